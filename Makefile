@@ -1,0 +1,36 @@
+# `make demo` and `make test` work on a bare machine with Python >= 3.10 and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test test-all lint clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo      the whole main job on generated faces, in minutes"
+	@echo "make test      the test suite"
+	@echo "make test-all  the test suite with the slow tests"
+	@echo "make lint      ruff and mypy"
+
+# A stamp rather than the folder, so that an interrupted installation starts again.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,onnx,tensorboard]'
+	touch $@
+
+demo: $(VENV)/.installed
+	$(BIN)/facerec demo
+
+test: $(VENV)/.installed
+	$(BIN)/python -m pytest
+
+test-all: $(VENV)/.installed
+	$(BIN)/python -m pytest -m 'slow or not slow'
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

@@ -1,0 +1,3 @@
+"""facerec: train, verify, export and audit face embeddings."""
+
+__version__ = "0.1.0"

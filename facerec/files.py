@@ -1,0 +1,86 @@
+"""Files that are either whole or not there: temporary name, fsync, rename."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from facerec.errors import FacerecError
+
+
+def fsync_directory(folder: Path) -> None:
+    """Make the names inside ``folder`` durable (a rename is only safe after this)."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def full_disk_sentence(path: Path, error: OSError) -> str:
+    """Word an ``OSError`` met while writing ``path``; a full disk gets its own advice."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        free = shutil.disk_usage(path.parent).free if path.parent.exists() else 0
+        return (
+            f"{path}: the disk is full ({free:,} bytes free), nothing was written; "
+            "free some space or choose another folder, then run the same command again"
+        )
+    return f"{path}: cannot be written ({error.strerror or error}); check the folder and its rights"
+
+
+@contextlib.contextmanager
+def atomic_path(path: str | os.PathLike[str], error: type[FacerecError] = FacerecError) -> Iterator[Path]:
+    """Give a temporary path beside ``path`` that takes its place when the block succeeds.
+
+    The block writes the temporary file and closes it; it is then flushed to the disk and renamed.
+    If the block fails, the temporary file goes and whatever was at ``path`` stays.
+
+    Args:
+        path: the final file name; its folder is made if needed.
+        error: the class raised in place of an ``OSError``.
+
+    Raises:
+        FacerecError: the file cannot be written, for example because the disk is full.
+    """
+    final = Path(path)
+    temporary: Path | None = None
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=final.parent, prefix=f".{final.name}.", suffix=".tmp")
+        os.close(descriptor)
+        temporary = Path(name)
+        temporary.chmod(0o644)
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(final)
+        fsync_directory(final.parent)
+    except OSError as problem:
+        raise error(full_disk_sentence(final, problem)) from problem
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
+    """Write ``value`` as indented JSON, whole or not at all; NaN is refused."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    with atomic_path(path) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")
+
+
+def sha256(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a file as lower-case hex."""
+    with Path(path).open("rb") as file:
+        digest = hashlib.sha256()
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,26 @@
+"""Fixtures for all tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _few_threads() -> None:
+    # Tests run side by side; one thread each keeps them from fighting over the cores.
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real faces and conformance files, which live beside the repository and never inside it."""
+    folder = Path(os.environ.get("FACEREC_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"research data not found at {folder} (set FACEREC_TEST_DATA)")
+    return folder

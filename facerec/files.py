@@ -41,7 +41,8 @@ def atomic_path(path: str | os.PathLike[str], error: type[FacerecError] = Facere
     """Give a temporary path beside ``path`` that takes its place when the block succeeds.
 
     The block writes the temporary file and closes it; it is then flushed to the disk and renamed.
-    If the block fails, the temporary file goes and whatever was at ``path`` stays.
+    If the block fails, the temporary file goes and whatever was at ``path`` stays. Errors of the
+    block that concern other files pass unchanged.
 
     Args:
         path: the final file name; its folder is made if needed.
@@ -64,6 +65,9 @@ def atomic_path(path: str | os.PathLike[str], error: type[FacerecError] = Facere
         temporary.replace(final)
         fsync_directory(final.parent)
     except OSError as problem:
+        # The block may also read files; what goes wrong with those is not ours to word.
+        if problem.filename not in (None, str(final), str(temporary), str(final.parent)):
+            raise
         raise error(full_disk_sentence(final, problem)) from problem
     finally:
         if temporary is not None:

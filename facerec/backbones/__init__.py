@@ -1,0 +1,17 @@
+"""Backbones: aligned face images → raw embeddings, by name from a registry."""
+
+from facerec.backbones.iresnet import IResNet
+from facerec.backbones.mobilefacenet import MobileFaceNet
+from facerec.backbones.preprocessing import Preprocessing, normalize
+from facerec.backbones.registry import Backbone, create_backbone, list_backbones, register_backbone
+
+__all__ = [
+    "Backbone",
+    "IResNet",
+    "MobileFaceNet",
+    "Preprocessing",
+    "create_backbone",
+    "list_backbones",
+    "normalize",
+    "register_backbone",
+]

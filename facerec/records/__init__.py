@@ -1,0 +1,45 @@
+"""Record files, image folders and verification packs: from bytes to images and labels."""
+
+from facerec.records.augment import Augmentation, sample_generator
+from facerec.records.dataset import (
+    Batch,
+    BatchLoader,
+    BatchRequest,
+    Data,
+    FaceDataset,
+    FolderDataset,
+    RecordDataset,
+    Skipped,
+    Subset,
+    open_dataset,
+    split_identities,
+)
+from facerec.records.decode import decode_image, image_size
+from facerec.records.layout import open_image_records, write_image_records
+from facerec.records.make import export_folder, make_records
+from facerec.records.packs import Pack, read_pack, write_pack
+
+__all__ = [
+    "Augmentation",
+    "Batch",
+    "BatchLoader",
+    "BatchRequest",
+    "Data",
+    "FaceDataset",
+    "FolderDataset",
+    "Pack",
+    "RecordDataset",
+    "Skipped",
+    "Subset",
+    "decode_image",
+    "export_folder",
+    "image_size",
+    "make_records",
+    "open_dataset",
+    "open_image_records",
+    "read_pack",
+    "sample_generator",
+    "split_identities",
+    "write_image_records",
+    "write_pack",
+]

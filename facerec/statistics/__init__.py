@@ -1,0 +1,1 @@
+"""Rates, intervals and K-fold accuracy from scores: pure functions on numpy arrays."""

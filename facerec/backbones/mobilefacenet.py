@@ -1,0 +1,135 @@
+"""MobileFaceNet, a small backbone, with the parameter names of InsightFace.
+
+Chen et al., "MobileFaceNets: Efficient CNNs for Accurate Real-Time Face Verification on Mobile
+Devices" (2018), in the form and sizes of ``deepinsight/insightface:
+recognition/arcface_torch/backbones/mobilefacenet.py``, so that its state dicts load strictly.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from facerec.backbones.registry import (
+    Backbone,
+    embedding_batch_norm,
+    full_precision,
+    register_backbone,
+    scaled,
+)
+
+
+class _Layers(nn.Module):
+    """A sequence under the name ``layers``, which InsightFace's state dicts nest everywhere."""
+
+    def __init__(self, *modules: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*modules)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+class _DepthWise(_Layers):
+    """Expand 1×1 → depthwise 3×3 (stride) → project 1×1, with a shortcut where ``residual``."""
+
+    def __init__(self, inputs: int, outputs: int, hidden: int, stride: int, residual: bool) -> None:
+        super().__init__(
+            _conv(inputs, hidden, 1),
+            _conv(hidden, hidden, 3, stride, groups=hidden),
+            _conv(hidden, outputs, 1, activation=False),
+        )
+        self.residual = residual
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.layers(x) if self.residual else self.layers(x)
+
+
+class MobileFaceNet(nn.Module):
+    """MobileFaceNet for 112×112 faces.
+
+    Args:
+        blocks: units in each of the four groups.
+        scale: factor on the channels outside the depthwise convolutions.
+        config: embedding size, width, last batch norm and dropout. InsightFace's own models have
+            ``embedding_bn="affine"``.
+    """
+
+    def __init__(self, blocks: tuple[int, int, int, int], scale: int, config: Backbone) -> None:
+        super().__init__()
+        # One rounded unit keeps all channel counts divisible by their groups at any width.
+        unit = scaled(64, config.width)
+        narrow, wide, last = unit * scale, 2 * unit * scale, 8 * unit
+        self.embedding_size = config.embedding_size
+        self.layers = nn.ModuleList(
+            [
+                _conv(3, narrow, 3, stride=2),
+                _conv(narrow, narrow, 3, groups=unit)
+                if blocks[0] == 1
+                else _group(narrow, 2 * unit, blocks[0]),
+                _DepthWise(narrow, narrow, 2 * unit, stride=2, residual=False),
+                _group(narrow, 2 * unit, blocks[1]),
+                _DepthWise(narrow, wide, 4 * unit, stride=2, residual=False),
+                _group(wide, 4 * unit, blocks[2]),
+                _DepthWise(wide, wide, 8 * unit, stride=2, residual=False),
+                _group(wide, 4 * unit, blocks[3]),
+            ]
+        )
+        self.conv_sep = _conv(wide, last, 1)
+        tail: list[nn.Module] = [
+            _Layers(nn.Conv2d(last, last, 7, groups=last, bias=False), nn.BatchNorm2d(last)),
+            # Two modules without state under one number: dropout leaves the names as they are.
+            nn.Sequential(nn.Flatten(), nn.Dropout(config.dropout)),
+            nn.Linear(last, config.embedding_size, bias=False),
+        ]
+        norm = embedding_batch_norm(config)
+        self.features = _Layers(*tail, *([] if norm is None else [norm]))
+        for module in self.modules():
+            if isinstance(module, (nn.Conv2d, nn.Linear)):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    @property
+    def embedding_norm(self) -> nn.BatchNorm1d | None:
+        """The batch norm that makes the embedding, or None with ``embedding_bn="none"``."""
+        last = self.features.layers[-1]
+        return last if isinstance(last, nn.BatchNorm1d) else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map normalised images ``(B, 3, 112, 112)`` to raw embeddings ``(B, D)``, float32."""
+        for layer in self.layers:
+            x = layer(x)
+        with full_precision(x):
+            x = x.to(self.conv_sep.get_parameter("layers.0.weight").dtype)
+            return self.features(self.conv_sep(x))
+
+
+def _conv(
+    inputs: int,
+    outputs: int,
+    kernel: int,
+    stride: int = 1,
+    groups: int = 1,
+    activation: bool = True,
+) -> _Layers:
+    convolution = nn.Conv2d(
+        inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=False
+    )
+    prelu = [nn.PReLU(outputs)] if activation else []
+    return _Layers(convolution, nn.BatchNorm2d(outputs), *prelu)
+
+
+def _group(channels: int, hidden: int, blocks: int) -> _Layers:
+    return _Layers(
+        *(_DepthWise(channels, channels, hidden, 1, residual=True) for _ in range(blocks))
+    )
+
+
+@register_backbone
+def mbf(config: Backbone) -> MobileFaceNet:
+    """2.06 million parameters."""
+    return MobileFaceNet((1, 4, 6, 2), 2, config)
+
+
+@register_backbone
+def mbf_large(config: Backbone) -> MobileFaceNet:
+    """6.31 million parameters."""
+    return MobileFaceNet((2, 8, 12, 4), 4, config)

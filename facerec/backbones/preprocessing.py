@@ -1,0 +1,58 @@
+"""From decoded pixels to the backbone's input: channel order and scaling, nothing else."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from facerec.errors import ImageError
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """What the backbone expects its input to be: ``(pixel − mean) / std``."""
+
+    channels: Literal["rgb", "bgr"] = "rgb"
+    """Channel order: rgb as InsightFace trains, bgr as AdaFace does. A wrong order raises no error,
+    it only costs accuracy."""
+    mean: float = 127.5
+    """Subtracted from every 0…255 pixel value."""
+    std: float = 127.5
+    """Divides the result; some models of strangers want 128."""
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.mean):
+            raise ValueError(f"mean must be a finite number, found {self.mean}")
+        if not 0 < self.std < math.inf:
+            raise ValueError(f"std must be a positive number, found {self.std}")
+
+
+def normalize(images: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """Turn RGB pixels into the backbone's input, on whatever device they are.
+
+    The result is channels-last in memory, which is how the pixels already lie: no copy beyond the
+    one from uint8 to float32.
+
+    Args:
+        images: uint8 RGB, ``(B, H, W, 3)``.
+        preprocessing: channel order, mean and standard deviation.
+
+    Returns:
+        float32, ``(B, 3, H, W)``.
+
+    Raises:
+        ImageError: another shape or type, for example images that were normalised before.
+    """
+    if images.ndim != 4 or images.shape[3] != 3 or images.dtype != torch.uint8:
+        raise ImageError(
+            f"images must be uint8 RGB of shape (B, H, W, 3), found {images.dtype} of shape "
+            f"{tuple(images.shape)}; give decoded pixels, not normalised ones"
+        )
+    if preprocessing.channels == "bgr":
+        images = images.flip(3)
+    x = images.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.channels_last)
+    return x.sub_(preprocessing.mean).div_(preprocessing.std)

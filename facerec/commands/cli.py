@@ -1,0 +1,59 @@
+"""What all commands share: parsing by tyro, errors as one sentence, exit status 2."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+
+from facerec.errors import FacerecError
+
+
+def run_command(function: Callable[..., None], argv: Sequence[str] | None = None) -> None:
+    """Parse ``argv`` against the signature of ``function`` and call it.
+
+    A ``FacerecError`` is printed as its sentence and ends the process with status 2; ``--debug``
+    anywhere on the command line shows the traceback too. Ctrl-C ends with status 130.
+
+    Args:
+        function: its parameters are the flags, its docstring is the help text.
+        argv: arguments without the program's name; ``None`` takes ``sys.argv``.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments
+    if debug:
+        arguments.remove("--debug")
+    with exit_on_error(debug):
+        tyro.cli(function, args=arguments, prog=program_name(function))
+
+
+def program_name(function: Callable[..., None]) -> str:
+    """Return how the user called us: ``facerec verify`` or the file under ``tools/``."""
+    script = Path(sys.argv[0]).name
+    name = function.__name__.replace("_", "-")
+    return script if script.endswith(".py") else f"facerec {name}"
+
+
+class exit_on_error:  # noqa: N801 (reads as a statement: `with exit_on_error(debug):`)
+    """Turn a ``FacerecError`` inside the block into one sentence and exit status 2."""
+
+    def __init__(self, debug: bool = False) -> None:
+        self.debug = debug
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            raise SystemExit(130) from None
+        if isinstance(error, FacerecError):
+            if self.debug:
+                traceback.print_exception(error)
+            Console(stderr=True, soft_wrap=True, highlight=False).print(
+                f"error: {error}", style="red", markup=False
+            )
+            raise SystemExit(2) from None

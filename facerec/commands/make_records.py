@@ -1,0 +1,86 @@
+"""``facerec make-records``: a folder of aligned faces becomes a record file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from facerec.commands.cli import run_command
+from facerec.records.dataset import FolderDataset, Skipped
+from facerec.records.make import make_records as write_records
+
+
+def make_records(
+    folder: tyro.conf.Positional[Path],
+    out: Path,
+    processes: int | None = None,
+    size: int = 112,
+    resize: bool = False,
+    quality: int = 95,
+    layout: Literal["auto", "insightface", "im2rec"] = "auto",
+    on_error: Literal["error", "skip"] = "error",
+) -> None:
+    """Write train.rec, .idx, .lst, property and classes.txt from a folder of aligned faces.
+
+    Images are stored byte for byte; identities become classes in the order of their names.
+
+    Args:
+        folder: Holds identity/image.jpg (or .png).
+        out: Folder to write into.
+        processes: Processes that read and check images; by default one per core.
+        size: Height and width that every image must have, in pixels.
+        resize: Scale square images of other sizes instead of refusing them.
+        quality: JPEG quality of scaled images.
+        layout: Layout of the records; auto is insightface as long as its numbers are exact.
+        on_error: Stop at a bad image, or leave it out and list it.
+    """
+    dataset = FolderDataset(folder)
+    with progress_bar() as bar:
+        task = bar.add_task("images", total=len(dataset))
+        summary = write_records(
+            dataset,
+            out,
+            processes=processes or os.cpu_count() or 1,
+            size=size,
+            resize=resize,
+            quality=quality,
+            layout=layout,
+            on_error=on_error,
+            progress=lambda done: bar.advance(task, done),
+        )
+    print_skipped(summary.skipped)
+    for note in summary.notes:
+        print(f"note: {note}")
+    scaled = f", {summary.resized:,} of them scaled" if summary.resized else ""
+    print(
+        f"{summary.path}: {summary.images:,} images of {summary.identities:,} identities"
+        f"{scaled}, {summary.layout} layout; {len(summary.skipped):,} of {len(dataset):,} left out"
+    )
+
+
+def progress_bar() -> Progress:
+    """Return a progress bar on the error stream, which leaves printed results alone."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )
+
+
+def print_skipped(skipped: Sequence[Skipped]) -> None:
+    """List what was left out, one sentence a line."""
+    for item in skipped:
+        print(f"left out: {item.cause}")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command on ``argv``."""
+    run_command(make_records, argv)

@@ -1,0 +1,61 @@
+"""``facerec synthesize``: one seed → record files, packs and attributes of generated faces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from facerec.commands.cli import run_command
+from facerec.files import atomic_path
+from facerec.records import synthetic
+from facerec.records.synthetic import SyntheticSet, write_synthetic
+
+
+def synthesize(
+    out: Path,
+    config: Annotated[SyntheticSet, tyro.conf.arg(name="")] = SyntheticSet(),  # noqa: B008
+    processes: int = 2,
+    contact_sheet: Path | None = None,
+) -> None:
+    """Generate faces: a training set, three verification packs and attributes.
+
+    Writes train.rec/.idx/.lst/property, lfw.bin, cfp_fp.bin, agedb_30.bin with their image lists,
+    attributes.csv and dataset.json. The same seed gives the same bytes.
+
+    Args:
+        out: folder to write to.
+        config: what to generate.
+        processes: processes that draw faces; the result does not depend on it.
+        contact_sheet: also draw an overview of some people into this .png or .jpg.
+    """
+    console = Console()
+    if contact_sheet is not None:
+        sheet = synthetic.contact_sheet(config, suffix=contact_sheet.suffix)
+        with atomic_path(contact_sheet) as temporary:
+            temporary.write_bytes(sheet)
+        console.print(f"contact sheet: {contact_sheet}", soft_wrap=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("drawing faces", total=config.total_images)
+        summary = write_synthetic(out, config, processes, lambda count: bar.advance(task, count))
+    console.print(
+        f"{out}: {summary.training_images:,} training images of {summary.identities:,} people; "
+        + ", ".join(f"{name} {pairs:,} pairs" for name, pairs in summary.pairs.items())
+        + f" from {summary.pack_images:,} images of other people",
+        soft_wrap=True,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command with ``argv``, or with the arguments of the process."""
+    run_command(synthesize, argv)

@@ -1,0 +1,171 @@
+"""``facerec train``: a recipe and overrides of its fields become a run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from facerec.commands.cli import exit_on_error, run_command
+from facerec.errors import RecipeError
+from facerec.recipe import load_recipe
+from facerec.records.dataset import open_dataset
+from facerec.training import run as runs
+from facerec.training.distributed import Processes, launched
+from facerec.training.monitor import Monitor
+from facerec.training.recipe import Recipe
+from facerec.training.trainer import Trainer
+from facerec.training.validation import PackValidator
+
+
+@dataclass(frozen=True)
+class Options:
+    """Where a run is written and where it is computed."""
+
+    name: str | None = None
+    """Name of the run; by default the recipe file's name, with -2, -3, … where that is taken."""
+    runs: Path = Path("runs")
+    """Folder of all runs."""
+    resume: bool = False
+    """Continue the newest run of this name from its last checkpoint."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where to compute; auto takes CUDA, then MPS, then the CPU."""
+
+
+def train_recipe(
+    recipe: Recipe, name: str, options: Options, console: Console | None
+) -> Path | None:
+    """Train ``recipe``, alone or as one of torchrun's processes.
+
+    Args:
+        recipe: what to train.
+        name: the run's name unless ``options`` has one.
+        options: where to write and compute.
+        console: where the main process prints; None prints nothing.
+
+    Returns:
+        The run's folder; None if the run was interrupted by SIGTERM.
+    """
+    # What holds on to the process group is gone before the group is.
+    with launched(options.device) as processes:
+        return _train(recipe, name, options, console if processes.is_main else None, processes)
+
+
+def _train(
+    recipe: Recipe, name: str, options: Options, console: Console | None, processes: Processes
+) -> Path | None:
+    dataset = open_dataset(recipe.data, recipe.seed)
+    validator = PackValidator(recipe, processes) if recipe.validation.benches else None
+    folder = processes.broadcast_object(
+        runs.choose_folder(
+            options.runs,
+            options.name or name,
+            resume=options.resume,
+            exact=options.name is not None,
+        )
+        if processes.is_main
+        else None
+    )
+    trainer = Trainer(recipe, dataset, processes, folder, validator)
+    if options.resume:
+        runs.check_same_recipe(folder, recipe)
+        trainer.resume()
+    elif processes.is_main:
+        runs.write_recipe(folder, recipe)
+        runs.write_manifest(folder, recipe, dataset, processes)
+    trainer.monitor = Monitor(
+        folder,
+        recipe,
+        processes,
+        total_steps=trainer.total_steps,
+        steps_per_epoch=trainer.steps_per_epoch,
+        start=trainer.step,
+        console=console,
+    )
+    if console is not None:
+        console.print(_summary(trainer, folder, processes))
+        for note in trainer.warnings:
+            console.print(f"note: {note}", style="yellow", markup=False)
+    trainer.fit()
+    if console is not None:
+        _print_end(console, trainer, folder)
+    return None if trainer.interrupted else folder
+
+
+def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Table:
+    """Tabulate what is about to be trained, as the settings really are."""
+    recipe, dataset = trainer.recipe, trainer.dataset
+    table = Table.grid(padding=(0, 2))
+    count = sum(p.numel() for p in trainer.backbone.parameters())
+    penalty = recipe.regularizer or "none"
+    table.add_row("run", str(folder) + (f" (resumed at step {trainer.step})" if trainer.step else ""))
+    table.add_row("data", f"{len(dataset):,} images of {dataset.num_classes:,} people, {recipe.data.path}")
+    table.add_row("backbone", f"{recipe.backbone.name}, {count:,} parameters")
+    table.add_row("margin", str(recipe.margin))
+    table.add_row("norm penalty", str(penalty))
+    table.add_row("optimizer", f"{recipe.optimizer}, {recipe.schedule}")
+    for group in trainer.optimizer.param_groups:
+        size = sum(p.numel() for p in group["params"])
+        table.add_row("", f"{size:,} parameters with weight decay {group['weight_decay']:g}")
+    table.add_row(
+        "steps",
+        f"{trainer.total_steps:,} of {recipe.batch_size} images, {recipe.epochs} epochs, "
+        f"{recipe.precision}{', compiled' if recipe.compile else ''}",
+    )
+    threads = torch.get_num_threads()
+    table.add_row("processes", f"{processes.world_size} on {processes.device}, {threads} threads each")
+    return table
+
+
+def _print_end(console: Console, trainer: Trainer, folder: Path) -> None:
+    if trainer.interrupted:
+        console.print(
+            f"stopped by a signal at step {trainer.step} of {trainer.total_steps}; the state is saved, "
+            "continue with --resume"
+        )
+        return
+    if trainer.skipped:
+        console.print(
+            f"{len(trainer.skipped)} images were skipped and replaced; first: "
+            f"{trainer.skipped[0].where}: {trainer.skipped[0].cause}",
+            style="yellow",
+            markup=False,
+        )
+    console.print(f"model: {folder / 'model.safetensors'}", soft_wrap=True, highlight=False)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command; the recipe's path is the first argument that is not a flag."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    wants_help = "--help" in arguments or "-h" in arguments
+    path = Path(arguments.pop(0)) if arguments and not arguments[0].startswith("-") else None
+    with exit_on_error("--debug" in arguments):
+        if path is None and not wants_help:
+            raise RecipeError(
+                "facerec train needs a recipe file as its first argument, "
+                "for example recipes/arcface_sec_r50.py"
+            )
+        loaded = load_recipe(path, Recipe) if path else Recipe()
+
+    @tyro.conf.configure(tyro.conf.AvoidSubcommands)
+    def train(
+        options: Annotated[Options, tyro.conf.arg(name="")] = Options(),  # noqa: B008
+        recipe: Annotated[Recipe, tyro.conf.arg(name="")] = loaded,
+    ) -> None:
+        """Train a recipe: RECIPE.py [--name NAME] [--resume] [--FIELD VALUE …].
+
+        The recipe's path comes first; every field of the recipe can then be overridden by its
+        dotted name. The run appears under runs/ with its recipe, manifest, metrics, checkpoints
+        and model.safetensors. On several processes: torchrun --nproc-per-node 2 tools/train.py
+        RECIPE.py.
+        """
+        train_recipe(recipe, path.stem if path else "run", options, Console())
+
+    run_command(train, arguments)

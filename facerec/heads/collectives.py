@@ -1,0 +1,84 @@
+"""The few collectives that heads need; each is the identity in a single process.
+
+``group`` is a process group, or None for the default group. Nothing here starts a process group.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+def world_size(group: dist.ProcessGroup | None = None) -> int:
+    """Return the number of ranks, 1 where torch.distributed is not in use."""
+    return dist.get_world_size(group) if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank(group: dist.ProcessGroup | None = None) -> int:
+    """Return the number of this rank, 0 where torch.distributed is not in use."""
+    return dist.get_rank(group) if dist.is_available() and dist.is_initialized() else 0
+
+
+def shard_bounds(num_rows: int, ranks: int, rank: int) -> tuple[int, int]:
+    """Split rows over ranks as ``torch.chunk`` does: ceil(rows / ranks) each while they last.
+
+    Returns:
+        the first row and the number of rows of ``rank``; 9 rows on 4 ranks are 3, 3, 3, 0.
+    """
+    size = -(-num_rows // ranks)
+    start = min(rank * size, num_rows)
+    return start, min(size, num_rows - start)
+
+
+def all_reduce_(tensor: Tensor, group: dist.ProcessGroup | None, maximum: bool = False) -> Tensor:
+    """Sum, or take the maximum of, a tensor over ranks in place; without gradient."""
+    if world_size(group) > 1:
+        operation = dist.ReduceOp.MAX if maximum else dist.ReduceOp.SUM
+        dist.all_reduce(tensor, operation, group=group)
+    return tensor
+
+
+def all_gather(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """Concatenate the ``(B, …)`` tensors of all ranks, in rank order, to ``(W·B, …)``; no gradient.
+
+    Every rank gets the same bits, so whatever is computed from the result is the same everywhere.
+    """
+    ranks = world_size(group)
+    if ranks == 1:
+        return tensor
+    gathered = tensor.new_empty(ranks * tensor.shape[0], *tensor.shape[1:])
+    dist.all_gather_into_tensor(gathered, tensor.contiguous(), group=group)
+    return gathered
+
+
+class _GatherBatch(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+        ctx.group = group
+        return all_gather(tensor, group)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        ranks = world_size(ctx.group)
+        own = gradient.new_empty(gradient.shape[0] // ranks, *gradient.shape[1:])
+        dist.reduce_scatter_tensor(own, gradient.contiguous(), group=ctx.group)
+        # DistributedDataParallel divides the backbone's gradients by the number of ranks, but the
+        # loss is already a mean over the global batch.
+        return own * ranks, None
+
+
+def gather_batch(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """Concatenate the ``(B, …)`` tensors of all ranks, with a gradient made for data parallelism.
+
+    Backward sums the ranks' gradients and multiplies by the number of ranks W, so that backbone
+    gradients *averaged* over ranks are those of one process with the whole batch.
+    """
+    if world_size(group) == 1:
+        return tensor
+    gathered: Tensor = _GatherBatch.apply(tensor, group)
+    return gathered

@@ -1,0 +1,321 @@
+"""Margins of softmax heads: configuration dataclasses that know their target function ψ.
+
+A margin head compares a face with class j by the cosine ``c_j = cos θ_j`` of embedding and class
+centre. Logits are ``scale · c_j`` for other classes and ``scale · ψ(θ_y)`` for the face's own class
+y, which makes its own class harder to reach. Every margin here is stateless.
+
+Half-precision cosines are lifted to float32, in which everything is computed. Angles come from
+cosines clamped one float epsilon inside ±1, where the gradient of the arc cosine is still finite.
+A margin that does nothing (0, or factor 1) leaves the cosines untouched, bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from facerec.errors import RecipeError
+
+Gradient = Literal["exact", "straight_through"]
+"""``exact`` differentiates ψ; ``straight_through`` treats dψ/dcosθ as 1 (same forward values)."""
+
+
+def _lift(cosine: Tensor) -> Tensor:
+    return cosine.to(torch.promote_types(cosine.dtype, torch.float32))
+
+
+def _angle(cosine: Tensor) -> Tensor:
+    limit = 1 - torch.finfo(cosine.dtype).eps  # 1 − 1.2e-7 in float32: slopes stay below 1100
+    return cosine.clamp(-limit, limit).acos()
+
+
+def _fold(angle: Tensor) -> Tensor:
+    """Continue cos(angle) beyond π, continuous and decreasing: (−1)^k cos φ − 2k, k = ⌊φ/π⌋."""
+    turns = (angle.detach() / math.pi).floor()
+    return (1 - 2 * (turns % 2)) * angle.cos() - 2 * turns
+
+
+def _with_gradient(gradient: Gradient, modified: Tensor, cosine: Tensor) -> Tensor:
+    if gradient == "exact":
+        return modified
+    # The difference is exactly 0, so the forward values are those of ``modified`` to the last bit.
+    return modified.detach() + (cosine - cosine.detach())
+
+
+def _require(condition: bool, margin: object, rule: str) -> None:
+    if not condition:
+        raise RecipeError(f"{margin}: {rule}; change it in the recipe or on the command line")
+
+
+class _Margin:
+    """What all margins share; the classifier needs nothing else."""
+
+    scales_by_norm: ClassVar[bool] = False
+    """Whether logits are also multiplied by the embedding's norm (the softmax of 2017)."""
+
+    @property
+    def loss_factor(self) -> float:
+        """What the cross-entropy is multiplied by."""
+        return 1.0
+
+    def other_cosine(self, cosine: Tensor) -> Tensor:
+        """Map cosines to classes other than the target, any shape; the identity for most heads."""
+        return _lift(cosine)
+
+
+@dataclass(frozen=True)
+class Softmax(_Margin):
+    """Plain normalised softmax without a margin."""
+
+    scale: float = 64.0
+    """Factor s on all cosines."""
+
+    def __post_init__(self) -> None:
+        _require(self.scale > 0, self, "scale must be positive")
+
+    def target_cosine(self, cosine: Tensor, step: Tensor | int = 0) -> Tensor:
+        """Return the target cosines as they are, any shape."""
+        return _lift(cosine)
+
+
+@dataclass(frozen=True)
+class CosFace(_Margin):
+    """CosFace: an additive margin on the cosine, ψ = cos θ − m (Wang et al., CVPR 2018)."""
+
+    scale: float = 64.0
+    """Factor s on all cosines."""
+
+    # 0.40 in insightface's arcface_torch and opensphere's MS1M configurations; 0.35 in the paper
+    # and in most class defaults.
+    margin: float = 0.4
+    """Margin m taken from the target cosine (published settings: 0.35 and 0.40)."""
+
+    def __post_init__(self) -> None:
+        _require(self.scale > 0, self, "scale must be positive")
+        _require(0 <= self.margin < 2, self, "margin must lie in [0, 2)")
+
+    def target_cosine(self, cosine: Tensor, step: Tensor | int = 0) -> Tensor:
+        """Return cos θ − m of target cosines, any shape."""
+        return _lift(cosine) - self.margin
+
+
+@dataclass(frozen=True)
+class ArcFace(_Margin):
+    """ArcFace: an additive margin on the angle, ψ = cos(θ + m) (Deng et al., CVPR 2019)."""
+
+    scale: float = 64.0
+    """Factor s on all cosines."""
+
+    margin: float = 0.5
+    """Margin m added to the target angle, in radians."""
+
+    wrap: Literal["fold", "linear", "clamp", "none", "easy"] = "fold"
+    """Rule where θ + m passes π: fold continues the cosine downwards without a jump; linear is
+    cos θ − m·sin m (insightface before December 2022); clamp stops at −1; none is cos(θ + m), which
+    rises again and helps the worst samples (insightface now); easy drops the margin wherever
+    cos θ <= 0 (MagFace's option)."""
+
+    gradient: Gradient = "exact"
+    """exact differentiates ψ; straight_through passes the gradient as if ψ were cos θ (insightface
+    and opensphere)."""
+
+    def __post_init__(self) -> None:
+        _require(self.scale > 0, self, "scale must be positive")
+        _require(0 <= self.margin <= math.pi / 2, self, "margin must lie in [0, π/2] radians")
+
+    def target_cosine(self, cosine: Tensor, step: Tensor | int = 0) -> Tensor:
+        """Return ψ of target cosines, any shape."""
+        cosine = _lift(cosine)
+        if self.margin == 0:
+            return cosine
+        angle = _angle(cosine) + self.margin
+        if self.wrap == "fold":
+            modified = _fold(angle)
+        elif self.wrap == "clamp":
+            modified = angle.clamp(max=math.pi).cos()
+        else:
+            modified = angle.cos()
+            if self.wrap == "linear":
+                linear = cosine - self.margin * math.sin(self.margin)
+                modified = torch.where(angle > math.pi, linear, modified)
+            elif self.wrap == "easy":
+                modified = torch.where(cosine > 0, modified, cosine)
+        return _with_gradient(self.gradient, modified, cosine)
+
+
+@dataclass(frozen=True)
+class CombinedMargin(_Margin):
+    """All three margins at once: ψ = cos(m1·θ + m2) − m3 (ArcFace paper, equation 4).
+
+    The defaults (1, 0.3, 0.2) are the combination that insightface's MXNet code shipped.
+    """
+
+    scale: float = 64.0
+    """Factor s on all cosines."""
+
+    m1: float = 1.0
+    """Factor on the target angle (SphereFace's kind of margin)."""
+
+    m2: float = 0.3
+    """Added to the target angle, in radians (ArcFace's kind)."""
+
+    m3: float = 0.2
+    """Taken from the target cosine (CosFace's kind)."""
+
+    wrap: Literal["fold", "clamp", "none"] = "fold"
+    """Rule where m1·θ + m2 passes π; see ArcFace."""
+
+    gradient: Gradient = "exact"
+    """exact differentiates ψ; straight_through passes the gradient as if ψ were cos θ."""
+
+    def __post_init__(self) -> None:
+        _require(self.scale > 0, self, "scale must be positive")
+        _require(self.m1 > 0, self, "m1 must be positive")
+        _require(self.m2 >= 0 and self.m3 >= 0, self, "m2 and m3 must not be negative")
+
+    def target_cosine(self, cosine: Tensor, step: Tensor | int = 0) -> Tensor:
+        """Return ψ of target cosines, any shape."""
+        cosine = _lift(cosine)
+        if self.m1 == 1 and self.m2 == 0:
+            return cosine - self.m3
+        angle = self.m1 * _angle(cosine) + self.m2
+        if self.wrap == "fold":
+            modified = _fold(angle)
+        else:
+            modified = (angle.clamp(max=math.pi) if self.wrap == "clamp" else angle).cos()
+        return _with_gradient(self.gradient, modified - self.m3, cosine)
+
+
+@dataclass(frozen=True)
+class SphereFace(_Margin):
+    """SphereFace with any real factor on the angle: ψ = (−1)^k cos(mθ) − 2k, k = ⌊mθ/π⌋.
+
+    The form and the defaults are those of opensphere's SphereFace and its MS1M configurations.
+    """
+
+    scale: float = 64.0
+    """Factor s on all cosines."""
+
+    margin: float = 1.7
+    """Factor m on the target angle; 1 is no margin."""
+
+    gradient: Gradient = "exact"
+    """exact differentiates ψ; straight_through passes the gradient as if ψ were cos θ."""
+
+    def __post_init__(self) -> None:
+        _require(self.scale > 0, self, "scale must be positive")
+        _require(self.margin >= 1, self, "margin is a factor and must be at least 1")
+
+    def target_cosine(self, cosine: Tensor, step: Tensor | int = 0) -> Tensor:
+        """Return ψ of target cosines, any shape."""
+        cosine = _lift(cosine)
+        if self.margin == 1:
+            return cosine
+        return _with_gradient(self.gradient, _fold(self.margin * _angle(cosine)), cosine)
+
+
+@dataclass(frozen=True)
+class SphereFace2017(_Margin):
+    """SphereFace as first published, annealed from plain softmax (Liu et al., CVPR 2017).
+
+    ψ = (λ cos θ + (−1)^k cos(mθ) − 2k) / (1 + λ), k = ⌊mθ/π⌋, where at optimiser step t
+    λ = max(lambda_min, base · (1 + gamma·t)^−power). Class centres are normalised but embeddings
+    are not: all logits are multiplied by ‖f‖ and by nothing else. Constants: sphereface's
+    sphereface_model.prototxt.
+    """
+
+    scale: ClassVar[float] = 1.0
+    scales_by_norm: ClassVar[bool] = True
+
+    margin: float = 4.0
+    """Factor m on the target angle."""
+
+    base: float = 1000.0
+    """λ at step 0; a large λ is nearly plain softmax."""
+
+    gamma: float = 0.12
+    """How fast λ falls."""
+
+    power: float = 1.0
+    """Exponent of the fall of λ."""
+
+    lambda_min: float = 5.0
+    """Where λ stops falling (at step 1,659 with the other defaults)."""
+
+    def __post_init__(self) -> None:
+        _require(self.margin >= 1, self, "margin is a factor and must be at least 1")
+        _require(self.lambda_min >= 0 and self.base >= 0, self, "λ must not be negative")
+        _require(self.gamma >= 0 and self.power >= 0, self, "gamma and power must not be negative")
+
+    def annealing(self, step: Tensor | int) -> Tensor:
+        """Return λ at an optimiser step, a float64 scalar on the CPU for an int."""
+        # MPS has no float64, so a tensor keeps to float32.
+        t = step.float() if isinstance(step, Tensor) else torch.tensor(step, dtype=torch.float64)
+        return (self.base * (1 + self.gamma * t) ** -self.power).clamp(min=self.lambda_min)
+
+    def target_cosine(self, cosine: Tensor, step: Tensor | int = 0) -> Tensor:
+        """Return ψ of target cosines, any shape, at an optimiser step counted from 0."""
+        cosine = _lift(cosine)
+        if self.margin == 1:
+            return cosine
+        weight = self.annealing(step).to(cosine)
+        return (weight * cosine + _fold(self.margin * _angle(cosine))) / (1 + weight)
+
+
+@dataclass(frozen=True)
+class SphereFaceR(_Margin):
+    """SphereFace-R with hard feature normalisation (Liu et al., TPAMI 2022).
+
+    Version v1 makes the target harder, ψ = cos(min(mθ, π)); v2 leaves the target and makes the
+    other classes harder, cos(θ_j / m). The loss is (loss_weight / scale) · cross-entropy. The
+    defaults are opensphere's VGGFace2 configuration; its class defaults are scale 30, margin 1.5.
+    """
+
+    scale: float = 60.0
+    """Factor s on all cosines."""
+
+    margin: float = 1.4
+    """Factor m on the target angle (v1), divisor of the other angles (v2); 1 is no margin."""
+
+    version: Literal["v1", "v2"] = "v2"
+    """v1 changes the target's angle, v2 the angles to all other classes."""
+
+    loss_weight: float = 50.0
+    """The cross-entropy is multiplied by loss_weight / scale; mind it beside a norm penalty."""
+
+    gradient: Gradient = "exact"
+    """exact differentiates; straight_through passes the gradient as if the cosines were unchanged
+    (opensphere)."""
+
+    def __post_init__(self) -> None:
+        _require(self.scale > 0, self, "scale must be positive")
+        _require(self.margin >= 1, self, "margin is a factor and must be at least 1")
+        _require(self.loss_weight > 0, self, "loss_weight must be positive")
+
+    @property
+    def loss_factor(self) -> float:
+        """What the cross-entropy is multiplied by."""
+        return self.loss_weight / self.scale
+
+    def target_cosine(self, cosine: Tensor, step: Tensor | int = 0) -> Tensor:
+        """Return ψ of target cosines, any shape."""
+        cosine = _lift(cosine)
+        if self.margin == 1 or self.version == "v2":
+            return cosine
+        modified = (self.margin * _angle(cosine)).clamp(max=math.pi).cos()
+        return _with_gradient(self.gradient, modified, cosine)
+
+    def other_cosine(self, cosine: Tensor) -> Tensor:
+        """Return cos(θ_j / m) for v2, the cosines as they are for v1; any shape."""
+        cosine = _lift(cosine)
+        if self.margin == 1 or self.version == "v1":
+            return cosine
+        return _with_gradient(self.gradient, (_angle(cosine) / self.margin).cos(), cosine)
+
+
+Margin = Softmax | CosFace | ArcFace | CombinedMargin | SphereFace | SphereFace2017 | SphereFaceR
+"""Any margin of this module; give one to a classifier."""

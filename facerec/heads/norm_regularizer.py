@@ -1,0 +1,342 @@
+"""Penalties on the norms of raw embeddings: the spherical embedding constraint and its family.
+
+With n_i = ‖f_i‖ and a centre μ, the penalty is the mean of |n_i − μ|^p over the global batch. The
+members differ in μ: the mean norm (SEC; Zhang et al., NeurIPS 2020), 0 (squared norm), a constant
+(SphereFace-R's soft normalisation), or a trained radius (Ring loss; Zheng et al., CVPR 2018).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from facerec.errors import RecipeError
+from facerec.heads.collectives import all_gather, world_size
+from facerec.heads.margins import Margin, SphereFace2017
+
+_Target = Literal["batch", "constant", "learned"]
+
+_SMALLEST_SCALE = 0.5  # the relative form must not blow up where norms are tiny
+
+
+@dataclass(frozen=True)
+class _NormPenalty:
+    """What all norm penalties share, so that the module reads attributes only."""
+
+    target: ClassVar[_Target]
+    """What the centre μ is: the mean norm, a constant, or a trained radius."""
+
+    weight: float
+    """Factor η on the penalty. The values used for faces are not public: search it, log-uniform
+    between 1e-4 and 10, and compare with 0."""
+
+    p: Literal[1, 2] = 2
+    """Power of the deviation from the centre: 2 squared, 1 absolute."""
+
+    relative: bool = False
+    """Divide by (mean norm)^p, so that the weight does not depend on the scale of the norms."""
+
+    schedule: Literal["constant", "linear"] = "constant"
+    """constant keeps the weight; linear lets it grow from 0 to its full value over the run."""
+
+    def __post_init__(self) -> None:
+        if not self.weight >= 0:
+            raise RecipeError(f"{self}: weight must not be negative; 0 switches the penalty off")
+        if not 0 < self.rho <= 1:
+            raise RecipeError(f"{self}: rho must lie in (0, 1]; 1 is the plain batch mean")
+        if not self.radius >= 0:
+            raise RecipeError(f"{self}: radius is a norm and must not be negative")
+
+    @property
+    def radius(self) -> float:
+        """Centre μ of a penalty with a constant one."""
+        return 0.0
+
+    @property
+    def rho(self) -> float:
+        """Weight of the new batch in μ."""
+        return 1.0
+
+    @property
+    def couples_samples(self) -> bool:
+        """Whether a sample's penalty depends on the rest of the batch.
+
+        Gradient accumulation then has to hand in the mean norm of the whole batch.
+        """
+        return self.target == "batch" or self.relative
+
+
+@dataclass(frozen=True)
+class SEC(_NormPenalty):
+    """Spherical embedding constraint: pull norms towards their mean."""
+
+    target: ClassVar[_Target] = "batch"
+
+    rho: float = 1.0
+    """Weight of the new batch in the mean norm: 1 is the batch mean, less a moving average."""
+
+
+@dataclass(frozen=True)
+class L2Norm(_NormPenalty):
+    """Pull norms towards 0: the mean squared norm (Sohn, NeurIPS 2016)."""
+
+    target: ClassVar[_Target] = "constant"
+
+
+@dataclass(frozen=True)
+class FixedNorm(_NormPenalty):
+    """Pull norms towards a given radius (p = 1, weight 0.01, radius s: SphereFace-R's SFN)."""
+
+    target: ClassVar[_Target] = "constant"
+
+    radius: float = 30.0
+    """The norm to reach; set it on the scale of your embeddings."""
+
+
+@dataclass(frozen=True)
+class RingLoss(_NormPenalty):
+    """Pull norms towards a trained radius, which starts at the first mean norm.
+
+    The radius needs no weight decay and no momentum; plain SGD of rate α then makes it a moving
+    average with rho = 2·α·weight.
+    """
+
+    target: ClassVar[_Target] = "learned"
+
+
+NormPenalty = SEC | L2Norm | FixedNorm | RingLoss
+"""Any norm penalty of this module."""
+
+
+@dataclass(frozen=True)
+class RegularizerOutput:
+    """What one call of the regulariser gives; all are float32 scalars on the embeddings' device.
+
+    Only ``loss`` carries a gradient; everything else is for logging, and is the same on all ranks.
+    """
+
+    loss: Tensor
+    """Weighted; this rank's share, whose average over ranks is the loss of the global batch."""
+    penalty: Tensor
+    """Unweighted mean of |n − μ|^p over the global batch (divided by the scale if relative)."""
+    mean_norm: Tensor
+    """Mean norm m_t: as handed in, or of the global batch."""
+    variance: Tensor
+    """Population variance of the norms of the global batch."""
+    min_norm: Tensor
+    """Smallest norm of the global batch; near 0 an embedding's direction is noise."""
+    center: Tensor
+    """The μ that was used."""
+
+
+class NormRegularizer(nn.Module):
+    """A norm penalty with its state: the centre μ and whether it has started.
+
+    Attributes:
+        center: buffer, float32: μ after the last update (SEC, constant).
+        radius: parameter, float32 (Ring loss only). Its gradient is complete on every rank;
+            leave it out of DistributedDataParallel.
+        initialized: buffer, bool: whether μ or the radius has seen a batch.
+    """
+
+    center: Tensor
+    initialized: Tensor
+
+    def __init__(self, config: NormPenalty, group: dist.ProcessGroup | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.group = group
+        self.register_buffer("center", torch.tensor(config.radius, dtype=torch.float32))
+        self.register_buffer("initialized", torch.tensor(False))
+        if config.target == "learned":
+            self.radius = nn.Parameter(torch.zeros((), dtype=torch.float32))
+
+    def extra_repr(self) -> str:
+        """Show the configuration."""
+        return str(self.config)
+
+    @property
+    def couples_samples(self) -> bool:
+        """Whether gradient accumulation must hand in ``mean_norm`` at the coming step."""
+        starting = self.config.target == "learned" and not bool(self.initialized)
+        return self.config.couples_samples or starting
+
+    def global_mean_norm(self, embeddings: Tensor) -> Tensor:
+        """Return the mean norm over all ranks, for gradient accumulation; a collective.
+
+        Args:
+            embeddings: raw embeddings of all micro-batches of this rank, ``(k·B, D)``.
+        """
+        with torch.no_grad():
+            return global_moments(embeddings, self.group).mean
+
+    def forward(
+        self,
+        embeddings: Tensor,
+        *,
+        mean_norm: Tensor | None = None,
+        progress: float = 1.0,
+        update: bool = True,
+    ) -> RegularizerOutput:
+        """Compute the penalty; a collective, so every rank has to call it.
+
+        With gradient accumulation, every micro-batch gets the ``mean_norm`` of the whole batch,
+        only the first one has ``update=True``, and the losses are averaged.
+
+        Args:
+            embeddings: raw embeddings of this rank, ``(B, D)``, any float type; B may differ.
+            mean_norm: mean norm of the whole batch of this optimiser step, from
+                ``global_mean_norm``; by default that of these embeddings on all ranks.
+            progress: share of the run that is done, t/T in [0, 1], for the linear schedule.
+            update: whether the centre takes in this batch (once an optimiser step). It never does
+                in eval mode, where the stored centre is used.
+        """
+        config = self.config
+        with torch.autocast(embeddings.device.type, enabled=False):
+            norms = _norms(embeddings)
+            moments = _combine(norms.detach(), self.group)
+            count, mean = moments.count, moments.mean
+            if mean_norm is not None:
+                mean = mean_norm.detach().to(norms)
+            center = self._advance(mean, update and self.training)
+
+            deviation = norms - center
+            # A divisor rather than a factor, so that p = 2 and p = 1 share their form.
+            scale = mean.clamp(min=_SMALLEST_SCALE) ** config.p if config.relative else 1.0
+            distance = deviation.abs() if config.p == 1 else deviation.square()
+            slope = deviation.detach().sign() if config.p == 1 else 2 * deviation.detach()
+            totals = (
+                self._total(torch.stack([distance.detach().sum(), -slope.sum()])) / count / scale
+            )
+
+            weight = config.weight * (progress if config.schedule == "linear" else 1.0)
+            # Ranks may hold unequal batches: W/N times the local sum, not the local mean.
+            loss = distance.sum() * (world_size(self.group) / count) / scale
+            if config.target == "learned":
+                # Adds 0 to the loss and the global gradient to the radius, alike on all ranks.
+                loss = loss + (self.radius - self.radius.detach()) * totals[1]
+            return RegularizerOutput(
+                loss=weight * loss,
+                penalty=totals[0],
+                mean_norm=mean,
+                variance=moments.variance,
+                min_norm=moments.smallest,
+                center=center.clone(),
+            )
+
+    @torch.no_grad()
+    def _advance(self, mean: Tensor, update: bool) -> Tensor:
+        """Return μ for this batch, and keep it if ``update``."""
+        if self.config.target == "constant":
+            return self.center.to(mean)
+        stored = self.radius if self.config.target == "learned" else self.center
+        center = torch.where(self.initialized, stored.to(mean), mean)
+        if not update:
+            return center
+        if self.config.target == "batch":
+            # Not (1 − ρ)·μ + ρ·m where ρ = 1, because a lost step (NaN) would then stay for ever.
+            center = mean if self.config.rho == 1 else center.lerp(mean, self.config.rho)
+        stored.copy_(center)
+        self.initialized.fill_(True)
+        return center
+
+    def _total(self, values: Tensor) -> Tensor:
+        return all_gather(values[None], self.group).sum(0)
+
+
+class NormMoments(NamedTuple):
+    """Figures on the norms of a global batch; scalars, the same bits on all ranks."""
+
+    count: Tensor
+    mean: Tensor
+    variance: Tensor
+    """Population variance."""
+    smallest: Tensor
+
+
+@torch.no_grad()
+def global_moments(embeddings: Tensor, group: dist.ProcessGroup | None = None) -> NormMoments:
+    """Describe the norms of the embeddings of all ranks; a collective.
+
+    Args:
+        embeddings: raw embeddings of this rank, ``(B, D)``; B may differ between ranks.
+        group: the ranks that take part; the default group if None.
+    """
+    return _combine(_norms(embeddings), group)
+
+
+def _combine(norms: Tensor, group: dist.ProcessGroup | None) -> NormMoments:
+    """Combine each rank's own figures in rank order, so that the results agree to the last bit.
+
+    Variances go together by the formula of Chan, Golub and LeVeque (1983).
+    """
+    count = norms.new_full((), norms.numel())
+    total = norms.sum()
+    mean = total / count.clamp(min=1)
+    spread = (norms - mean).square().sum()
+    smallest = torch.cat([norms, norms.new_full((1,), torch.inf)]).amin()
+    rows = all_gather(torch.stack([count, total, mean, spread, smallest])[None], group)
+    counts, totals, means, spreads, minima = rows.unbind(1)
+    count = counts.sum()
+    mean = totals.sum() / count
+    variance = (spreads.sum() + (counts * (means - mean).square()).sum()) / count
+    return NormMoments(count, mean, variance, minima.amin())
+
+
+def _norms(embeddings: Tensor) -> Tensor:
+    # In float16 the square of a norm above 256 is infinite.
+    lifted = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
+    return torch.linalg.vector_norm(lifted, dim=1)
+
+
+def create_regularizer(
+    config: NormPenalty, group: dist.ProcessGroup | None = None
+) -> NormRegularizer:
+    """Make the module for a norm penalty.
+
+    Args:
+        config: which penalty.
+        group: ranks that share the global batch; the default group if None.
+    """
+    return NormRegularizer(config, group)
+
+
+def combination_warnings(
+    penalty: NormPenalty | None, margin: Margin | None, embedding_bn: str
+) -> list[str]:
+    """Return one sentence for each doubtful combination of penalty, margin and last BatchNorm.
+
+    Args:
+        penalty: the norm penalty, if any.
+        margin: the head's margin, if known.
+        embedding_bn: the backbone's last layer: ``frozen_gamma``, ``affine`` or ``none``.
+    """
+    if penalty is None or penalty.weight == 0:
+        return []
+    name = type(penalty).__name__
+    sentences = []
+    if embedding_bn != "none":
+        if isinstance(penalty, L2Norm):
+            sentences.append(
+                f"{name} has next to no effect below the final BatchNorm (embedding_bn="
+                f"{embedding_bn!r}), which pins the mean squared norm; it only shrinks that "
+                "layer's own parameters; choose embedding_bn='none' to study it"
+            )
+        elif embedding_bn == "frozen_gamma" and (penalty.target != "batch" or penalty.rho < 1):
+            sentences.append(
+                f"{name} acts on the layers below the final BatchNorm (embedding_bn="
+                f"{embedding_bn!r}) like SEC with another weight, whatever its centre, because "
+                "that layer pins the mean squared norm; choose embedding_bn='none' to compare "
+                "centres"
+            )
+    if isinstance(margin, SphereFace2017):
+        sentences.append(
+            f"{name} changes the meaning of SphereFace2017, whose logits are scaled by the "
+            "embedding's norm: it makes the softmax temperature equal for all samples; use "
+            "SphereFace for a comparison with and without it"
+        )
+    return sentences

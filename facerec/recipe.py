@@ -1,0 +1,214 @@
+"""Recipes as trees of frozen dataclasses: load a file, check every field, to JSON and back.
+
+This module knows nothing of training. The tree's root is `facerec.training.recipe.Recipe`; the
+parts of the tree live beside the code that they configure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import runpy
+import sys
+import types
+import typing
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from facerec.errors import RecipeError
+
+T = TypeVar("T")
+
+
+def load_recipe(path: str | Path, kind: type[T]) -> T:
+    """Run a recipe file and return its variable ``recipe``, with every field checked.
+
+    A recipe file is Python: it can build on a file beside it by importing it.
+
+    Args:
+        path: the Python file.
+        kind: the dataclass that ``recipe`` must be.
+
+    Raises:
+        RecipeError: the file is missing, fails, has no ``recipe``, or a field is wrong.
+    """
+    path = Path(path)
+    if not path.is_file():
+        known = sorted(str(p) for p in path.parent.glob("*.py") if not p.name.startswith("_"))
+        hint = f"; recipes there: {', '.join(known)}" if known else ""
+        raise RecipeError(f"{path}: no such recipe file{hint}")
+    folder = str(path.resolve().parent)
+    before = set(sys.modules)
+    sys.path.insert(0, folder)
+    try:
+        names = runpy.run_path(str(path))
+    except RecipeError:
+        raise
+    except Exception as error:
+        raise RecipeError(f"{path}: {_place(error, path)}{_explain(error)}") from error
+    finally:
+        sys.path.remove(folder)
+        # A recipe elsewhere may import a file of the same name.
+        for name in set(sys.modules) - before:
+            if str(getattr(sys.modules[name], "__file__", None) or "").startswith(folder):
+                del sys.modules[name]
+    recipe = names.get("recipe")
+    if not isinstance(recipe, kind):
+        raise RecipeError(
+            f"{path}: a recipe file must set `recipe = {kind.__name__}(...)`, "
+            f"found {'nothing of that name' if recipe is None else type(recipe).__name__}"
+        )
+    return typing.cast(T, check(kind, recipe, str(path)))
+
+
+def to_dict(value: Any) -> Any:
+    """Turn a dataclass tree into JSON types; each dataclass carries its name as ``type``."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: to_dict(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {"type": type(value).__name__, **fields}
+    if isinstance(value, (tuple, list)):
+        return [to_dict(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def from_dict(kind: type[T], value: Any, where: str) -> T:
+    """Rebuild a dataclass tree from ``to_dict``'s output.
+
+    Args:
+        kind: the dataclass at the root.
+        value: parsed JSON.
+        where: the file that the JSON came from, for error sentences.
+
+    Raises:
+        RecipeError: an unknown field or type name, or a value of the wrong type.
+    """
+    return typing.cast(T, check(kind, value, where))
+
+
+def differences(first: Any, second: Any, prefix: str = "") -> list[str]:
+    """List the dotted names of fields in which two ``to_dict`` trees differ."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        names = [*first, *(name for name in second if name not in first)]
+        return [
+            found
+            for name in names
+            for found in differences(first.get(name), second.get(name), f"{prefix}.{name}".strip("."))
+        ]
+    return [] if first == second else [prefix]
+
+
+def check(hint: Any, value: Any, where: str, field: str = "recipe") -> Any:
+    """Return ``value`` as the type that ``hint`` asks for, or say which field is wrong.
+
+    Dataclasses may come as instances or as dictionaries of ``to_dict``; integers are taken for
+    floats and text for paths, nothing else is converted.
+    """
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return check(options[0], value, where, field)
+    if origin in (typing.Union, types.UnionType):
+        return _check_union(options, value, where, field)
+    if origin is Literal:
+        if value in options:
+            return value
+        raise _wrong(where, field, f"one of {', '.join(map(repr, options))}", value)
+    if origin is tuple and isinstance(value, (tuple, list)):
+        kinds = [options[0]] * len(value) if options[-1:] == (Ellipsis,) else list(options)
+        if len(kinds) != len(value):
+            raise _wrong(where, field, f"{len(kinds)} values", value)
+        return tuple(
+            check(k, v, where, f"{field}[{i}]") for i, (k, v) in enumerate(zip(kinds, value, strict=True))
+        )
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return _check_dataclass(hint, value, where, field)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint is Path and isinstance(value, (str, Path)):
+        return Path(value)
+    if hint is type(None) and value is None:
+        return None
+    exact = hint is not type(None) and isinstance(hint, type) and isinstance(value, hint)
+    if exact and not (hint in (int, float) and isinstance(value, bool)):
+        return value
+    raise _wrong(where, field, getattr(hint, "__name__", str(hint)), value)
+
+
+def _check_union(options: tuple[Any, ...], value: Any, where: str, field: str) -> Any:
+    if isinstance(value, dict):
+        kinds = {o.__name__: o for o in options if dataclasses.is_dataclass(o) and isinstance(o, type)}
+        name = value.get("type")
+        if name not in kinds:
+            raise RecipeError(f"{where}: {field} is {name!r}, {_nearest(str(name), list(kinds))}")
+        return _check_dataclass(kinds[name], value, where, field)
+    for option in options:
+        if dataclasses.is_dataclass(option) and type(value) is option:
+            return _check_dataclass(option, value, where, field)
+    for option in options:
+        try:
+            return check(option, value, where, field)
+        except RecipeError:
+            continue
+    wanted = " or ".join("None" if o is type(None) else getattr(o, "__name__", str(o)) for o in options)
+    raise _wrong(where, field, wanted, value)
+
+
+def _check_dataclass(kind: type, value: Any, where: str, field: str) -> Any:
+    fields = {f.name: f for f in dataclasses.fields(kind) if f.init}
+    if isinstance(value, dict):
+        given = {name: item for name, item in value.items() if name != "type"}
+        if value.get("type", kind.__name__) != kind.__name__:
+            raise _wrong(where, field, kind.__name__, value["type"])
+    elif isinstance(value, kind):
+        kind = type(value)
+        fields = {f.name: f for f in dataclasses.fields(kind) if f.init}
+        given = {name: getattr(value, name) for name in fields}
+    else:
+        raise _wrong(where, field, kind.__name__, value)
+    for name in given:
+        if name not in fields:
+            raise RecipeError(f"{where}: {field} has no field {name!r}, {_nearest(name, list(fields))}")
+    hints = typing.get_type_hints(kind, include_extras=True)
+    checked = {n: check(hints[n], v, where, f"{field}.{n}") for n, v in given.items()}
+    try:
+        return kind(**checked)
+    except (TypeError, ValueError) as error:
+        raise RecipeError(f"{where}: {field}: {error}") from error
+
+
+def _wrong(where: str, field: str, wanted: str, value: Any) -> RecipeError:
+    return RecipeError(
+        f"{where}: {field} must be {wanted}, found {value!r} of type {type(value).__name__}"
+    )
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+
+
+def _place(error: BaseException, path: Path) -> str:
+    if isinstance(error, SyntaxError):
+        return f"line {error.lineno}: "
+    line, trace = None, error.__traceback__
+    while trace is not None:
+        if Path(trace.tb_frame.f_code.co_filename) == path:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return f"line {line}: " if line else ""
+
+
+def _explain(error: BaseException) -> str:
+    """Word an exception of a recipe file; a misspelt field gets the nearest right name."""
+    text = str(error).replace(".__init__()", "") or type(error).__name__
+    trace = error.__traceback__
+    marker = "got an unexpected keyword argument "
+    if isinstance(error, TypeError) and marker in text and trace is not None:
+        owner, wrong = text.split(" ", 1)[0], text.split(marker)[1].strip("'\"")
+        wrong = wrong.split("'")[0]
+        while trace.tb_next is not None:
+            trace = trace.tb_next
+        kind = trace.tb_frame.f_globals.get(owner)
+        if dataclasses.is_dataclass(kind):
+            names = [f.name for f in dataclasses.fields(kind)]
+            return f"{owner} has no field {wrong!r}, {_nearest(wrong, names)}"
+    return text if isinstance(error, (TypeError, ValueError)) else f"{type(error).__name__}: {text}"

@@ -1,0 +1,774 @@
+"""Data sets of faces: record files, image folders, subsets; and the loader that batches them.
+
+A batch is asked for as a whole (`BatchRequest`) and comes back as one uint8 tensor. What it holds
+depends on seed, epoch and indices alone: not on workers, ranks, batch size or order.
+"""
+
+from __future__ import annotations
+
+import bisect
+import os
+import signal
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import cv2
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+from facerec.errors import DatasetError, FacerecError, ImageError
+from facerec.records.augment import Augmentation, SampleGenerators, sample_generator
+from facerec.records.decode import decode_image
+from facerec.records.image_record import HEADER_BYTES, class_of
+from facerec.records.layout import open_image_records
+from facerec.records.recordio import MAGIC, MAX_PAYLOAD, RecordFile
+
+OnError = Literal["error", "skip"]
+Progress = Callable[[int], None]
+
+CLASSES_FILE = "classes.txt"
+"""Beside a record file: the name of each class, one a line, in the order of the class numbers."""
+
+_REPLACEMENT_TRIES = 100
+
+_PLAIN = struct.Struct("<4sIIf")  # magic, length; flag and label of the image header
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where the training images are and how they are read."""
+
+    path: Path
+    """A record file (.rec), the folder that holds it, or a folder of identity/image.jpg."""
+
+    layout: Literal["auto", "records", "folder"] = "auto"
+    """What the path holds; auto takes a folder that has a .rec file in it for records."""
+
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    """Probabilities of the random changes of training images."""
+
+    on_error: OnError = "error"
+    """What a damaged record or image does: stop, or be counted, listed and replaced."""
+
+    label_index: int | None = None
+    """Which label is the class in records that carry several; by default the first of two."""
+
+    identities: Path | None = None
+    """Text file of the identities to keep, a class name or number a line; by default all."""
+
+
+@dataclass(frozen=True, eq=False)
+class BatchRequest:
+    """Which samples a batch is to hold; what a batch sampler yields.
+
+    Attributes:
+        epoch: counted from 0; another epoch augments the same sample in another way.
+        indices: int64 ``(B,)`` into the data set.
+    """
+
+    epoch: int
+    indices: np.ndarray
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A sample that could not be read and was replaced (``on_error="skip"``).
+
+    Attributes:
+        index: the sample that was asked for.
+        where: its file and record, or path.
+        cause: the error's sentence.
+    """
+
+    index: int
+    where: str
+    cause: str
+
+
+@dataclass(eq=False)
+class Batch:
+    """Images and labels of one request, in the order in which they were asked for.
+
+    Attributes:
+        images: uint8 RGB ``(B, height, width, 3)``.
+        labels: int64 ``(B,)``.
+        indices: int64 ``(B,)``, the samples that are in the batch; where one was skipped, this is
+            the one that took its place.
+        skipped: the samples asked for that are not in the batch; the others, ``B`` less its
+            length, were decoded as asked.
+    """
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    indices: torch.Tensor
+    skipped: list[Skipped]
+
+    def pin_memory(self) -> Batch:
+        """Return the batch in page-locked memory; ``DataLoader`` calls this when asked to pin."""
+        return Batch(
+            self.images.pin_memory(),
+            self.labels.pin_memory(),
+            self.indices.pin_memory(),
+            self.skipped,
+        )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+class FaceDataset(Dataset, ABC):
+    """Face images with integer classes, read by index.
+
+    Subclasses say where the encoded images are; decoding, augmentation and the policy for damaged
+    samples are here. Safe under fork and spawn.
+
+    Attributes:
+        num_classes: labels are in ``[0, num_classes)``; some classes may have no image.
+        class_names: the name of each class, ``None`` where only numbers are known.
+        image_size: (height, width) in pixels, of every image.
+        augmentation: applied to batches; ``dataset[i]`` is never augmented.
+        on_error: whether a damaged sample raises, or is replaced and listed in its batch.
+        seed: of augmentation and replacements, ≥ 0.
+    """
+
+    num_classes: int
+    class_names: list[str] | None = None
+
+    def __init__(
+        self,
+        *,
+        augmentation: Augmentation | None = None,
+        on_error: OnError = "error",
+        seed: int = 0,
+        image_size: tuple[int, int] = (112, 112),
+    ) -> None:
+        self.augmentation = Augmentation(flip=0.0) if augmentation is None else augmentation
+        self.on_error: OnError = on_error
+        self.seed = seed
+        self.image_size = image_size
+        self._labels: np.ndarray | None = None
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def encoded(self, i: int) -> tuple[bytes, int]:
+        """Return the encoded image and the class of sample ``i``.
+
+        Raises:
+            FacerecError: the sample is damaged or its label is no class of this data set.
+        """
+
+    @abstractmethod
+    def where(self, i: int) -> str:
+        """Name sample ``i`` for a message: its file and record, or its path."""
+
+    @abstractmethod
+    def name(self, i: int) -> str:
+        """Return a short identifier of sample ``i``, unique in the data set."""
+
+    @abstractmethod
+    def read_labels(self, progress: Progress | None = None) -> np.ndarray:
+        """Read the classes of all samples, int64 ``(N,)``.
+
+        Under ``on_error="skip"`` a damaged sample has the class -1.
+
+        Args:
+            progress: called now and then with the number of further samples done.
+
+        Raises:
+            FacerecError: a sample is damaged or its label is no class of this data set.
+        """
+
+    def positions(self, indices: np.ndarray) -> np.ndarray:
+        """Return numbers in whose order the samples are best read, such as file offsets."""
+        return indices
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The classes of all samples, int64 ``(N,)``; read on first use, see `read_labels`."""
+        if self._labels is None:
+            self._labels = self.read_labels()
+        return self._labels
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Workers read the class with each image; the table would only cost them memory.
+        return {**self.__dict__, "_labels": None}
+
+    def __getitem__(self, i: int) -> tuple[np.ndarray, int]:
+        """Return image ``i`` as uint8 RGB ``(height, width, 3)``, not augmented, and its class.
+
+        Raises:
+            FacerecError: the sample is damaged.
+        """
+        if not -len(self) <= i < len(self):
+            raise IndexError(f"sample {i} of a data set of {len(self)}")
+        return self._decoded(i % len(self))
+
+    def _decoded(self, i: int) -> tuple[np.ndarray, int]:
+        data, label = self.encoded(i)
+        try:
+            return decode_image(data, "", self.image_size), label
+        except ImageError:  # only now is it worth the time to word where the image is
+            return decode_image(data, self.where(i), self.image_size), label
+
+    def __getitems__(self, request: BatchRequest) -> Batch:
+        """Return the augmented images of a request.
+
+        Raises:
+            FacerecError: a sample is damaged (``on_error="error"``), or so many are that no
+                replacement was found.
+        """
+        indices = np.array(request.indices, np.int64)  # a copy: replacements are written into it
+        images = _allocate((len(indices), *self.image_size, 3))
+        labels = np.empty(len(indices), np.int64)
+        skipped: list[Skipped] = []
+        generators = SampleGenerators(self.seed, request.epoch)
+        augment = self.augmentation if self.augmentation != Augmentation(flip=0.0) else None
+        rows = images.numpy()
+        order = np.argsort(self.positions(indices), kind="stable")
+        for row, index in zip(order.tolist(), indices[order].tolist(), strict=True):
+            try:
+                image, labels[row] = self._decoded(index)
+            except FacerecError as error:
+                if self.on_error == "error":
+                    raise
+                skipped.append(Skipped(index, self.where(index), str(error)))
+                indices[row], image, labels[row] = self._replacement(index, request.epoch)
+            # A replacement, too, is augmented with the numbers of the sample that was asked for.
+            rows[row] = image if augment is None else augment(image, generators.at(index))
+        skipped.sort(key=lambda item: item.index)
+        return Batch(images, torch.from_numpy(labels), torch.from_numpy(indices), skipped)
+
+    def _replacement(self, index: int, epoch: int) -> tuple[int, np.ndarray, int]:
+        """Draw another sample in place of a damaged one; the same one in every run."""
+        generator = sample_generator(self.seed, epoch, index, stream=1)
+        for _ in range(_REPLACEMENT_TRIES):
+            other = int(generator.integers(len(self)))
+            try:
+                return other, *self._decoded(other)
+            except FacerecError as error:
+                last = error
+        raise DatasetError(
+            f"{self.where(index)}: no replacement was found for this damaged sample, as "
+            f"{_REPLACEMENT_TRIES} others drawn at random are damaged too, the last being: {last}"
+        )
+
+
+class RecordDataset(FaceDataset):
+    """The images of a record file.
+
+    Attributes:
+        records: the record file.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        label_index: int | None = None,
+        num_classes: int | None = None,
+        progress: Progress | None = None,
+        **options: Any,
+    ) -> None:
+        """Open the file and its index.
+
+        Args:
+            path: a ``.rec`` file, or the folder that holds it.
+            label_index: which label of an array is the class.
+            num_classes: by default from the file ``property``, without one from the labels, which
+                takes one pass over the file.
+            progress: called during that pass with the number of further images done.
+            options: those of `FaceDataset`.
+
+        Raises:
+            RecordError: the file or its index is damaged.
+            DatasetError: the file has no image.
+        """
+        super().__init__(**options)
+        self.records = open_image_records(Path(path), label_index)
+        if not len(self.records):
+            raise DatasetError(f"{self.records.path}: has no images; check the path")
+        if num_classes is not None:
+            self.records.num_classes = num_classes
+        if self.records.num_classes is None:
+            self._labels = self.read_labels(progress)
+            self.records.num_classes = int(self._labels.max()) + 1
+        self.num_classes = self.records.num_classes
+        if self.num_classes < 1:
+            raise DatasetError(
+                f"{self.records.path}: {self.num_classes} classes; not one image has a usable label"
+            )
+        self.class_names = _read_class_names(self.records.path.parent, self.num_classes)
+        self._file = RecordFile(self.records.path)
+        self._map: memoryview | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_map": None}
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def encoded(self, i: int) -> tuple[bytes, int]:
+        """See `FaceDataset.encoded`."""
+        # Nearly every record is one whole chunk with one label, a class. Those are taken here, in a
+        # third of the time that the full grammar needs; it reads the others and words the errors.
+        if self._map is None:
+            self._map = self._file.words().data.cast("B")
+        start = int(self.records.offsets[i])
+        if start + 8 + HEADER_BYTES <= len(self._map):
+            magic, length, flag, label = _PLAIN.unpack_from(self._map, start)
+            stop = start + 8 + length
+            if (
+                magic == MAGIC
+                and HEADER_BYTES <= length <= MAX_PAYLOAD  # beyond it are continuation flags
+                and flag == 0
+                and stop <= len(self._map)
+                and 0 <= label < self.num_classes
+                and label == int(label)
+            ):
+                return bytes(self._map[start + 8 + HEADER_BYTES : stop]), int(label)
+        record = self.records.read(i)
+        where = self.where(i)
+        return record.image, class_of(record, where, self.num_classes, self.records.label_index)
+
+    def where(self, i: int) -> str:
+        """See `FaceDataset.where`."""
+        return self.records.where(i)
+
+    def name(self, i: int) -> str:
+        """Return the key of the record."""
+        return str(self.records.keys[i])
+
+    def read_labels(self, progress: Progress | None = None) -> np.ndarray:
+        """See `FaceDataset.read_labels`."""
+        return self.records.labels(progress, self.on_error)
+
+    def positions(self, indices: np.ndarray) -> np.ndarray:
+        """Return the offsets in the record file."""
+        return self.records.offsets[indices]
+
+
+class FolderDataset(FaceDataset):
+    """Images in a folder of folders, one an identity: ``identity/image.jpg``.
+
+    Identities are numbered in the order of their names, images follow in the order of theirs.
+    Hidden files and loose files beside the identities are ignored; every other file must be an
+    image, and its content, not its suffix, says of which kind.
+
+    Attributes:
+        root: the folder, with symbolic links resolved.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
+        """List the folder.
+
+        Args:
+            path: the folder of identities.
+            options: those of `FaceDataset`.
+
+        Raises:
+            DatasetError: no such folder, no identity in it, an identity without images or with
+                folders inside, or a symbolic link that leads out of the folder.
+        """
+        super().__init__(**options)
+        given = Path(path)
+        if not given.is_dir():
+            raise DatasetError(f"{given}: there is no such folder; check the path")
+        self.root = given.resolve()
+        identities = [entry.name for entry in _entries(given, self.root) if entry.is_dir()]
+        if not identities:
+            raise DatasetError(
+                f"{given}: has no identity folders; images are expected as "
+                f"{given}/identity/image.jpg"
+            )
+        files: list[bytes] = []
+        self._starts = np.zeros(len(identities) + 1, np.int64)
+        for label, identity in enumerate(identities):
+            for entry in _entries(given / identity, self.root):
+                if entry.is_dir():
+                    raise DatasetError(
+                        f"{entry.path}: a folder inside the identity folder {identity}; images are "
+                        f"expected as {given}/identity/image.jpg"
+                    )
+                files.append(os.fsencode(entry.name))
+            self._starts[label + 1] = len(files)
+            if self._starts[label + 1] == self._starts[label]:
+                raise DatasetError(
+                    f"{given / identity}: the identity folder has no images; add some or remove it"
+                )
+        # One array of bytes: millions of strings would be copied by every forked worker.
+        self._files = np.array(files)
+        self.class_names = identities
+        self.num_classes = len(identities)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def encoded(self, i: int) -> tuple[bytes, int]:
+        """See `FaceDataset.encoded`."""
+        path = self.root / self.name(i)
+        try:
+            return path.read_bytes(), self._label(i)
+        except OSError as problem:
+            raise DatasetError(
+                f"{path}: cannot be read ({problem.strerror or problem}); check that it is still "
+                "there and its rights"
+            ) from problem
+
+    def where(self, i: int) -> str:
+        """See `FaceDataset.where`."""
+        return str(self.root / self.name(i))
+
+    def name(self, i: int) -> str:
+        """Return ``identity/image.jpg``."""
+        assert self.class_names is not None
+        return f"{self.class_names[self._label(i)]}/{os.fsdecode(bytes(self._files[i]))}"
+
+    def _label(self, i: int) -> int:
+        return bisect.bisect_right(self._starts, i) - 1
+
+    def read_labels(self, progress: Progress | None = None) -> np.ndarray:
+        """See `FaceDataset.read_labels`; nothing needs to be read."""
+        return np.repeat(np.arange(self.num_classes), np.diff(self._starts))
+
+
+class Subset(FaceDataset):
+    """Some samples, or all samples of some classes, of another data set.
+
+    Augmentation, policy and seed are taken over from it; replacements of damaged samples come from
+    the subset.
+
+    Attributes:
+        dataset: the other data set.
+        indices: int64 ``(N,)``, the samples in it, in the order of this one.
+        classes: int64 ``(num_classes,)``, the class in the other data set of each class here.
+    """
+
+    def __init__(
+        self,
+        dataset: FaceDataset,
+        *,
+        indices: Sequence[int] | np.ndarray | None = None,
+        classes: Iterable[int] | np.ndarray | None = None,
+        relabel: bool = True,
+    ) -> None:
+        """Choose samples.
+
+        Args:
+            dataset: the other data set.
+            indices: the samples to keep, in this order; or
+            classes: the classes whose samples to keep.
+            relabel: number the classes that remain from 0, in the order of their old numbers,
+                instead of keeping numbers and count.
+
+        Raises:
+            DatasetError: an index or class that does not exist or occurs twice, or no sample left.
+        """
+        if (indices is None) == (classes is None):
+            raise TypeError("give either indices or classes")
+        super().__init__(
+            augmentation=dataset.augmentation,
+            on_error=dataset.on_error,
+            seed=dataset.seed,
+            image_size=dataset.image_size,
+        )
+        self.dataset = dataset
+        labels = dataset.labels
+        if classes is not None:
+            kept = _checked(classes, dataset.num_classes, "class")
+            mask = np.zeros(dataset.num_classes + 1, bool)  # the last is for the class -1
+            mask[kept] = True
+            self.indices = np.flatnonzero(mask[labels])
+        else:
+            assert indices is not None
+            self.indices = _checked(indices, len(dataset), "sample")
+            kept = np.unique(labels[self.indices])
+            kept = kept[kept >= 0]
+        if not len(self.indices):
+            raise DatasetError("a subset without any sample; choose other samples or classes")
+        self.classes = np.sort(kept) if relabel else np.arange(dataset.num_classes)
+        self._new_label = np.full(dataset.num_classes + 1, -1)
+        self._new_label[self.classes] = np.arange(len(self.classes))
+        self.num_classes = len(self.classes)
+        if dataset.class_names is not None:
+            self.class_names = [dataset.class_names[i] for i in self.classes]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def encoded(self, i: int) -> tuple[bytes, int]:
+        """See `FaceDataset.encoded`."""
+        data, label = self.dataset.encoded(int(self.indices[i]))
+        return data, int(self._new_label[label])
+
+    def where(self, i: int) -> str:
+        """See `FaceDataset.where`."""
+        return self.dataset.where(int(self.indices[i]))
+
+    def name(self, i: int) -> str:
+        """Return the name in the other data set."""
+        return self.dataset.name(int(self.indices[i]))
+
+    def read_labels(self, progress: Progress | None = None) -> np.ndarray:
+        """See `FaceDataset.read_labels`."""
+        return self._new_label[self.dataset.labels[self.indices]]
+
+    def positions(self, indices: np.ndarray) -> np.ndarray:
+        """Return those of the other data set."""
+        return self.dataset.positions(self.indices[indices])
+
+
+def split_identities(dataset: FaceDataset, fraction: float, seed: int) -> tuple[Subset, Subset]:
+    """Split a data set in two that share no identity.
+
+    Args:
+        dataset: the data set; classes without images go to neither part.
+        fraction: share of the identities in the first part, in (0, 1).
+        seed: of the random choice, ≥ 0.
+
+    Raises:
+        DatasetError: fewer than two identities, or a fraction that leaves a part empty.
+    """
+    present = np.unique(dataset.labels)
+    present = present[present >= 0]
+    count = round(fraction * len(present))
+    if not 0 < count < len(present):
+        raise DatasetError(
+            f"a split of {len(present):,} identities with {fraction:g} of them in the first part "
+            "leaves one part empty; choose another fraction"
+        )
+    shuffled = np.random.default_rng(seed).permutation(present)
+    return Subset(dataset, classes=shuffled[:count]), Subset(dataset, classes=shuffled[count:])
+
+
+def open_dataset(data: Data, seed: int, progress: Progress | None = None) -> FaceDataset:
+    """Open what a recipe's ``data`` section describes.
+
+    Args:
+        data: the section.
+        seed: of augmentation and replacements, ≥ 0.
+        progress: called with the number of further images done where all labels must be read.
+
+    Raises:
+        FacerecError: the data is missing, damaged or empty, or an identity to keep is unknown.
+    """
+    path = Path(data.path)
+    if not path.exists():
+        raise DatasetError(f"{path}: there is no such file or folder; check data.path")
+    records = data.layout == "records" or (
+        data.layout == "auto" and (path.is_file() or any(path.glob("*.rec")))
+    )
+    options: dict[str, Any] = {
+        "augmentation": data.augmentation,
+        "on_error": data.on_error,
+        "seed": seed,
+    }
+    dataset: FaceDataset
+    if records:
+        dataset = RecordDataset(path, label_index=data.label_index, progress=progress, **options)
+    else:
+        dataset = FolderDataset(path, **options)
+    if data.identities is not None:
+        dataset = Subset(dataset, classes=read_identities(data.identities, dataset))
+    return dataset
+
+
+def read_identities(path: str | os.PathLike[str], dataset: FaceDataset) -> list[int]:
+    """Read a list of identities, one a line; return their classes in ``dataset``.
+
+    A line is a class name where the data set knows its names, otherwise a class number. Blank
+    lines are ignored.
+
+    Raises:
+        DatasetError: the file cannot be read, names no identity, an unknown one, or one twice.
+    """
+    path = Path(path)
+    names = dataset.class_names
+    numbers = {name: label for label, name in enumerate(names or [])}
+    known = f"{dataset.num_classes:,} classes"
+    classes: dict[int, int] = {}
+    for line_number, line in enumerate(_read_text(path).splitlines(), start=1):
+        text = line.strip()
+        if not text:
+            continue
+        if names is not None:
+            label, wanted = numbers.get(text, -1), f"one of the names of its {known}"
+        else:
+            label = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else -1
+            wanted = f"a class number below {dataset.num_classes:,}"
+        if not 0 <= label < dataset.num_classes:
+            raise DatasetError(
+                f"{path}, line {line_number}: the data set has no identity {text[:60]!r}; "
+                f"write {wanted}"
+            )
+        if label in classes:
+            raise DatasetError(
+                f"{path}, line {line_number}: identity {text[:60]!r} is in line {classes[label]} "
+                "already; remove one of the two"
+            )
+        classes[label] = line_number
+    if not classes:
+        raise DatasetError(f"{path}: names no identity; write one a line")
+    return list(classes)
+
+
+class BatchLoader:
+    """Reads the batches that a sampler asks for, in worker processes or in this one.
+
+    An error in a worker arrives here as the one sentence that it is, not as the worker's traceback.
+    Each iteration runs once through ``requests``; the workers stay for the next one.
+    """
+
+    def __init__(
+        self,
+        dataset: FaceDataset,
+        requests: Iterable[BatchRequest],
+        *,
+        workers: int = 0,
+        pin_memory: bool = False,
+        prefetch: int = 2,
+        start_method: Literal["fork", "spawn", "forkserver"] | None = None,
+    ) -> None:
+        """Prepare; workers start with the first iteration.
+
+        Args:
+            dataset: the images.
+            requests: what each iteration goes through, such as a batch sampler.
+            workers: processes that read and decode; 0 does it in this process.
+            pin_memory: return batches in page-locked memory.
+            prefetch: batches that each worker prepares ahead.
+            start_method: of the workers; by default the system's.
+        """
+        self._loader: DataLoader = DataLoader(
+            _Guarded(dataset),
+            batch_sampler=requests,  # type: ignore[arg-type]
+            collate_fn=_identity,
+            num_workers=workers,
+            pin_memory=pin_memory,
+            prefetch_factor=prefetch if workers else None,
+            persistent_workers=workers > 0,
+            multiprocessing_context=start_method if workers else None,
+            worker_init_fn=_start_worker,
+        )
+
+    def __iter__(self) -> Iterator[Batch]:
+        for item in self._loader:
+            if isinstance(item, FacerecError):
+                try:
+                    raise item
+                finally:
+                    # Else error, traceback and this frame hold each other, and the workers are
+                    # left to the garbage collector, which takes five seconds to stop them.
+                    del item
+            yield item
+
+
+class _Guarded(Dataset):
+    """Hands errors over as values: ``DataLoader`` would wrap them in the worker's traceback."""
+
+    def __init__(self, dataset: FaceDataset) -> None:
+        self.dataset = dataset
+
+    def __getitem__(self, request: BatchRequest) -> Batch:
+        return self.dataset.__getitems__(request)
+
+    def __getitems__(self, request: BatchRequest) -> Batch | FacerecError:
+        try:
+            return self.dataset.__getitems__(request)
+        except FacerecError as error:
+            return error
+
+
+def _identity(item: Any) -> Any:
+    return item
+
+
+def _start_worker(worker: int) -> None:
+    # One process a core already; OpenCV's own threads would only get in their way.
+    cv2.setNumThreads(0)
+    # Batch systems and Ctrl-C signal the whole process group. The training process decides what
+    # that means, and still needs its workers to save in order.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _allocate(shape: tuple[int, ...]) -> torch.Tensor:
+    """Return uint8 memory, in a worker such as the main process can map without a copy."""
+    if get_worker_info() is None:
+        # NumPy asks the kernel for large pages, which makes filling fresh memory ten times faster.
+        return torch.from_numpy(np.empty(shape, np.uint8))
+    storage = torch.UntypedStorage._new_shared(int(np.prod(shape)), device="cpu")
+    return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
+
+
+def _entries(folder: Path, root: Path) -> list[os.DirEntry[str]]:
+    """List a folder by name, without hidden entries; refuse links that lead out of ``root``."""
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted(
+                (entry for entry in entries if not entry.name.startswith(".")),
+                key=lambda entry: entry.name,
+            )
+    except OSError as problem:
+        raise DatasetError(
+            f"{folder}: the folder cannot be read ({problem.strerror or problem}); check its rights"
+        ) from problem
+    for entry in found:
+        if entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(root):
+            raise DatasetError(
+                f"{entry.path}: a symbolic link that leads out of {root}; copy its target there"
+            )
+    return found
+
+
+def _checked(values: Iterable[int] | np.ndarray, limit: int, noun: str) -> np.ndarray:
+    """Return ``values`` as int64, all different and in ``[0, limit)``."""
+    array = np.array(values if isinstance(values, (np.ndarray, Sequence)) else list(values))
+    array = array.astype(np.int64) if not len(array) else array
+    if not np.issubdtype(array.dtype, np.integer) or array.ndim != 1:
+        raise DatasetError(f"a subset by {noun} needs a row of integers, not {array.dtype}")
+    outside = array[(array < 0) | (array >= limit)]
+    if len(outside):
+        raise DatasetError(
+            f"a subset asks for {noun} {outside[0]}, but the data set has {limit:,}; "
+            f"choose from 0 to {limit - 1:,}"
+        )
+    unique, counts = np.unique(array, return_counts=True)
+    if len(unique) != len(array):
+        raise DatasetError(
+            f"a subset asks for {noun} {unique[counts.argmax()]} {counts.max()} times; "
+            "name each once"
+        )
+    return array.astype(np.int64)
+
+
+def _read_class_names(folder: Path, num_classes: int) -> list[str] | None:
+    path = folder / CLASSES_FILE
+    if not path.is_file():
+        return None
+    names = _read_text(path).removesuffix("\n").split("\n")
+    if len(names) != num_classes:
+        raise DatasetError(
+            f"{path}: names {len(names):,} classes where the records have {num_classes:,}; it "
+            "belongs to another record file, restore or remove it"
+        )
+    return names
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as problem:
+        raise DatasetError(
+            f"{path}: cannot be read ({problem.strerror or problem}); check the path"
+        ) from problem
+    except UnicodeDecodeError as problem:
+        raise DatasetError(
+            f"{path}: byte {problem.start} is not UTF-8; save the file as UTF-8 text"
+        ) from problem

@@ -1,0 +1,652 @@
+"""The two layouts of face training packs, and the files beside a ``.rec``.
+
+Layout "insightface" (MS1M, Glint360K): record 0 holds no image but two labels ``(s, e)``; images
+are keys 1 … s-1, and keys s … e-1 are identity records, whose labels are a range of image keys.
+Layout "im2rec": every record is an image. Written and read elsewhere by ``deepinsight/insightface:
+recognition/arcface_mxnet/{image_iter.py, common/rec_builder.py}`` and
+``recognition/arcface_torch/dataset.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from facerec.errors import RecordError
+from facerec.files import full_disk_sentence
+from facerec.records.image_record import (
+    CLASS_LIMIT,
+    HEADER_BYTES,
+    ImageRecord,
+    class_of,
+    pack,
+    unpack,
+)
+from facerec.records.recordio import (
+    MAGIC,
+    MAX_PAYLOAD,
+    RecordFile,
+    RecordIndex,
+    RecordWriter,
+    atomic_file,
+    read_index,
+    rebuild_index,
+)
+
+Layout = Literal["insightface", "im2rec"]
+
+EXACT_KEYS = 1 << 24
+"""Key ranges are stored as float32, which holds every integer only up to here."""
+
+_BLOCK = 1 << 16
+_MAGIC_WORD = int.from_bytes(MAGIC, "little")
+
+
+class Property(NamedTuple):
+    """The side file ``property``: number of classes, image size in pixels, number of images."""
+
+    num_classes: int
+    height: int
+    width: int
+    images: int | None
+
+
+def read_property(path: Path) -> Property:
+    """Read a ``property`` file: ``num_classes,height,width``, then perhaps the number of images.
+
+    Raises:
+        RecordError: it has another form.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+        num_classes, height, width = (_count(field) for field in lines[0].split(","))
+    except (OSError, ValueError) as problem:
+        raise RecordError(
+            f"{path}, line 1: expected three positive integers, `num_classes,height,width` "
+            f"({problem}); write the line anew"
+        ) from problem
+    try:
+        images = _count(lines[1]) if len(lines) > 1 and lines[1].strip() else None
+    except ValueError as problem:
+        raise RecordError(
+            f"{path}, line 2: expected the number of images ({problem}); correct or remove the line"
+        ) from problem
+    return Property(num_classes, height, width, images)
+
+
+def _count(field: str) -> int:
+    value = int(field)
+    if value < 1:
+        raise ValueError(f"{value} is not positive")
+    return value
+
+
+class _Headers(NamedTuple):
+    """Header fields of many records, from the mapped file.
+
+    ``plain`` marks the rows that can be trusted: one sound chunk that holds header and labels.
+    The other rows are to be read one by one, which also words their errors.
+    """
+
+    plain: np.ndarray
+    flag: np.ndarray
+    scalar: np.ndarray
+    first: np.ndarray
+    second: np.ndarray
+    image_bytes: np.ndarray
+
+    @property
+    def empty(self) -> np.ndarray:
+        return self.plain & (self.flag > 0) & (self.image_bytes == 0)
+
+
+def _read_headers(file: RecordFile, offsets: np.ndarray) -> _Headers:
+    words = file.words()
+    at = offsets // 4
+
+    def word(i: int) -> np.ndarray:
+        return words[np.minimum(at + i, len(words) - 1)]
+
+    chunk = word(1)
+    flag = word(2).astype(np.int64)
+    # For whole records the continuation flag is 0 and the word is the length itself.
+    length = chunk.astype(np.int64)
+    image_bytes = length - HEADER_BYTES - 4 * flag
+    plain = (word(0) == _MAGIC_WORD) & (length <= MAX_PAYLOAD) & (image_bytes >= 0)
+    plain &= offsets + 8 + length <= file.size
+
+    def label(i: int) -> np.ndarray:
+        return word(i).view(np.float32)
+
+    return _Headers(plain, flag, label(3), label(8), label(9), image_bytes)
+
+
+class ImageRecords:
+    """The images of one record file: where they are, their labels, their encoded bytes.
+
+    Made by `open_image_records`. Images are ordered by key. The file is mapped on first use in each
+    process; objects may be pickled.
+
+    Attributes:
+        path: the record file.
+        layout: "insightface" or "im2rec".
+        keys: int64 ``(N,)``, ascending; header and identity records are not among them.
+        offsets: int64 ``(N,)``, bytes from the beginning of the file.
+        num_classes: from the file ``property``, ``None`` without one.
+        image_size: (height, width) from ``property``, ``None`` without one.
+        label_index: which label of an array is the class.
+        notes: sentences on what was found and deserves a remark.
+    """
+
+    def __init__(
+        self,
+        file: RecordFile,
+        layout: Layout,
+        index: RecordIndex,
+        *,
+        side: Property | None = None,
+        label_index: int | None = None,
+        identities: np.ndarray | None = None,
+        notes: Iterable[str] = (),
+    ) -> None:
+        """Put together what `open_image_records` found.
+
+        Args:
+            file: the record file.
+            layout: its layout.
+            index: keys and offsets of the images alone, ordered by key.
+            side: content of ``property``.
+            label_index: which label of an array is the class.
+            identities: int64 ``(classes, 2)`` key ranges of the identity records, if known exactly.
+            notes: remarks so far.
+        """
+        self.path = file.path
+        self.layout: Layout = layout
+        self.keys, self.offsets = index.keys, index.offsets
+        self.num_classes = None if side is None else side.num_classes
+        self.image_size = None if side is None else (side.height, side.width)
+        self.label_index = label_index
+        self.notes = list(notes)
+        self._file = file
+        self._identities = identities
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def where(self, i: int) -> str:
+        """Name image ``i`` for a message: file, key and offset."""
+        return f"{self.path}, key {self.keys[i]}, offset {self.offsets[i]}"
+
+    def read(self, i: int) -> ImageRecord:
+        """Return image ``i`` with its labels.
+
+        Raises:
+            RecordError: the record is damaged.
+        """
+        payload = self._file.read(int(self.offsets[i]), int(self.keys[i]))
+        return unpack(payload, self.where(i))
+
+    def read_class(self, i: int) -> int:
+        """Return the class of image ``i``.
+
+        Raises:
+            RecordError: the record is damaged, or its label is no class.
+        """
+        return class_of(self.read(i), self.where(i), self.num_classes, self.label_index)
+
+    def labels(
+        self,
+        progress: Callable[[int], None] | None = None,
+        on_error: Literal["error", "skip"] = "error",
+    ) -> np.ndarray:
+        """Return the classes of all images, int64 ``(N,)``, by one pass over their headers.
+
+        In the insightface layout the identity records are compared with them; what differs goes to
+        ``notes`` (the class always comes from the image's own label).
+
+        Args:
+            progress: called now and then with the number of further images done.
+            on_error: ``"skip"`` gives damaged records and wrong labels the class -1.
+
+        Raises:
+            RecordError: a record is damaged or its label is no class (``on_error="error"``).
+        """
+        labels = np.empty(len(self), dtype=np.int64)
+        limit = CLASS_LIMIT if self.num_classes is None else min(self.num_classes, CLASS_LIMIT)
+        for start in range(0, len(self), _BLOCK):
+            headers = _read_headers(self._file, self.offsets[start : start + _BLOCK])
+            value = np.where(headers.flag == 0, headers.scalar, headers.first)
+            sure = headers.plain & (headers.flag <= (2 if self.label_index is None else 0))
+            # NaN compares as false; the floor of an infinity is excluded by the limit.
+            sure &= (value >= 0) & (value < limit) & (value == np.floor(value))
+            labels[start : start + len(value)] = np.where(sure, value, -1).astype(np.int64)
+            for i in start + np.flatnonzero(~sure):
+                try:
+                    labels[i] = self.read_class(int(i))
+                except RecordError:
+                    if on_error == "error":
+                        raise
+            if progress is not None:
+                progress(len(value))
+        self._compare_identities(labels)
+        return labels
+
+    def _compare_identities(self, labels: np.ndarray) -> None:
+        if self._identities is None or not len(labels):
+            return
+        changes = np.cumsum(np.diff(labels, prepend=labels[0]) != 0)
+        inside = np.clip(self._identities - 1, 0, len(labels))  # key ranges to positions
+        starts, stops = inside[inside[:, 0] < inside[:, 1]].T
+        mixed = int((changes[stops - 1] != changes[starts]).sum())
+        if mixed:
+            note = (
+                f"{self.path}: {mixed:,} of {len(starts):,} identity records span images of "
+                "several classes; the classes are taken from the images' own labels"
+            )
+            if note not in self.notes:
+                self.notes.append(note)
+
+
+def open_image_records(path: Path, label_index: int | None = None) -> ImageRecords:
+    """Open a training pack: find its index and layout, and keep the images alone.
+
+    Args:
+        path: a ``.rec`` file, or a folder with ``train.rec`` or exactly one ``.rec``.
+        label_index: which label is the class where records carry an array; by default the first
+            of at most two.
+
+    Raises:
+        RecordError: no or several record files, a damaged index or header record, an index that
+            disagrees with the file (insightface layout), or a malformed ``property``.
+    """
+    file = RecordFile(_find_record_file(Path(path)))
+    if file.size == 0:
+        raise RecordError(f"{file.path}: the record file is empty; write it again")
+    notes: list[str] = []
+    index = _load_index(file, notes)
+    layout: Layout
+    identities = None
+    header = _header_record(file, index)
+    if header is None:
+        layout, index = "im2rec", _cover(file, index, notes)
+    else:
+        layout, (index, identities) = "insightface", _split_insightface(file, index, header, notes)
+    side = None
+    side_path = file.path.parent / "property"
+    if side_path.is_file():
+        side = read_property(side_path)
+        if side.images is not None and side.images != len(index):
+            notes.append(
+                f"{side_path}: announces {side.images:,} images, but {file.path.name} has "
+                f"{len(index):,}"
+            )
+    return ImageRecords(
+        file,
+        layout,
+        index,
+        side=side,
+        label_index=label_index,
+        identities=identities,
+        notes=notes,
+    )
+
+
+def _find_record_file(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    if (path / "train.rec").is_file():
+        return path / "train.rec"
+    found = sorted(path.glob("*.rec"))
+    if not found:
+        raise RecordError(f"{path}: the folder has no .rec file; name the folder that has one")
+    if len(found) > 1:
+        names = ", ".join(file.name for file in found[:10]) + ", …" * (len(found) > 10)
+        raise RecordError(
+            f"{path}: the folder has {len(found)} record files ({names}) and none is train.rec; "
+            "name the file"
+        )
+    return found[0]
+
+
+def _load_index(file: RecordFile, notes: list[str]) -> RecordIndex:
+    """Read the index and order it by key, or rebuild it for a file that has none."""
+    path = file.path.with_suffix(".idx")
+    if not path.exists():
+        index = rebuild_index(file.path)
+        for start in range(0, len(index), _BLOCK):
+            empty = _read_headers(file, index.offsets[start : start + _BLOCK]).empty
+            if empty.any():
+                raise RecordError(
+                    f"{file.path}, offset {index.offsets[start + np.argmax(empty)]}: a record "
+                    f"without an image, as in the insightface layout, whose keys must come from an "
+                    f"index, but {path.name} is missing; restore it, or write one from the ids in "
+                    "the records with facerec.records.layout.index_from_ids"
+                )
+        notes.append(
+            f"{path}: missing; rebuilt in memory from {file.path.name}: {len(index):,} records, "
+            "keys in file order"
+        )
+        return index
+    index = read_index(path, file.size)
+    if not len(index):
+        raise RecordError(f"{path}: the index is empty; remove it to have it rebuilt")
+    if (np.diff(index.keys) > 0).all():
+        return index
+    order = np.argsort(index.keys)
+    return RecordIndex(index.keys[order], index.offsets[order])
+
+
+def index_from_ids(path: Path) -> RecordIndex:
+    """Rebuild the index of a record file whose keys matter, from the ids in its records.
+
+    Write the result with `facerec.records.recordio.write_index`.
+
+    Raises:
+        RecordError: the file is damaged, or two records have the same id.
+    """
+    keys, offsets = [], []
+    for offset, payload in RecordFile(path).scan():
+        keys.append(unpack(payload, f"{path}, offset {offset}").id)
+        offsets.append(offset)
+    unique, counts = np.unique(np.array(keys, dtype=np.uint64), return_counts=True)
+    if len(unique) < len(keys):
+        raise RecordError(
+            f"{path}: {counts.max()} records have the id {unique[counts.argmax()]}, so ids cannot "
+            "serve as keys; restore the index from the source of the file"
+        )
+    if len(unique) and unique[-1] >= 1 << 63:
+        raise RecordError(
+            f"{path}: id {unique[-1]} is too large for a key; restore the index from the source"
+        )
+    return RecordIndex(np.array(keys, dtype=np.int64), np.array(offsets, dtype=np.int64))
+
+
+def _header_record(file: RecordFile, index: RecordIndex) -> tuple[float, float] | None:
+    """Return ``(s, e)`` of the header record, or ``None`` if every record is an image."""
+    if index.keys[0] != 0:
+        return None
+    where = f"{file.path}, key 0, offset {index.offsets[0]}"
+    record = unpack(file.read(int(index.offsets[0]), 0), where)
+    if record.flag != 2 or record.image:
+        return None
+    s, e = (float(value) for value in np.asarray(record.label))
+    if not (1 <= s <= e < 2.0**53 and s.is_integer() and e.is_integer()):
+        raise RecordError(
+            f"{where}: a header record without an image announces identity records from key "
+            f"{s:g} to {e:g}, which is no range; restore the file"
+        )
+    return s, e
+
+
+def _cover(file: RecordFile, index: RecordIndex, notes: list[str]) -> RecordIndex:
+    """Rebuild an index (im2rec layout) that misses records at either end of the file."""
+    if not _misses_records(file, index, notes):
+        return index
+    rebuilt = rebuild_index(file.path)
+    notes.append(
+        f"{file.path.with_suffix('.idx')}: lists {len(index):,} of {len(rebuilt):,} records; "
+        "rebuilt in memory, keys in file order"
+    )
+    return rebuilt
+
+
+def _misses_records(file: RecordFile, index: RecordIndex, notes: list[str]) -> bool:
+    # Counting all records would touch the whole file, so only its two ends are looked at.
+    if index.offsets.min() != 0:
+        return True
+    try:
+        return file.record_end(int(index.offsets.max())) != file.size
+    except RecordError as problem:
+        notes.append(str(problem))
+        return False
+
+
+def _split_insightface(
+    file: RecordFile, index: RecordIndex, header: tuple[float, float], notes: list[str]
+) -> tuple[RecordIndex, np.ndarray | None]:
+    """Return the images' index and the identity ranges (``None`` where they are not exact)."""
+    s, e = header
+    last = int(index.keys[-1])
+    tolerance = int(np.spacing(np.float32(e))) if e >= EXACT_KEYS else 0
+    if len(index) != last + 1 or abs(last + 1 - e) > tolerance:
+        raise RecordError(
+            f"{file.path.with_suffix('.idx')}: lists {len(index):,} records, the last key {last}, "
+            f"but the header record of {file.path.name} announces {e:,.0f}; restore the index, or "
+            "write one from the ids in the records with facerec.records.layout.index_from_ids"
+        )
+    if _misses_records(file, index, notes):
+        count = len(rebuild_index(file.path))
+        raise RecordError(
+            f"{file.path.with_suffix('.idx')}: lists {len(index):,} of {count:,} records; restore "
+            "the index that belongs to the file"
+        )
+
+    def has_image(key: int) -> bool:
+        if key > last:
+            return False
+        where = f"{file.path}, key {key}, offset {index.offsets[key]}"
+        return len(unpack(file.read(int(index.offsets[key]), key), where).image) > 0
+
+    end = end_of_images(s, has_image, str(file.path))
+    images = RecordIndex(index.keys[1:end], index.offsets[1:end])
+    if not len(images):
+        raise RecordError(f"{file.path}: the header record announces no images; restore the file")
+    if end > EXACT_KEYS:
+        notes.append(
+            f"{file.path}: keys beyond {EXACT_KEYS:,} are not exact in its float32 identity "
+            "records, which are not used"
+        )
+        return images, None
+    return images, _identity_ranges(file, index, end, notes)
+
+
+def end_of_images(announced: float, has_image: Callable[[int], bool], where: str) -> int:
+    """Return the first key after the images of an insightface pack.
+
+    Up to 2**24 that is what the header record announces. Beyond, float32 has rounded that number,
+    and the first key without an image decides, which must lie within the rounding.
+
+    Args:
+        announced: ``s`` of the header record.
+        has_image: whether a key exists and its record holds an image.
+        where: names the file in error messages.
+
+    Raises:
+        RecordError: the records near ``announced`` contradict it.
+    """
+    key = int(announced)
+    if key < EXACT_KEYS:
+        if has_image(key):
+            raise RecordError(
+                f"{where}, key {key}: holds an image, although the header record announces that "
+                f"the images end before key {key}; restore the file"
+            )
+        return key
+    spacing = int(np.spacing(np.float32(announced)))
+    if has_image(key - spacing):
+        for candidate in range(key - spacing + 1, key + spacing + 1):
+            if not has_image(candidate):
+                return candidate
+    raise RecordError(
+        f"{where}, key {key}: the header record announces that the images end here within "
+        f"{spacing} keys, but the records do not; restore the file"
+    )
+
+
+def _identity_ranges(
+    file: RecordFile, index: RecordIndex, end: int, notes: list[str]
+) -> np.ndarray | None:
+    headers = _read_headers(file, index.offsets[end:])
+    if not len(headers.flag):
+        return None
+    sound = headers.empty & (headers.flag == 2)
+    ranges = np.stack([headers.first, headers.second], axis=1)
+    sound &= (ranges[:, 0] >= 1) & (ranges[:, 0] <= ranges[:, 1]) & (ranges[:, 1] <= EXACT_KEYS)
+    if not sound.all():
+        notes.append(
+            f"{file.path}: {int((~sound).sum()):,} of {len(sound):,} identity records hold no "
+            "range of keys; they are not used"
+        )
+    ranges = ranges[sound].astype(np.int64)
+    filled = ranges[ranges[:, 0] < ranges[:, 1]]
+    starts, stops = filled[np.argsort(filled[:, 0], kind="stable")].T
+    reached = np.maximum.accumulate(stops)
+    overlaps = int((starts[1:] < reached[:-1]).sum())
+    if overlaps:
+        notes.append(f"{file.path}: {overlaps:,} identity records overlap with another one")
+    gaps = int(np.maximum(starts[1:] - reached[:-1], 0).sum())
+    if not len(filled) or gaps or starts[0] != 1 or reached[-1] != end:
+        span = (
+            f"from key {starts[0]} to {reached[-1] - 1} with {gaps:,} gaps" if len(filled) else ""
+        )
+        notes.append(
+            f"{file.path}: the identity records cover {span or 'no images'}, the images are keys 1 "
+            f"to {end - 1}; all of these are used"
+        )
+    return ranges
+
+
+@dataclass(frozen=True)
+class WriteSummary:
+    """What `write_image_records` wrote.
+
+    Attributes:
+        path: the record file.
+        layout: its layout.
+        images: number of images.
+        num_classes: as written to ``property``.
+        bytes: size of the record file.
+        notes: remarks, as for a layout that had to be given up.
+    """
+
+    path: Path
+    layout: Layout
+    images: int
+    num_classes: int
+    bytes: int
+    notes: tuple[str, ...] = ()
+
+
+def write_image_records(
+    prefix: Path,
+    items: Iterable[tuple[int, str, bytes]],
+    *,
+    num_classes: int | None = None,
+    image_size: tuple[int, int] = (112, 112),
+    layout: Literal["auto", "insightface", "im2rec"] = "auto",
+) -> WriteSummary:
+    """Write a training pack: ``prefix.rec``, ``.idx``, ``.lst``, and ``property`` beside them.
+
+    Images get the keys 1, 2, … (0, 1, … in the im2rec layout) in the order of the stream. All
+    files appear only if everything went well; the same stream always gives the same bytes.
+
+    Args:
+        prefix: path without suffix, as in ``data/train``.
+        items: (class, name, encoded image); for the insightface layout grouped by class.
+        num_classes: for ``property``; by default one more than the largest class.
+        image_size: (height, width) in pixels, for ``property``.
+        layout: ``"auto"`` is "insightface" as long as float32 holds all keys, else "im2rec".
+
+    Raises:
+        RecordError: a class or name that the files cannot hold, an empty image, a stream that is
+            empty or not grouped, or a disk that is full.
+    """
+    prefix = Path(prefix)
+    path = prefix.with_name(prefix.name + ".rec")
+    wanted, notes = layout, []
+    grouped = layout != "im2rec"
+    first_key = 1 if grouped else 0
+    groups: dict[int, int] = {}  # class → first key, in order of appearance
+    current = -1
+    key = first_key
+    largest = -1
+    with contextlib.ExitStack() as stack:
+        # Left in the opposite order, so that `property`, the seal on the set, comes last.
+        side = stack.enter_context(atomic_file(prefix.with_name("property")))
+        lines = stack.enter_context(atomic_file(prefix.with_name(prefix.name + ".lst")))
+        writer = stack.enter_context(RecordWriter(path))
+        for label, name, image in items:
+            _check_item(path, key, label, name, image, num_classes)
+            if grouped and label != current:
+                if label in groups:
+                    raise RecordError(
+                        f"{path}: class {label} comes back at {name!r} after other classes, but "
+                        "the insightface layout needs the images of a class in one row; sort the "
+                        'images by class, or choose layout="im2rec"'
+                    )
+                groups[label] = key
+            current, largest = label, max(largest, label)
+            writer.write(pack(ImageRecord(0, float(label), key, 0, image)), key)
+            try:
+                lines.write(f"{key}\t{label}\t{name}\n".encode())
+            except OSError as problem:
+                raise RecordError(full_disk_sentence(path, problem)) from problem
+            key += 1
+        images = key - first_key
+        if not images:
+            raise RecordError(f"{path}: there are no images to write; check the source")
+        chosen: Layout = "insightface" if grouped else "im2rec"
+        # The header record also holds last + 1, which must be exact as well.
+        if grouped and (last := key + len(groups) - 1) >= EXACT_KEYS:
+            if wanted == "insightface":
+                raise RecordError(_too_many_keys(path, last) + '; choose layout="im2rec"')
+            chosen = "im2rec"
+            notes.append(_too_many_keys(path, last) + "; the im2rec layout was written instead")
+        if chosen == "insightface":
+            _write_identities(writer, groups, key)
+        num_classes = largest + 1 if num_classes is None else num_classes
+        height, width = image_size
+        side.write(f"{num_classes},{height},{width}\n{images}\n".encode())
+    return WriteSummary(path, chosen, images, num_classes, writer.size, tuple(notes))
+
+
+def _check_item(
+    path: Path, key: int, label: int, name: str, image: bytes, num_classes: int | None
+) -> None:
+    if not isinstance(label, (int, np.integer)) or not 0 <= label < CLASS_LIMIT:
+        raise RecordError(
+            f"{path}, {name!r}: class {label!r} cannot be written (integers from 0 to "
+            f"{CLASS_LIMIT - 1:,}); number the classes anew"
+        )
+    if num_classes is not None and label >= num_classes:
+        raise RecordError(
+            f"{path}, {name!r}: class {label} is out of range for {num_classes:,} classes; correct "
+            "the number of classes"
+        )
+    if not image:
+        raise RecordError(
+            f"{path}, {name!r}: the image for key {key} is empty; leave it out or restore it"
+        )
+    # Surrogates stand for the bytes of a file name that is not UTF-8.
+    if not name or any(sign in "\t\n\r\0" or "\ud800" <= sign <= "\udfff" for sign in name):
+        raise RecordError(
+            f"{path}, {name!r}: the name cannot stand in a .lst line (empty, with a TAB, line "
+            "break or NUL, or not UTF-8); rename the image"
+        )
+
+
+def _too_many_keys(path: Path, last: int) -> str:
+    return (
+        f"{path}: the insightface layout would need keys up to {last:,}, and float32 key ranges "
+        f"are exact only up to {EXACT_KEYS:,}"
+    )
+
+
+def _write_identities(writer: RecordWriter, groups: dict[int, int], end: int) -> None:
+    """Write the identity records and, physically last as InsightFace has it, the header record."""
+    starts = list(groups.values())
+    for key, start, stop in zip(
+        range(end, end + len(starts)), starts, [*starts[1:], end], strict=True
+    ):
+        _write_range(writer, key, start, stop)
+    _write_range(writer, 0, end, end + len(starts))
+
+
+def _write_range(writer: RecordWriter, key: int, start: int, stop: int) -> None:
+    labels = np.array([start, stop], dtype=np.float32)
+    writer.write(pack(ImageRecord(2, labels, key, 0, b"")), key)

@@ -1,0 +1,383 @@
+"""From a folder of faces to a record file, and back, without touching the bytes of an image."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import multiprocessing
+import os
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import cv2
+
+from facerec.errors import DatasetError, FacerecError, ImageError
+from facerec.files import atomic_path, full_disk_sentence
+from facerec.records.dataset import (
+    CLASSES_FILE,
+    FolderDataset,
+    OnError,
+    Progress,
+    RecordDataset,
+    Skipped,
+)
+from facerec.records.decode import decode_image, image_size
+from facerec.records.layout import Layout, write_image_records
+
+_CHUNK = 64
+"""Images that a process checks at a time."""
+
+
+@dataclass(frozen=True)
+class MakeSummary:
+    """What `make_records` did; ``images`` and the number ``skipped`` add up to what it found.
+
+    Attributes:
+        path: the record file.
+        layout: its layout.
+        images: images written.
+        identities: identity folders, which is the number of classes.
+        resized: images that had another size and were encoded anew.
+        skipped: images left out, with the cause; ``index`` counts the files of the folder.
+        notes: remarks of the writer.
+    """
+
+    path: Path
+    layout: Layout
+    images: int
+    identities: int
+    resized: int
+    skipped: tuple[Skipped, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ExportSummary:
+    """What `export_folder` did; ``images`` and the number ``skipped`` add up to the records.
+
+    Attributes:
+        path: the folder.
+        images: images written.
+        identities: identity folders written.
+        skipped: records left out, with the cause.
+    """
+
+    path: Path
+    images: int
+    identities: int
+    skipped: tuple[Skipped, ...]
+
+
+def make_records(
+    folder: str | os.PathLike[str] | FolderDataset,
+    out: str | os.PathLike[str],
+    *,
+    processes: int = 1,
+    size: int = 112,
+    resize: bool = False,
+    quality: int = 95,
+    layout: Literal["auto", "insightface", "im2rec"] = "auto",
+    on_error: OnError = "error",
+    progress: Progress | None = None,
+) -> MakeSummary:
+    """Write ``train.rec``, ``.idx``, ``.lst``, ``property`` and ``classes.txt`` from a folder.
+
+    Identities become classes in the order of their names. Every image is decoded once, to be sure
+    that it can be; those of the right size are stored byte for byte. The same folder and settings
+    give the same bytes with any number of processes. All files appear together at the end.
+
+    Args:
+        folder: holds ``identity/image.jpg``; or the data set of such a folder.
+        out: folder to write into.
+        processes: that read and check images, ≥ 1.
+        size: height and width of every image, in pixels.
+        resize: scale square images of other sizes and encode them anew, instead of refusing them.
+        quality: of JPEGs encoded anew, 1 to 100.
+        layout: see `write_image_records`.
+        on_error: whether a bad image stops the work or is left out and listed.
+        progress: called with the number of further images done.
+
+    Raises:
+        DatasetError: the folder is not of that form, or ``out`` lies in it.
+        ImageError: an image is damaged or has another size (``on_error="error"``).
+        RecordError: the files cannot hold a name, or cannot be written.
+    """
+    if processes < 1 or size < 1 or not 1 <= quality <= 100:
+        raise DatasetError(
+            f"processes {processes}, size {size}, quality {quality}: processes and size must be at "
+            "least 1, quality 1 to 100"
+        )
+    dataset = folder if isinstance(folder, FolderDataset) else FolderDataset(folder)
+    out = Path(out)
+    if out.resolve().is_relative_to(dataset.root):
+        raise DatasetError(
+            f"{out}: lies inside the folder of the images, where it would become an identity; "
+            "choose another folder"
+        )
+    assert dataset.class_names is not None
+    skipped: list[Skipped] = []
+    resized = 0
+
+    def items() -> Iterator[tuple[int, str, bytes]]:
+        nonlocal resized
+        check = partial(_check_chunk, dataset=dataset, size=size, resize=resize, quality=quality)
+        chunks = _in_order(check, range(0, len(dataset), _CHUNK), processes)
+        for i, (image, changed) in enumerate(itertools.chain.from_iterable(chunks)):
+            if isinstance(image, FacerecError):
+                if on_error == "error":
+                    raise image
+                skipped.append(Skipped(i, dataset.where(i), str(image)))
+            else:
+                resized += changed
+                yield int(dataset.labels[i]), dataset.name(i), image
+            if progress is not None:
+                progress(1)
+
+    # The names take their place right after the records, and not at all if those fail.
+    with atomic_path(out / CLASSES_FILE, DatasetError) as names:
+        written = write_image_records(
+            out / "train",
+            items(),
+            num_classes=dataset.num_classes,
+            image_size=(size, size),
+            layout=layout,
+        )
+        names.write_text("".join(f"{name}\n" for name in dataset.class_names), encoding="utf-8")
+    return MakeSummary(
+        written.path,
+        written.layout,
+        written.images,
+        dataset.num_classes,
+        resized,
+        tuple(skipped),
+        written.notes,
+    )
+
+
+Checked = tuple[bytes | FacerecError, bool]
+
+
+def _check_chunk(
+    start: int, *, dataset: FolderDataset, size: int, resize: bool, quality: int
+) -> list[Checked]:
+    """Return for each image its bytes, or why it is bad, and whether it was encoded anew."""
+    results: list[Checked] = []
+    for i in range(start, min(start + _CHUNK, len(dataset))):
+        try:
+            data, _ = dataset.encoded(i)
+            where = dataset.where(i)
+            changed = resize and image_size(data, where) != (size, size)
+            if changed:
+                data = _resize(data, where, size, quality)
+            else:
+                decode_image(data, where, (size, size))
+            results.append((data, changed))
+        except FacerecError as error:
+            results.append((error, False))
+    return results
+
+
+def _resize(data: bytes, where: str, size: int, quality: int) -> bytes:
+    image = decode_image(data, where, None)
+    height, width = image.shape[:2]
+    if height != width:
+        raise ImageError(
+            f"{where}: the image is {height}×{width} (height×width); only square images can be "
+            "scaled without distorting the face, align and crop it first"
+        )
+    method = cv2.INTER_AREA if height > size else cv2.INTER_CUBIC
+    image = cv2.resize(image, (size, size), interpolation=method)
+    image = cv2.cvtColor(image, cv2.COLOR_RGB2BGR)
+    return cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])[1].tobytes()
+
+
+def _in_order(
+    work: Callable[[int], list[Checked]], tasks: range, processes: int
+) -> Iterator[list[Checked]]:
+    """Yield ``work(task)`` in the order of the tasks, computed by several processes."""
+    if processes == 1:
+        yield from map(work, tasks)
+        return
+    # Spawned, since forking a process with threads (progress bar, torch) may lock up.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, context, _start, (work,)) as pool:
+        waiting: deque[Future[list[Checked]]] = deque()
+        try:
+            for task in tasks:
+                # A bound on what is under way keeps memory small if the disk is slow.
+                if len(waiting) == 4 * processes:
+                    yield waiting.popleft().result()
+                waiting.append(pool.submit(_run, task))
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+_work: Callable[[int], list[Checked]]
+
+
+def _start(work: Callable[[int], list[Checked]]) -> None:
+    """Receive the work, and the data set in it, once per process instead of once per task."""
+    global _work
+    _work = work
+    cv2.setNumThreads(0)
+
+
+def _run(task: int) -> list[Checked]:
+    return _work(task)
+
+
+def export_folder(
+    records: str | os.PathLike[str] | RecordDataset,
+    out: str | os.PathLike[str],
+    *,
+    on_error: OnError = "error",
+    progress: Progress | None = None,
+) -> ExportSummary:
+    """Write every image of a record file to ``out/identity/image.jpg``, bytes unchanged.
+
+    Names come from the ``.lst`` beside the records where it has them: the first part of a path is
+    the identity, further folders are joined to the file name by ``_``. Where paths do not tell the
+    classes apart, or without a list, identities and images are named by class number and key.
+    The folder appears under its name only when it is complete.
+
+    Args:
+        records: a ``.rec`` file or the folder that holds it; or its data set.
+        out: the folder to write, which must not exist yet or be empty.
+        on_error: whether a damaged record stops the work or is left out and listed.
+        progress: called with the number of further images done.
+
+    Raises:
+        DatasetError: ``out`` holds something already, a name in the list is unsafe, two images
+            have the same name, or a file cannot be written.
+        RecordError: a record is damaged (``on_error="error"``).
+    """
+    dataset = records if isinstance(records, RecordDataset) else RecordDataset(records)
+    out = Path(out)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise DatasetError(f"{out}: holds something already; choose a new or empty folder")
+    list_path = dataset.records.path.with_suffix(".lst")
+    paths = read_list(list_path) if list_path.is_file() else {}
+    by_name = _classes_by_name(dataset, paths)
+    digits = len(str(dataset.num_classes - 1))
+    key_digits = len(str(dataset.records.keys[-1]))
+    skipped: list[Skipped] = []
+    folders: set[str] = set()
+    with _new_folder(out) as temporary:
+        for i in range(len(dataset)):
+            try:
+                data, label = dataset.encoded(i)
+            except FacerecError as error:
+                if on_error == "error":
+                    raise
+                skipped.append(Skipped(i, dataset.where(i), str(error)))
+            else:
+                key = int(dataset.records.keys[i])
+                parts = paths.get(key, ())
+                folder = parts[0] if by_name else f"{label:0{digits}d}"
+                suffix = ".png" if data.startswith(b"\x89PNG") else ".jpg"
+                file = "_".join(parts[1:] if by_name else parts) or f"{key:0{key_digits}d}{suffix}"
+                if folder not in folders:
+                    (temporary / folder).mkdir()
+                    folders.add(folder)
+                try:
+                    with (temporary / folder / file).open("xb") as stream:
+                        stream.write(data)
+                except FileExistsError as problem:
+                    raise DatasetError(
+                        f"{dataset.where(i)}: another image of the file is called "
+                        f"{folder}/{file} too; mend {list_path}, or move it away to have images "
+                        "named by their keys"
+                    ) from problem
+            if progress is not None:
+                progress(1)
+    return ExportSummary(out, len(dataset) - len(skipped), len(folders), tuple(skipped))
+
+
+def read_list(path: Path) -> dict[int, tuple[str, ...]]:
+    """Read an im2rec list, ``key TAB label … TAB path``; return the parts of each key's path.
+
+    Raises:
+        DatasetError: a line has another form, a key occurs twice, or a path is unsafe: absolute,
+            with a drive letter, backslash, NUL, or a part that is empty or begins with a dot.
+    """
+    paths: dict[int, tuple[str, ...]] = {}
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.strip():
+                    continue
+                where = f"{path}, line {number}"
+                fields = [field.strip(" \r\n") for field in line.split("\t")]
+                if len(fields) < 3 or not (fields[0].isascii() and fields[0].isdigit()):
+                    raise DatasetError(
+                        f"{where}: expected key TAB label TAB path, found {line[:60].strip()!r}; "
+                        "mend the list, or move it away to have images named by their keys"
+                    )
+                key = int(fields[0])
+                if key in paths:
+                    raise DatasetError(f"{where}: key {key} occurs twice; remove one of the lines")
+                paths[key] = _safe_parts(fields[-1], where)
+    except UnicodeDecodeError as problem:
+        raise DatasetError(
+            f"{path}: is not UTF-8 ({problem.reason}); save it as UTF-8"
+        ) from problem
+    except OSError as problem:
+        raise DatasetError(
+            f"{path}: cannot be read ({problem.strerror or problem}); check its rights"
+        ) from problem
+    return paths
+
+
+def _safe_parts(name: str, where: str) -> tuple[str, ...]:
+    parts = tuple(name.split("/"))
+    if (
+        any(not part or part.startswith(".") for part in parts)
+        or any(sign in name for sign in "\\\0")
+        or name[1:2] == ":"
+    ):
+        raise DatasetError(
+            f"{where}: the path {name[:100]!r} is unsafe or hidden (absolute, with a drive letter, "
+            "backslash, NUL, or a part that is empty or begins with a dot); give it a plain "
+            "relative path"
+        )
+    return parts
+
+
+def _classes_by_name(dataset: RecordDataset, paths: dict[int, tuple[str, ...]]) -> bool:
+    """Return whether every image has a path, and first parts and classes match one to one."""
+    class_of: dict[str, int] = {}
+    for key, label in zip(dataset.records.keys.tolist(), _known_labels(dataset), strict=True):
+        parts = paths.get(key, ())
+        if len(parts) < 2 or (label >= 0 and class_of.setdefault(parts[0], label) != label):
+            return False
+    return len(set(class_of.values())) == len(class_of)
+
+
+def _known_labels(dataset: RecordDataset) -> list[int]:
+    return dataset.records.labels(on_error="skip").tolist()
+
+
+@contextlib.contextmanager
+def _new_folder(path: Path) -> Iterator[Path]:
+    """Give a temporary folder that takes the name ``path`` when the block succeeds."""
+    temporary: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"))
+        temporary.chmod(0o755)
+        yield temporary
+        temporary.replace(path)
+    except OSError as problem:
+        raise DatasetError(full_disk_sentence(path, problem)) from problem
+    finally:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)

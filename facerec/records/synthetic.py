@@ -1,0 +1,436 @@
+"""Data sets of generated faces: a training set, three verification packs, attributes.
+
+Everything follows from one seed. Every person and every photo has a generator of its own, keyed
+by (seed, set, person, photo), so the bytes do not depend on the number of processes.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import multiprocessing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+import facerec
+from facerec.errors import DatasetError
+from facerec.files import atomic_path, write_json
+from facerec.records.faces import (
+    CONDITIONS,
+    Identity,
+    Nuisance,
+    draw_identity,
+    draw_nuisance,
+    encode,
+    render,
+    restyle,
+)
+from facerec.records.faces.parameters import (
+    RESTYLED_SHARE,
+    TRAINING_AGED_SHARE,
+    TRAINING_PROFILE_SHARE,
+)
+from facerec.records.layout import write_image_records
+from facerec.records.packs import write_pack
+
+FOLDS = 10
+PACKS = ("lfw", "cfp_fp", "agedb_30")
+AGE_GAP = 30.0
+"""Years between the two photos of every pair of agedb_30, genuine or impostor."""
+_SETS = ("train", *PACKS)
+_PHOTOS = 4
+"""Photos of each person in a pack: two genuine pairs."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group of people whose photos can be given a worse quality: a known truth for audits.
+
+    Nothing else depends on the group; skin, hair and geometry are drawn alike in all of them.
+    """
+
+    name: str
+    """Value in the column ``group`` of attributes.csv."""
+    share: float = 0.5
+    """Share of the people; the shares of all groups add up to 1."""
+    contrast: float = 1.0
+    """Factor on the contrast of every photo."""
+    blur: float = 0.0
+    """Extra blur of every photo: standard deviation in pixels."""
+    noise: float = 0.0
+    """Extra noise of every photo: standard deviation in grey levels."""
+
+
+@dataclass(frozen=True)
+class SyntheticSet:
+    """What to generate."""
+
+    seed: int = 0
+    """Source of everything; another seed gives other people."""
+    identities: int = 200
+    """People in the training set."""
+    images_per_identity: int = 20
+    """Photos of each of them."""
+    pairs_per_fold: int = 60
+    """Pairs in each of the ten folds of a pack, half of them genuine (LFW has 600)."""
+    groups: tuple[Group, ...] = (Group("A"), Group("B"))
+    """Groups of people, and the quality planted in their photos."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be generated.
+
+        Raises:
+            DatasetError: a number out of range, or shares that do not add up to 1.
+        """
+        if self.seed < 0:
+            raise DatasetError(f"seed: found {self.seed}, give 0 or more")
+        if self.identities < 1 or self.images_per_identity < 1:
+            raise DatasetError(
+                f"found {self.identities} identities with {self.images_per_identity} images each; "
+                "both must be at least 1"
+            )
+        if self.pairs_per_fold < 4 or self.pairs_per_fold % 2:
+            raise DatasetError(
+                f"pairs_per_fold: found {self.pairs_per_fold}, give an even number of at least 4, "
+                "because half of the pairs are genuine"
+            )
+        names = [group.name for group in self.groups]
+        shares = [group.share for group in self.groups]
+        if not names or len(set(names)) < len(names) or min(shares) < 0:
+            raise DatasetError(
+                f"groups: found {names}, give different names and shares from 0 to 1"
+            )
+        if not math.isclose(sum(shares), 1.0, abs_tol=1e-6):
+            raise DatasetError(f"groups: the shares {shares} add up to {sum(shares):g}, not to 1")
+        for group in self.groups:
+            if group.contrast <= 0 or group.blur < 0 or group.noise < 0:
+                raise DatasetError(
+                    f"group {group.name!r}: contrast must be above 0, blur and noise at least 0"
+                )
+
+    @property
+    def people_per_fold(self) -> int:
+        """Number of people in one fold of a pack; each gives two genuine pairs."""
+        return max(2, math.ceil(self.pairs_per_fold / 4))
+
+    @property
+    def total_images(self) -> int:
+        """Number of images that are rendered in all."""
+        packs = len(PACKS) * FOLDS * self.people_per_fold * _PHOTOS
+        return self.identities * self.images_per_identity + packs
+
+
+@dataclass(frozen=True)
+class SyntheticSummary:
+    """What `write_synthetic` wrote."""
+
+    path: Path
+    """The folder."""
+    identities: int
+    """People in the training set."""
+    training_images: int
+    pack_images: int
+    """Distinct images in all packs."""
+    pairs: dict[str, int]
+    """Pairs of each pack."""
+
+
+@dataclass(frozen=True)
+class Photo:
+    """One generated photo and what is known of it."""
+
+    image_id: str
+    subject_id: str
+    group: str
+    set: str
+    fold: int | None
+    """1 to 10 in packs."""
+    age: float
+    yaw: float
+    jpeg: bytes
+
+
+@dataclass(frozen=True)
+class _Person:
+    """Work for one process: all photos of one person."""
+
+    set: str
+    index: int
+    """Within the set."""
+    number: int
+    """Within everything that is generated; names the person."""
+    fold: int | None
+    group: Group
+    photos: int
+
+
+def write_synthetic(
+    out: Path,
+    config: SyntheticSet,
+    processes: int = 1,
+    progress: Callable[[int], None] | None = None,
+) -> SyntheticSummary:
+    """Generate a training set and three packs in one folder.
+
+    ``train.rec``, ``.idx``, ``.lst`` and ``property`` (InsightFace's layout); ``lfw.bin`` (everyday
+    photos), ``cfp_fp.bin`` (frontal against profile) and ``agedb_30.bin`` (thirty years apart),
+    each in ten folds of genuine pairs followed by as many impostor pairs, with ``NAME_images.csv``
+    (index, image_id) beside it; ``attributes.csv`` for every image; ``dataset.json``, written last.
+    Nobody is in two folds, two packs, or in a pack and the training set.
+
+    Args:
+        out: the folder; files of the same names are replaced.
+        config: what to generate.
+        processes: processes that render; the bytes do not depend on it.
+        progress: called with the number of images that were finished since the last call.
+
+    Raises:
+        DatasetError: ``processes`` is below 1.
+        FacerecError: a file cannot be written.
+    """
+    if processes < 1:
+        raise DatasetError(f"processes: found {processes}, give at least 1")
+    out = Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "dataset.json").unlink(missing_ok=True)
+    people = _people(config)
+    attributes: list[Photo] = []
+    with _rendered(people, config.seed, processes) as rendered:
+
+        def photos(count: int) -> Iterator[list[Photo]]:
+            for _ in range(count):
+                album = next(rendered)
+                attributes.extend(replace(photo, jpeg=b"") for photo in album)
+                if progress is not None:
+                    progress(len(album))
+                yield album
+
+        training = (
+            (label, photo.image_id, photo.jpeg)
+            for label, album in enumerate(photos(config.identities))
+            for photo in album
+        )
+        write_image_records(out / "train", training, num_classes=config.identities)
+        for name in PACKS:
+            _write_pack(out, name, list(photos(FOLDS * config.people_per_fold)), config)
+
+    _write_table(
+        out / "attributes.csv",
+        ("image_id", "subject_id", "group", "set", "fold", "age", "yaw", "label_source"),
+        (
+            (p.image_id, p.subject_id, p.group, p.set, "" if p.fold is None else str(p.fold),
+             f"{p.age:.1f}", f"{p.yaw:.1f}", "generated")
+            for p in attributes
+        ),
+    )  # fmt: skip
+    training_images = config.identities * config.images_per_identity
+    summary = SyntheticSummary(
+        path=out,
+        identities=config.identities,
+        training_images=training_images,
+        pack_images=config.total_images - training_images,
+        pairs=dict.fromkeys(PACKS, FOLDS * config.pairs_per_fold),
+    )
+    counts = asdict(summary)
+    del counts["path"]
+    write_json(
+        out / "dataset.json",
+        {
+            "kind": "generated faces",
+            "config": asdict(config),
+            "counts": counts,
+            "versions": {
+                "facerec": facerec.__version__,
+                "numpy": np.__version__,
+                "opencv": cv2.__version__,
+            },
+        },
+    )
+    return summary
+
+
+def contact_sheet(config: SyntheticSet, people: int = 6, suffix: str = ".png") -> bytes:
+    """Draw an overview of the first training people and return it as an encoded image.
+
+    One row a person: frontal without expression, three everyday photos, one turned further, a
+    profile, and the person thirty years later. Sensor noise is left out to keep the file small.
+
+    Args:
+        config: whose people to draw.
+        people: number of rows.
+        suffix: ``".png"`` or ``".jpg"``.
+
+    Raises:
+        DatasetError: another suffix.
+    """
+    if suffix not in (".png", ".jpg"):
+        raise DatasetError(f"a contact sheet ends in .png or .jpg, not in {suffix!r}")
+    kinds = ("everyday", "everyday", "everyday", "training", "profile", "frontal")
+    rows = []
+    for index in range(min(people, config.identities)):
+        identity = draw_identity(_generator(config.seed, "train", index))
+        row = [render(identity, Nuisance(noise=0), _generator(config.seed, "train", index, 0))]
+        for place, kind in enumerate(kinds, start=1):
+            generator = _generator(config.seed, "train", index, place)
+            age = identity.base_age + AGE_GAP if place == len(kinds) else None
+            nuisance = draw_nuisance(identity, CONDITIONS[kind], generator, age)
+            row.append(render(identity, replace(nuisance, noise=0), generator))
+        rows.append(np.hstack(row))
+    sheet = np.vstack(rows)[..., ::-1]
+    if suffix == ".png":
+        # Steps of four grey levels cannot be seen and save 40 % of the file.
+        sheet = np.minimum(sheet, 253) // 4 * 4 + 2
+    return bytes(cv2.imencode(suffix, sheet, [cv2.IMWRITE_PNG_COMPRESSION, 9])[1])
+
+
+def _generator(seed: int, name: str, person: int, photo: int | None = None) -> np.random.Generator:
+    # Ones are added because a seed sequence takes missing numbers for zeros.
+    key = [seed, _SETS.index(name) + 1, person + 1]
+    return np.random.default_rng(key if photo is None else [*key, photo + 1])
+
+
+def _people(config: SyntheticSet) -> list[_Person]:
+    """Return everybody in the order of the files."""
+    sections: list[tuple[str, int | None, int, int]] = [
+        ("train", None, config.identities, config.images_per_identity)
+    ]
+    sections += [
+        (name, fold, config.people_per_fold, _PHOTOS)
+        for name in PACKS
+        for fold in range(1, FOLDS + 1)
+    ]
+    people: list[_Person] = []
+    inside = dict.fromkeys(_SETS, 0)
+    for number, (name, fold, count, photos) in enumerate(sections):
+        groups = _assign_groups(config, count, number)
+        for group in groups:
+            people.append(_Person(name, inside[name], len(people), fold, group, photos))
+            inside[name] += 1
+    return people
+
+
+def _assign_groups(config: SyntheticSet, count: int, section: int) -> list[Group]:
+    """Share ``count`` people among the groups as evenly as whole people allow, in random order."""
+    generator = np.random.default_rng([config.seed, len(_SETS) + 1, section + 1])
+    places = (np.arange(count) + generator.uniform()) / count
+    bounds = np.cumsum([group.share for group in config.groups])
+    chosen = np.minimum(np.searchsorted(bounds, places, side="right"), len(config.groups) - 1)
+    return [config.groups[index] for index in generator.permutation(chosen)]
+
+
+class _rendered:
+    """The albums of all people, in their order, from one process or several."""
+
+    def __init__(self, people: Sequence[_Person], seed: int, processes: int) -> None:
+        self.people, self.seed = people, seed
+        self.pool = None
+        if processes > 1:
+            # Spawned, because a fork may inherit locks of torch's and OpenCV's threads.
+            context = multiprocessing.get_context("spawn")
+            self.pool = context.Pool(processes, initializer=cv2.setNumThreads, initargs=(1,))
+
+    def __enter__(self) -> Iterator[list[Photo]]:
+        work = partial(_album, seed=self.seed)
+        if self.pool is None:
+            return map(work, self.people)
+        return self.pool.imap(work, self.people, chunksize=2)
+
+    def __exit__(self, *error: object) -> None:
+        if self.pool is not None:
+            self.pool.terminate()
+            self.pool.join()
+
+
+def _album(person: _Person, seed: int) -> list[Photo]:
+    """Render all photos of a person."""
+    drawn = draw_identity(_generator(seed, person.set, person.index))
+    subject = f"person_{person.number:06d}"
+    album = []
+    for index in range(person.photos):
+        generator = _generator(seed, person.set, person.index, index)
+        identity, nuisance = _situation(drawn, person, index, generator)
+        quality = person.group
+        nuisance = replace(
+            nuisance,
+            contrast=nuisance.contrast * quality.contrast,
+            blur=math.hypot(nuisance.blur, quality.blur),
+            noise=math.hypot(nuisance.noise, quality.noise),
+        )
+        image = render(identity, nuisance, generator)
+        album.append(
+            Photo(
+                image_id=f"{subject}/{subject}_{index + 1:04d}.jpg",
+                subject_id=subject,
+                group=quality.name,
+                set=person.set,
+                fold=person.fold,
+                age=identity.base_age if nuisance.age is None else nuisance.age,
+                yaw=nuisance.yaw,
+                jpeg=encode(image, nuisance.jpeg_quality),
+            )
+        )
+    return album
+
+
+def _situation(
+    identity: Identity, person: _Person, photo: int, generator: np.random.Generator
+) -> tuple[Identity, Nuisance]:
+    """Draw how the photo was taken; in packs, photos 0 and 1 are a pair, and so are 2 and 3."""
+    second = photo % 2 == 1
+    if person.set == "cfp_fp":
+        kind = "profile" if second else "frontal"
+        return identity, draw_nuisance(identity, CONDITIONS[kind], generator)
+    if person.set == "agedb_30":
+        # The younger age is the same in all photos of the person, the later ones add the gap.
+        young = 20.0 + (identity.base_age - 20.0) * 0.7
+        then = young + (AGE_GAP if second else 0.0)
+        if second and generator.random() < RESTYLED_SHARE:
+            identity = restyle(identity, generator)
+        return identity, draw_nuisance(identity, CONDITIONS["everyday"], generator, then)
+    if person.set == "train":
+        if generator.random() < TRAINING_PROFILE_SHARE:
+            return identity, draw_nuisance(identity, CONDITIONS["profile"], generator)
+        aged = generator.random() < TRAINING_AGED_SHARE
+        age = float(generator.uniform(20, 75)) if aged else None
+        return identity, draw_nuisance(identity, CONDITIONS["training"], generator, age)
+    return identity, draw_nuisance(identity, CONDITIONS["everyday"], generator)
+
+
+def _write_pack(out: Path, name: str, albums: Sequence[list[Photo]], config: SyntheticSet) -> None:
+    """Write ``NAME.bin`` and ``NAME_images.csv`` from the albums of all folds in order."""
+    half = config.pairs_per_fold // 2
+    pairs: list[tuple[Photo, Photo]] = []
+    for fold in range(FOLDS):
+        people = albums[fold * config.people_per_fold : (fold + 1) * config.people_per_fold]
+        genuine = [(album[i], album[i + 1]) for i in (0, 2) for album in people]
+        pairs += genuine[:half]
+        generator = np.random.default_rng(
+            [config.seed, len(_SETS) + 2, _SETS.index(name) + 1, fold + 1]
+        )
+        # As in the genuine pairs, the first photo has an even place and the second an odd one.
+        every = [
+            (first[i], second[j])
+            for first in people
+            for second in people
+            if first is not second
+            for i in (0, 2)
+            for j in (1, 3)
+        ]
+        pairs += [every[k] for k in sorted(generator.choice(len(every), half, replace=False))]
+    images = [photo for pair in pairs for photo in pair]
+    issame = ([True] * half + [False] * half) * FOLDS
+    write_pack(out / f"{name}.bin", [photo.jpeg for photo in images], issame)
+    rows = ((str(index), photo.image_id) for index, photo in enumerate(images))
+    _write_table(out / f"{name}_images.csv", ("index", "image_id"), rows)
+
+
+def _write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)

@@ -1,0 +1,82 @@
+"""Confidence intervals of a rate.
+
+Both intervals here assume independent comparisons. Pairs that share a person are not independent;
+an estimator that knows the persons passes its effective number of comparisons to `wilson`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from scipy.special import betaincinv, ndtri
+
+from facerec.errors import MetricError
+
+INDEPENDENT = "assuming independent comparisons"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A confidence interval, with what it rests on."""
+
+    low: float
+    high: float
+    confidence: float = 0.95
+    method: str = "Wilson"
+    assumption: str = INDEPENDENT
+
+
+def wilson(successes: float, trials: float, confidence: float = 0.95) -> Interval:
+    """Return Wilson's score interval of a binomial rate (Wilson, JASA 22, 1927).
+
+    Args:
+        successes: events counted; need not be whole when ``trials`` is an effective number.
+        trials: comparisons, or their effective number.
+        confidence: coverage, between 0 and 1.
+
+    Raises:
+        MetricError: no trial, more successes than trials, or an impossible confidence.
+    """
+    _check(successes, trials, confidence)
+    z = float(ndtri((1 + confidence) / 2))
+    rate = successes / trials
+    centre = rate + z**2 / (2 * trials)
+    margin = z * math.sqrt(rate * (1 - rate) / trials + z**2 / (4 * trials**2))
+    scale = 1 + z**2 / trials
+    # At the ends the formula gives exactly 0 or 1 but for rounding.
+    low = 0.0 if successes == 0 else max(0.0, (centre - margin) / scale)
+    high = 1.0 if successes == trials else min(1.0, (centre + margin) / scale)
+    return Interval(low, high, confidence, "Wilson")
+
+
+def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> Interval:
+    """Return the exact interval of a binomial rate (Clopper and Pearson, Biometrika 26, 1934).
+
+    Its coverage is never below ``confidence``, so it is wider than Wilson's.
+
+    Raises:
+        MetricError: no trial, more successes than trials, or an impossible confidence.
+    """
+    _check(successes, trials, confidence)
+    tail = (1 - confidence) / 2
+    failures = trials - successes
+    low = 0.0 if successes == 0 else float(betaincinv(successes, failures + 1, tail))
+    high = 1.0 if failures == 0 else float(betaincinv(successes + 1, failures, 1 - tail))
+    return Interval(low, high, confidence, "Clopper–Pearson")
+
+
+def normal(estimate: float, standard_error: float, confidence: float = 0.95) -> Interval:
+    """Return estimate ± z · standard error, for a mean of many values."""
+    margin = float(ndtri((1 + confidence) / 2)) * standard_error
+    return Interval(estimate - margin, estimate + margin, confidence, "normal")
+
+
+def _check(successes: float, trials: float, confidence: float) -> None:
+    if not (trials > 0 and 0 <= successes <= trials):
+        raise MetricError(
+            f"no interval for {successes} of {trials}: there must be at least one comparison and "
+            "no more events than comparisons"
+        )
+    if not 0 < confidence < 1:
+        raise MetricError(f"confidence {confidence} is not between 0 and 1; the usual one is 0.95")

@@ -1,0 +1,274 @@
+"""K-fold verification accuracy: the threshold for each fold is chosen on the others (LFW View 2).
+
+Folds are contiguous blocks in the order of the pairs, never shuffled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from facerec.errors import MetricError
+from facerec.statistics.rates import check_scores
+
+Folds = int | NDArray[np.integer]
+"""The number of contiguous folds, or the fold (0, 1, …) of every pair."""
+
+INSIGHTFACE_GRID = np.arange(0, 4, 0.01)
+"""Thresholds of the compatibility mode on squared Euclidean distances of unit vectors."""
+
+
+@dataclass(frozen=True)
+class KFoldAccuracy:
+    """Accuracy on held-out folds; ± figures are meaningless without their names."""
+
+    mean: float
+    sem: float
+    """Standard error of the mean, s/√K with ddof 1, as LFW's technical report asks."""
+    std: float
+    """Standard deviation over folds with ddof 0, as insightface prints; √(K−1) times the SEM."""
+    accuracies: tuple[float, ...]
+    thresholds: tuple[float, ...]
+    """Of cosine, accept if ``>=``; in the compatibility mode of squared distance, if ``<``."""
+    correct: int
+    """Pairs judged rightly while held out."""
+    pairs: int
+    folds: int
+    method: str
+
+
+def fold_indices(pairs: int, folds: int = 10) -> NDArray[np.int64]:
+    """Return the fold of every pair, ``(pairs,)``: the first ``pairs % folds`` get one more.
+
+    Raises:
+        MetricError: fewer than two folds, or more folds than pairs.
+    """
+    if folds < 2:
+        raise MetricError(f"{folds} folds: choosing a threshold on the others needs two or more")
+    if pairs < folds:
+        raise MetricError(f"{pairs} pairs cannot fill {folds} folds; use fewer folds or more pairs")
+    size, longer = divmod(pairs, folds)
+    return np.repeat(np.arange(folds), [size + (fold < longer) for fold in range(folds)])
+
+
+def kfold_accuracy(scores: ArrayLike, issame: ArrayLike, folds: Folds = 10) -> KFoldAccuracy:
+    """Return K-fold accuracy over all distinct cut points, exactly.
+
+    For each fold the threshold maximises accuracy on the other folds over the midpoints between
+    consecutive distinct scores there, "accept all" (−inf) and "reject all" (+inf); the lowest of
+    equally good ones wins. One sort of all scores serves every fold.
+
+    Args:
+        scores: similarities, ``(N,)``.
+        issame: whether each pair shows one person, ``(N,)``.
+        folds: their number, or the fold of every pair, ``(N,)``.
+
+    Raises:
+        MetricError: NaN or no scores, lengths that differ, or impossible folds.
+    """
+    values = check_scores(scores, "scores")
+    same = check_labels(issame, values.size)
+    fold_of, count = _fold_of(folds, values.size)
+    distinct, index = np.unique(values, return_inverse=True)
+
+    # Column j is the cut that accepts distinct[j:]; passing a value gains its different pairs and
+    # loses its same pairs.
+    cells = fold_of * distinct.size + index
+    shape = count, distinct.size
+    gains = np.bincount(cells, np.where(same, -1, 1), shape[0] * shape[1]).reshape(shape)
+    present = np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape)
+    correct = np.zeros((count, distinct.size + 1))
+    np.cumsum(gains, axis=1, out=correct[:, 1:])
+    # Constant offsets (each fold's same pairs) do not move the maximum.
+    others = correct.sum(axis=0) - correct
+    seen = present.sum(axis=0) - present > 0
+
+    thresholds = np.empty(count, values.dtype)
+    for fold in range(count):
+        cut = int(others[fold].argmax())
+        known = np.flatnonzero(seen[fold])
+        below, above = known[known < cut], known[known >= cut]
+        if below.size == 0:
+            thresholds[fold] = -np.inf
+        elif above.size == 0:
+            # NaN rejects even a score of +inf.
+            thresholds[fold] = np.nan if distinct[-1] == np.inf else np.inf
+        else:
+            thresholds[fold] = _midpoint(distinct[below[-1]], distinct[above[0]])
+    right = (values >= thresholds[fold_of]) == same
+    return _summary(right, fold_of, thresholds, "exact cut points on cosine")
+
+
+def insightface_accuracy(
+    embeddings_a: ArrayLike, embeddings_b: ArrayLike, issame: ArrayLike, folds: Folds = 10
+) -> KFoldAccuracy:
+    """Return the accuracy that insightface's ``arcface_torch/eval/verification.py`` prints.
+
+    Raw embeddings (with flip: the sum over both views) are L2-normalised; a pair is accepted if
+    its squared Euclidean distance is strictly below a threshold of 0, 0.01, …, 3.99; the first
+    best threshold on the other folds is used. Report ``mean`` ± ``std``.
+
+    Args:
+        embeddings_a: first images of the pairs, ``(N, D)``.
+        embeddings_b: second images, ``(N, D)``.
+        issame: whether each pair shows one person, ``(N,)``.
+        folds: their number, or the fold of every pair.
+
+    Raises:
+        MetricError: shapes that differ, a zero or NaN embedding, or impossible folds.
+    """
+    first, second = (np.asarray(side, dtype=np.float64) for side in (embeddings_a, embeddings_b))
+    if first.shape != second.shape or first.ndim != 2:
+        raise MetricError(
+            f"embeddings of the two sides have shapes {first.shape} and {second.shape}; "
+            "both must be (N, D)"
+        )
+    same = check_labels(issame, len(first))
+    fold_of, count = _fold_of(folds, len(first))
+    norms = [np.linalg.norm(side, axis=1) for side in (first, second)]
+    if not all(np.all(np.isfinite(norm) & (norm > 0)) for norm in norms):
+        raise MetricError("an embedding is zero or not finite; leave its pairs out and count them")
+    difference = first / norms[0][:, None] - second / norms[1][:, None]
+    distances = np.einsum("nd,nd->n", difference, difference)
+
+    grid = INSIGHTFACE_GRID
+    # The first threshold that accepts the pair (strictly above its distance), if any.
+    index = np.searchsorted(grid, distances, side="right")
+    cells = fold_of * (grid.size + 1) + index
+    gains = np.bincount(cells, np.where(same, 1, -1), count * (grid.size + 1))
+    correct = np.cumsum(gains.reshape(count, -1)[:, :-1], axis=1)
+    best = (correct.sum(axis=0) - correct).argmax(axis=1)
+    right = (distances < grid[best][fold_of]) == same
+    return _summary(right, fold_of, grid[best], "insightface: squared distance, grid of 0.01")
+
+
+def check_folds(
+    issame: ArrayLike,
+    folds: Folds = 10,
+    identities: ArrayLike | None = None,
+    images: ArrayLike | None = None,
+) -> list[str]:
+    """Say what makes K-fold accuracy on these pairs doubtful; an empty list is good news.
+
+    Args:
+        issame: whether each pair shows one person, ``(N,)``.
+        folds: their number, or the fold of every pair.
+        identities: persons of each pair, ``(N, 2)``, if known.
+        images: images of each pair, ``(N, 2)``, if known.
+
+    Returns:
+        One sentence each for folds of a single class, folds whose share of same pairs differs by
+        more than five points from the whole set's, and persons or images that occur in several
+        folds (they bias accuracy upwards, arXiv 2405.15965).
+    """
+    same = np.asarray(issame, dtype=bool)
+    fold_of, count = _fold_of(folds, same.size)
+    sizes = np.bincount(fold_of, minlength=count)
+    same_counts = np.bincount(fold_of, same, count).astype(int)
+    shares = same_counts / np.maximum(sizes, 1)
+    sentences = []
+
+    single = np.flatnonzero((same_counts == 0) | (same_counts == sizes))
+    if single.size:
+        sentences.append(
+            f"{_folds(single)} of {count} hold pairs of one class only; order the pairs so that "
+            "every fold has same and different ones"
+        )
+    unbalanced = np.flatnonzero(np.abs(shares - same.mean()) > 0.05)
+    unbalanced = np.setdiff1d(unbalanced, single)
+    if unbalanced.size:
+        worst = unbalanced[np.argmax(np.abs(shares[unbalanced] - same.mean()))]
+        sentences.append(
+            f"the share of same pairs varies over the folds ({_folds(unbalanced)} of {count}): "
+            f"fold {worst + 1} has {same_counts[worst]} of {sizes[worst]}, the whole set "
+            f"{int(same.sum())} of {same.size}"
+        )
+    for noun, things in (("person", identities), ("image", images)):
+        if things is not None:
+            sentences += _shared(np.asarray(things), fold_of, count, noun)
+    return sentences
+
+
+def check_labels(issame: ArrayLike, pairs: int) -> NDArray[np.bool_]:
+    """Return pair labels as booleans, ``(pairs,)``.
+
+    Raises:
+        MetricError: another length, or labels other than 0/1.
+    """
+    labels = np.asarray(issame)
+    if labels.shape != (pairs,):
+        raise MetricError(f"there are {pairs} pairs but labels of shape {labels.shape}")
+    if labels.dtype != bool and not np.isin(labels, (0, 1)).all():
+        raise MetricError("pair labels must be true (same person) or false (different persons)")
+    return labels.astype(bool)
+
+
+def _fold_of(folds: Folds, pairs: int) -> tuple[NDArray[np.int64], int]:
+    if isinstance(folds, int | np.integer):
+        return fold_indices(pairs, int(folds)), int(folds)
+    fold_of = np.asarray(folds, dtype=np.int64)
+    sizes = np.bincount(fold_of) if fold_of.size and fold_of.min() >= 0 else np.zeros(1)
+    if fold_of.shape != (pairs,) or sizes.size < 2 or not sizes.all():
+        raise MetricError(
+            f"the folds given do not split {pairs} pairs into two or more non-empty folds"
+        )
+    return fold_of, sizes.size
+
+
+def _shared(
+    things: NDArray[np.generic], fold_of: NDArray[np.int64], count: int, noun: str
+) -> list[str]:
+    """Report persons or images, ``(N, 2)``, that occur in more than one fold."""
+    if things.shape != (fold_of.size, 2):
+        raise MetricError(f"{noun}s have shape {things.shape}, expected ({fold_of.size}, 2)")
+    names, index = np.unique(things, return_inverse=True)
+    where = np.zeros((names.size, count), dtype=bool)
+    where[index.reshape(-1), np.repeat(fold_of, 2)] = True
+    shared = np.flatnonzero(where.sum(axis=1) > 1)
+    if not shared.size:
+        return []
+    first = shared[0]
+    places = " and ".join(str(fold + 1) for fold in np.flatnonzero(where[first])[:2])
+    subject = f"{noun} occurs" if shared.size == 1 else f"{noun}s occur"
+    return [
+        f"{shared.size} {subject} in more than one fold ({names[first]} in folds {places}); "
+        "this biases accuracy upwards"
+    ]
+
+
+def _midpoint(below: np.floating, above: np.floating) -> np.floating:
+    """Return a threshold of the same dtype that rejects ``below`` and accepts ``above``."""
+    with np.errstate(invalid="ignore"):  # −inf and +inf have no middle: NaN, hence `above`
+        middle = below / 2 + above / 2
+    return middle if below < middle <= above else above
+
+
+def _summary(
+    right: NDArray[np.bool_],
+    fold_of: NDArray[np.int64],
+    thresholds: NDArray[np.floating],
+    method: str,
+) -> KFoldAccuracy:
+    count = thresholds.size
+    correct = np.bincount(fold_of, right, count)
+    accuracies = correct / np.bincount(fold_of, minlength=count)
+    return KFoldAccuracy(
+        mean=float(accuracies.mean()),
+        sem=float(accuracies.std(ddof=1) / np.sqrt(count)),
+        std=float(accuracies.std(ddof=0)),
+        accuracies=tuple(accuracies.tolist()),
+        thresholds=tuple(thresholds.tolist()),
+        correct=int(correct.sum()),
+        pairs=right.size,
+        folds=count,
+        method=method,
+    )
+
+
+def _folds(indices: Sequence[int] | NDArray[np.integer]) -> str:
+    numbers = [str(index + 1) for index in indices[:10]]
+    more = ", …" if len(indices) > 10 else ""
+    return ("fold " if len(indices) == 1 else "folds ") + ", ".join(numbers) + more

@@ -1,0 +1,107 @@
+"""One process or many: who this process is, and the few collectives that training needs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from facerec.errors import TrainingError
+
+
+@dataclasses.dataclass(frozen=True)
+class Processes:
+    """This process among its peers.
+
+    Without an initialised process group it is rank 0 of 1 and every collective is a no-op.
+    """
+
+    rank: int
+    world_size: int
+    device: torch.device
+
+    @property
+    def is_main(self) -> bool:
+        """True on the one process that prints and writes."""
+        return self.rank == 0
+
+    def barrier(self) -> None:
+        """Wait for all peers."""
+        if self.world_size > 1:
+            dist.barrier()
+
+    def broadcast_object(self, value: Any) -> Any:
+        """Return rank 0's ``value`` on every rank."""
+        box = [value]
+        if self.world_size > 1:
+            dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """Return the values of all ranks, in rank order, on every rank."""
+        if self.world_size == 1:
+            return [value]
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value)
+        return values
+
+    def any(self, flag: bool) -> bool:
+        """Return True on every rank if ``flag`` is set on any (waits for all peers)."""
+        if self.world_size == 1:
+            return flag
+        tensor = torch.tensor(float(flag), device=self.device)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        return bool(tensor.item())
+
+
+def choose_device(name: str, local_rank: int = 0) -> torch.device:
+    """Resolve ``auto`` to CUDA, then MPS, then CPU; check that a named device exists.
+
+    Raises:
+        TrainingError: the device asked for is not there; nothing falls back in silence.
+    """
+    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    if name == "auto":
+        name = "cuda" if cuda else "mps" if mps else "cpu"
+    if (name == "cuda" and not cuda) or (name == "mps" and not mps):
+        raise TrainingError(
+            f"device {name!r} was asked for but torch {torch.__version__} finds none; "
+            "use --device cpu or install a torch build for your accelerator"
+        )
+    return torch.device(name, local_rank) if name == "cuda" else torch.device(name)
+
+
+@contextlib.contextmanager
+def launched(device: str = "auto", timeout_minutes: float = 30.0) -> Iterator[Processes]:
+    """Join the process group that torchrun prepared, or run alone.
+
+    A group that exists already (Ray Train and others make one) is used and left alone.
+
+    Args:
+        device: ``auto``, ``cpu``, ``cuda`` or ``mps``.
+        timeout_minutes: how long a collective may wait for a peer.
+    """
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    chosen = choose_device(device, local_rank)
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    ours = not dist.is_initialized() and int(os.environ.get("WORLD_SIZE", "1")) > 1
+    if ours:
+        backend = "nccl" if chosen.type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=timedelta(minutes=timeout_minutes))
+    try:
+        if dist.is_initialized():
+            yield Processes(dist.get_rank(), dist.get_world_size(), chosen)
+        else:
+            yield Processes(0, 1, chosen)
+        if ours:
+            dist.barrier()  # a rank that leaves early can hang its peers' clean-up
+    finally:
+        if ours:
+            dist.destroy_process_group()

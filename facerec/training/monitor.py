@@ -1,0 +1,196 @@
+"""What a run tells: metrics.jsonl always, a progress display on the terminal, TensorBoard if asked."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from facerec.errors import MissingExtraError
+from facerec.training.distributed import Processes
+from facerec.training.recipe import Recipe
+from facerec.verification import VerificationResult
+
+if TYPE_CHECKING:
+    from facerec.training.trainer import Figures
+
+
+class Monitor:
+    """Collects what the steps return and shows it, on the main process only.
+
+    Values are read from the device every ``log_every`` steps, so that the steps in between do not
+    wait for it. As a context manager it opens and closes the display and the files.
+
+    Args:
+        folder: the run's folder for ``metrics.jsonl``; None writes nothing.
+        recipe: says how often to log and whether to write TensorBoard files.
+        processes: this rank among its peers.
+        total_steps: optimizer steps of the whole run.
+        steps_per_epoch: optimizer steps in an epoch.
+        start: optimizer steps done by earlier parts of the run.
+        console: where the display goes; None shows nothing.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        recipe: Recipe,
+        processes: Processes,
+        *,
+        total_steps: int,
+        steps_per_epoch: int,
+        start: int = 0,
+        console: Console | None = None,
+    ) -> None:
+        self.recipe, self.steps_per_epoch, self.total_steps = recipe, steps_per_epoch, total_steps
+        self.active = processes.is_main
+        self.console = console if self.active else None
+        self.path = folder / "metrics.jsonl" if folder is not None and self.active else None
+        self.last: dict[str, float] = {}
+        """The figures last read, with lr, norm_cv and images_per_second."""
+        self._losses: list[torch.Tensor] = []
+        self._logged_at, self._logged_step = time.perf_counter(), start
+        self._display: Progress | None = None
+        self._task = TaskID(0)
+        if self.path is not None:
+            _forget_after(self.path, start)
+        self._board = _summary_writer(folder) if recipe.tensorboard and self.path else None
+
+    def __enter__(self) -> Monitor:
+        self._logged_at = time.perf_counter()
+        if self.console is not None and self.console.is_terminal:
+            self._display = Progress(
+                TextColumn("epoch {task.fields[epoch]}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[text]}"),
+                TimeElapsedColumn(),
+                TextColumn("ETA"),
+                TimeRemainingColumn(),
+                console=self.console,
+            )
+            self._task = self._display.add_task(
+                "", total=self.total_steps, completed=self._logged_step, epoch="1", text=""
+            )
+            self._display.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._display is not None:
+            self._display.stop()
+            self._display = None
+        if self._board is not None:
+            self._board.close()
+
+    def record(self, step: int, figures: Figures, lr: float, skipped: int) -> None:
+        """Take the result of one step; every ``log_every`` steps read, show and write it."""
+        if not self.active:
+            return
+        self._losses.append(figures["loss"])
+        if self._display is not None:
+            self._display.update(
+                self._task, completed=step, epoch=f"{(step - 1) // self.steps_per_epoch + 1}"
+            )
+        if step % self.recipe.log_every and step != self.total_steps:
+            return
+        loss = float(torch.stack(self._losses).mean())
+        self._losses.clear()
+        values = {name: float(value) for name, value in figures.items()}
+        deviation = math.sqrt(max(values["norm_variance"], 0.0))
+        now = time.perf_counter()
+        images = (step - self._logged_step) * self.recipe.batch_size
+        self.last = values | {
+            "loss": loss,
+            "lr": lr,
+            "norm_cv": deviation / max(values["norm_mean"], 1e-12),
+            "images_per_second": images / max(now - self._logged_at, 1e-9),
+        }
+        self._logged_at, self._logged_step = now, step
+        self._write("train", step, **self.last, skipped=skipped)
+        if self._display is not None:
+            self._display.update(self._task, text=_line(self.last))
+
+    def end_epoch(self, epoch: int) -> None:
+        """Leave one line per epoch on the terminal (or in the log file of a batch system)."""
+        if self.console is not None and self.last:
+            self.console.print(f"epoch {epoch}/{self.recipe.epochs}  {_line(self.last)}", highlight=False)
+
+    def validation(self, step: int, epoch: int, results: dict[str, VerificationResult]) -> None:
+        """Write the figures of every pack and print its accuracy."""
+        if not self.active:
+            return
+        for name, result in results.items():
+            self._write("validation", step, epoch=epoch, **result.to_json())
+            if self.console is not None:
+                accuracy = result.accuracy
+                self.console.print(
+                    f"  {name}: accuracy {100 * accuracy.mean:.2f} % ± {100 * accuracy.sem:.2f} (SEM)",
+                    highlight=False,
+                )
+        self._logged_at = time.perf_counter()  # validation is no training time
+
+    def _write(self, kind: str, step: int, **values: Any) -> None:
+        if self.path is not None:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"kind": kind, "step": step, **_finite(values)}) + "\n")
+        if self._board is not None and kind == "train":
+            for name, value in values.items():
+                self._board.add_scalar(name, value, step)
+
+
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+    """Replace NaN and infinities, which JSON does not know, by null."""
+    bad = {n for n, v in values.items() if isinstance(v, float) and not math.isfinite(v)}
+    return {name: None if name in bad else value for name, value in values.items()}
+
+
+def _line(values: dict[str, float]) -> str:
+    return (
+        f"loss {values['loss']:.3f}  {values['images_per_second']:.0f} img/s  lr {values['lr']:.4g}  "
+        f"‖f‖ {values['norm_mean']:.2f}  CV {values['norm_cv']:.3f}"
+    )
+
+
+def _forget_after(path: Path, step: int) -> None:
+    """Drop the lines behind ``step``: a resumed run writes them again."""
+    if not path.is_file():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line)
+        except (ValueError, KeyError):
+            continue  # the half line of a process that was killed
+    path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+
+
+def _summary_writer(folder: Path | None) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise MissingExtraError(
+            "the recipe asks for tensorboard, which is not installed; "
+            "run pip install 'facerec[tensorboard]'"
+        ) from error
+    return SummaryWriter(str(folder))

@@ -1,0 +1,144 @@
+"""Optimizers with their parameter groups, and learning-rate schedules with a right warm-up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class SGD:
+    """Stochastic gradient descent with momentum."""
+
+    lr: float = 0.1
+    """Learning rate at the end of the warm-up, for the recipe's batch size (never rescaled)."""
+    momentum: float = 0.9
+    """Weight of the previous step's direction."""
+    weight_decay: float = 5e-4
+    """L2 penalty added to the gradient."""
+    nesterov: bool = False
+    """Nesterov's form of the momentum."""
+    decay: Literal["all", "weights"] = "all"
+    """What decays: all parameters as InsightFace does, or only matrices and kernels (not
+    batch-norms, biases and PReLU slopes)."""
+
+    def create(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """Build the optimizer over the given parameter groups."""
+        return torch.optim.SGD(
+            groups,
+            lr=self.lr,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            nesterov=self.nesterov,
+        )
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."""
+
+    lr: float = 1e-3
+    """Learning rate at the end of the warm-up, for the recipe's batch size (never rescaled)."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Averaging weights of the first and second moment."""
+    weight_decay: float = 0.1
+    """Share of the weight taken off per unit of learning rate."""
+    decay: Literal["all", "weights"] = "weights"
+    """What decays: all parameters, or only matrices and kernels (not batch-norms, biases and
+    PReLU slopes)."""
+
+    def create(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """Build the optimizer over the given parameter groups."""
+        return torch.optim.AdamW(
+            groups, lr=self.lr, betas=self.betas, weight_decay=self.weight_decay
+        )
+
+
+def parameter_groups(
+    modules: Iterable[nn.Module], config: SGD | AdamW, plain: Iterable[nn.Parameter] = ()
+) -> list[dict[str, Any]]:
+    """Sort the trainable parameters of ``modules`` into groups that decay and groups that do not.
+
+    Args:
+        modules: each gets groups of its own (the head's shard is updated apart from the backbone).
+        config: says what decays.
+        plain: parameters that get neither decay nor momentum, as the learned radius of Ring loss.
+
+    Returns:
+        Groups for ``torch.optim``; empty groups are left out.
+    """
+    special = list(plain)
+    apart = {id(p) for p in special}
+    groups: list[dict[str, Any]] = []
+    for module in modules:
+        owned = [p for p in module.parameters() if p.requires_grad and id(p) not in apart]
+        decaying = [p for p in owned if config.decay == "all" or p.ndim > 1]
+        kept = {id(p) for p in decaying}
+        groups.append({"params": decaying})
+        groups.append({"params": [p for p in owned if id(p) not in kept], "weight_decay": 0.0})
+    bare: dict[str, Any] = {"params": special, "weight_decay": 0.0}
+    if isinstance(config, SGD):
+        bare |= {"momentum": 0.0, "nesterov": False}
+    return [group for group in [*groups, bare] if group["params"]]
+
+
+@dataclass(frozen=True)
+class _Warmup:
+    warmup_epochs: float = 0.0
+    """Epochs over which the rate climbs linearly; already the first step is scaled down."""
+
+    def factor(self, step: int, total: int, steps_per_epoch: int) -> float:
+        """Return the learning rate's factor in (0, 1] for one optimizer step.
+
+        Args:
+            step: optimizer step, counted from 0.
+            total: optimizer steps in the whole run.
+            steps_per_epoch: optimizer steps in an epoch.
+        """
+        warmup = round(self.warmup_epochs * steps_per_epoch)
+        if step < warmup:
+            return (step + 1) / (warmup + 1)
+        return self._decay(step - warmup, max(total - warmup, 1), step / steps_per_epoch)
+
+    def _decay(self, step: int, total: int, epoch: float) -> float:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Polynomial(_Warmup):
+    """Falls to zero at the end as (1 − t/T)^power; power 1 is InsightFace's schedule."""
+
+    power: float = 1.0
+    """Exponent of the decay."""
+
+    def _decay(self, step: int, total: int, epoch: float) -> float:
+        return float((1 - step / total) ** self.power)
+
+
+@dataclass(frozen=True)
+class Cosine(_Warmup):
+    """Falls along half a cosine (Loshchilov and Hutter, 2017) to ``minimum``."""
+
+    minimum: float = 0.0
+    """Factor that the rate approaches at the end."""
+
+    def _decay(self, step: int, total: int, epoch: float) -> float:
+        return self.minimum + (1 - self.minimum) * (1 + math.cos(math.pi * step / total)) / 2
+
+
+@dataclass(frozen=True)
+class MultiStep(_Warmup):
+    """Multiplies the rate by ``gamma`` at each of the ``milestones``."""
+
+    milestones: tuple[float, ...] = (10, 16, 18)
+    """Epochs at which the rate drops."""
+    gamma: float = 0.1
+    """Factor of each drop."""
+
+    def _decay(self, step: int, total: int, epoch: float) -> float:
+        return float(self.gamma ** sum(epoch >= milestone for milestone in self.milestones))

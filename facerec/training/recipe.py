@@ -1,0 +1,96 @@
+"""The recipe: one frozen dataclass tree that says everything about a training run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from facerec.backbones import Backbone, Preprocessing
+from facerec.heads.margins import ArcFace, Margin
+from facerec.heads.norm_regularizer import NormPenalty
+from facerec.records.dataset import Data
+from facerec.training.optimization import SGD, AdamW, Cosine, MultiStep, Polynomial
+
+
+@dataclass(frozen=True)
+class Head:
+    """The class centres."""
+
+    center_init: Literal["unit", "normal", "xavier"] = "unit"
+    """How class centres start: unit norm, N(0, 0.01²) as InsightFace, or Xavier normal. The angular
+    step of a centre goes with 1/‖w‖², so this is part of the learning rate."""
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Verification packs scored during training."""
+
+    benches: tuple[str, ...] = ()
+    """Names of packs (lfw, cfp_fp, agedb_30, …); none means no validation."""
+    data: Path | None = None
+    """Folder that holds the packs; by default the places that `facerec verify` looks in."""
+    every_epochs: int = 1
+    """Epochs between two validations; the end of training always has one."""
+    flip: bool = True
+    """Sum the raw embeddings of each image and its mirror image."""
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """What is kept to go on from after an interruption."""
+
+    every_steps: int = 2000
+    """Optimizer steps between two checkpoints; SIGTERM and the end of training save one too."""
+    keep: int = 2
+    """How many of the last checkpoints to keep."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One training run.
+
+    Every field can be set on the command line by its dotted name, `--optimizer.lr 0.05`.
+    """
+
+    data: Data = field(default_factory=Data)
+    backbone: Backbone = field(default_factory=Backbone)
+    margin: Margin = field(default_factory=ArcFace)
+    regularizer: NormPenalty | None = None
+    head: Head = field(default_factory=Head)
+    optimizer: SGD | AdamW = field(default_factory=SGD)
+    schedule: Polynomial | Cosine | MultiStep = field(default_factory=Polynomial)
+    preprocessing: Preprocessing = field(default_factory=Preprocessing)
+    validation: Validation = field(default_factory=Validation)
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    batch_size: int = 1024
+    """Images per optimizer step over all processes and micro-batches, so that one recipe means the
+    same optimization on any number of processes."""
+    accumulation: int = 1
+    """Micro-batches per optimizer step; the result equals the whole batch (batch-norm statistics
+    are those of the micro-batch)."""
+    epochs: int = 20
+    """Passes over the training images; the last, incomplete batch of an epoch is dropped."""
+    precision: Literal["fp32", "bf16", "fp16"] = "bf16"
+    """Autocast of the backbone; fp16 adds a gradient scaler. Heads and penalties are float32."""
+    compile: bool = False
+    """torch.compile the backbone: faster steps after a minute or so of compiling."""
+    clip_norm: float | None = 5.0
+    """Largest gradient norm of the backbone's parameters together; None does not clip."""
+    workers: int = 2
+    """Processes per rank that read and decode images; 0 decodes in the training process."""
+    log_every: int = 10
+    """Optimizer steps between two lines of metrics.jsonl."""
+    tensorboard: bool = False
+    """Write TensorBoard event files too (extra `tensorboard`)."""
+    seed: int = 0
+    """Seed of weights, data order and augmentation."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "accumulation", "epochs", "log_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, found {getattr(self, name)}")
+        if self.batch_size % self.accumulation:
+            raise ValueError(
+                f"batch_size {self.batch_size} is not divisible by accumulation {self.accumulation}"
+            )

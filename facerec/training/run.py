@@ -1,0 +1,160 @@
+"""Run folders: a name that overwrites nothing, and a manifest that makes a run repeatable."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import facerec
+from facerec import recipe as recipes
+from facerec.errors import CheckpointError, RecipeError
+from facerec.files import sha256, write_json
+from facerec.records.dataset import FaceDataset
+from facerec.training import checkpoint
+from facerec.training.distributed import Processes
+from facerec.training.recipe import Recipe
+
+# Fields that may change when a run is resumed: they do not change what is learned.
+FREE_TO_CHANGE = (
+    "data.path",
+    "workers",
+    "log_every",
+    "tensorboard",
+    "validation",
+    "checkpoints",
+    "compile",
+)
+
+
+def choose_folder(runs: Path, name: str, *, resume: bool, exact: bool) -> Path:
+    """Return the folder of a run to start or to resume.
+
+    Args:
+        runs: the folder of all runs.
+        name: the run's name; the recipe file's stem unless the user gave one.
+        resume: continue the newest run of this name.
+        exact: refuse an existing name rather than take ``name-2``, ``name-3``, …
+
+    Raises:
+        RecipeError: the name is taken.
+        CheckpointError: nothing to resume.
+    """
+    numbered = [p for p in runs.glob(f"{name}-*") if p.name[len(name) + 1 :].isdigit()]
+    taken = sorted(numbered, key=lambda p: int(p.name.rsplit("-", 1)[1]))
+    taken = [p for p in [runs / name] if p.exists()] + taken
+    if resume:
+        candidates = [runs / name] if exact else taken
+        resumable = [p for p in candidates if checkpoint.latest(p / "checkpoints")]
+        if not resumable:
+            raise CheckpointError(
+                f"{runs / name}: no checkpoint to resume from; start the run without --resume"
+            )
+        return resumable[-1]
+    if not taken:
+        return runs / name
+    if exact:
+        raise RecipeError(f"{runs / name} exists already; use --resume or another --name")
+    last = taken[-1].name
+    return runs / f"{name}-{int(last.rsplit('-', 1)[1]) + 1 if last != name else 2}"
+
+
+def check_same_recipe(folder: Path, recipe: Recipe) -> None:
+    """Refuse to resume a run with a recipe that would learn something else.
+
+    Raises:
+        CheckpointError: names the fields that differ.
+    """
+    path = folder / "recipe.json"
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({error}); this run cannot be resumed") from error
+    changed = [
+        name
+        for name in recipes.differences(stored, recipes.to_dict(recipe))
+        if not any(name == free or name.startswith(free + ".") for free in FREE_TO_CHANGE)
+    ]
+    if changed:
+        raise CheckpointError(
+            f"{path}: the run was started with other values of {', '.join(changed)}; "
+            "resume with the recipe that started it, or start a new run"
+        )
+
+
+def write_recipe(folder: Path, recipe: Recipe) -> None:
+    """Write the resolved recipe to ``recipe.json``."""
+    write_json(folder / "recipe.json", recipes.to_dict(recipe))
+
+
+def write_manifest(
+    folder: Path, recipe: Recipe, dataset: FaceDataset, processes: Processes, **facts: Any
+) -> None:
+    """Write ``manifest.json``: everything besides the recipe that a repetition needs."""
+    packages = ("torch", "numpy", "opencv-python", "safetensors", "scipy")
+    manifest = {
+        "facerec": facerec.__version__,
+        "git": _git_commit(),
+        "python": platform.python_version(),
+        "packages": {name: metadata.version(name) for name in packages},
+        "command": sys.argv,
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "seed": recipe.seed,
+        "processes": processes.world_size,
+        "threads": torch.get_num_threads(),
+        "hardware": _hardware(processes),
+        "data": fingerprint(recipe.data.path)
+        | {"images": len(dataset), "classes": dataset.num_classes},
+        **facts,
+    }
+    write_json(folder / "manifest.json", manifest)
+
+
+def fingerprint(path: Path) -> dict[str, Any]:
+    """Identify a training set without reading all of it: sizes, and hashes of the small files."""
+    files = sorted(path.iterdir()) if path.is_dir() else [path, path.with_suffix(".idx")]
+    return {
+        "path": str(path.resolve()),
+        "files": {
+            f.name: {"bytes": f.stat().st_size}
+            | ({"sha256": sha256(f)} if f.suffix in (".idx", "") else {})
+            for f in files
+            if f.is_file() and not f.name.startswith(".")
+        },
+    }
+
+
+def _hardware(processes: Processes) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "device": str(processes.device),
+        "machine": platform.machine(),
+        "system": platform.platform(),
+        "cores": os.cpu_count(),
+    }
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        names = [x for x in cpuinfo.read_text(errors="replace").splitlines() if "model name" in x]
+        facts["cpu"] = names[0].split(":", 1)[1].strip() if names else None
+    if processes.device.type == "cuda":
+        facts["gpu"] = torch.cuda.get_device_name(processes.device)
+        facts["cuda"] = torch.version.cuda
+    return facts
+
+
+def _git_commit() -> str | None:
+    """Return the commit of an editable installation, with ``+`` when it has local changes."""
+    here = Path(facerec.__file__).parent
+    command = ["git", "-C", str(here), "describe", "--always", "--dirty=+", "--abbrev=40", "--exclude=*"]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except OSError:
+        return None
+    return result.stdout.strip() if result.returncode == 0 else None

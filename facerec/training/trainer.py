@@ -1,0 +1,474 @@
+"""The training loop: backbone, class-sharded margin head and norm penalty over any number of ranks.
+
+Data flows from the sampler's positions through the loader (uint8 NHWC batches) to the device, is
+normalized there, becomes raw embeddings, and ends in two losses: the margin softmax over the global
+batch and the penalty on the embeddings' norms. The state after a step is a function of the recipe,
+the data and the step alone, so that a resumed run continues bit for bit on the same ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.nn.parallel import DistributedDataParallel
+
+from facerec.backbones import create_backbone, normalize
+from facerec.embedding.model import save_model
+from facerec.errors import TrainingError
+from facerec.files import write_json
+from facerec.heads.classifier import ClassifierOutput, MarginClassifier
+from facerec.heads.norm_regularizer import (
+    RegularizerOutput,
+    combination_warnings,
+    create_regularizer,
+    global_moments,
+)
+from facerec.recipe import to_dict
+from facerec.records.dataset import Batch, BatchLoader, FaceDataset, Skipped
+from facerec.training import checkpoint
+from facerec.training.distributed import Processes
+from facerec.training.monitor import Monitor
+from facerec.training.optimization import parameter_groups
+from facerec.training.recipe import Recipe
+from facerec.training.sampler import GlobalBatchSampler
+from facerec.training.validation import PackValidator
+from facerec.verification import VerificationResult
+
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+Figures = dict[str, torch.Tensor]
+"""What one optimizer step leaves to look at: float32 scalars, not yet waited for.
+
+``loss`` (margin softmax) and ``penalty`` (unweighted) are means over the global batch; so are
+``target_cosine`` and ``other_cosine``, without margin. ``norm_mean``, ``norm_variance`` and
+``norm_min`` describe the raw embeddings, ``center`` is the penalty's μ and ``center_norm`` the mean
+length of the class centres.
+"""
+
+
+class Trainer:
+    """Trains one recipe on one data set, as one of the processes of `Processes`.
+
+    Args:
+        recipe: the whole configuration.
+        dataset: the training images.
+        processes: this rank among its peers.
+        folder: the run's folder, or None to train without writing anything.
+        validator: scores the packs of the recipe, or None.
+        monitor: receives metrics and draws progress.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        dataset: FaceDataset,
+        processes: Processes,
+        folder: Path | None = None,
+        validator: PackValidator | None = None,
+        monitor: Monitor | None = None,
+    ) -> None:
+        self.recipe, self.dataset, self.processes = recipe, dataset, processes
+        self.folder, self.validator = folder, validator
+        self.monitor = monitor or Monitor(None, recipe, processes, total_steps=0, steps_per_epoch=1)
+        self.device = processes.device
+        self.step = 0
+        self.skipped: list[Skipped] = []
+        self.warnings = combination_warnings(
+            recipe.regularizer, recipe.margin, recipe.backbone.embedding_bn
+        )
+        self.best_accuracy = -1.0
+        self._stop_signal: int | None = None
+
+        # Dropout is the only user of torch's global generator; ranks must differ in it.
+        torch.manual_seed(recipe.seed * 1_000_003 + processes.rank)
+        backbone = create_backbone(recipe.backbone, seed=recipe.seed)
+        self.backbone = backbone.to(self.device, memory_format=torch.channels_last)
+        self.head = MarginClassifier(
+            dataset.num_classes,
+            recipe.backbone.embedding_size,
+            recipe.margin,
+            seed=recipe.seed,
+            center_init=recipe.head.center_init,
+        ).to(self.device)
+        self.regularizer = (
+            create_regularizer(recipe.regularizer).to(self.device) if recipe.regularizer else None
+        )
+        self.model: nn.Module = torch.compile(self.backbone) if recipe.compile else self.backbone
+        if processes.world_size > 1:
+            self.model = DistributedDataParallel(self.model)
+        self.optimizer = recipe.optimizer.create(
+            parameter_groups(
+                [self.backbone, self.head],
+                recipe.optimizer,
+                plain=self.regularizer.parameters() if self.regularizer else (),
+            )
+        )
+        self.scaler = self._create_scaler()
+        self.sampler = self._sampler(start=0)
+        self.total_steps = self.sampler.total_steps
+        self.steps_per_epoch = self.sampler.steps_per_epoch
+
+    # ---------------------------------------------------------------- one step
+
+    def train_step(self, batch: Batch) -> Figures:
+        """Do one optimizer step on this rank's share of a global batch.
+
+        With ``accumulation`` k the share is cut into k micro-batches whose gradients add up to
+        those of the whole: losses are averaged, and a penalty whose centre depends on the batch
+        gets that centre from a pass without gradients over the whole batch first.
+        """
+        recipe, progress = self.recipe, self.step / max(self.total_steps, 1)
+        factor = recipe.schedule.factor(self.step, self.total_steps, self.steps_per_epoch)
+        for group in self.optimizer.param_groups:
+            group["lr"] = recipe.optimizer.lr * factor
+        images = normalize(batch.images.to(self.device, non_blocking=True), recipe.preprocessing)
+        labels = batch.labels.to(self.device, non_blocking=True)
+        count = recipe.accumulation
+        micro = list(zip(images.chunk(count), labels.chunk(count), strict=True))
+        mean_norm = None
+        if count > 1 and self.regularizer is not None and self.regularizer.couples_samples:
+            mean_norm = self._mean_norm([x for x, _ in micro])
+
+        self.optimizer.zero_grad(set_to_none=True)
+        parts: list[Figures] = []
+        for position, (x, y) in enumerate(micro):
+            last = position == count - 1
+            with self._no_sync() if not last else contextlib.nullcontext():
+                with self._autocast():
+                    embeddings = self.model(x)
+                output, regularized = self.head(embeddings, y), None
+                loss = output.loss
+                if self.regularizer is not None:
+                    # Outside the head: its embedding gradient is scaled for DDP already.
+                    regularized = self.regularizer(
+                        embeddings, mean_norm=mean_norm, progress=progress, update=position == 0
+                    )
+                    loss = loss + regularized.loss
+                self.scaler.scale(loss / count).backward()
+            parts.append(self._figures(embeddings, output, regularized))
+
+        self.scaler.unscale_(self.optimizer)
+        if recipe.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.backbone.parameters(), recipe.clip_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.head.advance()
+        self.step += 1
+        return _average(parts)
+
+    @torch.no_grad()
+    def _figures(
+        self,
+        embeddings: torch.Tensor,
+        output: ClassifierOutput,
+        regularized: RegularizerOutput | None,
+    ) -> Figures:
+        moments = global_moments(embeddings)
+        return {
+            "loss": output.loss.detach(),
+            "target_cosine": output.target_cosine,
+            "other_cosine": output.other_cosine,
+            "center_norm": output.center_norm,
+            "norm_mean": moments.mean,
+            "norm_variance": moments.variance,
+            "norm_min": moments.smallest,
+        } | ({"penalty": regularized.penalty, "center": regularized.center} if regularized else {})
+
+    @torch.no_grad()
+    def _mean_norm(self, micro: list[torch.Tensor]) -> torch.Tensor:
+        """Return the mean norm over the global batch, leaving no trace in the backbone.
+
+        Dropout draws the same masks again in the pass with gradients, and the running statistics
+        of the batch-norms are put back.
+        """
+        assert self.regularizer is not None
+        buffers = {name: value.clone() for name, value in self.backbone.named_buffers()}
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices), self._autocast():
+            embeddings = torch.cat([self.backbone(x) for x in micro])
+        for name, value in self.backbone.named_buffers():
+            value.copy_(buffers[name])
+        return self.regularizer.global_mean_norm(embeddings)
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        dtype = AUTOCAST.get(self.recipe.precision)
+        return torch.autocast(self.device.type, dtype) if dtype else contextlib.nullcontext()
+
+    def _no_sync(self) -> contextlib.AbstractContextManager[Any]:
+        ddp = isinstance(self.model, DistributedDataParallel)
+        return self.model.no_sync() if ddp else contextlib.nullcontext()
+
+    def _create_scaler(self) -> torch.amp.GradScaler:
+        options: dict[str, Any] = {
+            "enabled": self.recipe.precision == "fp16",
+            "growth_interval": 100,  # as arcface_torch
+        }
+        if self.processes.world_size > 1 and options["enabled"]:
+            # Imported here because FSDP is heavy. It makes all ranks skip a step that overflows
+            # on one of them; without that the class shards would drift apart.
+            from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+            return ShardedGradScaler(self.device.type, **options)
+        return torch.amp.GradScaler(self.device.type, **options)
+
+    # ---------------------------------------------------------------- the run
+
+    def fit(self) -> None:
+        """Train to the end of the recipe, or to the first SIGTERM; save, validate and report.
+
+        Raises:
+            TrainingError: the loss is not finite; the last checkpoint is from before that.
+            CheckpointError: a checkpoint cannot be written.
+        """
+        if self.step >= self.total_steps:
+            return
+        pending: tuple[int, Figures] | None = None
+        with self._signals(), self.monitor:
+            for batch in self._batches():
+                self.skipped += batch.skipped
+                if pending:
+                    self._check_finite(*pending)
+                figures = self.train_step(batch)
+                pending = (self.step, figures)
+                self.monitor.record(
+                    self.step, figures, self.optimizer.param_groups[0]["lr"], len(self.skipped)
+                )
+                stopping = self._stopping()
+                ends_epoch = self.step % self.steps_per_epoch == 0
+                finished = self.step == self.total_steps
+                epoch = self.step // self.steps_per_epoch
+                if stopping or finished or self.step % self.recipe.checkpoints.every_steps == 0:
+                    self._check_finite(*pending)
+                    self.save_checkpoint()
+                if stopping:
+                    break
+                if ends_epoch:
+                    self.monitor.end_epoch(epoch)
+                every = self.recipe.validation.every_epochs
+                if finished or (ends_epoch and epoch % every == 0):
+                    self._check_finite(*pending)
+                    self.validate(epoch)
+        if self.step == self.total_steps:
+            self.save_model("model.safetensors")
+        self._write_skipped()
+
+    @property
+    def interrupted(self) -> bool:
+        """True if `fit` ended before the last step because of SIGTERM."""
+        return self.step < self.total_steps
+
+    def validate(self, epoch: int) -> dict[str, VerificationResult]:
+        """Score the packs; keep the weights with the best mean accuracy as ``best.safetensors``."""
+        if self.validator is None:
+            return {}
+        results = self.validator(self.backbone)
+        self.monitor.validation(self.step, epoch, results)
+        mean = sum(r.accuracy.mean for r in results.values()) / max(len(results), 1)
+        if mean > self.best_accuracy:
+            self.best_accuracy = mean
+            self.save_model("best.safetensors", selected_on={n: r.accuracy.mean for n, r in results.items()})
+        return results
+
+    def save_model(self, name: str, **extra: Any) -> None:
+        """Write the backbone's weights with the recipe inside, on the main process."""
+        if self.folder is not None and self.processes.is_main:
+            save_model(
+                self.folder / name,
+                self.backbone,
+                self.recipe.backbone,
+                self.recipe.preprocessing,
+                to_dict(self.recipe),
+                extra={"step": self.step, **extra},
+            )
+        self.processes.barrier()
+
+    def _batches(self) -> Iterator[Batch]:
+        """Load this rank's batches from the present step on."""
+        loader = BatchLoader(
+            self.dataset,
+            self._sampler(start=self.step),
+            workers=self.recipe.workers,
+            pin_memory=self.device.type == "cuda",
+        )
+        try:
+            yield from loader
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            raise TrainingError(
+                f"step {self.step}: a loader process died ({str(error).splitlines()[0]}); the memory "
+                "may be too small for so many workers; resume with --resume and a smaller --workers"
+            ) from error
+
+    def _write_skipped(self) -> None:
+        """List the images that could not be used in ``skipped.json`` (those of all ranks)."""
+        shares = self.processes.gather_objects(self.skipped)
+        every = [item for share in shares for item in share]
+        if every and self.folder is not None and self.processes.is_main:
+            write_json(
+                self.folder / "skipped.json",
+                [{"index": s.index, "where": s.where, "cause": s.cause} for s in every],
+            )
+
+    def _sampler(self, start: int) -> GlobalBatchSampler:
+        return GlobalBatchSampler(
+            len(self.dataset),
+            self.recipe.batch_size,
+            accumulation=self.recipe.accumulation,
+            epochs=self.recipe.epochs,
+            seed=self.recipe.seed,
+            rank=self.processes.rank,
+            world_size=self.processes.world_size,
+            start=start,
+        )
+
+    def _check_finite(self, step: int, figures: Figures) -> None:
+        loss, norm = float(figures["loss"]), float(figures["norm_mean"])
+        if math.isfinite(loss) and math.isfinite(norm):
+            return
+        last = checkpoint.latest(self.folder / "checkpoints") if self.folder else None
+        kept = f"the last good checkpoint is {last}" if last else "no checkpoint was written yet"
+        raise TrainingError(
+            f"step {step}: the loss is {loss} with a mean embedding norm of {norm}; {kept}; lower "
+            "the learning rate, lengthen the warm-up or use precision fp32"
+        )
+
+    # ---------------------------------------------------------------- signals
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Remember SIGTERM instead of dying from it (only the main thread may do so)."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def remember(number: int, frame: FrameType | None) -> None:
+            self._stop_signal = number
+
+        previous = signal.signal(signal.SIGTERM, remember)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, previous)
+
+    def _stopping(self) -> bool:
+        """Agree with all ranks whether to stop; several ranks ask each other only now and then."""
+        stop = self._stop_signal is not None
+        if self.processes.world_size == 1:
+            return stop
+        return self.step % self.recipe.log_every == 0 and self.processes.any(stop)
+
+    # ---------------------------------------------------------------- checkpoints
+
+    def save_checkpoint(self) -> None:
+        """Write ``checkpoints/step-N`` (all ranks together)."""
+        if self.folder is None:
+            return
+        tensors, own = self._tensors()
+        checkpoint.save(
+            self.folder / "checkpoints",
+            self.step,
+            tensors | own,
+            {
+                "world_size": self.processes.world_size,
+                "best_accuracy": self.best_accuracy,
+                "scaler": self.scaler.state_dict(),
+                "skipped": len(self.skipped),
+            },
+            self.processes,
+            self.recipe.checkpoints.keep,
+        )
+
+    def resume(self) -> None:
+        """Continue from the newest whole checkpoint of the run's folder.
+
+        Bit for bit if the number of ranks is that of the checkpoint. Otherwise the weights, the
+        optimizer's state and the data order are the same and only dropout draws other masks.
+
+        Raises:
+            CheckpointError: none there, damaged, or of another architecture.
+        """
+        if self.folder is None:
+            return
+        newest = self.processes.broadcast_object(checkpoint.latest(self.folder / "checkpoints"))
+        self._create_optimizer_state()
+        tensors, own = self._tensors()
+        state = checkpoint.load(newest, tensors, own)
+        if state["found"]:
+            for name, value in own.items():
+                (torch.cuda.set_rng_state if "cuda" in name else torch.set_rng_state)(value)
+        self.scaler.load_state_dict(state["scaler"])
+        self.step, self.best_accuracy = state["step"], state["best_accuracy"]
+
+    def _tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """Name every tensor of the state: what all ranks share, and this rank's random state.
+
+        Rows of the class-sharded head, and optimizer state of the same shape, become `DTensor`
+        over the same memory, so that loading fills them in place on any number of ranks.
+        """
+        modules = {"backbone": self.backbone, "head": self.head, "regularizer": self.regularizer}
+        tensors: dict[str, torch.Tensor] = {}
+        names: dict[int, str] = {}
+        for prefix, module in modules.items():
+            if module is None:
+                continue
+            names |= {id(p): f"{prefix}.{name}" for name, p in module.named_parameters()}
+            tensors |= {f"{prefix}.{name}": t for name, t in module.state_dict().items()}
+        sharded = "head.weight"
+        for parameter, values in self.optimizer.state.items():
+            for key, value in values.items():
+                if isinstance(value, torch.Tensor):
+                    tensors[f"optimizer.{names[id(parameter)]}.{key}"] = value
+        if self.processes.world_size > 1:
+            shape = self.head.weight.shape
+            for name, value in tensors.items():
+                if (name == sharded or name.startswith(f"optimizer.{sharded}.")) and value.shape == shape:
+                    tensors[name] = self._as_sharded(value)
+        rank = self.processes.rank
+        own = {f"random.rank{rank}.cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            own[f"random.rank{rank}.cuda"] = torch.cuda.get_rng_state()
+        return tensors, own
+
+    def _as_sharded(self, rows: torch.Tensor) -> DTensor:
+        mesh = init_device_mesh(self.device.type, (self.processes.world_size,))
+        whole = torch.Size((self.head.num_classes, rows.shape[1]))
+        return DTensor.from_local(
+            rows.detach(), mesh, [Shard(0)], run_check=False, shape=whole, stride=(rows.shape[1], 1)
+        )
+
+    def _create_optimizer_state(self) -> None:
+        """Let the optimizer make its state tensors, by a step of rate 0 with zero gradients."""
+        saved = [group["lr"] for group in self.optimizer.param_groups]
+        for group in self.optimizer.param_groups:
+            group["lr"] = 0.0
+            for parameter in group["params"]:
+                parameter.grad = torch.zeros_like(parameter)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        for group, rate in zip(self.optimizer.param_groups, saved, strict=True):
+            group["lr"] = rate
+
+
+def _average(parts: list[Figures]) -> Figures:
+    """Combine the figures of micro-batches of equal size."""
+    if len(parts) == 1:
+        return parts[0]
+    stacked = {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
+    result = {name: values.mean() for name, values in stacked.items()}
+    result["norm_min"] = stacked["norm_min"].min()
+    # The spread inside the micro-batches and that between them.
+    result["norm_variance"] += stacked["norm_mean"].var(correction=0)
+    return result

@@ -1,0 +1,41 @@
+"""What the MS1MV3 recipes share: InsightFace's published settings of its ms1mv3 configurations.
+
+Source of every value, unless a comment says otherwise: deepinsight/insightface,
+recognition/arcface_torch/configs/ms1mv3_*.py and train_v2.py. MS1MV3 (93,431 people, 5,179,510
+images) derives from MS-Celeb-1M, which was withdrawn; see BROADER_IMPACT.md.
+"""
+
+from pathlib import Path
+
+from facerec.backbones import Backbone
+from facerec.heads import SEC, ArcFace
+from facerec.records import Augmentation, Data
+from facerec.training import SGD, Checkpoints, Head, Polynomial, Recipe, Validation
+
+base = Recipe(
+    data=Data(
+        path=Path("data/ms1mv3"),
+        augmentation=Augmentation(flip=0.5),  # the only augmentation there
+    ),
+    backbone=Backbone(name="iresnet50", embedding_size=512, embedding_bn="frozen_gamma", dropout=0.0),
+    margin=ArcFace(scale=64.0, margin=0.5),
+    head=Head(center_init="normal"),  # N(0, 0.01²)
+    # Rate 0.1 belongs to 8 × 128 images; decay on everything, batch-norms included, as there.
+    optimizer=SGD(lr=0.1, momentum=0.9, weight_decay=5e-4, decay="all"),
+    schedule=Polynomial(power=1.0, warmup_epochs=0.0),
+    batch_size=1024,
+    epochs=20,
+    clip_norm=5.0,  # on the backbone alone
+    precision="bf16",  # there fp16 with a gradient scaler; bf16 has float32's range and needs none
+    workers=4,
+    validation=Validation(benches=("lfw", "cfp_fp", "agedb_30"), data=Path("data/ms1mv3")),
+    checkpoints=Checkpoints(every_steps=2000, keep=2),
+)
+
+# The weight η of SEC. The paper's settings for faces are not public, and no official face code
+# exists; 1.0 is only the authors' value for triplet loss on CUB (their README). How to choose it:
+# train short runs (a tenth of the epochs) with η = 0, 0.01, 0.1, 1 and 10, compare their validation
+# accuracy on people of your own that are in no benchmark, and watch `norm_cv` in metrics.jsonl.
+# The iResNet's last batch-norm already holds the mean norm near √512 = 22.6, so that SEC only
+# reduces the spread around it; with `embedding_bn="none"` the norms are free and η matters more.
+sec = SEC(weight=1.0)

@@ -1,0 +1,254 @@
+"""What holds for every registered backbone."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from facerec.backbones import Backbone, create_backbone, list_backbones, register_backbone
+from facerec.errors import RecipeError
+
+ALL = list_backbones()
+FAST = ["iresnet18", "mbf", "mbf_large"]
+
+
+def images(count: int = 4, seed: int = 0) -> Tensor:
+    return torch.randn(count, 3, 112, 112, generator=torch.Generator().manual_seed(seed))
+
+
+def narrow(name: str, **options: object) -> nn.Module:
+    return create_backbone(name, width=0.125, embedding_size=32, seed=3, **options)
+
+
+@functools.cache
+def settled(name: str) -> nn.Module:
+    """A narrow backbone in eval mode whose running statistics are those of one batch.
+
+    With the initial statistics (mean 0, variance 1) a deep network's activations explode.
+    """
+    backbone = narrow(name).train()
+    norms = [m for m in backbone.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    for norm in norms:
+        norm.momentum = 1.0
+    with torch.no_grad():
+        backbone(images())
+    return backbone.eval()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_output_is_float32_and_eval_is_deterministic(name: str) -> None:
+    backbone = settled(name)
+    with torch.no_grad():
+        first, second = backbone(images()), backbone(images())
+        alone = backbone(images()[1:2])
+    assert first.shape == (4, 32)
+    assert first.dtype == torch.float32
+    assert backbone.embedding_size == 32
+    assert torch.equal(first, second)
+    assert first.isfinite().all() and first.std() > 0
+    torch.testing.assert_close(alone, first[1:2], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_channels_last_equals_contiguous(name: str) -> None:
+    backbone = settled(name)
+    with torch.no_grad():
+        contiguous = backbone(images())
+        channels_last = backbone(images().to(memory_format=torch.channels_last))
+    scale = contiguous.abs().max().item()
+    torch.testing.assert_close(channels_last, contiguous, rtol=0, atol=1e-4 * scale)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_gradient_reaches_every_trainable_parameter(name: str) -> None:
+    # In eval mode: batch statistics would cancel the gradient of biases before a batch norm.
+    backbone = settled(name)
+    backbone.zero_grad()
+    weights = torch.randn(4, 32, generator=torch.Generator().manual_seed(1))
+    (backbone(images()) * weights).sum().backward()
+    for parameter_name, parameter in backbone.named_parameters():
+        if parameter.requires_grad:
+            assert parameter.grad is not None, parameter_name
+            assert parameter.grad.isfinite().all(), parameter_name
+            assert parameter.grad.any(), parameter_name
+        else:
+            assert parameter is backbone.embedding_norm.weight
+            assert parameter.grad is None
+    backbone.zero_grad()
+
+
+@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_leaves_the_last_layers_in_float32(name: str, dtype: torch.dtype) -> None:
+    backbone = settled(name)
+    seen: dict[type, set[torch.dtype]] = {}
+
+    def note(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        seen.setdefault(type(module), set()).update((inputs[0].dtype, output.dtype))
+
+    last = [m for m in backbone.modules() if isinstance(m, (nn.Linear, nn.BatchNorm1d))]
+    first = next(m for m in backbone.modules() if isinstance(m, nn.Conv2d))
+    hooks = [m.register_forward_hook(note) for m in [*last, first]]
+    with torch.no_grad(), torch.autocast("cpu", dtype):
+        output = backbone(images())
+    for hook in hooks:
+        hook.remove()
+    assert output.dtype == torch.float32
+    assert seen[nn.Linear] == {torch.float32} == seen[nn.BatchNorm1d]
+    assert dtype in seen[nn.Conv2d]
+    with torch.no_grad():
+        exact = backbone(images())
+    # Untrained and normalised over four images, the networks amplify rounding.
+    assert nn.functional.cosine_similarity(output, exact).min() > 0.9
+    assert not torch.equal(output, exact)
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_compiles_without_a_graph_break(name: str) -> None:
+    backbone = settled(name)
+    compiled = torch.compile(backbone, fullgraph=True, backend="eager")
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(compiled(images()), backbone(images()))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_embedding_bn(name: str) -> None:
+    with torch.device("meta"):
+        frozen, affine, none = (
+            create_backbone(name, embedding_bn=kind) for kind in ("frozen_gamma", "affine", "none")
+        )
+    assert frozen.embedding_norm.weight.requires_grad is False
+    assert frozen.embedding_norm.bias.requires_grad is True
+    assert affine.embedding_norm.weight.requires_grad is True
+    assert none.embedding_norm is None
+    names = {kind: list(b.state_dict()) for kind, b in (("f", frozen), ("a", affine), ("n", none))}
+    assert names["f"] == names["a"]
+    assert names["f"][: len(names["n"])] == names["n"]
+    assert len(names["f"]) == len(names["n"]) + 5
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_frozen_gamma_is_one_and_stays(name: str) -> None:
+    backbone = narrow(name).train()
+    parameters = [p for p in backbone.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(parameters, lr=0.1, weight_decay=0.1)
+    backbone(images()).square().sum().backward()
+    optimizer.step()
+    assert torch.equal(backbone.embedding_norm.weight, torch.ones(32))
+    assert backbone.embedding_norm.bias.any()
+
+
+@pytest.mark.parametrize("kind", ["frozen_gamma", "affine"])
+@pytest.mark.parametrize("name", ["iresnet18", "mbf"])
+def test_batch_norm_pins_the_mean_squared_norm(name: str, kind: str) -> None:
+    """In training, mean ‖f‖² = Σ γ² v/(v+ε) + ‖β‖² with the biased batch variance v."""
+    backbone = narrow(name, embedding_bn=kind).double().train()
+    norm = backbone.embedding_norm
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        norm.bias.normal_(generator=generator)
+        if kind == "affine":
+            norm.weight.normal_(generator=generator)
+    inputs: list[Tensor] = []
+    norm.register_forward_pre_hook(lambda _module, args: inputs.append(args[0]))
+    with torch.no_grad():
+        embeddings = backbone(images(6).double())
+    variance = inputs[0].var(dim=0, correction=0)
+    pinned = (norm.weight**2 * variance / (variance + norm.eps)).sum() + norm.bias.square().sum()
+    measured = embeddings.square().sum(dim=1).mean()
+    assert embeddings.dtype == torch.float64
+    assert measured.item() == pytest.approx(pinned.item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_dropout_acts_in_training_only_and_adds_no_state(name: str) -> None:
+    backbone = narrow(name, dropout=0.5, embedding_bn="none")
+    assert list(backbone.state_dict()) == list(narrow(name, embedding_bn="none").state_dict())
+    dropouts = [m for m in backbone.modules() if isinstance(m, nn.Dropout)]
+    assert [d.p for d in dropouts] == [0.5]
+    dropped: list[Tensor] = []
+    dropouts[0].register_forward_hook(lambda _module, _inputs, output: dropped.append(output))
+    with torch.no_grad():
+        backbone.train()(images())
+        backbone.eval()(images())
+    assert 0.3 < (dropped[0] == 0).double().mean() < 0.7
+    assert (dropped[1] == 0).double().mean() < 0.01
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_the_seed_decides_the_weights(name: str) -> None:
+    torch.manual_seed(11)
+    before = torch.get_rng_state()
+    first = narrow(name).state_dict()
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(12)
+    again = narrow(name).state_dict()
+    other = create_backbone(name, width=0.125, embedding_size=32, seed=4).state_dict()
+    assert all(torch.equal(first[n], again[n]) for n in first)
+    drawn = [n for n in first if first[n].ndim > 1]
+    assert drawn and not any(torch.equal(first[n], other[n]) for n in drawn)
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("width", [0.1, 0.3, 0.75, 1.3])
+def test_widths_are_multiples_of_eight(name: str, width: float) -> None:
+    with torch.device("meta"):
+        backbone = create_backbone(name, width=width)
+        full = create_backbone(name)
+    pairs = zip(backbone.modules(), full.modules(), strict=True)
+    for module, reference in pairs:
+        if isinstance(module, nn.Conv2d) and isinstance(reference, nn.Conv2d):
+            assert module.out_channels % 8 == 0
+            error = abs(module.out_channels - width * reference.out_channels)
+            unit = 4 if name.startswith("iresnet") else 4 * reference.out_channels / 64
+            assert error <= unit or module.out_channels == 8
+
+
+def test_a_section_of_a_recipe_and_its_options() -> None:
+    config = Backbone("mbf", embedding_size=64, width=0.25)
+    with torch.device("meta"):
+        assert create_backbone(config).embedding_size == 64
+        assert create_backbone(config, embedding_size=128).embedding_size == 128
+        assert create_backbone("mbf").embedding_size == 512
+
+
+def test_wrong_names_get_the_nearest_right_one() -> None:
+    with pytest.raises(RecipeError, match=r"'iresnet5O'.*did you mean 'iresnet50'"):
+        create_backbone("iresnet5O")
+    with pytest.raises(RecipeError, match="known are iresnet18, "):
+        create_backbone("???")
+    with pytest.raises(RecipeError, match=r"'embeding_size'.*did you mean 'embedding_size'"):
+        create_backbone("mbf", embeding_size=3)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"width": 0.0}, "width must be a positive number"),
+        ({"width": float("nan")}, "width must be a positive number"),
+        ({"dropout": 1.0}, r"dropout must lie in \[0, 1\)"),
+        ({"embedding_size": 0}, "embedding_size must be at least 1"),
+        ({"embedding_bn": "batch"}, "embedding_bn must be one of"),
+    ],
+)
+def test_values_out_of_range_are_refused(options: dict[str, object], sentence: str) -> None:
+    with pytest.raises(RecipeError, match=sentence):
+        create_backbone("mbf", **options)
+
+
+def test_registering_a_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from facerec.backbones import registry
+
+    monkeypatch.setattr(registry, "_builders", dict(registry._builders))
+
+    @register_backbone
+    def pooled(config: Backbone) -> nn.Module:
+        return nn.Linear(3, config.embedding_size)
+
+    assert list_backbones()[-1] == "pooled"
+    assert create_backbone("pooled", embedding_size=7).out_features == 7
+    with pytest.raises(ValueError, match="'pooled' is already registered"):
+        register_backbone(pooled)

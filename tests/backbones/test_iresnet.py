@@ -1,0 +1,130 @@
+"""iResNet has InsightFace's names, shapes and initial weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from facerec.backbones import create_backbone
+
+Shapes = dict[str, tuple[int, ...]]
+
+DEPTHS = {
+    "iresnet18": ((2, 2, 2, 2), 187, 24_025_600),
+    "iresnet34": ((3, 4, 6, 3), 331, 34_139_328),
+    "iresnet50": ((3, 4, 14, 3), 475, 43_590_848),
+    "iresnet100": ((3, 13, 30, 3), 925, 65_156_160),
+    "iresnet200": ((6, 26, 60, 6), 1807, 118_833_920),
+}
+
+
+def batch_norm(name: str, channels: int) -> Shapes:
+    vectors = ("weight", "bias", "running_mean", "running_var")
+    return {**{f"{name}.{v}": (channels,) for v in vectors}, f"{name}.num_batches_tracked": ()}
+
+
+def insightface_names(blocks: tuple[int, ...], size: int) -> Shapes:
+    """The state dict of ``arcface_torch``'s iResNet, written down from its published files."""
+    shapes: Shapes = {"conv1.weight": (64, 3, 3, 3), **batch_norm("bn1", 64), "prelu.weight": (64,)}
+    before = 64
+    for stage, (count, width) in enumerate(zip(blocks, (64, 128, 256, 512), strict=True), start=1):
+        for j in range(count):
+            block = f"layer{stage}.{j}"
+            shapes |= batch_norm(f"{block}.bn1", before)
+            shapes[f"{block}.conv1.weight"] = (width, before, 3, 3)
+            shapes |= batch_norm(f"{block}.bn2", width)
+            shapes[f"{block}.prelu.weight"] = (width,)
+            shapes[f"{block}.conv2.weight"] = (width, width, 3, 3)
+            shapes |= batch_norm(f"{block}.bn3", width)
+            if j == 0:
+                shapes[f"{block}.downsample.0.weight"] = (width, before, 1, 1)
+                shapes |= batch_norm(f"{block}.downsample.1", width)
+            before = width
+    shapes |= batch_norm("bn2", 512)
+    shapes |= {"fc.weight": (size, 25088), "fc.bias": (size,)}
+    return shapes | batch_norm("features", size)
+
+
+@pytest.mark.parametrize("size", [512, 128])
+@pytest.mark.parametrize("name", DEPTHS)
+def test_names_and_shapes_are_those_of_insightface(name: str, size: int) -> None:
+    blocks, entries, parameters = DEPTHS[name]
+    with torch.device("meta"):
+        backbone = create_backbone(name, embedding_size=size)
+    state = backbone.state_dict()
+    expected = insightface_names(blocks, size)
+    assert {n: tuple(t.shape) for n, t in state.items()} == expected
+    assert list(state) == list(expected)
+    assert len(state) == entries == 43 + 18 * sum(blocks)
+    if size == 512:
+        assert sum(p.numel() for p in backbone.parameters()) == parameters
+    counters = {n for n, t in state.items() if t.dtype == torch.int64}
+    assert counters == {n for n in state if n.endswith("num_batches_tracked")}
+
+
+def test_initial_weights_are_those_of_insightface() -> None:
+    state = create_backbone("iresnet18", embedding_size=64, seed=0).state_dict()
+    for name, tensor in state.items():
+        if tensor.ndim == 4:
+            deviation = 0.1 / (2 * tensor.numel()) ** 0.5
+            assert tensor.std().item() == pytest.approx(0.1, abs=6 * deviation), name
+            assert abs(tensor.mean().item()) < 6 * 0.1 / tensor.numel() ** 0.5, name
+        elif name.endswith("prelu.weight"):
+            assert torch.equal(tensor, torch.full_like(tensor, 0.25)), name
+        elif name.endswith(("running_var", "bn1.weight", "bn2.weight", "features.weight")):
+            assert torch.equal(tensor, torch.ones_like(tensor)), name
+    bound = 25088**-0.5
+    assert state["fc.weight"].abs().max() <= bound
+    assert state["fc.weight"].std().item() == pytest.approx(bound / 3**0.5, rel=0.01)
+
+
+def test_every_stage_halves_the_resolution() -> None:
+    backbone = create_backbone("iresnet18", width=0.125, embedding_size=8, seed=0).eval()
+    sizes: list[tuple[int, ...]] = []
+    for stage in (backbone.layer1, backbone.layer2, backbone.layer3, backbone.layer4):
+        stage.register_forward_hook(lambda _m, _i, output: sizes.append(tuple(output.shape[1:])))
+    backbone(torch.zeros(1, 3, 112, 112))
+    assert sizes == [(8, 56, 56), (16, 28, 28), (32, 14, 14), (64, 7, 7)]
+
+
+def test_forward_against_the_formula() -> None:
+    """The whole network spelled out with functional calls, weights taken by name."""
+    backbone = create_backbone("iresnet18", width=0.125, embedding_size=8, seed=5).double().eval()
+    generator = torch.Generator().manual_seed(1)
+    state = backbone.state_dict()
+    for name, tensor in state.items():
+        if name.endswith(("running_mean", "bias")):
+            tensor.normal_(std=0.1, generator=generator)
+        elif name.endswith("running_var"):
+            tensor.uniform_(0.5, 2, generator=generator)
+
+    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
+        w, b, m, v = (
+            state[f"{name}.{k}"].view(-1, *[1] * (x.ndim - 2))
+            for k in ("weight", "bias", "running_mean", "running_var")
+        )
+        return (x - m) / (v + 1e-5).sqrt() * w + b
+
+    def conv(x: torch.Tensor, name: str, stride: int = 1) -> torch.Tensor:
+        weight = state[f"{name}.weight"]
+        return torch.nn.functional.conv2d(x, weight, None, stride, weight.shape[2] // 2)
+
+    def prelu(x: torch.Tensor, name: str) -> torch.Tensor:
+        return torch.where(x > 0, x, state[f"{name}.weight"].view(-1, 1, 1) * x)
+
+    x = torch.randn(2, 3, 112, 112, generator=generator, dtype=torch.float64)
+    with torch.no_grad():
+        y = prelu(norm(conv(x, "conv1"), "bn1"), "prelu")
+        for block in (f"layer{i}.{j}" for i in (1, 2, 3, 4) for j in (0, 1)):
+            stride = 2 if block.endswith("0") else 1
+            identity = y
+            if stride == 2:
+                identity = norm(conv(y, f"{block}.downsample.0", 2), f"{block}.downsample.1")
+            y = prelu(
+                norm(conv(norm(y, f"{block}.bn1"), f"{block}.conv1"), f"{block}.bn2"),
+                f"{block}.prelu",
+            )
+            y = norm(conv(y, f"{block}.conv2", stride), f"{block}.bn3") + identity
+        y = norm(y, "bn2").flatten(1) @ state["fc.weight"].T + state["fc.bias"]
+        expected = norm(y, "features")
+        torch.testing.assert_close(backbone(x), expected, rtol=1e-10, atol=1e-10)

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from facerec.backbones import Preprocessing, normalize
+from facerec.errors import ImageError
+
+
+def pixels(*shape: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+
+
+@pytest.mark.parametrize("channels", ["rgb", "bgr"])
+@pytest.mark.parametrize(("mean", "std"), [(127.5, 127.5), (127.5, 128.0), (0.0, 1.0)])
+def test_normalize_against_a_loop(channels: str, mean: float, std: float) -> None:
+    images = pixels(2, 5, 4, 3)
+    found = normalize(images, Preprocessing(channels, mean, std))
+    assert found.shape == (2, 3, 5, 4)
+    assert found.dtype == torch.float32
+    for n, c, y, x in np.ndindex(*found.shape):
+        source = c if channels == "rgb" else 2 - c
+        expected = (int(images[n, y, x, source]) - mean) / std
+        assert found[n, c, y, x].item() == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("channels", ["rgb", "bgr"])
+def test_the_result_is_channels_last_and_the_pixels_stay(channels: str) -> None:
+    images = pixels(2, 112, 112, 3)
+    before = images.clone()
+    found = normalize(images, Preprocessing(channels))
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(images, before)
+    mirrored = normalize(images.flip(2), Preprocessing(channels))
+    assert torch.equal(mirrored, found.flip(3))
+    strided = normalize(pixels(2, 3, 112, 112).permute(0, 2, 3, 1), Preprocessing(channels))
+    assert strided.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_the_range_is_minus_one_to_one() -> None:
+    ends = torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1).expand(2, 8, 8, 3)
+    found = normalize(ends, Preprocessing())
+    assert torch.equal(found[0], -torch.ones(3, 8, 8))
+    assert torch.equal(found[1], torch.ones(3, 8, 8))
+
+
+@pytest.mark.parametrize(
+    "images",
+    [torch.zeros(2, 112, 112, 3), pixels(2, 3, 112, 112), pixels(112, 112, 3)],
+    ids=["float", "channels first", "one image"],
+)
+def test_other_arrays_are_refused(images: torch.Tensor) -> None:
+    with pytest.raises(ImageError, match=r"uint8 RGB of shape \(B, H, W, 3\)"):
+        normalize(images, Preprocessing())
+
+
+def test_values_out_of_range_are_refused() -> None:
+    with pytest.raises(ValueError, match="std must be a positive number"):
+        Preprocessing(std=0.0)
+    with pytest.raises(ValueError, match="mean must be a finite number"):
+        Preprocessing(mean=float("nan"))

@@ -1,0 +1,210 @@
+"""Several ranks equal one process: losses, gradients, centre and radius."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from gloo_pool import GlooPool
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from facerec.errors import TrainingError
+from facerec.heads import (
+    SEC,
+    ArcFace,
+    CombinedMargin,
+    CosFace,
+    FixedNorm,
+    L2Norm,
+    MarginClassifier,
+    RingLoss,
+    Softmax,
+    SphereFace,
+    SphereFace2017,
+    SphereFaceR,
+    create_regularizer,
+)
+
+MARGINS = [
+    Softmax(),
+    CosFace(),
+    ArcFace(),
+    ArcFace(wrap="linear", gradient="straight_through"),
+    CombinedMargin(m1=0.9, m2=0.4, m3=0.15),
+    SphereFace(),
+    SphereFace2017(),
+    SphereFaceR(version="v1"),
+    SphereFaceR(version="v2"),
+]
+PENALTIES = [
+    SEC(0.5),
+    SEC(0.5, p=1),
+    SEC(0.5, rho=0.3, relative=True),
+    L2Norm(0.5),
+    FixedNorm(0.5, radius=2.0, p=1),
+    RingLoss(0.5),
+    RingLoss(0.5, p=1),
+]
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory):
+    pool = GlooPool(3, tmp_path_factory.mktemp("gloo"))
+    yield pool
+    pool.close()
+
+
+def batch(rows, size, classes):
+    generator = torch.Generator().manual_seed(7)
+    x = torch.randn(rows, size, generator=generator, dtype=torch.float64)
+    return x, torch.randint(classes, (rows,), generator=generator)
+
+
+def steps(group, margin, penalty, classes, dtype, count=2):
+    """Train a tiny backbone for some steps; return what can be compared with one process."""
+    ranks = group.size() if group else 1
+    rank = group.rank() if group else 0
+    torch.manual_seed(0)
+    backbone = nn.Linear(6, 4).to(dtype)
+    model = DistributedDataParallel(backbone, process_group=group) if group else backbone
+    head = MarginClassifier(classes, 4, margin, seed=1, group=group).to(dtype)
+    regularizer = create_regularizer(penalty, group)
+    modules = (backbone, head, regularizer)
+    optimizer = torch.optim.SGD([p for m in modules for p in m.parameters()], lr=0.05)
+    x, labels = batch(12, 6, classes)
+    x, labels = x.to(dtype).chunk(ranks)[rank], labels.chunk(ranks)[rank]
+    record = []
+    for _ in range(count):
+        optimizer.zero_grad()
+        f = model(x)
+        output, norms = head(f, labels), regularizer(f)
+        (output.loss + norms.loss).backward()
+        record += [output.loss, output.target_cosine, output.other_cosine, output.center_norm]
+        record += [norms.penalty, norms.mean_norm, norms.variance, norms.min_norm, norms.center]
+        record += [p.grad.clone() for p in (*backbone.parameters(), *regularizer.parameters())]
+        optimizer.step()
+        head.advance()
+    shared = [value.detach() for value in record]
+    return shared, head.weight.grad, head.weight.detach(), regularizer.center
+
+
+def assert_equal_to_dense(pool, ranks, margin, penalty, classes, dtype, tolerance):
+    dense = steps(None, margin, penalty, classes, dtype)
+    shards = pool.run(ranks, steps, margin, penalty, classes, dtype)
+
+    def close(left, right):
+        bound = tolerance * max(1.0, right.abs().max().item())
+        return (left - right).abs().max() <= bound
+
+    for shared, *_ in shards:
+        for left, right in zip(shared, dense[0], strict=True):
+            assert close(left, right)
+        # Not just close: the ranks must agree to the last bit, or they drift apart.
+        assert all(torch.equal(a, b) for a, b in zip(shared, shards[0][0], strict=True))
+    assert close(torch.cat([gradient for _, gradient, _, _ in shards]), dense[1])
+    assert close(torch.cat([weight for _, _, weight, _ in shards]), dense[2])
+    assert all(torch.equal(center, shards[0][3]) for *_, center in shards)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("margin", MARGINS, ids=str)
+def test_sharded_equals_dense(pool, ranks, margin):
+    for classes in (2, 4, 7, 10):  # 2 and 4 classes leave the last of 3 ranks empty
+        assert_equal_to_dense(pool, ranks, margin, SEC(0.5), classes, torch.float64, 1e-9)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("margin", [ArcFace(), SphereFace2017(), SphereFaceR()], ids=str)
+def test_sharded_equals_dense_in_float32(pool, ranks, margin):
+    assert_equal_to_dense(pool, ranks, margin, SEC(0.5), 10, torch.float32, 1e-6)
+
+
+@pytest.mark.parametrize("penalty", PENALTIES, ids=str)
+def test_penalties_equal_one_process(pool, penalty):
+    for ranks in (2, 3):
+        # Buffers are float32, whatever the embeddings.
+        assert_equal_to_dense(pool, ranks, ArcFace(), penalty, 7, torch.float64, 1e-6)
+
+
+def unequal(group, config, sizes):
+    """Run the regulariser on batches of different sizes, one of which may be empty."""
+    rank = group.rank() if group else None
+    regularizer = create_regularizer(config, group)
+    result = []
+    for step in range(3):
+        generator = torch.Generator().manual_seed(step)
+        x = torch.randn(sum(sizes), 5, generator=generator)
+        x = x if group is None else x.split(sizes)[rank]
+        x = x.clone().requires_grad_()
+        output = regularizer(x)
+        output.loss.backward()
+        result.append((output.loss.detach(), output.penalty, output.variance, x.grad))
+    return result, regularizer.center
+
+
+@pytest.mark.parametrize("sizes", [(5, 3, 1), (4, 4, 0)])
+@pytest.mark.parametrize("config", [SEC(2.0), SEC(2.0, rho=0.2, p=1)], ids=str)
+def test_unequal_batches_of_the_penalty(pool, config, sizes):
+    dense, center = unequal(None, config, sizes)
+    ranks = pool.run(3, unequal, config, sizes)
+    for step, (loss, penalty, variance, gradient) in enumerate(dense):
+        each = [result[step] for result, _ in ranks]
+        # DistributedDataParallel averages over ranks.
+        assert torch.allclose(sum(e[0] for e in each) / 3, loss, atol=1e-6)
+        assert torch.allclose(torch.cat([e[3] for e in each]) / 3, gradient, atol=1e-6)
+        assert torch.allclose(each[0][1], penalty, atol=1e-6)
+        assert torch.allclose(each[0][2], variance, atol=1e-6)
+    assert torch.allclose(ranks[0][1], center, atol=1e-6)
+    assert all(torch.equal(other, ranks[0][1]) for _, other in ranks)
+
+
+def centers(group, classes):
+    head = MarginClassifier(classes, 4, ArcFace(), seed=2, group=group)
+    return head.weight.detach(), head.class_offset, head.num_local
+
+
+@pytest.mark.parametrize("classes", [1, 4, 10, 5000])
+def test_initial_shards_are_the_rows_of_the_dense_centres(pool, classes):
+    (dense, *_), shards = centers(None, classes), pool.run(3, centers, classes)
+    assert torch.equal(torch.cat([weight for weight, *_ in shards]), dense)
+    assert len(dense.unique(dim=0)) == classes
+    for weight, offset, count in shards:
+        assert torch.equal(weight, dense[offset : offset + count])
+
+
+def refusal(group, rows, labels):
+    head = MarginClassifier(7, 4, ArcFace(), seed=0, group=group)
+    try:
+        head(torch.ones(rows, 4), labels)
+    except TrainingError as error:
+        return str(error)
+    return None
+
+
+def test_all_ranks_refuse_a_bad_label_together(pool):
+    good, bad = torch.tensor([0, 6]), torch.tensor([3, 7])
+    first, second = pool.run(2, refusal, 2, each=[(good,), (bad,)])
+    assert first.startswith("a label of another rank lies outside [0, 7)")
+    assert second.startswith("label 7 lies outside [0, 7)")
+    assert pool.run(2, refusal, 2, good) == [None, None]
+
+
+def test_all_ranks_refuse_batches_of_different_sizes(pool):
+    answers = pool.run(2, refusal, each=[(2, torch.tensor([0, 1])), (1, torch.tensor([0]))])
+    assert len(set(answers)) == 1
+    assert "batches of 1 to 2 images" in answers[0]
+    empty = torch.zeros(0, dtype=torch.int64)
+    answers = pool.run(2, refusal, each=[(2, torch.tensor([0, 1])), (0, empty)])
+    assert "batches of 0 to 2 images" in answers[0]
+    assert "empty batch" in answers[1]
+
+
+def poisoned(group):
+    head = MarginClassifier(4, 4, ArcFace(), seed=0, group=group)
+    x = torch.ones(2, 4)
+    x[0, 0] = float("nan") if group.rank() == 1 else 1.0
+    return head(x, torch.tensor([0, 1])).loss.detach()
+
+
+def test_nan_on_one_rank_is_seen_by_all(pool):
+    assert all(loss.isnan() for loss in pool.run(3, poisoned))

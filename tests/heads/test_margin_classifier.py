@@ -1,0 +1,270 @@
+"""The classifier in one process: naive loops, closed forms of the gradient, and bad input."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from facerec.errors import TrainingError
+from facerec.heads import (
+    ArcFace,
+    CombinedMargin,
+    CosFace,
+    MarginClassifier,
+    Softmax,
+    SphereFace,
+    SphereFace2017,
+    SphereFaceR,
+)
+from facerec.heads.classifier import draw_centers
+from facerec.heads.collectives import shard_bounds
+
+MARGINS = [
+    Softmax(),
+    CosFace(),
+    *(ArcFace(wrap=wrap) for wrap in ("fold", "linear", "clamp", "none", "easy")),
+    ArcFace(gradient="straight_through"),
+    CombinedMargin(m1=0.9, m2=0.4, m3=0.15),
+    SphereFace(),
+    SphereFace2017(),
+    SphereFaceR(version="v1"),
+    SphereFaceR(version="v2"),
+]
+NORM_FREE = [m for m in MARGINS if not isinstance(m, SphereFace2017)]
+
+
+def batch(rows=6, size=8, classes=5, seed=0, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, size, generator=generator, dtype=torch.float64) * 2
+    labels = torch.randint(classes, (rows,), generator=generator)
+    return x.to(dtype).requires_grad_(), labels
+
+
+def classifier(margin, classes=5, size=8, **settings):
+    return MarginClassifier(classes, size, margin, seed=3, **settings)
+
+
+@pytest.mark.parametrize("margin", MARGINS, ids=str)
+def test_loss_equals_a_loop(margin):
+    head = classifier(margin).double()
+    x, labels = batch(dtype=torch.float64)
+    total, own, others = 0.0, 0.0, 0.0
+    for row, label in zip(x.detach(), labels.tolist(), strict=True):
+        cosines = [float(row @ w / row.norm() / w.norm()) for w in head.weight.detach()]
+        logits = []
+        for j, cosine in enumerate(cosines):
+            function = margin.target_cosine if j == label else margin.other_cosine
+            logit = margin.scale * function(torch.tensor(cosine, dtype=torch.float64)).item()
+            logits.append(logit * row.norm().item() if margin.scales_by_norm else logit)
+        highest = max(logits)
+        total += highest + math.log(sum(math.exp(z - highest) for z in logits)) - logits[label]
+        own += cosines[label]
+        others += (sum(cosines) - cosines[label]) / 4
+    output = head(x, labels)
+    factor = 50 / margin.scale if isinstance(margin, SphereFaceR) else 1
+    assert output.loss.item() == pytest.approx(factor * total / 6, rel=1e-10)
+    assert output.target_cosine.item() == pytest.approx(own / 6)
+    assert output.other_cosine.item() == pytest.approx(others / 6)
+    assert output.center_norm.item() == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    "margin", [m for m in MARGINS if getattr(m, "gradient", "exact") == "exact"], ids=str
+)
+def test_gradient_equals_finite_differences(margin):
+    head = classifier(margin).double()
+    x, labels = batch(dtype=torch.float64)
+
+    def loss(x, weight):
+        return torch.func.functional_call(head, {"weight": weight}, (x, labels)).loss
+
+    assert torch.autograd.gradcheck(loss, (x, head.weight))
+
+
+def test_gradient_in_closed_form():
+    """∂L/∂f_i = (s/N) Σ_j (p_j − [j = y]) ψ'_j (ŵ_j − c_j f̂_i)/n_i, with ψ' of ArcFace."""
+    head = classifier(ArcFace()).double()
+    x, labels = batch(dtype=torch.float64)
+    (gradient,) = torch.autograd.grad(head(x, labels).loss, x)
+    centers = F.normalize(head.weight.detach())
+    for row, label, result in zip(x.detach(), labels, gradient, strict=True):
+        n = row.norm()
+        cosines = centers @ row / n
+        theta = cosines[label].acos()
+        slopes, logits = torch.ones(5, dtype=torch.float64), 64 * cosines
+        assert theta + 0.5 < math.pi
+        slopes[label] = (theta + 0.5).sin() / theta.sin()
+        logits[label] = 64 * (theta + 0.5).cos()
+        error = logits.softmax(0) - F.one_hot(label, 5)
+        tangents = (centers - cosines[:, None] * row / n) / n
+        assert torch.allclose(result, 64 / 6 * (error * slopes) @ tangents, atol=1e-12)
+
+
+@pytest.mark.parametrize("margin", NORM_FREE, ids=str)
+def test_gradients_are_orthogonal_to_embeddings_and_centres(margin):
+    head = classifier(margin, center_init="normal").double()
+    x, labels = batch(dtype=torch.float64)
+    head(x, labels).loss.backward()
+    assert (x * x.grad).sum(1).abs().max() < 1e-10
+    assert (head.weight * head.weight.grad).sum(1).abs().max() < 1e-10
+
+
+def test_gradient_of_sphereface_2017_is_not_orthogonal_to_embeddings():
+    head = classifier(SphereFace2017()).double()
+    x, labels = batch(dtype=torch.float64)
+    head(x, labels).loss.backward()
+    assert F.cosine_similarity(x, x.grad).abs().max() > 0.1
+
+
+def test_angle_of_an_sgd_step_falls_with_the_squared_norm():
+    head = classifier(ArcFace()).double()
+    x, labels = batch(rows=1, dtype=torch.float64)
+    rate, turns = 1e-6, []
+    for length in (1, 2, 4):
+        f = (length * F.normalize(x.detach())).requires_grad_()
+        (g,) = torch.autograd.grad(head(f, labels).loss, f)
+        f = f.detach()
+        after = f - rate * g
+        squared = length**2 + rate**2 * g.norm().item() ** 2
+        assert after.norm().item() ** 2 == pytest.approx(squared, rel=1e-12)
+        # The chord between the two directions; an arc cosine would lose these small angles.
+        turns.append((F.normalize(after) - F.normalize(f)).norm().item())
+    assert turns[0] / turns[1] == pytest.approx(4, rel=1e-5)
+    assert turns[1] / turns[2] == pytest.approx(4, rel=1e-5)
+
+
+def test_no_margin_equals_softmax_bit_for_bit():
+    x, labels = batch()
+    results = []
+    for margin in [
+        Softmax(),
+        CosFace(margin=0),
+        ArcFace(margin=0),
+        CombinedMargin(m1=1, m2=0, m3=0),
+        SphereFace(margin=1),
+        SphereFaceR(margin=1, scale=64, loss_weight=64),
+    ]:
+        head = classifier(margin)
+        loss = head(x, labels).loss
+        results.append((loss, *torch.autograd.grad(loss, [x, head.weight])))
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+@pytest.mark.parametrize("margin", MARGINS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_parallel_and_antiparallel_embeddings_train(margin, dtype):
+    head = classifier(margin)
+    x = torch.cat([head.weight.detach()[:2], -head.weight.detach()[:2], torch.zeros(1, 8)])
+    x = x.to(dtype).requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = head(x, torch.tensor([0, 1, 0, 1, 2])).loss
+    loss.backward()
+    assert loss.isfinite()
+    assert loss.dtype == torch.float32
+    assert head.weight.dtype == torch.float32
+    assert head.weight.grad.isfinite().all()
+    # The gradient of the zero embedding is bounded, but too large for float16.
+    rows = x.grad[:4] if dtype == torch.float16 else x.grad
+    assert rows.isfinite().all()
+
+
+def test_autocast_does_not_reach_the_logits():
+    head = classifier(ArcFace())
+    x, labels = batch()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = head(x, labels).loss
+    assert torch.equal(inside, head(x, labels).loss)
+
+
+def test_a_certain_batch_has_a_small_positive_loss():
+    """Float32 must resolve losses far below the spacing of the logits."""
+    head = classifier(CosFace(margin=0), classes=2, size=2)
+    head.weight.data = torch.tensor([[1.0, 0.0], [0.8, 0.6]])
+    loss = head(torch.tensor([[2.0, 0.0]]), torch.tensor([0])).loss
+    assert loss.item() == pytest.approx(math.log1p(math.exp(-64 * 0.2)), rel=0.05)
+
+
+def test_nan_embeddings_give_a_nan_loss():
+    x, labels = batch()
+    x.data[2, 3] = math.nan
+    assert classifier(ArcFace())(x, labels).loss.isnan()
+
+
+@pytest.mark.parametrize("label", [-1, 5, 10**9])
+def test_label_outside_the_classes_is_refused(label):
+    x, labels = batch()
+    labels[4] = label
+    with pytest.raises(TrainingError, match=rf"label {label} lies outside \[0, 5\)"):
+        classifier(ArcFace())(x, labels)
+
+
+def test_wrong_shapes_and_types_are_refused():
+    head = classifier(ArcFace())
+    x, labels = batch()
+    with pytest.raises(TrainingError, match=r"shape \(6, 7\).*needs \(6, 8\)"):
+        head(x[:, :7], labels)
+    with pytest.raises(TrainingError, match="with 5 labels"):
+        head(x, labels[:5])
+    with pytest.raises(TrainingError, match="needs a vector of int64"):
+        head(x, labels.int())
+    with pytest.raises(TrainingError, match="empty batch"):
+        head(x[:0], labels[:0])
+
+
+def test_annealing_counter_is_saved_and_matters():
+    head, other = classifier(SphereFace2017()), classifier(SphereFace2017())
+    x, labels = batch()
+    start = head(x, labels).loss
+    for _ in range(500):
+        head.advance()
+    assert head(x, labels).loss > start + 0.01
+    other.load_state_dict(copy.deepcopy(head.state_dict()))
+    assert other.step.item() == 500
+    assert other.step.dtype == torch.int64
+    assert torch.equal(other(x, labels).loss, head(x, labels).loss)
+
+
+@pytest.mark.parametrize(
+    ("init", "norm"), [("unit", 1.0), ("normal", 0.226), ("xavier", math.sqrt(2 * 512 / 1512))]
+)
+def test_centre_lengths(init, norm):
+    head = MarginClassifier(1000, 512, ArcFace(), seed=0, center_init=init)
+    assert head.weight.norm(dim=1).mean().item() == pytest.approx(norm, rel=5e-3)
+    x, labels = batch(size=512)
+    assert head(x, labels).center_norm.item() == pytest.approx(norm, rel=5e-3)
+
+
+@pytest.mark.parametrize("init", ["unit", "normal", "xavier"])
+@pytest.mark.parametrize("ranks", [2, 3, 7])
+def test_centres_are_the_same_on_any_number_of_ranks(init, ranks):
+    classes = 10_001  # three blocks, the last one partial
+    settings = {"seed": 5, "center_init": init}
+    dense = draw_centers(classes, 4, range(classes), **settings)
+    bounds = [shard_bounds(classes, ranks, rank) for rank in range(ranks)]
+    shards = [draw_centers(classes, 4, range(a, a + n), **settings) for a, n in bounds]
+    assert torch.equal(torch.cat(shards), dense)
+    assert len(dense.unique(dim=0)) == classes
+    assert not torch.equal(
+        dense, draw_centers(classes, 4, range(classes), seed=6, center_init=init)
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "ranks"), [(10, 3), (9, 4), (5, 8), (1, 2), (11, 2), (12, 4), (7, 1)]
+)
+def test_shards_follow_torch_chunk(rows, ranks):
+    sizes = [len(chunk) for chunk in torch.arange(rows).chunk(ranks)]
+    sizes += [0] * (ranks - len(sizes))
+    bounds = [shard_bounds(rows, ranks, rank) for rank in range(ranks)]
+    assert [count for _, count in bounds] == sizes
+    assert [start for start, _ in bounds] == [sum(sizes[:rank]) for rank in range(ranks)]
+
+
+def test_shards_may_be_empty():
+    assert [shard_bounds(9, 4, rank)[1] for rank in range(4)] == [3, 3, 3, 0]
+    assert [shard_bounds(5, 8, rank)[1] for rank in range(8)] == [1, 1, 1, 1, 1, 0, 0, 0]

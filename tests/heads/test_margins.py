@@ -1,0 +1,278 @@
+"""Margins against scalar formulas, published check values and finite differences."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from facerec.errors import RecipeError
+from facerec.heads import (
+    ArcFace,
+    CombinedMargin,
+    CosFace,
+    Softmax,
+    SphereFace,
+    SphereFace2017,
+    SphereFaceR,
+)
+
+COMBINED = [
+    CombinedMargin(m1=m1, m2=m2, m3=m3, wrap=wrap)
+    for m1 in (0.9, 1.0, 1.35, 2.5)
+    for m2 in (0.0, 0.3, 0.5)
+    for m3 in (0.0, 0.2)
+    for wrap in ("fold", "clamp", "none")
+]
+ARCFACE = [ArcFace(wrap=wrap) for wrap in ("fold", "linear", "clamp", "none", "easy")]
+SPHEREFACE = [SphereFace(margin=m) for m in (1.0, 1.35, 1.5, 1.7, 4.0)]
+SPHEREFACE_R = [SphereFaceR(version=v) for v in ("v1", "v2")]
+OTHERS = [Softmax(), CosFace(), *SPHEREFACE, SphereFace2017(), *SPHEREFACE_R]
+EVERYTHING = [*OTHERS, *ARCFACE, *COMBINED]
+
+
+def fold(phi):
+    """The folded cosine, by walking from one half turn to the next."""
+    turns = 0
+    while phi > (turns + 1) * math.pi:
+        turns += 1
+    return (-1) ** turns * math.cos(phi) - 2 * turns
+
+
+def wrapped(phi, wrap):
+    return {
+        "fold": fold(phi),
+        "clamp": math.cos(min(phi, math.pi)),
+        "none": math.cos(phi),
+    }[wrap]
+
+
+def naive(margin, theta):
+    """ψ of one target angle, step 0."""
+    match margin:
+        case CosFace():
+            return math.cos(theta) - margin.margin
+        case ArcFace(wrap="linear"):
+            if theta + margin.margin > math.pi:
+                return math.cos(theta) - margin.margin * math.sin(margin.margin)
+            return math.cos(theta + margin.margin)
+        case ArcFace(wrap="easy"):
+            return math.cos(theta + margin.margin if math.cos(theta) > 0 else theta)
+        case ArcFace():
+            return wrapped(theta + margin.margin, margin.wrap)
+        case CombinedMargin():
+            return wrapped(margin.m1 * theta + margin.m2, margin.wrap) - margin.m3
+        case SphereFace():
+            return fold(margin.margin * theta)
+        case SphereFace2017():
+            return (1000 * math.cos(theta) + fold(4 * theta)) / 1001
+        case SphereFaceR(version="v1"):
+            return math.cos(min(margin.margin * theta, math.pi))
+    return math.cos(theta)
+
+
+def slope(margin, cosine):
+    cosine = torch.tensor(cosine, dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(margin.target_cosine(cosine), cosine)
+    return gradient.item()
+
+
+@pytest.mark.parametrize("margin", EVERYTHING, ids=str)
+def test_target_equals_the_scalar_formula(margin):
+    angles = [0.01 + 3.12 * i / 400 for i in range(401)]
+    cosines = torch.tensor([math.cos(a) for a in angles], dtype=torch.float64)
+    expected = torch.tensor([naive(margin, a) for a in angles], dtype=torch.float64)
+    assert torch.allclose(margin.target_cosine(cosines), expected, atol=1e-12, rtol=0)
+
+
+def test_only_sphereface_r_v2_touches_the_other_classes():
+    angles = torch.linspace(0.01, 3.13, 50, dtype=torch.float64)
+    for margin in EVERYTHING:
+        others = margin.other_cosine(angles.cos())
+        expected = (angles / 1.4).cos() if margin == SphereFaceR() else angles.cos()
+        assert torch.allclose(others, expected, atol=1e-12, rtol=0), margin
+
+
+# ψ may be flat where an angle is clamped, and rises by design for these two rules.
+RISING = [m for m in EVERYTHING if getattr(m, "wrap", "") in ("none", "easy")]
+
+
+@pytest.mark.parametrize("margin", [m for m in EVERYTHING if m not in RISING], ids=str)
+def test_target_decreases_with_the_angle(margin):
+    angles = torch.linspace(1e-5, math.pi - 1e-5, 10_000, dtype=torch.float64)
+    steps = margin.target_cosine(angles.cos()).diff()
+    flat = getattr(margin, "wrap", "") == "clamp" or getattr(margin, "version", "") == "v1"
+    assert (steps <= 0).all() if flat else (steps < 0).all()
+
+
+@pytest.mark.parametrize("step", [0, 100, 5000])
+def test_annealed_target_decreases_with_the_angle(step):
+    angles = torch.linspace(1e-5, math.pi - 1e-5, 10_000, dtype=torch.float64)
+    assert (SphereFace2017().target_cosine(angles.cos(), step).diff() < 0).all()
+
+
+def test_rules_that_rise_do_so_where_they_are_said_to():
+    worst = torch.tensor([-0.99, math.cos(math.pi - 0.5)], dtype=torch.float64)
+    target = ArcFace(wrap="none").target_cosine(worst)
+    assert target[0] == pytest.approx(-0.936, abs=1e-3)
+    assert target[0] > target[1]
+    linear = ArcFace(wrap="linear").target_cosine(worst)
+    assert linear[0] == pytest.approx(-1.230, abs=1e-3)
+    around = torch.tensor([math.pi / 2 - 1e-6, math.pi / 2 + 1e-6], dtype=torch.float64).cos()
+    before, after = ArcFace(wrap="easy").target_cosine(around)
+    assert after - before == pytest.approx(math.sin(0.5), abs=1e-5)
+
+
+def test_linear_rule_jumps_where_the_angle_passes_pi():
+    around = torch.tensor([math.pi - 0.5 - 1e-9, math.pi - 0.5 + 1e-9], dtype=torch.float64)
+    before, after = ArcFace(wrap="linear").target_cosine(around.cos())
+    assert before == pytest.approx(-1)
+    assert after == pytest.approx(-1.1173, abs=1e-4)
+    before, after = ArcFace(wrap="fold").target_cosine(around.cos())
+    assert after == pytest.approx(before.item(), abs=1e-8)
+
+
+def test_arcface_values_and_slopes():
+    exact, through = ArcFace(), ArcFace(gradient="straight_through")
+    for margin in (exact, through):
+        logit = margin.scale * margin.target_cosine(torch.tensor(0.3, dtype=torch.float64))
+        assert logit.item() == pytest.approx(-12.4204, abs=1e-4)
+    assert 64 * slope(exact, 0.3) == pytest.approx(65.8147, abs=1e-4)
+    assert 64 * slope(through, 0.3) == 64.0
+
+
+@pytest.mark.parametrize(
+    ("degrees", "ratio"),
+    [(10, 3.60), (30, 1.71), (60, 1.15), (90, 0.88), (120, 0.60), (150, 0.05)],
+)
+def test_arcface_exact_slope_relative_to_straight_through(degrees, ratio):
+    theta = math.radians(degrees)
+    assert slope(ArcFace(), math.cos(theta)) == pytest.approx(ratio, abs=5e-3)
+    assert slope(ArcFace(), math.cos(theta)) == pytest.approx(
+        math.sin(theta + 0.5) / math.sin(theta)
+    )
+
+
+def test_sphereface_slope_tends_to_the_squared_margin():
+    assert slope(SphereFace(margin=1.7), math.cos(1e-3)) == pytest.approx(1.7**2, rel=1e-5)
+    assert slope(SphereFace(margin=4.0), math.cos(1e-3)) == pytest.approx(16, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("factor", "value"), [(1.35, -1.546), (1.5, -2.0), (1.7, -2.588), (4.0, -7.0)]
+)
+def test_sphereface_at_a_half_turn(factor, value):
+    opposite = torch.tensor(-1.0, dtype=torch.float64)
+    target = SphereFace(margin=factor).target_cosine(opposite)
+    assert target.item() == pytest.approx(value, abs=5e-4)
+
+
+def test_sphereface_does_not_truncate_its_margin():
+    cosine = torch.tensor(0.5, dtype=torch.float64)
+    assert SphereFace(margin=1.7).target_cosine(cosine).item() == pytest.approx(
+        math.cos(1.7 * math.pi / 3)
+    )
+
+
+def test_annealing_of_2017():
+    margin = SphereFace2017()
+    assert margin.annealing(0).item() == 1000
+    assert margin.annealing(1658).item() > 5
+    assert margin.annealing(1659).item() == 5
+    assert margin.annealing(torch.tensor(100)).item() == pytest.approx(1000 / 13)
+
+
+@pytest.mark.parametrize(
+    ("theta", "factor"), [(0.2, 1.84), (0.5, 1.69), (math.pi / 4, 1.44), (1, 1.34), (1.5708, 1.33)]
+)
+def test_annealed_margin_is_a_float_margin_that_depends_on_the_angle(theta, factor):
+    """At λ = 5, m = 4, one can solve for the real factor with the same target."""
+    cosine = torch.tensor(math.cos(theta), dtype=torch.float64)
+    wanted = SphereFace2017().target_cosine(cosine, 10_000)
+    low, high = 1.0, 4.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        above = SphereFace(margin=middle).target_cosine(cosine) > wanted
+        low, high = (middle, high) if above else (low, middle)
+    assert low == pytest.approx(factor, abs=6e-3)
+
+
+@pytest.mark.parametrize("margin", EVERYTHING, ids=str)
+def test_exact_gradient_equals_finite_differences(margin):
+    # No kink of any margin lies within 1e-3 of these cosines.
+    cosines = torch.linspace(-0.9731, 0.9837, 23, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda c: margin.target_cosine(c, 50), cosines)
+    assert torch.autograd.gradcheck(margin.other_cosine, cosines)
+
+
+@pytest.mark.parametrize("margin", EVERYTHING, ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str
+)
+def test_gradient_is_finite_at_the_poles(margin, dtype):
+    cosines = torch.tensor([1, -1, 1 - 1e-8, -1 + 1e-8, 0], dtype=dtype, requires_grad=True)
+    target, others = margin.target_cosine(cosines), margin.other_cosine(cosines)
+    assert target.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    (target.sum() + others.sum()).backward()
+    assert target.isfinite().all()
+    assert others.isfinite().all()
+    assert cosines.grad.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "margin",
+    [
+        CosFace(margin=0),
+        *(ArcFace(margin=0, wrap=w) for w in ("fold", "linear", "clamp", "none", "easy")),
+        CombinedMargin(m1=1, m2=0, m3=0),
+        SphereFace(margin=1),
+        SphereFace2017(margin=1),
+        SphereFaceR(margin=1, version="v1"),
+        SphereFaceR(margin=1, version="v2"),
+    ],
+    ids=str,
+)
+def test_no_margin_leaves_cosines_untouched(margin):
+    cosines = torch.linspace(-1, 1, 1001)
+    assert torch.equal(margin.target_cosine(cosines), cosines)
+    assert torch.equal(margin.other_cosine(cosines), cosines)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(lambda g, w=w: ArcFace(wrap=w, gradient=g) for w in ("fold", "linear", "clamp", "none")),
+        lambda g: CombinedMargin(m1=1.3, gradient=g),
+        lambda g: SphereFace(gradient=g),
+        lambda g: SphereFaceR(version="v1", gradient=g),
+        lambda g: SphereFaceR(version="v2", gradient=g),
+    ],
+)
+def test_straight_through_keeps_values_and_passes_the_gradient(make):
+    cosines = torch.linspace(-1, 1, 101, requires_grad=True)
+    exact, through = make("exact"), make("straight_through")
+    for name in ("target_cosine", "other_cosine"):
+        values = getattr(through, name)(cosines)
+        assert torch.equal(values, getattr(exact, name)(cosines))
+        (gradient,) = torch.autograd.grad(values.sum(), cosines)
+        assert torch.equal(gradient, torch.ones(101))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ArcFace(margin=-0.1),
+        lambda: ArcFace(margin=28.6),
+        lambda: ArcFace(scale=0),
+        lambda: CosFace(margin=-1),
+        lambda: CombinedMargin(m1=0),
+        lambda: CombinedMargin(m2=-0.1),
+        lambda: SphereFace(margin=0.5),
+        lambda: SphereFace2017(margin=0),
+        lambda: SphereFaceR(margin=0.9),
+    ],
+)
+def test_impossible_margins_are_refused_in_a_sentence(make):
+    with pytest.raises(RecipeError, match=r"must .*; change it in the recipe"):
+        make()

@@ -1,0 +1,294 @@
+"""The norm penalties against naive loops, closed forms and the BatchNorm identities."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from facerec.errors import RecipeError
+from facerec.heads import (
+    SEC,
+    ArcFace,
+    FixedNorm,
+    L2Norm,
+    RingLoss,
+    SphereFace2017,
+    combination_warnings,
+    create_regularizer,
+)
+
+
+def embeddings(rows=7, size=5, seed=0, dtype=torch.float64, scale=3.0):
+    generator = torch.Generator().manual_seed(seed)
+    result = torch.randn(rows, size, generator=generator, dtype=torch.float64) * scale
+    return result.to(dtype).requires_grad_()
+
+
+def norms_of(x):
+    return [math.sqrt(sum(v * v for v in row)) for row in x.tolist()]
+
+
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("relative", [False, True])
+def test_value_and_gradient_equal_a_loop(p, relative):
+    x = embeddings()
+    norms = norms_of(x)
+    mean = sum(norms) / len(norms)
+    for config, center in [
+        (SEC(0.3, p=p, relative=relative), mean),
+        (L2Norm(0.3, p=p, relative=relative), 0.0),
+        (FixedNorm(0.3, p=p, relative=relative, radius=2.5), 2.5),
+        (RingLoss(0.3, p=p, relative=relative), float(torch.tensor(mean).float())),
+    ]:
+        divisor = mean**p if relative else 1.0
+        expected = sum(abs(n - center) ** p for n in norms) / len(norms) / divisor
+        output = create_regularizer(config)(x)
+        assert output.penalty.item() == pytest.approx(expected, rel=1e-7)
+        assert output.loss.item() == pytest.approx(0.3 * expected, rel=1e-7)
+        assert output.center.item() == pytest.approx(center, rel=1e-7)
+        (gradient,) = torch.autograd.grad(output.loss, x)
+        for row, direction, n in zip(gradient, x.detach(), norms, strict=True):
+            outward = 2 * (n - center) if p == 2 else math.copysign(1, n - center)
+            radial = 0.3 * outward / len(norms) / divisor * direction / n
+            assert torch.allclose(row, radial, atol=1e-7, rtol=0)
+
+
+def test_statistics_for_logging():
+    x = embeddings()
+    norms = torch.tensor(norms_of(x))
+    output = create_regularizer(SEC(1.0))(x)
+    assert output.mean_norm.item() == pytest.approx(norms.mean().item())
+    assert output.variance.item() == pytest.approx(norms.var(correction=0).item())
+    assert output.penalty.item() == pytest.approx(output.variance.item())
+    assert output.min_norm.item() == pytest.approx(norms.min().item())
+
+
+def test_sec_puts_no_pressure_on_the_scale():
+    x = embeddings()
+    (gradient,) = torch.autograd.grad(create_regularizer(SEC(1.0))(x).loss, x)
+    radial = (gradient * nn.functional.normalize(x.detach())).sum(1)
+    assert radial.sum().abs() < 1e-12
+    # ... and it is radial, so a loss of directions never cancels it.
+    tangential = gradient - radial[:, None] * nn.functional.normalize(x.detach())
+    assert tangential.abs().max() < 1e-12
+
+
+def test_moving_average_takes_in_the_current_batch():
+    module = create_regularizer(SEC(1.0, rho=0.1))
+    center = None
+    for seed in range(5):
+        x = embeddings(seed=seed, dtype=torch.float32)
+        norms = norms_of(x)
+        mean = sum(norms) / len(norms)
+        center = mean if center is None else 0.9 * center + 0.1 * mean
+        output = module(x)
+        assert output.center.item() == pytest.approx(center, rel=1e-6)
+        assert module.center.item() == pytest.approx(center, rel=1e-6)
+        expected = sum((n - center) ** 2 for n in norms) / len(norms)
+        assert output.penalty.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_eval_mode_and_update_false_leave_the_state():
+    module = create_regularizer(SEC(1.0, rho=0.5))
+    module(embeddings(seed=1))
+    before = copy.deepcopy(module.state_dict())
+    shown = module(embeddings(seed=2), update=False)
+    module.eval()
+    assert module(embeddings(seed=2)).penalty == shown.penalty
+    assert shown.center.item() == pytest.approx(before["center"].item())
+    assert all(torch.equal(before[k], v) for k, v in module.state_dict().items())
+
+
+def test_eval_mode_before_training_uses_the_batch():
+    module = create_regularizer(SEC(1.0)).eval()
+    output = module(embeddings())
+    assert output.center == output.mean_norm
+    assert not module.initialized
+
+
+@pytest.mark.parametrize("config", [SEC(1.0, rho=0.1), RingLoss(0.5)], ids=str)
+def test_saved_and_loaded_state_continues_alike(config):
+    first, second = create_regularizer(config), create_regularizer(config)
+    for seed in range(3):
+        first(embeddings(seed=seed, dtype=torch.float32))
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    assert first.state_dict()["initialized"]
+    x = embeddings(seed=9, dtype=torch.float32)
+    assert torch.equal(first(x).loss, second(x).loss)
+    for left, right in zip(first.state_dict().values(), second.state_dict().values(), strict=True):
+        assert torch.equal(left, right)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        SEC(1.0),
+        SEC(1.0, p=1),
+        SEC(1.0, rho=0.2, relative=True),
+        FixedNorm(1.0, relative=True),
+        RingLoss(1.0),
+        L2Norm(1.0),
+    ],
+    ids=str,
+)
+def test_micro_batches_equal_the_big_batch(config):
+    whole, parts = create_regularizer(config), create_regularizer(config)
+    x = embeddings(rows=12)
+    for module in (whole, parts):
+        module(embeddings(seed=5))  # a first step, so that averages and the radius have started
+    big = whole(x)
+    mean = parts.global_mean_norm(x) if parts.couples_samples else None
+    small = [
+        parts(piece, mean_norm=mean, update=i == 0).loss / 3 for i, piece in enumerate(x.chunk(3))
+    ]
+    assert sum(small).item() == pytest.approx(big.loss.item(), rel=1e-6)
+    expected = torch.autograd.grad(big.loss, [x, *whole.parameters()])
+    accumulated = torch.autograd.grad(sum(small), [x, *parts.parameters()])
+    for left, right in zip(expected, accumulated, strict=True):
+        assert torch.allclose(left, right, atol=1e-6, rtol=1e-6)
+    assert torch.equal(whole.center, parts.center)
+
+
+def test_which_penalties_couple_samples():
+    assert SEC(1.0).couples_samples
+    assert L2Norm(1.0, relative=True).couples_samples
+    assert not L2Norm(1.0).couples_samples
+    assert not FixedNorm(1.0).couples_samples
+    assert not RingLoss(1.0).couples_samples
+
+
+def test_linear_schedule():
+    x = embeddings()
+    module = create_regularizer(SEC(2.0, schedule="linear"))
+    full = module(x).loss
+    assert module(x, progress=0.0).loss == 0
+    assert module(x, progress=0.25).loss.item() == pytest.approx(full.item() / 4)
+    assert create_regularizer(SEC(2.0))(x, progress=0.25).loss == full
+
+
+def test_squares_of_half_precision_norms_do_not_overflow():
+    x = torch.zeros(4, 9, dtype=torch.float16)
+    x[:, :] = torch.tensor([100.0, 110.0, 90.0, 105.0])[:, None]  # norms around 300
+    x.requires_grad_()
+    output = create_regularizer(SEC(1.0))(x)
+    norms = torch.tensor([300.0, 330.0, 270.0, 315.0])
+    assert output.loss.dtype == torch.float32
+    assert output.loss.item() == pytest.approx(norms.var(correction=0).item(), rel=1e-5)
+    output.loss.backward()
+    assert x.grad.isfinite().all()
+
+
+def test_autocast_does_not_reach_the_penalty():
+    x = embeddings(dtype=torch.float32)
+    expected = create_regularizer(SEC(1.0))(x).loss
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = create_regularizer(SEC(1.0))(x).loss
+    assert torch.equal(loss, expected)
+
+
+def test_zero_embedding_has_zero_gradient():
+    x = embeddings(dtype=torch.float32).detach()
+    x[3] = 0
+    x.requires_grad_()
+    output = create_regularizer(SEC(1.0))(x)
+    output.loss.backward()
+    assert output.min_norm == 0
+    assert torch.equal(x.grad[3], torch.zeros(5))
+    assert x.grad.isfinite().all()
+
+
+def test_learned_radius_under_sgd_is_a_moving_average():
+    rate, weight = 0.05, 0.7
+    ring = create_regularizer(RingLoss(weight))
+    average = create_regularizer(SEC(1.0, rho=2 * rate * weight))
+    optimizer = torch.optim.SGD(ring.parameters(), lr=rate)
+    for step in range(50):
+        x = embeddings(seed=step, dtype=torch.float32)
+        optimizer.zero_grad()
+        ring(x).loss.backward()
+        optimizer.step()
+        average(x)
+        assert ring.radius.item() == pytest.approx(average.center.item(), rel=1e-6)
+
+
+class PinnedByBatchNorm(nn.Module):
+    """Linear → BatchNorm with weight 1, as iResNet ends."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(16, 32)
+        self.bn = nn.BatchNorm1d(32)
+        self.bn.weight.requires_grad_(False)
+        nn.init.normal_(self.bn.bias, std=0.3)
+        self.double()
+
+    def forward(self, x):
+        return self.bn(self.linear(x))
+
+    def gradients(self, config, x):
+        module = create_regularizer(config)
+        parameters = [self.linear.weight, self.bn.bias]
+        return torch.autograd.grad(module(self(x)).loss, parameters)
+
+
+@pytest.fixture
+def pinned():
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(64, 16, generator=generator, dtype=torch.float64)
+    # Heavy tails spread the norms; the factor makes BatchNorm's epsilon negligible.
+    return PinnedByBatchNorm(), 10 * x * x.abs()
+
+
+def test_batchnorm_pins_the_mean_squared_norm(pinned):
+    model, x = pinned
+    variance = model.linear(x).var(0, correction=0)
+    expected = (variance / (variance + model.bn.eps)).sum() + model.bn.bias.square().sum()
+    penalty = create_regularizer(L2Norm(1.0))(model(x)).penalty
+    assert penalty.item() == pytest.approx(expected.item(), rel=1e-12)
+
+
+def test_l2_below_batchnorm_reaches_its_bias_only(pinned):
+    model, x = pinned
+    below, bias = model.gradients(L2Norm(1.0), x)
+    reference, _ = model.gradients(SEC(1.0), x)
+    assert torch.allclose(bias, 2 * model.bn.bias.detach(), atol=1e-12)
+    assert below.norm() < 1e-5 * reference.norm()
+
+
+@pytest.mark.parametrize("radius", [0.5, 2.0, 10.0])
+def test_every_centre_below_batchnorm_is_sec_with_another_weight(pinned, radius):
+    model, x = pinned
+    mean = create_regularizer(SEC(1.0))(model(x)).mean_norm
+    below, bias = model.gradients(FixedNorm(1.0, radius=radius), x)
+    expected, other_bias = model.gradients(SEC(1.0), x)
+    expected = radius / mean * expected
+    assert (below - expected).norm() < 1e-5 * expected.norm()
+    assert (bias - radius / mean * other_bias).norm() > 0.01 * bias.norm()
+
+
+def test_warnings_name_the_doubtful_combinations():
+    assert combination_warnings(None, ArcFace(), "frozen_gamma") == []
+    assert combination_warnings(SEC(0.1), ArcFace(), "frozen_gamma") == []
+    assert combination_warnings(L2Norm(0.0), ArcFace(), "frozen_gamma") == []
+    assert combination_warnings(L2Norm(0.1), ArcFace(), "none") == []
+    for choice in ("frozen_gamma", "affine"):
+        (sentence,) = combination_warnings(L2Norm(0.1), ArcFace(), choice)
+        assert "no effect below the final BatchNorm" in sentence
+    (sentence,) = combination_warnings(RingLoss(0.1), ArcFace(), "frozen_gamma")
+    assert "like SEC with another weight" in sentence
+    (sentence,) = combination_warnings(SEC(0.1), SphereFace2017(), "frozen_gamma")
+    assert "temperature" in sentence
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: SEC(-1.0), lambda: SEC(1.0, rho=0.0), lambda: FixedNorm(1.0, radius=-3.0)],
+)
+def test_impossible_penalties_are_refused_in_a_sentence(make):
+    with pytest.raises(RecipeError, match="must"):
+        make()

@@ -1,0 +1,160 @@
+"""Augmentation: each change does what it says, and repeats for the same sample."""
+
+from __future__ import annotations
+
+import itertools
+
+import cv2
+import numpy as np
+import pytest
+
+from facerec.errors import RecipeError
+from facerec.records.augment import (
+    CROP_AREA,
+    PHOTOMETRIC_FACTOR,
+    Augmentation,
+    SampleGenerators,
+    sample_generator,
+)
+
+NONE = Augmentation(flip=0.0)
+CHANGES = ["flip", "crop", "low_resolution", "blur", "photometric"]
+
+
+@pytest.fixture(scope="module")
+def image() -> np.ndarray:
+    coarse = np.random.default_rng(3).integers(1, 256, (8, 8, 3), dtype=np.uint8)
+    return np.maximum(cv2.resize(coarse, (112, 112), interpolation=cv2.INTER_CUBIC), 1)
+
+
+def only(change: str, probability: float = 1.0) -> Augmentation:
+    return Augmentation(**{"flip": 0.0, change: probability})
+
+
+def test_only_the_flip_is_on_by_default() -> None:
+    assert Augmentation() == Augmentation(0.5, 0.0, 0.0, 0.0, 0.0)
+
+
+def test_without_changes_the_image_is_the_same(image: np.ndarray) -> None:
+    for index in range(50):
+        np.testing.assert_array_equal(NONE(image, sample_generator(0, 0, index)), image)
+
+
+def test_flip_mirrors_half_of_the_images(image: np.ndarray) -> None:
+    mirrored = [
+        np.array_equal(Augmentation()(image, sample_generator(1, 0, index)), image[:, ::-1])
+        for index in range(1000)
+    ]
+    assert abs(sum(mirrored) - 500) < 5 * np.sqrt(250)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_probabilities_are_kept(change: str, image: np.ndarray) -> None:
+    changed = [
+        not np.array_equal(only(change, 0.25)(image, sample_generator(2, 0, index)), image)
+        for index in range(400)
+    ]
+    assert abs(sum(changed) - 100) < 5 * np.sqrt(400 * 0.25 * 0.75)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_type_shape_and_input_are_kept(change: str, image: np.ndarray) -> None:
+    before = image.copy()
+    for shape, index in itertools.product([(112, 112), (96, 64), (1, 1)], range(20)):
+        part = image[: shape[0], : shape[1]]
+        result = only(change)(part, sample_generator(0, 0, index))
+        assert result.shape == part.shape and result.dtype == np.uint8
+    np.testing.assert_array_equal(image, before)
+
+
+def test_crop_keeps_one_box_in_place(image: np.ndarray) -> None:
+    shares = []
+    for index in range(300):
+        result = only("crop")(image, sample_generator(5, 0, index))
+        rows, columns = np.nonzero(result.any(axis=2))
+        box = np.s_[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]
+        expected = np.zeros_like(image)
+        expected[box] = image[box]
+        np.testing.assert_array_equal(result, expected)
+        shares.append(image[box].shape[0] * image[box].shape[1] / 112**2)
+    assert CROP_AREA[0] - 0.02 < min(shares) < 0.3 and 0.9 < max(shares) <= CROP_AREA[1]
+
+
+def test_low_resolution_and_blur_remove_detail() -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (112, 112, 3), dtype=np.uint8)
+    for index in range(50):
+        blurred = only("blur")(noise, sample_generator(0, 0, index))
+        assert blurred.std() < 0.8 * noise.std()
+        assert abs(blurred.mean() - noise.mean()) < 2
+    detail = [
+        np.abs(np.diff(only("low_resolution")(noise, sample_generator(0, 0, i)).astype(int))).mean()
+        for i in range(200)
+    ]
+    assert np.median(detail) < 0.8 * np.abs(np.diff(noise.astype(int))).mean()
+
+
+def test_photometric_agrees_with_its_formula(image: np.ndarray) -> None:
+    for index in range(30):
+        result = only("photometric")(image, sample_generator(9, 0, index))
+        generator = sample_generator(9, 0, index)
+        generator.random(5)
+        brightness, contrast, saturation = generator.uniform(*PHOTOMETRIC_FACTOR, size=3)
+        weights = np.array([0.299, 0.587, 0.114])
+        value = np.clip(image * brightness, 0, 255)
+        value = np.clip(value * contrast + (1 - contrast) * (value @ weights).mean(), 0, 255)
+        grey = (value @ weights)[..., None]
+        value = np.clip(value * saturation + (1 - saturation) * grey, 0, 255)
+        assert np.abs(result - value).max() <= 3  # rounding to integers between the three steps
+
+
+def test_one_change_leaves_the_decisions_about_the_others(image: np.ndarray) -> None:
+    for index in range(50):
+        flipped = Augmentation(flip=0.5)(image, sample_generator(0, 0, index))
+        both = Augmentation(flip=0.5, blur=1.0)(image, sample_generator(0, 0, index))
+        near = np.abs(both.astype(int) - flipped).mean()
+        far = np.abs(both.astype(int) - flipped[:, ::-1]).mean()
+        assert near < far
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.5, float("nan")])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_probability_outside_its_range_is_refused(change: str, value: float) -> None:
+    with pytest.raises(RecipeError, match=rf"augmentation\.{change} is {value}.* between 0 and 1"):
+        only(change, value)
+
+
+def test_sample_numbers_depend_on_all_four_arguments_and_nothing_else() -> None:
+    first = {
+        key: tuple(sample_generator(*key).integers(2**63, size=4))
+        for key in itertools.product(range(3), range(3), range(3), range(2))
+    }
+    assert len(set(first.values())) == len(first) == 54
+    np.random.seed(0)  # noqa: NPY002 (proves that the global state plays no part)
+    for key in reversed(first):
+        assert tuple(sample_generator(*key).integers(2**63, size=4)) == first[key]
+
+
+def test_the_numbers_are_those_of_philox() -> None:
+    """The block of the counter 1 + index·2¹⁹², from Python integers instead of arrays."""
+    bits = np.random.Philox(key=11 + (3 << 64), counter=5 << 192)
+    expected = np.random.Generator(bits).random(6)
+    np.testing.assert_array_equal(sample_generator(11, 3, 5).random(6), expected)
+
+
+def test_the_shared_generator_gives_the_same_numbers_in_any_order() -> None:
+    shared = SampleGenerators(7, 2)
+    for index in [5, 0, 3, 5, 10**12, 1]:
+        generator = shared.at(index)
+        expected = sample_generator(7, 2, index)
+        np.testing.assert_array_equal(
+            generator.integers(9, size=3, dtype=np.int32),  # leaves half a word in the buffer
+            expected.integers(9, size=3, dtype=np.int32),
+        )
+        np.testing.assert_array_equal(generator.random(7), expected.random(7))
+
+
+def test_neighbouring_samples_are_uncorrelated() -> None:
+    first = np.array([sample_generator(0, 0, index).random() for index in range(4000)])
+    assert abs(np.corrcoef(first[:-1], first[1:])[0, 1]) < 0.06
+    assert abs(first.mean() - 0.5) < 0.025
+    assert len(np.unique(first)) == 4000

@@ -1,0 +1,500 @@
+"""Data sets: the same sample is the same image in any batch, worker and process."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from facerec.errors import DatasetError, FacerecError, ImageError, RecordError
+from facerec.records.augment import Augmentation, sample_generator
+from facerec.records.dataset import (
+    Batch,
+    BatchLoader,
+    BatchRequest,
+    Data,
+    FaceDataset,
+    FolderDataset,
+    RecordDataset,
+    Subset,
+    open_dataset,
+    split_identities,
+)
+from facerec.records.decode import decode_image
+from facerec.records.image_record import ImageRecord
+from facerec.records.image_record import pack as pack_record
+from facerec.records.layout import write_image_records
+from facerec.records.recordio import RecordWriter
+
+CLASSES, PER_CLASS = 6, 5
+ALL = Augmentation(0.5, 0.2, 0.2, 0.2, 0.2)
+
+
+def jpeg(seed: int, size: int = 112) -> bytes:
+    coarse = np.random.default_rng(seed).integers(0, 256, (7, 7, 3), dtype=np.uint8)
+    image = cv2.resize(coarse, (size, size), interpolation=cv2.INTER_CUBIC)
+    return cv2.imencode(".jpg", image)[1].tobytes()
+
+
+def items(bad: tuple[int, ...] = ()) -> list[tuple[int, str, bytes]]:
+    rows = [
+        (label, f"id{label}/{n}.jpg", jpeg(label * PER_CLASS + n))
+        for label in range(CLASSES)
+        for n in range(PER_CLASS)
+    ]
+    return [(c, name, data[:-200] if i in bad else data) for i, (c, name, data) in enumerate(rows)]
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pack")
+    write_image_records(folder / "train", items())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("folder")
+    for _, name, data in items():
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_bytes(data)
+    return root
+
+
+class Batches:
+    """A sampler: fixed index rows of one epoch."""
+
+    def __init__(self, rows: list[list[int]], epoch: int = 0) -> None:
+        self.rows, self.epoch = rows, epoch
+
+    def __iter__(self) -> Iterator[BatchRequest]:
+        for row in self.rows:
+            yield BatchRequest(self.epoch, np.array(row))
+
+
+def by_index(batches: list[Batch]) -> dict[int, tuple[bytes, int]]:
+    return {
+        int(index): (image.numpy().tobytes(), int(label))
+        for batch in batches
+        for index, image, label in zip(batch.indices, batch.images, batch.labels, strict=True)
+    }
+
+
+@pytest.mark.parametrize("kind", ["records", "folder"])
+def test_samples_are_the_decoded_files(kind: str, pack: Path, folder: Path) -> None:
+    dataset = open_dataset(Data(pack if kind == "records" else folder), seed=0)
+    assert isinstance(dataset, RecordDataset if kind == "records" else FolderDataset)
+    assert len(dataset) == CLASSES * PER_CLASS and dataset.num_classes == CLASSES
+    for i, (label, name, data) in enumerate(items()):
+        image, found = dataset[i]
+        np.testing.assert_array_equal(image, decode_image(data, ""))
+        assert found == label == dataset.labels[i]
+        assert dataset.encoded(i) == (data, label)
+        assert dataset.name(i) == (str(i + 1) if kind == "records" else name)
+    np.testing.assert_array_equal(dataset[-1][0], dataset[len(dataset) - 1][0])
+    with pytest.raises(IndexError):
+        dataset[len(dataset)]
+
+
+def test_a_batch_equals_the_naive_loop(pack: Path) -> None:
+    dataset = open_dataset(Data(pack, augmentation=ALL), seed=5)
+    indices = np.random.default_rng(0).permutation(len(dataset))[:17]
+    batch = dataset.__getitems__(BatchRequest(3, indices))
+    assert batch.images.dtype == torch.uint8 and batch.images.shape == (17, 112, 112, 3)
+    assert batch.labels.dtype == batch.indices.dtype == torch.int64
+    assert len(batch) == 17 and batch.skipped == []
+    for row, index in enumerate(indices.tolist()):
+        image, label = dataset[index]
+        expected = ALL(image, sample_generator(5, 3, index))
+        np.testing.assert_array_equal(batch.images[row].numpy(), expected)
+        assert batch.labels[row] == label and batch.indices[row] == index
+
+
+def test_batches_do_not_depend_on_their_composition(pack: Path) -> None:
+    dataset = open_dataset(Data(pack, augmentation=ALL), seed=1)
+    n = len(dataset)
+    whole = by_index([dataset.__getitems__(BatchRequest(0, np.arange(n)))])
+    assert len(whole) == n
+    shuffled = np.random.default_rng(0).permutation(n)
+    for size in (1, 4, 7):
+        rows = [shuffled[i : i + size] for i in range(0, n, size)]
+        assert by_index([dataset.__getitems__(BatchRequest(0, row)) for row in rows]) == whole
+    other_epoch = by_index([dataset.__getitems__(BatchRequest(1, np.arange(n)))])
+    other_seed = open_dataset(Data(pack, augmentation=ALL), seed=2)
+    for other in (other_epoch, by_index([other_seed.__getitems__(BatchRequest(0, np.arange(n)))])):
+        assert sum(whole[i] != other[i] for i in range(n)) > n / 3
+
+
+@pytest.mark.parametrize(("workers", "method"), [(0, None), (2, "fork"), (2, "spawn")])
+def test_the_loader_gives_the_same_batches_with_any_workers(
+    workers: int, method: str | None, pack: Path
+) -> None:
+    dataset = open_dataset(Data(pack, augmentation=ALL), seed=1)
+    dataset[0]  # the file is mapped before the workers start
+    rows = [[3, 29, 0], [11, 12, 13, 14], [7], [28, 1]]
+    sampler = Batches(rows)
+    loader = BatchLoader(dataset, sampler, workers=workers, start_method=method)  # type: ignore[arg-type]
+    for epoch in (0, 1):
+        sampler.epoch = epoch
+        batches = list(loader)
+        assert [batch.indices.tolist() for batch in batches] == rows
+        for row, batch in zip(rows, batches, strict=True):
+            expected = dataset.__getitems__(BatchRequest(epoch, np.array(row)))
+            assert torch.equal(batch.images, expected.images)
+            assert torch.equal(batch.labels, expected.labels)
+
+
+def test_errors_of_workers_arrive_as_one_sentence(tmp_path: Path) -> None:
+    write_image_records(tmp_path / "train", items(bad=(4,)))
+    dataset = open_dataset(Data(tmp_path), seed=0)
+    for workers in (0, 1):
+        # Not `pytest.raises`, whose traceback would hold the loader and with it the workers.
+        sentence = ""
+        try:
+            list(BatchLoader(dataset, Batches([[0, 1], [3, 4]]), workers=workers))
+        except ImageError as error:
+            sentence = str(error)
+        assert sentence.startswith(f"{tmp_path}/train.rec, key 5, offset ")
+        assert "end marker" in sentence and "\n" not in sentence
+
+
+@pytest.mark.parametrize("kind", ["records", "folder", "subset"])
+def test_data_sets_pickle_small(kind: str, pack: Path, folder: Path) -> None:
+    dataset: FaceDataset = open_dataset(Data(folder if kind == "folder" else pack), seed=0)
+    if kind == "subset":
+        dataset = Subset(dataset, classes=[1, 3])
+    labels = dataset.labels
+    dataset[0]
+    copy = pickle.loads(pickle.dumps(dataset))
+    np.testing.assert_array_equal(copy[3][0], dataset[3][0])
+    np.testing.assert_array_equal(copy.labels, labels)
+
+
+def test_pin_memory_moves_every_tensor(pack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = open_dataset(Data(pack), seed=0).__getitems__(BatchRequest(0, np.arange(3)))
+    pinned: list[torch.Tensor] = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: pinned.append(self) or self)
+    copy = batch.pin_memory()
+    assert [id(tensor) for tensor in pinned] == [
+        id(copy.images), id(copy.labels), id(copy.indices)
+    ]  # fmt: skip
+
+
+# Damaged samples
+
+
+def test_skip_replaces_counts_and_lists(tmp_path: Path) -> None:
+    bad = (2, 9, 21)
+    write_image_records(tmp_path / "train", items(bad))
+    dataset = open_dataset(Data(tmp_path, on_error="skip", augmentation=ALL), seed=3)
+    n = len(dataset)
+    rows = [np.arange(n)[i : i + 8] for i in range(0, n, 8)]
+    batches = [dataset.__getitems__(BatchRequest(0, row)) for row in rows]
+    skipped = [item for batch in batches for item in batch.skipped]
+    assert [item.index for item in skipped] == list(bad)
+    for item in skipped:
+        assert item.where == dataset.where(item.index) and item.where in item.cause
+        assert "end marker" in item.cause
+    for row, batch in zip(rows, batches, strict=True):
+        asked = torch.from_numpy(row)
+        replaced = batch.indices != asked
+        assert asked[replaced].tolist() == [item.index for item in batch.skipped]
+        assert int((~replaced).sum()) + len(batch.skipped) == len(batch)
+        assert not np.isin(batch.indices.numpy(), bad).any()
+        assert batch.labels.tolist() == dataset.labels[batch.indices.numpy()].tolist()
+        for at, (index, asked_index) in enumerate(zip(batch.indices, asked, strict=True)):
+            expected = ALL(dataset[int(index)][0], sample_generator(3, 0, int(asked_index)))
+            np.testing.assert_array_equal(batch.images[at].numpy(), expected)
+
+
+def test_replacements_do_not_depend_on_the_batch(tmp_path: Path) -> None:
+    write_image_records(tmp_path / "train", items(bad=(2, 9)))
+    dataset = open_dataset(Data(tmp_path, on_error="skip"), seed=3)
+
+    def replacement(epoch: int, row: list[int]) -> int:
+        batch = dataset.__getitems__(BatchRequest(epoch, np.array(row)))
+        return int(batch.indices[row.index(2)])
+
+    assert replacement(0, [2]) == replacement(0, [9, 5, 2, 1]) == replacement(0, [1, 2, 3])
+    assert len({replacement(epoch, [2]) for epoch in range(20)}) > 5
+
+
+def test_skip_gives_up_when_all_is_damaged(tmp_path: Path) -> None:
+    write_image_records(tmp_path / "train", [(0, "a/a.jpg", b"text"), (1, "b/b.jpg", b"text")])
+    dataset = open_dataset(Data(tmp_path, on_error="skip"), seed=0)
+    with pytest.raises(DatasetError, match=r"train\.rec, key 1.*no replacement.*neither a JPEG"):
+        dataset.__getitems__(BatchRequest(0, np.arange(2)))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_broken_pack_under_both_policies(shared_data: Path, seed: int) -> None:
+    path = shared_data / "records" / "broken" / "corrupt_jpeg.rec"
+    strict = open_dataset(Data(path), seed)
+    assert len(strict) == 20 and strict.num_classes == 4
+    bad = [4, 9, 13, 18]
+    for key in range(1, 21):
+        request = BatchRequest(0, np.array([key - 1]))
+        if key in bad:
+            with pytest.raises(ImageError, match=rf"corrupt_jpeg\.rec, key {key}, offset \d+: "):
+                strict.__getitems__(request)
+        else:
+            assert len(strict.__getitems__(request)) == 1
+    lenient = open_dataset(Data(path, on_error="skip"), seed)
+    batches = [lenient.__getitems__(BatchRequest(0, np.arange(20)[i::3])) for i in range(3)]
+    skipped = sorted(item.index + 1 for batch in batches for item in batch.skipped)
+    assert skipped == bad
+    assert sum(len(batch) - len(batch.skipped) for batch in batches) == 16
+    assert all(batch.images.float().std(dim=(1, 2, 3)).min() > 5 for batch in batches)
+
+
+def test_real_faces(shared_data: Path) -> None:
+    dataset = open_dataset(Data(shared_data / "cfp_train"), seed=0)
+    assert len(dataset) == 4130 and dataset.num_classes == 295
+    np.testing.assert_array_equal(np.bincount(dataset.labels), np.full(295, 14))
+    first, second = split_identities(dataset, 0.8, seed=1)
+    assert (first.num_classes, second.num_classes) == (236, 59)
+    batch = first.__getitems__(BatchRequest(0, np.arange(0, len(first), 100)))
+    # Faces are warm: with red and blue exchanged this would be the other way round.
+    red, _, blue = batch.images.float().mean(dim=(0, 1, 2))
+    assert red > blue + 5
+
+
+# Labels and classes
+
+
+def test_a_label_beyond_property_is_refused(tmp_path: Path) -> None:
+    write_image_records(tmp_path / "train", items())
+    (tmp_path / "property").write_text(f"{CLASSES - 1},112,112\n")
+    dataset = open_dataset(Data(tmp_path), seed=0)
+    last = len(dataset) - 1
+    sentence = rf"train\.rec, key {last + 1}, offset \d+: label 5 .* range for 5 classes"
+    for act in (
+        lambda: dataset[last],
+        lambda: dataset.__getitems__(BatchRequest(0, np.array([0, last]))),
+    ):
+        with pytest.raises(FacerecError, match=sentence):
+            act()
+    with pytest.raises(RecordError, match="label 5"):
+        _ = dataset.labels
+    lenient = open_dataset(Data(tmp_path, on_error="skip"), seed=0)
+    assert lenient.labels.tolist() == [*np.repeat(np.arange(5), PER_CLASS), *[-1] * PER_CLASS]
+    batch = lenient.__getitems__(BatchRequest(0, np.arange(len(lenient))))
+    assert len(batch.skipped) == PER_CLASS and int(batch.labels.max()) == 4
+    assert len(Subset(lenient, classes=range(5))) == 5 * PER_CLASS
+
+
+def test_classes_without_images_are_allowed(tmp_path: Path) -> None:
+    write_image_records(tmp_path / "train", items(), num_classes=CLASSES + 3)
+    assert open_dataset(Data(tmp_path), seed=0).num_classes == CLASSES + 3
+
+
+def test_without_property_the_largest_label_counts(tmp_path: Path) -> None:
+    write_image_records(tmp_path / "train", items())
+    (tmp_path / "property").unlink()
+    seen: list[int] = []
+    dataset = RecordDataset(tmp_path, progress=seen.append)
+    assert dataset.num_classes == CLASSES and sum(seen) == len(dataset)
+
+
+def test_flag_2_labels_and_label_index(shared_data: Path) -> None:
+    path = shared_data / "records" / "benz_train.rec"
+    with pytest.raises(FacerecError, match="label_index"):
+        open_dataset(Data(path), seed=0)
+    assert open_dataset(Data(path, label_index=0), seed=0).labels.tolist() == [4] * 12
+
+
+def test_class_names_beside_the_records(tmp_path: Path) -> None:
+    write_image_records(tmp_path / "train", items())
+    (tmp_path / "classes.txt").write_text("".join(f"id{i}\n" for i in range(CLASSES)))
+    assert open_dataset(Data(tmp_path), seed=0).class_names == [f"id{i}" for i in range(CLASSES)]
+    (tmp_path / "classes.txt").write_text("id0\nid1\n")
+    with pytest.raises(DatasetError, match=r"classes\.txt: names 2 classes .* have 6"):
+        open_dataset(Data(tmp_path), seed=0)
+
+
+# Subsets
+
+
+def test_subset_by_classes_relabels_in_order(pack: Path) -> None:
+    dataset = open_dataset(Data(pack, augmentation=ALL), seed=0)
+    subset = Subset(dataset, classes=[4, 1])
+    assert subset.num_classes == 2 and subset.classes.tolist() == [1, 4]
+    assert subset.labels.tolist() == [0] * PER_CLASS + [1] * PER_CLASS
+    for i in range(len(subset)):
+        image, label = subset[i]
+        original, old = dataset[int(subset.indices[i])]
+        np.testing.assert_array_equal(image, original)
+        assert subset.classes[label] == old
+    batch = subset.__getitems__(BatchRequest(0, np.array([7, 2])))
+    assert batch.labels.tolist() == [1, 0] and batch.indices.tolist() == [7, 2]
+    expected = ALL(subset[7][0], sample_generator(0, 0, 7))
+    np.testing.assert_array_equal(batch.images[0].numpy(), expected)
+
+
+def test_subset_by_indices_keeps_their_order(pack: Path) -> None:
+    dataset = open_dataset(Data(pack), seed=0)
+    subset = Subset(dataset, indices=[28, 3, 29])
+    assert subset.labels.tolist() == [1, 0, 1] and subset.num_classes == 2
+    assert [subset.name(i) for i in range(3)] == ["29", "4", "30"]
+    kept = Subset(dataset, indices=[28, 3], relabel=False)
+    assert kept.labels.tolist() == [5, 0] and kept.num_classes == CLASSES
+    nested = Subset(subset, classes=[1])
+    assert [nested.where(i) for i in range(2)] == [dataset.where(28), dataset.where(29)]
+
+
+@pytest.mark.parametrize(
+    ("choice", "sentence"),
+    [
+        ({"classes": [1, 6]}, "class 6, but the data set has 6"),
+        ({"classes": [-1]}, "class -1"),
+        ({"indices": [30]}, "sample 30, but the data set has 30"),
+        ({"indices": [3, 4, 3]}, "sample 3 2 times"),
+        ({"indices": []}, "without any sample"),
+        ({"classes": []}, "without any sample"),
+        ({"indices": [0.5]}, "integers"),
+    ],
+)
+def test_bad_subsets_are_refused(choice: dict, sentence: str, pack: Path) -> None:
+    with pytest.raises(DatasetError, match=sentence):
+        Subset(open_dataset(Data(pack), seed=0), **choice)
+
+
+@pytest.mark.parametrize("fraction", [0.2, 0.5, 0.8])
+def test_split_shares_no_identity(fraction: float, pack: Path) -> None:
+    dataset = open_dataset(Data(pack), seed=0)
+    first, second = split_identities(dataset, fraction, seed=4)
+    assert first.num_classes == round(fraction * CLASSES)
+    assert sorted([*first.classes, *second.classes]) == list(range(CLASSES))
+    assert sorted([*first.indices, *second.indices]) == list(range(len(dataset)))
+    again, _ = split_identities(dataset, fraction, seed=4)
+    np.testing.assert_array_equal(again.indices, first.indices)
+    others = [split_identities(dataset, fraction, seed)[0].classes.tolist() for seed in range(9)]
+    assert len({tuple(classes) for classes in others}) > 1
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.01, 1.0, -1.0])
+def test_a_split_with_an_empty_part_is_refused(fraction: float, pack: Path) -> None:
+    with pytest.raises(DatasetError, match=r"6 identities .* leaves one part empty"):
+        split_identities(open_dataset(Data(pack), seed=0), fraction, seed=0)
+
+
+def test_identities_from_a_file(tmp_path: Path, pack: Path, folder: Path) -> None:
+    path = tmp_path / "keep.txt"
+    path.write_text("id4\n\nid1\r\n")
+    subset = open_dataset(Data(folder, identities=path), seed=0)
+    assert subset.class_names == ["id1", "id4"] and len(subset) == 2 * PER_CLASS
+    path.write_text("4\n1\n")
+    by_number = open_dataset(Data(pack, identities=path), seed=0)
+    for i in range(len(subset)):
+        np.testing.assert_array_equal(by_number[i][0], subset[i][0])
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("1\n6\n", r"line 2: the data set has no identity '6'; write a class number below 6"),
+        ("x\n", "line 1: the data set has no identity 'x'"),
+        ("1\n²\n", "line 2"),
+        ("1\n2\n1\n", "line 3: identity '1' is in line 1 already"),
+        ("\n\n", "names no identity"),
+        (b"\xff\xfe1\n", "byte 0 is not UTF-8"),
+    ],
+)
+def test_bad_identity_files(text: str | bytes, sentence: str, tmp_path: Path, pack: Path) -> None:
+    path = tmp_path / "keep.txt"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(DatasetError, match=sentence) as caught:
+        open_dataset(Data(pack, identities=path), seed=0)
+    assert str(caught.value).startswith(str(path))
+
+
+# Folders
+
+
+def test_hidden_and_loose_files_are_ignored(tmp_path: Path) -> None:
+    for name in ("b/2.jpg", "b/10.jpg", "a/x.JPG", ".hidden/y.jpg", "b/.DS_Store", "README"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(jpeg(0))
+    dataset = FolderDataset(tmp_path)
+    assert [dataset.name(i) for i in range(len(dataset))] == ["a/x.JPG", "b/10.jpg", "b/2.jpg"]
+    assert dataset.labels.tolist() == [0, 1, 1] and dataset.class_names == ["a", "b"]
+    assert dataset.where(0) == str(tmp_path.resolve() / "a/x.JPG")
+
+
+def test_bad_folders_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="there is no such folder"):
+        FolderDataset(tmp_path / "nowhere")
+    with pytest.raises(DatasetError, match="has no identity folders"):
+        FolderDataset(tmp_path)
+    (tmp_path / "a").mkdir()
+    with pytest.raises(DatasetError, match=r"/a: the identity folder has no images"):
+        FolderDataset(tmp_path)
+    (tmp_path / "a" / "b").mkdir()
+    with pytest.raises(DatasetError, match=r"/a/b: a folder inside the identity folder a"):
+        FolderDataset(tmp_path)
+
+
+def test_links_that_leave_the_folder_are_refused(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "a").mkdir(parents=True)
+    (root / "a" / "1.jpg").write_bytes(jpeg(0))
+    (root / "b").symlink_to(root / "a")
+    linked = tmp_path / "linked"
+    linked.symlink_to(root)
+    assert len(FolderDataset(linked)) == 2
+    (tmp_path / "secret.jpg").write_bytes(jpeg(1))
+    (root / "a" / "2.jpg").symlink_to("../../secret.jpg")
+    with pytest.raises(DatasetError, match=r"/a/2\.jpg: a symbolic link that leads out of"):
+        FolderDataset(root)
+
+
+def test_a_bad_image_in_a_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for name, data in [("1.jpg", jpeg(0)), ("2.jpg", jpeg(1, size=96)), ("3.txt", b"notes")]:
+        (tmp_path / "a" / name).write_bytes(data)
+    dataset = open_dataset(Data(tmp_path), seed=0)
+    with pytest.raises(ImageError, match=r"/a/2\.jpg: the image is 96×96 .* 112×112 is needed"):
+        dataset[1]
+    with pytest.raises(ImageError, match=r"/a/3\.txt: neither a JPEG nor a PNG"):
+        dataset[2]
+    (tmp_path / "a" / "1.jpg").unlink()
+    with pytest.raises(DatasetError, match=r"/a/1\.jpg: cannot be read \(No such file"):
+        dataset[0]
+
+
+def test_nothing_at_the_path(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"nowhere: there is no such file or folder"):
+        open_dataset(Data(tmp_path / "nowhere"), seed=0)
+    with pytest.raises(RecordError, match=r"no \.rec file"):
+        open_dataset(Data(tmp_path, layout="records"), seed=0)
+    with pytest.raises(DatasetError, match="no identity folders"):
+        open_dataset(Data(tmp_path), seed=0)
+
+
+# Records beside the plain ones
+
+
+def test_unusual_records_read_as_the_full_grammar_says(tmp_path: Path) -> None:
+    """A label array, a magic inside the image (a split record), and a last record cut short."""
+    magic = b"\x0a\x23\xd7\xce"
+    image = jpeg(0)
+    comment = b"\xff\xfe" + (14).to_bytes(2, "big") + magic * 3  # aligned: one copy at least
+    images = [image, image[:2] + comment + image[2:], image]
+    labels: list[float | np.ndarray] = [1.0, 0.0, np.array([1.0, 0.0], np.float32)]
+    with RecordWriter(tmp_path / "train.rec") as writer:
+        for data, label in zip(images, labels, strict=True):
+            flag = 0 if isinstance(label, float) else 2
+            writer.write(pack_record(ImageRecord(flag, label, 0, 0, data)))
+    dataset = RecordDataset(tmp_path)
+    assert [dataset.encoded(i) for i in range(3)] == list(zip(images, [1, 0, 1], strict=True))
+    np.testing.assert_array_equal(dataset[1][0], decode_image(image, ""))
+    path = tmp_path / "train.rec"
+    path.write_bytes(path.read_bytes()[:-4])
+    cut = RecordDataset(tmp_path, num_classes=2)
+    with pytest.raises(RecordError, match=r"train\.rec, key 2, offset \d+: the record claims"):
+        cut[2]

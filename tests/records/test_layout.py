@@ -1,0 +1,439 @@
+"""The two layouts of training packs and their side files."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from facerec.errors import RecordError
+from facerec.records import layout as layout_module
+from facerec.records.image_record import ImageRecord, class_of, pack
+from facerec.records.layout import (
+    _read_headers,
+    end_of_images,
+    index_from_ids,
+    open_image_records,
+    write_image_records,
+)
+from facerec.records.recordio import MAGIC, RecordFile, RecordWriter, encode_record, write_index
+
+
+def image(label, key, data=b"\xff\xd8jpeg", id2=0):
+    flag = 0 if np.isscalar(label) else len(label)
+    return key, ImageRecord(flag, label, key, id2, data)
+
+
+def span(key, start, stop, id2=0):
+    return key, ImageRecord(2, np.array([start, stop], np.float32), key, id2, b"")
+
+
+def write(folder, records, name="train.rec"):
+    """Write (key, record) pairs in this physical order, and return the path."""
+    with RecordWriter(folder / name) as writer:
+        for key, record in records:
+            writer.write(pack(record), key)
+    return folder / name
+
+
+IMAGES = [image(0.0, 1), image(0.0, 2), image(1.0, 3, MAGIC + b"abc"), image(4.0, 4)]
+IDENTITIES = [span(5, 1, 3), span(6, 3, 4), span(7, 4, 5)]
+HEADER = [span(0, 5, 8)]
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        HEADER + IMAGES + IDENTITIES,
+        IMAGES + HEADER + IDENTITIES,
+        IMAGES + IDENTITIES + HEADER,
+        HEADER + IDENTITIES[::-1] + IMAGES[::-1],
+        IMAGES + IDENTITIES + [span(0, 5, 8, id2=1)],
+    ],
+)
+def test_insightface_in_any_physical_order(tmp_path, order):
+    write(tmp_path, order)
+    records = open_image_records(tmp_path)
+    assert records.layout == "insightface"
+    assert records.keys.tolist() == [1, 2, 3, 4]
+    assert [records.read(i).id for i in range(len(records))] == [1, 2, 3, 4]
+    assert records.read(2).image == MAGIC + b"abc"
+    assert records.labels().tolist() == [0, 0, 1, 4]
+    assert [records.read_class(i) for i in range(4)] == [0, 0, 1, 4]
+    assert records.where(0) == f"{tmp_path / 'train.rec'}, key 1, offset {records.offsets[0]}"
+    assert records.num_classes is None
+    assert records.notes == []
+
+
+def test_images_with_two_labels(tmp_path):
+    images = [image([float(c), 1.0], k) for k, c in ((1, 0), (2, 0), (3, 1), (4, 2))]
+    write(tmp_path, HEADER + images + IDENTITIES)
+    records = open_image_records(tmp_path)
+    assert records.labels().tolist() == [0, 0, 1, 2]
+    # Without a header record the first image must not be taken for one.
+    write(tmp_path, [image([2.0, 3.0], 0), image([1.0, 1.0], 1)])
+    records = open_image_records(tmp_path)
+    assert (records.layout, records.labels().tolist()) == ("im2rec", [2, 1])
+
+
+def test_im2rec(tmp_path):
+    write(tmp_path, [image(5.0, 7), image(1.0, 0), image(3.0, 2)])
+    records = open_image_records(tmp_path / "train.rec")
+    assert records.layout == "im2rec"
+    assert records.keys.tolist() == [0, 2, 7]
+    assert records.labels().tolist() == [1, 3, 5]
+
+
+def test_real_packs(shared_data):
+    records = open_image_records(shared_data / "cfp_train")
+    assert (records.layout, len(records), records.num_classes) == ("insightface", 4130, 295)
+    assert records.image_size == (112, 112)
+    done: list[int] = []
+    labels = records.labels(done.append)
+    assert sum(done) == 4130
+    lines = (shared_data / "cfp_train/train.lst").read_text().split("\n")[:-1]
+    assert labels.tolist() == [int(float(line.split("\t")[1])) for line in lines]
+    assert records.notes == []
+    records = open_image_records(shared_data / "records/broken/corrupt_jpeg.rec")
+    assert (records.layout, len(records)) == ("insightface", 20)
+    assert records.labels().tolist() == [0] * 5 + [1] * 5 + [2] * 5 + [3] * 5
+    records = open_image_records(shared_data / "records/popkorn_train.rec")
+    assert (records.layout, len(records)) == ("im2rec", 8)
+    assert sorted(set(records.labels().tolist())) == [0, 1]
+
+
+@pytest.mark.parametrize(("name", "flag"), [("benz_train", 9), ("pyth_val", 19)])
+def test_detection_packs_need_a_label_index(shared_data, name, flag):
+    path = shared_data / f"records/{name}.rec"
+    records = open_image_records(path)
+    assert (records.layout, records.read(1).flag) == ("im2rec", flag)
+    with pytest.raises(RecordError, match=rf"{name}\.rec, key 0, offset 0: {flag} labels"):
+        records.labels()
+    records = open_image_records(path, label_index=2)
+    assert records.labels().tolist() == [int(records.read(i).label[2]) for i in range(len(records))]
+
+
+def test_missing_index(tmp_path, shared_data):
+    records = open_image_records(shared_data / "records/cgzzt_val.rec")
+    assert (records.layout, len(records)) == ("im2rec", 392)
+    assert "cgzzt_val.idx: missing; rebuilt in memory from cgzzt_val.rec: 392" in records.notes[0]
+
+    path = write(tmp_path, IMAGES + HEADER + IDENTITIES)
+    original = path.with_suffix(".idx").read_bytes()
+    path.with_suffix(".idx").unlink()
+    with pytest.raises(RecordError, match=r"offset \d+: a record without an image.*index_from_ids"):
+        open_image_records(path)
+    write_index(path.with_suffix(".idx"), index_from_ids(path))
+    assert path.with_suffix(".idx").read_bytes() == original
+    assert len(open_image_records(path)) == 4
+
+
+def test_ids_that_cannot_be_keys(tmp_path):
+    path = tmp_path / "a.rec"
+    for ids, words in (([3, 4, 3], "2 records have the id 3"), ([2**63], "too large")):
+        records = [ImageRecord(0, 0.0, id_, 0, b"x") for id_ in ids]
+        path.write_bytes(b"".join(encode_record(pack(record)) for record in records))
+        with pytest.raises(RecordError, match=rf"a\.rec: .*{words}"):
+            index_from_ids(path)
+
+
+def test_index_that_misses_records(tmp_path):
+    path = write(tmp_path, [image(float(c), c) for c in range(5)])
+    lines = path.with_suffix(".idx").read_text().splitlines(keepends=True)
+    for kept in (lines[:3], lines[2:]):
+        path.with_suffix(".idx").write_text("".join(kept))
+        records = open_image_records(path)
+        assert records.labels().tolist() == [0, 1, 2, 3, 4]
+        assert "lists 3 of 5 records; rebuilt" in records.notes[0]
+    path.with_suffix(".idx").write_text("")
+    with pytest.raises(RecordError, match="index is empty"):
+        open_image_records(path)
+
+    path = write(tmp_path, HEADER + IMAGES + IDENTITIES)
+    lines = path.with_suffix(".idx").read_text().splitlines(keepends=True)
+    path.with_suffix(".idx").write_text("".join(lines[:-1]))
+    with pytest.raises(RecordError, match=r"lists 7 records, the last key 6, .*announces 8"):
+        open_image_records(path)
+    path = write(tmp_path, [*HEADER, *IMAGES, *IDENTITIES, image(9.0, 8)])
+    path.with_suffix(".idx").write_text("".join(lines))
+    with pytest.raises(RecordError, match="lists 8 of 9 records"):
+        open_image_records(path)
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        ((6, 5), "from key 6 to 5, which is no range"),
+        ((0, 5), "from key 0 to 5"),
+        ((2.5, 8), "from key 2.5 to 8"),
+        ((np.nan, 8), "from key nan"),
+        ((1, np.inf), "to inf"),
+        ((4, 8), "key 4: holds an image, although the header record announces"),
+        ((1, 8), "key 1: holds an image"),
+        ((5, 9), "announces 9"),
+    ],
+)
+def test_wrong_header_records(tmp_path, header, words):
+    write(tmp_path, [span(0, *header), *IMAGES, *IDENTITIES])
+    with pytest.raises(RecordError, match=rf"train\.(rec|idx).*{words}"):
+        open_image_records(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("identities", "note"),
+    [
+        ([span(5, 1, 3), span(6, 3, 4), span(7, 3, 5)], "1 identity records overlap"),
+        ([span(5, 1, 3), span(6, 4, 5), span(7, 4, 4)], "from key 1 to 4 with 1 gaps"),
+        ([span(5, 1, 3), span(6, 3, 4), span(7, 4, 4)], "from key 1 to 3 with 0 gaps"),
+        ([span(5, 1, 1), span(6, 3, 3), span(7, 4, 4)], "cover no images"),
+        ([span(5, 1, 2), span(6, 2, 4), span(7, 4, 5)], "1 of 3 identity records span images"),
+        ([span(5, 1, 3), span(6, 3, 5), span(7, -1, np.nan)], "1 of 3 identity records hold no"),
+    ],
+)
+def test_identity_records_that_disagree_are_noted(tmp_path, identities, note):
+    write(tmp_path, HEADER + IMAGES + identities)
+    records = open_image_records(tmp_path)
+    assert records.labels().tolist() == [0, 0, 1, 4]
+    assert any(note in text for text in records.notes)
+    notes = list(records.notes)
+    records.labels()
+    assert records.notes == notes
+
+
+def test_property(tmp_path):
+    path = write(tmp_path, HEADER + IMAGES + IDENTITIES)
+    side = tmp_path / "property"
+    for text, notes in (("5,112,96", 0), ("5,112,96\r\n4\r\n", 0), ("5,112,96\n9\n", 1)):
+        side.write_text(text)
+        records = open_image_records(path)
+        assert (records.num_classes, records.image_size) == (5, (112, 96))
+        assert len(records.notes) == notes
+        assert all("announces 9 images, but train.rec has 4" in note for note in records.notes)
+    for text in ("", "5,112", "5,112,x", "0,112,112", "5;112;112"):
+        side.write_text(text)
+        with pytest.raises(RecordError, match="property, line 1: "):
+            open_image_records(path)
+    side.write_bytes(b"\xff\xfe5")
+    with pytest.raises(RecordError, match="property, line 1: "):
+        open_image_records(path)
+    side.write_text("5,112,112\nmany")
+    with pytest.raises(RecordError, match="property, line 2: "):
+        open_image_records(path)
+    side.write_text("4,112,112")
+    records = open_image_records(path)
+    for action in (records.labels, lambda: records.read_class(3)):
+        with pytest.raises(RecordError, match=r"key 4, offset .*label 4 is out of range for 4 cla"):
+            action()
+    assert records.labels(on_error="skip").tolist() == [0, 0, 1, -1]
+
+
+def test_finding_the_file(tmp_path):
+    with pytest.raises(RecordError, match=r"has no \.rec file"):
+        open_image_records(tmp_path)
+    with pytest.raises(RecordError, match="no such record file"):
+        open_image_records(tmp_path / "x.rec")
+    write(tmp_path, [image(0.0, 0)], "b.rec")
+    assert open_image_records(tmp_path).path.name == "b.rec"
+    write(tmp_path, [image(0.0, 0)], "a.rec")
+    with pytest.raises(RecordError, match=r"2 record files \(a\.rec, b\.rec\)"):
+        open_image_records(tmp_path)
+    write(tmp_path, [image(0.0, 0)])
+    assert open_image_records(tmp_path).path.name == "train.rec"
+    (tmp_path / "train.rec").write_bytes(b"")
+    with pytest.raises(RecordError, match="is empty"):
+        open_image_records(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["truncated", "bad_magic", "bad_cflag", "huge_length"])
+def test_broken_files_open_and_fail_where_they_are_broken(shared_data, name):
+    records = open_image_records(shared_data / f"records/broken/{name}.rec")
+    with pytest.raises(RecordError, match=rf"{name}\.rec, key \d, offset \d+: "):
+        records.labels()
+    labels = records.labels(on_error="skip")
+    (lost,) = np.flatnonzero(labels < 0)
+    with pytest.raises(RecordError, match=f"key {records.keys[lost]}, "):
+        records.read(lost)
+
+
+labels_of_any_kind = st.one_of(
+    st.sampled_from([0.0, 1.0, 5.0, 6.0, 2.0**24, -1.0, 0.5, float("nan"), float("inf")]),
+    st.lists(st.sampled_from([0.0, 3.0, -1.0, float("nan")]), min_size=1, max_size=3),
+)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(labels_of_any_kind, st.sampled_from([b"", MAGIC, b"abc"])), min_size=1))
+def test_labels_in_one_pass_equal_labels_one_by_one(tmp_path_factory, cases):
+    folder = tmp_path_factory.mktemp("labels")
+    # A plain record at key 0, so that no header record comes about.
+    cases = [(1.0, b"jpeg"), *cases]
+    path = write(folder, [image(label, key, data) for key, (label, data) in enumerate(cases)])
+    (folder / "property").write_text("6,112,112")
+    records = open_image_records(path)
+    expected = []
+    for i in range(len(records)):
+        try:
+            expected.append(class_of(records.read(i), records.where(i), num_classes=6))
+        except RecordError:
+            expected.append(-1)
+    assert records.labels(on_error="skip").tolist() == expected
+
+
+def test_headers_stop_at_the_end_of_the_file(tmp_path):
+    # The last record is too short for a label array, which must not be read beyond the end.
+    path = tmp_path / "a.rec"
+    payload = pack(ImageRecord(0, 3.0, 0, 0, b""))
+    path.write_bytes(encode_record(payload) + encode_record(b"\x02" + payload[1:]))
+    headers = _read_headers(RecordFile(path), np.array([0, 32]))
+    assert headers.plain.tolist() == [True, False]
+    assert headers.scalar[0] == 3.0
+
+
+def test_pickling_and_other_processes(tmp_path):
+    write(tmp_path, HEADER + IMAGES + IDENTITIES)
+    records = open_image_records(tmp_path)
+    labels = records.labels().tolist()
+    again = pickle.loads(pickle.dumps(records))
+    assert again.labels().tolist() == labels
+    for method in ("fork", "spawn"):
+        with multiprocessing.get_context(method).Pool(1) as pool:
+            assert pool.map(records.read_class, range(4)) == labels
+
+
+# -- the float32 trap ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("true_end", [2**24 + 1, 2**24 + 2, 17_091_658, 17_091_657, 2**25 + 1])
+def test_the_end_of_the_images_beyond_float32(true_end):
+    announced = float(np.float32(true_end))
+    assert end_of_images(announced, lambda key: key < true_end, "x.rec") == true_end
+    for wrong in (true_end - 9, true_end + 9):
+        with pytest.raises(RecordError, match=r"x\.rec, key .*announces"):
+            end_of_images(announced, lambda key, end=wrong: key < end, "x.rec")
+
+
+def test_a_sparse_pack_beyond_float32(tmp_path):
+    """17 million keys: images up to an odd key that header0 cannot hold, one identity record."""
+    end = 2**24 + 5
+    path = tmp_path / "train.rec"
+    step = 64
+    offsets = np.arange(end + 1, dtype=np.int64) * step
+    rows = [span(0, end, end + 1), image(7.0, 1), image(8.0, end - 3), image(9.0, end - 2)]
+    rows += [image(9.0, end - 1), span(end, 1, end)]
+    with path.open("wb") as file:
+        for key, record in rows:
+            file.seek(int(offsets[key]))
+            file.write(encode_record(pack(record)))
+    index = layout_module.RecordIndex(np.arange(end + 1, dtype=np.int64), offsets)
+    file = RecordFile(path)
+    header = layout_module._header_record(file, index)
+    assert header == (float(np.float32(end)), float(np.float32(end + 1)))
+    assert header[0] != end
+    notes: list[str] = []
+    images, identities = layout_module._split_insightface(file, index, header, notes)
+    assert (len(images), images.keys[-1], identities) == (end - 1, end - 1, None)
+    assert "not exact" in notes[0]
+
+
+# -- writing -------------------------------------------------------------------------------------
+
+ITEMS = [(2, "b/1.jpg", b"\xff\xd8one"), (2, "b/2.jpg", b"\xff\xd8two"), (0, "a/1.jpg", MAGIC)]
+
+
+def snapshot(folder):
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def test_writing_insightface(tmp_path):
+    summary = write_image_records(tmp_path / "train", iter(ITEMS), image_size=(112, 96))
+    assert (summary.layout, summary.images, summary.num_classes) == ("insightface", 3, 3)
+    assert summary.bytes == (tmp_path / "train.rec").stat().st_size
+    assert summary.notes == ()
+    assert sorted(snapshot(tmp_path)) == ["property", "train.idx", "train.lst", "train.rec"]
+    assert (tmp_path / "property").read_text() == "3,112,96\n3\n"
+    assert (tmp_path / "train.lst").read_text() == "1\t2\tb/1.jpg\n2\t2\tb/2.jpg\n3\t0\ta/1.jpg\n"
+    records = open_image_records(tmp_path)
+    assert (records.layout, records.num_classes, records.notes) == ("insightface", 3, [])
+    assert records.keys.tolist() == [1, 2, 3]
+    assert records.labels().tolist() == [2, 2, 0]
+    assert [records.read(i).image for i in range(3)] == [data for _, _, data in ITEMS]
+    assert [records.read(i).id for i in range(3)] == [1, 2, 3]
+    index = index_from_ids(tmp_path / "train.rec")
+    assert sorted(index.keys.tolist()) == [0, 1, 2, 3, 4, 5]
+    assert records._identities.tolist() == [[1, 3], [3, 4]]
+    first = snapshot(tmp_path)
+    write_image_records(tmp_path / "train", ITEMS, image_size=(112, 96))
+    assert snapshot(tmp_path) == first
+
+
+def test_writing_im2rec(tmp_path):
+    ungrouped = [ITEMS[0], ITEMS[2], ITEMS[1]]
+    summary = write_image_records(tmp_path / "val", ungrouped, num_classes=10, layout="im2rec")
+    assert (summary.layout, summary.num_classes) == ("im2rec", 10)
+    assert (tmp_path / "property").read_text() == "10,112,112\n3\n"
+    assert (tmp_path / "val.idx").read_text().split("\t")[0] == "0"
+    records = open_image_records(tmp_path)
+    assert (records.layout, records.num_classes) == ("im2rec", 10)
+    assert records.keys.tolist() == [0, 1, 2]
+    assert records.labels().tolist() == [2, 0, 2]
+
+
+def test_writing_repeats_a_real_pack(shared_data, tmp_path):
+    source = open_image_records(shared_data / "records/broken/corrupt_jpeg.rec")
+    items = [(source.read_class(i), f"{i}.jpg", source.read(i).image) for i in range(len(source))]
+    write_image_records(tmp_path / "train", items)
+    copy = open_image_records(tmp_path)
+    assert [copy.read(i) for i in range(20)] == [source.read(i) for i in range(20)]
+    assert copy._identities.tolist() == source._identities.tolist()
+
+
+def test_too_many_keys_for_float32(tmp_path, monkeypatch):
+    monkeypatch.setattr(layout_module, "EXACT_KEYS", 6)
+    assert write_image_records(tmp_path / "a", ITEMS).layout == "insightface"  # keys 0 … 5
+    more = [*ITEMS, (5, "c.jpg", b"x")]
+    summary = write_image_records(tmp_path / "b", more)
+    assert summary.layout == "im2rec"
+    assert "would need keys up to 7, and float32" in summary.notes[0]
+    records = open_image_records(tmp_path / "b.rec")
+    assert (records.layout, records.labels().tolist()) == ("im2rec", [2, 2, 0, 5])
+    with pytest.raises(RecordError, match=r'keys up to 7.*layout="im2rec"'):
+        write_image_records(tmp_path / "c", more, layout="insightface")
+
+
+@pytest.mark.parametrize(
+    ("items", "words"),
+    [
+        ([], "no images"),
+        ([*ITEMS, (2, "late.jpg", b"x")], "class 2 comes back at 'late.jpg'"),
+        ([(-1, "a", b"x")], "class -1 cannot be written"),
+        ([(2**24, "a", b"x")], "class 16777216 cannot"),
+        ([(0.5, "a", b"x")], "class 0.5 cannot"),
+        ([(9, "a", b"x")], "class 9 is out of range for 9"),
+        ([(0, "a", b"")], "image for key 1 is empty"),
+        ([(0, "a\tb", b"x")], "name cannot stand"),
+        ([(0, "a\udcff", b"x")], "name cannot stand"),
+        ([(0, "", b"x")], "name cannot stand"),
+    ],
+)
+def test_what_the_writer_refuses(tmp_path, items, words):
+    (tmp_path / "property").write_text("old")
+    with pytest.raises(RecordError, match=rf"train\.rec.*{words}"):
+        write_image_records(tmp_path / "train", items, num_classes=9)
+    assert snapshot(tmp_path) == {"property": b"old"}
+
+
+def test_errors_of_the_source_pass_unchanged(tmp_path):
+    def source():
+        yield ITEMS[0]
+        raise PermissionError(13, "no", "face.jpg")
+
+    with pytest.raises(PermissionError, match=r"face\.jpg"):
+        write_image_records(tmp_path / "train", source())
+    assert snapshot(tmp_path) == {}

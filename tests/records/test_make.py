@@ -1,0 +1,308 @@
+"""Folder to records and back: bytes unchanged, deterministic, every failure a sentence."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from facerec.errors import DatasetError, ImageError, RecordError
+from facerec.files import sha256
+from facerec.records.dataset import RecordDataset
+from facerec.records.layout import write_image_records
+from facerec.records.make import export_folder, make_records, read_list
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+
+
+def encode(seed: int, height: int = 112, width: int = 112, suffix: str = ".jpg") -> bytes:
+    coarse = np.random.default_rng(seed).integers(0, 256, (7, 7, 3), dtype=np.uint8)
+    image = cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
+    return cv2.imencode(suffix, image)[1].tobytes()
+
+
+def write_folder(root: Path, files: dict[str, bytes]) -> Path:
+    for name, data in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+    return root
+
+
+def read_folder(root: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file()
+    }
+
+
+FACES = {
+    **{f"person {c}/{n}.jpg": encode(10 * c + n) for c in range(12) for n in range(c % 4 + 1)},
+    "Zoë/ärger 1.png": encode(500, suffix=".png"),
+    **{f"many/{n:03d}.jpg": encode(1000 + n) for n in range(140)},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("faces"), FACES)
+
+
+@pytest.fixture(scope="module")
+def made(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("made")
+    seen: list[int] = []
+    summary = make_records(folder, out, progress=seen.append)
+    assert summary.path == out / "train.rec" and summary.layout == "insightface"
+    assert summary.images == len(FACES) == sum(seen) and summary.identities == 14
+    assert summary.skipped == () and summary.resized == 0
+    return out
+
+
+def test_records_hold_the_files_in_the_order_of_names(made: Path) -> None:
+    dataset = RecordDataset(made)
+    names = sorted({name.split("/")[0] for name in FACES})
+    assert dataset.class_names == names and dataset.num_classes == len(names)
+    expected = sorted(FACES, key=lambda name: name.split("/"))
+    for i, name in enumerate(expected):
+        assert dataset.encoded(i) == (FACES[name], names.index(name.split("/")[0]))
+    assert (made / "property").read_text().splitlines()[0] == "14,112,112"
+    lines = (made / "train.lst").read_text(encoding="utf-8").splitlines()
+    assert [line.split("\t")[2] for line in lines] == expected
+
+
+def test_the_way_back_gives_the_same_folder(made: Path, tmp_path: Path) -> None:
+    out = tmp_path / "back"
+    summary = export_folder(made, out)
+    assert (summary.images, summary.identities, summary.skipped) == (len(FACES), 14, ())
+    assert read_folder(out) == FACES
+    assert [path.name for path in tmp_path.iterdir()] == ["back"]
+
+
+def test_any_number_of_processes_gives_the_same_bytes(
+    folder: Path, made: Path, tmp_path: Path
+) -> None:
+    make_records(folder, tmp_path, processes=2)
+    files = sorted(path.name for path in made.iterdir())
+    assert files == ["classes.txt", "property", "train.idx", "train.lst", "train.rec"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == files
+    for name in files:
+        assert sha256(tmp_path / name) == sha256(made / name)
+
+
+def test_real_faces_go_round(shared_data: Path, tmp_path: Path) -> None:
+    source = RecordDataset(shared_data / "cfp_train")
+    export_folder(source, tmp_path / "folder")
+    make_records(tmp_path / "folder", tmp_path / "records")
+    copy = RecordDataset(tmp_path / "records")
+    assert len(copy) == len(source) and copy.num_classes == source.num_classes
+    for i in range(0, len(source), 7):
+        assert copy.encoded(i) == source.encoded(i)
+
+
+# Bad images
+
+
+BAD = {
+    "a/1.jpg": encode(0),
+    "a/2.jpg": encode(1)[:-50],
+    "b/1.jpg": b"no image",
+    "c/1.jpg": encode(2, 96, 96),
+    "c/2.jpg": encode(3),
+}
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_bad_image_stops_the_work_and_leaves_nothing(processes: int, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "in", BAD)
+    with pytest.raises(ImageError, match=r"/a/2\.jpg: the JPEG of [\d,]+ bytes lacks its end"):
+        make_records(folder, tmp_path / "out", processes=processes)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_skip_leaves_bad_images_out_and_lists_them(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "in", BAD)
+    summary = make_records(folder, tmp_path / "out", on_error="skip")
+    assert [item.index for item in summary.skipped] == [1, 2, 3]
+    causes = ["lacks its end marker", "neither a JPEG nor a PNG", "96×96"]
+    for item, cause in zip(summary.skipped, causes, strict=True):
+        assert cause in item.cause and item.cause.startswith(item.where)
+    assert summary.images + len(summary.skipped) == len(BAD)
+    dataset = RecordDataset(tmp_path / "out")
+    assert dataset.num_classes == 3 and dataset.labels.tolist() == [0, 2]
+
+
+def test_resize_scales_square_images_only(tmp_path: Path) -> None:
+    files = {"a/1.jpg": encode(0), "a/2.jpg": encode(1, 224, 224), "a/3.png": encode(2, 64, 64)}
+    folder = write_folder(tmp_path / "in", files)
+    summary = make_records(folder, tmp_path / "out", resize=True)
+    assert summary.resized == 2
+    dataset = RecordDataset(tmp_path / "out")
+    assert dataset.encoded(0)[0] == files["a/1.jpg"]
+    expected = cv2.imdecode(np.frombuffer(files["a/2.jpg"], np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
+    expected = cv2.resize(expected, (112, 112), interpolation=cv2.INTER_AREA).astype(int)
+    assert np.abs(dataset[1][0] - expected).mean() < 4
+    write_folder(folder, {"a/4.jpg": encode(3, 100, 80)})
+    with pytest.raises(ImageError, match=r"/a/4\.jpg: the image is 100×80 .* only square"):
+        make_records(folder, tmp_path / "out2", resize=True)
+
+
+def test_all_bad_is_an_error(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "in", {"a/1.jpg": b"text"})
+    with pytest.raises(RecordError, match="no images to write"):
+        make_records(folder, tmp_path / "out", on_error="skip")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_bad_arguments(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "in", {"a/1.jpg": encode(0)})
+    with pytest.raises(DatasetError, match="lies inside the folder of the images"):
+        make_records(folder, folder / "out")
+    assert not (folder / "out").exists()
+    with pytest.raises(DatasetError, match="quality 0"):
+        make_records(folder, tmp_path / "out", quality=0)
+    with pytest.raises(DatasetError, match="has no identity folders"):
+        make_records(folder / "a", tmp_path / "out")
+
+
+# Names on the way back
+
+
+def pack(folder: Path, names: list[tuple[int, str]]) -> Path:
+    folder.mkdir()
+    rows = [(label, name, encode(i)) for i, (label, name) in enumerate(names)]
+    write_image_records(folder / "train", rows)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("names", "files"),
+    [
+        # A list that tells the classes apart; deeper folders are joined.
+        ([(0, "x/f/1.jpg"), (0, "x/p/1.jpg"), (1, "y/1")], ["x/f_1.jpg", "x/p_1.jpg", "y/1"]),
+        # One folder for two classes, two folders for one class, no folder at all.
+        ([(0, "x/1.jpg"), (1, "x/2.jpg")], ["0/x_1.jpg", "1/x_2.jpg"]),
+        ([(0, "x/1.jpg"), (0, "y/2.jpg")], ["0/x_1.jpg", "0/y_2.jpg"]),
+        ([(0, "1.jpg"), (1, "2.jpg")], ["0/1.jpg", "1/2.jpg"]),
+    ],
+)  # fmt: skip
+def test_names_from_the_list(
+    names: list[tuple[int, str]], files: list[str], tmp_path: Path
+) -> None:
+    export_folder(pack(tmp_path / "pack", names), tmp_path / "out")
+    found = read_folder(tmp_path / "out")
+    assert sorted(found) == sorted(files)
+    assert [found[name] for name in files] == [encode(i) for i in range(len(names))]
+
+
+def test_without_a_list_numbers_name_the_files(tmp_path: Path) -> None:
+    folder = pack(tmp_path / "pack", [(label, f"x/{label}.jpg") for label in range(11)])
+    (folder / "train.lst").unlink()
+    export_folder(folder, tmp_path / "out")
+    assert sorted(read_folder(tmp_path / "out")) == [f"{c:02d}/{c + 1:02d}.jpg" for c in range(11)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["/etc/a.jpg", "../a.jpg", "x/../../a.jpg", "x//a.jpg", "C:/a.jpg", "x\\a.jpg", ".x/a.jpg",
+     "x/./a.jpg", "x/"],
+)  # fmt: skip
+def test_unsafe_names_are_refused(name: str, tmp_path: Path) -> None:
+    folder = pack(tmp_path / "pack", [(0, "x/ok.jpg"), (1, "y/ok.jpg")])
+    (folder / "train.lst").write_text(f"1\t0\tx/ok.jpg\n2\t1\t{name}\n")
+    with pytest.raises(DatasetError, match=r"train\.lst, line 2: the path .* is unsafe"):
+        export_folder(folder, tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pack"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("1\t0\tx/a.jpg\n1\t0\tx/b.jpg\n", "line 2: key 1 occurs twice"),
+        ("1 0 x/a.jpg\n", "line 1: expected key TAB label TAB path"),
+        ("1\t0\tx/a.jpg\nx\t0\tx/a.jpg\n", "line 2: expected key TAB label TAB path"),
+        (b"1\t0\tx/\xff.jpg\n", "is not UTF-8"),
+    ],
+)
+def test_bad_lists_are_refused(text: str | bytes, sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.lst"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(DatasetError, match=sentence):
+        read_list(path)
+
+
+def test_blanks_around_the_fields_of_a_list(tmp_path: Path) -> None:
+    (tmp_path / "a.lst").write_text("5 \t 0.000000 \t x/a b.jpg \r\n\n7\t1\t2\ty.jpg\n")
+    assert read_list(tmp_path / "a.lst") == {5: ("x", "a b.jpg"), 7: ("y.jpg",)}
+
+
+def test_two_images_of_one_name_are_refused(tmp_path: Path) -> None:
+    folder = pack(tmp_path / "pack", [(0, "x/a/1.jpg"), (0, "x/a_1.jpg")])
+    with pytest.raises(DatasetError, match=r"key 2, .* another image .* called x/a_1\.jpg"):
+        export_folder(folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_in_use_is_not_touched(made: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("x")
+    with pytest.raises(DatasetError, match="holds something already"):
+        export_folder(made, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize("on_error", ["error", "skip"])
+def test_a_damaged_record_on_the_way_back(on_error: str, made: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "pack"
+    folder.mkdir()
+    for path in made.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    offset = int(RecordDataset(folder).records.offsets[3])
+    data = bytearray((folder / "train.rec").read_bytes())
+    data[offset] ^= 1
+    (folder / "train.rec").write_bytes(data)
+    if on_error == "error":
+        with pytest.raises(RecordError, match=rf"key 4, offset {offset}"):
+            export_folder(folder, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+    else:
+        summary = export_folder(folder, tmp_path / "out", on_error="skip")
+        assert [item.index for item in summary.skipped] == [3]
+        assert summary.images + 1 == len(FACES) == len(read_folder(tmp_path / "out")) + 1
+
+
+# Commands
+
+
+def run(tool: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, TOOLS / tool, *map(str, arguments)], capture_output=True, text=True
+    )
+
+
+def test_the_commands_go_round(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "in", {"a/1.jpg": encode(0), "b/1.jpg": encode(1)})
+    result = run("make_records.py", folder, "--out", tmp_path / "out", "--processes", 2)
+    assert result.returncode == 0, result.stderr
+    assert "2 images of 2 identities" in result.stdout and "0 of 2 left out" in result.stdout
+    result = run("export_folder.py", tmp_path / "out", "--out", tmp_path / "back")
+    assert result.returncode == 0, result.stderr
+    assert "2 images of 2 identities" in result.stdout
+    assert read_folder(tmp_path / "back") == read_folder(folder)
+
+
+def test_the_commands_end_with_one_sentence(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "in", {"a/1.jpg": b"text", "a/2.jpg": encode(0)})
+    result = run("make_records.py", folder, "--out", tmp_path / "out", "--processes", 1)
+    assert result.returncode == 2 and "Traceback" not in result.stderr
+    assert result.stderr.splitlines()[-1].startswith(f"error: {folder}/a/1.jpg: neither a JPEG")
+    result = run(
+        "make_records.py", folder, "--out", tmp_path / "out", "--processes", 1, "--on-error", "skip"
+    )
+    assert result.returncode == 0 and "1 of 2 left out" in result.stdout
+    assert f"left out: {folder}/a/1.jpg: neither a JPEG" in result.stdout
+    result = run("export_folder.py", tmp_path / "nowhere.rec", "--out", tmp_path / "back")
+    assert result.returncode == 2 and "no such record file" in result.stderr

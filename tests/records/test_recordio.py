@@ -1,0 +1,529 @@
+"""The framing of .rec files and their .idx index."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import pickle
+import struct
+import tempfile
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from facerec.errors import RecordError
+from facerec.records.recordio import (
+    MAGIC,
+    MAX_PAYLOAD,
+    IndexedRecordFile,
+    RecordFile,
+    RecordWriter,
+    _parse_clean_lines,
+    _parse_lines,
+    encode_record,
+    read_index,
+    rebuild_index,
+    write_index,
+)
+
+SHARED_FILES = [
+    "magic_in_payload",
+    "raw_framing",
+    "popkorn_train",
+    "dmlc_sample",
+    "benz_train",
+    "pyth_val",
+    "cgzzt_val",
+    "esraa_train",
+]
+
+# Payloads in which the magic is likely, at any alignment, whole or in pieces.
+planted = st.lists(
+    st.one_of(st.just(MAGIC), st.just(MAGIC[:3]), st.just(MAGIC[1:]), st.binary(max_size=5)),
+    max_size=12,
+).map(b"".join)
+
+
+def chunk(flag: int, data: bytes, length: int | None = None) -> bytes:
+    length = len(data) if length is None else length
+    return MAGIC + struct.pack("<I", flag << 29 | length) + data + bytes(-len(data) % 4)
+
+
+def record_file(folder: Path, content: bytes, **options) -> RecordFile:
+    path = folder / "some.rec"
+    path.write_bytes(content)
+    return RecordFile(path, **options)
+
+
+def payloads(file: RecordFile, salvage: bool = False) -> list[bytes]:
+    return [payload for _, payload in file.scan(salvage)]
+
+
+def naive_encode(payload: bytes) -> bytes:
+    """The rule word by word: drop every aligned magic and begin a new part there."""
+    parts, part = [], b""
+    for at in range(0, len(payload), 4):
+        word = payload[at : at + 4]
+        if word == MAGIC:
+            parts.append(part)
+            part = b""
+        else:
+            part += word
+    parts.append(part)
+    flags = [0] if len(parts) == 1 else [1, *[2] * (len(parts) - 2), 3]
+    return b"".join(chunk(flag, data) for flag, data in zip(flags, parts, strict=True))
+
+
+# -- conformance ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SHARED_FILES)
+def test_conformance_in_sequence(shared_data, name):
+    expected = json.loads((shared_data / f"records/{name}.expected.json").read_text())
+    found = list(RecordFile(shared_data / f"records/{name}.rec").scan())
+    assert len(found) == expected["count"]
+    for (offset, payload), record in zip(found, expected["records"], strict=True):
+        assert offset == record["offset"]
+        assert len(payload) == record["record_bytes"]
+        image = payload[len(payload) - record["payload_bytes"] :]
+        assert hashlib.sha256(image).hexdigest() == record["payload_sha256"]
+
+
+@pytest.mark.parametrize("name", SHARED_FILES[:3] + SHARED_FILES[4:6])
+def test_conformance_by_index(shared_data, name):
+    folder = shared_data / "records"
+    expected = json.loads((folder / f"{name}.expected.json").read_text())
+    records = IndexedRecordFile(folder / f"{name}.rec")
+    assert records.keys.tolist() == expected["index_key_order"]
+    in_sequence = dict(records.file.scan())
+    for record in expected["records"]:
+        assert records.read_key(record["key"]) == in_sequence[record["offset"]]
+    for i, key in enumerate(expected["index_key_order"]):
+        assert records.read_position(i) == records.read_key(key)
+
+
+def test_our_writer_repeats_the_bytes_of_mxnet(shared_data, tmp_path):
+    for name in ("magic_in_payload", "raw_framing", "popkorn_train"):
+        records = IndexedRecordFile(shared_data / f"records/{name}.rec")
+        with RecordWriter(tmp_path / "copy.rec") as writer:
+            for i, key in enumerate(records.keys.tolist()):
+                writer.write(records.read_position(i), key)
+        for suffix in (".rec", ".idx"):
+            original = (shared_data / f"records/{name}").with_suffix(suffix)
+            assert (tmp_path / "copy").with_suffix(suffix).read_bytes() == original.read_bytes()
+
+
+@pytest.mark.parametrize("name", ["truncated", "bad_magic", "bad_cflag", "huge_length"])
+def test_broken_files(shared_data, name):
+    folder = shared_data / "records/broken"
+    expected = json.loads((folder / f"{name}.expected.json").read_text())
+    damage, good = expected["damage"], expected["records"]
+    records = IndexedRecordFile(folder / f"{name}.rec")
+    place = rf"{name}\.rec.*offset {damage['offset']}:"
+    with pytest.raises(RecordError, match=place):
+        payloads(records.file)
+    with pytest.raises(RecordError, match=rf"key {damage['key']}, offset {damage['offset']}:"):
+        records.read_key(damage["key"])
+    hashes = [record["payload_sha256"] for record in good]
+    by_key = [records.read_key(record["key"]) for record in good]
+    assert [hashlib.sha256(payload[24:]).hexdigest() for payload in by_key] == hashes
+    salvaged = payloads(records.file, salvage=True)
+    assert salvaged == by_key
+    (lost,) = records.file.damages
+    assert lost.start == damage["offset"]
+    assert lost.stop - lost.start + sum(map(len, map(encode_record, salvaged))) == expected["bytes"]
+
+
+def test_broken_index_files(shared_data):
+    folder = shared_data / "records/broken"
+    with pytest.raises(RecordError, match=r"idx_past_end\.idx, line 5, key 4: .*32300"):
+        IndexedRecordFile(folder / "idx_past_end.rec")
+    with pytest.raises(RecordError, match=r"idx_garbage\.idx, line 2: .*'not an index'"):
+        IndexedRecordFile(folder / "idx_garbage.rec")
+    for name in ("idx_past_end", "idx_garbage"):
+        expected = json.loads((folder / f"{name}.expected.json").read_text())
+        rebuilt = rebuild_index(folder / f"{name}.rec")
+        # The last record of idx_past_end is good as well, only not reached by its index.
+        assert rebuilt.offsets.tolist() == [0, 7708, 12688, 18696, 24356]
+        assert rebuilt.keys.tolist() == [0, 1, 2, 3, 4]
+        for record, offset in zip(expected["records"], rebuilt.offsets, strict=False):
+            assert record["offset"] == offset
+
+
+def test_each_bad_line_of_an_index_is_named(shared_data, tmp_path):
+    folder = shared_data / "records/broken"
+    damage = json.loads((folder / "idx_garbage.expected.json").read_text())["damage"]
+    lines = (folder / "idx_garbage.idx").read_bytes().split(b"\n")
+    size = (folder / "idx_garbage.rec").stat().st_size
+    path = tmp_path / "one.idx"
+    for number, (line, case) in enumerate(zip(lines, damage, strict=True), start=1):
+        before = lines[6] + b"\n" if "second time" in case["what"] else b"100\t0\n"
+        path.write_bytes(before + line + b"\n101\t4\n")
+        # An offset inside a record is aligned or not; only reading the record tells in general.
+        if case["what"] == "good" and number > 1:
+            assert len(read_index(path, size)) == 3
+        else:
+            with pytest.raises(RecordError, match=r"one\.idx, line 2"):
+                read_index(path, size)
+
+
+def test_against_mxnet(tmp_path):
+    mxnet = pytest.importorskip("mxnet")
+    contents = [b"", b"abc", MAGIC, MAGIC * 3 + b"x", b"ab" + MAGIC, b"abcd" + MAGIC + b"e"]
+    with RecordWriter(tmp_path / "ours.rec") as writer:
+        for payload in contents:
+            writer.write(payload)
+    theirs = mxnet.recordio.MXIndexedRecordIO(
+        str(tmp_path / "theirs.idx"), str(tmp_path / "theirs.rec"), "w"
+    )
+    for key, payload in enumerate(contents):
+        theirs.write_idx(key, payload)
+    theirs.close()
+    for suffix in ("rec", "idx"):
+        ours = (tmp_path / f"ours.{suffix}").read_bytes()
+        assert ours == (tmp_path / f"theirs.{suffix}").read_bytes()
+
+
+# -- framing -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("payload", "on_disk"),
+    [
+        (b"abcde", "0a23d7ce 05000000 6162636465 000000"),
+        (b"AAAA" + MAGIC + b"BB", "0a23d7ce 04000020 41414141 0a23d7ce 02000060 4242 0000"),
+        (MAGIC + b"xyzw", "0a23d7ce 00000020 0a23d7ce 04000060 78797a77"),
+        (b"", "0a23d7ce 00000000"),
+        (MAGIC, "0a23d7ce 00000020 0a23d7ce 00000060"),
+        (MAGIC * 2, "0a23d7ce 00000020 0a23d7ce 00000040 0a23d7ce 00000060"),
+        (b"x" + MAGIC, "0a23d7ce 05000000 780a23d7ce 000000"),
+    ],
+)
+def test_bytes_on_disk(tmp_path, payload, on_disk):
+    assert encode_record(payload) == bytes.fromhex(on_disk)
+    assert payloads(record_file(tmp_path, bytes.fromhex(on_disk))) == [payload]
+
+
+@pytest.mark.parametrize("length", range(9))
+def test_paddings(tmp_path, length):
+    payload = bytes(range(1, length + 1))
+    content = encode_record(payload)
+    assert content == chunk(0, payload)
+    assert len(content) % 4 == 0
+    file = record_file(tmp_path, content * 2)
+    assert list(file.scan()) == [(0, payload), (len(content), payload)]
+    assert file.nonzero_paddings == 0
+
+
+def test_nonzero_padding_is_accepted_and_counted(tmp_path):
+    content = chunk(0, b"abc")[:-1] + b"!" + chunk(0, b"abcd")
+    file = record_file(tmp_path, content)
+    assert payloads(file) == [b"abc", b"abcd"]
+    assert file.nonzero_paddings == 1
+
+
+@given(planted)
+def test_encoder_equals_the_naive_rule(payload):
+    encoded = encode_record(payload)
+    assert encoded == naive_encode(payload)
+    # No aligned magic but those that begin a chunk, so a scan can resume anywhere.
+    flags = [encoded[at + 7] >> 5 for at in range(0, len(encoded), 4) if encoded[at:][:4] == MAGIC]
+    assert flags == ([0] if len(flags) == 1 else [1, *[2] * (len(flags) - 2), 3])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(planted, max_size=6), st.randoms(use_true_random=False))
+def test_writer_and_readers_round_trip(contents, random):
+    keys = random.sample(range(100), len(contents))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.rec")
+        with RecordWriter(path) as writer:
+            offsets = [writer.write(p, key) for p, key in zip(contents, keys, strict=True)]
+        records = IndexedRecordFile(path)
+        assert list(records.file.scan()) == list(zip(offsets, contents, strict=True))
+        assert records.keys.tolist() == keys
+        assert [records.read_key(key) for key in keys] == contents
+        assert rebuild_index(path).offsets.tolist() == offsets
+        assert payloads(records.file, salvage=True) == contents
+        assert records.file.damages == []
+
+
+hostile = st.lists(
+    st.one_of(
+        st.binary(max_size=9),
+        st.builds(chunk, st.integers(0, 7), planted),
+        st.builds(chunk, st.integers(0, 3), planted, st.integers(0, 40)),
+        planted,
+    ),
+    max_size=6,
+).map(b"".join)
+
+
+@settings(max_examples=200, deadline=None)
+@given(hostile, st.sampled_from(["magic", "none"]), st.integers(-8, 80))
+def test_any_bytes_give_payloads_or_a_record_error(content, join, offset):
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        file = record_file(Path(folder), content, join=join)
+        for action in (lambda: payloads(file), lambda: file.read(offset)):
+            try:
+                action()
+            except RecordError as problem:
+                assert f"{file.path}, offset " in str(problem)
+        if join == "magic":
+            found = list(file.scan(salvage=True))
+            assert [file.read(at) for at, _ in found] == [payload for _, payload in found]
+            lost = sum(damage.stop - damage.start for damage in file.damages)
+            assert lost + sum(file.record_end(at) - at for at, _ in found) == len(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "offset", "words"),
+    [
+        (chunk(0, b"abcd") + chunk(2, b"efgh"), 12, "middle part"),
+        (chunk(3, b"abcd"), 0, "last part"),
+        (chunk(1, b"abcd") + chunk(0, b"efgh"), 12, "before the end of the split record"),
+        (chunk(1, b"abcd") + chunk(1, b"efgh"), 12, "before the end of the split record"),
+        (chunk(1, b"abcd") + chunk(2, b"efgh"), 24, "inside a record that begins at offset 0"),
+        (chunk(4, b"abcd"), 0, "flag 4 is not valid"),
+        (chunk(7, b"abcd"), 0, "flag 7 is not valid"),
+        (chunk(0, b"abcd", length=5), 0, "claims 5 bytes, but 4 follow"),
+        (chunk(0, b"abc")[:-1], 0, "claims 3 bytes, but 3 follow"),  # the padding is missing
+        (chunk(0, b"abcd") + MAGIC, 12, "ends after 16 bytes"),
+        (chunk(0, b"abcd") + b"not a magic.", 12, "found 6e6f7420"),
+        (b"\x0a\x23\xd7\x3e" + bytes(8), 0, "form of 2015"),
+    ],
+)
+def test_grammar(tmp_path, content, offset, words):
+    with pytest.raises(RecordError, match=rf"some\.rec, offset {offset}: .*{words}.*; "):
+        payloads(record_file(tmp_path, content))
+
+
+def test_salvage_goes_on_at_whole_or_first_parts(tmp_path):
+    split = MAGIC + b"tail"
+    content = encode_record(b"one!") + b"rubbish." + chunk(2, b"stray part") + encode_record(split)
+    file = record_file(tmp_path, content)
+    assert payloads(file, salvage=True) == [b"one!", split]
+    assert [(d.start, d.stop) for d in file.damages] == [(12, 40)]
+    with pytest.raises(RecordError, match="salvage works only"):
+        payloads(record_file(tmp_path, content, join="none"), salvage=True)
+
+
+def test_the_other_dialect_joins_with_nothing(tmp_path):
+    content = chunk(1, b"12345678") + chunk(2, b"0123456789") + chunk(3, b"!")
+    assert payloads(record_file(tmp_path, content, join="none")) == [b"123456780123456789!"]
+    with pytest.warns(UserWarning, match='offset 16.*join="none"') as caught:
+        joined = payloads(record_file(tmp_path, content * 2))
+    assert joined == [b"12345678" + MAGIC + b"0123456789" + MAGIC + b"!"] * 2
+    assert len(caught) == 1
+
+
+def test_too_long_payload_is_refused_by_length_alone(tmp_path):
+    class Long(bytes):
+        def __len__(self) -> int:
+            return MAX_PAYLOAD + 1
+
+    with pytest.raises(RecordError, match="536,870,912 bytes"):
+        encode_record(Long())
+
+
+# -- processes -----------------------------------------------------------------------------------
+
+
+def _read_all(file: RecordFile) -> list[bytes]:
+    return payloads(file)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_other_processes_read_the_same_bytes(tmp_path, method):
+    content = [b"a" * 5000, MAGIC * 5, b""]
+    file = record_file(tmp_path, b"".join(map(encode_record, content)))
+    assert payloads(file) == content  # mapped here before the other process begins
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        assert pool.apply(_read_all, (file,)) == content
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_maps_anew(tmp_path):
+    file = record_file(tmp_path, encode_record(b"content"))
+    assert payloads(file) == [b"content"]
+    mapped = file._map
+    child = os.fork()
+    if child == 0:
+        same = payloads(file) == [b"content"] and file._map is not mapped
+        os._exit(0 if same else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_pickles_hold_no_map(tmp_path):
+    file = record_file(tmp_path, encode_record(bytes(100_000)))
+    payloads(file)
+    assert len(pickle.dumps(file)) < 1000
+    assert payloads(pickle.loads(pickle.dumps(file))) == [bytes(100_000)]
+
+
+def test_a_file_that_changes_is_refused(tmp_path):
+    file = record_file(tmp_path, encode_record(b"content"))
+    file.path.write_bytes(b"")
+    with pytest.raises(RecordError, match="had 16 bytes when it was opened and now has 0"):
+        file.read(0)
+    with pytest.raises(RecordError, match="no such record file"):
+        RecordFile(tmp_path / "other.rec")
+    assert payloads(record_file(tmp_path, b"")) == []
+
+
+# -- index ---------------------------------------------------------------------------------------
+
+
+def read_text_index(folder: Path, text: bytes, size: int = 1 << 40):
+    path = folder / "a.idx"
+    path.write_bytes(text)
+    return read_index(path, size)
+
+
+def test_index_forms(tmp_path):
+    for text in (
+        b"3\t0\n1\t40\n",
+        b"3\t0\r\n1\t40\r\n",
+        b"\xef\xbb\xbf3\t0\n1\t40",
+        b" 3 \t 0\n1\t40\n\n \n",
+        b"0003\t00000000000000000000000\n1\t40",
+    ):
+        index = read_text_index(tmp_path, text)
+        assert (index.keys.tolist(), index.offsets.tolist()) == ([3, 1], [0, 40])
+        assert index.keys.dtype == index.offsets.dtype == np.int64
+    for text in (b"", b"\n", b"\n\n\n\n\n"):
+        assert len(read_text_index(tmp_path, text)) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"0\t0\n\n1\t8\n", "line 2: blank, although line 3 follows"),
+        (b"0\t0\n1\t6\n", "line 2, key 1: no record can begin at offset 6"),
+        (b"0\t0\n1\t96\n", "line 2, key 1: no record can begin at offset 96"),
+        (b"0\t0\n1\t8\n0\t16\n", "line 3, key 0: key 0 stands in line 1 already"),
+        (b"7\t0\n5\t8\n6\t8\n", "line 3, key 6: offset 8 stands in line 2 already"),
+        (b"0\t0\n1\t9223372036854775808\n", "line 2: a number .* does not fit in 64 bits"),
+        (b"0\t0\n\xb2\t8\n", "line 2: expected two integers"),
+        (b"0\t0\n1\t" + b"1" * (3 << 20), "line 2: the line is longer than 1 MiB"),
+    ],
+)
+def test_index_errors(tmp_path, text, words):
+    with pytest.raises(RecordError, match=rf"a\.idx, {words}"):
+        read_text_index(tmp_path, text, size=100)
+
+
+def test_index_line_numbers_across_blocks(tmp_path):
+    count = 200_000
+    lines = [f"{key}\t{key * 40}" for key in range(count)]
+    index = read_text_index(tmp_path, "\n".join(lines).encode())
+    assert (index.keys == np.arange(count)).all()
+    assert (index.offsets == np.arange(count) * 40).all()
+    lines[150_000] = "150000 6000000"
+    with pytest.raises(RecordError, match="line 150001: expected two integers"):
+        read_text_index(tmp_path, "\n".join(lines).encode())
+
+
+@given(st.lists(st.text("0123456789\t \n-x", max_size=25), max_size=4).map("\n".join))
+def test_fast_parser_agrees_with_the_careful_one(text):
+    lines = (text + "\n").encode()
+    fast = _parse_clean_lines(lines)
+    if fast is not None:
+        careful, blank = _parse_lines(Path("x"), lines, 0, None)
+        assert blank is None
+        assert (fast == careful).all()
+
+
+@settings(deadline=None)
+@given(st.one_of(st.binary(max_size=60), st.text("0123\t\n", max_size=40).map(str.encode)))
+def test_any_index_gives_numbers_or_a_record_error(text):
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            index = read_text_index(Path(folder), text, size=4000)
+        except RecordError as problem:
+            assert "a.idx, line " in str(problem)
+        else:
+            assert ((index.offsets % 4 == 0) & (index.offsets <= 3992)).all()
+            assert len(np.unique(index.keys)) == len(index)
+
+
+def test_a_million_records_open_without_touching_them(tmp_path):
+    count, step = 1_000_000, 3000
+    path = tmp_path / "sparse.rec"
+    with path.open("wb") as file:
+        file.truncate(count * step)
+        file.seek(777_777 * step)
+        file.write(chunk(0, b"here"))
+    offsets = np.arange(count, dtype=np.int64) * step
+    np.savetxt(path.with_suffix(".idx"), np.stack([np.arange(count), offsets], 1), "%d", "\t")
+    records = IndexedRecordFile(path)
+    assert len(records) == count
+    assert records.read_key(777_777) == b"here"
+    with pytest.raises(RecordError, match=r"key 5, offset 15000: .*found 00000000"):
+        records.read_key(5)
+
+
+@pytest.mark.parametrize("keys", [[0, 1, 2], [5, 6, 7], [9, 2, 400], [2, 1, 0], []])
+def test_positions_of_keys(tmp_path, keys):
+    with RecordWriter(tmp_path / "a.rec") as writer:
+        for key in keys:
+            writer.write(str(key).encode(), key)
+    records = IndexedRecordFile(tmp_path / "a.rec")
+    assert [records.position(key) for key in keys] == list(range(len(keys)))
+    assert [records.read_key(key) for key in keys] == [str(key).encode() for key in keys]
+    for absent in (-1, 3, 500):
+        with pytest.raises(RecordError, match=f"no key {absent} "):
+            records.read_key(absent)
+
+
+# -- writer --------------------------------------------------------------------------------------
+
+
+def test_default_keys_and_the_index(tmp_path):
+    with RecordWriter(tmp_path / "new/a.rec") as writer:
+        assert [writer.write(b"12345"), writer.write(b""), writer.write(b"x", 9)] == [0, 16, 24]
+        writer.write(b"y")
+    assert (tmp_path / "new/a.idx").read_text() == "0\t0\n1\t16\n9\t24\n10\t36\n"
+    index = read_index(tmp_path / "new/a.idx", 48)
+    write_index(tmp_path / "again.idx", index)
+    assert (tmp_path / "again.idx").read_bytes() == (tmp_path / "new/a.idx").read_bytes()
+
+
+@pytest.mark.parametrize("problem", [KeyboardInterrupt(), FileNotFoundError(2, "gone", "x.jpg")])
+def test_failure_leaves_what_was_there(tmp_path, problem):
+    with RecordWriter(tmp_path / "a.rec") as writer:
+        writer.write(b"old")
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    with pytest.raises(type(problem)) as caught, RecordWriter(tmp_path / "a.rec") as writer:
+        writer.write(b"new")
+        raise problem
+    assert caught.value is problem
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_writer_refuses_keys_that_occur_twice(tmp_path):
+    with pytest.raises(RecordError, match="records 0 and 2 have the same key 4"):  # noqa: SIM117
+        with RecordWriter(tmp_path / "a.rec") as writer:
+            for key in (4, 5, 4):
+                writer.write(b"", key)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(RecordError, match="key -1"), RecordWriter(tmp_path / "a.rec") as writer:
+        writer.write(b"", -1)
+
+
+def test_a_full_disk_is_worded(tmp_path, monkeypatch):
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(RecordError, match=r"a\.rec: the disk is full"):  # noqa: SIM117
+        with RecordWriter(tmp_path / "a.rec") as writer:
+            monkeypatch.setattr(writer, "_file", type("Full", (), {"write": full})())
+            writer.write(b"x")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.model_selection import KFold
+
+from facerec.errors import MetricError
+from facerec.statistics.kfold import (
+    check_folds,
+    fold_indices,
+    insightface_accuracy,
+    kfold_accuracy,
+)
+
+
+def naive_kfold(
+    scores: np.ndarray, same: np.ndarray, folds: np.ndarray
+) -> tuple[list[float], list[float]]:
+    """The definition by brute force: try every cut between distinct scores of the other folds."""
+    accuracies, thresholds = [], []
+    for fold in range(folds.max() + 1):
+        train, test = folds != fold, folds == fold
+        distinct = np.unique(scores[train])
+        middles = [
+            middle if low < (middle := low / 2 + high / 2) <= high else high
+            for low, high in itertools.pairwise(distinct)
+        ]
+        best, chosen = -1, None
+        for threshold in [-np.inf, *middles, np.inf]:
+            hits = int(np.sum((scores[train] >= threshold) == same[train]))
+            if hits > best:
+                best, chosen = hits, threshold
+        thresholds.append(float(chosen))
+        accuracies.append(float(np.mean((scores[test] >= chosen) == same[test])))
+    return accuracies, thresholds
+
+
+@given(
+    st.lists(st.tuples(st.integers(-5, 5), st.booleans()), min_size=4, max_size=40),
+    st.integers(2, 4),
+    st.sampled_from([np.float32, np.float64]),
+)
+def test_equals_brute_force(pairs: list[tuple[int, bool]], folds: int, dtype: type) -> None:
+    scores = np.array([score for score, _ in pairs], dtype) / 7
+    same = np.array([label for _, label in pairs])
+    result = kfold_accuracy(scores, same, folds)
+    accuracies, thresholds = naive_kfold(scores, same, fold_indices(len(pairs), folds))
+    assert list(result.thresholds) == thresholds
+    assert list(result.accuracies) == accuracies
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_equals_brute_force_on_continuous_scores(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    same = generator.random(203) < 0.5
+    scores = (generator.normal(0, 0.3, 203) + 0.4 * same).astype(np.float32)
+    result = kfold_accuracy(scores, same)
+    accuracies, thresholds = naive_kfold(scores, same, fold_indices(203))
+    assert list(result.thresholds) == thresholds
+    assert list(result.accuracies) == accuracies
+    assert result.mean == pytest.approx(np.mean(accuracies))
+    assert result.sem == pytest.approx(np.std(accuracies, ddof=1) / np.sqrt(10))
+    assert result.std == pytest.approx(np.std(accuracies))
+    # The label matters: for ten folds the one is exactly three times the other.
+    assert result.std == pytest.approx(3 * result.sem, rel=1e-12)
+    assert (result.pairs, result.folds) == (203, 10)
+    assert result.correct == round(sum(np.array(accuracies) * np.bincount(fold_indices(203))))
+
+
+def test_adjacent_floats_are_separated() -> None:
+    # The middle of two neighbouring float32 numbers rounds to one of them.
+    low = np.float32(0.5)
+    high = np.nextafter(low, np.float32(1))
+    scores = np.array([low, high] * 4, np.float32)
+    result = kfold_accuracy(scores, [False, True] * 4, 2)
+    assert result.mean == 1.0
+
+
+def test_infinite_scores_are_legal() -> None:
+    scores = np.array([-np.inf, np.inf] * 4)
+    assert kfold_accuracy(scores, [False, True] * 4, 2).mean == 1.0
+    assert kfold_accuracy(scores, [False] * 8, 2).mean == 1.0
+    assert kfold_accuracy(scores, [True] * 8, 2).mean == 1.0
+
+
+def test_strictly_increasing_transform_keeps_the_accuracies() -> None:
+    # Midpoints move, so only scores that are alike in every fold are safe to compare.
+    generator = np.random.default_rng(1)
+    same = np.tile([True, False], 100)
+    scores = np.round(generator.normal(0, 1, 200) + same, 1)
+    result, other = (kfold_accuracy(values, same) for values in (scores, 2 * scores - 5))
+    assert result.accuracies == other.accuracies
+
+
+@pytest.mark.parametrize(("pairs", "folds"), [(6000, 10), (203, 10), (17, 4), (10, 10)])
+def test_folds_are_contiguous_as_scikit_learn_cuts_them(pairs: int, folds: int) -> None:
+    expected = np.empty(pairs, int)
+    for fold, (_, test) in enumerate(KFold(folds).split(np.zeros(pairs))):
+        expected[test] = fold
+    np.testing.assert_array_equal(fold_indices(pairs, folds), expected)
+
+
+def test_folds_may_be_given_pair_by_pair() -> None:
+    generator = np.random.default_rng(2)
+    scores, same = generator.normal(size=60), generator.random(60) < 0.5
+    whole = kfold_accuracy(scores, same, 6)
+    order = generator.permutation(60)
+    shuffled = kfold_accuracy(scores[order], same[order], fold_indices(60, 6)[order])
+    assert shuffled == whole
+
+
+def naive_insightface(first: np.ndarray, second: np.ndarray, same: np.ndarray) -> list[float]:
+    """A plain reading of the protocol: every threshold, every fold, no vectorised counting."""
+    first = first / np.sqrt((first**2).sum(axis=1, keepdims=True))
+    second = second / np.sqrt((second**2).sum(axis=1, keepdims=True))
+    distances = ((first - second) ** 2).sum(axis=1)
+    accuracies = []
+    for train, test in KFold(10).split(distances):
+        hits = [np.mean((distances[train] < step / 100) == same[train]) for step in range(400)]
+        threshold = np.argmax(hits) / 100
+        accuracies.append(float(np.mean((distances[test] < threshold) == same[test])))
+    return accuracies
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_insightface_mode(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    same = generator.random(157) < 0.5
+    first = generator.normal(size=(157, 8)) * generator.uniform(1, 20, (157, 1))
+    second = generator.normal(size=(157, 8)) + same[:, None] * first / 4
+    result = insightface_accuracy(first, second, same)
+    expected = naive_insightface(first, second, same)
+    assert list(result.accuracies) == expected
+    assert result.mean == np.mean(expected)
+    assert result.std == np.std(expected)
+    steps = 100 * np.array(result.thresholds)
+    np.testing.assert_allclose(steps, np.round(steps), atol=1e-10)
+    assert result.method.startswith("insightface")
+
+
+def test_insightface_mode_compares_strictly() -> None:
+    # Orthogonal unit vectors: the squared distance is exactly 2.00, which 2.00 must not accept.
+    first = np.tile([1.0, 0.0], (20, 1))
+    second = np.where(np.arange(20)[:, None] % 2, [[0.0, 1.0]], [[1.0, 0.0]])
+    result = insightface_accuracy(first, second, np.arange(20) % 2 == 0)
+    assert result.mean == 1.0
+    assert set(result.thresholds) == {0.01}
+    accepted = insightface_accuracy(first, second, np.ones(20))
+    assert accepted.thresholds == pytest.approx([2.01] * 10)
+
+
+def test_lfw_shape_has_nothing_to_report() -> None:
+    same = np.tile(np.repeat([True, False], 300), 10)
+    people = np.arange(12000).reshape(6000, 2)
+    assert check_folds(same, 10, people) == []
+
+
+def test_single_class_folds_are_reported() -> None:
+    # CALFW's list: all same pairs first.
+    same = np.repeat([True, False], 100)
+    assert check_folds(same) == [
+        "folds 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 of 10 hold pairs of one class only; order the pairs "
+        "so that every fold has same and different ones"
+    ]
+
+
+def test_unbalanced_folds_are_reported() -> None:
+    same = np.tile([True, False], 100)
+    same[:20] = [True] * 15 + [False] * 5
+    assert check_folds(same) == [
+        "the share of same pairs varies over the folds (fold 1 of 10): fold 1 has 15 of 20, "
+        "the whole set 105 of 200"
+    ]
+
+
+def test_shared_identities_are_reported() -> None:
+    same = np.tile([True, False], 10)
+    people = np.array([f"person {number}" for number in range(40)]).reshape(20, 2)
+    people[19, 1] = "person 0"
+    assert check_folds(same, 10, people) == [
+        "1 person occurs in more than one fold (person 0 in folds 1 and 10); "
+        "this biases accuracy upwards"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scores", "same", "folds", "sentence"),
+    [
+        ([0.1] * 5, [True] * 5, 10, "5 pairs cannot fill 10 folds; use fewer folds or more pairs"),
+        ([0.1] * 5, [True] * 5, 1, "1 folds: choosing a threshold on the others needs two or more"),
+        ([0.1] * 5, [True] * 4, 2, "there are 5 pairs but labels of shape (4,)"),
+        (
+            [0.1] * 3,
+            [0, 1, 2],
+            2,
+            "pair labels must be true (same person) or false (different persons)",
+        ),
+        (
+            [0.1] * 3,
+            [0, 1, 1],
+            np.array([0, 2, 2]),
+            "the folds given do not split 3 pairs into two or more non-empty folds",
+        ),
+        ([], [], 2, "there are no scores; a rate needs at least one"),
+    ],
+)
+def test_bad_input(scores: list, same: list, folds: object, sentence: str) -> None:
+    with pytest.raises(MetricError) as error:
+        kfold_accuracy(scores, same, folds)  # type: ignore[arg-type]
+    assert str(error.value) == sentence
+
+
+def test_insightface_mode_refuses_zero_embeddings() -> None:
+    with pytest.raises(MetricError, match="an embedding is zero or not finite"):
+        insightface_accuracy(np.zeros((20, 4)), np.ones((20, 4)), np.ones(20))
+    with pytest.raises(MetricError, match="have shapes"):
+        insightface_accuracy(np.ones((20, 4)), np.ones((20, 5)), np.ones(20))

@@ -1,0 +1,128 @@
+"""Recipe files: loading, checking, JSON and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from facerec.errors import RecipeError
+from facerec.recipe import differences, from_dict, load_recipe, to_dict
+from facerec.training.recipe import Recipe
+
+RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("[!_]*.py"))
+
+
+@dataclass(frozen=True)
+class Small:
+    rate: float = 0.1
+    steps: tuple[int, ...] = (1, 2)
+
+
+@dataclass(frozen=True)
+class Other:
+    name: str = "x"
+
+
+@dataclass(frozen=True)
+class Tree:
+    part: Small | Other = field(default_factory=Small)
+    path: Path | None = None
+    flag: bool = False
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
+def test_every_recipe_loads_and_survives_json(path: Path) -> None:
+    recipe = load_recipe(path, Recipe)
+    text = json.dumps(to_dict(recipe))
+    assert from_dict(Recipe, json.loads(text), "recipe.json") == recipe
+
+
+@pytest.mark.parametrize("name", ["arcface", "cosface", "sphereface"])
+def test_twins_differ_in_the_penalty_alone(name: str) -> None:
+    folder = RECIPES[0].parent
+    plain = load_recipe(folder / f"{name}_r50.py", Recipe)
+    with_sec = load_recipe(folder / f"{name}_sec_r50.py", Recipe)
+    assert plain.regularizer is None and with_sec.regularizer is not None
+    assert dataclasses.replace(with_sec, regularizer=None) == plain
+
+
+def test_union_members_are_told_apart_by_name() -> None:
+    for tree in (Tree(), Tree(part=Other("y"), path=Path("a/b"), flag=True)):
+        assert from_dict(Tree, to_dict(tree), "x.json") == tree
+
+
+@pytest.mark.parametrize(
+    ("value", "parts"),
+    [
+        ({"part": {"type": "Smal"}}, ["recipe.part", "'Smal'", "did you mean 'Small'"]),
+        ({"prt": None}, ["no field 'prt'", "did you mean 'part'"]),
+        ({"part": {"type": "Small", "rate": "fast"}}, ["recipe.part.rate", "float", "'fast'"]),
+        ({"part": {"type": "Small", "steps": [1, 2.5]}}, ["recipe.part.steps[1]", "int", "2.5"]),
+        ({"flag": 1}, ["recipe.flag", "bool", "found 1"]),
+        ({"part": {"type": "Small", "rate": True}}, ["recipe.part.rate", "float", "True"]),
+    ],
+)
+def test_wrong_fields_are_named(value: dict[str, object], parts: list[str]) -> None:
+    with pytest.raises(RecipeError) as caught:
+        from_dict(Tree, value, "x.json")
+    assert str(caught.value).startswith("x.json: ")
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_differences_are_dotted_names() -> None:
+    first, second = to_dict(Tree()), to_dict(Tree(part=Small(rate=0.2), flag=True))
+    assert differences(first, second) == ["part.rate", "flag"]
+    assert differences(first, first) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("x = 1", ["must set `recipe = Recipe(...)`", "found nothing of that name"]),
+        ("recipe = 3", ["found int"]),
+        ("recipe = (", ["line 1"]),
+        (
+            "from facerec.training import Recipe\n\nrecipe = Recipe(epoch=3)",
+            ["line 3", "Recipe has no field 'epoch'", "did you mean 'epochs'"],
+        ),
+        (
+            "from facerec.training import SGD, Recipe\nrecipe = Recipe(\n  optimizer=SGD(lr='big'))",
+            ["recipe.optimizer.lr", "'big'"],
+        ),
+        (
+            "from facerec.training import Recipe\nrecipe = Recipe(batch_size=10, accumulation=3)",
+            ["batch_size 10", "accumulation 3"],
+        ),
+        ("import nothing_of_this_name", ["line 1", "nothing_of_this_name"]),
+    ],
+)
+def test_bad_recipe_files_give_one_sentence(tmp_path: Path, text: str, parts: list[str]) -> None:
+    path = tmp_path / "bad.py"
+    path.write_text(text)
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(path, Recipe)
+    assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_missing_recipe_lists_its_neighbours(tmp_path: Path) -> None:
+    (tmp_path / "good.py").write_text("")
+    with pytest.raises(RecipeError, match=r"no such recipe file.*good\.py"):
+        load_recipe(tmp_path / "god.py", Recipe)
+
+
+def test_recipes_of_two_folders_may_import_files_of_the_same_name(tmp_path: Path) -> None:
+    for number in (1, 2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "_base.py").write_text(f"epochs = {number}")
+        (folder / "r.py").write_text(
+            "from _base import epochs\nfrom facerec.training import Recipe\nrecipe = Recipe(epochs=epochs)"
+        )
+        assert load_recipe(folder / "r.py", Recipe).epochs == number

@@ -1,0 +1,375 @@
+"""The trainer: micro-batches, ranks, interruptions and faults change nothing that they should not."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from tiny import make_trainer, narrow_recipe, tiny_recipe, weights, write_training_set
+
+from facerec.backbones import Backbone
+from facerec.errors import CheckpointError, TrainingError
+from facerec.heads import SEC, CosFace, L2Norm, RingLoss, SphereFace2017
+from facerec.training import AdamW, Checkpoints, Recipe, Validation, checkpoint
+from facerec.training.distributed import Processes
+from facerec.training.monitor import Monitor
+from facerec.training.trainer import Trainer
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_training_set(tmp_path_factory.mktemp("records"))
+
+
+def trained(recipe: Recipe, steps: int | None = None, folder: Path | None = None) -> Trainer:
+    """Train and, if ``steps`` is given, stop there with a checkpoint as SIGTERM would."""
+    trainer = make_trainer(recipe, folder)
+    stop_after(trainer, steps)
+    trainer.fit()
+    return trainer
+
+
+def stop_after(trainer: Trainer, steps: int | None) -> None:
+    if steps is not None:
+        trainer._stopping = lambda: trainer.step == steps  # type: ignore[method-assign]
+
+
+def assert_same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
+    assert first.keys() == second.keys()
+    different = [name for name in first if not torch.equal(first[name], second[name])]
+    assert different == []
+
+
+def assert_close(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
+    assert first.keys() == second.keys()
+    for name, tensor in first.items():
+        torch.testing.assert_close(second[name], tensor, rtol=1e-5, atol=1e-6, msg=name)
+
+
+def test_training_lowers_the_loss_and_evens_the_norms(data: Path) -> None:
+    trainer = make_trainer(tiny_recipe(data, epochs=20))
+    history = []
+    step = trainer.train_step
+    trainer.train_step = lambda batch: history.append(step(batch)) or history[-1]  # type: ignore
+    trainer.fit()
+    assert history[-1]["loss"] < 0.5 * history[0]["loss"]
+    assert history[-1]["target_cosine"] > history[0]["target_cosine"] + 0.3
+    without = make_trainer(tiny_recipe(data, epochs=20, regularizer=None))
+    last: dict[str, torch.Tensor] = {}
+    step_without = without.train_step
+    without.train_step = lambda batch: last.update(step_without(batch)) or last  # type: ignore
+    without.fit()
+    cv = [f["norm_variance"].sqrt() / f["norm_mean"] for f in (history[-1], last)]
+    assert cv[0] < 0.5 * cv[1]
+
+
+PENALTIES = [
+    None,
+    SEC(weight=0.5, rho=0.3),
+    SEC(weight=0.5, p=1, relative=True, schedule="linear"),
+    L2Norm(weight=0.01),
+    RingLoss(weight=0.1),
+]
+
+
+@pytest.mark.parametrize("penalty", PENALTIES, ids=str)
+@pytest.mark.parametrize("count", [2, 3])
+def test_micro_batches_add_up_to_the_batch(data: Path, penalty: object, count: int) -> None:
+    whole = trained(tiny_recipe(data, regularizer=penalty))
+    parts = trained(tiny_recipe(data, regularizer=penalty, accumulation=count))
+    assert_close(weights(whole), weights(parts))
+
+
+def test_the_pass_for_the_mean_norm_leaves_no_trace(data: Path) -> None:
+    trainer = make_trainer(narrow_recipe(data, accumulation=2))
+    batch = next(trainer._batches())
+    images = torch.randn(6, 3, 112, 112)
+    before, state = weights(trainer), torch.get_rng_state()
+    mean = trainer._mean_norm([images[:3], images[3:]])
+    assert_same(before, weights(trainer))
+    assert torch.equal(state, torch.get_rng_state())
+    seen = torch.cat([trainer.backbone(images[:3]), trainer.backbone(images[3:])])
+    torch.testing.assert_close(mean, seen.norm(dim=1).mean())  # the same dropout masks
+    assert trainer.train_step(batch)["loss"].isfinite()
+
+
+# ---------------------------------------------------------------- interruptions
+
+
+@pytest.mark.parametrize("stop", [1, 4, 5, 8])
+def test_resumed_equals_uninterrupted_bit_for_bit(data: Path, tmp_path: Path, stop: int) -> None:
+    recipe = narrow_recipe(data, epochs=3)
+    whole = trained(recipe)
+    assert whole.total_steps == 12
+    interrupted = trained(recipe, steps=stop, folder=tmp_path)
+    assert interrupted.interrupted and interrupted.step == stop
+    resumed = make_trainer(recipe, tmp_path)
+    resumed.resume()
+    assert resumed.step == stop
+    assert_same(weights(interrupted), weights(resumed))
+    resumed.fit()
+    assert_same(weights(whole), weights(resumed))
+    assert (tmp_path / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optimizer": AdamW(), "workers": 1, "precision": "bf16"},
+        {"margin": SphereFace2017(), "regularizer": RingLoss(weight=0.1), "precision": "fp16"},
+    ],
+    ids=["adamw-bf16-workers", "annealed-ring-fp16"],
+)
+def test_every_kind_of_state_is_resumed(
+    data: Path, tmp_path: Path, changes: dict[str, object]
+) -> None:
+    recipe = narrow_recipe(data, **changes)
+    whole = trained(recipe)
+    trained(recipe, steps=3, folder=tmp_path)
+    resumed = make_trainer(recipe, tmp_path)
+    resumed.resume()
+    resumed.fit()
+    assert_same(weights(whole), weights(resumed))
+    assert resumed.scaler.state_dict() == whole.scaler.state_dict()
+
+
+def test_metrics_of_a_resumed_run_have_every_step_once(data: Path, tmp_path: Path) -> None:
+    recipe = tiny_recipe(data, checkpoints=Checkpoints(every_steps=3))
+
+    def run(stop: int | None, resume: bool) -> None:
+        trainer = make_trainer(recipe, tmp_path)
+        if resume:
+            trainer.resume()
+        trainer.monitor = Monitor(
+            tmp_path,
+            recipe,
+            trainer.processes,
+            total_steps=trainer.total_steps,
+            steps_per_epoch=trainer.steps_per_epoch,
+            start=trainer.step,
+        )
+        if stop:
+            crash_at(trainer, stop)
+            with pytest.raises(KeyboardInterrupt):
+                trainer.fit()
+        else:
+            trainer.fit()
+
+    run(5, resume=False)
+    run(None, resume=True)
+    lines = [json.loads(x) for x in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, 9))
+    assert {"loss", "lr", "norm_mean", "norm_cv", "penalty", "images_per_second"} <= lines[0].keys()
+
+
+def crash_at(trainer: Trainer, step: int) -> None:
+    original = trainer._stopping
+
+    def stopping() -> bool:
+        if trainer.step == step:
+            raise KeyboardInterrupt
+        return original()
+
+    trainer._stopping = stopping  # type: ignore[method-assign]
+
+
+def test_the_last_checkpoints_are_kept(data: Path, tmp_path: Path) -> None:
+    trained(tiny_recipe(data, checkpoints=Checkpoints(every_steps=2, keep=2)), folder=tmp_path)
+    names = [p.name for p in checkpoint.complete(tmp_path / "checkpoints")]
+    assert names == ["step-00000006", "step-00000008"]
+
+
+# ---------------------------------------------------------------- faults
+
+
+def test_nan_names_the_step_and_keeps_the_checkpoint(data: Path, tmp_path: Path) -> None:
+    recipe = tiny_recipe(data, checkpoints=Checkpoints(every_steps=2, keep=5))
+    trainer = make_trainer(recipe, tmp_path)
+    step = trainer.train_step
+
+    def poisoned(batch: object) -> object:
+        if trainer.step == 4:
+            with torch.no_grad():
+                trainer.backbone.fc.weight.fill_(float("nan"))
+        return step(batch)  # type: ignore[arg-type]
+
+    trainer.train_step = poisoned  # type: ignore
+    with pytest.raises(TrainingError, match=r"step 5: the loss is nan.*step-00000004.*learning rate"):
+        trainer.fit()
+    assert [p.name for p in checkpoint.complete(tmp_path / "checkpoints")] == [
+        "step-00000002",
+        "step-00000004",
+    ]
+    resumed = make_trainer(recipe, tmp_path)
+    resumed.resume()
+    assert all(tensor.isfinite().all() for tensor in weights(resumed).values())
+
+
+def test_a_full_disk_leaves_the_last_good_checkpoint(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = tiny_recipe(data, checkpoints=Checkpoints(every_steps=2, keep=5))
+    trained(recipe, steps=2, folder=tmp_path)
+    resumed = make_trainer(recipe, tmp_path)
+    resumed.resume()
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CheckpointError, match=r"step-00000004: the disk is full.*step-00000002"):
+        resumed.fit()
+    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
+
+
+def test_a_checkpoint_of_another_architecture_is_refused(data: Path, tmp_path: Path) -> None:
+    trained(tiny_recipe(data), steps=2, folder=tmp_path)
+    other = tiny_recipe(data, backbone=Backbone(name="tiny_linear", embedding_size=32))
+    trainer = make_trainer(other, tmp_path)
+    with pytest.raises(CheckpointError, match=r"fc\.weight should have shape \(32, 192\).*\(16, 192\)"):
+        trainer.resume()
+    trainer = make_trainer(tiny_recipe(data, optimizer=AdamW()), tmp_path)
+    with pytest.raises(CheckpointError, match="exp_avg.*no such tensor"):
+        trainer.resume()
+
+
+@pytest.mark.parametrize("damage", ["cut", "metadata", "missing"])
+def test_a_damaged_checkpoint_is_one_sentence(data: Path, tmp_path: Path, damage: str) -> None:
+    recipe = tiny_recipe(data)
+    trained(recipe, steps=2, folder=tmp_path)
+    folder = checkpoint.latest(tmp_path / "checkpoints")
+    assert folder is not None
+    shard = next(folder.glob("*.distcp"))
+    if damage == "cut":
+        shard.write_bytes(shard.read_bytes()[:1000])
+    elif damage == "missing":
+        shard.unlink()
+    else:
+        (folder / ".metadata").write_bytes(b"nonsense")
+    with pytest.raises(CheckpointError, match="step-00000002"):
+        make_trainer(recipe, tmp_path).resume()
+
+
+def test_a_loader_process_that_dies_is_one_sentence(data: Path) -> None:
+    trainer = make_trainer(tiny_recipe(data, workers=1))
+    trainer.dataset.__class__ = type("Deadly", (Deadly, type(trainer.dataset)), {})
+    with pytest.raises(TrainingError, match="a loader process died"):
+        trainer.fit()
+
+
+class Deadly:
+    def __getitems__(self, request: object) -> object:
+        os._exit(7)
+
+
+def test_bad_records_end_training_or_are_skipped_and_listed(data: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for file in data.iterdir():
+        (broken / file.name).write_bytes(file.read_bytes())
+    content = bytearray((broken / "train.rec").read_bytes())
+    place = content.index(b"\xff\xd8\xff", 4000)
+    content[place : place + 3] = b"xyz"
+    (broken / "train.rec").write_bytes(bytes(content))
+    for workers in (0, 1):
+        recipe = tiny_recipe(broken, workers=workers, epochs=3)
+        with pytest.raises(Exception, match=r"train\.rec") as caught:
+            trained(recipe)
+        assert "\n" not in str(caught.value)
+        skipping = replace(recipe, data=replace(recipe.data, on_error="skip"))
+        trainer = trained(skipping, folder=tmp_path / str(workers))
+        listed = json.loads((tmp_path / str(workers) / "skipped.json").read_text())
+        assert len(listed) == len(trainer.skipped) > 0
+        assert all("train.rec" in item["where"] for item in listed)
+
+
+# ---------------------------------------------------------------- several ranks
+
+
+def join(rank: int, world: int, folder: Path) -> Processes:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world
+    )
+    return Processes(rank, world, torch.device("cpu"))
+
+
+def rank_trains(rank: int, world: int, folder: Path, recipe: Recipe, plan: str) -> None:
+    """Train in one of several processes and leave this rank's weights in a file."""
+    processes = join(rank, world, folder)
+    trainer = make_trainer(recipe, folder, processes)
+    if plan == "stop":
+        stop_after(trainer, 3)
+    elif plan == "resume":
+        trainer.resume()
+    trainer.fit()
+    torch.save(weights(trainer), folder / f"rank{rank}.pt")
+    del trainer  # before the group that it holds on to
+    gc.collect()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def over_ranks(world: int, folder: Path, recipe: Recipe, plan: str = "") -> list[dict[str, torch.Tensor]]:
+    folder.mkdir(exist_ok=True)
+    (folder / "rendezvous").unlink(missing_ok=True)
+    children = mp.spawn(rank_trains, (world, folder, recipe, plan), nprocs=world, join=False)
+    deadline = time.monotonic() + 240
+    while not children.join(timeout=5):
+        if time.monotonic() > deadline:
+            for process in children.processes:
+                process.kill()
+            pytest.fail(f"{world} ranks did not finish within 240 seconds")
+    return [torch.load(folder / f"rank{rank}.pt") for rank in range(world)]
+
+
+def joined(ranks: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Put the class shards together; everything else must be the same on all ranks."""
+    whole = {}
+    for name, first in ranks[0].items():
+        parts = [rank[name] for rank in ranks]
+        if "head.weight" in name and first.ndim == 2:
+            whole[name] = torch.cat(parts)
+        else:
+            assert all(torch.equal(first, part) for part in parts), name
+            whole[name] = first
+    return whole
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_any_number_of_ranks_learns_the_same(data: Path, tmp_path: Path, world: int) -> None:
+    recipe = tiny_recipe(data, margin=CosFace(scale=16.0, margin=0.2), accumulation=2)
+    one = weights(trained(recipe))
+    assert_close(one, joined(over_ranks(world, tmp_path / "ranks", recipe)))
+
+
+def test_two_ranks_resume_on_two_bit_for_bit_and_on_one_and_three(data: Path, tmp_path: Path) -> None:
+    recipe = tiny_recipe(data, optimizer=AdamW(lr=1e-2))
+    whole = joined(over_ranks(2, tmp_path / "whole", recipe))
+    for world in (2, 1, 3):
+        folder = tmp_path / f"on{world}"
+        over_ranks(2, folder, recipe, "stop")
+        resumed = joined(over_ranks(world, folder, recipe, "resume"))
+        (assert_same if world == 2 else assert_close)(whole, resumed)
+
+
+def test_two_ranks_with_batchnorm_and_dropout_resume_bit_for_bit(data: Path, tmp_path: Path) -> None:
+    recipe = narrow_recipe(data)
+    whole = over_ranks(2, tmp_path / "whole", recipe)
+    folder = tmp_path / "resumed"
+    over_ranks(2, folder, recipe, "stop")
+    resumed = over_ranks(2, folder, recipe, "resume")
+    for first, second in zip(whole, resumed, strict=True):
+        different = [name for name in first if not torch.equal(first[name], second[name])]
+        # Running statistics are those of rank 0, which the next step hands to the others.
+        assert all("running" in name for name in different)
+    assert_same(whole[0], resumed[0])

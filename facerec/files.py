@@ -37,7 +37,9 @@ def full_disk_sentence(path: Path, error: OSError) -> str:
 
 
 @contextlib.contextmanager
-def atomic_path(path: str | os.PathLike[str], error: type[FacerecError] = FacerecError) -> Iterator[Path]:
+def atomic_path(
+    path: str | os.PathLike[str], error: type[FacerecError] = FacerecError
+) -> Iterator[Path]:
     """Give a temporary path beside ``path`` that takes its place when the block succeeds.
 
     The block writes the temporary file and closes it; it is then flushed to the disk and renamed.
@@ -55,7 +57,9 @@ def atomic_path(path: str | os.PathLike[str], error: type[FacerecError] = Facere
     temporary: Path | None = None
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=final.parent, prefix=f".{final.name}.", suffix=".tmp")
+        descriptor, name = tempfile.mkstemp(
+            dir=final.parent, prefix=f".{final.name}.", suffix=".tmp"
+        )
         os.close(descriptor)
         temporary = Path(name)
         temporary.chmod(0o644)

@@ -92,7 +92,9 @@ def differences(first: Any, second: Any, prefix: str = "") -> list[str]:
         return [
             found
             for name in names
-            for found in differences(first.get(name), second.get(name), f"{prefix}.{name}".strip("."))
+            for found in differences(
+                first.get(name), second.get(name), f"{prefix}.{name}".strip(".")
+            )
         ]
     return [] if first == second else [prefix]
 
@@ -117,7 +119,8 @@ def check(hint: Any, value: Any, where: str, field: str = "recipe") -> Any:
         if len(kinds) != len(value):
             raise _wrong(where, field, f"{len(kinds)} values", value)
         return tuple(
-            check(k, v, where, f"{field}[{i}]") for i, (k, v) in enumerate(zip(kinds, value, strict=True))
+            check(k, v, where, f"{field}[{i}]")
+            for i, (k, v) in enumerate(zip(kinds, value, strict=True))
         )
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return _check_dataclass(hint, value, where, field)
@@ -135,7 +138,9 @@ def check(hint: Any, value: Any, where: str, field: str = "recipe") -> Any:
 
 def _check_union(options: tuple[Any, ...], value: Any, where: str, field: str) -> Any:
     if isinstance(value, dict):
-        kinds = {o.__name__: o for o in options if dataclasses.is_dataclass(o) and isinstance(o, type)}
+        kinds = {
+            o.__name__: o for o in options if dataclasses.is_dataclass(o) and isinstance(o, type)
+        }
         name = value.get("type")
         if name not in kinds:
             raise RecipeError(f"{where}: {field} is {name!r}, {_nearest(str(name), list(kinds))}")
@@ -148,11 +153,13 @@ def _check_union(options: tuple[Any, ...], value: Any, where: str, field: str) -
             return check(option, value, where, field)
         except RecipeError:
             continue
-    wanted = " or ".join("None" if o is type(None) else getattr(o, "__name__", str(o)) for o in options)
+    wanted = " or ".join(
+        "None" if o is type(None) else getattr(o, "__name__", str(o)) for o in options
+    )
     raise _wrong(where, field, wanted, value)
 
 
-def _check_dataclass(kind: type, value: Any, where: str, field: str) -> Any:
+def _check_dataclass(kind: type[Any], value: Any, where: str, field: str) -> Any:
     fields = {f.name: f for f in dataclasses.fields(kind) if f.init}
     if isinstance(value, dict):
         given = {name: item for name, item in value.items() if name != "type"}
@@ -166,7 +173,9 @@ def _check_dataclass(kind: type, value: Any, where: str, field: str) -> Any:
         raise _wrong(where, field, kind.__name__, value)
     for name in given:
         if name not in fields:
-            raise RecipeError(f"{where}: {field} has no field {name!r}, {_nearest(name, list(fields))}")
+            raise RecipeError(
+                f"{where}: {field} has no field {name!r}, {_nearest(name, list(fields))}"
+            )
     hints = typing.get_type_hints(kind, include_extras=True)
     checked = {n: check(hints[n], v, where, f"{field}.{n}") for n, v in given.items()}
     try:

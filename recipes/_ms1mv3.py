@@ -17,7 +17,9 @@ base = Recipe(
         path=Path("data/ms1mv3"),
         augmentation=Augmentation(flip=0.5),  # the only augmentation there
     ),
-    backbone=Backbone(name="iresnet50", embedding_size=512, embedding_bn="frozen_gamma", dropout=0.0),
+    backbone=Backbone(
+        name="iresnet50", embedding_size=512, embedding_bn="frozen_gamma", dropout=0.0
+    ),
     margin=ArcFace(scale=64.0, margin=0.5),
     head=Head(center_init="normal"),  # N(0, 0.01²)
     # Rate 0.1 belongs to 8 × 128 images; decay on everything, batch-norms included, as there.

@@ -91,7 +91,7 @@ def test_differences_are_dotted_names() -> None:
             ["line 3", "Recipe has no field 'epoch'", "did you mean 'epochs'"],
         ),
         (
-            "from facerec.training import SGD, Recipe\nrecipe = Recipe(\n  optimizer=SGD(lr='big'))",
+            "from facerec.training import SGD, Recipe\nrecipe = Recipe(optimizer=SGD(lr='big'))",
             ["recipe.optimizer.lr", "'big'"],
         ),
         (
@@ -123,6 +123,8 @@ def test_recipes_of_two_folders_may_import_files_of_the_same_name(tmp_path: Path
         folder.mkdir()
         (folder / "_base.py").write_text(f"epochs = {number}")
         (folder / "r.py").write_text(
-            "from _base import epochs\nfrom facerec.training import Recipe\nrecipe = Recipe(epochs=epochs)"
+            "from _base import epochs\n"
+            "from facerec.training import Recipe\n"
+            "recipe = Recipe(epochs=epochs)"
         )
         assert load_recipe(folder / "r.py", Recipe).epochs == number

@@ -106,8 +106,8 @@ def create_backbone(
 def scaled(channels: int, width: float) -> int:
     """Return ``channels · width`` rounded to the nearest multiple of 8, at least 16.
 
-    The floor is not a matter of taste: with 8 channels in channels_last order, the backward pass of a
-    strided 1×1 convolution writes out of bounds in torch 2.13 on CPUs with AVX-512 (oneDNN's
+    The floor is not a matter of taste: with 8 channels in channels_last order, the backward pass
+    of a strided 1×1 convolution writes out of bounds in torch 2.13 on CPUs with AVX-512 (oneDNN's
     brgconv_strided kernel), and the process dies.
     """
     return max(16, 8 * math.floor(channels * width / 8 + 0.5))

@@ -1,0 +1,1 @@
+"""Commands: arguments → a call → a printed table; one file a command."""

@@ -38,7 +38,7 @@ def program_name(function: Callable[..., None]) -> str:
     return script if script.endswith(".py") else f"facerec {name}"
 
 
-class exit_on_error:  # noqa: N801 (reads as a statement: `with exit_on_error(debug):`)
+class exit_on_error:
     """Turn a ``FacerecError`` inside the block into one sentence and exit status 2."""
 
     def __init__(self, debug: bool = False) -> None:

@@ -8,12 +8,12 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jinja2
-import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -26,13 +26,16 @@ from facerec.errors import RecipeError
 from facerec.files import atomic_path
 from facerec.recipe import load_recipe
 from facerec.records.packs import read_pack
-from facerec.records.synthetic import SyntheticSet, contact_sheet, write_synthetic
+from facerec.records.synthetic import PACKS, SyntheticSet, contact_sheet, write_synthetic
 from facerec.training.recipe import Recipe
 from facerec.verification import VerificationResult, evaluate_pack
-from facerec.verification.report import format_rate, plot_roc
+from facerec.verification.report import format_rate, roc_figure
 
-PACKS = ("lfw", "cfp_fp", "agedb_30")
+COLUMNS = ("arm", "pack", "accuracy ± SEM", "TPR@FPR=1e-1", "TPR@FPR=1e-2", "mean ‖f‖", "CV ‖f‖")
 FACES = SyntheticSet(seed=0, identities=200, images_per_identity=16, pairs_per_fold=60)
+
+Results = dict[str, dict[str, VerificationResult]]
+"""Results by arm and pack."""
 
 
 def demo(out: Path = Path("demo"), recipe: Path | None = None, processes: int = 2) -> None:
@@ -60,21 +63,23 @@ def demo(out: Path = Path("demo"), recipe: Path | None = None, processes: int = 
     console.rule("1  faces")
     with Progress(console=console) as progress:
         task = progress.add_task("drawing faces", total=FACES.total_images)
-        write_synthetic(
-            data, FACES, processes=processes, progress=lambda n: progress.advance(task, n)
-        )
-    results: dict[str, dict[str, VerificationResult]] = {}
+        write_synthetic(data, FACES, processes=processes, progress=partial(progress.advance, task))
+    results: Results = {}
     for number, (name, arm) in enumerate(arms.items(), start=2):
         console.rule(f"{number}  {name}")
-        folder = train_recipe(arm, _slug(name), Options(runs=out / "runs"), console)
+        folder = train_recipe(
+            arm, name.lower().replace(" + ", "_"), Options(runs=out / "runs"), console
+        )
         if folder is None:
             return
         results[name] = _verify(folder, data, console)
     console.rule("4  results")
     console.print(_table(results))
     report = out / "report.html"
-    _write_report(report, results, arms, data, time.perf_counter() - started)
-    console.print(f"{time.perf_counter() - started:.0f} seconds; report: {report.resolve()}", soft_wrap=True)
+    _write_report(report, results, arms, time.perf_counter() - started)
+    console.print(
+        f"{time.perf_counter() - started:.0f} seconds; report: {report.resolve()}", soft_wrap=True
+    )
 
 
 def _verify(folder: Path, data: Path, console: Console) -> dict[str, VerificationResult]:
@@ -84,18 +89,17 @@ def _verify(folder: Path, data: Path, console: Console) -> dict[str, Verificatio
     with Progress(console=console, transient=True) as progress:
         for name, pack in packs.items():
             task = progress.add_task(f"verifying {name}", total=len(pack.distinct()[0]))
-            results[name] = evaluate_pack(
-                model, pack, progress=lambda n, task=task: progress.advance(task, n)
-            )
+            results[name] = evaluate_pack(model, pack, progress=partial(progress.advance, task))
     return results
 
 
-def _rows(results: dict[str, dict[str, VerificationResult]]) -> list[list[str]]:
+def _rows(results: Results) -> list[list[str]]:
     """One row per arm and pack: accuracy, TPR at 10 % and 1 % FPR, norms."""
     rows = []
     for arm, packs in results.items():
         for name, result in packs.items():
-            accuracy = result.accuracy
+            accuracy, norms = result.accuracy, result.norms
+            assert norms is not None
             points = [format_rate(result.point(fpr)) for fpr in ("1e-1", "1e-2")]
             rows.append(
                 [
@@ -103,17 +107,14 @@ def _rows(results: dict[str, dict[str, VerificationResult]]) -> list[list[str]]:
                     name,
                     f"{100 * accuracy.mean:.2f} % ± {100 * accuracy.sem:.2f}",
                     *points,
-                    f"{result.norms.mean:.2f}",
-                    f"{result.norms.cv:.4f}",
+                    f"{norms.mean:.2f}",
+                    f"{norms.cv:.4f}",
                 ]
             )
     return rows
 
 
-COLUMNS = ("arm", "pack", "accuracy ± SEM", "TPR@FPR=1e-1", "TPR@FPR=1e-2", "mean ‖f‖", "CV ‖f‖")
-
-
-def _table(results: dict[str, dict[str, VerificationResult]]) -> Table:
+def _table(results: Results) -> Table:
     table = Table(*COLUMNS)
     for row in _rows(results):
         table.add_row(*row, end_section=row[1] == PACKS[-1])
@@ -122,28 +123,63 @@ def _table(results: dict[str, dict[str, VerificationResult]]) -> Table:
 
 def _write_report(
     path: Path,
-    results: dict[str, dict[str, VerificationResult]],
+    results: Results,
     arms: dict[str, Recipe],
-    data: Path,
     seconds: float,
 ) -> None:
-    """Write one self-contained HTML page: faces, table, ROC curves, norm histograms."""
+    """Write one self-contained HTML page: table, ROC curves, norm histograms, faces."""
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("facerec.commands", "templates"),
+        loader=jinja2.PackageLoader("facerec.commands"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )
+    curves = {f"{arm}, {pack}": r for arm, packs in results.items() for pack, r in packs.items()}
+    recipe = next(iter(arms.values()))
     page = environment.get_template("demo.html.j2").render(
         version=facerec.__version__,
+        seconds=round(seconds),
         columns=COLUMNS,
         rows=_rows(results),
-        arms={name: str(arm.regularizer or "no penalty") for name, arm in arms.items()},
-        recipe=next(iter(arms.values())),
+        roc=_embed(_png(roc_figure(curves))),
+        norms=_embed(_png(_norm_figure(results))),
+        sheet=_embed(contact_sheet(FACES)),
         faces=FACES,
-        seconds=round(seconds),
-        sheet=_image(lambda file: file.write(contact_sheet(FACES))),
-        rocs={pack: _roc(results, pack) for pack in PACKS},
-        norms=_figure(_norm_histograms(results)),
+        settings=[
+            *((f"penalty of {name}", arm.regularizer or "none") for name, arm in arms.items()),
+            *(
+                (name, getattr(recipe, name))
+                for name in ("backbone", "margin", "optimizer", "schedule", "batch_size", "epochs")
+            ),
+        ],
     )
     with atomic_path(path) as temporary:
         temporary.write_text(page, encoding="utf-8")
+
+
+def _norm_figure(results: Results) -> Figure:
+    """Draw histograms of raw norms over all packs, each arm's divided by its mean."""
+    figure = Figure(figsize=(7, 3), layout="constrained")
+    axes = figure.add_subplot()
+    for arm, packs in results.items():
+        norms = np.concatenate([r.norms.values for r in packs.values() if r.norms is not None])
+        relative = norms / norms.mean()
+        label = f"{arm}: mean {norms.mean():.2f}, CV {relative.std():.3f}"
+        axes.hist(relative, bins=60, density=True, histtype="stepfilled", alpha=0.5, label=label)
+    axes.set(xlabel="‖f‖ / mean", ylabel="density", yticks=[])
+    axes.legend(frameon=False)
+    return figure
+
+
+def _png(figure: Figure) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=150)
+    return buffer.getvalue()
+
+
+def _embed(png: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command with ``argv``, or with the arguments of the process."""
+    run_command(demo, argv)

@@ -105,8 +105,12 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Table:
     table = Table.grid(padding=(0, 2))
     count = sum(p.numel() for p in trainer.backbone.parameters())
     penalty = recipe.regularizer or "none"
-    table.add_row("run", str(folder) + (f" (resumed at step {trainer.step})" if trainer.step else ""))
-    table.add_row("data", f"{len(dataset):,} images of {dataset.num_classes:,} people, {recipe.data.path}")
+    table.add_row(
+        "run", str(folder) + (f" (resumed at step {trainer.step})" if trainer.step else "")
+    )
+    table.add_row(
+        "data", f"{len(dataset):,} images of {dataset.num_classes:,} people, {recipe.data.path}"
+    )
     table.add_row("backbone", f"{recipe.backbone.name}, {count:,} parameters")
     table.add_row("margin", str(recipe.margin))
     table.add_row("norm penalty", str(penalty))
@@ -120,15 +124,17 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Table:
         f"{recipe.precision}{', compiled' if recipe.compile else ''}",
     )
     threads = torch.get_num_threads()
-    table.add_row("processes", f"{processes.world_size} on {processes.device}, {threads} threads each")
+    table.add_row(
+        "processes", f"{processes.world_size} on {processes.device}, {threads} threads each"
+    )
     return table
 
 
 def _print_end(console: Console, trainer: Trainer, folder: Path) -> None:
     if trainer.interrupted:
         console.print(
-            f"stopped by a signal at step {trainer.step} of {trainer.total_steps}; the state is saved, "
-            "continue with --resume"
+            f"stopped by a signal at step {trainer.step} of {trainer.total_steps}; the state is "
+            "saved, continue with --resume"
         )
         return
     if trainer.skipped:
@@ -156,7 +162,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     @tyro.conf.configure(tyro.conf.AvoidSubcommands)
     def train(
-        options: Annotated[Options, tyro.conf.arg(name="")] = Options(),  # noqa: B008
+        options: Annotated[Options, tyro.conf.arg(name="")] = Options(),
         recipe: Annotated[Recipe, tyro.conf.arg(name="")] = loaded,
     ) -> None:
         """Train a recipe: RECIPE.py [--name NAME] [--resume] [--FIELD VALUE …].

@@ -8,7 +8,7 @@ members differ in μ: the mean norm (SEC; Zhang et al., NeurIPS 2020), 0 (square
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import torch
 import torch.distributed as dist
@@ -248,7 +248,8 @@ class NormRegularizer(nn.Module):
         return all_gather(values[None], self.group).sum(0)
 
 
-class NormMoments(NamedTuple):
+@dataclass(frozen=True)
+class NormMoments:
     """Figures on the norms of a global batch; scalars, the same bits on all ranks."""
 
     count: Tensor

@@ -121,7 +121,8 @@ def load(
         stored = reader.read_metadata().state_dict_metadata
     except Exception as error:
         raise CheckpointError(
-            f"{checkpoint}: not a whole checkpoint ({error}); delete it to go on from an earlier one"
+            f"{checkpoint}: not a whole checkpoint ({error}); "
+            "delete it to go on from an earlier one"
         ) from error
     for name, tensor in tensors.items():
         entry = stored.get(name)

@@ -1,4 +1,4 @@
-"""What a run tells: metrics.jsonl always, a progress display on the terminal, TensorBoard if asked."""
+"""What a run tells: metrics.jsonl always, a display on the terminal, TensorBoard if asked."""
 
 from __future__ import annotations
 
@@ -133,7 +133,9 @@ class Monitor:
     def end_epoch(self, epoch: int) -> None:
         """Leave one line per epoch on the terminal (or in the log file of a batch system)."""
         if self.console is not None and self.last:
-            self.console.print(f"epoch {epoch}/{self.recipe.epochs}  {_line(self.last)}", highlight=False)
+            self.console.print(
+                f"epoch {epoch}/{self.recipe.epochs}  {_line(self.last)}", highlight=False
+            )
 
     def validation(self, step: int, epoch: int, results: dict[str, VerificationResult]) -> None:
         """Write the figures of every pack and print its accuracy."""
@@ -142,9 +144,9 @@ class Monitor:
         for name, result in results.items():
             self._write("validation", step, epoch=epoch, **result.to_json())
             if self.console is not None:
-                accuracy = result.accuracy
+                mean, sem = 100 * result.accuracy.mean, 100 * result.accuracy.sem
                 self.console.print(
-                    f"  {name}: accuracy {100 * accuracy.mean:.2f} % ± {100 * accuracy.sem:.2f} (SEM)",
+                    f"  {name}: accuracy {mean:.2f} % ± {sem:.2f} (SEM)",
                     highlight=False,
                 )
         self._logged_at = time.perf_counter()  # validation is no training time
@@ -166,8 +168,8 @@ def _finite(values: dict[str, Any]) -> dict[str, Any]:
 
 def _line(values: dict[str, float]) -> str:
     return (
-        f"loss {values['loss']:.3f}  {values['images_per_second']:.0f} img/s  lr {values['lr']:.4g}  "
-        f"‖f‖ {values['norm_mean']:.2f}  CV {values['norm_cv']:.3f}"
+        f"loss {values['loss']:.3f}  {values['images_per_second']:.0f} img/s  "
+        f"lr {values['lr']:.4g}  ‖f‖ {values['norm_mean']:.2f}  CV {values['norm_cv']:.3f}"
     )
 
 

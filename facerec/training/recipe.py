@@ -53,7 +53,7 @@ class Recipe:
     Every field can be set on the command line by its dotted name, `--optimizer.lr 0.05`.
     """
 
-    data: Data = field(default_factory=Data)
+    data: Data = field(default_factory=lambda: Data(Path("data/train")))
     backbone: Backbone = field(default_factory=Backbone)
     margin: Margin = field(default_factory=ArcFace)
     regularizer: NormPenalty | None = None

@@ -77,7 +77,9 @@ def check_same_recipe(folder: Path, recipe: Recipe) -> None:
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({error}); this run cannot be resumed") from error
+        raise CheckpointError(
+            f"{path}: cannot be read ({error}); this run cannot be resumed"
+        ) from error
     changed = [
         name
         for name in recipes.differences(stored, recipes.to_dict(recipe))
@@ -152,7 +154,16 @@ def _hardware(processes: Processes) -> dict[str, Any]:
 def _git_commit() -> str | None:
     """Return the commit of an editable installation, with ``+`` when it has local changes."""
     here = Path(facerec.__file__).parent
-    command = ["git", "-C", str(here), "describe", "--always", "--dirty=+", "--abbrev=40", "--exclude=*"]
+    command = [
+        "git",
+        "-C",
+        str(here),
+        "describe",
+        "--always",
+        "--dirty=+",
+        "--abbrev=40",
+        "--exclude=*",
+    ]
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except OSError:

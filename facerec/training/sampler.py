@@ -47,7 +47,9 @@ class GlobalBatchSampler(Sampler[BatchRequest]):
     ) -> None:
         parts = world_size * accumulation
         if batch_size % parts:
-            fitting = sorted({max(batch_size // parts, 1) * parts, (batch_size // parts + 1) * parts})
+            fitting = sorted(
+                {max(batch_size // parts, 1) * parts, (batch_size // parts + 1) * parts}
+            )
             raise RecipeError(
                 f"batch_size {batch_size} does not divide among {world_size} processes × "
                 f"{accumulation} micro-batches; the nearest that does is "

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -94,7 +94,7 @@ class Trainer:
         # Dropout is the only user of torch's global generator; ranks must differ in it.
         torch.manual_seed(recipe.seed * 1_000_003 + processes.rank)
         backbone = create_backbone(recipe.backbone, seed=recipe.seed)
-        self.backbone = backbone.to(self.device, memory_format=torch.channels_last)
+        self.backbone = backbone.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.head = MarginClassifier(
             dataset.num_classes,
             recipe.backbone.embedding_size,
@@ -105,7 +105,9 @@ class Trainer:
         self.regularizer = (
             create_regularizer(recipe.regularizer).to(self.device) if recipe.regularizer else None
         )
-        self.model: nn.Module = torch.compile(self.backbone) if recipe.compile else self.backbone
+        self.model: nn.Module = self.backbone
+        if recipe.compile:
+            self.model = cast(nn.Module, torch.compile(self.backbone))
         if processes.world_size > 1:
             self.model = DistributedDataParallel(self.model)
         self.optimizer = recipe.optimizer.create(
@@ -207,8 +209,9 @@ class Trainer:
         return torch.autocast(self.device.type, dtype) if dtype else contextlib.nullcontext()
 
     def _no_sync(self) -> contextlib.AbstractContextManager[Any]:
-        ddp = isinstance(self.model, DistributedDataParallel)
-        return self.model.no_sync() if ddp else contextlib.nullcontext()
+        if isinstance(self.model, DistributedDataParallel):
+            return self.model.no_sync()
+        return contextlib.nullcontext()
 
     def _create_scaler(self) -> torch.amp.GradScaler:
         options: dict[str, Any] = {
@@ -278,7 +281,9 @@ class Trainer:
         mean = sum(r.accuracy.mean for r in results.values()) / max(len(results), 1)
         if mean > self.best_accuracy:
             self.best_accuracy = mean
-            self.save_model("best.safetensors", selected_on={n: r.accuracy.mean for n, r in results.items()})
+            self.save_model(
+                "best.safetensors", selected_on={n: r.accuracy.mean for n, r in results.items()}
+            )
         return results
 
     def save_model(self, name: str, **extra: Any) -> None:
@@ -308,8 +313,9 @@ class Trainer:
             if "DataLoader worker" not in str(error):
                 raise
             raise TrainingError(
-                f"step {self.step}: a loader process died ({str(error).splitlines()[0]}); the memory "
-                "may be too small for so many workers; resume with --resume and a smaller --workers"
+                f"step {self.step}: a loader process died ({str(error).splitlines()[0]}); the "
+                "memory may be too small for so many workers; go on with --resume and fewer "
+                "--workers"
             ) from error
 
     def _write_skipped(self) -> None:
@@ -434,7 +440,9 @@ class Trainer:
         if self.processes.world_size > 1:
             shape = self.head.weight.shape
             for name, value in tensors.items():
-                if (name == sharded or name.startswith(f"optimizer.{sharded}.")) and value.shape == shape:
+                if (
+                    name == sharded or name.startswith(f"optimizer.{sharded}.")
+                ) and value.shape == shape:
                     tensors[name] = self._as_sharded(value)
         rank = self.processes.rank
         own = {f"random.rank{rank}.cpu": torch.get_rng_state()}

@@ -12,7 +12,9 @@ from facerec.training import SGD, AdamW, Cosine, MultiStep, Polynomial
 from facerec.training.optimization import parameter_groups
 
 
-def factors(schedule: Polynomial | Cosine | MultiStep, total: int = 20, per_epoch: int = 5) -> list[float]:
+def factors(
+    schedule: Polynomial | Cosine | MultiStep, total: int = 20, per_epoch: int = 5
+) -> list[float]:
     return [schedule.factor(step, total, per_epoch) for step in range(total)]
 
 

@@ -17,7 +17,7 @@ def order(**options: int) -> list[tuple[int, list[int]]]:
 def test_each_epoch_visits_every_image_at_most_once_in_another_order() -> None:
     batches = order()
     assert [epoch for epoch, _ in batches] == [0] * 4 + [1] * 4 + [2] * 4
-    epochs = [sum((b for e, b in batches if e == epoch), []) for epoch in range(3)]
+    epochs = [[i for e, b in batches if e == epoch for i in b] for epoch in range(3)]
     for visited in epochs:
         assert len(visited) == len(set(visited)) == 48
     assert epochs[0] != epochs[1] != epochs[2]
@@ -27,7 +27,7 @@ def test_each_epoch_visits_every_image_at_most_once_in_another_order() -> None:
 def test_ranks_share_the_batches_of_one_process(world: int) -> None:
     ranks = [order(rank=rank, world_size=world) for rank in range(world)]
     joined = [
-        (parts[0][0], sum((indices for _, indices in parts), []))
+        (parts[0][0], [i for _, indices in parts for i in indices])
         for parts in zip(*ranks, strict=True)
     ]
     assert joined == order()
@@ -46,7 +46,9 @@ def test_seeds_differ() -> None:
 
 
 def test_impossible_batches_are_refused() -> None:
-    with pytest.raises(RecipeError, match="batch_size 10 does not divide among 3 processes.*9 or 12"):
+    with pytest.raises(
+        RecipeError, match=r"batch_size 10 does not divide among 3 processes.*9 or 12"
+    ):
         GlobalBatchSampler(50, 10, world_size=3)
     with pytest.raises(DatasetError, match="5 images, fewer than one batch of 12"):
         GlobalBatchSampler(5, 12)

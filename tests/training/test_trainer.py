@@ -1,4 +1,4 @@
-"""The trainer: micro-batches, ranks, interruptions and faults change nothing that they should not."""
+"""The trainer: micro-batches, ranks, interruptions and faults change nothing they should not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tiny import make_trainer, narrow_recipe, tiny_recipe, weights, write_traini
 from facerec.backbones import Backbone
 from facerec.errors import CheckpointError, TrainingError
 from facerec.heads import SEC, CosFace, L2Norm, RingLoss, SphereFace2017
-from facerec.training import AdamW, Checkpoints, Recipe, Validation, checkpoint
+from facerec.training import AdamW, Checkpoints, Recipe, checkpoint
 from facerec.training.distributed import Processes
 from facerec.training.monitor import Monitor
 from facerec.training.trainer import Trainer
@@ -203,7 +203,9 @@ def test_nan_names_the_step_and_keeps_the_checkpoint(data: Path, tmp_path: Path)
         return step(batch)  # type: ignore[arg-type]
 
     trainer.train_step = poisoned  # type: ignore
-    with pytest.raises(TrainingError, match=r"step 5: the loss is nan.*step-00000004.*learning rate"):
+    with pytest.raises(
+        TrainingError, match=r"step 5: the loss is nan.*step-00000004.*learning rate"
+    ):
         trainer.fit()
     assert [p.name for p in checkpoint.complete(tmp_path / "checkpoints")] == [
         "step-00000002",
@@ -235,10 +237,12 @@ def test_a_checkpoint_of_another_architecture_is_refused(data: Path, tmp_path: P
     trained(tiny_recipe(data), steps=2, folder=tmp_path)
     other = tiny_recipe(data, backbone=Backbone(name="tiny_linear", embedding_size=32))
     trainer = make_trainer(other, tmp_path)
-    with pytest.raises(CheckpointError, match=r"fc\.weight should have shape \(32, 192\).*\(16, 192\)"):
+    with pytest.raises(
+        CheckpointError, match=r"fc\.weight should have shape \(32, 192\).*\(16, 192\)"
+    ):
         trainer.resume()
     trainer = make_trainer(tiny_recipe(data, optimizer=AdamW()), tmp_path)
-    with pytest.raises(CheckpointError, match="exp_avg.*no such tensor"):
+    with pytest.raises(CheckpointError, match=r"exp_avg.*no such tensor"):
         trainer.resume()
 
 
@@ -319,7 +323,9 @@ def rank_trains(rank: int, world: int, folder: Path, recipe: Recipe, plan: str) 
     dist.destroy_process_group()
 
 
-def over_ranks(world: int, folder: Path, recipe: Recipe, plan: str = "") -> list[dict[str, torch.Tensor]]:
+def over_ranks(
+    world: int, folder: Path, recipe: Recipe, plan: str = ""
+) -> list[dict[str, torch.Tensor]]:
     folder.mkdir(exist_ok=True)
     (folder / "rendezvous").unlink(missing_ok=True)
     children = mp.spawn(rank_trains, (world, folder, recipe, plan), nprocs=world, join=False)
@@ -352,7 +358,9 @@ def test_any_number_of_ranks_learns_the_same(data: Path, tmp_path: Path, world: 
     assert_close(one, joined(over_ranks(world, tmp_path / "ranks", recipe)))
 
 
-def test_two_ranks_resume_on_two_bit_for_bit_and_on_one_and_three(data: Path, tmp_path: Path) -> None:
+def test_two_ranks_resume_on_two_bit_for_bit_and_on_one_and_three(
+    data: Path, tmp_path: Path
+) -> None:
     recipe = tiny_recipe(data, optimizer=AdamW(lr=1e-2))
     whole = joined(over_ranks(2, tmp_path / "whole", recipe))
     for world in (2, 1, 3):
@@ -362,7 +370,9 @@ def test_two_ranks_resume_on_two_bit_for_bit_and_on_one_and_three(data: Path, tm
         (assert_same if world == 2 else assert_close)(whole, resumed)
 
 
-def test_two_ranks_with_batchnorm_and_dropout_resume_bit_for_bit(data: Path, tmp_path: Path) -> None:
+def test_two_ranks_with_batchnorm_and_dropout_resume_bit_for_bit(
+    data: Path, tmp_path: Path
+) -> None:
     recipe = narrow_recipe(data)
     whole = over_ranks(2, tmp_path / "whole", recipe)
     folder = tmp_path / "resumed"

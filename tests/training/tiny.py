@@ -20,7 +20,7 @@ from facerec.training.trainer import Trainer
 
 
 class Linear(nn.Module):
-    """Mean colours of 8×8 tiles → embedding: equal over ranks and micro-batches, unlike a net with BN."""
+    """Mean colours of 8×8 tiles → embedding: no batch-norm, so equal over any cut of the batch."""
 
     def __init__(self, embedding_size: int) -> None:
         super().__init__()
@@ -81,7 +81,9 @@ def narrow_recipe(data: Path, **changes: object) -> Recipe:
     return tiny_recipe(data, backbone=backbone, **changes)
 
 
-def make_trainer(recipe: Recipe, folder: Path | None = None, processes: Processes | None = None) -> Trainer:
+def make_trainer(
+    recipe: Recipe, folder: Path | None = None, processes: Processes | None = None
+) -> Trainer:
     processes = processes or Processes(0, 1, torch.device("cpu"))
     return Trainer(recipe, open_dataset(recipe.data, recipe.seed), processes, folder)
 

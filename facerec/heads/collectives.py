@@ -12,6 +12,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+# torch 2.13 renamed these two and warns of the old names, which releases before it need.
+_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
 
 def world_size(group: dist.ProcessGroup | None = None) -> int:
     """Return the number of ranks, 1 where torch.distributed is not in use."""
@@ -51,7 +55,7 @@ def all_gather(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     if ranks == 1:
         return tensor
     gathered = tensor.new_empty(ranks * tensor.shape[0], *tensor.shape[1:])
-    dist.all_gather_into_tensor(gathered, tensor.contiguous(), group=group)
+    _gather(gathered, tensor.contiguous(), group=group)
     return gathered
 
 
@@ -66,7 +70,7 @@ class _GatherBatch(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         ranks = world_size(ctx.group)
         own = gradient.new_empty(gradient.shape[0] // ranks, *gradient.shape[1:])
-        dist.reduce_scatter_tensor(own, gradient.contiguous(), group=ctx.group)
+        _reduce_scatter(own, gradient.contiguous(), group=ctx.group)
         # DistributedDataParallel divides the backbone's gradients by the number of ranks, but the
         # loss is already a mean over the global batch.
         return own * ranks, None

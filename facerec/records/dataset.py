@@ -655,6 +655,8 @@ class BatchLoader:
             persistent_workers=workers > 0,
             multiprocessing_context=start_method if workers else None,
             worker_init_fn=_start_worker,
+            # By default it draws from torch's global generator, which a resumed run must not.
+            generator=torch.Generator(),
         )
 
     def __iter__(self) -> Iterator[Batch]:

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from facerec.errors import CheckpointError
@@ -83,9 +84,13 @@ def save(
         problem = None
         try:
             stage()
-        except Exception as error:
-            cause = _os_error(error)
-            problem = full_disk_sentence(final, cause) if cause else f"{final}: not saved: {error}"
+        except (Exception, CheckpointException) as error:  # the latter is no Exception
+            cause = _cause(error)
+            problem = (
+                full_disk_sentence(final, cause)
+                if isinstance(cause, OSError)
+                else f"{final}: not saved ({_words(cause)})"
+            )
         problems = [text for text in processes.gather_objects(problem) if text]
         if problems:
             if processes.is_main:
@@ -121,7 +126,7 @@ def load(
         stored = reader.read_metadata().state_dict_metadata
     except Exception as error:
         raise CheckpointError(
-            f"{checkpoint}: not a whole checkpoint ({error}); "
+            f"{checkpoint}: not a whole checkpoint ({_words(error)}); "
             "delete it to go on from an earlier one"
         ) from error
     for name, tensor in tensors.items():
@@ -137,9 +142,9 @@ def load(
     try:
         with _quiet():
             dcp.load(wanted, storage_reader=reader)
-    except Exception as error:
+    except (Exception, CheckpointException) as error:
         raise CheckpointError(
-            f"{checkpoint}: damaged, it cannot be read back ({error}); "
+            f"{checkpoint}: damaged, it cannot be read back ({_words(_cause(error))}); "
             "delete it to go on from an earlier one"
         ) from error
     return {**state, "found": sorted(set(optional) & set(stored))}
@@ -156,19 +161,16 @@ def latest(folder: Path) -> Path | None:
     return found[-1] if found else None
 
 
-def _os_error(error: BaseException) -> OSError | None:
-    """Find the ``OSError`` behind the wrappers of torch.distributed.checkpoint."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, OSError):
-            return seen
-        failures = getattr(seen, "failures", None)
-        if isinstance(failures, dict) and failures:
-            wrapped = next(iter(failures.values()))[0]
-            if isinstance(wrapped, OSError):
-                return wrapped
-        seen = seen.__cause__ or seen.__context__
-    return None
+def _cause(error: BaseException) -> BaseException:
+    """Return what went wrong on the first rank that failed, without torch's wrapper."""
+    if isinstance(error, CheckpointException) and error.failures:
+        return next(iter(error.failures.values()))[0]
+    return error
+
+
+def _words(error: BaseException) -> str:
+    """Return an error as one line."""
+    return " ".join([type(error).__name__, *str(error).split("\n")[:1]])
 
 
 @contextlib.contextmanager

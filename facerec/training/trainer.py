@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
@@ -276,6 +277,7 @@ class Trainer:
         """Score the packs; keep the weights with the best mean accuracy as ``best.safetensors``."""
         if self.validator is None:
             return {}
+        self._share_buffers()
         results = self.validator(self.backbone)
         self.monitor.validation(self.step, epoch, results)
         mean = sum(r.accuracy.mean for r in results.values()) / max(len(results), 1)
@@ -382,6 +384,7 @@ class Trainer:
         """Write ``checkpoints/step-N`` (all ranks together)."""
         if self.folder is None:
             return
+        self._share_buffers()
         tensors, own = self._tensors()
         checkpoint.save(
             self.folder / "checkpoints",
@@ -417,6 +420,12 @@ class Trainer:
                 (torch.cuda.set_rng_state if "cuda" in name else torch.set_rng_state)(value)
         self.scaler.load_state_dict(state["scaler"])
         self.step, self.best_accuracy = state["step"], state["best_accuracy"]
+
+    def _share_buffers(self) -> None:
+        """Give all ranks rank 0's batch-norm statistics, as DDP would before the next step."""
+        if self.processes.world_size > 1:
+            for buffer in self.backbone.buffers():
+                dist.broadcast(buffer, src=0)
 
     def _tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         """Name every tensor of the state: what all ranks share, and this rank's random state.

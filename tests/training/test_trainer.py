@@ -242,7 +242,7 @@ def test_a_checkpoint_of_another_architecture_is_refused(data: Path, tmp_path: P
     ):
         trainer.resume()
     trainer = make_trainer(tiny_recipe(data, optimizer=AdamW()), tmp_path)
-    with pytest.raises(CheckpointError, match=r"exp_avg.*no such tensor"):
+    with pytest.raises(CheckpointError, match=r"fc\.weight\.step .*no such tensor"):
         trainer.resume()
 
 
@@ -263,16 +263,13 @@ def test_a_damaged_checkpoint_is_one_sentence(data: Path, tmp_path: Path, damage
         make_trainer(recipe, tmp_path).resume()
 
 
-def test_a_loader_process_that_dies_is_one_sentence(data: Path) -> None:
+def test_a_loader_process_that_dies_is_one_sentence(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trainer = make_trainer(tiny_recipe(data, workers=1))
-    trainer.dataset.__class__ = type("Deadly", (Deadly, type(trainer.dataset)), {})
+    monkeypatch.setattr(type(trainer.dataset), "__getitems__", lambda self, request: os._exit(7))
     with pytest.raises(TrainingError, match="a loader process died"):
         trainer.fit()
-
-
-class Deadly:
-    def __getitems__(self, request: object) -> object:
-        os._exit(7)
 
 
 def test_bad_records_end_training_or_are_skipped_and_listed(data: Path, tmp_path: Path) -> None:
@@ -379,7 +376,4 @@ def test_two_ranks_with_batchnorm_and_dropout_resume_bit_for_bit(
     over_ranks(2, folder, recipe, "stop")
     resumed = over_ranks(2, folder, recipe, "resume")
     for first, second in zip(whole, resumed, strict=True):
-        different = [name for name in first if not torch.equal(first[name], second[name])]
-        # Running statistics are those of rank 0, which the next step hands to the others.
-        assert all("running" in name for name in different)
-    assert_same(whole[0], resumed[0])
+        assert_same(first, second)

@@ -54,14 +54,16 @@ def atomic_path(
         FacerecError: the file cannot be written, for example because the disk is full.
     """
     final = Path(path)
-    temporary: Path | None = None
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(
             dir=final.parent, prefix=f".{final.name}.", suffix=".tmp"
         )
         os.close(descriptor)
-        temporary = Path(name)
+    except OSError as problem:
+        raise error(full_disk_sentence(final, problem)) from problem
+    temporary = Path(name)
+    try:
         temporary.chmod(0o644)
         yield temporary
         with temporary.open("rb") as file:
@@ -74,8 +76,7 @@ def atomic_path(
             raise
         raise error(full_disk_sentence(final, problem)) from problem
     finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:

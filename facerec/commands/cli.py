@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import tyro
 from rich.console import Console
 
-from facerec.errors import FacerecError
+from facerec.errors import FacerecError, RecipeError
 
 
 def run_command(function: Callable[..., None], argv: Sequence[str] | None = None) -> None:
     """Parse ``argv`` against the signature of ``function`` and call it.
 
-    A ``FacerecError`` is printed as its sentence and ends the process with status 2; ``--debug``
-    anywhere on the command line shows the traceback too. Ctrl-C ends with status 130.
+    A ``FacerecError``, or a flag's value that its dataclass refuses, is printed as its sentence and
+    ends the process with status 2; ``--debug`` anywhere on the command line shows the traceback
+    too. Ctrl-C ends with status 130.
 
     Args:
         function: its parameters are the flags, its docstring is the help text.
@@ -27,8 +30,21 @@ def run_command(function: Callable[..., None], argv: Sequence[str] | None = None
     debug = "--debug" in arguments
     if debug:
         arguments.remove("--debug")
+    parsed = False
+
+    @functools.wraps(function)
+    def call(*args: Any, **flags: Any) -> None:
+        nonlocal parsed
+        parsed = True
+        function(*args, **flags)
+
     with exit_on_error(debug):
-        tyro.cli(function, args=arguments, prog=program_name(function))
+        try:
+            tyro.cli(call, args=arguments, prog=program_name(function))
+        except ValueError as error:
+            if parsed:  # no matter of flags
+                raise
+            raise RecipeError(str(error)) from error
 
 
 def program_name(function: Callable[..., None]) -> str:

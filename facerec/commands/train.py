@@ -63,23 +63,26 @@ def _train(
 ) -> Path | None:
     dataset = open_dataset(recipe.data, recipe.seed)
     validator = PackValidator(recipe, processes) if recipe.validation.benches else None
-    folder = processes.broadcast_object(
-        runs.choose_folder(
+
+    def prepare() -> Path:
+        folder = runs.choose_folder(
             options.runs,
             options.name or name,
             resume=options.resume,
             exact=options.name is not None,
         )
-        if processes.is_main
-        else None
-    )
-    trainer = Trainer(recipe, dataset, processes, folder, validator)
+        if options.resume:
+            runs.check_same_run(folder, recipe, dataset)
+        else:
+            runs.write_recipe(folder, recipe)
+            runs.write_manifest(folder, recipe, dataset, processes)
+        return folder
+
+    # The trainer first, so that what cannot be trained at all leaves no run behind.
+    trainer = Trainer(recipe, dataset, processes, validator=validator)
+    trainer.folder = folder = processes.on_main(prepare)
     if options.resume:
-        runs.check_same_recipe(folder, recipe)
         trainer.resume()
-    elif processes.is_main:
-        runs.write_recipe(folder, recipe)
-        runs.write_manifest(folder, recipe, dataset, processes)
     trainer.monitor = Monitor(
         folder,
         recipe,
@@ -148,11 +151,13 @@ def _print_end(console: Console, trainer: Trainer, folder: Path) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command; the recipe's path is the first argument that is not a flag."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    """Run the command; the recipe's path comes first."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    arguments = [word for word in given if word != "--debug"]
+    debug = len(arguments) < len(given)
     wants_help = "--help" in arguments or "-h" in arguments
     path = Path(arguments.pop(0)) if arguments and not arguments[0].startswith("-") else None
-    with exit_on_error("--debug" in arguments):
+    with exit_on_error(debug):
         if path is None and not wants_help:
             raise RecipeError(
                 "facerec train needs a recipe file as its first argument, "
@@ -174,4 +179,4 @@ def main(argv: Sequence[str] | None = None) -> None:
         """
         train_recipe(recipe, path.stem if path else "run", options, Console())
 
-    run_command(train, arguments)
+    run_command(train, ["--debug"] * debug + arguments)

@@ -8,6 +8,7 @@ what an image looks like in a given epoch.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from dataclasses import dataclass
 
@@ -36,6 +37,13 @@ _INTERPOLATIONS = (
     cv2.INTER_CUBIC,
     cv2.INTER_LANCZOS4,
 )
+
+
+_CHANGES = 5
+_GAMMA, _MIX_1, _MIX_2 = np.array(
+    [0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB], np.uint64
+)
+"""SplitMix64's increment and factors."""
 
 
 @dataclass(frozen=True)
@@ -69,25 +77,70 @@ class Augmentation:
                     f"augmentation.{field.name} is {value}, but a probability lies between 0 and 1"
                 )
 
-    def __call__(self, image: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """Return the changed image; the given one stays as it is.
+    def __call__(self, image: np.ndarray, seed: int, epoch: int, index: int) -> np.ndarray:
+        """Return the changed image of one sample; the given one stays as it is.
 
         Args:
             image: uint8 RGB, ``(height, width, 3)``.
-            generator: the random numbers of this sample, see ``sample_generator``.
+            seed: the run's seed, ≥ 0.
+            epoch: counted from 0.
+            index: of the sample in its data set.
         """
-        # One draw per change whatever its probability: switching one change on leaves the
+        return BatchAugmentation(self, seed, epoch, np.array([index]))(0, image)
+
+
+class BatchAugmentation:
+    """The changes of the samples of one batch, all decided at once.
+
+    A sample is changed as in any other batch, since its numbers depend on seed, epoch and index
+    alone.
+    """
+
+    def __init__(
+        self, augmentation: Augmentation, seed: int, epoch: int, indices: np.ndarray
+    ) -> None:
+        """Decide.
+
+        Args:
+            augmentation: the probabilities.
+            seed: the run's seed, ≥ 0.
+            epoch: counted from 0.
+            indices: integers ``(B,)``, of the samples in their data set.
+        """
+        # One number per change whatever its probability: switching one change on leaves the
         # decisions about the others alone.
-        flip, crop, low_resolution, blur, photometric = generator.random(5).tolist()
-        if flip < self.flip:
+        a = augmentation
+        probabilities = np.array([a.flip, a.crop, a.low_resolution, a.blur, a.photometric])
+        decisions: np.ndarray = decision_numbers(seed, epoch, indices) < probabilities
+        self._flip: list[bool] = decisions[:, 0].tolist()
+        self._others: list[bool] = np.logical_or.reduce(decisions[:, 1:], axis=1).tolist()
+        self._decisions = decisions
+        self._indices = indices
+        self._seed, self._epoch = seed, epoch
+
+    def __call__(self, k: int, image: np.ndarray) -> np.ndarray:
+        """Return the changed image of sample ``k`` of the batch; the given one stays as it is.
+
+        Args:
+            k: position in the batch.
+            image: uint8 RGB, ``(height, width, 3)``.
+        """
+        if self._flip[k]:
+            # Not straight into the batch: flipping into memory that is not cached yet takes longer
+            # than flipping and copying.
             image = cv2.flip(image, 1)
-        if crop < self.crop:
+        return self._change(k, image) if self._others[k] else image
+
+    def _change(self, k: int, image: np.ndarray) -> np.ndarray:
+        _, crop, low_resolution, blur, photometric = self._decisions[k].tolist()
+        generator = sample_generator(self._seed, self._epoch, int(self._indices[k]))
+        if crop:
             image = _crop(image, generator)
-        if low_resolution < self.low_resolution:
+        if low_resolution:
             image = _low_resolution(image, generator)
-        if blur < self.blur:
+        if blur:
             image = cv2.GaussianBlur(image, (0, 0), generator.uniform(*BLUR_SIGMA))
-        if photometric < self.photometric:
+        if photometric:
             image = _photometric(image, generator)
         return image
 
@@ -129,28 +182,6 @@ def _photometric(image: np.ndarray, generator: np.random.Generator) -> np.ndarra
     return cv2.addWeighted(contrasted, saturation, grey, 1.0 - saturation, 0.0)
 
 
-class SampleGenerators:
-    """The random numbers of each sample of one epoch.
-
-    ``at(index)`` moves one shared generator to the start of the sample's own stretch, which is
-    several times faster than making a new one; numbers drawn for the previous sample must be
-    used up by then. See ``sample_generator`` for what the numbers depend on.
-    """
-
-    def __init__(self, seed: int, epoch: int, stream: int = 0) -> None:
-        self._bits = np.random.Philox(key=_key(seed, epoch))
-        self._generator = np.random.Generator(self._bits)
-        self._counter = np.array([0, 0, stream, 0], np.uint64)
-        self._state = self._bits.state  # of a generator from which nothing was drawn
-        self._state["state"]["counter"] = self._counter
-
-    def at(self, index: int) -> np.random.Generator:
-        """Return the generator at the beginning of the sample's random numbers."""
-        self._counter[3] = index
-        self._bits.state = self._state
-        return self._generator
-
-
 def sample_generator(seed: int, epoch: int, index: int, stream: int = 0) -> np.random.Generator:
     """Return a generator that depends on nothing but its four arguments.
 
@@ -162,11 +193,36 @@ def sample_generator(seed: int, epoch: int, index: int, stream: int = 0) -> np.r
         seed: the run's seed, ≥ 0.
         epoch: counted from 0.
         index: of the sample in its data set.
-        stream: separates uses of one sample (0 augmentation, 1 replacement of a bad record).
+        stream: separates uses of one sample (0 strengths of its changes, 1 replacement of a bad
+            record, 2 decisions of the whole epoch).
     """
     return np.random.Generator(
         np.random.Philox(key=_key(seed, epoch), counter=np.array([0, 0, stream, index], np.uint64))
     )
+
+
+def decision_numbers(seed: int, epoch: int, indices: np.ndarray) -> np.ndarray:
+    """Return numbers uniform in [0, 1) that decide on the changes, float64 ``(B, changes)``.
+
+    Number ``index`` of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), whose state advances by a
+    constant, so that any number is reached at once, and those of a batch together. Each change
+    starts it elsewhere, at a number of Philox for seed and epoch.
+
+    Args:
+        seed: the run's seed, ≥ 0.
+        epoch: counted from 0.
+        indices: integers ``(B,)``, of the samples in their data set.
+    """
+    bits = _starts(seed, epoch) + (indices.astype(np.uint64) * _GAMMA)[:, None]
+    bits = (bits ^ (bits >> 30)) * _MIX_1
+    bits = (bits ^ (bits >> 27)) * _MIX_2
+    bits ^= bits >> 31
+    return (bits >> 11) * 2.0**-53
+
+
+@functools.lru_cache(maxsize=4)
+def _starts(seed: int, epoch: int) -> np.ndarray:
+    return sample_generator(seed, epoch, 0, stream=2).bit_generator.random_raw(_CHANGES)
 
 
 def _key(seed: int, epoch: int) -> np.ndarray:

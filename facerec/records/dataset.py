@@ -7,9 +7,11 @@ depends on seed, epoch and indices alone: not on workers, ranks, batch size or o
 from __future__ import annotations
 
 import bisect
+import mmap
 import os
 import signal
 import struct
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +24,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from facerec.errors import DatasetError, FacerecError, ImageError
-from facerec.records.augment import Augmentation, SampleGenerators, sample_generator
+from facerec.records.augment import Augmentation, BatchAugmentation, sample_generator
 from facerec.records.decode import decode_image
 from facerec.records.image_record import HEADER_BYTES, class_of
 from facerec.records.layout import open_image_records
@@ -228,8 +230,9 @@ class FaceDataset(Dataset, ABC):
         images = _allocate((len(indices), *self.image_size, 3))
         labels = np.empty(len(indices), np.int64)
         skipped: list[Skipped] = []
-        generators = SampleGenerators(self.seed, request.epoch)
-        augment = self.augmentation if self.augmentation != Augmentation(flip=0.0) else None
+        augment = BatchAugmentation(
+            self.augmentation, self.seed, request.epoch, np.array(request.indices)
+        )
         rows = images.numpy()
         order = np.argsort(self.positions(indices), kind="stable")
         for row, index in zip(order.tolist(), indices[order].tolist(), strict=True):
@@ -241,7 +244,7 @@ class FaceDataset(Dataset, ABC):
                 skipped.append(Skipped(index, self.where(index), str(error)))
                 indices[row], image, labels[row] = self._replacement(index, request.epoch)
             # A replacement, too, is augmented with the numbers of the sample that was asked for.
-            rows[row] = image if augment is None else augment(image, generators.at(index))
+            rows[row] = augment(row, image)
         skipped.sort(key=lambda item: item.index)
         return Batch(images, torch.from_numpy(labels), torch.from_numpy(indices), skipped)
 
@@ -306,7 +309,7 @@ class RecordDataset(FaceDataset):
             )
         self.class_names = _read_class_names(self.records.path.parent, self.num_classes)
         self._file = RecordFile(self.records.path)
-        self._map: memoryview | None = None
+        self._map: mmap.mmap | bytes | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_map": None}
@@ -319,20 +322,21 @@ class RecordDataset(FaceDataset):
         # Nearly every record is one whole chunk with one label, a class. Those are taken here, in a
         # third of the time that the full grammar needs; it reads the others and words the errors.
         if self._map is None:
-            self._map = self._file.words().data.cast("B")
-        start = int(self.records.offsets[i])
-        if start + 8 + HEADER_BYTES <= len(self._map):
-            magic, length, flag, label = _PLAIN.unpack_from(self._map, start)
+            self._map = self._file.content
+        file = self._map
+        start = self.records.offsets.item(i)
+        if start + 8 + HEADER_BYTES <= len(file):
+            magic, length, flag, label = _PLAIN.unpack_from(file, start)
             stop = start + 8 + length
             if (
                 magic == MAGIC
                 and HEADER_BYTES <= length <= MAX_PAYLOAD  # beyond it are continuation flags
                 and flag == 0
-                and stop <= len(self._map)
+                and stop <= len(file)
                 and 0 <= label < self.num_classes
-                and label == int(label)
+                and label == (number := int(label))
             ):
-                return bytes(self._map[start + 8 + HEADER_BYTES : stop]), int(label)
+                return file[start + 8 + HEADER_BYTES : stop], number
         record = self.records.read(i)
         where = self.where(i)
         return record.image, class_of(record, where, self.num_classes, self.records.label_index)
@@ -695,9 +699,18 @@ def _start_worker(worker: int) -> None:
     # One process a core already; OpenCV's own threads would only get in their way.
     cv2.setNumThreads(0)
     # Batch systems and Ctrl-C signal the whole process group. The training process decides what
-    # that means, and still needs its workers to save in order.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # that means, and would be torn from the middle of a step by the death of a worker.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "sigwaitinfo"):  # not on macOS
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_leave_when_told, args=(os.getppid(),), daemon=True).start()
+
+
+def _leave_when_told(parent: int) -> None:
+    """End this process at a SIGTERM of its parent, and at nobody else's."""
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
+        pass
+    os._exit(0)
 
 
 def _allocate(shape: tuple[int, ...]) -> torch.Tensor:

@@ -24,6 +24,9 @@ _PNG_SIZE = struct.Struct(">II")
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """SOF0…SOF15, which hold the size; the three left out are tables and an extension."""
 
+_NO_TABLE_MARKERS = _FRAME_MARKERS | {0x01, *range(0xD0, 0xDB), 0xFF}
+"""What is more than a segment to pass over, which nearly all before the frame header are."""
+
 # EXIF orientation is ignored because aligned crops are stored as they are meant to be seen.
 _RGB: int | None = getattr(cv2, "IMREAD_COLOR_RGB", None)  # OpenCV before 4.11 decodes to BGR only
 _FLAGS: int = (_RGB if _RGB is not None else cv2.IMREAD_COLOR) | cv2.IMREAD_IGNORE_ORIENTATION
@@ -115,14 +118,14 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
         mark, marker, length = _SEGMENT.unpack_from(data, at)
         if mark != 0xFF:
             return None
-        if marker in _FRAME_MARKERS:
+        if marker not in _NO_TABLE_MARKERS:
+            at += 2 + length
+        elif marker in _FRAME_MARKERS:
             return _JPEG_SIZE.unpack_from(data, at + 5)
-        if marker == 0xFF:  # fill byte
+        elif marker == 0xFF:  # fill byte
             at += 1
-        elif marker == 0x01 or 0xD0 <= marker <= 0xD8:  # markers without a length
-            at += 2
         elif marker in (0xD9, 0xDA):  # end of image, or pixels before any frame header
             return None
-        else:
-            at += 2 + length
+        else:  # a marker without a length
+            at += 2
     return None

@@ -132,10 +132,11 @@ class RecordFile:
 
     def words(self) -> np.ndarray:
         """Return the mapped file as little-endian uint32 words, ``(size // 4,)``, not copied."""
-        return np.frombuffer(self._bytes, dtype="<u4", count=self.size // 4)
+        return np.frombuffer(self.content, dtype="<u4", count=self.size // 4)
 
     @property
-    def _bytes(self) -> mmap.mmap | bytes:
+    def content(self) -> mmap.mmap | bytes:
+        """The mapped file; slices of it are copies."""
         pid = os.getpid()
         if self._map is None or self._pid != pid:
             self._map, self._pid = self._open(), pid
@@ -181,7 +182,7 @@ class RecordFile:
             position = end
 
     def _next_beginning(self, position: int) -> int:
-        data = self._bytes
+        data = self.content
         while 0 <= (position := data.find(MAGIC, position)) <= self.size - 8:
             if position % 4 == 0 and data[position + 7] >> 5 in (0, 1):
                 return position
@@ -197,7 +198,7 @@ class RecordFile:
                 f"no record can begin here (records begin at multiples of 4 below {self.size:,})",
                 "rebuild the index",
             )
-        data, size = self._bytes, self.size
+        data, size = self.content, self.size
         parts: list[tuple[int, int]] = []
         position = offset
         while True:
@@ -231,7 +232,7 @@ class RecordFile:
                 self._warn_of_other_dialect(start - 8)
 
     def _join(self, parts: list[tuple[int, int]]) -> bytes:
-        data = self._bytes
+        data = self.content
         if len(parts) == 1:
             return data[slice(*parts[0])]
         return (MAGIC if self.join == "magic" else b"").join(data[a:b] for a, b in parts)

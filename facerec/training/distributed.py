@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from facerec.errors import TrainingError
+from facerec.errors import FacerecError, TrainingError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +42,23 @@ class Processes:
         if self.world_size > 1:
             dist.broadcast_object_list(box, src=0)
         return box[0]
+
+    def on_main(self, function: Callable[[], Any]) -> Any:
+        """Run ``function`` on rank 0 and return its value on every rank.
+
+        Raises:
+            FacerecError: the one that it raised on rank 0, on every rank, so that none waits.
+        """
+        outcome = None
+        if self.is_main:
+            try:
+                outcome = function()
+            except FacerecError as error:
+                outcome = error
+        outcome = self.broadcast_object(outcome)
+        if isinstance(outcome, FacerecError):
+            raise outcome
+        return outcome
 
     def gather_objects(self, value: Any) -> list[Any]:
         """Return the values of all ranks, in rank order, on every rank."""

@@ -21,7 +21,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from facerec.errors import MissingExtraError
+from facerec.errors import MissingExtraError, TrainingError
+from facerec.files import atomic_path, full_disk_sentence
 from facerec.training.distributed import Processes
 from facerec.training.recipe import Recipe
 from facerec.verification import VerificationResult
@@ -153,8 +154,12 @@ class Monitor:
 
     def _write(self, kind: str, step: int, **values: Any) -> None:
         if self.path is not None:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"kind": kind, "step": step, **_finite(values)}) + "\n")
+            line = json.dumps({"kind": kind, "step": step, **_finite(values)}, allow_nan=False)
+            try:
+                with self.path.open("a", encoding="utf-8") as file:
+                    file.write(line + "\n")
+            except OSError as error:
+                raise TrainingError(full_disk_sentence(self.path, error)) from error
         if self._board is not None and kind == "train":
             for name, value in values.items():
                 self._board.add_scalar(name, value, step)
@@ -178,13 +183,14 @@ def _forget_after(path: Path, step: int) -> None:
     if not path.is_file():
         return
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             if json.loads(line)["step"] <= step:
                 kept.append(line)
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, TypeError):
             continue  # the half line of a process that was killed
-    path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+    with atomic_path(path, TrainingError) as temporary:
+        temporary.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
 
 
 def _summary_writer(folder: Path | None) -> Any:

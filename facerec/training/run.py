@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from datetime import datetime, timezone
@@ -36,7 +37,7 @@ FREE_TO_CHANGE = (
 
 
 def choose_folder(runs: Path, name: str, *, resume: bool, exact: bool) -> Path:
-    """Return the folder of a run to start or to resume.
+    """Make the folder of a new run, or return that of a run to resume.
 
     Args:
         runs: the folder of all runs.
@@ -45,41 +46,55 @@ def choose_folder(runs: Path, name: str, *, resume: bool, exact: bool) -> Path:
         exact: refuse an existing name rather than take ``name-2``, ``name-3``, …
 
     Raises:
-        RecipeError: the name is taken.
+        RecipeError: the name is taken, or the folder cannot be made.
         CheckpointError: nothing to resume.
     """
-    numbered = [p for p in runs.glob(f"{name}-*") if p.name[len(name) + 1 :].isdigit()]
-    taken = sorted(numbered, key=lambda p: int(p.name.rsplit("-", 1)[1]))
-    taken = [p for p in [runs / name] if p.exists()] + taken
     if resume:
-        candidates = [runs / name] if exact else taken
+        candidates = [runs / name] if exact else list(_of_name(runs, name).values())
         resumable = [p for p in candidates if checkpoint.latest(p / "checkpoints")]
         if not resumable:
             raise CheckpointError(
                 f"{runs / name}: no checkpoint to resume from; start the run without --resume"
             )
         return resumable[-1]
-    if not taken:
-        return runs / name
-    if exact:
-        raise RecipeError(f"{runs / name} exists already; use --resume or another --name")
-    last = taken[-1].name
-    return runs / f"{name}-{int(last.rsplit('-', 1)[1]) + 1 if last != name else 2}"
+    number = 1 if exact else max(_of_name(runs, name), default=0) + 1
+    while True:
+        folder = runs / (name if number == 1 else f"{name}-{number}")
+        try:
+            # Made at once: runs that start together each get a folder of their own.
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError as error:
+            if exact:
+                raise RecipeError(
+                    f"{folder} exists already; use --resume or another --name"
+                ) from error
+            number += 1
+        except OSError as error:
+            raise RecipeError(
+                f"{folder}: cannot be made ({error.strerror}); choose another folder with --runs"
+            ) from error
 
 
-def check_same_recipe(folder: Path, recipe: Recipe) -> None:
-    """Refuse to resume a run with a recipe that would learn something else.
+def _of_name(runs: Path, name: str) -> dict[int, Path]:
+    """Return the runs ``name``, ``name-2``, ``name-3``, … that exist, by number and in order."""
+    pattern = re.compile(re.escape(name) + r"(?:-([2-9]|[1-9][0-9]+))?")
+    found = {
+        int(match[1] or 1): path
+        for path in runs.glob("*")
+        if (match := pattern.fullmatch(path.name))
+    }
+    return dict(sorted(found.items()))
+
+
+def check_same_run(folder: Path, recipe: Recipe, dataset: FaceDataset) -> None:
+    """Refuse to resume a run with a recipe or data that would make it learn something else.
 
     Raises:
-        CheckpointError: names the fields that differ.
+        CheckpointError: names what differs.
     """
     path = folder / "recipe.json"
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{path}: cannot be read ({error}); this run cannot be resumed"
-        ) from error
+    stored, manifest = _read_json(path), _read_json(folder / "manifest.json")
     changed = [
         name
         for name in recipes.differences(stored, recipes.to_dict(recipe))
@@ -90,6 +105,24 @@ def check_same_recipe(folder: Path, recipe: Recipe) -> None:
             f"{path}: the run was started with other values of {', '.join(changed)}; "
             "resume with the recipe that started it, or start a new run"
         )
+    # The data may have moved, but its number of images decides the order of all of them.
+    sizes = {"images": len(dataset), "classes": dataset.num_classes}
+    found = {key: manifest.get("data", {}).get(key) for key in sizes}
+    if found != sizes:
+        raise CheckpointError(
+            f"{recipe.data.path}: has {sizes['images']} images of {sizes['classes']} people, but "
+            f"{folder} was started on {found['images']} of {found['classes']}; resume with the "
+            "data that started it, or start a new run"
+        )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(
+            f"{path}: cannot be read ({error}); this run cannot be resumed"
+        ) from error
 
 
 def write_recipe(folder: Path, recipe: Recipe) -> None:

@@ -9,6 +9,7 @@ the data and the step alone, so that a resumed run continues bit for bit on the 
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import signal
 import threading
@@ -236,7 +237,7 @@ class Trainer:
             TrainingError: the loss is not finite; the last checkpoint is from before that.
             CheckpointError: a checkpoint cannot be written.
         """
-        if self.step >= self.total_steps:
+        if self._is_done():
             return
         pending: tuple[int, Figures] | None = None
         with self._signals(), self.monitor:
@@ -250,23 +251,28 @@ class Trainer:
                     self.step, figures, self.optimizer.param_groups[0]["lr"], len(self.skipped)
                 )
                 stopping = self._stopping()
-                ends_epoch = self.step % self.steps_per_epoch == 0
                 finished = self.step == self.total_steps
-                epoch = self.step // self.steps_per_epoch
+                epoch, within = divmod(self.step, self.steps_per_epoch)
+                if not within:
+                    self.monitor.end_epoch(epoch)
+                    due = epoch % self.recipe.validation.every_epochs == 0
+                    if due and not (stopping or finished):
+                        self._check_finite(*pending)
+                        self.validate(epoch)  # before the checkpoint, which holds the best figure
                 if stopping or finished or self.step % self.recipe.checkpoints.every_steps == 0:
                     self._check_finite(*pending)
                     self.save_checkpoint()
                 if stopping:
                     break
-                if ends_epoch:
-                    self.monitor.end_epoch(epoch)
-                every = self.recipe.validation.every_epochs
-                if finished or (ends_epoch and epoch % every == 0):
-                    self._check_finite(*pending)
-                    self.validate(epoch)
-        if self.step == self.total_steps:
-            self.save_model("model.safetensors")
+            if self.step == self.total_steps:
+                self.validate(self.recipe.epochs)
+                self.save_model("model.safetensors")
         self._write_skipped()
+
+    def _is_done(self) -> bool:
+        """Tell whether nothing is left to do; the model is what a run writes last."""
+        done = self.folder is None or (self.folder / "model.safetensors").is_file()
+        return self.step >= self.total_steps and not self.processes.any(not done)
 
     @property
     def interrupted(self) -> bool:
@@ -393,6 +399,7 @@ class Trainer:
             {
                 "world_size": self.processes.world_size,
                 "best_accuracy": self.best_accuracy,
+                "benches": list(self.recipe.validation.benches),
                 "scaler": self.scaler.state_dict(),
                 "skipped": len(self.skipped),
             },
@@ -419,7 +426,12 @@ class Trainer:
             for name, value in own.items():
                 (torch.cuda.set_rng_state if "cuda" in name else torch.set_rng_state)(value)
         self.scaler.load_state_dict(state["scaler"])
-        self.step, self.best_accuracy = state["step"], state["best_accuracy"]
+        self.step = state["step"]
+        if state["benches"] == list(self.recipe.validation.benches):
+            self.best_accuracy = state["best_accuracy"]
+        skipped = self.folder / "skipped.json"
+        if self.processes.is_main and skipped.is_file():
+            self.skipped = [Skipped(**item) for item in json.loads(skipped.read_text("utf-8"))]
 
     def _share_buffers(self) -> None:
         """Give all ranks rank 0's batch-norm statistics, as DDP would before the next step."""

@@ -13,7 +13,8 @@ from facerec.records.augment import (
     CROP_AREA,
     PHOTOMETRIC_FACTOR,
     Augmentation,
-    SampleGenerators,
+    BatchAugmentation,
+    decision_numbers,
     sample_generator,
 )
 
@@ -37,13 +38,12 @@ def test_only_the_flip_is_on_by_default() -> None:
 
 def test_without_changes_the_image_is_the_same(image: np.ndarray) -> None:
     for index in range(50):
-        np.testing.assert_array_equal(NONE(image, sample_generator(0, 0, index)), image)
+        np.testing.assert_array_equal(NONE(image, 0, 0, index), image)
 
 
 def test_flip_mirrors_half_of_the_images(image: np.ndarray) -> None:
     mirrored = [
-        np.array_equal(Augmentation()(image, sample_generator(1, 0, index)), image[:, ::-1])
-        for index in range(1000)
+        np.array_equal(Augmentation()(image, 1, 0, index), image[:, ::-1]) for index in range(1000)
     ]
     assert abs(sum(mirrored) - 500) < 5 * np.sqrt(250)
 
@@ -51,8 +51,7 @@ def test_flip_mirrors_half_of_the_images(image: np.ndarray) -> None:
 @pytest.mark.parametrize("change", CHANGES)
 def test_probabilities_are_kept(change: str, image: np.ndarray) -> None:
     changed = [
-        not np.array_equal(only(change, 0.25)(image, sample_generator(2, 0, index)), image)
-        for index in range(400)
+        not np.array_equal(only(change, 0.25)(image, 2, 0, index), image) for index in range(400)
     ]
     assert abs(sum(changed) - 100) < 5 * np.sqrt(400 * 0.25 * 0.75)
 
@@ -62,7 +61,7 @@ def test_type_shape_and_input_are_kept(change: str, image: np.ndarray) -> None:
     before = image.copy()
     for shape, index in itertools.product([(112, 112), (96, 64), (1, 1)], range(20)):
         part = image[: shape[0], : shape[1]]
-        result = only(change)(part, sample_generator(0, 0, index))
+        result = only(change)(part, 0, 0, index)
         assert result.shape == part.shape and result.dtype == np.uint8
     np.testing.assert_array_equal(image, before)
 
@@ -70,7 +69,7 @@ def test_type_shape_and_input_are_kept(change: str, image: np.ndarray) -> None:
 def test_crop_keeps_one_box_in_place(image: np.ndarray) -> None:
     shares = []
     for index in range(300):
-        result = only("crop")(image, sample_generator(5, 0, index))
+        result = only("crop")(image, 5, 0, index)
         rows, columns = np.nonzero(result.any(axis=2))
         box = np.s_[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]
         expected = np.zeros_like(image)
@@ -83,11 +82,11 @@ def test_crop_keeps_one_box_in_place(image: np.ndarray) -> None:
 def test_low_resolution_and_blur_remove_detail() -> None:
     noise = np.random.default_rng(0).integers(0, 256, (112, 112, 3), dtype=np.uint8)
     for index in range(50):
-        blurred = only("blur")(noise, sample_generator(0, 0, index))
+        blurred = only("blur")(noise, 0, 0, index)
         assert blurred.std() < 0.8 * noise.std()
         assert abs(blurred.mean() - noise.mean()) < 2
     detail = [
-        np.abs(np.diff(only("low_resolution")(noise, sample_generator(0, 0, i)).astype(int))).mean()
+        np.abs(np.diff(only("low_resolution")(noise, 0, 0, i).astype(int))).mean()
         for i in range(200)
     ]
     assert np.median(detail) < 0.8 * np.abs(np.diff(noise.astype(int))).mean()
@@ -95,9 +94,8 @@ def test_low_resolution_and_blur_remove_detail() -> None:
 
 def test_photometric_agrees_with_its_formula(image: np.ndarray) -> None:
     for index in range(30):
-        result = only("photometric")(image, sample_generator(9, 0, index))
+        result = only("photometric")(image, 9, 0, index)
         generator = sample_generator(9, 0, index)
-        generator.random(5)
         brightness, contrast, saturation = generator.uniform(*PHOTOMETRIC_FACTOR, size=3)
         weights = np.array([0.299, 0.587, 0.114])
         value = np.clip(image * brightness, 0, 255)
@@ -109,8 +107,8 @@ def test_photometric_agrees_with_its_formula(image: np.ndarray) -> None:
 
 def test_one_change_leaves_the_decisions_about_the_others(image: np.ndarray) -> None:
     for index in range(50):
-        flipped = Augmentation(flip=0.5)(image, sample_generator(0, 0, index))
-        both = Augmentation(flip=0.5, blur=1.0)(image, sample_generator(0, 0, index))
+        flipped = Augmentation(flip=0.5)(image, 0, 0, index)
+        both = Augmentation(flip=0.5, blur=1.0)(image, 0, 0, index)
         near = np.abs(both.astype(int) - flipped).mean()
         far = np.abs(both.astype(int) - flipped[:, ::-1]).mean()
         assert near < far
@@ -141,16 +139,44 @@ def test_the_numbers_are_those_of_philox() -> None:
     np.testing.assert_array_equal(sample_generator(11, 3, 5).random(6), expected)
 
 
-def test_the_shared_generator_gives_the_same_numbers_in_any_order() -> None:
-    shared = SampleGenerators(7, 2)
-    for index in [5, 0, 3, 5, 10**12, 1]:
-        generator = shared.at(index)
-        expected = sample_generator(7, 2, index)
-        np.testing.assert_array_equal(
-            generator.integers(9, size=3, dtype=np.int32),  # leaves half a word in the buffer
-            expected.integers(9, size=3, dtype=np.int32),
-        )
-        np.testing.assert_array_equal(generator.random(7), expected.random(7))
+def test_decisions_are_those_of_splitmix64_in_python_integers() -> None:
+    def output(state: int) -> int:
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) % 2**64
+        return state ^ (state >> 31)
+
+    # The published first outputs of the generator started at 0 and at 1234567.
+    assert output(0x9E3779B97F4A7C15) == 0xE220A8397B1DCDAF
+    assert output((1234567 + 0x9E3779B97F4A7C15) % 2**64) == 6457827717110365317
+    starts = np.random.Philox(key=4 + (2 << 64), counter=2 << 128).random_raw(5).tolist()
+    indices = [0, 7, 10**12]
+    found = decision_numbers(4, 2, np.array(indices))
+    for row, index in enumerate(indices):
+        states = [(start + index * 0x9E3779B97F4A7C15) % 2**64 for start in starts]
+        assert found[row].tolist() == [(output(state) >> 11) / 2**53 for state in states]
+
+
+def test_decisions_are_uniform_and_unrelated() -> None:
+    """Over indices, changes, epochs and seeds; the bounds are five standard deviations."""
+    n = 20_000
+    for others in (np.arange(n), np.arange(n) * 2**20):
+        numbers = np.hstack([decision_numbers(*key, others) for key in [(0, 0), (0, 1), (1, 0)]])
+        assert len(np.unique(numbers)) == numbers.size and 0 <= numbers.min() < numbers.max() < 1
+        expected = n / 16
+        counts = np.stack([np.histogram(column, 16, (0, 1))[0] for column in numbers.T])
+        assert (((counts - expected) ** 2 / expected).sum(axis=1) < 15 + 5 * np.sqrt(30)).all()
+        lagged = np.hstack([numbers[:-1], numbers[1:]])
+        correlations = np.corrcoef(lagged, rowvar=False) - np.eye(lagged.shape[1])
+        assert np.abs(correlations).max() < 5 / np.sqrt(n)
+
+
+def test_a_sample_is_changed_alike_in_any_batch(image: np.ndarray) -> None:
+    everything = Augmentation(0.5, 0.5, 0.5, 0.5, 0.5)
+    indices = np.array([5, 0, 3, 5, 10**12, 1])
+    batch = BatchAugmentation(everything, 7, 2, indices)
+    for k in [3, 1, 0, 2, 5, 4, 4]:
+        expected = everything(image, 7, 2, int(indices[k]))
+        np.testing.assert_array_equal(batch(k, image), expected)
 
 
 def test_neighbouring_samples_are_uncorrelated() -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from facerec.errors import DatasetError, FacerecError, ImageError, RecordError
-from facerec.records.augment import Augmentation, sample_generator
+from facerec.records.augment import Augmentation
 from facerec.records.dataset import (
     Batch,
     BatchLoader,
@@ -110,7 +110,7 @@ def test_a_batch_equals_the_naive_loop(pack: Path) -> None:
     assert len(batch) == 17 and batch.skipped == []
     for row, index in enumerate(indices.tolist()):
         image, label = dataset[index]
-        expected = ALL(image, sample_generator(5, 3, index))
+        expected = ALL(image, 5, 3, index)
         np.testing.assert_array_equal(batch.images[row].numpy(), expected)
         assert batch.labels[row] == label and batch.indices[row] == index
 
@@ -208,7 +208,7 @@ def test_skip_replaces_counts_and_lists(tmp_path: Path) -> None:
         assert not np.isin(batch.indices.numpy(), bad).any()
         assert batch.labels.tolist() == dataset.labels[batch.indices.numpy()].tolist()
         for at, (index, asked_index) in enumerate(zip(batch.indices, asked, strict=True)):
-            expected = ALL(dataset[int(index)][0], sample_generator(3, 0, int(asked_index)))
+            expected = ALL(dataset[int(index)][0], 3, 0, int(asked_index))
             np.testing.assert_array_equal(batch.images[at].numpy(), expected)
 
 
@@ -332,7 +332,7 @@ def test_subset_by_classes_relabels_in_order(pack: Path) -> None:
         assert subset.classes[label] == old
     batch = subset.__getitems__(BatchRequest(0, np.array([7, 2])))
     assert batch.labels.tolist() == [1, 0] and batch.indices.tolist() == [7, 2]
-    expected = ALL(subset[7][0], sample_generator(0, 0, 7))
+    expected = ALL(subset[7][0], 0, 0, 7)
     np.testing.assert_array_equal(batch.images[0].numpy(), expected)
 
 

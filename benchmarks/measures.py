@@ -1,0 +1,381 @@
+"""The measurements behind ``benchmarks/run.py``, each a function that returns rows of its table.
+
+A ratio compares two things measured in turn within the same seconds, so that whatever else the
+machine does falls on both.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
+
+import cv2
+import numpy as np
+import torch
+from torch import nn
+
+from facerec.backbones import Backbone
+from facerec.heads import SEC
+from facerec.records import Augmentation, BatchRequest, Data, FaceDataset, RecordDataset
+from facerec.records.dataset import Batch
+from facerec.records.image_record import ImageRecord, pack
+from facerec.records.recordio import RecordIndex, encode_record, write_index
+from facerec.records.synthetic import SyntheticSet, write_synthetic
+from facerec.training import Recipe
+from facerec.training.distributed import Processes
+from facerec.training.trainer import Trainer
+from facerec.verification.evaluate import evaluate
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table.
+
+    Attributes:
+        measure: what was measured.
+        value: the figure.
+        unit: of value and bar; ``×`` for ratios.
+        bar: what the figure must reach, ``None`` for a figure that is only told.
+        better: on which side of the bar the figure must lie.
+        remark: what the figure is made of.
+    """
+
+    measure: str
+    value: float
+    unit: str
+    bar: float | None = None
+    better: Literal["higher", "lower"] = "lower"
+    remark: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the bar is reached; ``None`` without one."""
+        if self.bar is None:
+            return None
+        return self.value >= self.bar if self.better == "higher" else self.value < self.bar
+
+
+def loader(
+    records: Path | None = None,
+    *,
+    batches: int = 40,
+    batch_size: int = 128,
+    repeats: int = 9,
+    people: int = 40,
+) -> list[Row]:
+    """Compare loading batches from a record file with `cv2.imdecode` alone on the same images.
+
+    Both run in this thread, in turn, over the same random batches. The fastest of ``repeats`` CPU
+    times stands for a batch (the slower ones met another process), the median ratio for them all.
+
+    Args:
+        records: a record file or its folder; by default faces are generated.
+        batches: random batches.
+        batch_size: images in each.
+        repeats: times that each batch is measured.
+        people: generated people, ten images each.
+    """
+    with TemporaryDirectory() as folder:
+        if records is None:
+            records = Path(folder)
+            write_synthetic(records, SyntheticSet(0, people, 10, pairs_per_fold=4), processes=1)
+        threads = cv2.getNumThreads()
+        cv2.setNumThreads(1)
+        try:
+            return _loader(records, batches, batch_size, repeats)
+        finally:
+            cv2.setNumThreads(threads)
+
+
+def _loader(records: Path, batches: int, batch_size: int, repeats: int) -> list[Row]:
+    variants = [
+        RecordDataset(records, augmentation=Augmentation()),
+        RecordDataset(records, augmentation=Augmentation(flip=0.0)),
+    ]
+    generator = np.random.default_rng(0)
+    flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+    times = np.empty((batches, 1 + len(variants)))
+    sizes = []
+    for row in times:
+        request = BatchRequest(0, generator.integers(len(variants[0]), size=batch_size))
+        files = [
+            np.frombuffer(variants[0].encoded(i)[0], np.uint8) for i in request.indices.tolist()
+        ]
+        sizes += [len(file) for file in files]
+
+        def decode(files: list[np.ndarray] = files) -> None:
+            for file in files:
+                cv2.imdecode(file, flags)
+
+        def load(dataset: FaceDataset, request: BatchRequest = request) -> Batch:
+            return dataset.__getitems__(request)
+
+        acts: list[Callable[[], object]] = [decode]
+        acts += [lambda dataset=dataset, load=load: load(dataset) for dataset in variants]
+        row[:] = np.inf
+        for _ in range(repeats):
+            for column, act in enumerate(acts):
+                start = time.thread_time()
+                act()
+                row[column] = min(row[column], time.thread_time() - start)
+    alone, *loaded = np.median(batch_size / times, axis=0)
+    ratios = np.median(times[:, :1] / times[:, 1:], axis=0)
+    remarks = [
+        f"{rate:,.0f} against {alone:,.0f} images/s per core, JPEGs of {np.mean(sizes):,.0f} bytes"
+        for rate in loaded
+    ]
+    name = "loader against cv2.imdecode alone"
+    return [
+        Row(f"{name}, default (flip)", float(ratios[0]), "×", 0.85, "higher", remarks[0]),
+        Row(f"{name}, no augmentation", float(ratios[1]), "×", remark=remarks[1]),
+    ]
+
+
+_OPEN = """
+import json, resource, sys, time
+from pathlib import Path
+import numpy as np
+from facerec.records import RecordDataset
+
+def peak():  # MB; ru_maxrss would begin with the peak of the parent process
+    try:
+        line = next(x for x in open("/proc/self/status") if x.startswith("VmHWM"))
+        return int(line.split()[1]) / 1024
+    except (OSError, StopIteration):
+        scale = 2**20 if sys.platform == "darwin" else 2**10
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale
+
+places = np.load(sys.argv[2]).tolist()
+before, start = peak(), time.perf_counter()
+dataset = RecordDataset(Path(sys.argv[1]))
+seconds, opened, start = time.perf_counter() - start, peak(), time.perf_counter()
+for place in places:
+    image, label = dataset.encoded(place)
+    assert label == place % dataset.num_classes and len(image) == int(sys.argv[3])
+rate = len(places) / (time.perf_counter() - start)
+print(json.dumps({"records": len(dataset), "seconds": seconds, "opened": opened - before,
+                  "read": peak() - before, "rate": rate}))
+"""
+
+
+def random_access(count: int = 1_000_000, image_bytes: int = 2976, reads: int = 2000) -> list[Row]:
+    """Open a sparse record file with an index of ``count`` lines in a new process, and read in it.
+
+    Args:
+        count: records; with their framing and 2,976 bytes of image each takes 3,008.
+        image_bytes: in each record, a multiple of 4.
+        reads: random places that are written, and read five times each.
+    """
+    classes = min(count, 93_431)
+    size = len(encode_record(pack(ImageRecord(0, 0.0, 0, 0, bytes(image_bytes)))))
+    chosen = np.random.default_rng(0).choice(count, min(reads, count), replace=False)
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        with (folder / "train.rec").open("wb") as file:
+            for key in sorted({0, count - 1, *chosen.tolist()}):
+                file.seek(key * size)
+                image = bytes([255]) * image_bytes
+                file.write(encode_record(pack(ImageRecord(0, key % classes, key, 0, image))))
+        keys = np.arange(count)
+        write_index(folder / "train.idx", RecordIndex(keys, keys * size))
+        (folder / "property").write_text(f"{classes},112,112\n{count}\n")
+        np.save(folder / "places.npy", np.tile(chosen, 5))
+        found = [
+            _run(_OPEN, str(folder), str(folder / "places.npy"), str(image_bytes)) for _ in range(3)
+        ]
+    best = min(found, key=lambda item: item["seconds"])
+    assert best["records"] == count
+    memory = max(item["read"] for item in found)
+    name = f"{count:,} records of {size:,} bytes"
+    return [
+        Row(f"{name}: open", best["seconds"], "s", 2.0, remark="fastest of three new processes"),
+        Row(
+            f"{name}: memory",
+            memory,
+            "MB",
+            100.0,
+            remark=f"peak resident growth; {best['opened']:.0f} MB by opening, the rest by "
+            f"{5 * len(chosen):,} reads",
+        ),
+        Row(f"{name}: random reads", best["rate"], "1/s", remark="image bytes and class by index"),
+    ]
+
+
+class _Faces(FaceDataset):
+    """What a trainer asks of a data set before the first batch."""
+
+    num_classes = 1000
+
+    def __len__(self) -> int:
+        return 1 << 20
+
+    def encoded(self, i: int) -> tuple[bytes, int]:
+        raise NotImplementedError
+
+    where = name = read_labels = encoded  # type: ignore[assignment]
+
+
+class _Contiguous(nn.Module):
+    def __init__(self, backbone: nn.Module) -> None:
+        super().__init__()
+        self.backbone = backbone.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.backbone(images.contiguous())
+
+
+def training_step(
+    *, batch_size: int = 32, width: float = 1.0, steps: int = 4, compiled: bool = False
+) -> list[Row]:
+    """Compare the trainer's step in bf16 and channels-last with fp32 in contiguous memory.
+
+    Both are whole steps of the same iResNet-18 with ArcFace over 1,000 classes and SEC: forward,
+    backward, clipping and SGD. They alternate after one step each that is not counted. That is
+    done twice: on one thread by CPU time, which other processes hardly touch, and on all threads by
+    the clock, where a thread that loses its core to another process keeps all others waiting.
+
+    Args:
+        batch_size: images.
+        width: factor on the channels.
+        steps: of each kind.
+        compiled: measure the bf16 step under `torch.compile` on all threads too.
+    """
+
+    def trainer(**changes: object) -> Trainer:
+        recipe = Recipe(
+            data=Data(Path()),
+            backbone=Backbone("iresnet18", width=width),
+            regularizer=SEC(weight=0.1),
+            batch_size=batch_size,
+            **changes,  # type: ignore[arg-type]
+        )
+        return Trainer(recipe, _Faces(), Processes(0, 1, torch.device("cpu")))
+
+    plain = trainer(precision="fp32")
+    plain.model = _Contiguous(plain.backbone)
+    contestants = {"fp32": plain, "eager": trainer(precision="bf16")}
+    generator = torch.Generator().manual_seed(0)
+    batch = Batch(
+        torch.randint(256, (batch_size, 112, 112, 3), dtype=torch.uint8, generator=generator),
+        torch.randint(_Faces.num_classes, (batch_size,), generator=generator),
+        torch.arange(batch_size),
+        [],
+    )
+
+    def measure(clock: Callable[[], float], kind: str) -> list[Row]:
+        times: dict[str, list[float]] = {name: [] for name in contestants}
+        for step in range(steps + 1):
+            for name, contestant in contestants.items():
+                start = clock()
+                loss = contestant.train_step(batch)["loss"]
+                assert torch.isfinite(loss)
+                if step:
+                    times[name].append(clock() - start)
+        plain, *others = (statistics.median(values) for values in times.values())
+        return [
+            Row(
+                f"training step, iResNet-18, batch {batch_size}: bf16 + channels_last ({name}) "
+                f"against fp32 contiguous (eager), {kind}",
+                plain / seconds,
+                "×",
+                2.5 if name == "eager" else None,
+                "higher",
+                f"{seconds:.2f} s against {plain:.2f} s, medians of {steps} steps",
+            )
+            for name, seconds in zip(list(contestants)[1:], others, strict=True)
+        ]
+
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        rows = measure(time.process_time, "one thread, CPU time")
+    finally:
+        torch.set_num_threads(threads)
+    if compiled:
+        contestants["compiled"] = trainer(precision="bf16", compile=True)
+    return rows + measure(time.perf_counter, f"{threads} threads, clock")
+
+
+def figures(*, pairs: int = 6000, dimensions: int = 512, repeats: int = 7) -> list[Row]:
+    """Time the verification figures of one bench, from raw embeddings on.
+
+    Args:
+        pairs: half of them of one person.
+        dimensions: of an embedding.
+        repeats: the median of these counts.
+    """
+    generator = np.random.default_rng(0)
+    first = generator.standard_normal((pairs, dimensions))
+    same = np.arange(pairs) % (pairs // 10) < pairs // 20  # InsightFace's order: 300 and 300
+    shared = np.where(same, 0.2, 0.0)[:, None]
+    second = shared * first + (1 - shared) * generator.standard_normal(first.shape)
+    embeddings = np.stack([first, second], axis=1).reshape(2 * pairs, dimensions)
+    embeddings = embeddings.astype(np.float32)
+    times = []
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        result = evaluate(embeddings, same, name="random")
+        times.append(time.perf_counter() - start)
+    return [
+        Row(
+            f"ten-fold accuracy and TPR@FPR of {pairs:,} pairs, {dimensions}-d",
+            statistics.median(times[1:]),
+            "s",
+            0.1,
+            remark=f"exact cut points, {len(result.points)} FPR targets, AUC and EER with "
+            f"intervals; median of {repeats}",
+        )
+    ]
+
+
+_IMPORT = """
+import json, time
+import torch
+start = time.perf_counter()
+import facerec
+package = time.perf_counter() - start
+import facerec.training.trainer
+print(json.dumps({"package": package, "trainer": time.perf_counter() - start}))
+"""
+
+
+def import_time(*, repeats: int = 5) -> list[Row]:
+    """Time ``import facerec`` in new processes that have imported torch.
+
+    Args:
+        repeats: processes; the median counts.
+    """
+    _run(_IMPORT)  # writes the byte code where there is none yet
+    found = [_run(_IMPORT) for _ in range(repeats)]
+    remark = f"median of {repeats} new processes"
+    return [
+        Row(
+            "import facerec beyond import torch",
+            statistics.median(item["package"] for item in found),
+            "s",
+            1.0,
+            remark=remark,
+        ),
+        Row(
+            "import facerec.training.trainer beyond import torch",
+            statistics.median(item["trainer"] for item in found),
+            "s",
+            remark=remark,
+        ),
+    ]
+
+
+def _run(program: str, *arguments: str) -> dict[str, float]:
+    """Run ``program`` in a new Python process and return what it prints as JSON."""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], check=True, stdout=subprocess.PIPE
+    )
+    return json.loads(done.stdout)

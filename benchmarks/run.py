@@ -1,0 +1,129 @@
+"""Measure on this machine what facerec promises about speed and memory, and print one table."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import cv2
+import measures
+import psutil
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from facerec import __version__
+from facerec.commands.cli import run_command
+from facerec.files import write_json
+
+Name = Literal["loader", "random_access", "training_step", "figures", "import_time"]
+
+
+def run(
+    only: tuple[Name, ...] = (),
+    json: Path | None = None,
+    records: Path | None = None,
+    compile: bool = False,
+) -> None:
+    """Measure, and compare with the bars.
+
+    Ratios compare two things that ran in turn within this run and hold on a busy machine; seconds
+    do not.
+
+    Args:
+        only: measure only these; by default everything.
+        json: also write the rows and the machine's facts to this file.
+        records: record file or folder for the loader; by default faces are generated.
+        compile: also measure the training step under torch.compile.
+    """
+    acts: dict[str, Callable[[], list[measures.Row]]] = {
+        "loader": partial(measures.loader, records),
+        "random_access": measures.random_access,
+        "training_step": partial(measures.training_step, compiled=compile),
+        "figures": measures.figures,
+        "import_time": measures.import_time,
+    }
+    acts = {name: act for name, act in acts.items() if not only or name in only}
+    console = Console()
+    facts = machine()
+    console.print(", ".join(f"{name} {value}" for name, value in facts.items()), soft_wrap=True)
+    rows: list[measures.Row] = []
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=len(acts))
+        for name, act in acts.items():
+            bar.update(task, description=name)
+            rows += act()
+            bar.advance(task)
+    console.print(table(rows))
+    if json is not None:
+        write_json(
+            json,
+            {
+                "machine": facts,
+                "rows": [{**dataclasses.asdict(row), "met": row.met} for row in rows],
+            },
+        )
+
+
+def machine() -> dict[str, Any]:
+    """Return what the figures depend on, as far as it can be asked for."""
+    load = psutil.getloadavg()[0]
+    return {
+        "CPU": _processor(),
+        "cores": psutil.cpu_count(),
+        "with": torch.backends.cpu.get_cpu_capability(),
+        "load": round(load, 1),
+        "Python": platform.python_version(),
+        "torch": torch.__version__,
+        "OpenCV": cv2.__version__,
+        "facerec": __version__,
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def table(rows: Sequence[measures.Row]) -> Table:
+    """Lay the rows out."""
+    result = Table("measure", "measured", "bar", "met", "remark")
+    for row in rows:
+        sign = "≥" if row.better == "higher" else "<"
+        result.add_row(
+            row.measure,
+            _figure(row.value, row.unit),
+            "" if row.bar is None else f"{sign} {_figure(row.bar, row.unit)}",
+            {True: "[green]yes[/]", False: "[red]no[/]", None: ""}[row.met],
+            row.remark,
+        )
+    return result
+
+
+def _figure(value: float, unit: str) -> str:
+    if value >= 1000:
+        return f"{value:,.0f} {unit}"
+    return f"{value:.3g} {unit}"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the benchmarks with ``argv``, or with the arguments of the process."""
+    run_command(run, argv)
+
+
+if __name__ == "__main__":
+    main()

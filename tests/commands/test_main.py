@@ -1,0 +1,152 @@
+"""The console script: it knows its commands, hands over arguments, and words every error."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import facerec
+from facerec.commands.cli import run_command
+from facerec.commands.main import COMMANDS, main
+from facerec.errors import DatasetError
+
+TOOLS = Path(facerec.__file__).parent.parent / "tools"
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """Run the console script; return its exit status."""
+    monkeypatch.setattr(sys, "argv", ["facerec", *arguments])
+    try:
+        main()
+    except SystemExit as exit_:
+        return int(exit_.code or 0)
+    return 0
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
+def test_usage_lists_every_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert call(monkeypatch, *arguments) == 0
+    text = capsys.readouterr().out
+    assert "usage: facerec COMMAND" in text
+    for name, purpose in COMMANDS.items():
+        assert f"  {name} " in text and purpose in text
+
+
+def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out == f"{facerec.__version__}\n"
+
+
+@pytest.mark.parametrize("name", ["trian", "verify_", "TRAIN", "cli", "--resume"])
+def test_unknown_commands_get_the_list(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert call(monkeypatch, name) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"error: there is no command {name!r}\n")
+    assert all(f"  {known} " in captured.err for known in COMMANDS)
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_that_names_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert call(monkeypatch, name, "--help") == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: facerec {name} ")
+    # Every flag is explained, beside it or in the line below.
+    lines = [line.strip("│| ") for line in text.splitlines()]
+    unexplained = [
+        line
+        for line, below in itertools.pairwise(lines)
+        if re.match("--[a-z]", line)
+        and "   " not in line
+        and re.match("--[a-z]|[-─╰+]{3}|$", below)
+    ]
+    assert unexplained == []
+
+
+def test_arguments_reach_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "train", "gone.py") == 2
+    assert capsys.readouterr().err.startswith("error: gone.py: no such recipe file")
+
+
+def test_every_command_but_the_demo_has_a_door() -> None:
+    doors = {path.stem.replace("_", "-") for path in TOOLS.glob("*.py")}
+    assert doors == COMMANDS.keys() - {"demo"}
+    for door in doors:
+        module = f"facerec.commands.{door.replace('-', '_')}"
+        text = (TOOLS / f"{door.replace('-', '_')}.py").read_text()
+        assert f"from {module} import main" in text
+        assert callable(importlib.import_module(module).main)
+
+
+def test_usage_needs_no_torch() -> None:
+    """The list of commands and the version come at once."""
+    code = (
+        "import sys; sys.argv = ['facerec', '--help']; from facerec.commands.main import main; "
+        "main(); print('torch' in sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines()[-1] == "False"
+
+
+# ---------------------------------------------------------------- what all commands share
+
+
+def greet(name: str = "you", times: int = 1) -> None:
+    """Greet somebody.
+
+    Args:
+        name: who it is.
+        times: how often.
+    """
+    if name == "nobody":
+        raise DatasetError("[bold]people[/bold]/nobody: no such person; name another")
+    if name == "interrupt":
+        raise KeyboardInterrupt
+    print(f"hello {name} " * int(times))
+    if name == "bug":
+        raise ValueError("a fault of the program")
+
+
+def test_run_command_passes_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    run_command(greet, ["--name", "Ada", "--times", "2"])
+    assert capsys.readouterr().out.strip() == "hello Ada hello Ada"
+
+
+def test_an_error_is_its_sentence_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        run_command(greet, ["--name", "nobody"])
+    assert exit_.value.code == 2
+    # Nothing in it is taken for markup.
+    sentence = "error: [bold]people[/bold]/nobody: no such person; name another\n"
+    assert capsys.readouterr().err == sentence
+    with pytest.raises(SystemExit) as exit_:
+        run_command(greet, ["--debug", "--name", "nobody"])
+    assert exit_.value.code == 2
+    text = capsys.readouterr().err
+    assert "Traceback" in text and "DatasetError" in text and text.endswith(sentence)
+
+
+def test_ctrl_c_ends_with_130(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        run_command(greet, ["--name", "interrupt"])
+    assert exit_.value.code == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_fault_of_the_program_is_not_dressed_up() -> None:
+    with pytest.raises(ValueError, match="a fault of the program"):
+        run_command(greet, ["--name", "bug"])

@@ -1,0 +1,481 @@
+"""What a user does with ``facerec train``: start, override, stop, resume, and get it wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+import facerec
+from facerec.commands.train import main
+from facerec.embedding import load_model
+from facerec.recipe import from_dict
+from facerec.training import Recipe, checkpoint
+
+sys.path[:0] = [
+    str(Path(__file__).parent.parent / neighbour) for neighbour in ("training", "verification")
+]
+
+from tiny import write_training_set  # noqa: E402
+from toy_packs import make_pack  # noqa: E402
+
+DOOR = Path(facerec.__file__).parent.parent / "tools" / "train.py"
+
+RECIPE = """
+from pathlib import Path
+
+from facerec.backbones import Backbone
+from facerec.heads import SEC, ArcFace
+from facerec.records import Data
+from facerec.training import SGD, Checkpoints, Recipe
+
+recipe = Recipe(
+    data=Data(path=Path("data")),
+    backbone=Backbone(name="iresnet18", embedding_size=16, width=0.25, dropout=0.2),
+    margin=ArcFace(scale=16.0, margin=0.3),
+    regularizer=SEC(weight=0.1),
+    optimizer=SGD(lr=0.05),
+    checkpoints=Checkpoints(every_steps=3, keep=9),
+    batch_size=12,
+    epochs=2,
+    precision="fp32",
+    workers=0,
+    log_every=1,
+)
+"""
+STEPS = 8
+"""Of a whole run: two epochs of 56 images."""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_training_set(tmp_path_factory.mktemp("records"))
+
+
+def set_up(folder: Path, data: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "arc.py").write_text(RECIPE)
+    (folder / "data").symlink_to(data)
+    return folder
+
+
+@pytest.fixture
+def workplace(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a recipe and data."""
+    folder = set_up(tmp_path / "work", data)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("FACEREC_DATA", raising=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A working folder with a whole run in it, and what the command printed."""
+    folder = set_up(tmp_path_factory.mktemp("finished") / "work", data)
+    done = finish(start([str(DOOR), "arc.py", "--device", "cpu"], folder))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return folder, done.stdout
+
+
+@pytest.fixture
+def trained(finished: tuple[Path, str], workplace: Path) -> Path:
+    """The working folder with a copy of the whole run."""
+    shutil.copytree(finished[0] / "runs", workplace / "runs")
+    return workplace
+
+
+def start(arguments: Sequence[str], folder: Path) -> subprocess.Popen[str]:
+    # One thread as in this process, else sums would be taken in another order.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        output, errors = process.communicate(timeout=240)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, errors = process.communicate()
+        pytest.fail(f"still running after 240 seconds:\n{output}\n{errors}")
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+def train(*arguments: str) -> None:
+    main(["arc.py", "--device", "cpu", *arguments])
+
+
+def refused(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:
+    """Run the command, expect exit status 2, and return its one sentence."""
+    with pytest.raises(SystemExit) as exit_:
+        main(list(arguments))
+    assert exit_.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1
+    return error.removeprefix("error: ").strip()
+
+
+def read(path: Path) -> dict[str, object]:
+    return json.loads(path.read_text())
+
+
+def metrics(run: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_model(run).backbone.state_dict()  # type: ignore[attr-defined]
+
+
+def assert_same_model(first: Path, second: Path) -> None:
+    wanted, found = weights(first), weights(second)
+    assert wanted.keys() == found.keys()
+    assert [name for name in wanted if not torch.equal(wanted[name], found[name])] == []
+
+
+# ---------------------------------------------------------------- a whole run
+
+
+def test_a_run_holds_everything(finished: tuple[Path, str], data: Path) -> None:
+    folder, printed = finished
+    run = folder / "runs" / "arc"
+    recipe = from_dict(Recipe, read(run / "recipe.json"), "recipe.json")
+    assert (recipe.optimizer.lr, recipe.backbone.width, recipe.epochs) == (0.05, 0.25, 2)
+    manifest = read(run / "manifest.json")
+    assert manifest["facerec"] == facerec.__version__
+    assert manifest["packages"]["torch"] == torch.__version__  # type: ignore[index]
+    assert manifest["seed"] == 0 and "git" in manifest and "started" in manifest
+    assert manifest["command"][1:] == ["arc.py", "--device", "cpu"]  # type: ignore[index]
+    assert manifest["hardware"]["device"] == "cpu"  # type: ignore[index]
+    assert manifest["data"]["images"] == 56  # type: ignore[index]
+    rows = metrics(run)
+    assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
+    assert rows[-1]["loss"] < rows[0]["loss"]
+    names = [path.name for path in checkpoint.complete(run / "checkpoints")]
+    assert names == ["step-00000003", "step-00000006", "step-00000008"]
+    model = load_model(run)
+    assert model.recipe == read(run / "recipe.json")
+    images = np.random.default_rng(0).integers(0, 255, (2, 112, 112, 3), np.uint8)
+    vectors = model.embed(images)
+    assert vectors.shape == (2, 16) and np.isfinite(vectors).all()
+    for fact in (
+        "56 images of 7 people, data",
+        "iresnet18, ",
+        "ArcFace(scale=16.0, margin=0.3",
+        "SEC(weight=0.1",
+        "8 of 12 images, 2 epochs, fp32",
+        "1 on cpu",
+        "epoch 1/2  loss ",
+        "epoch 2/2  loss ",
+        "model: runs/arc/model.safetensors",
+    ):
+        assert fact in printed
+    assert sorted(p.name for p in run.iterdir()) == sorted(
+        ["recipe.json", "manifest.json", "metrics.jsonl", "checkpoints", "model.safetensors"]
+    )
+
+
+def test_overrides_land_in_the_recipe_and_the_next_run_is_numbered(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {p: p.read_bytes() for p in (trained / "runs").rglob("*") if p.is_file()}
+    train("--optimizer.lr", "0.025", "--epochs", "1", "--clip-norm", "None", "--seed", "3")
+    assert "model: runs/arc-2/model.safetensors" in capsys.readouterr().out
+    recipe = from_dict(Recipe, read(trained / "runs" / "arc-2" / "recipe.json"), "recipe.json")
+    assert (recipe.optimizer.lr, recipe.epochs, recipe.clip_norm) == (0.025, 1, None)
+    assert recipe.seed == 3 and recipe.backbone.width == 0.25
+    first = metrics(trained / "runs" / "arc-2")[0]
+    assert first["lr"] == 0.025
+    assert before == {p: p.read_bytes() for p in before}
+    train("--name", "mine", "--runs", "elsewhere", "--epochs", "1")
+    assert (trained / "elsewhere" / "mine" / "model.safetensors").is_file()
+
+
+def test_a_whole_run_is_the_same_again(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train("--name", "again")
+    assert_same_model(trained / "runs" / "arc", trained / "runs" / "again")
+    for first, second in zip(
+        metrics(trained / "runs" / "arc"), metrics(trained / "runs" / "again"), strict=True
+    ):
+        first.pop("images_per_second"), second.pop("images_per_second")
+        assert first == second
+    # A finished run has nothing to resume, which is no error.
+    train("--name", "again", "--resume")
+    assert "(resumed at step 8)" in capsys.readouterr().out
+
+
+def test_packs_are_scored_and_the_best_model_kept(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_pack(workplace / "packs" / "toy.bin", per_fold=2)
+    packs = ["--validation.benches", "toy", "--validation.data", "packs"]
+    train(*packs)
+    assert capsys.readouterr().out.count("toy: accuracy ") == 2
+    rows = [row for row in metrics(workplace / "runs" / "arc") if row["kind"] == "validation"]
+    assert [(row["step"], row["epoch"], row["bench"]) for row in rows] == [
+        (4, 1, "toy"),
+        (8, 2, "toy"),
+    ]
+    assert load_model(workplace / "runs" / "arc" / "best.safetensors").embedding_size == 16
+    sentence = refused(capsys, ["arc.py", *packs[:1], "toy", "agedb_30", *packs[2:]])
+    assert sentence.startswith("no pack for bench 'agedb_30': looked for agedb_30.bin")
+    assert not (workplace / "runs" / "arc-2").exists()
+
+
+# ---------------------------------------------------------------- stopping and going on
+
+
+def interrupt(arguments: Sequence[str], folder: Path, name: str, group: bool) -> tuple[int, str]:
+    """Start a run, send SIGTERM after its second step; return exit status and output."""
+    process = start(arguments, folder)
+    path = folder / "runs" / name / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not path.is_file() or path.read_text().count("\n") < 2:
+        if process.poll() is not None or time.monotonic() > deadline:
+            os.killpg(process.pid, signal.SIGKILL) if process.poll() is None else None
+            pytest.fail(f"the run did not start: {process.communicate()}")
+        time.sleep(0.01)
+    (os.killpg if group else os.kill)(process.pid, signal.SIGTERM)
+    done = finish(process)
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("group", [False, True], ids=["process", "group-with-worker"])
+def test_a_stopped_run_goes_on_bit_for_bit(
+    workplace: Path, capsys: pytest.CaptureFixture[str], group: bool
+) -> None:
+    flags = ["--epochs", "3", "--workers", str(int(group))]
+    status, output = interrupt(
+        [str(DOOR), "arc.py", "--device", "cpu", *flags], workplace, "arc", group
+    )
+    assert status == 0
+    step = int(re.search(r"stopped by a signal at step (\d+) of 12; the state", output)[1])  # type: ignore[index]
+    assert "continue with --resume" in output
+    run = workplace / "runs" / "arc"
+    newest = checkpoint.latest(run / "checkpoints")
+    assert newest is not None and newest.name == f"step-{step:08d}"
+    assert not (run / "model.safetensors").exists()
+    # The number of workers is free; the order and the augmentation do not depend on it.
+    train("--epochs", "3", "--resume")
+    assert f"(resumed at step {step})" in capsys.readouterr().out
+    assert [row["step"] for row in metrics(run)] == list(range(1, 13))
+    train("--epochs", "3", "--name", "whole")
+    assert_same_model(workplace / "runs" / "whole", run)
+
+
+def torchrun(*arguments: str) -> list[str]:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return [*launcher, str(DOOR), "arc.py", "--device", "cpu", *arguments]
+
+
+def test_torchrun_trains_and_one_process_resumes(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = finish(start(torchrun(), workplace))
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "2 on cpu, 1 threads each" in done.stdout
+    for once in ("56 images of 7 people", "epoch 2/2  loss", "model: runs/arc/model.safetensors"):
+        assert done.stdout.count(once) == 1
+    assert [path.name for path in (workplace / "runs").iterdir()] == ["arc"]
+    run = workplace / "runs" / "arc"
+    assert read(run / "manifest.json")["processes"] == 2
+    before = metrics(run)
+    assert [row["step"] for row in before] == list(range(1, STEPS + 1))
+    # As if it had been killed after its second checkpoint.
+    shutil.rmtree(run / "checkpoints" / "step-00000008")
+    (run / "model.safetensors").unlink()
+    train("--resume")
+    assert "(resumed at step 6)" in capsys.readouterr().out
+    after = metrics(run)
+    assert [row["step"] for row in after] == list(range(1, STEPS + 1))
+    # The same images, weights and rate; batch-norm and dropout see twelve instead of six.
+    for first, second in zip(before[6:], after[6:], strict=True):
+        assert second["lr"] == first["lr"]
+        assert second["center_norm"] == pytest.approx(first["center_norm"], rel=0.05)
+        assert second["norm_mean"] == pytest.approx(first["norm_mean"], rel=0.3)
+    assert load_model(run).embedding_size == 16
+
+
+def test_an_error_under_torchrun_is_a_sentence_on_every_rank(trained: Path) -> None:
+    done = finish(start(torchrun("--name", "arc"), trained))
+    assert done.returncode != 0
+    assert "error: runs/arc exists already; use --resume or another --name" in done.stderr
+    # The launcher has a traceback of its own; the ranks have none.
+    assert "train.py" not in "".join(
+        line for line in done.stderr.splitlines() if line.lstrip().startswith("File ")
+    )
+    assert "[rank" not in done.stderr
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            [],
+            "facerec train needs a recipe file as its first argument, for example "
+            "recipes/arcface_sec_r50.py",
+        ),
+        (["--device", "cpu", "arc.py"], "facerec train needs a recipe file as its first argument"),
+        (["gone.py"], "gone.py: no such recipe file; recipes there: arc.py, wrong.py"),
+        (["gone.py", "--help"], "gone.py: no such recipe file"),
+        (["wrong.py"], "wrong.py: line 4: Recipe has no field 'batchsize', did you mean"),
+        (["arc.py", "--data.path", "gone"], "gone: there is no such file or folder; check"),
+        (["arc.py", "--data.path", "empty"], "empty: has no identity folders; images are"),
+        (
+            ["arc.py", "--batch-size", "100"],
+            "the training set has 56 images, fewer than one batch of 100; use a smaller batch_size",
+        ),
+        (["arc.py", "--batch-size", "0"], "batch_size must be at least 1, found 0"),
+        (["arc.py", "--accumulation", "5"], "batch_size 12 is not divisible by accumulation 5"),
+        (["arc.py", "--regularizer.weight", "-1"], "SEC(weight=-1.0, "),
+        (
+            ["arc.py", "--backbone.name", "iresnet19"],
+            "backbone.name: no backbone is called",
+        ),
+        (["arc.py", "--resume"], "runs/arc: no checkpoint to resume from; start the run without"),
+        (["arc.py", "--name", "taken"], "runs/taken exists already; use --resume or another"),
+        (["arc.py", "--name", "taken", "--resume"], "runs/taken: no checkpoint to resume from"),
+        (["arc.py", "--runs", "arc.py"], "arc.py/arc: cannot be made (Not a directory)"),
+    ],
+)
+def test_errors_are_sentences_and_leave_nothing(
+    workplace: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+) -> None:
+    (workplace / "wrong.py").write_text(
+        "from facerec.training import Recipe\n\n\nrecipe = Recipe(batchsize=3)\n"
+    )
+    (workplace / "empty").mkdir()
+    (workplace / "runs" / "taken").mkdir(parents=True)
+    before = sorted(workplace.rglob("*"))
+    found = refused(capsys, arguments)
+    assert found.startswith(sentence)
+    assert sorted(workplace.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--optimizr.lr", "0.1"], ["--optimizr.lr", "Perhaps you meant", "--optimizer.lr FLOAT"]),
+        (["--optimizer.lr", "fast"], ["--optimizer.lr", "could not convert", "'fast'"]),
+        (["--epochs", "2.5"], ["--epochs", "'2.5'"]),
+        (["--precision", "fp8"], ["invalid choice 'fp8'", "'bf16'"]),
+        (["--backbone.widht", "2"], ["--backbone.widht", "--backbone.width FLOAT"]),
+        (["--backbone.dropout", "1.5"], ["dropout must lie in [0, 1), found 1.5"]),
+    ],
+)
+def test_wrong_flags_are_explained(
+    workplace: Path, capsys: pytest.CaptureFixture[str], flags: list[str], words: list[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        train(*flags)
+    assert exit_.value.code == 2
+    captured = capsys.readouterr()
+    for word in words:
+        assert word in captured.err
+    assert "Traceback" not in captured.err and captured.out == ""
+    assert not (workplace / "runs").exists()
+
+
+def test_resuming_with_another_recipe_names_the_field(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sentence = refused(capsys, ["arc.py", "--resume", "--optimizer.lr", "0.3", "--epochs", "4"])
+    assert sentence == (
+        "runs/arc/recipe.json: the run was started with other values of optimizer.lr, epochs; "
+        "resume with the recipe that started it, or start a new run"
+    )
+    write_training_set(trained / "more", people=7, images=9)
+    sentence = refused(capsys, ["arc.py", "--resume", "--data.path", "more"])
+    assert sentence.startswith("more: has 63 images of 7 people, but runs/arc was started on 56")
+    newest = checkpoint.latest(trained / "runs" / "arc" / "checkpoints")
+    assert newest is not None and newest.name == "step-00000008"
+    next(newest.glob("*.distcp")).unlink()
+    sentence = refused(capsys, ["arc.py", "--resume"])
+    assert "step-00000008: damaged" in sentence and "delete it" in sentence
+
+
+def test_a_damaged_image_stops_or_is_counted(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generator = np.random.default_rng(0)
+    for person in range(4):
+        folder = workplace / "folder" / f"person{person}"
+        folder.mkdir(parents=True)
+        for number in range(4):
+            pixels = generator.integers(0, 255, (112, 112, 3), np.uint8)
+            cv2.imwrite(str(folder / f"{number}.jpg"), pixels)
+    bad = workplace / "folder" / "person2" / "1.jpg"
+    bad.write_bytes(bad.read_bytes()[:300])
+    flags = ["arc.py", "--device", "cpu", "--data.path", "folder", "--batch-size", "8"]
+    sentence = refused(capsys, [*flags, "--epochs", "1"])
+    assert "folder/person2/1.jpg" in sentence and "300 bytes" in sentence
+    # Stopped and resumed, the list is that of the whole run.
+    main([*flags, "--data.on-error", "skip", "--name", "skipping"])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "2 images were skipped and replaced; first: " in printed
+    listed = json.loads((workplace / "runs" / "skipping" / "skipped.json").read_text())
+    assert [item["where"] for item in listed] == [str(bad.resolve())] * 2
+    shutil.rmtree(workplace / "runs" / "skipping" / "checkpoints" / "step-00000004")
+    (workplace / "runs" / "skipping" / "model.safetensors").unlink()
+    main([*flags, "--data.on-error", "skip", "--name", "skipping", "--resume"])
+    again = json.loads((workplace / "runs" / "skipping" / "skipped.json").read_text())
+    assert again[:2] == listed
+
+
+def test_debug_shows_the_traceback(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["--debug", "gone.py"], ["arc.py", "--data.path", "gone", "--debug"]):
+        with pytest.raises(SystemExit) as exit_:
+            main(arguments)
+        assert exit_.value.code == 2
+        error = capsys.readouterr().err
+        assert "Traceback (most recent call last)" in error
+        assert error.splitlines()[-1].startswith("error: gone")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["arc.py", "--help"], ["arc.py", "-h"]])
+def test_help_teaches(
+    workplace: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    assert exit_.value.code == 0
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for words in (
+        "RECIPE.py [--name NAME] [--resume]",
+        "torchrun --nproc-per-node 2",
+        "Continue the newest run of this name",
+        "--optimizer.lr FLOAT Learning rate at the end of the warm-up",
+        "Images per optimizer step over all processes",
+        "--data.path PATH",
+        "--backbone.width FLOAT",
+    ):
+        assert words in text
+    if arguments[0] == "arc.py":
+        assert "(default: 12)" in text and "--regularizer.weight FLOAT" in text
+    assert not (workplace / "runs").exists()

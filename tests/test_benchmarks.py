@@ -1,0 +1,127 @@
+"""The benchmarks at tiny size: they run, count right, and compare with the bars as they say."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+from facerec.backbones import create_backbone
+from facerec.records import RecordDataset
+from facerec.records.synthetic import SyntheticSet, write_synthetic
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture
+def measures(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import measures
+
+    return measures
+
+
+@pytest.fixture
+def run(measures: ModuleType) -> ModuleType:
+    import run
+
+    return run
+
+
+def test_a_bar_is_met_on_its_own_side(measures: ModuleType) -> None:
+    def met(value: float, better: str, bar: float | None = 0.85) -> bool | None:
+        return measures.Row("m", value, "×", bar, better).met
+
+    assert met(0.85, "higher") is True and met(0.8499, "higher") is False
+    assert met(0.8499, "lower") is True and met(0.85, "lower") is False
+    assert met(1.0, "higher", None) is None
+    assert met(float("nan"), "higher") is False and met(float("nan"), "lower") is False
+
+
+def test_loader(measures: ModuleType, tmp_path: Path) -> None:
+    write_synthetic(tmp_path, SyntheticSet(0, 2, 3, pairs_per_fold=4), processes=1)
+    default, plain = measures.loader(tmp_path, batches=2, batch_size=4, repeats=2)
+    assert default.bar == 0.85 and default.better == "higher" and plain.bar is None
+    # Decoding is a part of loading, but at this size a disturbance can hide that.
+    assert 0 < default.value < 20 and 0 < plain.value < 20
+    data = RecordDataset(tmp_path)
+    sizes = [len(data.encoded(i)[0]) for i in range(len(data))]
+    told = int(default.remark.split("JPEGs of ")[1].split()[0].replace(",", ""))
+    assert min(sizes) <= told <= max(sizes)
+
+
+def test_random_access(measures: ModuleType) -> None:
+    opened, memory, reads = measures.random_access(count=3000, image_bytes=64, reads=50)
+    assert "3,000 records of 96 bytes" in opened.measure
+    assert opened.value > 0 and reads.value > 0
+    assert memory.unit == "MB" and 0 <= memory.value < 100
+
+
+def test_training_step(measures: ModuleType) -> None:
+    threads = torch.get_num_threads()
+    rows = measures.training_step(batch_size=2, width=0.125, steps=1)
+    assert [row.measure.split(", ")[-2:] for row in rows] == [
+        ["one thread", "CPU time"],
+        [f"{threads} threads", "clock"],
+    ]
+    assert all(row.bar == 2.5 and row.better == "higher" for row in rows)
+    assert all(0 < row.value < 1000 for row in rows)
+    assert torch.get_num_threads() == threads
+
+
+def test_the_fp32_step_computes_what_the_trainer_does(measures: ModuleType) -> None:
+    backbone = create_backbone("iresnet18", width=0.125, seed=0).eval()
+    images = torch.randn(2, 3, 112, 112, generator=torch.Generator().manual_seed(0))
+    images = images.to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        expected = backbone(images)
+        found = measures._Contiguous(backbone)(images)
+    torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
+    assert all(p.is_contiguous() for p in backbone.parameters())
+
+
+def test_figures(measures: ModuleType) -> None:
+    (row,) = measures.figures(pairs=200, dimensions=32, repeats=1)
+    assert row.bar == 0.1 and 0 < row.value < 60 and "4 FPR targets" in row.remark
+
+
+def test_import_time(measures: ModuleType) -> None:
+    package, trainer = measures.import_time(repeats=1)
+    assert 0 < package.value <= trainer.value and package.bar == 1.0 and trainer.bar is None
+
+
+def test_the_command_prints_the_table_and_writes_json(
+    run: ModuleType,
+    measures: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [
+        measures.Row("alpha", 0.9, "×", 0.85, "higher"),
+        measures.Row("beta", np.pi, "s", 2.0),
+        measures.Row("gamma", 123456.0, "1/s"),
+    ]
+    monkeypatch.setattr(measures, "figures", lambda: rows)
+    monkeypatch.setattr(sys, "argv", ["run.py"])
+    run.main(["--only", "figures", "--json", str(tmp_path / "found.json")])
+    lines = capsys.readouterr().out.splitlines()
+    assert "OpenCV" in lines[0] and "torch" in lines[0]
+    cells = {
+        line.split("│")[1].strip(): [cell.strip() for cell in line.split("│")[2:5]]
+        for line in lines
+        if line.startswith("│")
+    }
+    assert cells == {
+        "alpha": ["0.9 ×", "≥ 0.85 ×", "yes"],
+        "beta": ["3.14 s", "< 2 s", "no"],
+        "gamma": ["123,456 1/s", "", ""],
+    }
+    saved = json.loads((tmp_path / "found.json").read_text())
+    assert [row["met"] for row in saved["rows"]] == [True, False, None]
+    assert saved["machine"]["cores"] >= 1 and saved["rows"][1]["value"] == np.pi

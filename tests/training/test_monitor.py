@@ -1,0 +1,135 @@
+"""metrics.jsonl: one line of valid JSON for each step read, and no step twice after a resume."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from tiny import tiny_recipe
+
+from facerec.errors import FacerecError, MissingExtraError
+from facerec.training.distributed import Processes
+from facerec.training.monitor import Monitor
+
+MAIN = Processes(0, 1, torch.device("cpu"))
+
+
+def make_monitor(folder: Path | None, processes: Processes = MAIN, **options: object) -> Monitor:
+    fields = {name: options.pop(name) for name in ("log_every", "tensorboard") if name in options}
+    recipe = tiny_recipe(Path("nowhere"), **fields)
+    return Monitor(folder, recipe, processes, total_steps=8, steps_per_epoch=4, **options)  # type: ignore[arg-type]
+
+
+def figures(**values: float) -> dict[str, torch.Tensor]:
+    numbers = {"loss": 2.0, "norm_mean": 4.0, "norm_variance": 1.0} | values
+    return {name: torch.tensor(value) for name, value in numbers.items()}
+
+
+def lines(folder: Path) -> list[dict[str, object]]:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    text = (folder / "metrics.jsonl").read_text()
+    return [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
+
+
+def test_a_line_has_the_figures_and_the_mean_loss_since_the_last(tmp_path: Path) -> None:
+    with make_monitor(tmp_path, log_every=3) as monitor:
+        for step in range(1, 9):
+            monitor.record(step, figures(loss=float(step)), lr=0.1 / step, skipped=step)
+    first, second, last = lines(tmp_path)
+    assert [line["step"] for line in (first, second, last)] == [3, 6, 8]  # the last step always
+    assert [line["loss"] for line in (first, second, last)] == [2.0, 5.0, 7.5]
+    assert first["kind"] == "train"
+    assert (first["lr"], first["skipped"]) == (pytest.approx(0.1 / 3), 3)
+    assert first["norm_cv"] == pytest.approx(0.25)
+    assert isinstance(first["images_per_second"], float) and first["images_per_second"] > 0
+
+
+def test_what_is_not_finite_is_null(tmp_path: Path) -> None:
+    bad = {"loss": float("nan"), "penalty": float("inf"), "center": float("-inf")}
+    make_monitor(tmp_path).record(1, figures(**bad), lr=0.1, skipped=0)
+    (line,) = lines(tmp_path)
+    assert {name: line[name] for name in bad} == dict.fromkeys(bad)
+    assert line["norm_mean"] == 4.0
+
+
+def test_resuming_drops_later_steps_and_a_half_line(tmp_path: Path) -> None:
+    def line(kind: str, step: int) -> str:
+        return json.dumps({"kind": kind, "step": step, "loss": 1.5})
+
+    path = tmp_path / "metrics.jsonl"
+    kept = [line("train", 3), line("train", 4), line("validation", 4)]
+    rest = [line("train", 5), line("validation", 8), "", "17", "null", '"step"', '{"step": "x"}']
+    path.write_text("\n".join([*kept, *rest, line("train", 2)[:20]]))
+    with path.open("ab") as file:
+        file.write(b"\x00\xff")
+    monitor = make_monitor(tmp_path, start=4)
+    assert path.read_text().splitlines() == kept
+    monitor.record(5, figures(), lr=0.1, skipped=0)
+    assert [entry["step"] for entry in lines(tmp_path)] == [3, 4, 4, 5]
+    assert [p.name for p in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_speed_counts_only_the_steps_of_this_part(tmp_path: Path) -> None:
+    monitor = make_monitor(tmp_path, start=4, log_every=2)
+    monitor._logged_at -= 6.0  # as if the two steps had taken six seconds
+    for step in (5, 6):
+        monitor.record(step, figures(), lr=0.1, skipped=0)
+    (line,) = lines(tmp_path)
+    assert line["images_per_second"] == pytest.approx(2 * 12 / 6, rel=0.01)
+
+
+def test_only_the_main_process_writes_and_shows(tmp_path: Path) -> None:
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=True)
+    other = make_monitor(tmp_path, Processes(1, 2, torch.device("cpu")), console=console)
+    with other:
+        other.record(1, figures(), lr=0.1, skipped=0)
+        other.end_epoch(1)
+        other.validation(1, 1, {})
+    assert list(tmp_path.iterdir()) == [] and output.getvalue() == ""
+
+
+def test_a_terminal_shows_the_figures_and_a_file_one_line_an_epoch(tmp_path: Path) -> None:
+    shown = {}
+    for terminal in (True, False):
+        output = io.StringIO()
+        console = Console(file=output, force_terminal=terminal, width=120)
+        with make_monitor(None, console=console) as monitor:
+            for step in range(1, 5):
+                monitor.record(step, figures(), lr=0.05, skipped=0)
+            monitor.end_epoch(1)
+        shown[terminal] = output.getvalue()
+    assert shown[False].count("\n") == 1
+    assert shown[False].startswith("epoch 1/2  loss 2.000  ")
+    assert "lr 0.05  ‖f‖ 4.00  CV 0.250" in shown[False]
+    assert "4/8" in shown[True] and "ETA" in shown[True] and "loss 2.000" in shown[True]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_a_sentence(tmp_path: Path) -> None:
+    monitor = make_monitor(tmp_path)
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    with pytest.raises(FacerecError, match=r"metrics\.jsonl: the disk is full"):
+        monitor.record(1, figures(), lr=0.1, skipped=0)
+
+
+def test_tensorboard_writes_the_figures_or_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        import torch.utils.tensorboard  # noqa: F401
+    except ImportError:
+        with pytest.raises(MissingExtraError, match=r"pip install 'facerec\[tensorboard\]'"):
+            make_monitor(tmp_path, tensorboard=True)
+        return
+    with make_monitor(tmp_path, tensorboard=True) as monitor:
+        monitor.record(1, figures(), lr=0.1, skipped=0)
+    assert len(list(tmp_path.glob("events.out.tfevents.*"))) == 1
+    assert len(lines(tmp_path)) == 1

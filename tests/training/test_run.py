@@ -1,0 +1,240 @@
+"""Run folders: names that overwrite nothing, and what may change when a run is resumed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import tiny_recipe, write_training_set
+
+import facerec
+from facerec.backbones import Backbone
+from facerec.errors import CheckpointError, RecipeError
+from facerec.heads import SEC, CosFace
+from facerec.recipe import differences, to_dict
+from facerec.records import open_dataset
+from facerec.training import SGD, AdamW, Checkpoints, Recipe, Validation
+from facerec.training.checkpoint import STATE_FILE
+from facerec.training.distributed import Processes
+from facerec.training.run import (
+    FREE_TO_CHANGE,
+    check_same_run,
+    choose_folder,
+    fingerprint,
+    write_manifest,
+    write_recipe,
+)
+
+ALONE = Processes(0, 1, torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_training_set(tmp_path_factory.mktemp("records"), people=3, images=2)
+
+
+def new(runs: Path, name: str = "arc", *, exact: bool = False) -> str:
+    folder = choose_folder(runs, name, resume=False, exact=exact)
+    assert folder.is_dir()
+    return folder.relative_to(runs).as_posix()
+
+
+def with_checkpoint(folder: Path) -> None:
+    step = folder / "checkpoints" / "step-00000003"
+    step.mkdir(parents=True)
+    (step / STATE_FILE).write_text("{}")
+
+
+# ---------------------------------------------------------------- names
+
+
+def test_taken_names_are_numbered(tmp_path: Path) -> None:
+    runs = tmp_path / "new" / "runs"
+    assert [new(runs) for _ in range(11)][:3] == ["arc", "arc-2", "arc-3"]
+    assert new(runs) == "arc-12"  # by number, not by text
+    assert new(runs, "arc-sec") == "arc-sec"
+    assert new(runs, "ar") == "ar"
+
+
+def test_only_numbers_count(tmp_path: Path) -> None:
+    for other in ("arc-old", "arc-²", "arc-1", "arc-02", "arcs", "xarc", "arc-5-old"):
+        (tmp_path / other).mkdir()
+    assert [new(tmp_path), new(tmp_path)] == ["arc", "arc-2"]
+    (tmp_path / "arc-7").mkdir()
+    assert new(tmp_path) == "arc-8"
+    assert [new(tmp_path, "a[b]*"), new(tmp_path, "a[b]*")] == ["a[b]*", "a[b]*-2"]
+
+
+def test_runs_that_start_together_do_not_share_a_folder(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        names = list(pool.map(lambda _: new(tmp_path), range(24)))
+    assert sorted(names) == sorted(["arc", *(f"arc-{number}" for number in range(2, 25))])
+
+
+def test_a_name_given_by_the_user_is_never_changed(tmp_path: Path) -> None:
+    assert new(tmp_path, "group/mine", exact=True) == "group/mine"
+    assert new(tmp_path, "mine", exact=True) == "mine"
+    with pytest.raises(RecipeError, match=r"mine exists already; use --resume or another --name"):
+        new(tmp_path, "mine", exact=True)
+    assert not (tmp_path / "mine-2").exists()
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(RecipeError, match=r"runs/arc: cannot be made .*--runs"):
+        choose_folder(tmp_path / "runs", "arc", resume=False, exact=False)
+
+
+def test_the_newest_run_with_a_checkpoint_is_resumed(tmp_path: Path) -> None:
+    def resumed(exact: bool = False) -> str:
+        return choose_folder(tmp_path, "arc", resume=True, exact=exact).name
+
+    missing = r"arc: no checkpoint to resume from; start the run without --resume"
+    with pytest.raises(CheckpointError, match=missing):
+        resumed()
+    for _ in range(11):
+        new(tmp_path)
+    with pytest.raises(CheckpointError, match=missing):
+        resumed()
+    with_checkpoint(tmp_path / "arc-2")
+    assert resumed() == "arc-2"
+    with_checkpoint(tmp_path / "arc-10")
+    with_checkpoint(tmp_path / "arc-sec")
+    assert resumed() == "arc-10"
+    with pytest.raises(CheckpointError, match=missing):
+        resumed(exact=True)
+    # A checkpoint that was being written is none.
+    (tmp_path / "arc" / "checkpoints" / "step-00000009").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match=missing):
+        resumed(exact=True)
+    with_checkpoint(tmp_path / "arc")
+    assert resumed(exact=True) == "arc"
+
+
+# ---------------------------------------------------------------- the same run
+
+
+def start(folder: Path, recipe: Recipe) -> None:
+    write_recipe(folder, recipe)
+    write_manifest(folder, recipe, open_dataset(recipe.data, recipe.seed), ALONE)
+
+
+def changed(folder: Path, recipe: Recipe) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        check_same_run(folder, recipe, open_dataset(recipe.data, recipe.seed))
+    return str(caught.value)
+
+
+def test_differences_name_the_fields(data: Path) -> None:
+    recipe = tiny_recipe(data)
+    plain = to_dict(recipe)
+    assert differences(plain, to_dict(recipe)) == []
+    other = replace(recipe, epochs=5, backbone=Backbone(name="iresnet18", embedding_size=16))
+    assert sorted(differences(plain, to_dict(other))) == ["backbone.name", "epochs"]
+    other = replace(recipe, regularizer=None, optimizer=AdamW(lr=0.05))
+    found = differences(plain, to_dict(other))
+    assert "regularizer" in found
+    assert {"optimizer.type", "optimizer.betas", "optimizer.momentum"} <= set(found)
+    assert "optimizer.lr" not in found
+
+
+FREE = [
+    {"workers": 3},
+    {"log_every": 7},
+    {"tensorboard": True},
+    {"compile": True},
+    {"checkpoints": Checkpoints(every_steps=5, keep=9)},
+    {"validation": Validation(benches=("lfw",), every_epochs=3)},
+]
+
+
+def test_what_does_not_change_learning_may_change(tmp_path: Path, data: Path) -> None:
+    recipe = tiny_recipe(data)
+    start(tmp_path, recipe)
+    moved = tmp_path / "moved"
+    moved.symlink_to(data)
+    freed = [replace(recipe, data=replace(recipe.data, path=moved))]
+    freed += [replace(recipe, **change) for change in FREE]
+    for other in freed:
+        check_same_run(tmp_path, other, open_dataset(other.data, other.seed))
+    touched = {name for other in freed for name in differences(to_dict(recipe), to_dict(other))}
+    assert {name if name in FREE_TO_CHANGE else name.split(".")[0] for name in touched} == set(
+        FREE_TO_CHANGE
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "fields"),
+    [
+        ({"optimizer": SGD(lr=0.06)}, "optimizer.lr"),
+        ({"seed": 1, "batch_size": 6}, "batch_size, seed"),
+        ({"margin": CosFace(scale=16.0, margin=0.3)}, "margin.type, "),
+        ({"regularizer": SEC(weight=0.4, rho=0.5)}, "regularizer.weight"),
+        ({"regularizer": None}, "regularizer"),
+        ({"accumulation": 2}, "accumulation"),
+        ({"precision": "bf16"}, "precision"),
+    ],
+)
+def test_what_changes_learning_is_named(
+    tmp_path: Path, data: Path, change: dict[str, object], fields: str
+) -> None:
+    start(tmp_path, tiny_recipe(data))
+    sentence = changed(tmp_path, tiny_recipe(data, **change))
+    assert sentence.startswith(
+        f"{tmp_path}/recipe.json: the run was started with other values of {fields}"
+    )
+    assert sentence.endswith("; resume with the recipe that started it, or start a new run")
+
+
+def test_data_of_another_size_is_no_moved_data(tmp_path: Path, data: Path) -> None:
+    start(tmp_path, tiny_recipe(data))
+    other = write_training_set(tmp_path / "other", people=3, images=3)
+    assert changed(tmp_path, tiny_recipe(other)) == (
+        f"{other}: has 9 images of 3 people, but {tmp_path} was started on 6 of 3; resume with the "
+        "data that started it, or start a new run"
+    )
+
+
+@pytest.mark.parametrize("name", ["recipe.json", "manifest.json"])
+@pytest.mark.parametrize("content", [None, "{", "3", "\x00"])
+def test_a_damaged_run_is_a_sentence(
+    tmp_path: Path, data: Path, name: str, content: str | None
+) -> None:
+    start(tmp_path, tiny_recipe(data))
+    (tmp_path / name).unlink() if content is None else (tmp_path / name).write_text(content)
+    sentence = changed(tmp_path, tiny_recipe(data))
+    assert sentence.startswith(f"{tmp_path}/{name}: cannot be read (")
+    assert "\n" not in sentence
+
+
+# ---------------------------------------------------------------- manifest
+
+
+def test_the_manifest_says_what_a_repetition_needs(tmp_path: Path, data: Path) -> None:
+    recipe = tiny_recipe(data, seed=5)
+    write_manifest(tmp_path, recipe, open_dataset(recipe.data, 5), ALONE, arm="plain")
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest["facerec"] == facerec.__version__
+    assert manifest["packages"]["torch"] == torch.__version__
+    assert {"numpy", "opencv-python", "safetensors"} <= manifest["packages"].keys()
+    assert (manifest["seed"], manifest["processes"], manifest["arm"]) == (5, 1, "plain")
+    assert manifest["hardware"]["device"] == "cpu" and manifest["hardware"]["cores"] >= 1
+    assert manifest["git"] is None or len(manifest["git"].rstrip("+")) == 40
+    assert (manifest["data"]["images"], manifest["data"]["classes"]) == (6, 3)
+    files = manifest["data"]["files"]
+    assert {"train.rec", "train.idx", "property"} <= files.keys()
+    assert files["train.rec"] == {"bytes": (data / "train.rec").stat().st_size}
+    index = (data / "train.idx").read_bytes()
+    assert files["train.idx"]["sha256"] == hashlib.sha256(index).hexdigest()
+
+
+def test_a_record_file_has_the_fingerprint_of_its_index(tmp_path: Path, data: Path) -> None:
+    found = fingerprint(data / "train.rec")
+    assert found["files"].keys() == {"train.rec", "train.idx"}
+    assert found["files"]["train.idx"] == fingerprint(data)["files"]["train.idx"]
+    assert Path(found["path"]).is_absolute()

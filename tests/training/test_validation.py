@@ -1,0 +1,299 @@
+"""Verification packs during training: the same figures on any number of ranks, the best kept."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from safetensors import safe_open
+from safetensors.torch import load_file
+from tiny import narrow_recipe, tiny_recipe, write_training_set
+from torch import nn
+
+from facerec.backbones import create_backbone
+from facerec.embedding import load_model
+from facerec.errors import PackError
+from facerec.records import open_dataset
+from facerec.records.packs import read_pack, write_pack
+from facerec.training import Checkpoints, Recipe, Validation
+from facerec.training.distributed import Processes
+from facerec.training.monitor import Monitor
+from facerec.training.trainer import Trainer
+from facerec.training.validation import PackValidator
+from facerec.verification import VerificationResult, evaluate_pack
+
+for neighbour in ("heads", "verification"):
+    sys.path.append(str(Path(__file__).parent.parent / neighbour))
+
+from gloo_pool import GlooPool  # noqa: E402
+from toy_packs import make_pack  # noqa: E402
+
+ALONE = Processes(0, 1, torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def packs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two packs; in ``few`` some images occur in many pairs."""
+    folder = tmp_path_factory.mktemp("packs")
+    make_pack(folder / "toy.bin", per_fold=2)
+    pack = read_pack(make_pack(folder / "all.bin", per_fold=1, seed=3))
+    images = [pack.encoded(i) for i in range(len(pack.issame) * 2)]
+    # Every person's second image becomes that of the first fold's pair of its kind.
+    for pair in range(2, len(pack.issame)):
+        images[2 * pair + 1] = images[2 * (pair % 2) + 1]
+    (folder / "all.bin").unlink()
+    write_pack(folder / "few.bin", images, pack.issame)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_training_set(tmp_path_factory.mktemp("records"))
+
+
+def recipe_with_packs(packs: Path, data: Path, **validation: object) -> Recipe:
+    wanted = Validation(benches=("toy", "few"), data=packs)
+    return narrow_recipe(data, validation=replace(wanted, **validation))  # type: ignore[arg-type]
+
+
+def backbone_of(recipe: Recipe) -> nn.Module:
+    """A backbone whose batch-norms have statistics, in training mode as a trainer has it."""
+    backbone = create_backbone(recipe.backbone, seed=1)
+    with torch.no_grad():
+        for _ in range(3):
+            backbone(torch.rand(8, 3, 112, 112, generator=torch.Generator().manual_seed(0)))
+    return backbone.train()
+
+
+def figures(results: dict[str, VerificationResult]) -> dict[str, dict[str, object]]:
+    return {name: result.to_json() for name, result in results.items()}
+
+
+def score_as_rank(
+    group: object, recipe: Recipe, state: dict[str, torch.Tensor]
+) -> tuple[dict[str, dict[str, object]], dict[str, np.ndarray], bool]:
+    backbone = backbone_of(recipe)
+    backbone.load_state_dict(state)
+    processes = Processes(dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
+    results = PackValidator(recipe, processes, batch_size=7)(backbone)
+    scores = {name: result.scores for name, result in results.items()}
+    return figures(results), scores, backbone.training
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GlooPool]:
+    pool = GlooPool(3, tmp_path_factory.mktemp("gloo"))
+    yield pool
+    pool.close()
+
+
+@pytest.mark.parametrize("flip", [True, False])
+def test_ranks_find_the_figures_of_one_process(
+    packs: Path, data: Path, pool: GlooPool, flip: bool
+) -> None:
+    recipe = recipe_with_packs(packs, data, flip=flip)
+    backbone = backbone_of(recipe)
+    alone = PackValidator(recipe, ALONE)(backbone)
+    for found, scores, training in pool.run(3, score_as_rank, recipe, backbone.state_dict()):
+        assert training
+        for name, result in alone.items():
+            # Another cut into batches may change the last bits of an embedding.
+            np.testing.assert_allclose(scores[name], result.scores, atol=2e-6)
+            wanted = result.to_json()
+            assert found[name].keys() == wanted.keys()
+            assert flattened(found[name]) == pytest.approx(flattened(wanted), abs=1e-4, nan_ok=True)
+            assert found[name]["flip"] is flip
+
+
+def flattened(value: object, name: str = "") -> dict[str, object]:
+    """Leaves by path, with numbers alone to compare approximately."""
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, (list, tuple)):
+        items = enumerate(value)
+    else:
+        return {name: value}
+    return {k: v for key, item in items for k, v in flattened(item, f"{name}.{key}").items()}
+
+
+def test_the_figures_are_those_of_verify(packs: Path, data: Path, tmp_path: Path) -> None:
+    """The saved model, verified alone, gives what was written during training."""
+    recipe = replace(recipe_with_packs(packs, data), epochs=1)
+    train(recipe, tmp_path)
+    model = load_model(tmp_path)
+    written = {line["bench"]: line for line in validations(tmp_path)}
+    assert written.keys() == {"toy", "few"}
+    for name in written:
+        result = evaluate_pack(model, read_pack(packs / f"{name}.bin"), flip=True).to_json()
+        for key in ("accuracy", "tpr_at_fpr", "auc", "eer", "norms", "pairs"):
+            assert flattened(written[name][key]) == pytest.approx(flattened(json_of(result[key])))
+
+
+def json_of(value: object) -> object:
+    return json.loads(json.dumps(value))
+
+
+# ---------------------------------------------------------------- in the trainer
+
+
+def train(recipe: Recipe, folder: Path, stop: int | None = None, resume: bool = False) -> Trainer:
+    """Train as the command does; ``stop`` ends the run there as SIGTERM would."""
+    validator = PackValidator(recipe, ALONE)
+    trainer = Trainer(recipe, open_dataset(recipe.data, recipe.seed), ALONE, folder, validator)
+    if resume:
+        trainer.resume()
+    trainer.monitor = Monitor(
+        folder,
+        recipe,
+        ALONE,
+        total_steps=trainer.total_steps,
+        steps_per_epoch=trainer.steps_per_epoch,
+        start=trainer.step,
+    )
+    if stop is not None:
+        trainer._stopping = lambda: trainer.step == stop  # type: ignore[method-assign]
+    trainer.fit()
+    return trainer
+
+
+def validations(folder: Path) -> list[dict[str, object]]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["kind"] == "validation"]
+
+
+def best(folder: Path) -> dict[str, object]:
+    with safe_open(folder / "best.safetensors", framework="pt") as file:
+        return json.loads(file.metadata()["facerec"])["extra"]
+
+
+def fake_accuracy(monkeypatch: pytest.MonkeyPatch, by_step: dict[int, float]) -> list[int]:
+    """Give each validation the accuracy wanted; return the steps at which one happened."""
+    seen: list[int] = []
+    original = Trainer.validate
+
+    def validate(self: Trainer, epoch: int) -> dict[str, VerificationResult]:
+        seen.append(self.step)
+        assert self.validator is not None
+        real = self.validator
+
+        def scored(backbone: nn.Module) -> dict[str, VerificationResult]:
+            return {
+                name: replace(r, accuracy=replace(r.accuracy, mean=by_step[self.step]))
+                for name, r in real(backbone).items()
+            }
+
+        self.validator = scored  # type: ignore[assignment]
+        try:
+            return original(self, epoch)
+        finally:
+            self.validator = real
+
+    monkeypatch.setattr(Trainer, "validate", validate)
+    return seen
+
+
+def small(packs: Path, data: Path, **changes: object) -> Recipe:
+    """Four steps an epoch of a model that is fast to score."""
+    validation = Validation(benches=("toy",), data=packs)
+    return tiny_recipe(data, **{"epochs": 4, "validation": validation} | changes)
+
+
+def test_the_best_weights_are_kept(
+    packs: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = fake_accuracy(monkeypatch, {4: 0.7, 8: 0.9, 12: 0.9, 16: 0.8})
+    trainer = train(small(packs, data), tmp_path)
+    assert seen == [4, 8, 12, 16]
+    assert best(tmp_path) == {"step": 8, "selected_on": {"toy": 0.9}}  # the first of equals
+    lines = validations(tmp_path)
+    assert [(line["step"], line["epoch"]) for line in lines] == [(4, 1), (8, 2), (12, 3), (16, 4)]
+    assert all(line["bench"] == "toy" and line["pairs"]["same"] == 20 for line in lines)  # type: ignore[index]
+    last, kept = (load_file(tmp_path / name) for name in ("model.safetensors", "best.safetensors"))
+    assert torch.equal(last["fc.weight"], trainer.backbone.fc.weight.detach())
+    assert not torch.equal(last["fc.weight"], kept["fc.weight"])
+
+
+def test_validation_now_and_then_and_always_at_the_end(
+    packs: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = fake_accuracy(monkeypatch, {8: 0.7, 12: 0.6})
+    validation = Validation(benches=("toy",), data=packs, every_epochs=2)
+    train(small(packs, data, epochs=3, validation=validation), tmp_path)
+    assert seen == [8, 12]
+
+
+@pytest.mark.parametrize("stop", [4, 5, 8, 10])
+def test_a_resumed_run_remembers_the_best(
+    packs: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
+) -> None:
+    fake_accuracy(monkeypatch, {4: 0.95, 8: 0.7, 12: 0.9, 16: 0.8})
+    recipe = small(packs, data, checkpoints=Checkpoints(every_steps=4, keep=9))
+    train(recipe, tmp_path, stop=stop)
+    train(recipe, tmp_path, resume=True)
+    # Whoever asks to stop at the end of an epoch does not wait for its validation.
+    wanted = [step for step in (4, 8, 12, 16) if step != stop]
+    assert [line["step"] for line in validations(tmp_path)] == wanted
+    assert best(tmp_path)["step"] == (12 if stop == 4 else 4)
+
+
+def test_a_crash_after_the_checkpoint_of_an_epoch_loses_no_best(
+    packs: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_accuracy(monkeypatch, {4: 0.95, 8: 0.7, 12: 0.9, 16: 0.8})
+    recipe = small(packs, data, checkpoints=Checkpoints(every_steps=4, keep=9))
+    train(recipe, tmp_path)
+    for step in (8, 12, 16):
+        shutil.rmtree(tmp_path / "checkpoints" / f"step-{step:08d}")
+    (tmp_path / "model.safetensors").unlink()
+    train(recipe, tmp_path, resume=True)
+    assert best(tmp_path)["step"] == 4
+    # Against other packs the old figure says nothing.
+    shutil.rmtree(tmp_path / "checkpoints" / "step-00000016")
+    (tmp_path / "model.safetensors").unlink()
+    validation = Validation(benches=("few",), data=packs)
+    train(replace(recipe, validation=validation), tmp_path, resume=True)
+    assert best(tmp_path) == {"step": 16, "selected_on": {"few": 0.8}}
+
+
+def test_a_run_that_died_in_its_last_validation_is_finished_by_resume(
+    packs: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = small(packs, data, epochs=1)
+    original = PackValidator.__call__
+
+    def killed(self: PackValidator, backbone: nn.Module) -> dict[str, VerificationResult]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PackValidator, "__call__", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, tmp_path)
+    assert not (tmp_path / "model.safetensors").exists()
+    monkeypatch.setattr(PackValidator, "__call__", original)
+    train(recipe, tmp_path, resume=True)
+    assert (tmp_path / "model.safetensors").is_file() and best(tmp_path)["step"] == 4
+    assert len(validations(tmp_path)) == 1
+    # Nothing is left to do, and nothing is done.
+    before = (tmp_path / "model.safetensors").stat().st_mtime_ns
+    train(recipe, tmp_path, resume=True)
+    assert (tmp_path / "model.safetensors").stat().st_mtime_ns == before
+    assert len(validations(tmp_path)) == 1
+
+
+def test_a_missing_or_damaged_pack_is_found_at_once(
+    packs: Path, data: Path, tmp_path: Path
+) -> None:
+    missing = small(packs, data, validation=Validation(benches=("toy", "agedb"), data=packs))
+    with pytest.raises(PackError, match=r"no pack for bench 'agedb': looked for .*few, toy"):
+        PackValidator(missing, ALONE)
+    (tmp_path / "toy.bin").write_bytes((packs / "toy.bin").read_bytes()[:1000])
+    damaged = small(packs, data, validation=Validation(benches=("toy",), data=tmp_path))
+    with pytest.raises(PackError, match=r"toy\.bin: "):
+        PackValidator(damaged, ALONE)

@@ -22,10 +22,10 @@ demo: $(VENV)/.installed
 	$(BIN)/facerec demo
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 test-all: $(VENV)/.installed
-	$(BIN)/python -m pytest -m 'slow or not slow'
+	$(BIN)/python -m pytest -n 2 -m "slow or not slow"
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check

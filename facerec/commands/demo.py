@@ -14,6 +14,7 @@ from pathlib import Path
 import jinja2
 import numpy as np
 from matplotlib.figure import Figure
+from rich import box
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -115,9 +116,15 @@ def _rows(results: Results) -> list[list[str]]:
 
 
 def _table(results: Results) -> Table:
-    table = Table(*COLUMNS)
-    for row in _rows(results):
-        table.add_row(*row, end_section=row[1] == PACKS[-1])
+    """Fit the rows into 80 columns: the arm as a line of its own, counts below their figure."""
+    _, _, accuracy, _, tpr, norm, cv = COLUMNS
+    table = Table("", accuracy, tpr, norm, cv, box=box.SIMPLE_HEAD)
+    previous = ""
+    for arm, pack, accuracy, _, tpr, norm, cv in _rows(results):
+        if arm != previous:
+            table.add_row(arm, style="bold")
+            previous = arm
+        table.add_row(f"  {pack}", accuracy, tpr.replace(" (", "\n("), norm, cv)
     return table
 
 
@@ -133,14 +140,14 @@ def _write_report(
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )
-    curves = {f"{arm}, {pack}": r for arm, packs in results.items() for pack, r in packs.items()}
+    curves = {pack: {arm: packs[pack] for arm, packs in results.items()} for pack in PACKS}
     recipe = next(iter(arms.values()))
     page = environment.get_template("demo.html.j2").render(
         version=facerec.__version__,
         seconds=round(seconds),
         columns=COLUMNS,
-        rows=_rows(results),
-        roc=_embed(_png(roc_figure(curves))),
+        rows=[[cell.replace(" (", "\n(") for cell in row] for row in _rows(results)],
+        rocs={pack: _embed(_png(roc_figure(arms))) for pack, arms in curves.items()},
         norms=_embed(_png(_norm_figure(results))),
         sheet=_embed(contact_sheet(FACES)),
         faces=FACES,

@@ -113,7 +113,7 @@ def test_the_demo_goes_from_nothing_to_a_page(
     page = Page(text)
     assert page.loads == [] and page.scripts == 0
     assert re.search(r"https?:|//cdn|@import|url\(", text) is None
-    assert len(page.images) == 3
+    assert len(page.images) == 5
     for png in page.images:
         picture = cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_COLOR)
         assert min(picture.shape[:2]) > 100 and picture.std() > 5

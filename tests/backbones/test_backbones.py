@@ -193,7 +193,7 @@ def test_the_seed_decides_the_weights(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("width", [0.1, 0.3, 0.75, 1.3])
+@pytest.mark.parametrize("width", [0.25, 0.3, 0.75, 1.3])
 def test_widths_are_multiples_of_eight(name: str, width: float) -> None:
     with torch.device("meta"):
         backbone = create_backbone(name, width=width)
@@ -204,7 +204,15 @@ def test_widths_are_multiples_of_eight(name: str, width: float) -> None:
             assert module.out_channels % 8 == 0
             error = abs(module.out_channels - width * reference.out_channels)
             unit = 4 if name.startswith("iresnet") else 4 * reference.out_channels / 64
-            assert error <= unit or module.out_channels == 8
+            assert error <= unit
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_width_gives_fewer_than_sixteen_channels(name: str) -> None:
+    with torch.device("meta"):
+        backbone = create_backbone(name, width=0.01)
+    channels = {m.out_channels for m in backbone.modules() if isinstance(m, nn.Conv2d)}
+    assert min(channels) == 16
 
 
 def test_a_section_of_a_recipe_and_its_options() -> None:

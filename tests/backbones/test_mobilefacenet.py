@@ -87,16 +87,16 @@ def test_initial_weights_are_kaiming_by_fan_out() -> None:
 
 
 def test_strides_and_shortcuts() -> None:
-    backbone = create_backbone("mbf", width=0.125, embedding_size=8, seed=0).eval()
+    backbone = create_backbone("mbf", width=0.25, embedding_size=8, seed=0).eval()
     sizes: list[tuple[int, ...]] = []
     for layer in backbone.layers:
         layer.register_forward_hook(lambda _m, _i, output: sizes.append(tuple(output.shape[1:])))
     backbone(torch.zeros(1, 3, 112, 112))
-    sides = [(16, 56), (16, 56), (16, 28), (16, 28), (32, 14), (32, 14), (32, 7), (32, 7)]
+    sides = [(32, 56), (32, 56), (32, 28), (32, 28), (64, 14), (64, 14), (64, 7), (64, 7)]
     assert sizes == [(channels, side, side) for channels, side in sides]
 
     unit = backbone.layers[3].layers[0]
-    x = torch.randn(1, 16, 28, 28, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(1, 32, 28, 28, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(unit(x), x + unit.layers(x))
     down = backbone.layers[4]
     assert torch.equal(down(x), down.layers(x))

@@ -243,9 +243,9 @@ class Trainer:
         with self._signals(), self.monitor:
             for batch in self._batches():
                 self.skipped += batch.skipped
-                if pending:
-                    self._check_finite(*pending)
                 figures = self.train_step(batch)
+                if pending:  # a step late, so that the device always has a step to work on
+                    self._check_finite(*pending)
                 pending = (self.step, figures)
                 self.monitor.record(
                     self.step, figures, self.optimizer.param_groups[0]["lr"], len(self.skipped)

@@ -212,7 +212,7 @@ def test_no_width_gives_fewer_than_sixteen_channels(name: str) -> None:
     with torch.device("meta"):
         backbone = create_backbone(name, width=0.01)
     channels = {m.out_channels for m in backbone.modules() if isinstance(m, nn.Conv2d)}
-    assert min(channels) == 16
+    assert min(channels) >= 16
 
 
 def test_a_section_of_a_recipe_and_its_options() -> None:

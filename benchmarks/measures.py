@@ -26,6 +26,7 @@ from facerec.backbones import Backbone
 from facerec.heads import SEC
 from facerec.records import Augmentation, BatchRequest, Data, FaceDataset, RecordDataset
 from facerec.records.dataset import Batch
+from facerec.records.faces import CONDITIONS, draw_identity, draw_nuisance, encode, render
 from facerec.records.image_record import ImageRecord, pack
 from facerec.records.recordio import RecordIndex, encode_record, write_index
 from facerec.records.synthetic import SyntheticSet, write_synthetic
@@ -302,6 +303,31 @@ def training_step(
     if compiled:
         contestants["compiled"] = trainer(precision="bf16", compile=True)
     return rows + measure(time.perf_counter, f"{threads} threads, clock")
+
+
+def faces(*, people: int = 25, photos: int = 20) -> list[Row]:
+    """Count the training faces that one core draws and encodes in a second of CPU time.
+
+    Args:
+        people: each is built once, which takes longer than drawing a photo.
+        photos: of each.
+    """
+
+    def draw(person: int) -> None:
+        generator = np.random.default_rng(person)
+        identity = draw_identity(generator)
+        for _ in range(photos):
+            nuisance = draw_nuisance(identity, CONDITIONS["training"], generator)
+            encode(render(identity, nuisance, generator), nuisance.jpeg_quality)
+
+    cv2.setNumThreads(0)  # as in the processes that write a data set
+    draw(people)  # fills the caches that all people share
+    start = time.process_time()
+    for person in range(people):
+        draw(person)
+    rate = people * photos / (time.process_time() - start)
+    remark = f"{people} people × {photos} photos, CPU time, building the people included"
+    return [Row("generated training faces per core", rate, "1/s", 300, "higher", remark)]
 
 
 def figures(*, pairs: int = 6000, dimensions: int = 512, repeats: int = 7) -> list[Row]:

@@ -21,7 +21,7 @@ from facerec import __version__
 from facerec.commands.cli import run_command
 from facerec.files import write_json
 
-Name = Literal["loader", "random_access", "training_step", "figures", "import_time"]
+Name = Literal["loader", "faces", "random_access", "training_step", "figures", "import_time"]
 
 
 def run(
@@ -43,6 +43,7 @@ def run(
     """
     acts: dict[str, Callable[[], list[measures.Row]]] = {
         "loader": partial(measures.loader, records),
+        "faces": measures.faces,
         "random_access": measures.random_access,
         "training_step": partial(measures.training_step, compiled=compile),
         "figures": measures.figures,

@@ -85,6 +85,11 @@ def test_the_fp32_step_computes_what_the_trainer_does(measures: ModuleType) -> N
     assert all(p.is_contiguous() for p in backbone.parameters())
 
 
+def test_faces(measures: ModuleType) -> None:
+    (row,) = measures.faces(people=1, photos=2)
+    assert row.value > 0 and row.bar == 300
+
+
 def test_figures(measures: ModuleType) -> None:
     (row,) = measures.figures(pairs=200, dimensions=32, repeats=1)
     assert row.bar == 0.1 and 0 < row.value < 60 and "4 FPR targets" in row.remark

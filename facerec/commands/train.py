@@ -94,7 +94,7 @@ def _train(
     )
     if console is not None:
         console.print(_summary(trainer, folder, processes))
-        for note in trainer.warnings:
+        for note in [*dataset.notes, *trainer.warnings]:
             console.print(f"note: {note}", style="yellow", markup=False)
     trainer.fit()
     if console is not None:

@@ -155,6 +155,11 @@ class FaceDataset(Dataset, ABC):
         self.image_size = image_size
         self._labels: np.ndarray | None = None
 
+    @property
+    def notes(self) -> list[str]:
+        """What was found on opening that a user should know, one sentence each."""
+        return []
+
     @abstractmethod
     def __len__(self) -> int: ...
 
@@ -313,6 +318,11 @@ class RecordDataset(FaceDataset):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_map": None}
+
+    @property
+    def notes(self) -> list[str]:
+        """What was found on opening that a user should know, one sentence each."""
+        return self.records.notes
 
     def __len__(self) -> int:
         return len(self.records)
@@ -502,6 +512,11 @@ class Subset(FaceDataset):
         self.num_classes = len(self.classes)
         if dataset.class_names is not None:
             self.class_names = [dataset.class_names[i] for i in self.classes]
+
+    @property
+    def notes(self) -> list[str]:
+        """The remarks of the other data set."""
+        return self.dataset.notes
 
     def __len__(self) -> int:
         return len(self.indices)

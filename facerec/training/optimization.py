@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -88,7 +89,7 @@ def parameter_groups(
 
 
 @dataclass(frozen=True)
-class _Warmup:
+class _Warmup(ABC):
     warmup_epochs: float = 0.0
     """Epochs over which the rate climbs linearly; already the first step is scaled down."""
 
@@ -105,8 +106,9 @@ class _Warmup:
             return (step + 1) / (warmup + 1)
         return self._decay(step - warmup, max(total - warmup, 1), step / steps_per_epoch)
 
+    @abstractmethod
     def _decay(self, step: int, total: int, epoch: float) -> float:
-        raise NotImplementedError
+        """Return the factor ``step`` of ``total`` steps after the warm-up."""
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,7 @@ def write_recipe(folder: Path, recipe: Recipe) -> None:
 
 
 def write_manifest(
-    folder: Path, recipe: Recipe, dataset: FaceDataset, processes: Processes, **facts: Any
+    folder: Path, recipe: Recipe, dataset: FaceDataset, processes: Processes
 ) -> None:
     """Write ``manifest.json``: everything besides the recipe that a repetition needs."""
     packages = ("torch", "numpy", "opencv-python", "safetensors", "scipy")
@@ -148,7 +148,6 @@ def write_manifest(
         "hardware": _hardware(processes),
         "data": fingerprint(recipe.data.path)
         | {"images": len(dataset), "classes": dataset.num_classes},
-        **facts,
     }
     write_json(folder / "manifest.json", manifest)
 

@@ -498,3 +498,9 @@ def test_unusual_records_read_as_the_full_grammar_says(tmp_path: Path) -> None:
     cut = RecordDataset(tmp_path, num_classes=2)
     with pytest.raises(RecordError, match=r"train\.rec, key 2, offset \d+: the record claims"):
         cut[2]
+
+
+def test_remarks_on_the_records_reach_the_data_set(shared_data: Path) -> None:
+    dataset = RecordDataset(shared_data / "records" / "cgzzt_val.rec")  # has no index
+    assert any(".idx" in note for note in dataset.notes)
+    assert Subset(dataset, indices=[0]).notes == dataset.notes

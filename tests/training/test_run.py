@@ -217,12 +217,12 @@ def test_a_damaged_run_is_a_sentence(
 
 def test_the_manifest_says_what_a_repetition_needs(tmp_path: Path, data: Path) -> None:
     recipe = tiny_recipe(data, seed=5)
-    write_manifest(tmp_path, recipe, open_dataset(recipe.data, 5), ALONE, arm="plain")
+    write_manifest(tmp_path, recipe, open_dataset(recipe.data, 5), ALONE)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert manifest["facerec"] == facerec.__version__
     assert manifest["packages"]["torch"] == torch.__version__
     assert {"numpy", "opencv-python", "safetensors"} <= manifest["packages"].keys()
-    assert (manifest["seed"], manifest["processes"], manifest["arm"]) == (5, 1, "plain")
+    assert (manifest["seed"], manifest["processes"]) == (5, 1)
     assert manifest["hardware"]["device"] == "cpu" and manifest["hardware"]["cores"] >= 1
     assert manifest["git"] is None or len(manifest["git"].rstrip("+")) == 40
     assert (manifest["data"]["images"], manifest["data"]["classes"]) == (6, 3)

@@ -33,7 +33,8 @@ from facerec.records.synthetic import SyntheticSet, write_synthetic
 from facerec.training import Recipe
 from facerec.training.distributed import Processes
 from facerec.training.trainer import Trainer
-from facerec.verification.evaluate import evaluate
+from facerec.verification.bench import Pairs, contiguous_folds
+from facerec.verification.evaluate import evaluate, score_pairs
 
 
 @dataclass(frozen=True)
@@ -345,10 +346,13 @@ def figures(*, pairs: int = 6000, dimensions: int = 512, repeats: int = 7) -> li
     second = shared * first + (1 - shared) * generator.standard_normal(first.shape)
     embeddings = np.stack([first, second], axis=1).reshape(2 * pairs, dimensions)
     embeddings = embeddings.astype(np.float32)
+    rows = 2 * np.arange(pairs)
+    labelled = Pairs(rows, rows + 1, same, folds=contiguous_folds(pairs))
     times = []
     for _ in range(repeats + 1):
         start = time.perf_counter()
-        result = evaluate(embeddings, same, name="random")
+        scores = score_pairs(embeddings, labelled.first, labelled.second)
+        result = evaluate(scores, labelled, name="random")
         times.append(time.perf_counter() - start)
     return [
         Row(

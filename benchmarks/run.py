@@ -7,25 +7,49 @@ import platform
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import cv2
 import measures
+import measures_intervals
+import measures_scoring
+import measures_verification
 import psutil
 import torch
+import tyro
+from measures import Row
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from facerec import __version__
 from facerec.commands.cli import run_command
+from facerec.errors import RecipeError
 from facerec.files import write_json
 
-Name = Literal["loader", "faces", "random_access", "training_step", "figures", "import_time"]
+SUITES: dict[str, dict[str, Callable[[], list[Row]]]] = {
+    "core": {
+        "loader": measures.loader,
+        "faces": measures.faces,
+        "random_access": measures.random_access,
+        "training_step": measures.training_step,
+        "import_time": measures.import_time,
+    },
+    "verification": {
+        "figures": measures.figures,
+        "exact_figures": measures_verification.exact_figures,
+        "bootstrap": measures_intervals.bootstrap_speed,
+        "coverage": measures_intervals.coverage,
+        "all_pairs": measures_scoring.all_pairs,
+        "many_pairs": measures_scoring.many_pairs,
+        "fixed_thresholds": measures_scoring.fixed_thresholds,
+    },
+}
+"""What is measured, by suite and name."""
 
 
 def run(
-    only: tuple[Name, ...] = (),
+    what: tyro.conf.Positional[tuple[str, ...]] = tuple(SUITES),
     json: Path | None = None,
     records: Path | None = None,
     compile: bool = False,
@@ -36,24 +60,20 @@ def run(
     do not.
 
     Args:
-        only: measure only these; by default everything.
+        what: suites (core, verification) or single measures such as loader; by default everything.
         json: also write the rows and the machine's facts to this file.
         records: record file or folder for the loader; by default faces are generated.
         compile: also measure the training step under torch.compile.
     """
-    acts: dict[str, Callable[[], list[measures.Row]]] = {
-        "loader": partial(measures.loader, records),
-        "faces": measures.faces,
-        "random_access": measures.random_access,
-        "training_step": partial(measures.training_step, compiled=compile),
-        "figures": measures.figures,
-        "import_time": measures.import_time,
-    }
-    acts = {name: act for name, act in acts.items() if not only or name in only}
+    acts = choose(what)
+    if "loader" in acts:
+        acts["loader"] = partial(acts["loader"], records)
+    if "training_step" in acts:
+        acts["training_step"] = partial(acts["training_step"], compiled=compile)
     console = Console()
     facts = machine()
     console.print(", ".join(f"{name} {value}" for name, value in facts.items()), soft_wrap=True)
-    rows: list[measures.Row] = []
+    rows: list[Row] = []
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -75,6 +95,25 @@ def run(
                 "rows": [{**dataclasses.asdict(row), "met": row.met} for row in rows],
             },
         )
+
+
+def choose(names: Sequence[str]) -> dict[str, Callable[..., list[Row]]]:
+    """Return the measures that suites and names mean, each once.
+
+    Raises:
+        RecipeError: a name is neither.
+    """
+    acts: dict[str, Callable[..., list[Row]]] = {}
+    everything = {name: act for suite in SUITES.values() for name, act in suite.items()}
+    for name in names:
+        if name in SUITES:
+            acts |= SUITES[name]
+        elif name in everything:
+            acts[name] = everything[name]
+        else:
+            known = ", ".join([*SUITES, *everything])
+            raise RecipeError(f"there is no benchmark {name!r}; choose among {known}")
+    return acts
 
 
 def machine() -> dict[str, Any]:
@@ -100,7 +139,7 @@ def _processor() -> str:
         return platform.processor() or platform.machine()
 
 
-def table(rows: Sequence[measures.Row]) -> Table:
+def table(rows: Sequence[Row]) -> Table:
     """Lay the rows out."""
     result = Table("measure", "measured", "bar", "met", "remark")
     for row in rows:

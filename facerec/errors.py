@@ -44,5 +44,9 @@ class TrainingError(FacerecError):
     """Training cannot go on: a loss that is not finite, a label out of range."""
 
 
+class DeviceError(FacerecError):
+    """The device to compute on is not there."""
+
+
 class MissingExtraError(FacerecError):
     """An optional package is needed; the sentence names the extra to install."""

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,78 @@ def atomic_path(
         raise error(full_disk_sentence(final, problem)) from problem
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def atomic_folder(
+    path: str | os.PathLike[str], error: type[FacerecError] = FacerecError
+) -> Iterator[Path]:
+    """Give a temporary folder beside ``path`` that takes its name when the block succeeds.
+
+    Args:
+        path: the final name; nothing, or an empty folder, may be there.
+        error: the class raised in place of an ``OSError``.
+
+    Raises:
+        FacerecError: the folder cannot be written.
+    """
+    final = Path(path)
+    temporary: Path | None = None
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        name = tempfile.mkdtemp(dir=final.parent, prefix=f".{final.name}.", suffix=".tmp")
+        temporary = Path(name)
+        temporary.chmod(0o755)
+        yield temporary
+        temporary.replace(final)
+    except OSError as problem:
+        raise error(full_disk_sentence(final, problem)) from problem
+    finally:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_folder(path: str | os.PathLike[str], files: Mapping[str, bytes]) -> None:
+    """Write a folder that appears whole or not at all, and takes the place of the one before it.
+
+    Args:
+        path: the folder; whatever is there is replaced.
+        files: path inside the folder → contents.
+
+    Raises:
+        FacerecError: the folder cannot be written; the old one is then still there.
+    """
+    final = Path(path)
+    temporary: Path | None = None
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(
+            tempfile.mkdtemp(dir=final.parent, prefix=f".{final.name}.", suffix=".tmp")
+        )
+        temporary.chmod(0o755)
+        for name, content in files.items():
+            target = temporary / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        old = temporary.with_suffix(".old")
+        if final.exists():
+            final.rename(old)
+        try:
+            temporary.rename(final)
+        except OSError:
+            if old.exists():
+                old.rename(final)
+            raise
+        fsync_directory(final.parent)
+        shutil.rmtree(old, ignore_errors=True)
+    except OSError as problem:
+        raise FacerecError(full_disk_sentence(final, problem)) from problem
+    finally:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:

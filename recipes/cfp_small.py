@@ -26,6 +26,5 @@ recipe = Recipe(
     checkpoints=Checkpoints(every_steps=200, keep=2),
     batch_size=64,
     epochs=20,
-    precision="bf16",
     workers=1,
 )

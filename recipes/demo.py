@@ -22,6 +22,5 @@ recipe = Recipe(
     checkpoints=Checkpoints(every_steps=1000, keep=1),
     batch_size=64,
     epochs=3,
-    precision="bf16",
     workers=1,
 )

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from facerec.backbones import create_backbone
+from facerec.errors import RecipeError
 from facerec.records import RecordDataset
 from facerec.records.synthetic import SyntheticSet, write_synthetic
 
@@ -112,9 +113,9 @@ def test_the_command_prints_the_table_and_writes_json(
         measures.Row("beta", np.pi, "s", 2.0),
         measures.Row("gamma", 123456.0, "1/s"),
     ]
-    monkeypatch.setattr(measures, "figures", lambda: rows)
+    monkeypatch.setitem(run.SUITES["verification"], "figures", lambda: rows)
     monkeypatch.setattr(sys, "argv", ["run.py"])
-    run.main(["--only", "figures", "--json", str(tmp_path / "found.json")])
+    run.main(["figures", "--json", str(tmp_path / "found.json")])
     lines = capsys.readouterr().out.splitlines()
     assert "OpenCV" in lines[0] and "torch" in lines[0]
     cells = {
@@ -130,3 +131,27 @@ def test_the_command_prints_the_table_and_writes_json(
     saved = json.loads((tmp_path / "found.json").read_text())
     assert [row["met"] for row in saved["rows"]] == [True, False, None]
     assert saved["machine"]["cores"] >= 1 and saved["rows"][1]["value"] == np.pi
+
+
+def test_suites_and_names(run: ModuleType) -> None:
+    suites = run.SUITES
+    assert list(run.choose(["figures", "core", "loader"])) == ["figures", *suites["core"]]
+    with pytest.raises(RecipeError, match="there is no benchmark 'lodaer'; choose among core"):
+        run.choose(["lodaer"])
+
+
+def test_exact_figures(measures: ModuleType) -> None:
+    from measures_verification import exact_figures
+
+    (row,) = exact_figures(scores=20_000, repeats=2)
+    assert row.bar == 5.0 and row.value > 0
+
+
+def test_intervals(measures: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    import measures_intervals
+
+    # The true rates are those of a far larger draw, which takes its time.
+    monkeypatch.setattr(measures_intervals, "_truth", lambda generator: (0.44, 0.17, 0.7))
+    rows = measures_intervals.coverage(3, 20)
+    assert rows and all(0 <= row.value <= 100 for row in rows)
+    assert all(row.value > 0 for row in measures_intervals.bootstrap_speed(20, 1))

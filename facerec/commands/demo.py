@@ -26,11 +26,11 @@ from facerec.embedding.model import load_model
 from facerec.errors import RecipeError
 from facerec.files import atomic_path
 from facerec.recipe import load_recipe
-from facerec.records.packs import read_pack
 from facerec.records.synthetic import PACKS, SyntheticSet, contact_sheet, write_synthetic
 from facerec.training.recipe import Recipe
-from facerec.verification import VerificationResult, evaluate_pack
-from facerec.verification.report import format_rate, roc_figure
+from facerec.verification import VerificationResult, evaluate_bench, pack_bench
+from facerec.verification.plots import roc_figure
+from facerec.verification.report import format_rate
 
 COLUMNS = ("arm", "pack", "accuracy ± SEM", "TPR@FPR=1e-1", "TPR@FPR=1e-2", "mean ‖f‖", "CV ‖f‖")
 FACES = SyntheticSet(seed=0, identities=200, images_per_identity=16, pairs_per_fold=60)
@@ -85,12 +85,12 @@ def demo(out: Path = Path("demo"), recipe: Path | None = None, processes: int = 
 
 def _verify(folder: Path, data: Path, console: Console) -> dict[str, VerificationResult]:
     model = load_model(folder)
-    packs = {name: read_pack(data / f"{name}.bin") for name in PACKS}
+    benches = {name: pack_bench(data / f"{name}.bin") for name in PACKS}
     results = {}
     with Progress(console=console, transient=True) as progress:
-        for name, pack in packs.items():
-            task = progress.add_task(f"verifying {name}", total=len(pack.distinct()[0]))
-            results[name] = evaluate_pack(model, pack, progress=partial(progress.advance, task))
+        for name, bench in benches.items():
+            task = progress.add_task(f"verifying {name}", total=len(bench.images))
+            results[name] = evaluate_bench(model, bench, progress=partial(progress.advance, task))
     return results
 
 
@@ -100,7 +100,7 @@ def _rows(results: Results) -> list[list[str]]:
     for arm, packs in results.items():
         for name, result in packs.items():
             accuracy, norms = result.accuracy, result.norms
-            assert norms is not None
+            assert accuracy is not None and norms is not None
             points = [format_rate(result.point(fpr)) for fpr in ("1e-1", "1e-2")]
             rows.append(
                 [

@@ -9,9 +9,13 @@ import facerec
 
 COMMANDS = {
     "train": "train a recipe, alone or under torchrun",
-    "verify": "score a model on LFW, CFP, AgeDB and other packs, with intervals",
+    "verify": "score a model, embeddings or scores on LFW, CFP, IJB and others, with intervals",
+    "embed": "write the raw embeddings of records, a folder or a bench into a file",
+    "all-pairs": "score all pairs of an embeddings file, down to FPR 1e-9",
+    "convert": "turn any verification set into a pack, or a folder with its pair list",
     "make-records": "pack a folder identity/image.jpg into record files",
     "export-folder": "unpack record files into such a folder",
+    "repair-records": "write a lost index anew, save the whole records of a damaged file",
     "synthesize": "generate faces: record files, packs and attributes",
     "demo": "the whole main job on generated faces, in minutes",
 }

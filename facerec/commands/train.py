@@ -124,7 +124,7 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Table:
     table.add_row(
         "steps",
         f"{trainer.total_steps:,} of {recipe.batch_size} images, {recipe.epochs} epochs, "
-        f"{recipe.precision}{', compiled' if recipe.compile else ''}",
+        f"{trainer.precision}{', compiled' if recipe.compile else ''}",
     )
     threads = torch.get_num_threads()
     table.add_row(

@@ -1,30 +1,75 @@
-"""``facerec verify``: a model and a bench → figures with intervals."""
+"""``facerec verify``: a model, embeddings or scores, and a bench → figures with intervals."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import facerec
+from facerec.commands.benches import open_benches
 from facerec.commands.cli import run_command
-from facerec.embedding.model import load_model, newest_run
+from facerec.embedding.align import Aligner, parse_align
+from facerec.embedding.extract import Embeddings, embed_images
+from facerec.embedding.file import read_embeddings
+from facerec.embedding.model import EmbeddingModel, load_model, newest_run
+from facerec.errors import MetricError
 from facerec.files import write_json
-from facerec.records.packs import read_pack
+from facerec.records.images import ImageSource
 from facerec.statistics.rates import parse_rate
-from facerec.verification import VerificationResult, evaluate_pack, find_pack
+from facerec.verification import (
+    Bench,
+    VerificationResult,
+    evaluate,
+    evaluate_embeddings,
+    score_pairs,
+    select_embeddings,
+)
+from facerec.verification.compare import Comparison
+from facerec.verification.compare import compare as compare_results
 from facerec.verification.evaluate import FPR_TARGETS
-from facerec.verification.report import check_plot_path, plot_roc, print_result
+from facerec.verification.identification import identify
+from facerec.verification.page import check_report_folder, write_report
+from facerec.verification.plots import check_plot_path, plot_roc
+from facerec.verification.protocols import read_scores
+from facerec.verification.report import print_comparison, print_identification, print_result
+from facerec.verification.templates import TemplateBench, template_vectors
+from facerec.verification.uncertainty import REPLICATES
+
+NORM_WEIGHTINGS: tuple[Literal["raw", "unit"], ...] = ("raw", "unit")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How figures are computed, the same for every bench and both sides of a comparison."""
+
+    fpr: tuple[str, ...]
+    compat: Literal["insightface"] | None
+    replicates: int
+    seed: int
 
 
 def verify(
-    bench: tuple[str, ...] = ("lfw",),
+    bench: tuple[str, ...] = (),
     data: Path | None = None,
+    pairs: Path | None = None,
+    format: str | None = None,
+    images: Path | None = None,
     model: Path | None = None,
     runs: Path = Path("runs"),
+    embeddings: Path | None = None,
+    scores: Path | None = None,
+    compare: Path | None = None,
+    align: str | None = None,
     channels: Literal["rgb", "bgr"] | None = None,
     mean: float | None = None,
     std: float | None = None,
@@ -32,21 +77,36 @@ def verify(
     fpr: tuple[str, ...] = FPR_TARGETS,
     compat: Literal["insightface"] | None = None,
     on_error: Literal["error", "skip"] = "error",
+    replicates: int = REPLICATES,
+    seed: int = 0,
+    out: Path | None = None,
+    with_images: bool = False,
     json: Path | None = None,
     roc: Path | None = None,
-    device: str = "cpu",
+    device: str = "auto",
     batch_size: int = 64,
 ) -> None:
-    """Verify a model on LFW, CFP, AgeDB and other packs.
+    """Verify a model on LFW, CFP, AgeDB, RFW, IJB and others, or on pair lists of your own.
 
-    Prints accuracy over ten folds, TPR at fixed FPRs, AUC, EER and embedding norms, each with its
-    counts and 95 % interval.
+    Prints accuracy over ten folds, TPR at fixed FPRs, thresholds, AUC, EER and embedding norms,
+    each with its counts and 95 % interval. Intervals allow for pairs that share a person.
 
     Args:
-        bench: names (lfw, cfp_fp, agedb_30, …) or pack files (.bin, .npz).
-        data: folder of the packs; then FACEREC_DATA and data/ are looked at.
+        bench: names (lfw, cfp_fp, agedb_30, …; ijbb, ijbc, tinyface) or packs (.bin, .npz); by
+            default lfw.
+        data: folder of the benches; then FACEREC_DATA and data/ are looked at.
+        pairs: a pair list in place of --bench, or the folder of lists for CFP and RFW.
+        format: form of the pair list: lfw, xqlfw, calfw, cplfw, sllfw, cfp-ff, cfp-fp, agedb, rfw,
+            flat, parquet; a suffix such as .mat or .parquet says enough.
+        images: folder that the paths of --pairs are relative to.
         model: a run folder, a .safetensors or an .onnx file; by default the newest run.
         runs: folder of all runs, of which the newest is taken without --model.
+        embeddings: a file of facerec embed in place of a model.
+        scores: a table of label,score (or bob's columns) in place of model and bench.
+        compare: another model, embeddings (.npz) or scores (.csv) for the same pairs: prints the
+            differences with intervals that follow the pairs.
+        align: find the face in photos of any size: a .csv of points
+            (image_id,x1,y1,…,x5,y5), insightface, or a YuNet .onnx file.
         channels: channel order that an .onnx file wants; default rgb.
         mean: subtracted from pixel values, for an .onnx file; default 127.5.
         std: divides the result, for an .onnx file; default 127.5.
@@ -55,9 +115,13 @@ def verify(
         compat: insightface adds the accuracy as that project computes it.
         on_error: what an image that does not decode does: error ends the command, skip makes its
             pairs failures to acquire, which are counted and listed.
+        replicates: bootstraps over persons; 0 leaves TPR@FPR, AUC and EER without them.
+        seed: of the bootstraps.
+        out: folder for report.html, report.json, tables and figures.
+        with_images: show the hardest pairs in the report; it then holds photos of people.
         json: write all figures to this file.
         roc: draw the ROC curves into this .png, .svg or .pdf file.
-        device: where to compute: cpu, cuda, cuda:1, mps.
+        device: where to compute: auto, cpu, cuda, cuda:1, mps.
         batch_size: images that go through the network at once.
     """
     # Whatever can be wrong is found before minutes of embedding.
@@ -65,56 +129,252 @@ def verify(
         parse_rate(target)
     if roc is not None:
         check_plot_path(roc)
-    paths = [find_pack(name, data) for name in bench]
-    embedder = load_model(
-        newest_run(runs) if model is None else model,
-        device=device,
-        batch_size=batch_size,
-        channels=channels,
-        mean=mean,
-        std=std,
-    )
-    console = Console()
-    console.print(f"model {embedder.path}", highlight=False, soft_wrap=True, markup=False)
-    results: dict[str, VerificationResult] = {}
-    for path in paths:
-        console.print(f"bench {path}", highlight=False, soft_wrap=True, markup=False)
-        pack = read_pack(path)
-        with _progress(console) as progress:
-            task = progress.add_task(f"embedding {pack.name}", total=len(pack.distinct()[0]))
-            result = evaluate_pack(
-                embedder,
-                pack,
-                flip=flip,
-                fpr=fpr,
-                compat=compat,
-                batch_size=batch_size,
-                progress=lambda count, task=task: progress.advance(task, count),  # type: ignore[misc]
-                on_error=on_error,
+    if out is not None:
+        check_report_folder(out)
+    if with_images and (out is None or scores is not None):
+        raise MetricError("--with-images shows pictures in the report of a bench; give --out too")
+    settings = Settings(fpr, compat, replicates, seed)
+    console = Console(highlight=False)
+
+    def source(path: Path | None) -> Source:
+        if path is not None and path.suffix == ".npz":
+            return StoredEmbeddings(path)
+        loaded = load_model(
+            newest_run(runs) if path is None else path,
+            device=device,
+            batch_size=batch_size,
+            channels=channels,
+            mean=mean,
+            std=std,
+        )
+        aligner = None if align is None else parse_align(align)
+        return LiveModel(loaded, flip, aligner, batch_size, on_error, console)
+
+    benches: list[Bench | TemplateBench] = []
+    if scores is not None:
+        if bench or pairs is not None or model is not None or embeddings is not None:
+            raise MetricError(
+                "--scores needs neither pairs nor a model; leave out --bench, --pairs, --model and "
+                "--embeddings"
             )
+        results = _score_file(scores, settings)
+        others = {} if compare is None else _score_file(compare, settings)
+    else:
+        if model is not None and embeddings is not None:
+            raise MetricError("--model and --embeddings exclude each other; give one of them")
+        names = bench or (("lfw",) if pairs is None else ())
+        benches = open_benches(names, pairs, format, images, data)
+        results = _verify_all(source(embeddings or model), benches, settings, console)
+        others = {}
+        if compare is not None:
+            others = _verify_all(source(compare), benches, settings, console)
+    comparisons = {
+        name: compare_results(results[name], other, max(replicates, 1), seed)
+        for name, other in others.items()
+    }
+    for name, result in results.items():
         print_result(result, console)
-        # Two files of one name in different folders are two benches.
-        results[pack.name if pack.name not in results else str(path)] = result
+        if name in comparisons:
+            print_comparison(comparisons[name], console)
+    _save(results, comparisons, benches, console, out, with_images, json, roc)
+
+
+class Source(ABC):
+    """Something that has embeddings for images."""
+
+    @abstractmethod
+    def embed(self, images: ImageSource, name: str, points: Aligner | None = None) -> Embeddings:
+        """Return the embeddings of all images of a bench, in their order."""
+
+    @abstractmethod
+    def describe(self) -> Mapping[str, Any] | None:
+        """Return what a report must say about the model, if anything is known."""
+
+
+class StoredEmbeddings(Source):
+    """An embeddings file, joined by image id."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.embeddings = read_embeddings(path)
+
+    def embed(self, images: ImageSource, name: str, points: Aligner | None = None) -> Embeddings:
+        """Return the stored embeddings of these images."""
+        return select_embeddings(self.embeddings, images.ids, name)
+
+    def describe(self) -> Mapping[str, Any] | None:
+        """Return the model from the file's note, named after the file."""
+        return {**self.embeddings.note.get("model", {}), "name": self.path.stem}
+
+
+class LiveModel(Source):
+    """A model that embeds now."""
+
+    def __init__(
+        self,
+        model: EmbeddingModel,
+        flip: bool,
+        align: Aligner | None,
+        batch_size: int,
+        on_error: Literal["error", "skip"],
+        console: Console,
+    ) -> None:
+        self.model, self.flip, self.align = model, flip, align
+        self.batch_size, self.on_error = batch_size, on_error
+        self.console = console
+        console.print(f"model {model.path}", soft_wrap=True, markup=False)
+
+    def embed(self, images: ImageSource, name: str, points: Aligner | None = None) -> Embeddings:
+        """Embed the images; ``points`` align them where no other way was asked for."""
+        with _progress(self.console) as progress:
+            task = progress.add_task(f"embedding {name}", total=len(images))
+            return embed_images(
+                self.model,
+                images,
+                flip=self.flip,
+                align=self.align or points,
+                batch_size=self.batch_size,
+                on_error=self.on_error,
+                progress=lambda count: progress.advance(task, count),
+            )
+
+    def describe(self) -> Mapping[str, Any] | None:
+        """Return the model's own description."""
+        return self.model.describe()
+
+
+def _verify_all(
+    source: Source, benches: Sequence[Bench | TemplateBench], settings: Settings, console: Console
+) -> dict[str, VerificationResult]:
+    """Return the result of every bench; 1:N figures are printed as they come."""
+    results: dict[str, VerificationResult] = {}
+    for bench in benches:
+        console.print(f"bench {bench.source.get('path', bench.name)}", soft_wrap=True, markup=False)
+        if isinstance(bench, TemplateBench):
+            found = dict(_verify_templates(source, bench, settings, console))
+        else:
+            result = evaluate_embeddings(
+                source.embed(bench.images, bench.name),
+                bench,
+                fpr=settings.fpr,
+                compat=settings.compat,
+                replicates=settings.replicates,
+                seed=settings.seed,
+            )
+            found = {bench.name: replace(result, model=source.describe())}
+        for name, result in found.items():
+            # Two files of one name in different folders are two benches.
+            results[name if name not in results else str(bench.source.get("path"))] = result
+    return results
+
+
+def _verify_templates(
+    source: Source, bench: TemplateBench, settings: Settings, console: Console
+) -> Iterator[tuple[str, VerificationResult]]:
+    """Yield the 1:1 results with raw and with unit norms; print those of 1:N."""
+    embeddings = source.embed(bench.images, bench.name, bench.aligner())
+    weighted = bench.detector_scores is not None
+    for weighting in NORM_WEIGHTINGS:
+        pooled = template_vectors(
+            embeddings.vectors, bench, norm_weighting=weighting, detector_score=weighted
+        )
+        name = f"{bench.name} ({weighting} norms)"
+        notes = (*bench.notes, *pooled.notes)
+        if bench.pairs is not None:
+            scores = score_pairs(pooled.vectors, bench.pairs.first, bench.pairs.second)
+            result = evaluate(
+                scores,
+                bench.pairs,
+                name=name,
+                fpr=settings.fpr,
+                replicates=settings.replicates,
+                seed=settings.seed,
+                notes=notes,
+                subjects_from=bench.subjects_from,
+                items=bench.template_ids,
+                reasons=dict.fromkeys(
+                    np.flatnonzero(np.isnan(scores)).tolist(), "a template has no embedding"
+                ),
+            )
+            yield (
+                name,
+                replace(result, flip=embeddings.flip, model=source.describe(), source=bench.source),
+            )
+        if bench.probes is not None:
+            print_identification(replace(identify(pooled.vectors, bench), name=name), console)
+
+
+def _score_file(path: Path, settings: Settings) -> dict[str, VerificationResult]:
+    scored = read_scores(path)
+    result = evaluate(
+        scored.scores,
+        scored.pairs(),
+        name=path.stem,
+        fpr=settings.fpr,
+        replicates=settings.replicates,
+        seed=settings.seed,
+        notes=scored.notes,
+        subjects_from="the list",
+    )
+    return {"scores": replace(result, score="as given in the file", source=scored.source)}
+
+
+def _save(
+    results: Mapping[str, VerificationResult],
+    comparisons: Mapping[str, Comparison],
+    benches: Sequence[Bench | TemplateBench],
+    console: Console,
+    out: Path | None,
+    with_images: bool,
+    json: Path | None,
+    roc: Path | None,
+) -> None:
+    """Write what was asked for and say where it is."""
     if json is not None:
-        figures = [result.to_json() for result in results.values()]
-        write_json(json, {"facerec": facerec.__version__, "results": figures})
-        console.print(f"figures: {json}", highlight=False, soft_wrap=True, markup=False)
+        figures: dict[str, Any] = {
+            "facerec": facerec.__version__,
+            "results": [result.to_json() for result in results.values()],
+        }
+        if comparisons:
+            figures["comparisons"] = [found.to_json() for found in comparisons.values()]
+        write_json(json, figures)
+        console.print(f"figures: {json}", soft_wrap=True, markup=False)
     if roc is not None:
-        plot_roc({f"{embedder.name}, {name}": result for name, result in results.items()}, roc)
-        console.print(f"ROC: {roc}", highlight=False, soft_wrap=True, markup=False)
+        plot_roc(
+            {
+                name if result.model is None else f"{result.model['name']}, {name}": result
+                for name, result in results.items()
+            },
+            roc,
+        )
+        console.print(f"ROC: {roc}", soft_wrap=True, markup=False)
+    if out is not None:
+        pictures = {
+            bench.name: bench.images.encoded for bench in benches if isinstance(bench, Bench)
+        }
+        write_report(
+            out,
+            results,
+            comparisons=list(comparisons.values()),
+            pictures=pictures if with_images else None,
+            command=shlex.join(["facerec", "verify", *sys.argv[1:]]),
+        )
+        console.print(f"report: {out / 'report.html'}", soft_wrap=True, markup=False)
 
 
-def _progress(console: Console) -> Progress:
-    return Progress(
+@contextmanager
+def _progress(console: Console) -> Iterator[Progress]:
+    columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("images"),
         TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
     )
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
+        yield progress
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -1,6 +1,8 @@
-"""Embedding: a model file and images → raw embeddings."""
+"""Embedding: a model file and images → raw embeddings, in memory or in a file."""
 
-from facerec.embedding.extract import Embeddings, extract
+from facerec.embedding.align import Aligner, align_face, parse_align
+from facerec.embedding.extract import Embeddings, embed_images, extract
+from facerec.embedding.file import EmbeddingsWriter, read_embeddings, write_embeddings
 from facerec.embedding.model import (
     EmbeddingModel,
     OnnxModel,
@@ -12,13 +14,20 @@ from facerec.embedding.model import (
 )
 
 __all__ = [
+    "Aligner",
     "EmbeddingModel",
     "Embeddings",
+    "EmbeddingsWriter",
     "OnnxModel",
     "TorchModel",
+    "align_face",
+    "embed_images",
     "extract",
     "load_model",
     "load_state_dict_file",
     "newest_run",
+    "parse_align",
+    "read_embeddings",
     "save_model",
+    "write_embeddings",
 ]

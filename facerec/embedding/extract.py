@@ -2,33 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+import facerec
+from facerec.embedding.align import Aligner, NotAcquiredError, face_template
 from facerec.embedding.model import EmbeddingModel
-from facerec.errors import ImageError
+from facerec.errors import ImageError, RecordError
+from facerec.records.decode import decode_image
+from facerec.records.images import ImageSource
 
 Image = npt.NDArray[np.uint8]
 
+_THREADS = min(8, os.cpu_count() or 1)
+"""Images decoded at once; OpenCV decodes outside Python's lock."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Embeddings:
-    """Raw embeddings of N images.
-
-    Attributes:
-        vectors: float32 ``(N, D)``: raw embeddings, or with ``flip`` the sum of the raw embeddings
-            of each image and its mirror image.
-        norms: float32 ``(N,)``: the raw norm, with ``flip`` the mean over both views, so that the
-            mean over N is InsightFace's "XNorm".
-        flip: whether mirror images took part.
-    """
+    """Raw embeddings of N images."""
 
     vectors: npt.NDArray[np.float32]
+    """``(N, D)``: raw embeddings, or with ``flip`` the sum of the raw embeddings of each image and
+    its mirror image; NaN where the image was not acquired."""
     norms: npt.NDArray[np.float32]
-    flip: bool
+    """``(N,)``: the raw norm, with ``flip`` the mean over both views, so that the mean over N is
+    InsightFace's "XNorm"; NaN where the image was not acquired."""
+    flip: bool | None
+    """Whether mirror images took part; None for a file of others that does not say."""
+    ids: npt.NDArray[np.str_] | None = None
+    """Id of each image, ``(N,)``."""
+    subjects: npt.NDArray[np.str_] | None = None
+    """Who is on each image, ``(N,)``, empty where that is unknown."""
+    failures: Mapping[int, str] = field(default_factory=dict)
+    """Failures to acquire: row → why."""
+    note: Mapping[str, Any] = field(default_factory=dict)
+    """How the embeddings were made, as JSON types."""
 
 
 def extract(
@@ -67,15 +83,129 @@ def extract(
     for start in range(0, total, batch_size):
         part = slice(start, min(start + batch_size, total))
         batch = np.stack([_checked(fetch(i), i, model) for i in range(part.start, part.stop)])
-        vectors[part] = model.embed(batch)
-        norms[part] = np.linalg.norm(vectors[part], axis=1)
-        if flip:
-            mirrored = model.embed(batch[:, :, ::-1])
-            vectors[part] += mirrored
-            norms[part] = (norms[part] + np.linalg.norm(mirrored, axis=1)) / 2
+        vectors[part], norms[part] = _embed(model, batch, flip)
         if progress is not None:
             progress(part.stop - part.start)
     return Embeddings(vectors, norms, flip)
+
+
+def embed_images(
+    model: EmbeddingModel,
+    source: ImageSource,
+    *,
+    flip: bool,
+    align: Aligner | None = None,
+    batch_size: int = 64,
+    on_error: Literal["error", "skip"] = "error",
+    indices: npt.ArrayLike | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Embeddings:
+    """Decode, align and embed the images of a source; the next batch decodes meanwhile.
+
+    An image that does not decode or has the wrong size ends the work or, with ``"skip"``, is a
+    failure to acquire. One without a usable face, or with an embedding that is not finite, is a
+    failure to acquire in any case. Failures keep their row and their place in the batch, so no
+    other embedding depends on them.
+
+    Args:
+        model: what embeds.
+        source: encoded images; without ``align`` of exactly the model's image size.
+        flip: see `extract`.
+        align: finds the face in images of any size.
+        batch_size: images decoded and embedded together.
+        on_error: what an image that does not decode does.
+        indices: int64 ``(N,)`` into the source; by default all images.
+        progress: called after each batch with the number of images in it.
+
+    Raises:
+        ImageError: an image cannot be read, does not decode, or has the wrong size.
+        RecordError: the record of an image is damaged.
+        DatasetError: the path of an image leaves its folder (whatever ``on_error`` says).
+        ModelError: faces cannot be aligned to the model's image size.
+    """
+    if align is not None:
+        face_template(model.image_size)  # before minutes of work
+    rows = np.arange(len(source)) if indices is None else np.asarray(indices, np.int64)
+    vectors = np.empty((len(rows), model.embedding_size), np.float32)
+    norms = np.empty(len(rows), np.float32)
+    failures: dict[int, str] = {}
+
+    def face(index: int) -> Image:
+        where = source.where(index)
+        if align is None:
+            return decode_image(source.encoded(index), where, model.image_size)
+        image = decode_image(source.encoded(index), where, size=None)
+        return align.crop(image, str(source.ids[index]), where, model.image_size)
+
+    for start, faces in _batches(face, rows, batch_size):
+        batch = np.zeros((len(faces), *model.image_size, 3), np.uint8)
+        for place, future in enumerate(faces):
+            try:
+                batch[place] = future.result()
+            except (ImageError, RecordError) as error:
+                if on_error == "error" and not isinstance(error, NotAcquiredError):
+                    raise
+                failures[start + place] = str(error)
+        part = slice(start, start + len(faces))
+        vectors[part], norms[part] = _embed(model, batch, flip)
+        finite = np.isfinite(vectors[part]).all(axis=1) & np.isfinite(norms[part])
+        for row in start + np.flatnonzero(~finite):
+            failures.setdefault(int(row), f"{source.where(rows[row])}: its embedding is not finite")
+        if progress is not None:
+            progress(len(faces))
+    vectors[list(failures)] = np.nan
+    norms[list(failures)] = np.nan
+    return Embeddings(
+        vectors,
+        norms,
+        flip,
+        ids=source.ids[rows],
+        failures=dict(sorted(failures.items())),
+        note=describe_embedding(model, flip=flip, align=align, batch_size=batch_size),
+    )
+
+
+def describe_embedding(
+    model: EmbeddingModel, *, flip: bool, align: Aligner | None, batch_size: int
+) -> dict[str, Any]:
+    """Return what a report must say about how embeddings are made, as JSON types."""
+    return {
+        "facerec": facerec.__version__,
+        "model": model.describe(),
+        "flip": flip,
+        "align": None if align is None else align.describe(),
+        "batch_size": batch_size,
+    }
+
+
+def _batches(
+    face: Callable[[int], Image], rows: npt.NDArray[np.int64], batch_size: int
+) -> Iterator[tuple[int, list[Future[Image]]]]:
+    """Yield the first row and the images of each batch, while those of the next are decoded."""
+    pool = ThreadPoolExecutor(_THREADS)
+    waiting: deque[tuple[int, list[Future[Image]]]] = deque()
+    try:
+        for start in range(0, len(rows), batch_size):
+            batch = rows[start : start + batch_size].tolist()
+            waiting.append((start, [pool.submit(face, index) for index in batch]))
+            if len(waiting) == 2:
+                yield waiting.popleft()
+        yield from waiting
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _embed(
+    model: EmbeddingModel, batch: Image, flip: bool
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Return raw embeddings and norms of one batch, see `Embeddings`."""
+    vectors = model.embed(batch)
+    norms = np.linalg.norm(vectors, axis=1)
+    if flip:
+        mirrored = model.embed(batch[:, :, ::-1])
+        vectors = vectors + mirrored
+        norms = (norms + np.linalg.norm(mirrored, axis=1)) / 2
+    return vectors, norms
 
 
 def _checked(image: Image, index: int, model: EmbeddingModel) -> Image:

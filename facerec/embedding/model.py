@@ -24,6 +24,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone, normalize
+from facerec.devices import choose_device
 from facerec.errors import ImageError, MissingExtraError, ModelError, RecipeError
 from facerec.files import atomic_path, sha256
 from facerec.recipe import from_dict, to_dict
@@ -132,7 +133,7 @@ class TorchModel(EmbeddingModel):
         recipe: the recipe of the run.
 
     Raises:
-        ModelError: the device is not there.
+        DeviceError: the device is not there.
     """
 
     def __init__(
@@ -148,7 +149,9 @@ class TorchModel(EmbeddingModel):
         path: Path | None = None,
         recipe: dict[str, Any] | None = None,
     ) -> None:
-        self.device = next(backbone.parameters()).device if device is None else _device(device)
+        self.device = (
+            next(backbone.parameters()).device if device is None else choose_device(device)
+        )
         self.backbone = backbone.to(self.device)
         self.embedding_size = cast(int, backbone.embedding_size)
         self.preprocessing = preprocessing
@@ -324,7 +327,7 @@ def load_model(
 
     Args:
         path: a run (its ``model.safetensors`` is taken) or a file.
-        device: where to compute.
+        device: where to compute; ``auto`` takes the CPU for an ``.onnx`` file.
         batch_size: images that go through the network at once.
         precision: ``bf16`` runs the convolutions under autocast; ``.safetensors`` only.
         channels: channel order that an ``.onnx`` file wants; default rgb, as InsightFace's do.
@@ -333,6 +336,7 @@ def load_model(
 
     Raises:
         ModelError: missing, damaged, foreign, or weights of another architecture.
+        DeviceError: the device is not there.
         MissingExtraError: an ``.onnx`` file without onnxruntime.
     """
     path = Path(path)
@@ -358,7 +362,8 @@ def load_model(
             preprocessing = replace(Preprocessing(), **cast(dict[str, Any], asked))
         except ValueError as error:
             raise ModelError(f"{path}: {error}") from error
-        return OnnxModel(path, preprocessing, device=device, batch_size=batch_size)
+        onnx_device = "cpu" if device == "auto" else device
+        return OnnxModel(path, preprocessing, device=onnx_device, batch_size=batch_size)
     if path.suffix != ".safetensors":
         raise ModelError(
             f"{path}: a model is a run folder, a .safetensors or an .onnx file, not "
@@ -535,18 +540,6 @@ def _check_finite(path: Path, tensors: dict[str, Tensor]) -> None:
     for name, tensor in tensors.items():
         if not bool(torch.isfinite(tensor).all()):
             raise ModelError(f"{path}: tensor {name!r} holds NaN or infinity; take an older model")
-
-
-def _device(device: str | torch.device) -> torch.device:
-    try:
-        found = torch.device(device)
-        torch.empty(0, device=found)
-    except (RuntimeError, AssertionError, ImportError) as error:
-        raise ModelError(
-            f"device {str(device)!r} cannot be used here ({_first_line(error)}); choose another, "
-            "for example cpu"
-        ) from error
-    return found
 
 
 def _onnx_session(path: Path, device: str) -> Any:

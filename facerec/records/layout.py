@@ -325,7 +325,7 @@ def _load_index(file: RecordFile, notes: list[str]) -> RecordIndex:
                     f"{file.path}, offset {index.offsets[start + np.argmax(empty)]}: a record "
                     f"without an image, as in the insightface layout, whose keys must come from an "
                     f"index, but {path.name} is missing; restore it, or write one from the ids in "
-                    "the records with facerec.records.layout.index_from_ids"
+                    "the records with facerec repair-records"
                 )
         notes.append(
             f"{path}: missing; rebuilt in memory from {file.path.name}: {len(index):,} records, "
@@ -417,7 +417,7 @@ def _split_insightface(
         raise RecordError(
             f"{file.path.with_suffix('.idx')}: lists {len(index):,} records, the last key {last}, "
             f"but the header record of {file.path.name} announces {e:,.0f}; restore the index, or "
-            "write one from the ids in the records with facerec.records.layout.index_from_ids"
+            "write one from the ids in the records with facerec repair-records"
         )
     if _misses_records(file, index, notes):
         count = len(rebuild_index(file.path))

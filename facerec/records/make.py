@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import multiprocessing
 import os
-import shutil
-import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -19,7 +16,7 @@ from typing import Literal
 import cv2
 
 from facerec.errors import DatasetError, FacerecError, ImageError
-from facerec.files import atomic_path, full_disk_sentence
+from facerec.files import atomic_folder, atomic_path
 from facerec.records.dataset import (
     CLASSES_FILE,
     FolderDataset,
@@ -271,7 +268,7 @@ def export_folder(
     key_digits = len(str(dataset.records.keys[-1]))
     skipped: list[Skipped] = []
     folders: set[str] = set()
-    with _new_folder(out) as temporary:
+    with atomic_folder(out, DatasetError) as temporary:
         for i in range(len(dataset)):
             try:
                 data, label = dataset.encoded(i)
@@ -364,20 +361,3 @@ def _classes_by_name(dataset: RecordDataset, paths: dict[int, tuple[str, ...]]) 
 
 def _known_labels(dataset: RecordDataset) -> list[int]:
     return dataset.records.labels(on_error="skip").tolist()
-
-
-@contextlib.contextmanager
-def _new_folder(path: Path) -> Iterator[Path]:
-    """Give a temporary folder that takes the name ``path`` when the block succeeds."""
-    temporary: Path | None = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"))
-        temporary.chmod(0o755)
-        yield temporary
-        temporary.replace(path)
-    except OSError as problem:
-        raise DatasetError(full_disk_sentence(path, problem)) from problem
-    finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)

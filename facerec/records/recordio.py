@@ -196,7 +196,7 @@ class RecordFile:
                 offset,
                 key,
                 f"no record can begin here (records begin at multiples of 4 below {self.size:,})",
-                "rebuild the index",
+                "rebuild the index (facerec repair-records)",
             )
         data, size = self.content, self.size
         parts: list[tuple[int, int]] = []
@@ -251,7 +251,7 @@ class RecordFile:
         offset: int,
         key: int | None,
         found: str,
-        advice: str = "restore the file, or salvage the records around the damage",
+        advice: str = "restore the file, or save the whole records with facerec repair-records",
     ) -> RecordError:
         keyed = "" if key is None else f", key {key}"
         return RecordError(f"{self.path}{keyed}, offset {offset}: {found}; {advice}")
@@ -358,7 +358,7 @@ def read_index(path: str | os.PathLike[str], record_size: int) -> RecordIndex:
             first, again = twice
             raise RecordError(
                 f"{path}, line {again + 1}, key {keys[again]}: {name} {values[again]} stands in "
-                f"line {first + 1} already; rebuild the index"
+                f"line {first + 1} already; rebuild the index (facerec repair-records)"
             )
     return RecordIndex(keys, offsets)
 
@@ -390,7 +390,7 @@ def _parse_index(path: Path, file: BinaryIO) -> np.ndarray:
         if len(carry) > _LINE_LIMIT:
             raise RecordError(
                 f"{path}, line {lines + 1 + text.count(10)}: the line is longer than 1 MiB; this "
-                "is no index file, rebuild the index"
+                "is no index file, rebuild the index (facerec repair-records)"
             )
         if text:
             table = _parse_clean_lines(text) if blank is None else None
@@ -442,19 +442,20 @@ def _parse_lines(
         shown = ascii(line[:60].decode("latin1"))
         if blank is not None:
             raise RecordError(
-                f"{path}, line {blank}: blank, although line {number} follows; rebuild the index"
+                f"{path}, line {blank}: blank, although line {number} follows; rebuild the index "
+                "(facerec repair-records)"
             )
         if len(fields) != 2 or not all(field.isdigit() for field in fields):
             raise RecordError(
                 f"{path}, line {number}: expected two integers, key TAB offset, found {shown}; "
-                "rebuild the index"
+                "rebuild the index (facerec repair-records)"
             )
         # Leading zeros aside, 19 digits may or may not fit, 20 never do.
         fields = [field.lstrip(b"0") or b"0" for field in fields]
         if any(len(field) > 19 or int(field) >= 1 << 63 for field in fields):
             raise RecordError(
                 f"{path}, line {number}: a number in {shown} does not fit in 64 bits; "
-                "rebuild the index"
+                "rebuild the index (facerec repair-records)"
             )
         table.append([int(field) for field in fields])
     return np.array(table, dtype=np.int64).reshape(-1, 2), blank
@@ -538,7 +539,7 @@ class IndexedRecordFile:
         if not 0 <= position < len(self) or self.keys[position] != key:
             raise RecordError(
                 f"{self.file.path}: its index has no key {key} among {len(self):,} keys; "
-                "check the key or rebuild the index"
+                "check the key or rebuild the index (facerec repair-records)"
             )
         return position
 

@@ -1,6 +1,6 @@
 """Confidence intervals of a rate.
 
-Both intervals here assume independent comparisons. Pairs that share a person are not independent;
+The intervals here assume independent comparisons. Pairs that share a person are not independent;
 an estimator that knows the persons passes its effective number of comparisons to `wilson`.
 """
 
@@ -25,6 +25,8 @@ class Interval:
     confidence: float = 0.95
     method: str = "Wilson"
     assumption: str = INDEPENDENT
+    effective: float | None = None
+    """Effective number of comparisons, where the interval rests on one."""
 
 
 def wilson(successes: float, trials: float, confidence: float = 0.95) -> Interval:
@@ -66,10 +68,37 @@ def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> In
     return Interval(low, high, confidence, "Clopper–Pearson")
 
 
+def jeffreys(successes: float, trials: float, confidence: float = 0.95) -> Interval:
+    """Return the equal-tailed Bayesian interval under Jeffreys' prior Beta(½, ½).
+
+    At no or only successes it ends at 0 or 1, so that it always holds the observed rate (Brown,
+    Cai and DasGupta, Statistical Science 16, 2001).
+
+    Raises:
+        MetricError: no trial, more successes than trials, or an impossible confidence.
+    """
+    _check(successes, trials, confidence)
+    tail = (1 - confidence) / 2
+    shapes = successes + 0.5, trials - successes + 0.5
+    low = 0.0 if successes == 0 else float(betaincinv(*shapes, tail))
+    high = 1.0 if successes == trials else float(betaincinv(*shapes, 1 - tail))
+    return Interval(low, high, confidence, "Jeffreys")
+
+
 def normal(estimate: float, standard_error: float, confidence: float = 0.95) -> Interval:
     """Return estimate ± z · standard error, for a mean of many values."""
     margin = float(ndtri((1 + confidence) / 2)) * standard_error
     return Interval(estimate - margin, estimate + margin, confidence, "normal")
+
+
+def check_confidence(confidence: float) -> None:
+    """Refuse a confidence that is not between 0 and 1.
+
+    Raises:
+        MetricError: it is not.
+    """
+    if not 0 < confidence < 1:
+        raise MetricError(f"confidence {confidence} is not between 0 and 1; the usual one is 0.95")
 
 
 def _check(successes: float, trials: float, confidence: float) -> None:
@@ -78,5 +107,4 @@ def _check(successes: float, trials: float, confidence: float) -> None:
             f"no interval for {successes} of {trials}: there must be at least one comparison and "
             "no more events than comparisons"
         )
-    if not 0 < confidence < 1:
-        raise MetricError(f"confidence {confidence} is not between 0 and 1; the usual one is 0.95")
+    check_confidence(confidence)

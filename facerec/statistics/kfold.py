@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from facerec.errors import MetricError
+from facerec.statistics.curves import midpoint
 from facerec.statistics.rates import check_scores
 
 Folds = int | NDArray[np.integer]
@@ -97,7 +98,7 @@ def kfold_accuracy(scores: ArrayLike, issame: ArrayLike, folds: Folds = 10) -> K
             # NaN rejects even a score of +inf.
             thresholds[fold] = np.nan if distinct[-1] == np.inf else np.inf
         else:
-            thresholds[fold] = _midpoint(distinct[below[-1]], distinct[above[0]])
+            thresholds[fold] = midpoint(distinct[below[-1]], distinct[above[0]])
     right = (values >= thresholds[fold_of]) == same
     return _summary(right, fold_of, thresholds, "exact cut points on cosine")
 
@@ -120,18 +121,10 @@ def insightface_accuracy(
     Raises:
         MetricError: shapes that differ, a zero or NaN embedding, or impossible folds.
     """
-    first, second = (np.asarray(side, dtype=np.float64) for side in (embeddings_a, embeddings_b))
-    if first.shape != second.shape or first.ndim != 2:
-        raise MetricError(
-            f"embeddings of the two sides have shapes {first.shape} and {second.shape}; "
-            "both must be (N, D)"
-        )
+    first, second = _unit_vectors(embeddings_a, embeddings_b)
     same = check_labels(issame, len(first))
     fold_of, count = _fold_of(folds, len(first))
-    norms = [np.linalg.norm(side, axis=1) for side in (first, second)]
-    if not all(np.all(np.isfinite(norm) & (norm > 0)) for norm in norms):
-        raise MetricError("an embedding is zero or not finite; leave its pairs out and count them")
-    difference = first / norms[0][:, None] - second / norms[1][:, None]
+    difference = first - second
     distances = np.einsum("nd,nd->n", difference, difference)
 
     grid = INSIGHTFACE_GRID
@@ -143,6 +136,37 @@ def insightface_accuracy(
     best = (correct.sum(axis=0) - correct).argmax(axis=1)
     right = (distances < grid[best][fold_of]) == same
     return _summary(right, fold_of, grid[best], "insightface: squared distance, grid of 0.01")
+
+
+def facexzoo_accuracy(
+    embeddings_a: ArrayLike, embeddings_b: ArrayLike, issame: ArrayLike, folds: Folds = 10
+) -> KFoldAccuracy:
+    """Return the accuracy that FaceX-Zoo's ``test_protocol/lfw/lfw_evaluator.py`` prints.
+
+    The cosine of a pair is rounded to float32. Of 1000 equal steps from the least to the greatest
+    cosine of the other folds, the first that maximises TPR − FPR is the threshold; same pairs are
+    right above it, different pairs below it, and neither at it. Report ``mean`` ± ``sem``.
+
+    Args:
+        embeddings_a: first images of the pairs, ``(N, D)``.
+        embeddings_b: second images, ``(N, D)``.
+        issame: whether each pair shows one person, ``(N,)``.
+        folds: their number, or the fold of every pair.
+
+    Raises:
+        MetricError: shapes that differ, a zero or NaN embedding, impossible folds, or folds whose
+            others hold pairs of one class only.
+    """
+    first, second = _unit_vectors(embeddings_a, embeddings_b)
+    same = check_labels(issame, len(first))
+    fold_of, count = _fold_of(folds, len(first))
+    cosines = np.einsum("nd,nd->n", first, second).astype(np.float32)
+    thresholds = np.array(
+        [_youden(cosines[fold_of != fold], same[fold_of != fold]) for fold in range(count)]
+    )
+    chosen = thresholds[fold_of]
+    right = np.where(same, cosines > chosen, cosines < chosen)
+    return _summary(right, fold_of, thresholds, "FaceX-Zoo: best TPR − FPR in 1000 steps of cosine")
 
 
 def check_folds(
@@ -218,6 +242,40 @@ def _fold_of(folds: Folds, pairs: int) -> tuple[NDArray[np.int64], int]:
     return fold_of, sizes.size
 
 
+def _unit_vectors(
+    embeddings_a: ArrayLike, embeddings_b: ArrayLike
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return both sides of the pairs L2-normalised in float64."""
+    first, second = (np.asarray(side, dtype=np.float64) for side in (embeddings_a, embeddings_b))
+    if first.shape != second.shape or first.ndim != 2:
+        raise MetricError(
+            f"embeddings of the two sides have shapes {first.shape} and {second.shape}; "
+            "both must be (N, D)"
+        )
+    norms = [np.linalg.norm(side, axis=1) for side in (first, second)]
+    if not all(np.all(np.isfinite(norm) & (norm > 0)) for norm in norms):
+        raise MetricError("an embedding is zero or not finite; leave its pairs out and count them")
+    return first / norms[0][:, None], second / norms[1][:, None]
+
+
+def _youden(cosines: NDArray[np.float32], same: NDArray[np.bool_]) -> np.float32:
+    """Return the first threshold of FaceX-Zoo's grid that maximises TPR − FPR."""
+    positives, negatives = np.sort(cosines[same]), np.sort(cosines[~same])
+    if positives.size == 0 or negatives.size == 0:
+        raise MetricError(
+            "the other folds hold pairs of one class only, so TPR − FPR has no maximum there; "
+            "order the pairs so that every fold has same and different ones"
+        )
+    least, greatest = cosines.min(), cosines.max()
+    step = np.float64(greatest - least) / 1000
+    grid = (least + step * np.arange(1, 1001)).astype(np.float32)
+    tpr, fpr = (
+        (side.size - np.searchsorted(side, grid, side="right")) / side.size
+        for side in (positives, negatives)
+    )
+    return grid[np.argmax(tpr - fpr)]
+
+
 def _shared(
     things: NDArray[np.generic], fold_of: NDArray[np.int64], count: int, noun: str
 ) -> list[str]:
@@ -237,13 +295,6 @@ def _shared(
         f"{shared.size} {subject} in more than one fold ({names[first]} in folds {places}); "
         "this biases accuracy upwards"
     ]
-
-
-def _midpoint(below: np.floating, above: np.floating) -> np.floating:
-    """Return a threshold of the same dtype that rejects ``below`` and accepts ``above``."""
-    with np.errstate(invalid="ignore"):  # −inf and +inf have no middle: NaN, hence `above`
-        middle = below / 2 + above / 2
-    return middle if below < middle <= above else above
 
 
 def _summary(

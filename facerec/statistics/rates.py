@@ -1,110 +1,60 @@
-"""Verification rates from two sets of similarity scores: ROC, TPR at an FPR, AUC, EER.
+"""Verification rates from two sets of similarity scores: TPR at an FPR, errors at a threshold.
 
-A pair matches if ``score >= threshold``. Everything is computed from integer counts over the
-distinct scores, so tied scores are never told apart and no point of a curve is left out.
+A pair matches if ``score >= threshold``. Curves and what follows from them are in
+`facerec.statistics.curves`; `SortedScores` reaches them from scores.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
-from fractions import Fraction
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import isotonic_regression
 
 from facerec.errors import MetricError
-from facerec.statistics.intervals import Interval, wilson
+from facerec.statistics.curves import (
+    EqualErrorRate,
+    RocCurve,
+    StepEqualErrorRate,
+    roc_from_sorted,
+)
+from facerec.statistics.intervals import Interval
+from facerec.statistics.operating_points import (
+    RULE_OF_30,
+    Method,
+    OperatingPoint,
+    Rate,
+    allowed_accepts,
+    operating_point,
+    parse_rate,
+    step_threshold,
+)
 
-Rate = str | Fraction | float
-"""A rate in [0, 1]; a literal such as ``"1e-3"`` or ``"1/3"`` is taken exactly."""
-
-RULE_OF_30 = 30
-"""Below 30 expected errors a rate is uncertain by more than ±30 % (Doddington's rule)."""
-
-
-@dataclass(frozen=True)
-class OperatingPoint:
-    """One point of the ROC: the best TPR whose FPR does not exceed a target."""
-
-    target: str
-    """The FPR asked for, as it was written."""
-    tpr: float
-    """Share of positives at or above the threshold."""
-    threshold: float
-    """Accept if ``score >= threshold``; NaN, which nothing reaches, if all must be rejected."""
-    fpr_realised: float
-    """Share of negatives at or above the threshold, never more than the target."""
-    true_accepts: int
-    positives: int
-    false_accepts: int
-    negatives: int
-    resolvable: bool
-    """Whether the target leaves room for one false accept at all (target · N ≥ 1)."""
-    reliable: bool
-    """Whether it leaves room for 30, so that the rule of 30 holds."""
-
-
-@dataclass(frozen=True)
-class RocCurve:
-    """The whole ROC, one entry a distinct threshold, from "reject all" to "accept all"."""
-
-    thresholds: NDArray[np.floating]
-    """Descending, ``(M + 1,)``; the first one rejects everything."""
-    false_accepts: NDArray[np.int64]
-    true_accepts: NDArray[np.int64]
-    negatives: int
-    positives: int
-
-    @property
-    def fpr(self) -> NDArray[np.float64]:
-        """False positive rates, ascending, ``(M + 1,)``."""
-        return self.false_accepts / self.negatives
-
-    @property
-    def tpr(self) -> NDArray[np.float64]:
-        """True positive rates, ascending, ``(M + 1,)``."""
-        return self.true_accepts / self.positives
-
-
-@dataclass(frozen=True)
-class EqualErrorRate:
-    """The rate at which FPR and FNMR meet on the convex hull of the ROC."""
-
-    rate: float
-    slope: float
-    """Slope dTPR/dFPR of the hull there: the likelihood ratio of the scores at that threshold."""
-    positives: int
-    negatives: int
-
-    def interval(self, confidence: float = 0.95) -> Interval:
-        """Wilson interval with the effective number of comparisons at the crossing.
-
-        With the slope s, a small error a of the FPR and b of the FNMR move the crossing by
-        (s·a + b)/(s + 1); hence n_eff = (s + 1)² / (s²/N + 1/P).
-        """
-        if math.isinf(self.slope):
-            effective = float(self.negatives)
-        else:
-            scale = (self.slope + 1) ** 2
-            effective = scale / (self.slope**2 / self.negatives + 1 / self.positives)
-        return wilson(self.rate * effective, effective, confidence)
-
-
-@dataclass(frozen=True)
-class StepEqualErrorRate:
-    """The equal error rate of the step functions, as FVC2000 reports it: an interval."""
-
-    low: float
-    high: float
-
-    @property
-    def rate(self) -> float:
-        """Middle of the interval."""
-        return (self.low + self.high) / 2
+__all__ = [
+    "RULE_OF_30",
+    "EqualErrorRate",
+    "ErrorRates",
+    "OperatingPoint",
+    "Rate",
+    "RocCurve",
+    "SortedScores",
+    "StepEqualErrorRate",
+    "auc",
+    "check_scores",
+    "d_prime",
+    "eer_rocch",
+    "eer_step",
+    "error_rates",
+    "fnmr_at_fmr",
+    "operating_points",
+    "parse_rate",
+    "roc_curve",
+    "sort_scores",
+    "tpr_at_fpr",
+]
 
 
 @dataclass(frozen=True)
@@ -150,32 +100,6 @@ class ErrorRates:
         return (self.far + self.frr) / 2
 
 
-def parse_rate(rate: Rate) -> Fraction:
-    """Return a rate as an exact fraction; a float counts as its shortest decimal text.
-
-    Binary products are wrong at the edges (``int(0.29 * 100)`` is 28), fractions are not.
-
-    Raises:
-        MetricError: not a number between 0 and 1.
-    """
-    text = str(rate).strip()
-    try:
-        if "/" in text:
-            value = Fraction(text)
-        else:
-            decimal = Decimal(text)
-            # Fraction writes the exponent out in digits, so an absurd one must not get there.
-            absurd = not decimal.is_finite() or (decimal != 0 and decimal.adjusted() < -400)
-            value = Fraction(-1) if absurd or decimal > 1 else Fraction(decimal)
-    except (ValueError, ZeroDivisionError, InvalidOperation):
-        value = Fraction(-1)
-    if not 0 <= value <= 1:
-        raise MetricError(
-            f"FPR target {text!r} is not a rate between 0 and 1; write it as 1e-3, 0.001 or 1/1000"
-        )
-    return value
-
-
 @dataclass(frozen=True)
 class SortedScores:
     """Positive and negative scores, ascending and of one dtype: many figures from one sort.
@@ -188,94 +112,37 @@ class SortedScores:
 
     def tpr_at_fpr(self, fpr: Rate) -> OperatingPoint:
         """See `tpr_at_fpr`; logarithmic in the number of scores."""
-        return _operating_point(
-            fpr,
-            self.positives.size,
-            self.negatives.size,
-            boundary=lambda rank: self.negatives[self.negatives.size - 1 - rank],
-            accepts=lambda threshold: (
-                self.positives.size - int(np.searchsorted(self.positives, threshold)),
-                self.negatives.size - int(np.searchsorted(self.negatives, threshold)),
-            ),
+        counts = self.positives.size, self.negatives.size
+        threshold = step_threshold(self.negatives[::-1], allowed_accepts(fpr, counts[1]))
+        accepts = (
+            counts[0] - int(np.searchsorted(self.positives, threshold)),
+            counts[1] - int(np.searchsorted(self.negatives, threshold)),
         )
+        return operating_point(fpr, threshold, accepts, counts)
 
     def roc(self) -> RocCurve:
-        """Return the ROC over all distinct scores, none dropped."""
-        distinct = np.unique(np.concatenate([self.positives, self.negatives]))[::-1]
-        thresholds = np.concatenate([[_just_above(distinct[0])], distinct]).astype(distinct.dtype)
-        return RocCurve(
-            thresholds,
-            self.negatives.size - np.searchsorted(self.negatives, thresholds),
-            self.positives.size - np.searchsorted(self.positives, thresholds),
-            self.negatives.size,
-            self.positives.size,
-        )
+        """Return the ROC over all distinct scores, none dropped; it is computed once."""
+        return self._roc
+
+    @cached_property
+    def _roc(self) -> RocCurve:
+        return roc_from_sorted(self.positives, self.negatives)
 
     def auc(self) -> float:
-        """Return the area under the ROC as the Mann–Whitney statistic; ties count one half."""
-        below = np.searchsorted(self.negatives, self.positives, side="left")
-        not_above = np.searchsorted(self.negatives, self.positives, side="right")
-        doubled = int(below.sum(dtype=np.int64)) + int(not_above.sum(dtype=np.int64))
-        return doubled / (2 * self.positives.size * self.negatives.size)
+        """See `RocCurve.auc`."""
+        return self._roc.auc()
 
     def auc_interval(self, confidence: float = 0.95) -> Interval:
-        """Return Wilson's interval of the AUC with an effective number of comparisons.
-
-        The number is AUC · (1 − AUC) over DeLong's variance (DeLong et al., Biometrics 44, 1988).
-        It cannot be less than min(P, N) (van Dantzig 1951), which is taken where the estimated
-        variance says nothing, as on separated scores.
-        """
-        counts = self.positives.size, self.negatives.size
-        area, least = self.auc(), min(counts)
-        variance = 0.0
-        if least > 1:
-            variance = sum(
-                float(np.var(_placements(of, among), ddof=1)) / of.size
-                for of, among in (
-                    (self.positives, self.negatives),
-                    (self.negatives, self.positives),
-                )
-            )
-        effective = area * (1 - area) / variance if variance > 0 else 0.0
-        effective = max(effective, float(least))
-        return wilson(area * effective, effective, confidence)
+        """See `RocCurve.auc_interval`."""
+        return self._roc.auc_interval(confidence)
 
     def eer_rocch(self) -> EqualErrorRate:
-        """Return where the convex hull of the ROC crosses FPR = FNMR (Bosaris; Brümmer 2010).
-
-        The hull comes from the pool-adjacent-violators algorithm on scores with ties pooled.
-        """
-        roc = self.roc()
-        positives, negatives = np.diff(roc.true_accepts), np.diff(roc.false_accepts)
-        weights = positives + negatives
-        # PAV wants a non-decreasing target; along the ROC the likelihood ratio falls.
-        pooled = isotonic_regression(positives / weights, weights=weights, increasing=False)
-        hull_fpr = roc.fpr[pooled.blocks]
-        hull_fnmr = 1 - roc.tpr[pooled.blocks]
-        after = int(np.argmax(hull_fpr >= hull_fnmr))
-        x, y = hull_fpr[after - 1 : after + 1], hull_fnmr[after - 1 : after + 1]
-        gap = y - x
-        share = gap[0] / (gap[0] - gap[1])
-        rate = float(x[0] + share * (x[1] - x[0]))
-        rise, run = float(y[0] - y[1]), float(x[1] - x[0])
-        slope = rise / run if run > 0 else math.inf
-        return EqualErrorRate(rate, slope, self.positives.size, self.negatives.size)
+        """See `RocCurve.eer_rocch`."""
+        return self._roc.eer_rocch()
 
     def eer_step(self) -> StepEqualErrorRate:
-        """Return the equal error rate of the step functions (FVC2000, Maio et al. 2002)."""
-        roc = self.roc()
-        # Over the common denominator P·N the comparisons are exact.
-        fmr = [int(count) for count in roc.false_accepts]
-        fnmr = [roc.positives - int(count) for count in roc.true_accepts]
-        scaled_fmr = roc.false_accepts.astype(object) * roc.positives
-        scaled_fnmr = (roc.positives - roc.true_accepts).astype(object) * roc.negatives
-        # Thresholds descend: the last one with FMR <= FNMR is FVC's t2, the next one is t1.
-        second = int(np.flatnonzero(scaled_fmr <= scaled_fnmr)[-1])
-        first = second if scaled_fmr[second] == scaled_fnmr[second] else second + 1
-        costs = [scaled_fmr[i] + scaled_fnmr[i] for i in (first, second)]
-        chosen = first if costs[0] <= costs[1] else second
-        low, high = sorted([fmr[chosen] / roc.negatives, fnmr[chosen] / roc.positives])
-        return StepEqualErrorRate(low, high)
+        """See `RocCurve.eer_step`."""
+        return self._roc.eer_step()
 
     def d_prime(self) -> float:
         """Return d′ = abs(μ₊ − μ₋) / √(½(σ₊² + σ₋²)), variances with ddof 0; NaN if both are 0."""
@@ -296,7 +163,32 @@ def sort_scores(positives: ArrayLike, negatives: ArrayLike) -> SortedScores:
     return SortedScores(np.sort(positives), np.sort(negatives))
 
 
-def tpr_at_fpr(positives: ArrayLike, negatives: ArrayLike, fpr: Rate) -> OperatingPoint:
+def operating_points(
+    positives: ArrayLike, negatives: ArrayLike, fprs: Sequence[Rate]
+) -> tuple[OperatingPoint, ...]:
+    """Return `tpr_at_fpr` for several targets, in O(P + N) each: only the top is sorted.
+
+    Raises:
+        MetricError: scores are empty or NaN, or a target is no rate.
+    """
+    positives, negatives = _common(positives, negatives)
+    counts = positives.size, negatives.size
+    allowed = [allowed_accepts(fpr, counts[1]) for fpr in fprs]
+    lowest = max(0, counts[1] - 1 - max(allowed, default=0))
+    highest = np.partition(negatives, lowest)[lowest:]
+    highest.sort()
+    points = []
+    for fpr, accepts in zip(fprs, allowed, strict=True):
+        threshold = step_threshold(highest[::-1], accepts)
+        true_accepts = int(np.count_nonzero(positives >= threshold))
+        false_accepts = highest.size - int(np.searchsorted(highest, threshold))
+        points.append(operating_point(fpr, threshold, (true_accepts, false_accepts), counts))
+    return tuple(points)
+
+
+def tpr_at_fpr(
+    positives: ArrayLike, negatives: ArrayLike, fpr: Rate, method: Method = "exact"
+) -> OperatingPoint:
     """Return max { TPR(t) : FPR(t) ≤ fpr } over all thresholds, in O(P + N).
 
     It is the value of a step function: nothing is interpolated, no nearest point is taken, and
@@ -306,6 +198,9 @@ def tpr_at_fpr(positives: ArrayLike, negatives: ArrayLike, fpr: Rate) -> Operati
         positives: scores of same pairs, ``(P,)``; infinities are legal.
         negatives: scores of different pairs, ``(N,)``.
         fpr: the target as text, fraction or float.
+        method: ``"observed"`` takes the lowest negative score that respects the target as the
+            threshold, as ``far_threshold`` of bob.measure does. It is for comparison with such
+            figures: positives between that negative and the next lower one are lost.
 
     Raises:
         MetricError: scores are empty or NaN, or the target is no rate.
@@ -313,20 +208,19 @@ def tpr_at_fpr(positives: ArrayLike, negatives: ArrayLike, fpr: Rate) -> Operati
     Example:
         >>> tpr_at_fpr([0.8, 0.7, 0.6], [0.9, 0.5], "1/2").tpr
         1.0
+        >>> tpr_at_fpr([0.8, 0.7, 0.6], [0.9, 0.5], "1/2", method="observed").tpr
+        0.0
     """
-    positives, negatives = _common(positives, negatives)
+    (point,) = operating_points(positives, negatives, [fpr])
+    return _at_negative(point, positives, negatives) if method == "observed" else point
 
-    def boundary(rank: int) -> np.floating:
-        index = negatives.size - 1 - rank
-        return np.partition(negatives, index)[index]
 
-    def accepts(threshold: np.floating) -> tuple[int, int]:
-        return (
-            int(np.count_nonzero(positives >= threshold)),
-            int(np.count_nonzero(negatives >= threshold)),
-        )
+def fnmr_at_fmr(positives: ArrayLike, negatives: ArrayLike, fmr: Rate) -> OperatingPoint:
+    """Return the point whose ``fnmr`` is min { FNMR(t) : FMR(t) ≤ fmr }, the complement of TPR.
 
-    return _operating_point(fpr, positives.size, negatives.size, boundary, accepts)
+    At the targets 1e-2, 1e-3 and 0 the competitions FVC call it FMR100, FMR1000 and ZeroFMR.
+    """
+    return tpr_at_fpr(positives, negatives, fmr)
 
 
 def roc_curve(positives: ArrayLike, negatives: ArrayLike) -> RocCurve:
@@ -335,18 +229,18 @@ def roc_curve(positives: ArrayLike, negatives: ArrayLike) -> RocCurve:
 
 
 def auc(positives: ArrayLike, negatives: ArrayLike) -> float:
-    """Return the area under the ROC; see `SortedScores.auc`."""
-    return sort_scores(positives, negatives).auc()
+    """Return the area under the ROC; see `RocCurve.auc`."""
+    return roc_curve(positives, negatives).auc()
 
 
 def eer_rocch(positives: ArrayLike, negatives: ArrayLike) -> float:
-    """Return the equal error rate on the convex hull; see `SortedScores.eer_rocch`."""
-    return sort_scores(positives, negatives).eer_rocch().rate
+    """Return the equal error rate on the convex hull; see `RocCurve.eer_rocch`."""
+    return roc_curve(positives, negatives).eer_rocch().rate
 
 
 def eer_step(positives: ArrayLike, negatives: ArrayLike) -> StepEqualErrorRate:
-    """Return the equal error rate of the step functions; see `SortedScores.eer_step`."""
-    return sort_scores(positives, negatives).eer_step()
+    """Return the equal error rate of the step functions; see `RocCurve.eer_step`."""
+    return roc_curve(positives, negatives).eer_step()
 
 
 def d_prime(positives: ArrayLike, negatives: ArrayLike) -> float:
@@ -412,41 +306,20 @@ def _common(
     return first.astype(dtype, copy=False), second.astype(dtype, copy=False)
 
 
-def _placements(of: NDArray[np.floating], among: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return for every score of ``of`` the share of ``among`` below it, ties counting one half."""
-    left, right = np.searchsorted(among, of, side="left"), np.searchsorted(among, of, side="right")
-    return (left + right) / (2 * among.size)
-
-
-def _just_above(score: np.floating) -> np.floating:
-    """Return the lowest threshold that rejects ``score``, in its own dtype; NaN above +inf."""
-    if score == np.inf:
-        return score.dtype.type(np.nan)
-    with np.errstate(over="ignore"):  # above the largest number comes +inf, as it should
-        return np.nextafter(score, score.dtype.type(np.inf))
-
-
-def _operating_point(
-    fpr: Rate,
-    positives: int,
-    negatives: int,
-    boundary: Callable[[int], np.floating],
-    accepts: Callable[[np.floating], tuple[int, int]],
+def _at_negative(
+    point: OperatingPoint, positives: ArrayLike, negatives: ArrayLike
 ) -> OperatingPoint:
-    """Apply the step rule; ``boundary(k)`` gives the negative that k others exceed or equal."""
-    rate = parse_rate(fpr)
-    allowed = math.floor(rate * negatives)
-    threshold = np.float64(-np.inf) if allowed >= negatives else _just_above(boundary(allowed))
-    true_accepts, false_accepts = accepts(threshold)
-    return OperatingPoint(
-        target=str(fpr),
-        tpr=true_accepts / positives,
+    """Move the threshold up to the lowest negative that it accepts, if there is one."""
+    positives, negatives = _common(positives, negatives)
+    accepted = negatives[negatives >= point.threshold]
+    if accepted.size == 0:
+        return replace(point, method="observed")
+    threshold = accepted.min()
+    true_accepts = int(np.count_nonzero(positives >= threshold))
+    return replace(
+        point,
         threshold=float(threshold),
-        fpr_realised=false_accepts / negatives,
         true_accepts=true_accepts,
-        positives=positives,
-        false_accepts=false_accepts,
-        negatives=negatives,
-        resolvable=rate * negatives >= 1,
-        reliable=allowed >= RULE_OF_30,
+        tpr=true_accepts / point.positives,
+        method="observed",
     )

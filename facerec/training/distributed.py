@@ -12,7 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from facerec.errors import FacerecError, TrainingError
+from facerec.devices import choose_device
+from facerec.errors import FacerecError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,23 +78,6 @@ class Processes:
         return bool(tensor.item())
 
 
-def choose_device(name: str, local_rank: int = 0) -> torch.device:
-    """Resolve ``auto`` to CUDA, then MPS, then CPU; check that a named device exists.
-
-    Raises:
-        TrainingError: the device asked for is not there; nothing falls back in silence.
-    """
-    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
-    if name == "auto":
-        name = "cuda" if cuda else "mps" if mps else "cpu"
-    if (name == "cuda" and not cuda) or (name == "mps" and not mps):
-        raise TrainingError(
-            f"device {name!r} was asked for but torch {torch.__version__} finds none; "
-            "use --device cpu or install a torch build for your accelerator"
-        )
-    return torch.device(name, local_rank) if name == "cuda" else torch.device(name)
-
-
 @contextlib.contextmanager
 def launched(device: str = "auto", timeout_minutes: float = 30.0) -> Iterator[Processes]:
     """Join the process group that torchrun prepared, or run alone.
@@ -101,7 +85,7 @@ def launched(device: str = "auto", timeout_minutes: float = 30.0) -> Iterator[Pr
     A group that exists already (Ray Train and others make one) is used and left alone.
 
     Args:
-        device: ``auto``, ``cpu``, ``cuda`` or ``mps``.
+        device: see `choose_device`; a bare ``cuda`` is the GPU of this rank.
         timeout_minutes: how long a collective may wait for a peer.
     """
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))

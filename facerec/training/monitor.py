@@ -144,7 +144,7 @@ class Monitor:
             return
         for name, result in results.items():
             self._write("validation", step, epoch=epoch, **result.to_json())
-            if self.console is not None:
+            if self.console is not None and result.accuracy is not None:
                 mean, sem = 100 * result.accuracy.mean, 100 * result.accuracy.sem
                 self.console.print(
                     f"  {name}: accuracy {mean:.2f} % ± {sem:.2f} (SEM)",

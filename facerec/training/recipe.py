@@ -71,8 +71,9 @@ class Recipe:
     are those of the micro-batch)."""
     epochs: int = 20
     """Passes over the training images; the last, incomplete batch of an epoch is dropped."""
-    precision: Literal["fp32", "bf16", "fp16"] = "bf16"
-    """Autocast of the backbone; fp16 adds a gradient scaler. Heads and penalties are float32."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Autocast of the backbone: auto is bf16 where the device computes in it, else fp32; fp16 adds
+    a gradient scaler. Heads and penalties are float32."""
     compile: bool = False
     """torch.compile the backbone: faster steps after a minute or so of compiling."""
     clip_norm: float | None = 5.0

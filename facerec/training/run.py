@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import cv2
 import torch
 
 import facerec
@@ -134,12 +135,14 @@ def write_manifest(
     folder: Path, recipe: Recipe, dataset: FaceDataset, processes: Processes
 ) -> None:
     """Write ``manifest.json``: everything besides the recipe that a repetition needs."""
-    packages = ("torch", "numpy", "opencv-python", "safetensors", "scipy")
+    packages = ("torch", "numpy", "safetensors", "scipy")
     manifest = {
         "facerec": facerec.__version__,
         "git": _git_commit(),
         "python": platform.python_version(),
-        "packages": {name: metadata.version(name) for name in packages},
+        "packages": {name: metadata.version(name) for name in packages}
+        # OpenCV comes under several names of distributions.
+        | {"opencv": cv2.__version__},
         "command": sys.argv,
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "seed": recipe.seed,

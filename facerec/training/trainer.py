@@ -26,6 +26,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.nn.parallel import DistributedDataParallel
 
 from facerec.backbones import create_backbone, normalize
+from facerec.devices import has_fast_bf16
 from facerec.embedding.model import save_model
 from facerec.errors import TrainingError
 from facerec.files import write_json
@@ -85,11 +86,20 @@ class Trainer:
         self.folder, self.validator = folder, validator
         self.monitor = monitor or Monitor(None, recipe, processes, total_steps=0, steps_per_epoch=1)
         self.device = processes.device
+        self.precision = recipe.precision
+        if self.precision == "auto":
+            fast = processes.broadcast_object(has_fast_bf16(self.device))
+            self.precision = "bf16" if fast else "fp32"
         self.step = 0
         self.skipped: list[Skipped] = []
         self.warnings = combination_warnings(
             recipe.regularizer, recipe.margin, recipe.backbone.embedding_bn
         )
+        if self.precision == "bf16" and not has_fast_bf16(self.device):
+            self.warnings.append(
+                f"the recipe asks for bf16, which this {self.device.type} only emulates, many "
+                "times slower; use precision auto or fp32"
+            )
         self.best_accuracy = -1.0
         self._stop_signal: int | None = None
 
@@ -207,7 +217,7 @@ class Trainer:
         return self.regularizer.global_mean_norm(embeddings)
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
-        dtype = AUTOCAST.get(self.recipe.precision)
+        dtype = AUTOCAST.get(self.precision)
         return torch.autocast(self.device.type, dtype) if dtype else contextlib.nullcontext()
 
     def _no_sync(self) -> contextlib.AbstractContextManager[Any]:
@@ -217,7 +227,7 @@ class Trainer:
 
     def _create_scaler(self) -> torch.amp.GradScaler:
         options: dict[str, Any] = {
-            "enabled": self.recipe.precision == "fp16",
+            "enabled": self.precision == "fp16",
             "growth_interval": 100,  # as arcface_torch
         }
         if self.processes.world_size > 1 and options["enabled"]:
@@ -286,12 +296,15 @@ class Trainer:
         self._share_buffers()
         results = self.validator(self.backbone)
         self.monitor.validation(self.step, epoch, results)
-        mean = sum(r.accuracy.mean for r in results.values()) / max(len(results), 1)
+        accuracies = {
+            name: result.accuracy.mean
+            for name, result in results.items()
+            if result.accuracy is not None  # fewer pairs than folds
+        }
+        mean = sum(accuracies.values()) / max(len(accuracies), 1)
         if mean > self.best_accuracy:
             self.best_accuracy = mean
-            self.save_model(
-                "best.safetensors", selected_on={n: r.accuracy.mean for n, r in results.items()}
-            )
+            self.save_model("best.safetensors", selected_on=accuracies)
         return results
 
     def save_model(self, name: str, **extra: Any) -> None:

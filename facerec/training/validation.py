@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from torch import nn
 
-from facerec.embedding.extract import extract
+from facerec.embedding.extract import embed_images
 from facerec.embedding.model import TorchModel
-from facerec.records.decode import decode_image
-from facerec.records.packs import Pack, read_pack
 from facerec.training.distributed import Processes
 from facerec.training.recipe import Recipe
-from facerec.verification import VerificationResult, evaluate, find_pack
+from facerec.verification import (
+    Bench,
+    VerificationResult,
+    evaluate_embeddings,
+    find_pack,
+    pack_bench,
+)
 
 
 class PackValidator:
     """Scores the packs of a recipe with the backbone as it is.
 
     Each rank embeds every W-th distinct image; all ranks gather the embeddings and compute the same
-    figures, which are those of a single process.
+    figures, which are those of a single process and, but for the bootstrapped intervals, those of
+    ``facerec verify``.
 
     Args:
         recipe: names the packs and how to preprocess.
@@ -31,8 +38,8 @@ class PackValidator:
 
     def __init__(self, recipe: Recipe, processes: Processes, batch_size: int = 64) -> None:
         self.recipe, self.processes, self.batch_size = recipe, processes, batch_size
-        self.packs: dict[str, Pack] = {
-            name: read_pack(find_pack(name, recipe.validation.data))
+        self.benches: dict[str, Bench] = {
+            name: pack_bench(find_pack(name, recipe.validation.data))
             for name in recipe.validation.benches
         }
 
@@ -45,29 +52,25 @@ class PackValidator:
         model = TorchModel(
             backbone, self.recipe.preprocessing, self.processes.device, batch_size=self.batch_size
         )
-        return {name: self._score(model, name, pack) for name, pack in self.packs.items()}
+        return {
+            name: replace(self._score(model, bench), name=name)
+            for name, bench in self.benches.items()
+        }
 
-    def _score(self, model: TorchModel, name: str, pack: Pack) -> VerificationResult:
+    def _score(self, model: TorchModel, bench: Bench) -> VerificationResult:
         rank, world = self.processes.rank, self.processes.world_size
-        distinct, inverse = pack.distinct()
-        mine = distinct[rank::world]
-
-        def image(i: int) -> np.ndarray:
-            return decode_image(pack.encoded(int(mine[i])), f"{pack.path}, image {mine[i]}")
-
-        found = extract(
-            model, image, len(mine), flip=self.recipe.validation.flip, batch_size=self.batch_size
+        share = embed_images(
+            model,
+            bench.images,
+            flip=self.recipe.validation.flip,
+            batch_size=self.batch_size,
+            indices=np.arange(rank, len(bench.images), world),
         )
-        shares = self.processes.gather_objects((found.vectors, found.norms))
-        vectors = np.empty((len(distinct), shares[0][0].shape[1]), np.float32)
-        norms = np.empty(len(distinct), np.float32)
+        shares = self.processes.gather_objects((share.vectors, share.norms))
+        vectors = np.empty((len(bench.images), model.embedding_size), np.float32)
+        norms = np.empty(len(bench.images), np.float32)
         for peer, (their_vectors, their_norms) in enumerate(shares):
             vectors[peer::world], norms[peer::world] = their_vectors, their_norms
-        return evaluate(
-            vectors[inverse],
-            pack.issame,
-            name=name,
-            norms=norms[inverse],
-            flip=self.recipe.validation.flip,
-            images=inverse,
-        )
+        whole = replace(share, vectors=vectors, norms=norms, ids=bench.images.ids)
+        # A bootstrap at every validation would say nothing that a trend over steps does not.
+        return evaluate_embeddings(whole, bench, replicates=0)

@@ -1,9 +1,10 @@
-"""Verification: embeddings and labelled pairs → figures with intervals.
+"""Verification: embeddings or scores of labelled pairs → figures with intervals.
 
-Tables and plots are in `facerec.verification.report`, which costs more to import.
+Tables, plots and pages are in `facerec.verification.report` and its neighbours, which cost more to
+import.
 """
 
-from facerec.verification.bench import find_pack
+from facerec.verification.bench import Bench, Pairs, find_pack, pack_bench
 from facerec.verification.evaluate import (
     Estimate,
     Failure,
@@ -11,18 +12,25 @@ from facerec.verification.evaluate import (
     TprEstimate,
     VerificationResult,
     evaluate,
-    evaluate_pack,
+    evaluate_bench,
+    evaluate_embeddings,
     score_pairs,
+    select_embeddings,
 )
 
 __all__ = [
+    "Bench",
     "Estimate",
     "Failure",
     "NormSummary",
+    "Pairs",
     "TprEstimate",
     "VerificationResult",
     "evaluate",
-    "evaluate_pack",
+    "evaluate_bench",
+    "evaluate_embeddings",
     "find_pack",
+    "pack_bench",
     "score_pairs",
+    "select_embeddings",
 ]

@@ -1,13 +1,202 @@
-"""Benches by name: where ``lfw`` is on this machine."""
+"""What a bench is: images, labelled pairs of them, folds, subjects; and where ``lfw`` lies."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
 
-from facerec.errors import PackError
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from facerec.errors import DatasetError, PackError
+from facerec.files import sha256
+from facerec.records.images import ImageSource, PackImages
+from facerec.records.packs import read_pack
+from facerec.statistics.kfold import fold_indices
 
 SUFFIXES = (".bin", ".npz")
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Labelled comparisons between m items: images, or templates of several images.
+
+    Raises:
+        DatasetError: arrays that do not fit together.
+    """
+
+    first: NDArray[np.int64]
+    """Item on the first side of each pair, ``(n,)``."""
+    second: NDArray[np.int64]
+    """Item on the second side, ``(n,)``."""
+    issame: NDArray[np.bool_]
+    """Whether both show one person, ``(n,)``."""
+    subjects: NDArray[np.int64] | None = None
+    """Person of every item, ``(m,)``, as numbers 0, 1, …; None where nothing says who is who."""
+    folds: NDArray[np.int64] | None = None
+    """Fold 0, 1, … of each pair, ``(n,)``; None for a protocol without folds."""
+
+    def __post_init__(self) -> None:
+        shape = self.issame.shape
+        others = [self.first, self.second, *([] if self.folds is None else [self.folds])]
+        if len(shape) != 1 or any(array.shape != shape for array in others):
+            raise DatasetError(
+                f"pairs need one-dimensional arrays of one length, found {shape} labels and "
+                + ", ".join(str(array.shape) for array in others)
+            )
+
+    def __len__(self) -> int:
+        return len(self.issame)
+
+    def subject_pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """Return the persons on both sides of every pair, ``(n,)`` each, if known."""
+        if self.subjects is None:
+            return None
+        return self.subjects[self.first], self.subjects[self.second]
+
+    def clusters(
+        self, chosen: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], int] | None:
+        """Return the persons of some pairs, in agreement with every label, and their number.
+
+        Where a label contradicts the persons, the label stands: both sides of a same pair are one,
+        the second side of a different pair is a person of its own.
+
+        Args:
+            chosen: which pairs, ``(n,)``.
+        """
+        sides = self.subject_pairs()
+        if sides is None:
+            return None
+        same = self.issame[chosen]
+        first, second = (side[chosen] for side in sides)
+        numbers = np.unique(np.concatenate([first, second]))
+        strange = ~same & (first == second)
+        second[strange] = numbers.max(initial=0) + 1 + np.arange(int(strange.sum()))
+        return first, np.where(same, first, second), numbers.size
+
+
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """A verification set: images, pairs of them, and what is known of its making."""
+
+    name: str
+    images: ImageSource
+    pairs: Pairs
+    """Items are the images, in their order."""
+    subjects_from: str | None = None
+    """How persons are known: "the list", "image names", "same pairs"; None if they are not."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know, one sentence each."""
+    source: Mapping[str, Any] = field(default_factory=dict)
+    """Files with their SHA-256, and the format, as JSON types."""
+
+
+def pack_bench(path: str | Path) -> Bench:
+    """Read a ``.bin`` or ``.npz`` pack as a bench with ten contiguous folds.
+
+    Persons are those of the column ``subject_id`` in the file of names beside the pack
+    (`facerec.records.images.names_file`), or else the folders in its ids; without such a file,
+    images that same pairs connect are taken for one person.
+
+    Raises:
+        PackError: the pack or its file of names is missing, unsafe or malformed.
+    """
+    pack = read_pack(path)
+    images = PackImages(pack)
+    first, second = images.entries[0::2], images.entries[1::2]
+    persons, persons_from = images.subjects, "the file of names"
+    if persons is None and images.named:
+        persons, persons_from = folders_of(images.ids), "image names"
+    subjects, persons_from, notes = find_subjects(
+        first, second, pack.issame, len(images), persons, persons_from
+    )
+    return Bench(
+        name=pack.name,
+        images=images,
+        pairs=Pairs(first, second, pack.issame, subjects, contiguous_folds(len(pack))),
+        subjects_from=persons_from,
+        notes=notes,
+        source={"path": str(pack.path), "sha256": sha256(path), "format": "pack"},
+    )
+
+
+def find_subjects(
+    first: NDArray[np.int64],
+    second: NDArray[np.int64],
+    issame: NDArray[np.bool_],
+    items: int,
+    persons: ArrayLike | None,
+    persons_from: str,
+) -> tuple[NDArray[np.int64], str, tuple[str, ...]]:
+    """Number the persons of all items: by name where that agrees with every label.
+
+    Args:
+        first: item on one side of each pair, ``(n,)``.
+        second: item on the other side, ``(n,)``.
+        issame: labels, ``(n,)``.
+        items: their number m.
+        persons: name of the person on each item, ``(m,)``, if names tell; else same pairs do.
+        persons_from: where these names come from.
+
+    Returns:
+        int64 ``(m,)``, how persons are known, and notes.
+    """
+    notes: tuple[str, ...] = ()
+    if persons is not None:
+        subjects = number_subjects(np.asarray(persons, dtype=np.str_))
+        contradictions = int(((subjects[first] == subjects[second]) != issame).sum())
+        if not contradictions:
+            return subjects, persons_from, notes
+        notes = (
+            f"the labels of {contradictions:,} pairs contradict the persons that {persons_from} "
+            "name, so images that same pairs connect are taken for one person",
+        )
+    return infer_subjects(first, second, issame, items), "same pairs", notes
+
+
+def contiguous_folds(pairs: int, folds: int = 10) -> NDArray[np.int64] | None:
+    """Return the fold of every pair, ``(pairs,)``, in blocks; None if they cannot be filled."""
+    return fold_indices(pairs, folds) if pairs >= folds else None
+
+
+def number_subjects(names: NDArray[np.str_]) -> NDArray[np.int64]:
+    """Return persons as numbers 0, 1, … in the order of their sorted names, ``(m,)``."""
+    return np.unique(names, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def subjects_from_names(ids: NDArray[np.str_]) -> NDArray[np.int64] | None:
+    """Take the folder of ``Person/Person_0001.jpg`` for the person; None if any id has none."""
+    folders = folders_of(ids)
+    return None if folders is None else number_subjects(folders)
+
+
+def folders_of(ids: NDArray[np.str_]) -> NDArray[np.str_] | None:
+    """Return the folder in each id, ``(m,)``; None if any id has none."""
+    folders = [str(PurePosixPath(name).parent) for name in ids.tolist()]
+    return None if "." in folders else np.array(folders, dtype=np.str_)
+
+
+def infer_subjects(
+    first: NDArray[np.int64], second: NDArray[np.int64], issame: NDArray[np.bool_], items: int
+) -> NDArray[np.int64]:
+    """Take items that same pairs connect, directly or through others, for one person.
+
+    It cannot see that two items of unconnected pairs show one person, so intervals that rest on it
+    may still be a little too narrow.
+
+    Returns:
+        int64 ``(items,)``.
+    """
+    edges = coo_array(
+        (np.ones(int(issame.sum()), np.int8), (first[issame], second[issame])), (items, items)
+    )
+    return connected_components(edges, directed=False)[1].astype(np.int64)
 
 
 def find_pack(name_or_path: str | Path, data: Path | None = None) -> Path:

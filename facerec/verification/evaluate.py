@@ -1,4 +1,4 @@
-"""From raw embeddings of labelled pairs to figures, each with its interval, count and source."""
+"""From scores of labelled pairs to figures, each with its interval, count and source."""
 
 from __future__ import annotations
 
@@ -10,18 +10,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from facerec.embedding.extract import extract
+from facerec.embedding.align import Aligner
+from facerec.embedding.extract import Embeddings, embed_images
 from facerec.embedding.model import EmbeddingModel
-from facerec.errors import ImageError, MetricError
-from facerec.files import sha256
-from facerec.records.decode import decode_image
-from facerec.records.packs import Pack
-from facerec.statistics.intervals import Interval, normal, wilson
+from facerec.errors import MetricError
+from facerec.statistics.intervals import Interval
 from facerec.statistics.kfold import (
     KFoldAccuracy,
     check_folds,
-    check_labels,
-    fold_indices,
     insightface_accuracy,
     kfold_accuracy,
 )
@@ -32,10 +28,12 @@ from facerec.statistics.rates import (
     parse_rate,
     sort_scores,
 )
+from facerec.verification.bench import Bench, Pairs
+from facerec.verification.uncertainty import REPLICATES, Uncertainty, mean_interval
 
 FPR_TARGETS = ("1e-1", "1e-2", "1e-3", "1e-4")
 
-# Rows that are normalised together, in float64: small enough to stay in a core's cache.
+# Pairs that are scored together, in float64: small enough to stay in a core's cache.
 _CHUNK = 512
 
 
@@ -49,13 +47,15 @@ class Estimate:
 
 @dataclass(frozen=True)
 class TprEstimate:
-    """TPR at an FPR, with Wilson intervals of both rates."""
+    """TPR at an FPR, with intervals of both rates and of the threshold."""
 
     point: OperatingPoint
     tpr_interval: Interval
-    """Of the TPR, with the threshold taken as given."""
+    """Of the TPR; its ``assumption`` says whether the threshold is taken as given."""
     fpr_interval: Interval
     """Of the FPR that the threshold realises."""
+    threshold_interval: Interval | None = None
+    """Of the threshold that belongs to the target FPR; None without a bootstrap over persons."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,16 @@ class VerificationResult:
     """Everything that verification found on one bench."""
 
     name: str
+    pairs: Pairs = field(repr=False, compare=False)
+    scores: NDArray[np.floating] = field(repr=False, compare=False)
+    """Similarity of every pair, ``(n,)``; NaN where there is none."""
     same: int
     """Same pairs with a score."""
     different: int
     """Different pairs with a score."""
-    accuracy: KFoldAccuracy
-    accuracy_interval: Interval
+    accuracy: KFoldAccuracy | None
+    """None for a protocol without folds."""
+    accuracy_interval: Interval | None
     """Of the share of held-out pairs judged rightly, over all folds together."""
     insightface: KFoldAccuracy | None
     """Accuracy as insightface computes it, if asked for."""
@@ -110,14 +114,18 @@ class VerificationResult:
     failures: tuple[Failure, ...]
     notes: tuple[str, ...]
     """What a reader must know to judge the figures, one sentence each."""
-    scores: NDArray[np.float32] = field(repr=False, compare=False)
-    """Cosine of every pair, ``(n,)``; NaN where there is none."""
-    issame: NDArray[np.bool_] = field(repr=False, compare=False)
+    basis: str
+    """What the intervals rest on, in a few words."""
+    persons: int | None
+    """Different persons in the pairs, if known."""
+    score: str = "cosine of raw embeddings, float32"
+    items: NDArray[np.str_] | None = field(default=None, repr=False, compare=False)
+    """Ids of the images or templates, ``(m,)``."""
     flip: bool | None = None
     """Whether the raw embeddings of each image and its mirror image were summed; None: unknown."""
     model: Mapping[str, Any] | None = None
-    pack: Mapping[str, Any] | None = None
-    """Path and SHA-256 of the pack."""
+    source: Mapping[str, Any] | None = None
+    """Where pairs (or scores) came from: path, SHA-256, format."""
 
     def point(self, fpr: Rate) -> TprEstimate:
         """Return the TPR at an FPR that was asked for.
@@ -133,14 +141,14 @@ class VerificationResult:
         raise MetricError(f"{self.name}: no TPR was computed at FPR {fpr}, only at {targets}")
 
     @property
-    def positives(self) -> NDArray[np.float32]:
+    def positives(self) -> NDArray[np.floating]:
         """Scores of same pairs."""
-        return self.scores[self.issame & ~np.isnan(self.scores)]
+        return self.scores[self.pairs.issame & ~np.isnan(self.scores)]
 
     @property
-    def negatives(self) -> NDArray[np.float32]:
+    def negatives(self) -> NDArray[np.floating]:
         """Scores of different pairs."""
-        return self.scores[~self.issame & ~np.isnan(self.scores)]
+        return self.scores[~self.pairs.issame & ~np.isnan(self.scores)]
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures with intervals, counts and thresholds as JSON types.
@@ -155,158 +163,235 @@ class VerificationResult:
                 "different": self.different,
                 "failures": [asdict(failure) for failure in self.failures],
             },
-            "accuracy": _accuracy(self.accuracy),
-            "insightface": None if self.insightface is None else _accuracy(self.insightface),
+            "persons": self.persons,
+            "accuracy": _accuracy(self.accuracy, self.accuracy_interval),
+            "insightface": _accuracy(self.insightface, None),
             "tpr_at_fpr": [_point(estimate) for estimate in self.points],
-            "auc": asdict(self.auc),
-            "eer": {**asdict(self.eer), "method": "ROC convex hull"},
+            "auc": {"value": self.auc.value, "interval": _limits(self.auc.interval)},
+            "eer": {
+                "value": self.eer.value,
+                "interval": _limits(self.eer.interval),
+                "method": "ROC convex hull",
+            },
             "eer_step": {"value": self.eer_step.rate, **asdict(self.eer_step)},
             "d_prime": self.d_prime if math.isfinite(self.d_prime) else None,
             "norms": None if self.norms is None else _norms(self.norms),
             "flip": self.flip,
-            "score": "cosine of raw embeddings, float32",
+            "score": self.score,
+            "intervals": self.basis,
             "model": None if self.model is None else dict(self.model),
-            "pack": None if self.pack is None else dict(self.pack),
+            "source": None if self.source is None else dict(self.source),
             "notes": list(self.notes),
         }
 
 
-def score_pairs(embeddings: ArrayLike) -> NDArray[np.float32]:
+def score_pairs(
+    vectors: ArrayLike, first: NDArray[np.integer], second: NDArray[np.integer]
+) -> NDArray[np.float32]:
     """Return the cosine of every pair, ``(n,)``; NaN where an embedding is zero or not finite.
 
     Args:
-        embeddings: raw, ``(2n, D)``; pair i is rows 2i and 2i + 1. Half precision is widened
-            before anything is normalised; sums run in float64.
+        vectors: raw embeddings, ``(m, D)``. Half precision is widened before anything is
+            normalised; sums run in float64.
+        first: row of the first item of each pair, ``(n,)``.
+        second: row of the second item, ``(n,)``.
 
     Raises:
-        MetricError: not a matrix with an even number of rows.
+        MetricError: not a matrix of real numbers, or a pair names a row that it lacks.
     """
-    matrix = np.asarray(embeddings)
-    if matrix.ndim != 2 or len(matrix) % 2 or matrix.dtype.kind != "f":
+    matrix = np.asarray(vectors)
+    if matrix.ndim != 2 or matrix.dtype.kind != "f":
         raise MetricError(
-            f"embeddings of pairs have shape (2n, D) and real values, found {matrix.dtype} of "
-            f"shape {matrix.shape}"
+            f"embeddings have shape (m, D) and real values, found {matrix.dtype} of shape "
+            f"{matrix.shape}"
         )
-    scores = np.empty(len(matrix) // 2, np.float32)
+    rows = np.concatenate([first, second])
+    if rows.size and not 0 <= rows.min() <= rows.max() < len(matrix):
+        raise MetricError(
+            f"pairs name the embeddings {rows.min()} to {rows.max()}, but there are {len(matrix)}"
+        )
+    scores = np.empty(len(first), np.float32)
     for start in range(0, len(scores), _CHUNK):
-        part = slice(start, min(start + _CHUNK, len(scores)))
-        rows = matrix[2 * part.start : 2 * part.stop].astype(np.float64)
+        part = slice(start, start + _CHUNK)
+        a, b = (matrix[side[part]].astype(np.float64) for side in (first, second))
         with np.errstate(all="ignore"):  # zero and non-finite rows become NaN, which is meant
-            norms = np.sqrt(np.einsum("nd,nd->n", rows, rows))
-            norms[norms == 0] = np.nan
-            cosines = np.einsum("nd,nd->n", rows[0::2], rows[1::2]) / (norms[0::2] * norms[1::2])
+            lengths = [np.sqrt(np.einsum("nd,nd->n", side, side)) for side in (a, b)]
+            for length in lengths:
+                length[length == 0] = np.nan
+            cosines = np.einsum("nd,nd->n", a, b) / (lengths[0] * lengths[1])
         scores[part] = np.clip(cosines, -1, 1)
     return scores
 
 
 def evaluate(
-    embeddings: ArrayLike,
-    issame: ArrayLike,
+    scores: ArrayLike,
+    pairs: Pairs,
     *,
     name: str,
-    norms: ArrayLike | None = None,
-    folds: int = 10,
     fpr: Sequence[Rate] = FPR_TARGETS,
-    compat: Literal["insightface"] | None = None,
-    flip: bool | None = None,
-    images: ArrayLike | None = None,
-    broken: Mapping[int, str] | None = None,
+    reasons: Mapping[int, str] | None = None,
+    replicates: int = REPLICATES,
+    seed: int = 0,
+    notes: Sequence[str] = (),
+    subjects_from: str | None = None,
+    items: NDArray[np.str_] | None = None,
 ) -> VerificationResult:
-    """Compute all verification figures of one bench.
+    """Compute all verification figures of scored pairs.
 
-    A pair with a zero or non-finite embedding has no score: it is a failure to acquire, listed in
-    the result and left out of the rates. It keeps its place in the folds.
+    A pair without a score (NaN) is a failure to acquire, listed in the result and left out of the
+    rates. It keeps its place in the folds. Where the persons of the pairs are known, intervals
+    allow for pairs that share a person.
 
     Args:
-        embeddings: raw, ``(2n, D)``; pair i is rows 2i and 2i + 1.
-        issame: whether each pair shows one person, ``(n,)``; its order defines the folds.
+        scores: similarities, ``(n,)``.
+        pairs: labels, folds and persons.
         name: name of the bench.
-        norms: raw norms of the images, ``(2n,)``; with flip the mean of both views.
-        folds: contiguous folds.
         fpr: targets; text is taken exactly.
-        compat: ``"insightface"`` adds the accuracy as that project computes it.
-        flip: how the embeddings were made, for the record.
-        images: any identifier of each image, ``(2n,)``, to find repeated ones.
-        broken: row → why it has no embedding, for the list of failures.
+        reasons: pair → why it has no score, for the list of failures.
+        replicates: resamplings of the persons behind the intervals of TPR@FPR, AUC and EER; with 0
+            these intervals assume independent comparisons.
+        seed: of the resampling.
+        notes: remarks on the bench, to be passed on.
+        subjects_from: how persons are known, see `Bench`.
+        items: ids of the images, ``(m,)``, to name them in notes.
 
     Raises:
         MetricError: shapes that do not fit, an impossible target, or a class without any score.
     """
-    matrix = np.asarray(embeddings)
-    scores = score_pairs(matrix)
-    same = check_labels(issame, scores.size)
-    fold_of = fold_indices(scores.size, folds)
-    valid = ~np.isnan(scores)
+    values = np.asarray(scores)
+    same = pairs.issame
+    if values.shape != same.shape:
+        raise MetricError(f"{name}: {len(same)} pairs but scores of shape {values.shape}")
+    if values.dtype.kind == "f" and values.dtype.itemsize < 4:
+        values = values.astype(np.float32)
+    valid = ~np.isnan(values)
     failures = tuple(
-        Failure(pair, bool(same[pair]), _why(matrix, pair, broken or {}))
+        Failure(pair, bool(same[pair]), (reasons or {}).get(pair, "its score is missing"))
         for pair in np.flatnonzero(~valid).tolist()
     )
     for label, kind in ((True, "same"), (False, "different")):
         if not np.any(valid & (same == label)):
-            total = int((same == label).sum())
             raise MetricError(
-                f"{name}: no {kind} pair has a score ({total} in the pack, {len(failures)} pairs "
-                "without a usable embedding in all), so no error rate can be computed"
+                f"{name}: no {kind} pair has a score ({int((same == label).sum())} in the list, "
+                f"{len(failures)} pairs without a score in all), so no error rate can be computed"
             )
-
-    figures = sort_scores(scores[valid & same], scores[valid & ~same])
-    accuracy = kfold_accuracy(scores[valid], same[valid], fold_of[valid])
-    compatible = None
-    if compat == "insightface":
-        compatible = insightface_accuracy(
-            matrix[0::2][valid], matrix[1::2][valid], same[valid], fold_of[valid]
-        )
+    figures = sort_scores(values[valid & same], values[valid & ~same])
+    uncertainty = Uncertainty(pairs, values, figures, subjects_from, replicates, seed)
+    accuracy = None
+    if pairs.folds is not None:
+        accuracy = kfold_accuracy(values[valid], same[valid], pairs.folds[valid])
     points = [figures.tpr_at_fpr(target) for target in fpr]
     eer = figures.eer_rocch()
     return VerificationResult(
         name=name,
+        pairs=pairs,
+        scores=values,
         same=figures.positives.size,
         different=figures.negatives.size,
         accuracy=accuracy,
-        accuracy_interval=wilson(accuracy.correct, accuracy.pairs),
-        insightface=compatible,
+        accuracy_interval=None if accuracy is None else uncertainty.accuracy(accuracy),
+        insightface=None,
         points=tuple(
-            TprEstimate(
-                point,
-                wilson(point.true_accepts, point.positives),
-                wilson(point.false_accepts, point.negatives),
-            )
-            for point in points
+            TprEstimate(point, *intervals)
+            for point, intervals in zip(points, uncertainty.operating_points(points), strict=True)
         ),
-        auc=Estimate(figures.auc(), figures.auc_interval()),
-        eer=Estimate(eer.rate, eer.interval()),
+        auc=Estimate(figures.auc(), uncertainty.auc()),
+        eer=Estimate(eer.rate, uncertainty.eer(eer)),
         eer_step=figures.eer_step(),
         d_prime=figures.d_prime(),
-        norms=None if norms is None else _summarise_norms(np.asarray(norms), matrix),
+        norms=None,
         failures=failures,
-        notes=tuple(_notes(same, folds, failures, images)),
-        flip=flip,
-        scores=scores,
-        issame=same,
+        notes=(*notes, *_notes(pairs, failures, uncertainty.notes(), items)),
+        basis=uncertainty.basis,
+        persons=uncertainty.persons,
+        items=items,
     )
 
 
-def evaluate_pack(
-    model: EmbeddingModel,
-    pack: Pack,
+def evaluate_embeddings(
+    embeddings: Embeddings,
+    bench: Bench,
     *,
-    flip: bool = True,
-    folds: int = 10,
     fpr: Sequence[Rate] = FPR_TARGETS,
     compat: Literal["insightface"] | None = None,
+    replicates: int = REPLICATES,
+    seed: int = 0,
+) -> VerificationResult:
+    """Score the pairs of a bench and compute all figures.
+
+    Args:
+        embeddings: of the bench's images, in their order (see `select_embeddings`).
+        bench: pairs, folds, persons.
+        fpr: targets; text is taken exactly.
+        compat: ``"insightface"`` adds the accuracy as that project computes it.
+        replicates: see `evaluate`.
+        seed: see `evaluate`.
+
+    Raises:
+        MetricError: another number of embeddings than images, an impossible target, or a class
+            without any score.
+    """
+    vectors, pairs = embeddings.vectors, bench.pairs
+    if len(vectors) != len(bench.images):
+        raise MetricError(
+            f"{bench.name}: {len(vectors)} embeddings for {len(bench.images)} images; make them "
+            "again for this bench"
+        )
+    scores = score_pairs(vectors, pairs.first, pairs.second)
+    missing = np.flatnonzero(np.isnan(scores)).tolist()
+    result = evaluate(
+        scores,
+        pairs,
+        name=bench.name,
+        fpr=fpr,
+        reasons={pair: _why(embeddings, pairs, pair) for pair in missing},
+        replicates=replicates,
+        seed=seed,
+        notes=bench.notes,
+        subjects_from=bench.subjects_from,
+        items=bench.images.ids,
+    )
+    compatible = None
+    if compat == "insightface" and pairs.folds is not None:
+        valid = ~np.isnan(scores)
+        compatible = insightface_accuracy(
+            vectors[pairs.first[valid]],
+            vectors[pairs.second[valid]],
+            pairs.issame[valid],
+            pairs.folds[valid],
+        )
+    return replace(
+        result,
+        insightface=compatible,
+        norms=_summarise_norms(embeddings.norms, pairs),
+        flip=embeddings.flip,
+        source=bench.source or None,
+    )
+
+
+def evaluate_bench(
+    model: EmbeddingModel,
+    bench: Bench,
+    *,
+    flip: bool = True,
+    fpr: Sequence[Rate] = FPR_TARGETS,
+    compat: Literal["insightface"] | None = None,
+    replicates: int = REPLICATES,
+    align: Aligner | None = None,
     batch_size: int = 64,
     progress: Callable[[int], None] | None = None,
     on_error: Literal["error", "skip"] = "error",
 ) -> VerificationResult:
-    """Embed the distinct images of a pack once each, and compute all figures.
+    """Embed each image of a bench once, and compute all figures.
 
     Args:
         model: uint8 RGB images to raw embeddings.
-        pack: encoded image pairs.
+        bench: images and pairs.
         flip: sum the raw embeddings of each image and its mirror image.
-        folds: contiguous folds.
         fpr: targets; text is taken exactly.
         compat: ``"insightface"`` adds the accuracy as that project computes it.
+        replicates: see `evaluate`.
+        align: finds the face in photos that are not aligned yet.
         batch_size: images decoded and embedded at once.
         progress: called with the number of images embedded since the last call.
         on_error: what an image that does not decode does: end the evaluation, or make its pairs
@@ -318,107 +403,147 @@ def evaluate_pack(
     """
     for target in fpr:
         parse_rate(target)  # before minutes of embedding
-    distinct, inverse = pack.distinct()
-    broken: dict[int, str] = {}
-
-    def image(index: int) -> NDArray[np.uint8]:
-        entry = int(distinct[index])
-        try:
-            where = f"{pack.path or pack.name}, image {entry} (pair {entry // 2})"
-            return decode_image(pack.encoded(entry), where, model.image_size)
-        except ImageError as error:
-            if on_error == "error":
-                raise
-            broken[index] = str(error)
-            return np.zeros((*model.image_size, 3), np.uint8)  # its embedding is thrown away
-
-    found = extract(
-        model, image, len(distinct), flip=flip, batch_size=batch_size, progress=progress
+    embeddings = embed_images(
+        model,
+        bench.images,
+        flip=flip,
+        align=align,
+        batch_size=batch_size,
+        on_error=on_error,
+        progress=progress,
     )
-    vectors, norms = found.vectors, found.norms
-    vectors[list(broken)] = np.nan
-    norms[list(broken)] = np.nan
-    result = evaluate(
-        vectors[inverse],
-        pack.issame,
-        name=pack.name,
-        norms=norms[inverse],
-        folds=folds,
-        fpr=fpr,
-        compat=compat,
-        flip=found.flip,
-        images=inverse,
-        broken={
-            entry: broken[place] for entry, place in enumerate(inverse.tolist()) if place in broken
-        },
+    result = evaluate_embeddings(embeddings, bench, fpr=fpr, compat=compat, replicates=replicates)
+    return replace(result, model=model.describe())
+
+
+def select_embeddings(embeddings: Embeddings, wanted: NDArray[np.str_], name: str) -> Embeddings:
+    """Pick embeddings by the ids of their images.
+
+    Embeddings without ids are taken as they are if their number is right.
+
+    Args:
+        embeddings: of these images and perhaps others, in any order.
+        wanted: ids in the order that is needed, ``(m,)``.
+        name: of the bench, for errors.
+
+    Raises:
+        MetricError: one of the images has no embedding.
+    """
+    if embeddings.ids is None:
+        if len(embeddings.vectors) == len(wanted):
+            return embeddings
+        raise MetricError(
+            f"{name}: {len(embeddings.vectors)} embeddings without ids for {len(wanted)} "
+            "images; make them again with facerec embed"
+        )
+    order = np.argsort(embeddings.ids)
+    places = np.searchsorted(embeddings.ids, wanted, sorter=order).clip(max=len(order) - 1)
+    rows = order[places]
+    absent = np.flatnonzero(embeddings.ids[rows] != wanted)
+    if absent.size:
+        known = np.isin(embeddings.ids, wanted).sum()
+        raise MetricError(
+            f"{name}: {absent.size} of its {len(wanted)} images have no embedding, the first is "
+            f"{str(wanted[absent[0]])!r}; {known} of {len(order)} embeddings belong to the bench "
+            "(ids must be equal)"
+        )
+    there = {int(row): place for place, row in enumerate(rows.tolist())}
+    return replace(
+        embeddings,
+        vectors=embeddings.vectors[rows],
+        norms=embeddings.norms[rows],
+        ids=wanted,
+        failures={there[row]: why for row, why in embeddings.failures.items() if row in there},
+        subjects=None if embeddings.subjects is None else embeddings.subjects[rows],
     )
-    source = None
-    if pack.path is not None:
-        source = {"path": str(pack.path), "sha256": sha256(pack.path)}
-    return replace(result, model=model.describe(), pack=source)
 
 
-def _why(matrix: NDArray[np.floating], pair: int, broken: Mapping[int, str]) -> str:
+def _why(embeddings: Embeddings, pairs: Pairs, pair: int) -> str:
     """Say which embedding of a pair is missing and why."""
     reasons = []
-    for row, place in ((2 * pair, "first"), (2 * pair + 1, "second")):
-        if row in broken:
-            reasons.append(broken[row])
-        elif not np.isfinite(matrix[row]).all():
+    for item, place in ((int(pairs.first[pair]), "first"), (int(pairs.second[pair]), "second")):
+        vector = embeddings.vectors[item]
+        if item in embeddings.failures:
+            reasons.append(embeddings.failures[item])
+        elif not np.isfinite(vector).all():
             reasons.append(f"the embedding of its {place} image is not finite")
-        elif not matrix[row].any():
+        elif not vector.any():
             reasons.append(f"the embedding of its {place} image is zero")
     # An image compared with itself needs to be named once only.
     return "; ".join(dict.fromkeys(reasons)) or "its embeddings exceed the range of numbers"
 
 
-def _summarise_norms(norms: NDArray[np.floating], matrix: NDArray[np.floating]) -> NormSummary:
-    if norms.shape != (len(matrix),):
-        raise MetricError(f"norms have shape {norms.shape}, expected ({len(matrix)},)")
-    values = norms[np.isfinite(norms)].astype(np.float64)
-    mean, std = float(values.mean()), float(values.std())
-    # Equal norms are one image in several pairs; counting it again would narrow the interval.
-    images = np.unique(values).size
-    return NormSummary(mean, std, normal(mean, std / math.sqrt(images)), values.astype(np.float32))
+def _summarise_norms(norms: NDArray[np.floating], pairs: Pairs) -> NormSummary:
+    # Images count as often as pairs name them, as in insightface's "XNorm".
+    items = np.concatenate([pairs.first, pairs.second])
+    items = items[np.isfinite(norms[items])]
+    values = norms[items].astype(np.float64)
+    clusters = items if pairs.subjects is None else pairs.subjects[items]
+    return NormSummary(
+        float(values.mean()),
+        float(values.std()),
+        mean_interval(values, clusters),
+        values.astype(np.float32),
+    )
 
 
 def _notes(
-    same: NDArray[np.bool_],
-    folds: int,
+    pairs: Pairs,
     failures: Sequence[Failure],
-    images: ArrayLike | None,
+    doubts: Sequence[str],
+    items: NDArray[np.str_] | None,
 ) -> list[str]:
     """Collect what makes the figures doubtful."""
     notes = []
     if failures:
         notes.append(
-            f"{len(failures)} of {same.size} pairs have no score (failure to acquire) and are left "
-            f"out of all rates; the first is pair {failures[0].pair}: {failures[0].reason}"
+            f"{len(failures)} of {len(pairs)} pairs have no score (failure to acquire) and are "
+            f"left out of all rates; the first is pair {failures[0].pair}: {failures[0].reason}"
         )
-    pairs = None
-    if images is not None:
-        pairs = np.sort(np.asarray(images).reshape(-1, 2), axis=1)
-        selves = np.flatnonzero(pairs[:, 0] == pairs[:, 1])
-        if selves.size:
-            notes.append(
-                f"{selves.size} pairs compare an image with itself, the first is pair {selves[0]}"
-            )
-        repeated = len(pairs) - len(np.unique(pairs, axis=0))
-        if repeated:
-            notes.append(f"{repeated} pairs repeat an earlier pair of the same two images")
-    return notes + check_folds(same, folds, images=pairs)
+    sides = np.sort(np.stack([pairs.first, pairs.second], axis=1), axis=1)
+    selves = np.flatnonzero(sides[:, 0] == sides[:, 1])
+    if selves.size:
+        notes.append(
+            f"{selves.size} pairs compare an image with itself, the first is pair {selves[0]}"
+        )
+    repeated = len(sides) - len(np.unique(sides, axis=0))
+    if repeated:
+        notes.append(f"{repeated} pairs repeat an earlier pair of the same two images")
+    notes += doubts
+    if pairs.folds is None:
+        return notes
+    known = 0 if pairs.subjects is None else pairs.subjects.size
+    names = np.arange(max(sides.max() + 1, known)).astype(np.str_) if items is None else items
+    persons = None
+    if pairs.subjects is not None:
+        # A person goes by one of its images.
+        _, one, inverse = np.unique(pairs.subjects, return_index=True, return_inverse=True)
+        persons = np.char.add("that of ", names[one[inverse]])[sides]
+    return notes + check_folds(pairs.issame, pairs.folds, identities=persons, images=names[sides])
 
 
 def _number(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def _accuracy(accuracy: KFoldAccuracy) -> dict[str, Any]:
+def _limits(interval: Interval | None) -> dict[str, Any] | None:
+    """Return an interval as JSON types; a limit may be infinite, that of a threshold above all."""
+    if interval is None:
+        return None
+    return {
+        name: _number(value) if isinstance(value, float) else value
+        for name, value in asdict(interval).items()
+    }
+
+
+def _accuracy(accuracy: KFoldAccuracy | None, interval: Interval | None) -> dict[str, Any] | None:
+    if accuracy is None:
+        return None
     return {
         **asdict(accuracy),
         "accuracies": list(accuracy.accuracies),
         "thresholds": [_number(threshold) for threshold in accuracy.thresholds],
-        "interval": asdict(wilson(accuracy.correct, accuracy.pairs)),
+        "interval": _limits(interval),
     }
 
 
@@ -428,8 +553,9 @@ def _point(estimate: TprEstimate) -> dict[str, Any]:
         **asdict(point),
         "threshold": _number(point.threshold),
         "tpr": point.tpr if point.resolvable else None,
-        "tpr_interval": asdict(estimate.tpr_interval) if point.resolvable else None,
-        "fpr_interval": asdict(estimate.fpr_interval),
+        "tpr_interval": _limits(estimate.tpr_interval) if point.resolvable else None,
+        "fpr_interval": _limits(estimate.fpr_interval),
+        "threshold_interval": _limits(estimate.threshold_interval),
     }
 
 
@@ -438,6 +564,6 @@ def _norms(norms: NormSummary) -> dict[str, Any]:
         "mean": norms.mean,
         "std": norms.std,
         "cv": norms.cv if math.isfinite(norms.cv) else None,
-        "interval": asdict(norms.interval),
+        "interval": _limits(norms.interval),
         "images": norms.values.size,
     }

@@ -1,34 +1,26 @@
-"""Verification results for people: a table on the terminal and a ROC plot."""
+"""Verification results on the terminal: tables that fit 80 columns."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from facerec.errors import FacerecError
-from facerec.files import atomic_path
 from facerec.statistics.intervals import Interval, wilson
 from facerec.statistics.kfold import KFoldAccuracy
-from facerec.statistics.rates import RULE_OF_30, parse_rate, sort_scores
+from facerec.verification.compare import Comparison, PairedFigure, describe_result
 from facerec.verification.evaluate import TprEstimate, VerificationResult
+from facerec.verification.identification import IdentificationResult, TpirEstimate
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 LISTED_FAILURES = 10
 
-# Okabe and Ito's colours, which most colour-blind readers can tell apart.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_LINES = ("-", "--", "-.", ":")
+THRESHOLD_ADVICE = (
+    "A threshold for use is set on other data than it is tested on: take it from one set, with the "
+    "model, flip mode and kind of images of the deployment, and report the rates that it gives on "
+    "another."
+)
 
 
 def format_rate(estimate: TprEstimate) -> str:
@@ -39,8 +31,71 @@ def format_rate(estimate: TprEstimate) -> str:
     point = estimate.point
     if not point.resolvable:
         return f"not resolvable (N={point.negatives})"
-    text = f"{_percent(point.tpr)} {_interval(estimate.tpr_interval)} ({_counts(estimate)})"
+    rate = f"{format_percent(point.tpr)} {format_interval(estimate.tpr_interval)}"
+    text = f"{rate} ({format_counts(estimate)})"
     return text if point.reliable else f"{text}, few errors"
+
+
+def format_percent(rate: float) -> str:
+    """Return a rate as ``98.70 %``."""
+    return f"{100 * rate:.2f} %"
+
+
+def format_interval(interval: Interval, scale: float = 100, decimals: int | None = None) -> str:
+    """Return the limits as ``[98.1, 99.1]``, in percent unless another scale is given."""
+    low, high = scale * interval.low, scale * interval.high
+    if math.isnan(low) or math.isnan(high):
+        return "no interval"
+    if decimals is None:
+        # One decimal says enough unless the interval is narrow.
+        decimals = 1 if high - low >= 1 else 2
+    return f"[{low:.{decimals}f}, {high:.{decimals}f}]"
+
+
+def format_counts(estimate: TprEstimate) -> str:
+    """Return true and false accepts: ``2961/3000 at 3/3000``."""
+    point = estimate.point
+    return f"{point.true_accepts}/{point.positives} at {point.false_accepts}/{point.negatives}"
+
+
+def format_threshold(threshold: float) -> str:
+    """Return a threshold of a score; the ends in words."""
+    if math.isnan(threshold):
+        return "reject all"
+    if math.isinf(threshold):
+        return "accept all" if threshold < 0 else "∞"
+    return f"{threshold:.4g}"
+
+
+def format_deployment(estimate: TprEstimate) -> str:
+    """Return the threshold that belongs to an FPR, with its interval: ``0.312 [0.305, 0.321]``."""
+    point, interval = estimate.point, estimate.threshold_interval
+    if not point.resolvable:
+        return f"not resolvable (N={point.negatives})"
+    threshold = format_threshold(point.threshold)
+    if interval is None:
+        return f"{threshold} (no interval without a bootstrap over persons)"
+    low, high = (format_threshold(end) for end in (interval.low, interval.high))
+    return f"{threshold} [{low}, {high}]"
+
+
+def format_spread(accuracy: KFoldAccuracy) -> str:
+    """Return both measures of spread over the folds, with their names."""
+    return f"± {100 * accuracy.sem:.2f} SEM, ± {100 * accuracy.std:.2f} std"
+
+
+def format_difference(row: PairedFigure) -> tuple[str, str, str, str]:
+    """Return both values, their difference in points of percent, and its interval."""
+    values = [
+        "not resolvable" if value is None else format_percent(value)
+        for value in (row.first, row.second)
+    ]
+    if row.difference is None:
+        return values[0], values[1], "–", "–"
+    limits = "no interval"
+    if row.interval is not None:
+        limits = f"[{100 * row.interval.low:+.2f}, {100 * row.interval.high:+.2f}]"
+    return values[0], values[1], f"{100 * row.difference:+.2f}", limits
 
 
 def describe_flip(flip: bool | None) -> str:
@@ -51,58 +106,32 @@ def describe_flip(flip: bool | None) -> str:
 
 
 def print_result(result: VerificationResult, console: Console) -> None:
-    """Print one bench as a table, with its notes and failures below."""
-    model = "" if result.model is None else f" · {result.model['name']}"
-    pairs = f"{result.same} same and {result.different} different pairs"
-    table = Table(
-        # As Text, so that no name is taken for markup.
-        title=Text(f"{result.name}{model}: {pairs}"),
-        title_justify="left",
-        title_style="bold",
-        # Without lines it fits 80 columns.
-        box=None,
-        padding=(0, 2, 0, 0),
+    """Print one bench as a table, with its thresholds, notes and failures below."""
+    table = _table(
+        f"{describe_result(result)}: {result.same} same and {result.different} different pairs"
     )
     table.add_column("figure", no_wrap=True)
     table.add_column("value", justify="right", no_wrap=True)
     table.add_column("95 % interval", no_wrap=True)
     table.add_column("counts", no_wrap=True)
     table.add_column("remark")
-
-    accuracy = result.accuracy
-    table.add_row(
-        f"accuracy {accuracy.folds}-fold",
-        _percent(accuracy.mean),
-        _interval(result.accuracy_interval),
-        f"{accuracy.correct}/{accuracy.pairs}",
-        _spread(accuracy),
-    )
-    if result.insightface is not None:
-        table.add_row(
-            "insightface mode",
-            _percent(result.insightface.mean),
-            _interval(wilson(result.insightface.correct, result.insightface.pairs)),
-            f"{result.insightface.correct}/{result.insightface.pairs}",
-            _spread(result.insightface),
-        )
-    table.add_row()
+    _add_accuracy(table, result)
     for estimate in result.points:
         table.add_row(f"TPR@FPR={estimate.point.target}", *_point_cells(estimate))
     table.add_row()
-    counts = f"{result.same} × {result.different}"
     table.add_row(
         "AUC",
         f"{result.auc.value:.4f}",
         # Four decimals without the zero, so that the column stays narrow.
-        _interval(result.auc.interval, 1, 4).replace("0.", "."),
-        counts,
+        format_interval(result.auc.interval, 1, 4).replace("0.", "."),
+        f"{result.same} × {result.different}",
         "",
     )
     low, high = (f"{100 * end:.2f}" for end in (result.eer_step.low, result.eer_step.high))
     table.add_row(
         "EER (ROC hull)",
-        _percent(result.eer.value),
-        _interval(result.eer.interval),
+        format_percent(result.eer.value),
+        format_interval(result.eer.interval),
         "",
         f"step rule {low if low == high else f'{low} to {high}'} %",
     )
@@ -112,7 +141,7 @@ def print_result(result: VerificationResult, console: Console) -> None:
         table.add_row(
             "mean ‖f‖ (XNorm)",
             f"{norms.mean:.4g}",
-            f"[{norms.interval.low:.4g}, {norms.interval.high:.4g}]",
+            format_interval(norms.interval, 1, _decimals(norms.mean)),
             f"{norms.values.size} images",
             f"CV {norms.cv:.4f}, std {norms.std:.4g}",
         )
@@ -121,155 +150,117 @@ def print_result(result: VerificationResult, console: Console) -> None:
         table.add_row()
         table.add_row(
             "not acquired",
-            _percent(len(result.failures) / total),
+            format_percent(len(result.failures) / total),
             "",
             f"{len(result.failures)}/{total} pairs",
             "left out of all rates",
             style="yellow",
         )
     console.print(table)
-    console.print(_basis(result), style="dim italic", highlight=False)
+    _print_thresholds(result, console)
+    _say(
+        console,
+        f"{describe_flip(result.flip)}; score: {result.score}; intervals: {result.basis}",
+        "dim italic",
+    )
     for note in result.notes:
-        console.print(f"note: {note}", style="yellow", markup=False, highlight=False)
+        _say(console, f"note: {note}", "yellow")
     if len(result.failures) > 1:
         for failure in result.failures[:LISTED_FAILURES]:
-            console.print(
-                f"  pair {failure.pair}: {failure.reason}",
-                style="yellow",
-                markup=False,
-                highlight=False,
-            )
+            _say(console, f"  pair {failure.pair}: {failure.reason}", "yellow")
         if len(result.failures) > LISTED_FAILURES:
             more = len(result.failures) - LISTED_FAILURES
-            console.print(f"  and {more} more, all listed by --json", style="yellow")
+            _say(console, f"  and {more} more, all listed by --json and --out", "yellow")
 
 
-def check_plot_path(path: Path) -> None:
-    """Refuse a plot file of unknown type before the work that it would show is done.
-
-    Raises:
-        FacerecError: the suffix is not .png, .svg or .pdf.
-    """
-    if path.suffix.lower() not in PLOT_SUFFIXES:
-        raise FacerecError(f"{path}: a ROC plot is a .png, .svg or .pdf file; change the suffix")
-
-
-def plot_roc(results: Mapping[str, VerificationResult], path: str | Path) -> None:
-    """Draw ROC curves, one a result, into a PNG, SVG or PDF file.
-
-    Args:
-        results: name in the legend → result; several benches or models share the plot.
-        path: the file; its suffix chooses the format.
-
-    Raises:
-        FacerecError: another suffix, or the file cannot be written.
-    """
-    path = Path(path)
-    check_plot_path(path)
-    import matplotlib
-
-    figure = roc_figure(results)
-    kind = path.suffix.lower().removeprefix(".")
-    # Without a date and random ids the same results give the same file.
-    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-    with atomic_path(path) as temporary, matplotlib.rc_context({"svg.hashsalt": "facerec"}):
-        figure.savefig(temporary, format=kind, dpi=150, metadata=metadata)
-
-
-def roc_figure(results: Mapping[str, VerificationResult]) -> Figure:
-    """Draw exact step-function ROC curves over a logarithmic FPR axis.
-
-    A curve begins where its different pairs allow one false accept; what lies left of that is
-    shaded. Dots with whiskers are the operating points and their intervals; hollow dots rest on
-    fewer than 30 false accepts.
-    """
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import PercentFormatter
-
-    figure = Figure(figsize=(7, 5), layout="constrained")
-    axes = figure.add_subplot()
-    lowest, finest = 1.0, 1.0
-    for index, (name, result) in enumerate(results.items()):
-        colour = _COLOURS[index % len(_COLOURS)]
-        line = _LINES[index // len(_COLOURS) % len(_LINES)]
-        lowest = min(lowest, _draw(axes, name, result, colour, line))
-        finest = min(finest, 1 / result.different)
-    left = 10 ** (math.floor(math.log10(finest) * 2 - 0.2) / 2)
-    axes.set(xscale="log", xlim=(left, 1), xlabel="FPR", ylabel="TPR")
-    # Room below the lowest value, and none of it wasted on a good model.
-    bottom = max(0.0, 1 - 1.08 * (1 - lowest))
-    axes.set_ylim(bottom, 1 + 0.02 * (1 - bottom))
-    span = 1 - bottom
-    axes.yaxis.set_major_formatter(
-        PercentFormatter(1, decimals=0 if span > 0.05 else 1 if span > 0.005 else 2, symbol=" %")
+def print_comparison(comparison: Comparison, console: Console) -> None:
+    """Print the differences between two results on the same pairs."""
+    table = _table(
+        f"difference B − A on {comparison.same} same and {comparison.different} different pairs"
     )
-    axes.axvspan(left, finest, color="0.88", zorder=0, linewidth=0)
-    axes.text(
-        math.sqrt(left * finest),
-        (bottom + 1) / 2,
-        "less than one false accept:\nnot resolvable",
-        rotation=90,
-        ha="center",
-        va="center",
-        fontsize=8,
-        color="0.35",
+    table.add_column("figure", no_wrap=True)
+    for name in ("A", "B", "B − A, points"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("95 % interval", no_wrap=True)
+    for row in comparison.rows:
+        *values, difference, limits = format_difference(row)
+        counts = (row.first_counts, row.second_counts)
+        cells = [
+            value if count is None or row.difference is None else f"{value}\n{count[0]}/{count[1]}"
+            for value, count in zip(values, counts, strict=True)
+        ]
+        table.add_row(row.figure, *cells, difference, limits)
+    console.print(table)
+    for letter, name in (("A", comparison.first), ("B", comparison.second)):
+        _say(console, f"{letter}: {name}", "dim italic")
+    _say(console, f"intervals of the differences: {comparison.basis}", "dim italic")
+    for note in comparison.notes:
+        _say(console, f"note: {note}", "yellow")
+
+
+def print_identification(result: IdentificationResult, console: Console) -> None:
+    """Print the figures of 1:N by gallery, and their means where there are several."""
+    table = _table(f"{result.name}: 1:N identification")
+    table.add_column("figure", no_wrap=True)
+    table.add_column("gallery")
+    table.add_column("value", justify="right", no_wrap=True)
+    table.add_column("95 % interval", no_wrap=True)
+    table.add_column("counts", no_wrap=True)
+    for gallery in result.galleries:
+        for estimate in gallery.points:
+            name = f"TPIR@FPIR={estimate.point.target}"
+            table.add_row(name, gallery.name, *_tpir_cells(estimate))
+        for rate in gallery.ranks:
+            limits, counts = format_interval(rate.interval), f"{rate.hits}/{rate.searches}"
+            cells = format_percent(rate.rate), limits, counts
+            table.add_row(f"rank {rate.rank}", gallery.name, *cells)
+        table.add_row()
+    if len(result.galleries) > 1:
+        means = {
+            **{f"TPIR@FPIR={target}": mean for target, mean in result.tpir.items()},
+            **{f"rank {rank}": mean for rank, mean in result.rank_rates.items()},
+        }
+        for name, mean in means.items():
+            cells = format_percent(mean.value), format_interval(mean.interval), ""
+            table.add_row(name, "mean", *cells)
+    console.print(table)
+    for note in result.notes:
+        _say(console, f"note: {note}", "yellow")
+
+
+def _table(title: str) -> Table:
+    return Table(
+        # As Text, so that no name is taken for markup.
+        title=Text(title),
+        title_justify="left",
+        title_style="bold",
+        # Without lines it fits 80 columns.
+        box=None,
+        padding=(0, 2, 0, 0),
     )
-    axes.grid(True, which="major", color="0.85", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="lower right", frameon=True, framealpha=0.9, fontsize=9)
-    axes.set_title(
-        f"whiskers: 95 % Wilson, {next(iter(results.values())).accuracy_interval.assumption}; "
-        f"hollow: fewer than {RULE_OF_30} false accepts",
-        fontsize=8,
-        color="0.35",
-        loc="left",
-    )
-    return figure
 
 
-def _draw(axes: Axes, name: str, result: VerificationResult, colour: str, line: str) -> float:
-    """Draw one curve; return the lowest TPR in sight."""
-    figures = sort_scores(result.positives, result.negatives)
-    roc = figures.roc()
-    start = 1 / result.different
-    # Of the points with one FPR the last has the largest TPR, which is the supremum.
-    fpr, index = np.unique(roc.fpr[::-1], return_index=True)
-    tpr = roc.tpr[::-1][index]
-    seen = fpr >= start
-    first = figures.tpr_at_fpr(f"1/{result.different}").tpr
-    x = np.concatenate([[start], fpr[seen]])
-    y = np.concatenate([[first], tpr[seen]])
-    area = f"{name}   AUC {result.auc.value:.4f}"
-    axes.step(x, y, where="post", color=colour, linestyle=line, linewidth=1.5, label=area)
-    lowest = first
-    for estimate in result.points:
-        point, interval = estimate.point, estimate.tpr_interval
-        if not point.resolvable:
-            continue
-        lowest = min(lowest, interval.low)
-        whiskers = [[point.tpr - interval.low], [interval.high - point.tpr]]
-        axes.errorbar(
-            float(parse_rate(point.target)),
-            point.tpr,
-            yerr=np.maximum(whiskers, 0),
-            color=colour,
-            marker="o",
-            markersize=4.5,
-            markerfacecolor=colour if point.reliable else "white",
-            capsize=2.5,
-            elinewidth=1,
-            linestyle="none",
-        )
-    return lowest
+def _say(console: Console, sentence: str, style: str) -> None:
+    console.print(sentence, style=style, markup=False, highlight=False)
 
 
-def _basis(result: VerificationResult) -> str:
-    interval = result.accuracy_interval
-    return (
-        f"{describe_flip(result.flip)}; score: cosine; intervals: {interval.method}, "
-        f"{interval.assumption}"
-    )
+def _add_accuracy(table: Table, result: VerificationResult) -> None:
+    accuracy, interval = result.accuracy, result.accuracy_interval
+    if accuracy is not None and interval is not None:
+        name = f"accuracy {accuracy.folds}-fold"
+        table.add_row(name, *_accuracy_cells(accuracy, interval))
+    compatible = result.insightface
+    if compatible is not None:
+        independent = wilson(compatible.correct, compatible.pairs)
+        table.add_row("insightface mode", *_accuracy_cells(compatible, independent))
+    if table.rows:
+        table.add_row()
+
+
+def _accuracy_cells(accuracy: KFoldAccuracy, interval: Interval) -> tuple[str, str, str, str]:
+    counts = f"{accuracy.correct}/{accuracy.pairs}"
+    limits = format_interval(interval)
+    return format_percent(accuracy.mean), limits, counts, format_spread(accuracy)
 
 
 def _point_cells(estimate: TprEstimate) -> tuple[str, str, str, str]:
@@ -279,25 +270,32 @@ def _point_cells(estimate: TprEstimate) -> tuple[str, str, str, str]:
         return "–", "not resolvable", f"N={point.negatives}", finest
     realised = f"FPR {point.fpr_realised:.3g}"
     remark = realised if point.reliable else f"{realised}, few errors"
-    return _percent(point.tpr), _interval(estimate.tpr_interval), _counts(estimate), remark
+    limits = format_interval(estimate.tpr_interval)
+    return format_percent(point.tpr), limits, format_counts(estimate), remark
 
 
-def _counts(estimate: TprEstimate) -> str:
+def _tpir_cells(estimate: TpirEstimate) -> tuple[str, str, str]:
     point = estimate.point
-    return f"{point.true_accepts}/{point.positives} at {point.false_accepts}/{point.negatives}"
+    if not point.resolvable:
+        return "–", "not resolvable", f"N={point.non_mated}"
+    counts = f"{point.hits}/{point.mated} at {point.false_alarms}/{point.non_mated}"
+    counts = counts if point.reliable else f"{counts}, few errors"
+    return format_percent(point.tpir), format_interval(estimate.tpir_interval), counts
 
 
-def _spread(accuracy: KFoldAccuracy) -> str:
-    return f"± {100 * accuracy.sem:.2f} SEM, ± {100 * accuracy.std:.2f} std"
+def _print_thresholds(result: VerificationResult, console: Console) -> None:
+    shown = [estimate for estimate in result.points if estimate.point.resolvable]
+    if not shown:
+        return
+    console.print()
+    width = max(len(estimate.point.target) for estimate in shown)
+    for estimate in shown:
+        target = estimate.point.target.ljust(width)
+        _say(console, f"threshold for FPR {target} = {format_deployment(estimate)}", "")
+    _say(console, THRESHOLD_ADVICE, "dim italic")
+    console.print()
 
 
-def _percent(rate: float) -> str:
-    return f"{100 * rate:.2f} %"
-
-
-def _interval(interval: Interval, scale: float = 100, decimals: int | None = None) -> str:
-    low, high = scale * interval.low, scale * interval.high
-    if decimals is None:
-        # One decimal says enough unless the interval is narrow.
-        decimals = 1 if high - low >= 1 else 2
-    return f"[{low:.{decimals}f}, {high:.{decimals}f}]"
+def _decimals(value: float) -> int:
+    """Return the decimals of a number with four digits."""
+    return max(0, 3 - math.floor(math.log10(value))) if value > 0 else 2

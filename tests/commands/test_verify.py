@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -14,10 +15,14 @@ import pytest
 
 import facerec
 from facerec.backbones import Backbone, Preprocessing, create_backbone
+from facerec.commands.convert import main as convert
+from facerec.commands.embed import main as embed
 from facerec.commands.verify import main
-from facerec.embedding import save_model
+from facerec.embedding import read_embeddings, save_model
+from facerec.embedding.align import face_template
 from facerec.files import sha256
 from facerec.records.packs import write_pack
+from facerec.verification import pack_bench, score_pairs
 
 REPOSITORY = Path(facerec.__file__).parent.parent
 
@@ -115,7 +120,11 @@ def test_json_and_roc(workplace: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert first["pairs"] == {"same": 10, "different": 10, "failures": []}
     assert first["flip"] is True
     assert first["model"]["sha256"] == sha256("runs/newest/model.safetensors")
-    assert first["pack"] == {"path": "data/lfw/lfw.bin", "sha256": sha256("data/lfw/lfw.bin")}
+    assert first["source"] == {
+        "path": "data/lfw/lfw.bin",
+        "sha256": sha256("data/lfw/lfw.bin"),
+        "format": "pack",
+    }
     assert 0 <= first["insightface"]["mean"] <= 1
     for name in ("accuracy", "tpr_at_fpr", "auc", "eer", "norms"):
         assert first[name] == second[name]
@@ -169,6 +178,139 @@ def test_onnx_of_a_stranger(workplace: Path, capsys: pytest.CaptureFixture[str])
     assert "lfw · thumbnail" in capsys.readouterr().out
 
 
+def figures(*arguments: str) -> dict[str, Any]:
+    """Run the command; return what it writes about its one bench."""
+    main([*arguments, "--json", "figures.json"])
+    (result,) = json.loads(Path("figures.json").read_text())["results"]
+    return result
+
+
+SAME = ("pairs", "accuracy", "tpr_at_fpr", "auc", "eer", "d_prime", "persons")
+
+
+def test_pack_folder_embeddings_and_scores_agree(workplace: Path) -> None:
+    """One bench in four forms has one set of figures."""
+    pack = figures("--bench", "lfw")
+    convert(["--bench", "lfw", "--out", "tree"])
+    folder = figures("--pairs", "tree/pairs.csv", "--format", "flat", "--images", "tree/images")
+    embed(["--model", "runs/newest", "--bench", "lfw", "--out", "lfw.npz"])
+    stored = figures("--bench", "lfw", "--embeddings", "lfw.npz")
+    for name in SAME:
+        assert folder[name] == pack[name], name
+        assert stored[name] == pack[name], name
+    assert stored["norms"] == pack["norms"]
+    assert stored["flip"] is True and stored["model"]["sha256"] == pack["model"]["sha256"]
+    # The report's table of scores is a score file.
+    main(["--bench", "lfw", "--out", "report"])
+    bench = pack_bench("data/lfw/lfw.bin")
+    vectors = read_embeddings(Path("lfw.npz")).vectors
+    scores = score_pairs(vectors, bench.pairs.first, bench.pairs.second)
+    rows = zip(bench.pairs.issame, scores, bench.pairs.folds, strict=True)  # type: ignore[arg-type]
+    text = "".join(f"{int(same)},{score!r},{fold}\n" for same, score, fold in rows)
+    Path("scores.csv").write_text(
+        "label,score,fold\n" + text.replace("np.float32(", "").replace(")", "")
+    )
+    alone = figures("--scores", "scores.csv")
+    assert alone["accuracy"]["accuracies"] == pack["accuracy"]["accuracies"]
+    assert alone["auc"]["value"] == pack["auc"]["value"]
+    assert alone["persons"] is None and "independent" in alone["intervals"]
+    assert alone["norms"] is None and alone["score"] == "as given in the file"
+
+
+def test_comparison(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--compare", "runs/older", "--json", "figures.json"])
+    text = capsys.readouterr().out
+    assert "model runs/newest/model.safetensors" in text
+    assert "model runs/older/model.safetensors" in text
+    content = json.loads(Path("figures.json").read_text())
+    (comparison,) = content["comparisons"]
+    (row,) = [row for row in comparison["differences"] if row["figure"] == "AUC"]
+    newest = content["results"][0]["auc"]["value"]
+    assert row["first"] == newest
+    assert row["difference"] == pytest.approx(row["second"] - newest)
+    # Equal figures of separated scores have no interval, and a note says so.
+    for row in comparison["differences"]:
+        if row["interval"] is not None:
+            assert row["interval"]["low"] <= row["difference"] <= row["interval"]["high"]
+        elif row["difference"] is not None:
+            assert any(row["figure"] in note for note in comparison["notes"])
+
+
+def test_report_folder(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--out", "report", "--with-images"])
+    assert "report: report/report.html" in capsys.readouterr().out
+    page = Path("report/report.html").read_text()
+    assert "data:image/jpeg;base64," in page and "<script" not in page
+    main(["--out", "report"])
+    assert "data:image/jpeg;base64," not in Path("report/report.html").read_text()
+    foreign = workplace / "mine"
+    foreign.mkdir()
+    (foreign / "thesis.tex").write_text("precious")
+    assert "mine" in refused(capsys, "--out", "mine")
+    assert (foreign / "thesis.tex").read_text() == "precious"
+
+
+def test_photos_are_aligned_by_points(workplace: Path) -> None:
+    """Aligned faces pasted into larger photos, with their points, give nearly the same figures."""
+    convert(["--bench", "lfw", "--out", "tree"])
+    template = face_template((112, 112))
+    lines = []
+    for path in sorted(Path("tree/images").iterdir()):
+        photo = np.zeros((200, 240, 3), np.uint8)
+        photo[40:152, 60:172] = cv2.imread(str(path))
+        cv2.imwrite(str(path), photo)
+        points = (template + np.array([60, 40])).reshape(-1)
+        lines.append(",".join([path.name, *(f"{value:.4f}" for value in points)]))
+    header = "image_id," + ",".join(f"{axis}{n}" for n in range(1, 6) for axis in "xy")
+    # One photo has no line: nobody was found there.
+    Path("points.csv").write_text("\n".join([header, *lines[1:]]) + "\n")
+    arguments = ["--pairs", "tree/pairs.csv", "--format", "flat", "--images", "tree/images"]
+    found = figures(*arguments, "--align", "points.csv")
+    (failure,) = found["pairs"]["failures"]
+    assert "points.csv has no line for image_id" in failure["reason"]
+    assert found["norms"]["images"] == 39
+
+
+def test_template_bench(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_ijb(workplace / "ijbc")
+    main(["--bench", "ijbc", "--data", str(folder), "--json", "figures.json", "--fpr", "1e-1"])
+    text = capsys.readouterr().out
+    assert "ijbc (raw norms)" in text and "ijbc (unit norms)" in text and "rank 1" in text.lower()
+    raw, unit = json.loads(Path("figures.json").read_text())["results"]
+    assert raw["accuracy"] is None and raw["pairs"]["same"] == unit["pairs"]["same"] == 6
+    assert raw["auc"] != unit["auc"] or raw["tpr_at_fpr"] != unit["tpr_at_fpr"]
+
+
+def make_ijb(root: Path) -> Path:
+    """Write six persons with two templates of two photos each, in insightface's layout."""
+    generator = np.random.default_rng(5)
+    (root / "meta").mkdir(parents=True)
+    (root / "loose_crop").mkdir()
+    points = " ".join(f"{value:.2f}" for value in face_template((112, 112)).reshape(-1))
+    media, landmarks, pairs = [], [], []
+    searches: dict[str, list[str]] = {"gallery_G1": [], "gallery_G2": [], "probe_mixed": []}
+    for person in range(6):
+        pattern = generator.random((6, 6, 3))
+        for template in (2 * person + 1, 2 * person + 2):
+            for photo in range(2):
+                name = f"{template}_{photo}.jpg"
+                (root / "loose_crop" / name).write_bytes(jpeg(generator, pattern))
+                media.append(f"{name} {template} {photo}")
+                landmarks.append(f"{name} {points} 0.{9 - photo}")
+        lists = "gallery_G1" if person < 3 else "gallery_G2"
+        searches[lists].append(f"{2 * person + 1},{person}")
+        searches["probe_mixed"].append(f"{2 * person + 2},{person}")
+        for other in range(6):
+            pairs.append(f"{2 * person + 1} {2 * other + 2} {int(person == other)}")
+    (root / "meta" / "ijbc_face_tid_mid.txt").write_text("\n".join(media))
+    (root / "meta" / "ijbc_name_5pts_score.txt").write_text("\n".join(landmarks))
+    (root / "meta" / "ijbc_template_pair_label.txt").write_text("\n".join(pairs))
+    for name, lines in searches.items():
+        text = "\n".join(["TEMPLATE_ID,SUBJECT_ID", *lines])
+        (root / "meta" / f"ijbc_1N_{name}.csv").write_text(text)
+    return root
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -184,6 +326,13 @@ def test_onnx_of_a_stranger(workplace: Path, capsys: pytest.CaptureFixture[str])
         (["--model", "gone.onnx"], "gone.onnx: no such model"),
         (["--channels", "bgr"], "runs/newest/model.safetensors: the model was trained with"),
         (["--bench", "broken.bin"], "broken.bin: this is no whole pickle"),
+        (["--pairs", "list.txt"], "list.txt: its name does not tell its form; give --format"),
+        (["--bench", "lfw", "--images", "x"], "--format and --images belong to --pairs"),
+        (["--scores", "s.csv", "--bench", "lfw"], "--scores needs neither pairs nor a model"),
+        (["--with-images"], "--with-images shows pictures in the report of a bench"),
+        (["--embeddings", "gone.npz"], "gone.npz"),
+        (["--bench", "ijbc"], "ijbc is a folder of lists and images; name it with --data"),
+        (["--align", "who"], "'who' names no way of aligning faces; give a .csv file"),
     ],
 )
 def test_errors_are_sentences(
@@ -203,7 +352,7 @@ def test_real_faces_in_the_three_encodings(
         arguments = ["--bench", encoding, "--data", str(shared_data / "lfw_small")]
         main([*arguments, "--json", "figures.json"])
         found.append(json.loads(Path("figures.json").read_text())["results"][0])
-        found[-1] = {k: v for k, v in found[-1].items() if k not in ("bench", "pack")}
+        found[-1] = {k: v for k, v in found[-1].items() if k not in ("bench", "source")}
     assert found[0] == found[1] == found[2]
     assert found[0]["pairs"] == {"same": 100, "different": 100, "failures": []}
     # Even random weights see that one photo resembles another a little.

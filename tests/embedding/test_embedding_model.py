@@ -24,7 +24,7 @@ from facerec.embedding import (
     newest_run,
     save_model,
 )
-from facerec.errors import FacerecError, ImageError, MissingExtraError, ModelError
+from facerec.errors import DeviceError, FacerecError, ImageError, MissingExtraError, ModelError
 from facerec.files import sha256
 
 SMALL = Backbone("iresnet18", embedding_size=16, width=0.125)
@@ -264,10 +264,10 @@ def test_the_file_knows_its_own_preprocessing(saved: tuple[Path, nn.Module]) -> 
 
 def test_a_device_that_is_not_there(saved: tuple[Path, nn.Module]) -> None:
     path, _ = saved
-    with pytest.raises(ModelError, match="device 'warp' cannot be used here"):
+    with pytest.raises(DeviceError, match="device 'warp' cannot be used here"):
         load_model(path, device="warp")
     if not torch.cuda.is_available():
-        with pytest.raises(ModelError, match="device 'cuda' cannot be used here"):
+        with pytest.raises(DeviceError, match="device 'cuda' cannot be used here"):
             load_model(path, device="cuda")
 
 

@@ -1,11 +1,21 @@
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import cv2
 import numpy as np
 import pytest
 
+import facerec
 from facerec.backbones import Preprocessing, create_backbone
 from facerec.embedding import Embeddings, TorchModel, extract
-from facerec.errors import ImageError
+from facerec.embedding.align import Aligner, NotAcquiredError, align_face, face_template
+from facerec.embedding.extract import embed_images
+from facerec.errors import DatasetError, ImageError, ModelError, RecordError
+from facerec.records.images import FolderImages, ImageSource, MemoryImages
 
 
 def faces(count: int) -> np.ndarray:
@@ -82,3 +92,212 @@ def test_embeddings_do_not_change(model: TorchModel) -> None:
     with pytest.raises(AttributeError):
         found.flip = True  # type: ignore[misc]
     assert isinstance(found, Embeddings)
+
+
+# --- from encoded images ---------------------------------------------------------------------
+
+
+def png(image: np.ndarray) -> bytes:
+    return cv2.imencode(".png", image[:, :, ::-1])[1].tobytes()
+
+
+def source(images: Sequence[np.ndarray]) -> MemoryImages:
+    return MemoryImages("faces", [f"{i}.png" for i in range(len(images))], [*map(png, images)])
+
+
+def huge() -> bytes:
+    """A PNG of 50,000×50,000 pixels, as its header says."""
+    return b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR" + struct.pack(">II", 50_000, 50_000) + bytes(20)
+
+
+def cut(image: np.ndarray) -> bytes:
+    return cv2.imencode(".jpg", image)[1].tobytes()[:500]
+
+
+@pytest.mark.parametrize("flip", [False, True])
+@pytest.mark.parametrize("batch_size", [1, 3, 64])
+def test_encoded_images_are_embedded_as_their_pixels(
+    model: TorchModel, flip: bool, batch_size: int
+) -> None:
+    images, steps = faces(7), []
+    found = embed_images(
+        model, source(images), flip=flip, batch_size=batch_size, progress=steps.append
+    )
+    expected = extract(model, images, flip=flip, batch_size=batch_size)
+    np.testing.assert_array_equal(found.vectors, expected.vectors)
+    np.testing.assert_array_equal(found.norms, expected.norms)
+    assert found.ids is not None and found.ids.tolist() == [f"{i}.png" for i in range(7)]
+    assert (found.flip, found.failures, found.subjects) == (flip, {}, None)
+    assert sum(steps) == 7 and max(steps) <= batch_size
+    assert found.note == {
+        "facerec": facerec.__version__,
+        "model": model.describe(),
+        "flip": flip,
+        "align": None,
+        "batch_size": batch_size,
+    }
+
+
+def test_some_images_in_another_order(model: TorchModel) -> None:
+    images = faces(6)
+    found = embed_images(model, source(images), flip=True, indices=[4, 0, 5], batch_size=2)
+    assert found.ids is not None and found.ids.tolist() == ["4.png", "0.png", "5.png"]
+    expected = extract(model, images[[4, 0, 5]], flip=True, batch_size=2)
+    np.testing.assert_array_equal(found.vectors, expected.vectors)
+    nothing = embed_images(model, source(images), flip=True, indices=[])
+    assert nothing.vectors.shape == (0, 16) and nothing.ids is not None and not len(nothing.ids)
+
+
+class Damaged(MemoryImages):
+    """Its first record is damaged, which is known only when it is read."""
+
+    def encoded(self, i: int) -> bytes:
+        if i == 0:
+            raise RecordError("train.rec, key 1: damaged")
+        return super().encoded(i)
+
+
+def test_images_that_do_not_decode(model: TorchModel) -> None:
+    images = faces(8)
+    given = source(images)
+    contents = [*given.contents]
+    contents[2], contents[5], contents[6] = huge(), cut(images[5]), png(images[6][:96])
+    broken = Damaged("faces", given.ids.tolist(), contents)
+    found = embed_images(model, broken, flip=True, batch_size=4, on_error="skip")
+    assert list(found.failures) == [0, 2, 5, 6]
+    assert found.failures[0] == "train.rec, key 1: damaged"
+    assert found.failures[2].startswith("faces, image 2.png: ") and "50000" in found.failures[2]
+    assert "lacks its end marker" in found.failures[5]
+    assert "96×112" in found.failures[6]
+    failed = np.isin(np.arange(8), [0, 2, 5, 6])
+    assert np.isnan(found.vectors[failed]).all() and np.isnan(found.norms[failed]).all()
+    # The others are what they would be without the failures, bit for bit.
+    expected = embed_images(model, given, flip=True, batch_size=4)
+    np.testing.assert_array_equal(found.vectors[~failed], expected.vectors[~failed])
+    np.testing.assert_array_equal(found.norms[~failed], expected.norms[~failed])
+    # By default the first one ends the work.
+    with pytest.raises(RecordError, match=r"train\.rec, key 1: damaged"):
+        embed_images(model, broken, flip=True)
+    with pytest.raises(ImageError, match=r"^faces, image 2\.png: .*50000×50000"):
+        embed_images(model, broken, flip=True, indices=[1, 2, 5])
+
+
+def test_a_path_out_of_the_folder_is_an_error_in_any_case(
+    model: TorchModel, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.png").write_bytes(png(faces(1)[0]))
+    (tmp_path / "b.png").write_bytes(png(faces(1)[0]))
+    (tmp_path / "in" / "b.png").symlink_to(tmp_path / "b.png")
+    images = FolderImages(tmp_path / "in", ["a.png", "b.png", "gone.png"])
+    with pytest.raises(DatasetError, match="leads out of its folder"):
+        embed_images(model, images, flip=True, on_error="skip")
+    found = embed_images(model, images, flip=True, on_error="skip", indices=[0, 2])
+    assert "gone.png: the image cannot be read" in found.failures[1]
+
+
+class Centre(Aligner):
+    """Knows where the face is in all photos but one."""
+
+    def __init__(self, points: np.ndarray) -> None:
+        self.points = points
+
+    def find(self, image: np.ndarray, image_id: str, where: str) -> np.ndarray:
+        if image_id == "2.png":
+            raise NotAcquiredError(f"{where}: no face")
+        return self.points + (np.nan if image_id == "3.png" else 0)
+
+    def describe(self) -> dict[str, Any]:
+        return {"method": "centre"}
+
+
+@pytest.mark.parametrize("on_error", ["error", "skip"])
+def test_photos_are_aligned_and_those_without_a_face_counted(
+    model: TorchModel, on_error: Any
+) -> None:
+    photos = [np.pad(image, [(20 + i, 9), (30, 4), (0, 0)]) for i, image in enumerate(faces(5))]
+    points = face_template() * 0.9 + (31.0, 27.5)
+    found = embed_images(
+        model, source(photos), flip=True, align=Centre(points), on_error=on_error, batch_size=3
+    )
+    assert found.failures == {
+        2: "faces, image 2.png: no face",
+        3: "faces, image 3.png: its five points are not all usable numbers",
+    }
+    assert found.note["align"] == {"method": "centre"}
+    crops = np.stack([align_face(photo, points) for photo in photos])
+    expected = extract(model, crops, flip=True, batch_size=3)
+    kept = [0, 1, 4]
+    np.testing.assert_array_equal(found.vectors[kept], expected.vectors[kept])
+    assert np.isnan(found.vectors[[2, 3]]).all()
+
+
+def test_damaged_photos_follow_on_error(model: TorchModel) -> None:
+    photos = MemoryImages("faces", ["a", "b"], [huge(), png(faces(1)[0])])
+    align = Centre(face_template())
+    with pytest.raises(ImageError, match="more than the limit of 40,000,000"):
+        embed_images(model, photos, flip=True, align=align)
+    found = embed_images(model, photos, flip=True, align=align, on_error="skip")
+    assert list(found.failures) == [0]
+    np.testing.assert_array_equal(found.vectors[1:], extract(model, faces(1), flip=True).vectors)
+
+
+class Odd:
+    """A model whose embedding is the mean colour, not finite for black images."""
+
+    name = "odd"
+    embedding_size = 3
+
+    def __init__(self, size: tuple[int, int] = (112, 112)) -> None:
+        self.image_size = size
+
+    def embed(self, images: np.ndarray) -> np.ndarray:
+        with np.errstate(divide="ignore"):
+            return np.log(images.mean(axis=(1, 2))).astype(np.float32)
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": self.name}
+
+
+def test_an_embedding_that_is_not_finite_is_a_failure() -> None:
+    images = faces(3)
+    images[1] = 0
+    odd: Any = Odd()
+    found = embed_images(odd, source(images), flip=False)
+    assert found.failures == {1: "faces, image 1.png: its embedding is not finite"}
+    assert np.isnan(found.vectors[1]).all() and np.isfinite(found.vectors[[0, 2]]).all()
+
+
+def test_a_size_without_template_is_refused_before_anything_is_read() -> None:
+    class Untouched(ImageSource):
+        ids = np.array(["a"])
+
+        def encoded(self, i: int) -> bytes:
+            raise AssertionError("read")
+
+    odd: Any = Odd((144, 144))
+    with pytest.raises(ModelError, match="cannot be aligned to 144×144"):
+        embed_images(odd, Untouched(), flip=False, align=Centre(face_template()))
+
+
+def test_at_most_two_batches_are_decoded_ahead(model: TorchModel) -> None:
+    read: list[int] = []
+
+    class Counting(MemoryImages):
+        def encoded(self, i: int) -> bytes:
+            read.append(i)
+            return super().encoded(i)
+
+    images = faces(12)
+    given = source(images)
+    counting = Counting("faces", given.ids.tolist(), given.contents)
+    most: list[int] = []
+    done = 0
+
+    def progress(count: int) -> None:
+        nonlocal done
+        done += count
+        most.append(len(read) - done)
+
+    embed_images(model, counting, flip=False, batch_size=2, progress=progress)
+    assert sorted(read) == list(range(12)) and max(most) <= 4

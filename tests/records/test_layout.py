@@ -128,7 +128,7 @@ def test_missing_index(tmp_path, shared_data):
     path = write(tmp_path, IMAGES + HEADER + IDENTITIES)
     original = path.with_suffix(".idx").read_bytes()
     path.with_suffix(".idx").unlink()
-    with pytest.raises(RecordError, match=r"offset \d+: a record without an image.*index_from_ids"):
+    with pytest.raises(RecordError, match=r"offset \d+: a record without an image.*repair-records"):
         open_image_records(path)
     write_index(path.with_suffix(".idx"), index_from_ids(path))
     assert path.with_suffix(".idx").read_bytes() == original

@@ -3,10 +3,16 @@ from __future__ import annotations
 import math
 
 import pytest
-from scipy.stats import binom, binomtest
+from scipy.stats import beta, binom, binomtest
 
 from facerec.errors import MetricError
-from facerec.statistics.intervals import INDEPENDENT, clopper_pearson, normal, wilson
+from facerec.statistics.intervals import (
+    INDEPENDENT,
+    clopper_pearson,
+    jeffreys,
+    normal,
+    wilson,
+)
 
 
 def bounds(interval: object) -> tuple[float, float]:
@@ -64,6 +70,34 @@ def test_clopper_pearson_covers_at_least_nominally(rate: float) -> None:
     assert covered >= 0.95
 
 
+@pytest.mark.parametrize(("successes", "trials"), [(1, 5), (44, 50), (2961, 3000), (3.5, 37.5)])
+@pytest.mark.parametrize("confidence", [0.9, 0.95, 0.99])
+def test_jeffreys_is_the_posterior_of_beta_half_half(
+    successes: float, trials: float, confidence: float
+) -> None:
+    low, high = bounds(jeffreys(successes, trials, confidence))
+    posterior = beta(successes + 0.5, trials - successes + 0.5)
+    assert (low, high) == pytest.approx(posterior.interval(confidence), abs=1e-12)
+    # It lies within the conservative interval.
+    if isinstance(successes, int):
+        assert bounds(clopper_pearson(successes, trials, confidence))[0] < low  # type: ignore[arg-type]
+        assert high < bounds(clopper_pearson(successes, trials, confidence))[1]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("trials", [1, 7, 3000])
+def test_jeffreys_ends(trials: int) -> None:
+    none, all_ = jeffreys(0, trials), jeffreys(trials, trials)
+    assert none.low == 0 and all_.high == 1
+    assert none.high == pytest.approx(beta(0.5, trials + 0.5).ppf(0.975), abs=1e-12)
+    assert none.high == pytest.approx(1 - all_.low, abs=1e-12)
+
+
+def test_rule_of_three() -> None:
+    # No error in n comparisons: the one-sided 95 % limit is about 3/n.
+    for trials in (100, 3000, 1_000_000):
+        assert clopper_pearson(0, trials, 0.9).high == pytest.approx(3 / trials, rel=0.02)
+
+
 def test_effective_numbers_need_not_be_whole() -> None:
     low, high = bounds(wilson(0.5 * 37.5, 37.5))
     assert low + high == pytest.approx(1)
@@ -76,10 +110,11 @@ def test_normal_interval() -> None:
 
 def test_label_says_what_is_assumed() -> None:
     assert wilson(1, 2).assumption == INDEPENDENT == "assuming independent comparisons"
-    assert (wilson(1, 2).method, clopper_pearson(1, 2).method) == ("Wilson", "Clopper–Pearson")
+    found = [function(1, 2) for function in (wilson, clopper_pearson, jeffreys)]
+    assert [interval.method for interval in found] == ["Wilson", "Clopper–Pearson", "Jeffreys"]
 
 
-@pytest.mark.parametrize("function", [wilson, clopper_pearson])
+@pytest.mark.parametrize("function", [wilson, clopper_pearson, jeffreys])
 @pytest.mark.parametrize(("successes", "trials"), [(0, 0), (-1, 5), (6, 5), (math.nan, 5)])
 def test_impossible_counts(function: object, successes: float, trials: float) -> None:
     with pytest.raises(MetricError, match="at least one comparison and no more events"):

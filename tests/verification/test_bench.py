@@ -2,10 +2,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from toy_packs import make_pack
 
-from facerec.errors import PackError
-from facerec.verification import find_pack
+from facerec.errors import DatasetError, PackError
+from facerec.records.packs import read_pack
+from facerec.verification import Pairs, find_pack, pack_bench
+from facerec.verification.bench import infer_subjects, subjects_from_names
 
 
 @pytest.fixture(autouse=True)
@@ -67,3 +71,77 @@ def test_missing_path() -> None:
         assert str(error.value) == (
             f"{path}: there is no such pack; give a .bin or .npz file or a bench name"
         )
+
+
+# --- what a bench is --------------------------------------------------------------------------
+
+
+def test_pack_without_names(tmp_path: Path) -> None:
+    path = make_pack(tmp_path / "toy.npz", per_fold=2)
+    bench = pack_bench(path)
+    pack = read_pack(path)
+    pairs = bench.pairs
+    assert (bench.name, bench.subjects_from) == ("toy", "same pairs")
+    assert pairs.folds is not None and pairs.folds.tolist() == np.repeat(range(10), 4).tolist()
+    for i in range(len(pairs)):
+        assert bench.images.encoded(int(pairs.first[i])) == pack.encoded(2 * i)
+        assert bench.images.encoded(int(pairs.second[i])) == pack.encoded(2 * i + 1)
+    sides = pairs.subject_pairs()
+    assert sides is not None
+    np.testing.assert_array_equal(sides[0] == sides[1], pack.issame)
+
+
+def test_pack_with_names(tmp_path: Path) -> None:
+    path = make_pack(tmp_path / "toy.npz", per_fold=1)
+    # Pairs are same and different in turn.
+    people = np.repeat(np.arange(30), [2, 1, 1] * 10)
+    names = [f"{i},p{n:02}/{i}.jpg" for i, n in enumerate(people)]
+    (tmp_path / "pairs_images.csv").write_text("\n".join(["index,image_id", *names]))
+    bench = pack_bench(path)
+    assert bench.subjects_from == "image names"
+    assert bench.pairs.subjects is not None
+    assert bench.pairs.subjects.tolist() == people.tolist()
+
+
+def test_persons_from_a_column(tmp_path: Path) -> None:
+    path = make_pack(tmp_path / "toy.npz", per_fold=1)
+    issame = read_pack(path).issame
+    people = [n for pair, same in enumerate(issame) for n in (2 * pair, 2 * pair + (not same))]
+    rows = [f"{i},{i}.jpg,person {n}" for i, n in enumerate(people)]
+    names = tmp_path / "toy_images.csv"
+    names.write_text("\n".join(["index,image_id,subject_id", *rows]))
+    # A file for the pack alone goes before one for the folder.
+    (tmp_path / "pairs_images.csv").write_text("rubbish")
+    bench = pack_bench(path)
+    assert (bench.subjects_from, bench.notes) == ("the file of names", ())
+    sides = bench.pairs.subject_pairs()
+    assert sides is not None
+    np.testing.assert_array_equal(sides[0] == sides[1], issame)
+    # Names that contradict the labels are not believed.
+    names.write_text("\n".join(["index,image_id,subject_id", *(r[:-1] + "9" for r in rows)]))
+    doubted = pack_bench(path)
+    assert doubted.subjects_from == "same pairs"
+    assert "contradict the persons that the file of names name" in doubted.notes[0]
+
+
+def test_small_pack_has_no_folds(tmp_path: Path) -> None:
+    assert pack_bench(make_pack(tmp_path / "toy.npz", folds=2, per_fold=1)).pairs.folds is None
+
+
+def test_subjects_from_names() -> None:
+    found = subjects_from_names(np.array(["b/1.jpg", "a/b/1.jpg", "b/2.jpg", "a/b/2.jpg"]))
+    assert found is not None and found.tolist() == [1, 0, 1, 0]
+    assert subjects_from_names(np.array(["b/1.jpg", "1.jpg"])) is None
+
+
+def test_persons_inferred_from_same_pairs() -> None:
+    first, second = np.array([0, 1, 4, 5]), np.array([1, 2, 0, 6])
+    same = np.array([True, True, False, True])
+    found = infer_subjects(first, second, same, 8)
+    assert len(set(found[[0, 1, 2]].tolist())) == 1 and found[5] == found[6]
+    assert len(set(found.tolist())) == 5
+
+
+def test_arrays_of_different_lengths() -> None:
+    with pytest.raises(DatasetError, match=r"found \(2,\) labels and \(2,\), \(3,\)"):
+        Pairs(np.zeros(2, int), np.zeros(3, int), np.ones(2, bool))

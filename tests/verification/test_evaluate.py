@@ -1,28 +1,62 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from toy_packs import PixelModel, make_pack
+from toy_packs import PixelModel, make_pack, toy_pairs
 
+from facerec.embedding.extract import Embeddings
 from facerec.errors import ImageError, MetricError
 from facerec.files import sha256
-from facerec.records.packs import Pack, read_pack, write_pack
+from facerec.records.decode import decode_image
+from facerec.records.images import MemoryImages
+from facerec.records.packs import read_pack, write_pack
+from facerec.statistics.clustered import fmr_interval, fnmr_interval
 from facerec.statistics.intervals import wilson
 from facerec.statistics.kfold import fold_indices, insightface_accuracy, kfold_accuracy
 from facerec.statistics.rates import auc, eer_rocch, tpr_at_fpr
-from facerec.verification import evaluate, evaluate_pack, score_pairs
+from facerec.verification import (
+    Bench,
+    VerificationResult,
+    evaluate,
+    evaluate_bench,
+    evaluate_embeddings,
+    pack_bench,
+    score_pairs,
+    select_embeddings,
+)
 
 
 def make_embeddings(pairs: int = 200, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Raw embeddings of pairs in ten folds; row 2i and 2i + 1 are pair i."""
     generator = np.random.default_rng(seed)
     same = np.tile(np.repeat([True, False], pairs // 20), 10)
     matrix = generator.normal(size=(2 * pairs, 16))
     matrix[1::2][same] += 1.2 * matrix[0::2][same]
     matrix *= generator.uniform(1, 30, (2 * pairs, 1))
     return matrix.astype(np.float32), same
+
+
+def toy_bench(same: np.ndarray, subjects: np.ndarray | None = None, **changes: Any) -> Bench:
+    ids = [f"image{i}" for i in range(2 * len(same))]
+    pairs = toy_pairs(same, subjects)
+    return replace(Bench("toy", MemoryImages("memory", ids, []), pairs), **changes)
+
+
+def run(
+    matrix: np.ndarray, same: np.ndarray, norms: np.ndarray | None = None, **flags: Any
+) -> VerificationResult:
+    norms = np.linalg.norm(matrix, axis=1) if norms is None else norms
+    return evaluate_embeddings(Embeddings(matrix, norms, False), toy_bench(same), **flags)
+
+
+def score_rows(matrix: np.ndarray) -> np.ndarray:
+    rows = np.arange(len(matrix))
+    return score_pairs(matrix, rows[0::2], rows[1::2])
 
 
 # --- scores -----------------------------------------------------------------------------------
@@ -35,7 +69,7 @@ def test_cosines_equal_a_plain_loop(dtype: type, pairs: int) -> None:
     expected = []
     for first, second in matrix.astype(float).reshape(pairs, 2, 8):
         expected.append(first @ second / np.sqrt((first @ first) * (second @ second)))
-    scores = score_pairs(matrix)
+    scores = score_rows(matrix)
     assert scores.dtype == np.float32
     np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-7)
 
@@ -43,23 +77,28 @@ def test_cosines_equal_a_plain_loop(dtype: type, pairs: int) -> None:
 def test_large_and_small_norms_do_not_matter() -> None:
     # Squares of these leave the range of float16 and float32.
     matrix = np.array([[3e4, 0], [3e4, 3e4]], np.float16)
-    assert score_pairs(matrix)[0] == pytest.approx(np.sqrt(0.5), abs=1e-7)
+    assert score_rows(matrix)[0] == pytest.approx(np.sqrt(0.5), abs=1e-7)
     matrix = np.array([[1e-30, 0], [1e30, 1e30]], np.float32)
-    assert score_pairs(matrix)[0] == pytest.approx(np.sqrt(0.5), abs=1e-7)
+    assert score_rows(matrix)[0] == pytest.approx(np.sqrt(0.5), abs=1e-7)
 
 
 def test_zero_and_broken_embeddings_have_no_score() -> None:
     good = [1.0, 2.0]
     rows = [good, [0, 0], [np.nan, 1], good, [np.inf, 1], good, good, good]
-    scores = score_pairs(np.array(rows))
+    scores = score_rows(np.array(rows))
     assert np.isnan(scores).tolist() == [True, True, True, False]
     assert scores[3] == 1.0
 
 
-@pytest.mark.parametrize("matrix", [np.ones(4), np.ones((3, 2)), np.ones((2, 2), int)])
-def test_what_is_no_set_of_pairs(matrix: np.ndarray) -> None:
-    with pytest.raises(MetricError, match=r"embeddings of pairs have shape \(2n, D\)"):
-        score_pairs(matrix)
+@pytest.mark.parametrize("matrix", [np.ones(4), np.ones((4, 2), int)])
+def test_what_is_no_matrix_of_embeddings(matrix: np.ndarray) -> None:
+    with pytest.raises(MetricError, match=r"embeddings have shape \(m, D\)"):
+        score_rows(matrix)
+
+
+def test_pairs_of_rows_that_are_not_there() -> None:
+    with pytest.raises(MetricError, match="pairs name the embeddings 0 to 4, but there are 4"):
+        score_pairs(np.ones((4, 2)), np.array([0, 1]), np.array([2, 4]))
 
 
 # --- figures ----------------------------------------------------------------------------------
@@ -68,18 +107,15 @@ def test_what_is_no_set_of_pairs(matrix: np.ndarray) -> None:
 def test_figures_are_those_of_the_statistics() -> None:
     matrix, same = make_embeddings()
     norms = np.linalg.norm(matrix, axis=1)
-    result = evaluate(matrix, same, name="toy", norms=norms, compat="insightface", flip=False)
-    scores = score_pairs(matrix)
+    result = run(matrix, same, compat="insightface")
+    scores = score_rows(matrix)
     positives, negatives = scores[same], scores[~same]
     assert result.accuracy == kfold_accuracy(scores, same)
     assert result.accuracy.std == pytest.approx(3 * result.accuracy.sem, rel=1e-12)
     assert result.insightface == insightface_accuracy(matrix[0::2], matrix[1::2], same)
-    assert result.accuracy_interval == wilson(result.accuracy.correct, 200)
     assert [p.point for p in result.points] == [
         tpr_at_fpr(positives, negatives, target) for target in ("1e-1", "1e-2", "1e-3", "1e-4")
     ]
-    assert result.point(0.1).tpr_interval == wilson(result.point("0.1").point.true_accepts, 100)
-    assert result.point("1/10").fpr_interval == wilson(10, 100)
     assert result.auc.value == auc(positives, negatives)
     assert result.auc.interval.low < result.auc.value < result.auc.interval.high
     assert result.eer.value == eer_rocch(positives, negatives)
@@ -91,12 +127,128 @@ def test_figures_are_those_of_the_statistics() -> None:
     np.testing.assert_array_equal(result.positives, positives)
 
 
+def test_without_persons_intervals_assume_independence() -> None:
+    matrix, same = make_embeddings()
+    result = run(matrix, same)
+    assert result.accuracy is not None
+    assert result.accuracy_interval == wilson(result.accuracy.correct, 200)
+    assert result.point(0.1).tpr_interval == wilson(result.point("0.1").point.true_accepts, 100)
+    assert result.point("1/10").fpr_interval == wilson(10, 100)
+    assert result.point("1/10").threshold_interval is None
+    assert result.persons is None
+    assert result.basis == "Wilson, assuming independent comparisons"
+
+
+def with_persons(people: int = 40) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Embeddings of few people in many pairs, whose comparisons depend on each other."""
+    generator = np.random.default_rng(1)
+    same = np.tile(np.repeat([True, False], 30), 10)
+    people_directions = generator.normal(size=(people, 16)) + generator.normal(size=16)
+    first = generator.integers(people, size=len(same))
+    second = np.where(same, first, (first + generator.integers(1, people, len(same))) % people)
+    subjects = np.stack([first, second], axis=1).reshape(-1)
+    matrix = people_directions[subjects] + 0.8 * generator.normal(size=(len(subjects), 16))
+    return matrix.astype(np.float32), same, subjects
+
+
+def test_with_persons_intervals_allow_for_dependence() -> None:
+    matrix, same, subjects = with_persons()
+    embeddings = Embeddings(matrix, np.linalg.norm(matrix, axis=1), False)
+    bench = toy_bench(same, subjects, subjects_from="the list")
+    known = evaluate_embeddings(embeddings, bench, replicates=300)
+    unknown = evaluate_embeddings(embeddings, toy_bench(same))
+    assert known.persons == 40
+    assert "40 persons (known from the list)" in known.basis and "300 bootstraps" in known.basis
+    # The figures are the same, the intervals wider.
+    assert known.accuracy == unknown.accuracy and known.auc.value == unknown.auc.value
+    pairs = [
+        (known.accuracy_interval, unknown.accuracy_interval),
+        (known.auc.interval, unknown.auc.interval),
+        (known.eer.interval, unknown.eer.interval),
+        (known.point("0.1").tpr_interval, unknown.point("0.1").tpr_interval),
+        (known.point("0.1").fpr_interval, unknown.point("0.1").fpr_interval),
+    ]
+    for wide, narrow in pairs:
+        assert wide is not None and narrow is not None
+        assert wide.high - wide.low > 1.1 * (narrow.high - narrow.low)
+    point = known.point("0.1")
+    assert point.threshold_interval is not None
+    assert point.threshold_interval.low < point.point.threshold < point.threshold_interval.high
+    scores = known.scores
+    accepted = scores[~same] >= point.point.threshold
+    first, second = subjects[0::2], subjects[1::2]
+    assert point.fpr_interval == fmr_interval(accepted, first[~same], second[~same])
+    again = evaluate_embeddings(embeddings, bench, replicates=300)
+    assert again.to_json() == known.to_json()
+    assert evaluate_embeddings(embeddings, bench, replicates=300, seed=1).auc != known.auc
+
+
+def test_without_a_bootstrap_rates_still_allow_for_dependence() -> None:
+    matrix, same, subjects = with_persons()
+    embeddings = Embeddings(matrix, np.linalg.norm(matrix, axis=1), False)
+    result = evaluate_embeddings(embeddings, toy_bench(same, subjects), replicates=0)
+    point = result.point("0.1")
+    missed = result.scores[same] < point.point.threshold
+    fnmr = fnmr_interval(missed, subjects[0::2][same])
+    assert (point.tpr_interval.low, point.tpr_interval.high) == (1 - fnmr.high, 1 - fnmr.low)
+    assert point.threshold_interval is None
+    assert "bootstraps" not in result.basis
+
+
+def test_separated_scores_have_no_empty_interval() -> None:
+    same = np.tile([True, False], 50)
+    scores = np.where(same, 0.9, 0.1)
+    subjects = np.arange(200)
+    subjects[1::2][same] = subjects[0::2][same]
+    result = evaluate(scores, toy_pairs(same, subjects), name="perfect", replicates=100)
+    assert (
+        result.auc.value == 1 and result.auc.interval.low < 0.99 and result.auc.interval.high == 1
+    )
+    assert (
+        result.eer.value == 0 and result.eer.interval.low == 0 and result.eer.interval.high > 0.01
+    )
+    point = result.point("0.1")
+    assert point.point.tpr == 1
+    assert point.tpr_interval.low < 0.99 and point.tpr_interval.high == 1
+    assert result.accuracy_interval is not None and result.accuracy_interval.low < 0.99
+
+
+def test_pairs_without_folds_have_no_accuracy() -> None:
+    matrix, same = make_embeddings()
+    bench = toy_bench(same, pairs=replace(toy_pairs(same), folds=None))
+    embeddings = Embeddings(matrix, np.linalg.norm(matrix, axis=1), False)
+    result = evaluate_embeddings(embeddings, bench, compat="insightface")
+    assert (result.accuracy, result.accuracy_interval, result.insightface) == (None, None, None)
+    assert json.loads(json.dumps(result.to_json(), allow_nan=False))["accuracy"] is None
+
+
+def test_scores_without_embeddings() -> None:
+    matrix, same = make_embeddings()
+    scores = score_rows(matrix)
+    result = evaluate(scores.astype(np.float16), toy_pairs(same), name="scores")
+    assert result.norms is None and result.scores.dtype == np.float32
+    expected = evaluate(scores.astype(np.float16).astype(np.float32), toy_pairs(same), name="s")
+    assert result.points == expected.points
+
+
+def test_labels_that_contradict_persons_are_noted() -> None:
+    matrix, same, subjects = with_persons()
+    same[0], same[35] = False, True  # of one person, of two
+    bench = toy_bench(same, subjects)
+    embeddings = Embeddings(matrix, np.linalg.norm(matrix, axis=1), False)
+    notes = evaluate_embeddings(embeddings, bench, replicates=0).notes
+    assert notes[0].startswith("1 pairs labelled same show two persons")
+    assert "the first is pair 35" in notes[0]
+    assert notes[1].startswith("1 pairs labelled different show one person")
+
+
 def test_scale_of_single_embeddings_changes_no_figure() -> None:
     matrix, same = make_embeddings()
     # Powers of two scale exactly.
     scale = 2.0 ** np.random.default_rng(3).integers(-5, 6, (len(matrix), 1))
+    norms = np.ones(len(matrix))
     first, second = (
-        evaluate(rows, same, name="toy", compat="insightface").to_json()
+        run(rows, same, norms, compat="insightface").to_json()
         for rows in (matrix, matrix * scale.astype(np.float32))
     )
     assert first == second
@@ -106,7 +258,7 @@ def test_failures_keep_their_place_in_the_folds() -> None:
     matrix, same = make_embeddings()
     matrix[2 * 3] = 0  # pair 3, a same pair of fold 1
     matrix[2 * 15 + 1, 4] = np.nan  # pair 15, a different pair of fold 1
-    result = evaluate(matrix, same, name="toy", compat="insightface")
+    result = run(matrix, same, compat="insightface")
     assert [(f.pair, f.issame, f.reason) for f in result.failures] == [
         (3, True, "the embedding of its first image is zero"),
         (15, False, "the embedding of its second image is not finite"),
@@ -118,7 +270,7 @@ def test_failures_keep_their_place_in_the_folds() -> None:
     )
     valid = np.ones(200, bool)
     valid[[3, 15]] = False
-    scores = score_pairs(matrix)
+    scores = score_rows(matrix)
     assert result.accuracy == kfold_accuracy(scores[valid], same[valid], fold_indices(200)[valid])
     assert result.insightface is not None and result.insightface.pairs == 198
     listed = result.to_json()["pairs"]["failures"]
@@ -130,26 +282,26 @@ def test_class_without_a_score_is_an_error() -> None:
     matrix, same = make_embeddings()
     matrix[0::2][same] = np.nan
     with pytest.raises(MetricError) as error:
-        evaluate(matrix, same, name="toy")
+        run(matrix, same)
     assert str(error.value) == (
-        "toy: no same pair has a score (100 in the pack, 100 pairs without a usable embedding in "
-        "all), so no error rate can be computed"
+        "toy: no same pair has a score (100 in the list, 100 pairs without a score in all), so no "
+        "error rate can be computed"
     )
     with pytest.raises(MetricError, match="no different pair has a score"):
-        evaluate(make_embeddings()[0], np.ones(200, bool), name="toy")
+        run(make_embeddings()[0], np.ones(200, bool))
 
 
 def test_lengths_that_differ() -> None:
     matrix, same = make_embeddings()
-    with pytest.raises(MetricError, match=r"there are 200 pairs but labels of shape \(199,\)"):
-        evaluate(matrix, same[:-1], name="toy")
-    with pytest.raises(MetricError, match=r"norms have shape \(200,\), expected \(400,\)"):
-        evaluate(matrix, same, name="toy", norms=np.ones(200))
+    with pytest.raises(MetricError, match="toy: 398 embeddings for 400 images"):
+        run(matrix[:-2], same)
+    with pytest.raises(MetricError, match=r"toy: 200 pairs but scores of shape \(199,\)"):
+        evaluate(np.ones(199), toy_pairs(same), name="toy")
 
 
 def test_unknown_point() -> None:
     matrix, same = make_embeddings()
-    result = evaluate(matrix, same, name="toy", fpr=["0.1", "1/20"])
+    result = run(matrix, same, fpr=["0.1", "1/20"])
     with pytest.raises(MetricError) as error:
         result.point("0.2")
     assert str(error.value) == "toy: no TPR was computed at FPR 0.2, only at 0.1, 1/20"
@@ -157,8 +309,7 @@ def test_unknown_point() -> None:
 
 def test_json_has_every_figure_and_is_strict() -> None:
     matrix, same = make_embeddings()
-    norms = np.linalg.norm(matrix, axis=1)
-    result = evaluate(matrix, same, name="toy", norms=norms, fpr=["1e-1", "1e-3", "1"], flip=True)
+    result = run(matrix, same, fpr=["1e-1", "1e-3", "1"])
     text = json.dumps(result.to_json(), allow_nan=False)
     figures = json.loads(text)
     tenth, thousandth, whole = figures["tpr_at_fpr"]
@@ -173,13 +324,14 @@ def test_json_has_every_figure_and_is_strict() -> None:
     assert (thousandth["tpr"], thousandth["tpr_interval"]) == (None, None)
     assert not thousandth["resolvable"]
     assert (whole["tpr"], whole["threshold"]) == (1.0, "-inf")
+    assert result.accuracy is not None and result.accuracy_interval is not None
     assert figures["accuracy"]["mean"] == result.accuracy.mean
     assert figures["accuracy"]["interval"]["low"] == result.accuracy_interval.low
     assert len(figures["accuracy"]["thresholds"]) == 10
     assert figures["eer"]["method"] == "ROC convex hull"
     assert figures["eer_step"]["low"] <= figures["eer_step"]["value"]
     assert figures["norms"]["images"] == 400
-    assert figures["flip"] is True
+    assert figures["flip"] is False
     assert figures["d_prime"] == result.d_prime
 
 
@@ -187,37 +339,88 @@ def test_single_class_folds_are_noted() -> None:
     matrix, same = make_embeddings()
     order = np.argsort(~same, kind="stable")
     rows = np.stack([2 * order, 2 * order + 1], axis=1).reshape(-1)
-    result = evaluate(matrix[rows], same[order], name="calfw")
+    result = run(matrix[rows], same[order])
     assert len(result.notes) == 1
     assert result.notes[0].startswith("folds 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 of 10 hold pairs of one")
 
 
-def test_repeated_images_are_noted() -> None:
+def test_repeated_images_and_persons_are_noted() -> None:
     matrix, same = make_embeddings()
-    images = np.arange(400)
-    images[1] = 0  # pair 0 compares an image with itself
-    images[6:8] = [5, 4]  # pair 3 is pair 2 the other way round
-    images[399] = 10  # an image of fold 1 again in fold 10
-    result = evaluate(matrix, same, name="toy", images=images)
-    assert result.notes == (
+    pairs = toy_pairs(same, np.arange(400))
+    pairs.second[0] = 0  # pair 0 compares an image with itself
+    pairs.first[3], pairs.second[3] = 5, 4  # pair 3 is pair 2 the other way round
+    pairs.second[199] = 10  # an image of fold 1 again in fold 10
+    result = evaluate(score_rows(matrix), pairs, name="toy", replicates=0, notes=["a remark"])
+    assert result.notes[0] == "a remark"
+    assert result.notes[1:3] == (
         "1 pairs compare an image with itself, the first is pair 0",
         "1 pairs repeat an earlier pair of the same two images",
+    )
+    assert result.notes[-2:] == (
+        "1 person occurs in more than one fold (that of 10 in folds 1 and 10); this biases "
+        "accuracy upwards",
         "1 image occurs in more than one fold (10 in folds 1 and 10); this biases accuracy upwards",
     )
+
+
+# --- joining ----------------------------------------------------------------------------------
+
+
+def test_embeddings_join_by_id() -> None:
+    matrix, same = make_embeddings()
+    bench = toy_bench(same)
+    matrix[7] = np.nan
+    order = np.random.default_rng(0).permutation(450)
+    everything = np.concatenate([matrix, np.ones((50, 16), np.float32)])
+    ids = np.array([*bench.images.ids.tolist(), *(f"other{i}" for i in range(50))])
+    where = {int(np.flatnonzero(order == 7)[0]): "no face"}
+    shuffled = Embeddings(
+        everything[order],
+        np.linalg.norm(everything[order], axis=1),
+        False,
+        ids=ids[order],
+        failures=where,
+    )
+    joined = select_embeddings(shuffled, bench.images.ids, "toy")
+    np.testing.assert_array_equal(joined.vectors, matrix)
+    assert joined.failures == {7: "no face"}
+    result = evaluate_embeddings(joined, bench)
+    assert [failure.reason for failure in result.failures] == ["no face"]
+    assert result.points == run(matrix, same).points
+
+
+def test_embeddings_that_do_not_join() -> None:
+    matrix, same = make_embeddings()
+    bench = toy_bench(same)
+    ids = bench.images.ids.copy()
+    ids[5] = "stranger"
+    with pytest.raises(MetricError) as error:
+        select_embeddings(Embeddings(matrix, np.ones(400), False, ids=ids), bench.images.ids, "toy")
+    assert str(error.value) == (
+        "toy: 1 of its 400 images have no embedding, the first is 'image5'; 399 of 400 embeddings "
+        "belong to the bench (ids must be equal)"
+    )
+    nameless = Embeddings(matrix, np.ones(400), False)
+    assert select_embeddings(nameless, bench.images.ids, "toy") is nameless
+    with pytest.raises(MetricError, match="390 embeddings without ids for 400 images"):
+        select_embeddings(Embeddings(matrix[:390], np.ones(390), False), bench.images.ids, "toy")
 
 
 # --- packs ------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def pack(tmp_path_factory: pytest.TempPathFactory) -> Pack:
-    return read_pack(make_pack(tmp_path_factory.mktemp("pack") / "toy.npz"))
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_pack(tmp_path_factory.mktemp("pack") / "toy.npz")
 
 
-def plain_embeddings(pack: Pack, flip: bool) -> np.ndarray:
-    from facerec.records.decode import decode_image
+@pytest.fixture(scope="module")
+def bench(path: Path) -> Bench:
+    return pack_bench(path)
 
-    model = PixelModel()
+
+def plain_embeddings(path: Path, flip: bool) -> np.ndarray:
+    model, pack = PixelModel(), read_pack(path)
     images = [decode_image(pack.encoded(i), str(i)) for i in range(2 * len(pack))]
     stack = np.stack(images)
     vectors = model.embed(stack)
@@ -225,53 +428,59 @@ def plain_embeddings(pack: Pack, flip: bool) -> np.ndarray:
 
 
 @pytest.mark.parametrize("flip", [True, False])
-def test_pack_equals_plain_embedding(pack: Pack, flip: bool) -> None:
+def test_pack_equals_plain_embedding(path: Path, bench: Bench, flip: bool) -> None:
     counts: list[int] = []
-    result = evaluate_pack(PixelModel(), pack, flip=flip, batch_size=7, progress=counts.append)
-    expected = evaluate(plain_embeddings(pack, flip), pack.issame, name="toy")
+    result = evaluate_bench(PixelModel(), bench, flip=flip, batch_size=7, progress=counts.append)
+    expected = run(plain_embeddings(path, flip), bench.pairs.issame)
     np.testing.assert_array_equal(result.scores, expected.scores)
     assert result.accuracy == expected.accuracy
-    assert result.accuracy.mean > 0.9
+    assert result.accuracy is not None and result.accuracy.mean > 0.9
     assert result.flip is flip
     assert result.model == {"name": "pixels"}
-    assert result.pack == {"path": str(pack.path), "sha256": sha256(pack.path)}
+    assert result.source == {"path": str(path), "sha256": sha256(path), "format": "pack"}
     assert sum(counts) == 160
+    # Two people in a different pair, one in a same pair.
+    assert result.persons == 120 and "same pairs" in result.basis
 
 
-def test_norms_are_the_mean_over_both_views(pack: Pack) -> None:
-    result = evaluate_pack(PixelModel(), pack)
+def test_norms_are_the_mean_over_both_views(path: Path, bench: Bench) -> None:
+    result = evaluate_bench(PixelModel(), bench, replicates=0)
     # Mirroring moves pixels but keeps their norm here.
-    norms = np.linalg.norm(plain_embeddings(pack, flip=False), axis=1)
+    norms = np.linalg.norm(plain_embeddings(path, flip=False), axis=1)
     assert result.norms is not None
     assert result.norms.mean == pytest.approx(norms.mean(), rel=1e-3)
 
 
-def test_images_are_embedded_once(tmp_path: Path, pack: Pack) -> None:
+def test_images_are_embedded_once(tmp_path: Path, path: Path) -> None:
+    pack = read_pack(path)
     images = [pack.encoded(i) for i in range(40)]
     write_pack(tmp_path / "twice.npz", images * 2, [*pack.issame[:20], *pack.issame[:20]])
     model = PixelModel()
-    result = evaluate_pack(model, read_pack(tmp_path / "twice.npz"), flip=False)
+    result = evaluate_bench(model, pack_bench(tmp_path / "twice.npz"), flip=False, replicates=0)
     assert model.seen == 40
     assert "20 pairs repeat an earlier pair of the same two images" in result.notes
 
 
-def broken_pack(path: Path, pack: Pack) -> Pack:
+def broken_bench(target: Path, path: Path) -> Bench:
+    pack = read_pack(path)
     images = [pack.encoded(i) for i in range(160)]
     images[9] = images[9][:300]  # cut, in pair 4
-    write_pack(path, images, pack.issame.tolist())
-    return read_pack(path)
+    write_pack(target, images, pack.issame.tolist())
+    return pack_bench(target)
 
 
-def test_image_that_does_not_decode_ends_the_evaluation(tmp_path: Path, pack: Pack) -> None:
-    path = tmp_path / "cut.npz"
+def test_image_that_does_not_decode_ends_the_evaluation(tmp_path: Path, path: Path) -> None:
+    bench = broken_bench(tmp_path / "cut.npz", path)
     with pytest.raises(ImageError, match=r"cut\.npz, image 9 \(pair 4\): .*cut short"):
-        evaluate_pack(PixelModel(), broken_pack(path, pack))
+        evaluate_bench(PixelModel(), bench)
 
 
-def test_image_that_does_not_decode_is_counted_and_listed(tmp_path: Path, pack: Pack) -> None:
-    path = tmp_path / "cut.npz"
-    result = evaluate_pack(PixelModel(), broken_pack(path, pack), on_error="skip")
-    whole = evaluate_pack(PixelModel(), pack)
+def test_image_that_does_not_decode_is_counted_and_listed(
+    tmp_path: Path, path: Path, bench: Bench
+) -> None:
+    cut = broken_bench(tmp_path / "cut.npz", path)
+    result = evaluate_bench(PixelModel(), cut, on_error="skip", replicates=0)
+    whole = evaluate_bench(PixelModel(), bench, replicates=0)
     assert [failure.pair for failure in result.failures] == [4]
     assert "cut.npz, image 9 (pair 4): " in result.failures[0].reason
     assert "image 9" in result.notes[0]
@@ -280,8 +489,8 @@ def test_image_that_does_not_decode_is_counted_and_listed(tmp_path: Path, pack: 
     assert result.norms is not None and result.norms.values.size == 159
 
 
-def test_bad_target_is_found_before_embedding(pack: Pack) -> None:
+def test_bad_target_is_found_before_embedding(bench: Bench) -> None:
     model = PixelModel()
     with pytest.raises(MetricError, match="FPR target 'often' is not a rate"):
-        evaluate_pack(model, pack, fpr=["often"])
+        evaluate_bench(model, bench, fpr=["often"])
     assert model.seen == 0

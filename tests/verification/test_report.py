@@ -2,41 +2,52 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
-from pathlib import Path
-from xml.etree import ElementTree
 
-import cv2
 import numpy as np
 import pytest
 from rich.console import Console
+from toy_results import make_result
 
-from facerec.errors import FacerecError
-from facerec.statistics.intervals import wilson
+from facerec.records.images import MemoryImages
+from facerec.statistics.intervals import Interval, wilson
 from facerec.statistics.rates import tpr_at_fpr
-from facerec.verification import TprEstimate, VerificationResult, evaluate
+from facerec.verification import TprEstimate, VerificationResult
+from facerec.verification.compare import Comparison, compare
+from facerec.verification.identification import IdentificationResult, identify
 from facerec.verification.report import (
+    THRESHOLD_ADVICE,
     describe_flip,
+    format_deployment,
+    format_interval,
     format_rate,
-    plot_roc,
+    format_threshold,
+    print_comparison,
+    print_identification,
     print_result,
-    roc_figure,
 )
+from facerec.verification.templates import SearchSet, TemplateBench
 
 
-def make_result(pairs: int = 200, name: str = "toy", broken: int = 0) -> VerificationResult:
-    generator = np.random.default_rng(0)
-    same = np.tile(np.repeat([True, False], pairs // 20), 10)
-    matrix = generator.normal(size=(2 * pairs, 16))
-    matrix[1::2][same] += 1.2 * matrix[0::2][same]
-    norms = np.linalg.norm(matrix, axis=1)
-    matrix[: 2 * broken : 2] = 0
-    return evaluate(matrix, same, name=name, norms=norms, flip=True, compat="insightface")
-
-
-def printed(result: VerificationResult, width: int = 110) -> str:
+def printed(
+    result: VerificationResult | Comparison | IdentificationResult, width: int = 110
+) -> str:
     stream = io.StringIO()
-    print_result(result, Console(file=stream, width=width))
+    console = Console(file=stream, width=width)
+    if isinstance(result, Comparison):
+        print_comparison(result, console)
+    elif isinstance(result, IdentificationResult):
+        print_identification(result, console)
+    else:
+        print_result(result, console)
     return stream.getvalue()
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def rows(text: str) -> dict[str, str]:
+    return {line.split("  ")[0]: line for line in text.splitlines()}
 
 
 def estimate(hits: int, negatives: int, target: str) -> TprEstimate:
@@ -56,6 +67,35 @@ def test_rate_in_one_line() -> None:
     assert format_rate(estimate(2961, 3000, "1e-4")) == "not resolvable (N=3000)"
 
 
+@pytest.mark.parametrize(
+    ("threshold", "text"),
+    [
+        (0.31234, "0.3123"),
+        (12345.6, "1.235e+04"),
+        (-np.inf, "accept all"),
+        (np.inf, "∞"),
+        (np.nan, "reject all"),
+    ],
+)
+def test_thresholds_are_numbers_or_words(threshold: float, text: str) -> None:
+    assert format_threshold(threshold) == text
+
+
+def test_threshold_for_deployment() -> None:
+    found = estimate(2961, 3000, "1e-2")
+    found = replace(found, point=replace(found.point, threshold=0.31209))
+    assert format_deployment(found) == "0.3121 (no interval without a bootstrap over persons)"
+    found = replace(found, threshold_interval=Interval(0.3051, 0.3209))
+    assert format_deployment(found) == "0.3121 [0.3051, 0.3209]"
+    assert format_deployment(estimate(2961, 3000, "1e-4")) == "not resolvable (N=3000)"
+
+
+def test_an_interval_that_is_not_there_is_no_number() -> None:
+    assert format_interval(Interval(np.nan, np.nan)) == "no interval"
+    assert format_interval(Interval(0.9812, 0.9907)) == "[98.12, 99.07]"
+    assert format_interval(Interval(0.981, 0.997)) == "[98.1, 99.7]"
+
+
 def test_flip_is_named() -> None:
     assert describe_flip(True) == "flip: sum of raw embeddings"
     assert describe_flip(False) == "flip: none"
@@ -63,10 +103,11 @@ def test_flip_is_named() -> None:
 
 
 def test_table_has_figure_interval_count_and_source() -> None:
-    result = make_result()
+    result = make_result(compat="insightface")
     text = printed(result)
-    lines = {line.split("  ")[0]: line for line in text.splitlines()}
+    lines = rows(text)
     accuracy, interval = result.accuracy, result.accuracy_interval
+    assert accuracy is not None and interval is not None
     for piece in (
         f"{100 * accuracy.mean:.2f} %",
         f"[{100 * interval.low:.1f}, {100 * interval.high:.1f}]",
@@ -74,8 +115,9 @@ def test_table_has_figure_interval_count_and_source() -> None:
         f"± {100 * accuracy.sem:.2f} SEM, ± {100 * accuracy.std:.2f} std",
     ):
         assert piece in lines["accuracy 10-fold"]
-    point = result.point("1e-1").point
-    assert f"{point.true_accepts}/100 at 10/100" in lines["TPR@FPR=1e-1"]
+    found = result.point("1e-1")
+    assert f"{found.point.true_accepts}/100 at 10/100" in lines["TPR@FPR=1e-1"]
+    assert format_interval(found.tpr_interval) in lines["TPR@FPR=1e-1"]
     assert "FPR 0.1, few errors" in lines["TPR@FPR=1e-1"]
     assert "not resolvable" in lines["TPR@FPR=1e-3"] and "N=100" in lines["TPR@FPR=1e-3"]
     assert "%" not in lines["TPR@FPR=1e-3"]  # no number where there is none
@@ -84,85 +126,152 @@ def test_table_has_figure_interval_count_and_source() -> None:
     assert result.norms is not None
     assert f"CV {result.norms.cv:.4f}" in lines["mean ‖f‖ (XNorm)"]
     assert "insightface mode" in lines
+    assert "toy · toynet: 100 same and 100 different pairs" in text
+    assert f"intervals: {result.basis}" in words(text) and "40 persons" in result.basis
+    assert f"score: {result.score}" in words(text)
     assert "flip: sum of raw embeddings" in text
-    assert "assuming independent comparisons" in text
     assert "not acquired" not in text
 
 
-def test_table_fits_eighty_columns_without_losing_anything() -> None:
-    result = make_result(6000)
+def test_thresholds_stand_below_with_the_advice() -> None:
+    result = make_result()
+    text = printed(result)
+    for target in ("1e-1", "1e-2"):
+        threshold = format_deployment(result.point(target))
+        assert "[" in threshold
+        assert f"threshold for FPR {target} = {threshold}" in text
+    assert text.count("threshold for FPR") == 2  # nothing for what cannot be resolved
+    assert THRESHOLD_ADVICE in words(text) and "other data than it is tested on" in words(text)
+    unknown = printed(make_result(persons=None), 120)
+    assert unknown.count("no interval without a bootstrap over persons") == 2
+
+
+def test_a_list_of_scores_has_neither_folds_nor_norms_nor_model() -> None:
+    result = replace(
+        make_result(folds=False, persons=None), norms=None, model=None, flip=None, score="s.csv"
+    )
+    assert result.accuracy is None
+    text = printed(result)
+    assert "accuracy" not in text and "XNorm" not in text
+    assert "toy: 100 same and 100 different pairs" in text
+    assert "flip: unknown; score: s.csv" in text
+    assert "assuming independent comparisons" in text
+
+
+@pytest.mark.parametrize("persons", [40, 300, None])
+def test_table_fits_eighty_columns_without_losing_anything(persons: int | None) -> None:
+    result = make_result(6000, persons=persons, compat="insightface", replicates=20)
     text = printed(result, width=80)
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= 80
     point = result.point("1e-1").point
     assert f"{point.true_accepts}/3000 at 300/3000" in text
+    for found in result.points[:3]:
+        assert f"threshold for FPR {found.point.target} = {format_deployment(found)}" in text
 
 
 def test_failures_are_in_the_table_and_listed() -> None:
-    text = printed(make_result(broken=12))
-    assert "not acquired" in text and "12/200 pairs" in text and "6.00 %" in text
-    assert "note: 12 of 200 pairs have no score" in text
-    assert "  pair 9: the embedding of its first image is zero" in text
-    assert "  pair 10:" not in text
-    assert "and 2 more, all listed by --json" in text
+    result = make_result(broken=12)
+    count = len(result.failures)
+    assert count >= 12
+    text = printed(result)
+    assert "not acquired" in text and f"{count}/200 pairs" in text
+    assert f"{100 * count / 200:.2f} %" in rows(text)["not acquired"]
+    assert f"note: {count} of 200 pairs have no score" in text
+    listed = [line for line in text.splitlines() if line.startswith("  pair ")]
+    assert listed == [f"  pair {f.pair}: {f.reason}" for f in result.failures[:10]]
+    assert f"and {count - 10} more, all listed by --json and --out" in text
 
 
 def test_names_with_brackets_are_printed_as_they_are() -> None:
-    text = printed(make_result(name="[bold]x"))
-    assert "[bold]x" in text
+    assert "[bold]x" in printed(make_result(name="[bold]x"))
 
 
-def curves(results: dict[str, VerificationResult]) -> list[tuple[np.ndarray, np.ndarray]]:
-    axes = roc_figure(results).axes[0]
-    return [
-        tuple(map(np.asarray, line.get_data()))  # type: ignore[misc]
-        for line in axes.get_lines()
-        if line.get_drawstyle() == "steps-post"
-    ]
+def test_comparison_shows_both_values_the_difference_and_its_interval() -> None:
+    first = make_result(6000, replicates=0)
+    second = make_result(6000, noise=2, strength=1.1, broken=3, replicates=0)
+    second = replace(second, model={"name": "[red]net", "sha256": "cd"})
+    found = compare(first, second, replicates=50)
+    text = printed(found, 80)
+    assert max(map(len, text.splitlines())) <= 80 and "…" not in text
+    assert f"{found.same} same and {found.different} different pairs" in text
+    assert "A: toy · toynet" in text and "B: toy · [red]net" in text
+    assert "50 joint bootstraps over 40 persons" in text
+    assert f"note: {found.left_out} of 6000 pairs" in text
+    for row in found.rows:
+        line = rows(text)[row.figure]
+        if row.first is None:
+            assert line.count("not resolvable") == 2 and "%" not in line
+            continue
+        assert row.second is not None and row.interval is not None and row.difference is not None
+        for piece in (
+            f"{100 * row.first:.2f} %",
+            f"{100 * row.second:.2f} %",
+            f"{100 * row.difference:+.2f}",
+            f"[{100 * row.interval.low:+.2f}, {100 * row.interval.high:+.2f}]",
+        ):
+            assert piece in line
+    accuracy = found.rows[0]
+    assert accuracy.first_counts is not None
+    assert f"{accuracy.first_counts[0]}/{accuracy.first_counts[1]}" in text
 
 
-def test_curve_is_the_exact_step_function() -> None:
-    result = make_result()
-    ((x, y),) = curves({"toy": result})
-    assert x[0] == 1 / 100  # nothing is drawn where nothing is resolvable
-    assert (x[-1], y[-1]) == (1, 1)
-    for target in ("1/100", "1/50", "0.055", "1/10", "0.333", "1/2", "1"):
-        numerator, _, denominator = target.partition("/")
-        at = np.searchsorted(x, float(numerator) / float(denominator or 1), side="right") - 1
-        assert y[at] == tpr_at_fpr(result.positives, result.negatives, target).tpr
+def test_comparison_passes_no_verdict() -> None:
+    first, second = (make_result(2000, strength=strength) for strength in (0.6, 2.0))
+    found = compare(first, second, replicates=50)
+    area = next(row for row in found.rows if row.figure == "AUC")
+    assert area.interval is not None and area.interval.low > 0
+    text = printed(found).lower()
+    for verdict in ("better", "worse", "significant", "win", "improve"):
+        assert verdict not in text
 
 
-def test_every_curve_is_in_the_legend() -> None:
-    results = {f"model {n}, toy": make_result(200 + 20 * n) for n in range(3)}
-    assert len(curves(results)) == 3
-    legend = roc_figure(results).axes[0].get_legend()
-    assert [text.get_text().split("   ")[0] for text in legend.get_texts()] == list(results)
-
-
-def test_plot_files(tmp_path: Path) -> None:
-    results = {"toy": make_result(), "more": make_result(400)}
-    plot_roc(results, tmp_path / "new" / "roc.png")
-    image = cv2.imread(str(tmp_path / "new" / "roc.png"))
-    assert image.shape[0] >= 600 and image.std() > 5
-    plot_roc(results, tmp_path / "roc.svg")
-    assert ElementTree.parse(tmp_path / "roc.svg").getroot().tag.endswith("svg")
-    once = (tmp_path / "roc.svg").read_bytes()
-    plot_roc(results, tmp_path / "roc.svg")
-    assert (tmp_path / "roc.svg").read_bytes() == once
-
-
-def test_unknown_plot_format(tmp_path: Path) -> None:
-    with pytest.raises(FacerecError) as error:
-        plot_roc({"toy": make_result()}, tmp_path / "roc.jpg")
-    assert str(error.value) == (
-        f"{tmp_path / 'roc.jpg'}: a ROC plot is a .png, .svg or .pdf file; change the suffix"
+def make_identification(open_set: bool) -> IdentificationResult:
+    generator = np.random.default_rng(0)
+    persons = np.arange(60)
+    vectors = generator.normal(size=(120, 8))
+    vectors[60:] += 1.5 * vectors[:60]
+    rows = np.arange(120)
+    half = 30 if open_set else 60
+    bench = TemplateBench(
+        name="[b]ijb",
+        images=MemoryImages("memory", [str(row) for row in rows], []),
+        image_rows=rows,
+        template_rows=rows,
+        media_rows=rows,
+        template_ids=rows.astype(np.str_),
+        probes=SearchSet("probes", rows[60:], persons),
+        galleries=(
+            SearchSet("G1", rows[:half], persons[:half]),
+            SearchSet("G2", rows[60 - half : 60], persons[60 - half :]),
+        ),
     )
-    assert list(tmp_path.iterdir()) == []
+    return identify(vectors, bench, fpir=["1e-1", "1e-2"], ranks=[1, 5])
 
 
-def test_separated_scores_can_be_drawn(tmp_path: Path) -> None:
-    same = np.tile([True, False], 20)
-    matrix = np.ones((80, 2))
-    matrix[1::2][~same] = [1, -1]
-    plot_roc({"perfect": evaluate(matrix, same, name="perfect")}, tmp_path / "roc.png")
-    assert (tmp_path / "roc.png").stat().st_size > 5000
+def test_identification_is_shown_by_gallery_and_on_average() -> None:
+    result = make_identification(open_set=True)
+    text = printed(result, 80)
+    assert max(map(len, text.splitlines())) <= 80 and "…" not in text
+    assert "[b]ijb: 1:N identification" in text
+    lines = [line for line in text.splitlines() if line.startswith(("TPIR", "rank"))]
+    for gallery, found in zip(result.galleries, (lines[:4], lines[4:8]), strict=True):
+        assert all(gallery.name in line for line in found)
+        tenth, rank = gallery.points[0], gallery.ranks[0]
+        for piece in (
+            f"{100 * tenth.point.tpir:.2f} %",
+            format_interval(tenth.tpir_interval),
+            f"{tenth.point.hits}/30 at {tenth.point.false_alarms}/30, few errors",
+        ):
+            assert piece in found[0]
+        assert "not resolvable" in found[1] and "N=30" in found[1] and "%" not in found[1]
+        assert f"{rank.hits}/30" in found[2] and format_interval(rank.interval) in found[2]
+    means = lines[8:]
+    assert [line.split()[0] for line in means] == ["TPIR@FPIR=1e-1", "rank", "rank"]
+    assert f"{100 * result.tpir['1e-1'].value:.2f} %" in means[0] and "mean" in means[0]
+
+
+def test_a_closed_set_has_ranks_alone() -> None:
+    text = printed(make_identification(open_set=False))
+    assert "TPIR" not in text and "rank 5" in text
+    assert "note: [b]ijb, gallery G1: every search is mated" in text

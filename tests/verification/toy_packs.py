@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 
 from facerec.records.packs import write_pack
+from facerec.verification.bench import Pairs, contiguous_folds
 
 
 def jpeg(generator: np.random.Generator, person: np.ndarray, noise: float = 0.2) -> bytes:
@@ -29,6 +30,12 @@ def make_pack(path: Path, folds: int = 10, per_fold: int = 4, seed: int = 0) -> 
             issame.append(same)
     write_pack(path, images, issame)
     return path
+
+
+def toy_pairs(issame: np.ndarray, subjects: np.ndarray | None = None) -> Pairs:
+    """Pair i is the items 2i and 2i + 1, in ten folds; persons are unknown unless given."""
+    first = 2 * np.arange(len(issame))
+    return Pairs(first, first + 1, issame, subjects, contiguous_folds(len(issame)))
 
 
 class PixelModel:

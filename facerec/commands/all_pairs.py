@@ -1,0 +1,524 @@
+"""``facerec all-pairs``: every image of an embeddings file against every other."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+import facerec
+from facerec.commands.cli import run_command
+from facerec.embedding.file import read_embeddings
+from facerec.errors import DatasetError
+from facerec.files import atomic_path, sha256, write_json
+from facerec.statistics.clustered import Bound, ClusteredShare
+from facerec.statistics.intervals import Interval
+from facerec.statistics.operating_points import OperatingPoint, parse_rate
+from facerec.training.distributed import launched
+from facerec.verification.report import format_interval, format_percent, format_threshold
+from facerec.verification.scoring import (
+    BIN_WIDTH,
+    FPR_TARGETS,
+    AllPairs,
+    ErrorTable,
+    Groups,
+    score_all_pairs,
+)
+
+NO_GROUP = "(none)"
+"""Group of images whose cell is empty."""
+
+
+@dataclass(frozen=True, eq=False)
+class Members:
+    """Who is on the images of an embeddings file, in its order."""
+
+    subjects: NDArray[np.str_]
+    """``(N,)``."""
+    groups: NDArray[np.str_] | None
+    """``(N,)``."""
+    unused: int
+    """Rows of the table whose image has no embedding."""
+
+
+def all_pairs(
+    embeddings: Path,
+    subjects: Path | None = None,
+    group: str | None = None,
+    fpr: tuple[str, ...] = FPR_TARGETS,
+    threshold: tuple[float, ...] = (),
+    out: Path | None = None,
+    json: Path | None = None,
+    device: str = "cpu",
+) -> None:
+    """Compare every image of an embeddings file with every other.
+
+    Prints the TPR at fixed FPRs and the errors at fixed thresholds over all N(N − 1)/2 pairs, with
+    counts and intervals that allow for pairs that share a person. Thresholds are exact. Several
+    GPUs or machines: torchrun --nproc-per-node 8 tools/all_pairs.py …; the figures are the same.
+
+    Args:
+        embeddings: an .npz file as facerec embed writes it, with raw embeddings and image ids.
+        subjects: a .csv file with the columns image_id and subject_id, needed if the embeddings
+            file does not say who is on the images; rows of other images are passed over.
+        group: a column of that file; errors are also counted within and between its values.
+        fpr: false positive rates at which the true positive rate is read; taken exactly.
+        threshold: cosines at which errors are counted; accepted are pairs at or above.
+        out: write all_pairs.json, roc.csv and groups.csv into this folder.
+        json: write all figures to this file.
+        device: where to compute: auto, cpu, cuda, cuda:1, mps.
+    """
+    for target in fpr:
+        parse_rate(target)  # before minutes of work
+    with launched(device) as ranks:
+        console = Console(quiet=not ranks.is_main, highlight=False, soft_wrap=True)
+        file = read_embeddings(embeddings)
+        ids = file.ids
+        assert ids is not None  # the reader sees to that
+        members = _members(embeddings, ids, file.subjects, subjects, group)
+        console.print(f"embeddings {embeddings}: {len(ids):,} images", markup=False)
+        if members.unused:
+            console.print(
+                f"note: {members.unused:,} rows of {subjects} have no embedding",
+                style="yellow",
+                markup=False,
+            )
+        with _Bar(console) as bar:
+            result = score_all_pairs(
+                file.vectors,
+                members.subjects,
+                fpr=fpr,
+                thresholds=threshold,
+                groups=members.groups,
+                device=ranks.device,
+                progress=bar.show,
+            )
+        report = Report(result)
+
+        def finish() -> None:
+            report.print(console)
+            figures = {
+                "facerec": facerec.__version__,
+                "embeddings": {
+                    "path": str(embeddings),
+                    "sha256": sha256(embeddings),
+                    "note": dict(file.note),
+                },
+                "subjects": None if subjects is None else str(subjects),
+                "group": group,
+                "failures": [str(ids[row]) for row in result.failures],
+                **report.to_json(),
+            }
+            written = []
+            if json is not None:
+                write_json(json, figures)
+                written.append(json)
+            if out is not None:
+                write_json(out / "all_pairs.json", figures)
+                written += [out / "all_pairs.json", *report.write_tables(out)]
+            for path in written:
+                console.print(f"figures: {path}", markup=False)
+
+        ranks.on_main(finish)
+
+
+def read_members(
+    path: Path, ids: NDArray[np.str_], group: str | None
+) -> tuple[NDArray[np.str_], NDArray[np.str_] | None, int]:
+    """Look up subjects and groups of images in a table with the columns image_id and subject_id.
+
+    Args:
+        path: a .csv file with a header.
+        ids: images, ``(N,)``.
+        group: a further column, or None.
+
+    Returns:
+        subjects ``(N,)``, groups ``(N,)`` or None, and the number of rows of other images.
+
+    Raises:
+        DatasetError: no such table or column, an image twice or without a row, or a row without a
+            subject.
+    """
+    wanted = ["image_id", "subject_id", *([] if group is None else [group])]
+    found: dict[str, tuple[str, str]] = {}
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            columns = reader.fieldnames or []
+            missing = [name for name in wanted if name not in columns]
+            if missing:
+                raise DatasetError(
+                    f"{path}: there is no column {missing[0]!r} (there are "
+                    f"{', '.join(columns) or 'none'}); the first line names the columns"
+                )
+            for row in reader:
+                image, subject = row["image_id"], row["subject_id"]
+                if not image or not subject:
+                    raise DatasetError(
+                        f"{path}, line {reader.line_num}: image_id or subject_id is empty; fill it "
+                        "in or take the line away"
+                    )
+                if image in found:
+                    raise DatasetError(
+                        f"{path}, line {reader.line_num}: image {image!r} was on an earlier line "
+                        "already; keep one of them"
+                    )
+                found[image] = subject, "" if group is None else row[group] or NO_GROUP
+    except (OSError, UnicodeDecodeError, csv.Error) as problem:
+        raise DatasetError(f"{path}: cannot be read as a .csv table ({problem})") from problem
+    names = ids.tolist()
+    absent = [name for name in names if name not in found]
+    if absent:
+        unused = len(found) - (len(names) - len(absent))
+        raise DatasetError(
+            f"{path}: {len(absent):,} of {len(names):,} images with an embedding have no row, the "
+            f"first is {absent[0]!r}, and {unused:,} of {len(found):,} rows have no embedding; "
+            "image_id must be the id in the embeddings file"
+        )
+    people, groups = zip(*(found[name] for name in names), strict=True)
+    return (
+        np.array(people),
+        None if group is None else np.array(groups),
+        len(found) - len(names),
+    )
+
+
+def _members(
+    embeddings: Path,
+    ids: NDArray[np.str_],
+    known: NDArray[np.str_] | None,
+    table: Path | None,
+    group: str | None,
+) -> Members:
+    """Take subjects from the table, or else from the embeddings file."""
+    if table is not None:
+        return Members(*read_members(table, ids, group))
+    if group is not None:
+        raise DatasetError(f"--group {group}: name the table with that column with --subjects")
+    unknown = len(ids) if known is None else int(np.count_nonzero(known == ""))
+    if known is None or unknown:
+        raise DatasetError(
+            f"{embeddings}: of {unknown:,} of {len(ids):,} images it does not say who is on them; "
+            "name a table with the columns image_id,subject_id with --subjects"
+        )
+    return Members(known, None, 0)
+
+
+class Report:
+    """The figures with their intervals, for the terminal and for files."""
+
+    def __init__(self, result: AllPairs) -> None:
+        self.result = result
+        count = len(result.tables) - len(result.points)
+        self._given = [_Estimate(table, result.groups) for table in result.tables[:count]]
+        self._points = [
+            (point, _Estimate(table, result.groups))
+            for point, table in zip(result.points, result.tables[count:], strict=True)
+        ]
+
+    def print(self, console: Console) -> None:
+        """Print the tables."""
+        result = self.result
+        pairs = f"{result.mated:,} mated and {result.non_mated:,} non-mated pairs"
+        console.print(
+            f"{result.images:,} images of {len(result.subjects):,} subjects: {pairs}",
+            style="bold",
+        )
+        table = _table("figure", "value", "95 % interval", "counts", "remark")
+        for point, estimate in self._points:
+            _add_point(table, point, estimate)
+        for estimate in self._given:
+            threshold = format_threshold(estimate.table.threshold)
+            table.add_row(f"FMR at {threshold}", *_cells(estimate.fmr))
+            table.add_row(f"FNMR at {threshold}", *_cells(estimate.fnmr))
+        console.print(table)
+        console.print(
+            "score: cosine, float32; pairs that share a subject are dependent: Wilson intervals "
+            "with the effective number of comparisons",
+            style="dim italic",
+        )
+        self._print_groups(console)
+        if result.failures.size:
+            lost = f"{result.lost_mated:,} mated and {result.lost_non_mated:,} non-mated pairs"
+            console.print(
+                f"not acquired: {result.failures.size:,} of "
+                f"{result.images + result.failures.size:,} images; their {lost} are in no rate",
+                style="yellow",
+            )
+
+    def _print_groups(self, console: Console) -> None:
+        if self.result.groups is None:
+            return
+        for name, estimate in self._named():
+            console.print(f"\ngroups at {name}", style="bold", markup=False)
+            table = _table("groups", "error", "value", "95 % interval", "counts", "remark")
+            for names, kind, share, counts in estimate.by_group():
+                table.add_row(" × ".join(names), kind, *_cells(share, counts))
+            console.print(table)
+
+    def _named(self) -> list[tuple[str, _Estimate]]:
+        """Return the estimates with their names; none at targets that cannot be resolved."""
+        points = [
+            (
+                f"FPR {point.target} (threshold {format_threshold(point.threshold)})",
+                estimate,
+            )
+            for point, estimate in self._points
+            if point.resolvable
+        ]
+        thresholds = [
+            (f"threshold {format_threshold(estimate.table.threshold)}", estimate)
+            for estimate in self._given
+        ]
+        return points + thresholds
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all figures as JSON types; what cannot be resolved is null."""
+        result = self.result
+        return {
+            "images": result.images,
+            "subjects_with_images": len(result.subjects),
+            "pairs": {
+                "mated": result.mated,
+                "non_mated": result.non_mated,
+                "lost_mated": result.lost_mated,
+                "lost_non_mated": result.lost_non_mated,
+            },
+            "score": "cosine of raw embeddings, float32",
+            "operating_points": [
+                {
+                    **asdict(point),
+                    "threshold": _number(point.threshold),
+                    "tpr": point.tpr if point.resolvable else None,
+                    "tpr_interval": asdict(_complement(estimate.fnmr.interval()))
+                    if point.resolvable
+                    else None,
+                    "fpr_interval": asdict(estimate.fmr.interval()),
+                    "groups": estimate.groups_to_json(),
+                }
+                for point, estimate in self._points
+            ],
+            "thresholds": [
+                {
+                    "threshold": _number(estimate.table.threshold),
+                    "fmr": _share_to_json(estimate.fmr),
+                    "fnmr": _share_to_json(estimate.fnmr),
+                    "groups": estimate.groups_to_json(),
+                }
+                for estimate in self._given
+            ],
+        }
+
+    def write_tables(self, folder: Path) -> list[Path]:
+        """Write ``roc.csv``, and with groups ``groups.csv``; return their paths."""
+        paths: list[Path] = []
+        roc = self.result.roc()
+        if roc is not None:
+            paths.append(folder / "roc.csv")
+            threshold = f"threshold (multiples of {BIN_WIDTH})"
+            header = threshold, "false_accepts", "true_accepts", "fpr", "tpr"
+            columns = roc.thresholds, roc.false_accepts, roc.true_accepts, roc.fpr, roc.tpr
+            rows = zip(*(column.tolist() for column in columns), strict=True)
+            _write_csv(paths[-1], header, rows)
+        if self.result.groups is not None:
+            paths.append(folder / "groups.csv")
+            names = "at", "first", "second", "error", "errors", "comparisons"
+            _write_csv(paths[-1], (*names, "rate", "low", "high"), self._group_rows())
+        return paths
+
+    def _group_rows(self) -> Iterable[tuple[object, ...]]:
+        for at, estimate in self._named():
+            for names, kind, share, (events, comparisons) in estimate.by_group():
+                rate = events / comparisons if comparisons else ""
+                limits: tuple[object, ...] = "", ""
+                if share is not None:
+                    interval = share.interval()
+                    limits = interval.low, interval.high
+                first, second = _plain(names[0]), _plain(names[-1])
+                yield at, first, second, kind, events, comparisons, rate, *limits
+
+
+class _Estimate:
+    """The errors at one threshold with what their intervals need."""
+
+    def __init__(self, table: ErrorTable, groups: Groups | None) -> None:
+        self.table, self._groups = table, groups
+        self.fmr, self.fnmr = table.fmr_share(), table.fnmr_share()
+
+    def by_group(
+        self,
+    ) -> list[tuple[tuple[str, ...], str, ClusteredShare | None, tuple[int, int]]]:
+        """Return names of one or two groups, kind of error, share if known, errors and pairs."""
+        groups, table = self._groups, self.table
+        if groups is None or table.group_false_matches is None:
+            return []
+        assert table.group_false_non_matches is not None
+        rows: list[tuple[tuple[str, ...], str, ClusteredShare | None, tuple[int, int]]] = []
+        for first, name in enumerate(groups.names):
+            for second in range(first, len(groups.names)):
+                names = (name,) if first == second else (name, groups.names[second])
+                cell = first, second
+                counts = int(table.group_false_matches[cell]), int(groups.non_mated[cell])
+                rows.append((names, "FMR", groups.fmr_share(table, first, second), counts))
+                if first == second or groups.mated[cell]:
+                    share = groups.fnmr_share(table, first) if first == second else None
+                    counts = int(table.group_false_non_matches[cell]), int(groups.mated[cell])
+                    rows.append((names, "FNMR", share, counts))
+        return rows
+
+    def groups_to_json(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "groups": list(names),
+                "error": kind,
+                "errors": events,
+                "comparisons": comparisons,
+                "rate": events / comparisons if comparisons else None,
+                "interval": None if share is None else asdict(share.interval()),
+            }
+            for names, kind, share, (events, comparisons) in self.by_group()
+        ]
+
+
+class _Bar:
+    """A progress bar of the tiles of this process, one line a stage."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._tasks: dict[str, Any] = {}
+
+    def show(self, stage: str, done: int, total: int) -> None:
+        if stage not in self._tasks:
+            self._tasks[stage] = self._progress.add_task(stage, total=total)
+        self._progress.update(self._tasks[stage], completed=done)
+
+    def __enter__(self) -> _Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
+
+
+def _add_point(table: Table, point: OperatingPoint, estimate: _Estimate) -> None:
+    """Add the TPR at a target, and the FPR that its threshold realises."""
+    name = f"TPR@FPR={point.target}"
+    if not point.resolvable:
+        finest = f"finest FPR {1 / point.negatives:.1e}"
+        table.add_row(name, "–", "not resolvable", f"N={point.negatives:,}", finest)
+        return
+    table.add_row(
+        name,
+        format_percent(point.tpr),
+        format_interval(_complement(estimate.fnmr.interval())),
+        f"{point.true_accepts:,}/{point.positives:,}",
+        f"t = {format_threshold(point.threshold)}",
+    )
+    value, limits, counts, remark = _cells(estimate.fmr)
+    table.add_row(
+        "  its FPR",
+        value,
+        limits,
+        counts,
+        remark if point.reliable else f"{remark}, few errors",
+    )
+
+
+def _cells(
+    share: ClusteredShare | None, counts: tuple[int, int] | None = None
+) -> tuple[str, str, str, str]:
+    """Return an error rate, its interval, its counts and a remark."""
+    if share is None:
+        assert counts is not None
+        events, comparisons = counts
+        value = f"{events / comparisons:.3g}" if comparisons else "–"
+        remark = "subjects are in several groups or too many errors" if comparisons else "no pairs"
+        return value, "", f"{events:,}/{comparisons:,}", remark
+    interval = share.interval()
+    remark = interval.assumption
+    if isinstance(interval, Bound):
+        remark = f"{interval.if_independent:.2g} if independent"
+    elif interval.effective is not None:
+        remark = f"n_eff {interval.effective:.3g}"
+    return (
+        f"{share.rate:.3g}",
+        f"[{interval.low:.3g}, {interval.high:.3g}]",
+        f"{share.events:,}/{share.comparisons:,}",
+        remark,
+    )
+
+
+def _complement(interval: Interval) -> Interval:
+    """Return the interval of one minus a rate."""
+    return Interval(
+        1 - interval.high,
+        1 - interval.low,
+        interval.confidence,
+        interval.method,
+        interval.assumption,
+        interval.effective,
+    )
+
+
+def _share_to_json(share: ClusteredShare) -> dict[str, Any]:
+    return {
+        "rate": share.rate,
+        "errors": share.events,
+        "comparisons": share.comparisons,
+        "interval": asdict(share.interval()),
+    }
+
+
+def _number(value: float) -> float | str:
+    return value if isfinite(value) else str(value)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in columns:
+        justify = "right" if column == "value" else "left"
+        table.add_column(column, justify=justify, no_wrap=column != "remark")  # type: ignore[arg-type]
+    return table
+
+
+def _plain(name: str) -> str:
+    """Return a name that no spreadsheet takes for a formula."""
+    return f"'{name}" if name[:1] in tuple("=+-@") else name
+
+
+def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    with (
+        atomic_path(path) as temporary,
+        temporary.open("w", encoding="utf-8", newline="") as file,
+    ):
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    run_command(all_pairs, argv)

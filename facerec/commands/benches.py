@@ -1,0 +1,61 @@
+"""What several commands share: which verification sets the flags mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, cast
+
+from facerec.errors import DatasetError
+from facerec.verification.bench import Bench, find_pack, pack_bench
+from facerec.verification.protocols import FORMATS, guess_format, read_pairs
+from facerec.verification.protocols.template_lists import read_ijb, read_tinyface
+from facerec.verification.templates import TemplateBench
+
+TEMPLATE_BENCHES = ("ijbb", "ijbc", "tinyface")
+
+
+def open_benches(
+    names: Sequence[str],
+    pairs: Path | None = None,
+    format: str | None = None,
+    images: Path | None = None,
+    data: Path | None = None,
+) -> list[Bench | TemplateBench]:
+    """Open benches by name, pack files, or one pair list.
+
+    Args:
+        names: of benches (see `find_pack`), packs, or `TEMPLATE_BENCHES`, whose folder is ``data``
+            or of that name inside it.
+        pairs: a pair list in place of names.
+        format: form of the pair list; None where its suffix tells.
+        images: the folder that the paths of the list are relative to.
+        data: folder of the benches.
+
+    Raises:
+        DatasetError: neither or both of names and pair list, or a malformed list.
+        PackError: a pack is missing, unsafe or malformed.
+    """
+    if bool(names) == (pairs is not None):
+        raise DatasetError("give either --bench or --pairs, to say which pairs are meant")
+    if pairs is None:
+        if format is not None or images is not None:
+            raise DatasetError("--format and --images belong to --pairs; leave them out")
+        return [_named(name, data) for name in names]
+    format = format or guess_format(pairs)
+    if format is None:
+        raise DatasetError(
+            f"{pairs}: its name does not tell its form; give --format, one of {', '.join(FORMATS)}"
+        )
+    return [read_pairs(pairs, format, images)]
+
+
+def _named(name: str, data: Path | None) -> Bench | TemplateBench:
+    if name not in TEMPLATE_BENCHES:
+        return pack_bench(find_pack(name, data))
+    if data is None:
+        raise DatasetError(f"{name} is a folder of lists and images; name it with --data")
+    root = data / name if (data / name).is_dir() else data
+    if name == "tinyface":
+        return read_tinyface(root)
+    return read_ijb(root, cast(Literal["ijbb", "ijbc"], name))

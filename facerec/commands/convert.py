@@ -1,0 +1,96 @@
+"""``facerec convert``: a bench of any form → a pack, or a folder with its pair list."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from facerec.commands.benches import open_benches
+from facerec.commands.cli import run_command
+from facerec.errors import DatasetError
+from facerec.verification.bench import SUFFIXES, Bench
+from facerec.verification.protocols import missing_images
+from facerec.verification.protocols.export import Progress as Advance
+from facerec.verification.protocols.export import export_folder, export_pack
+
+PATIENCE = 2.0
+"""Seconds before a progress bar appears."""
+
+
+def convert(
+    out: Path,
+    bench: str | None = None,
+    pairs: Path | None = None,
+    format: str | None = None,
+    images: Path | None = None,
+    data: Path | None = None,
+) -> None:
+    """Turn a verification set into a pack, or into a folder of images with its pair list.
+
+    Give --bench, or --pairs with its --format. Images are copied byte for byte.
+
+    Args:
+        out: X.npz or X.bin, beside which image names go into X_images.csv; any other name is a
+            folder for images/ and pairs.txt in LFW's grammar, or pairs.csv where that does not fit.
+        bench: name (lfw, cfp_fp, agedb_30, …) or pack file (.bin, .npz).
+        pairs: pair list, or the folder of lists for CFP and RFW.
+        format: form of the pair list: lfw, xqlfw, calfw, cplfw, sllfw, cfp-ff, cfp-fp, agedb, rfw,
+            flat, parquet, bin or npz; a suffix such as .mat or .parquet says enough.
+        images: folder that image paths are relative to; by default where the list lies.
+        data: folder of the packs for --bench; then FACEREC_DATA and data/ are looked at.
+    """
+    names = () if bench is None else (bench,)
+    (source,) = open_benches(names, pairs, format, images, data)
+    if not isinstance(source, Bench):
+        raise DatasetError(f"{bench} compares templates of several images, which no pack can hold")
+    missing = missing_images(source)
+    if missing:
+        raise DatasetError(
+            f"{len(missing):,} of {len(source.images):,} images are missing, the first is "
+            f"{missing[0]}; put them there or name their folder with --images"
+        )
+    errors = Console(stderr=True, soft_wrap=True, highlight=False)
+    write = export_pack if out.suffix in SUFFIXES else export_folder
+    with _progress(len(source.images), errors) as advance:
+        notes = write(source, out, advance)
+    for note in (*source.notes, *notes):
+        errors.print(f"note: {note}", markup=False)
+    if out.suffix == ".bin":
+        errors.print(
+            "note: .bin is a pickle, and most readers run whatever such a file says; keep and "
+            "share .npz",
+            markup=False,
+        )
+    same = int(source.pairs.issame.sum())
+    print(
+        f"{out}: {len(source.pairs):,} pairs, {same:,} same and {len(source.pairs) - same:,} "
+        f"different, of {len(source.images):,} images"
+    )
+
+
+@contextmanager
+def _progress(total: int, console: Console) -> Iterator[Advance]:
+    """Count images on a terminal, in a bar that only long work shows."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    start = time.monotonic()
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    with bar:
+        task = bar.add_task("images", total=total, visible=False)
+        yield lambda count: bar.update(
+            task, advance=count, visible=time.monotonic() - start > PATIENCE
+        )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    run_command(convert, argv)

@@ -1,0 +1,426 @@
+"""``facerec embed``: a model and images → an embeddings file."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from facerec.commands.benches import open_benches
+from facerec.commands.cli import run_command
+from facerec.devices import choose_device
+from facerec.embedding.align import Aligner, parse_align
+from facerec.embedding.extract import describe_embedding, embed_images
+from facerec.embedding.file import EmbeddingsWriter, Written
+from facerec.embedding.model import EmbeddingModel, load_model
+from facerec.errors import DatasetError, FacerecError
+from facerec.records.dataset import Data, open_dataset
+from facerec.records.images import DatasetImages, FolderImages, ImageSource, PackImages
+from facerec.training.distributed import Processes, launched
+from facerec.verification.bench import folders_of
+from facerec.verification.templates import TemplateBench
+from facerec.verification.uncertainty import mean_interval
+
+SUFFIXES = (".jpg", ".jpeg", ".png")
+
+_WAIT_MINUTES = 7 * 24 * 60.0
+"""How long a rank waits at the end for a slower one."""
+
+_SHOWN_FAILURES = 10
+
+
+@dataclass(frozen=True)
+class Job:
+    """The flags of the command; each process opens everything from them by itself."""
+
+    model: Path
+    out: Path
+    records: Path | None
+    images: Path | None
+    bench: str | None
+    data: Path | None
+    flip: bool
+    align: str | None
+    on_error: Literal["error", "skip"]
+    channels: Literal["rgb", "bgr"] | None
+    mean: float | None
+    std: float | None
+    device: str
+    batch_size: int
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Images to embed, and what is known of them."""
+
+    images: ImageSource
+    description: dict[str, Any]
+    """For the note, as JSON types."""
+    subjects: Callable[[], NDArray[np.str_] | None]
+    """Reads who is on each image, ``(N,)``, empty where unknown; None if nobody is known."""
+    aligner: Aligner | None = None
+    """From points that come with the images; another one may be asked for."""
+
+
+class Worker:
+    """One process's model, images and aligner, and the parts that it writes."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.model: EmbeddingModel = load_model(
+            job.model,
+            device=job.device,
+            batch_size=job.batch_size,
+            channels=job.channels,
+            mean=job.mean,
+            std=job.std,
+        )
+        self.source = open_source(job)
+        self.aligner = self.source.aligner if job.align is None else parse_align(job.align)
+
+    def writer(self) -> EmbeddingsWriter:
+        """Return the writer of the file that this job makes."""
+        note = describe_embedding(
+            self.model, flip=self.job.flip, align=self.aligner, batch_size=self.job.batch_size
+        )
+        note["source"] = self.source.description
+        return EmbeddingsWriter(self.job.out, self.source.images.ids, note)
+
+    def embed(self, writer: EmbeddingsWriter, part: int, progress: Callable[[int], None]) -> None:
+        """Embed and write one part."""
+        embeddings = embed_images(
+            self.model,
+            self.source.images,
+            flip=self.job.flip,
+            align=self.aligner,
+            batch_size=self.job.batch_size,
+            on_error=self.job.on_error,
+            indices=writer.rows(part),
+            progress=progress,
+        )
+        writer.write(part, embeddings)
+
+
+def embed(
+    model: Path,
+    out: Path,
+    records: Path | None = None,
+    images: Path | None = None,
+    bench: str | None = None,
+    data: Path | None = None,
+    flip: bool = True,
+    align: str | None = None,
+    on_error: Literal["error", "skip"] = "error",
+    channels: Literal["rgb", "bgr"] | None = None,
+    mean: float | None = None,
+    std: float | None = None,
+    device: str = "auto",
+    batch_size: int = 64,
+    processes: int = 1,
+) -> None:
+    """Embed the images of a record file, a folder or a bench into an .npz file.
+
+    The file holds raw embeddings, norms, image ids, persons where known, failures to acquire, and
+    a note of how it was made. A stopped command goes on where it was when it is run again. Several
+    GPUs or machines: torchrun --nproc-per-node 8 tools/embed.py …; the file is the same.
+
+    Args:
+        model: a run folder, a .safetensors or an .onnx file.
+        out: the .npz file to write; parts gather in OUT.parts/ until it is complete.
+        records: a record file, its folder, or a folder of identity/image.jpg.
+        images: a folder with .jpg, .jpeg and .png files at any depth; ids are paths in it, and
+            its first folders are taken for persons.
+        bench: a name (lfw, cfp_fp, agedb_30, …; ijbb, ijbc, tinyface) or a pack (.bin, .npz).
+        data: folder of the bench; then FACEREC_DATA and data/ are looked at.
+        flip: sum the raw embeddings of each image and its mirror image.
+        align: find the face in photos of any size: a .csv of points
+            (image_id,x1,y1,…,x5,y5), insightface, or a YuNet .onnx file. A photo without a face
+            is a failure to acquire.
+        on_error: what an image that does not decode does: error ends the command, skip makes it a
+            failure to acquire.
+        channels: channel order that an .onnx file wants; default rgb.
+        mean: subtracted from pixel values, for an .onnx file; default 127.5.
+        std: divides the result, for an .onnx file; default 127.5.
+        device: where to compute: auto, cpu, cuda, cuda:1, mps.
+        batch_size: images that go through the network at once.
+        processes: processes on this machine that share the work, all on the same device.
+    """
+    if min(batch_size, processes) < 1:
+        raise FacerecError("--batch-size and --processes are 1 or more")
+    with launched("cpu", timeout_minutes=_WAIT_MINUTES) as ranks:
+        if ranks.world_size > 1:
+            if processes > 1:
+                raise DatasetError("torchrun already starts processes; leave out --processes")
+            device = str(choose_device(device, int(os.environ.get("LOCAL_RANK", "0"))))
+        job = Job(
+            model,
+            out,
+            records,
+            images,
+            bench,
+            data,
+            flip,
+            align,
+            on_error,
+            channels,
+            mean,
+            std,
+            device,
+            batch_size,
+        )
+        run(job, ranks, processes, Console(quiet=not ranks.is_main, highlight=False))
+
+
+def run(job: Job, ranks: Processes, processes: int, console: Console) -> None:
+    """Embed this rank's share of the parts; the main rank joins them and prints."""
+    worker = Worker(job)
+    writer = worker.writer()
+    source = worker.source
+    say = functools.partial(console.print, soft_wrap=True, markup=False)
+    say(f"model {worker.model.path}")
+    say(f"images {source.description['path']}: {len(source.images):,}")
+
+    def begin() -> list[int]:
+        writer.subjects = source.subjects()
+        return writer.begin()
+
+    missing: list[int] = ranks.on_main(begin)
+    first, last = (len(missing) * rank // ranks.world_size for rank in (ranks.rank, ranks.rank + 1))
+    if kept := len(source.images) - sum(len(writer.rows(part)) for part in missing):
+        say(f"going on: {kept:,} images are embedded already")
+    try:
+        _embed_share(worker, writer, missing[first:last], processes, console)
+    except BaseException:
+        if ranks.is_main and (kept := writer.abandon()):
+            say(f"{kept:,} images are kept in {writer.folder}; the same command goes on from there")
+        raise
+    try:
+        ranks.barrier()
+    except RuntimeError as problem:
+        raise FacerecError(f"{job.out}: another process stopped early, see there") from problem
+    ranks.on_main(lambda: print_summary(writer.finish(), writer, say))
+
+
+def _embed_share(
+    worker: Worker,
+    writer: EmbeddingsWriter,
+    parts: Sequence[int],
+    processes: int,
+    console: Console,
+) -> None:
+    with progress_bar(console) as bar:
+        total = sum(len(writer.rows(part)) for part in parts)
+        advance = functools.partial(bar.advance, bar.add_task("embedding", total=total))
+        if processes > 1 and parts:
+            share_out(worker.job, parts, processes, advance)
+        else:
+            for part in parts:
+                worker.embed(writer, part, advance)
+
+
+def open_source(job: Job) -> Source:
+    """Open the record file, folder or bench that the flags name.
+
+    Raises:
+        FacerecError: not exactly one is named, or it cannot be read.
+    """
+    if sum(choice is not None for choice in (job.records, job.images, job.bench)) != 1:
+        raise DatasetError("name the images with exactly one of --records, --images and --bench")
+    if job.records is not None:
+        return _records(job.records, job.on_error)
+    if job.images is not None:
+        return _folder(job.images)
+    assert job.bench is not None
+    return _bench(job.bench, job.data)
+
+
+def _records(path: Path, on_error: Literal["error", "skip"]) -> Source:
+    dataset = open_dataset(Data(path=path, on_error=on_error), seed=0)
+
+    def subjects() -> NDArray[np.str_]:
+        numbers = range(dataset.num_classes)
+        # The last name is for the label -1 of a damaged record.
+        names = [*(dataset.class_names or map(str, numbers)), ""]
+        return np.array(names, np.str_)[dataset.labels]
+
+    return Source(DatasetImages(dataset), {"kind": "records", "path": str(path)}, subjects)
+
+
+def _folder(root: Path) -> Source:
+    ids = list_images(root)
+    subjects = np.array([name.split("/")[0] if "/" in name else "" for name in ids], np.str_)
+    known = subjects if subjects.astype(bool).any() else None
+    return Source(FolderImages(root, ids), {"kind": "images", "path": str(root)}, lambda: known)
+
+
+def _bench(name: str, data: Path | None) -> Source:
+    (bench,) = open_benches([name], data=data)
+    images = bench.images
+    if isinstance(bench, TemplateBench):
+        # Persons are those of templates, which may share images.
+        return Source(images, {"kind": "bench", **bench.source}, lambda: None, bench.aligner())
+    numbers = bench.pairs.subjects
+    subjects = None if numbers is None else numbers.astype(np.str_)
+    if isinstance(images, PackImages) and bench.subjects_from != "same pairs":
+        # Names are better than numbers where they do not contradict the labels.
+        names = folders_of(images.ids) if images.subjects is None else images.subjects
+        subjects = subjects if names is None else names
+    description = {"kind": "bench", **bench.source, "subjects_from": bench.subjects_from}
+    return Source(images, description, lambda: subjects)
+
+
+def list_images(root: Path) -> list[str]:
+    """Return the paths of all images below a folder, relative to it, sorted; hidden ones excepted.
+
+    Raises:
+        DatasetError: there is no such folder, or no image in it.
+    """
+    found = []
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        place = Path(folder).relative_to(root)
+        found += [
+            (place / name).as_posix()
+            for name in files
+            if name.lower().endswith(SUFFIXES) and not name.startswith(".")
+        ]
+    if not found:
+        raise DatasetError(
+            f"{root}: no such folder, or no {', '.join(SUFFIXES)} in it; check the path"
+        )
+    return sorted(found)
+
+
+def share_out(
+    job: Job, parts: Sequence[int], processes: int, progress: Callable[[int], None]
+) -> None:
+    """Embed parts in several processes of this machine, each of which takes the next one left.
+
+    Raises:
+        FacerecError: a process failed or died; the parts under way are finished first.
+    """
+    # Spawned, since forking a process with threads (progress bar, torch) may lock up.
+    context = multiprocessing.get_context("spawn")
+    done = context.Value("q", 0)
+    threads = max(1, (os.cpu_count() or 1) // processes)
+    count = min(processes, len(parts))
+    shown = 0
+    with ProcessPoolExecutor(count, context, _start_worker, (done, threads)) as pool:
+        try:
+            waiting = {pool.submit(_embed_part, job, part) for part in parts}
+            while waiting:
+                finished, waiting = wait(waiting, timeout=0.2)
+                for future in finished:
+                    future.result()
+                progress(done.value - shown)
+                shown = done.value
+        except BrokenProcessPool as problem:
+            raise FacerecError(
+                f"{job.out}: one of the {count} processes died, perhaps for want of memory; run "
+                "the same command again, with fewer --processes"
+            ) from problem
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+_done: Any
+"""Images embedded by all processes of a pool: a shared integer with a lock."""
+
+
+def _start_worker(done: Any, threads: int) -> None:
+    global _done
+    _done = done
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    torch.set_num_threads(threads)
+
+
+@functools.cache
+def _open_worker(job: Job) -> tuple[Worker, EmbeddingsWriter]:
+    worker = Worker(job)
+    return worker, worker.writer()
+
+
+def _embed_part(job: Job, part: int) -> None:
+    worker, writer = _open_worker(job)
+
+    def count(images: int) -> None:
+        with _done.get_lock():
+            _done.value += images
+
+    worker.embed(writer, part, count)
+
+
+def print_summary(written: Written, writer: EmbeddingsWriter, say: Callable[[str], None]) -> None:
+    """Print counts, failures and norms."""
+    count, failed = len(written.norms), len(written.failures)
+    say(f"{count - failed:,} of {count:,} images embedded, {failed:,} failures to acquire")
+    for why in list(written.failures.values())[:_SHOWN_FAILURES]:
+        say(f"  not acquired: {why}")
+    if failed > _SHOWN_FAILURES:
+        say(f"  … and {failed - _SHOWN_FAILURES:,} more, all listed in the file")
+    acquired = np.isfinite(written.norms)
+    if acquired.any():
+        subjects = None if writer.subjects is None else writer.subjects[acquired]
+        say(_norms(written.norms[acquired].astype(np.float64), subjects))
+    say(f"embeddings: {written.path}")
+
+
+def _norms(norms: NDArray[np.float64], subjects: NDArray[np.str_] | None) -> str:
+    basis, clusters = f"{len(norms):,} images", np.arange(len(norms))
+    if subjects is not None and (subjects != "").all():
+        clusters = np.unique(subjects, return_inverse=True)[1]
+        basis += f" of {clusters.max() + 1:,} persons"
+    mean, std = float(norms.mean()), float(norms.std())
+    interval = mean_interval(norms, clusters)
+    bounds = f" [{interval.low:.4g}, {interval.high:.4g}]" if np.isfinite(interval.low) else ""
+    cv = f"CV {std / mean:.4f}, " if mean else ""
+    return f"mean norm {mean:.4g}{bounds} ({basis}), {cv}std {std:.4g}"
+
+
+class SpeedColumn(ProgressColumn):
+    """Images per second."""
+
+    def render(self, task: Task) -> Text:
+        """Return the speed as text."""
+        return Text("" if task.speed is None else f"{task.speed:,.0f} images/s")
+
+
+def progress_bar(console: Console) -> Progress:
+    """Return a bar of the images of this process."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        SpeedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=console.quiet or not console.is_terminal,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    run_command(embed, argv)

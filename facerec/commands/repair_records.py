@@ -1,0 +1,75 @@
+"""``facerec repair-records``: a lost index is written again, whole records leave a damaged file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from facerec.commands.cli import run_command
+from facerec.errors import RecordError
+from facerec.records.image_record import unpack
+from facerec.records.layout import index_from_ids
+from facerec.records.recordio import RecordFile, RecordWriter, rebuild_index, write_index
+
+
+def repair_records(
+    records: tyro.conf.Positional[Path],
+    out: Path | None = None,
+    keys: Literal["ids", "order"] = "ids",
+) -> None:
+    """Write the index of a record file anew, or copy its whole records into a new file.
+
+    Without --out, FILE.idx is written beside FILE.rec; an index that is there already is kept as
+    FILE.idx.old. With --out, records around the damage are copied and what was passed over is
+    listed; the damaged file stays as it is.
+
+    Args:
+        records: A .rec file.
+        out: New .rec file for the records that are whole.
+        keys: The ids inside the records, which InsightFace's train.rec needs (it announces
+            identities as a range of keys), or the numbers 0, 1, … in file order.
+    """
+    if out is None:
+        _write_index(records, keys)
+    else:
+        _salvage(records, out, keys)
+
+
+def _write_index(records: Path, keys: Literal["ids", "order"]) -> None:
+    index = rebuild_index(records) if keys == "order" else index_from_ids(records)
+    path, old = records.with_suffix(".idx"), records.with_suffix(".idx.old")
+    if path.exists():
+        if old.exists():
+            raise RecordError(
+                f"{old}: an older index is kept here already; move it away, then run this again"
+            )
+        path.rename(old)
+        print(f"{old}: the index as it was")
+    write_index(path, index)
+    print(f"{path}: {len(index):,} records")
+
+
+def _salvage(records: Path, out: Path, keys: Literal["ids", "order"]) -> None:
+    if out.suffix != ".rec":
+        raise RecordError(f"{out}: a record file is called X.rec; change the name")
+    if out.exists():
+        raise RecordError(f"{out}: this file is there already; choose another name")
+    file = RecordFile(records)
+    count = 0
+    with RecordWriter(out) as writer:
+        for offset, payload in file.scan(salvage=True):
+            where = f"{records}, offset {offset}"
+            writer.write(payload, unpack(payload, where).id if keys == "ids" else None)
+            count += 1
+    for damage in file.damages:
+        lost = damage.stop - damage.start
+        print(f"passed over {lost:,} bytes from offset {damage.start:,}: {damage.reason}")
+    print(f"{out}: {count:,} whole records, {len(file.damages)} damaged places passed over")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command on ``argv``."""
+    run_command(repair_records, argv)

@@ -1,0 +1,44 @@
+"""Where to compute: one rule for training, verification and everything else."""
+
+from __future__ import annotations
+
+import torch
+
+from facerec.errors import DeviceError
+
+
+def choose_device(name: str | torch.device, local_rank: int = 0) -> torch.device:
+    """Resolve ``auto`` to CUDA, then MPS, then CPU; check that a named device works.
+
+    Args:
+        name: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps`` or a device.
+        local_rank: the GPU that a bare ``cuda`` means.
+
+    Raises:
+        DeviceError: the device asked for is not there; nothing falls back in silence.
+    """
+    if name == "auto":
+        mps = torch.backends.mps.is_available()
+        name = "cuda" if torch.cuda.is_available() else "mps" if mps else "cpu"
+    try:
+        device = torch.device(name)
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", local_rank)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, ImportError, NotImplementedError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise DeviceError(
+            f"device {str(name)!r} cannot be used here ({reason}); choose another, for example cpu"
+        ) from error
+    return device
+
+
+def has_fast_bf16(device: torch.device) -> bool:
+    """Tell whether a device computes in bfloat16 by itself; others emulate it, far more slowly."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type == "cpu":
+        able = torch.cpu.get_capabilities()
+        # The last one is ARM's.
+        return any(able.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+    return False

@@ -1,0 +1,457 @@
+"""From a photo to an aligned face: five points, the similarity transform, the crop.
+
+The template and the way of cropping are InsightFace's (``python-package/insightface/utils/
+face_align.py: norm_crop``), which the weights of that family expect. The points come from a table
+that any detector wrote, from the insightface package, or from OpenCV with a YuNet file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import sys
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from facerec.errors import DatasetError, ImageError, MissingExtraError, ModelError
+from facerec.files import sha256
+
+# Left eye, right eye, nose, left and right corner of the mouth, as x and y in a 112×112 crop.
+# Left is the viewer's left.
+_TEMPLATE = np.array(
+    [
+        (38.2946, 51.6963),
+        (73.5318, 51.5014),
+        (56.0252, 71.7366),
+        (41.5493, 92.3655),
+        (70.7299, 92.2041),
+    ]
+)
+
+_MARGIN = np.array([8.0, 0.0])
+"""Columns by which a 128×128 crop is wider at the left than a 112×112 one, and 112×96 narrower."""
+
+_COLUMNS = ("image_id", *(f"{axis}{point}" for point in range(1, 6) for axis in "xy"))
+
+_MIN_SCALE, _MAX_SCALE = 1 / 250, 50.0
+"""Pixels of a 112×112 crop per pixel of the photo: eyes 8,800 and 0.7 pixels apart."""
+
+_MAX_COORDINATE = 1e6
+_MAX_SIDE = 32_766
+"""Longest side of an image that OpenCV's warps take."""
+
+_DETECTION_SIDE = 640
+"""Longest side, in pixels, of what a detector is shown; the size that InsightFace uses."""
+
+
+class NotAcquiredError(ImageError):
+    """No face could be found or aligned in an image: a failure to acquire, never an abort."""
+
+
+def face_template(size: tuple[int, int] = (112, 112)) -> NDArray[np.float64]:
+    """Return where the five points lie in a crop, ``(5, 2)`` as x and y in pixels.
+
+    Multiples of 112 scale the template; multiples of 128 frame the face with a margin at both
+    sides, as InsightFace does; 112×96 is the older crop without the outer columns.
+
+    Args:
+        size: height and width of the crop.
+
+    Raises:
+        ModelError: no template is defined for this size.
+    """
+    height, width = size
+    if size == (112, 96):
+        return _TEMPLATE - _MARGIN
+    if height == width and width > 0:
+        if width % 112 == 0:
+            return _TEMPLATE * (width / 112)
+        if width % 128 == 0:
+            return (_TEMPLATE + _MARGIN) * (width / 128)
+    raise ModelError(
+        f"faces cannot be aligned to {height}×{width} (height×width): the five-point template is "
+        "defined for 112×112, 128×128, their multiples and 112×96; give aligned images instead"
+    )
+
+
+def similarity_transform(points: ArrayLike, target: ArrayLike) -> NDArray[np.float64]:
+    """Return the rotation, uniform scale and shift that bring ``points`` closest to ``target``.
+
+    Least squares, never a reflection: S. Umeyama, "Least-squares estimation of transformation
+    parameters between two point patterns", PAMI 13(4), 1991, equations 34 to 43.
+
+    Args:
+        points: finite, ``(n, 2)``; if all coincide, the result is not finite.
+        target: ``(n, 2)``.
+
+    Returns:
+        ``(2, 3)``: maps ``(x, y, 1)`` to the target.
+    """
+    source = np.asarray(points, np.float64)
+    goal = np.asarray(target, np.float64)
+    source_mean, goal_mean = source.mean(axis=0), goal.mean(axis=0)
+    covariance = (goal - goal_mean).T @ (source - source_mean) / len(source)
+    left, singular, right = np.linalg.svd(covariance)
+    mirror = np.array([1.0, np.sign(np.linalg.det(left) * np.linalg.det(right))])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scale = (singular @ mirror) / source.var(axis=0).sum()
+        turn = scale * (left * mirror) @ right
+        return np.column_stack([turn, goal_mean - turn @ source_mean])
+
+
+def align_face(
+    image: NDArray[np.uint8],
+    points: ArrayLike,
+    size: tuple[int, int] = (112, 112),
+    where: str = "the image",
+) -> NDArray[np.uint8]:
+    """Cut out a face so that its five points lie on the template, as InsightFace's norm_crop.
+
+    Bilinear; what lies outside the image is black.
+
+    Args:
+        image: uint8 RGB, ``(height, width, 3)``.
+        points: ``(5, 2)``, x and y in pixels of the image as it is stored: left eye, right eye,
+            nose, left and right corner of the mouth, left being the viewer's left.
+        size: height and width of the crop.
+        where: begins the sentence of an error.
+
+    Returns:
+        uint8 RGB, ``(*size, 3)``.
+
+    Raises:
+        NotAcquiredError: points that are not finite, coincide, or all lie outside the image; an
+            image with a side too long for OpenCV.
+        ModelError: no template is defined for ``size``.
+    """
+    template = face_template(size)
+    found = np.asarray(points, np.float64)
+    height, width = image.shape[:2]
+    if max(height, width) > _MAX_SIDE:
+        raise NotAcquiredError(
+            f"{where}: the image is {height:,}×{width:,} (height×width), and a face can be cut out "
+            f"only where no side has more than {_MAX_SIDE:,} pixels; scale the image down"
+        )
+    if not (np.abs(found) < _MAX_COORDINATE).all():  # NaN is not smaller either
+        raise NotAcquiredError(f"{where}: its five points are not all usable numbers")
+    if not ((found >= 0) & (found <= (width - 1, height - 1))).all(axis=1).any():
+        raise NotAcquiredError(
+            f"{where}: all five points lie outside the image of {height}×{width} (height×width); "
+            "they may belong to a copy of another size"
+        )
+    transform = similarity_transform(found, template)
+    scale = np.hypot(*transform[:, 0]) * 112 / size[0]
+    if not _MIN_SCALE <= scale <= _MAX_SCALE:
+        raise NotAcquiredError(
+            f"{where}: its five points (nearly) coincide or lie too far apart for a face"
+        )
+    crop = cv2.warpAffine(image, transform, (size[1], size[0]), flags=cv2.INTER_LINEAR)
+    return crop.astype(np.uint8, copy=False)
+
+
+class Aligner(ABC):
+    """Finds the five points of the face in a photo; safe to share between threads."""
+
+    def crop(
+        self, image: NDArray[np.uint8], image_id: str, where: str, size: tuple[int, int]
+    ) -> NDArray[np.uint8]:
+        """Return the aligned face, uint8 RGB ``(*size, 3)``.
+
+        Args:
+            image: uint8 RGB, ``(height, width, 3)``, as stored: EXIF orientation is not applied.
+            image_id: the image's id in its source.
+            where: begins the sentence of an error.
+            size: height and width of the crop.
+
+        Raises:
+            NotAcquiredError: there is no face, or its points are unusable.
+        """
+        return align_face(image, self.find(image, image_id, where), size, where)
+
+    @abstractmethod
+    def find(
+        self, image: NDArray[np.uint8], image_id: str, where: str
+    ) -> NDArray[np.floating[Any]]:
+        """Return the five points, ``(5, 2)``, see `align_face`.
+
+        Raises:
+            NotAcquiredError: there is no face.
+        """
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Return what a report must say about the alignment, as JSON types."""
+
+
+class PointsTable(Aligner):
+    """Points that a detector wrote before: ``image_id,x1,y1,x2,y2,…,x5,y5``, one line an image.
+
+    Further columns are ignored. An image without a line is a failure to acquire.
+
+    Args:
+        path: CSV in UTF-8, with or without BOM, LF or CRLF.
+
+    Raises:
+        DatasetError: no such table, a wrong line (named), an image with two lines, or left and
+            right exchanged in most lines.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._lines: dict[str, int] = {}
+        rows: list[list[float]] = []
+        for number, image_id, coordinates in self._read():
+            if image_id in self._lines:
+                raise DatasetError(
+                    f"{self.path}, line {number}: a second line for image {image_id!r}; keep one "
+                    "face an image"
+                )
+            self._lines[image_id] = len(rows)
+            rows.append(coordinates)
+        if not rows:
+            raise DatasetError(f"{self.path}: the table has no line with points")
+        self._points = np.array(rows).reshape(-1, 5, 2)
+        mirrored = int(_mirrored(self._points).sum())
+        if 2 * mirrored > len(rows):
+            raise DatasetError(
+                f"{self.path}: left and right are exchanged in {mirrored} of {len(rows)} lines; "
+                "point 1 is the eye and point 4 the corner of the mouth on the viewer's left"
+            )
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def find(
+        self, image: NDArray[np.uint8], image_id: str, where: str
+    ) -> NDArray[np.floating[Any]]:
+        """Return the points of the line for ``image_id``."""
+        if image_id not in self._lines:
+            raise NotAcquiredError(f"{where}: {self.path} has no line for image_id {image_id!r}")
+        return self._points[self._lines[image_id]]
+
+    def describe(self) -> dict[str, Any]:
+        """Return file and hash."""
+        return {"method": "points", "path": str(self.path), "sha256": sha256(self.path)}
+
+    def _read(self) -> Iterator[tuple[int, str, list[float]]]:
+        """Yield line number, image id and ten coordinates of every line."""
+        try:
+            with self.path.open(encoding="utf-8-sig", newline="") as file:
+                lines = csv.reader(file)
+                header = [name.strip() for name in next(lines, [])]
+                missing = [name for name in _COLUMNS if name not in header]
+                if missing:
+                    raise DatasetError(
+                        f"{self.path}, line 1: the column {missing[0]} is missing; the first line "
+                        f"of a table of points is {','.join(_COLUMNS)}"
+                    )
+                places = [header.index(name) for name in _COLUMNS]
+                for fields in lines:
+                    if len(fields) != len(header):
+                        raise DatasetError(
+                            f"{self.path}, line {lines.line_num}: {len(fields)} fields where the "
+                            f"first line has {len(header)}; correct or remove the line"
+                        )
+                    image_id, *numbers = (fields[place] for place in places)
+                    yield lines.line_num, image_id, [float(text) for text in numbers]
+        except (OSError, UnicodeDecodeError) as problem:
+            raise DatasetError(
+                f"{self.path}: the table of points cannot be read as UTF-8 ({problem}); check the "
+                "path and its encoding"
+            ) from problem
+        except (ValueError, csv.Error) as problem:
+            raise DatasetError(
+                f"{self.path}, line {lines.line_num}: expected an image id and ten numbers "
+                f"({problem}); correct or remove the line"
+            ) from problem
+
+
+class Faces(NamedTuple):
+    """What a detector found in one image, in its pixels."""
+
+    boxes: NDArray[np.floating[Any]]
+    """Left, top, right and bottom, ``(n, 4)``."""
+    scores: NDArray[np.floating[Any]]
+    """``(n,)``, larger is surer."""
+    points: NDArray[np.floating[Any]]
+    """``(n, 5, 2)``, see `align_face`."""
+
+
+class Detector(Aligner):
+    """A face detector; of several faces in a photo the largest is taken.
+
+    Of equally large faces the one with the higher score is taken, of those the most central one.
+    """
+
+    name: str
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # neither library promises that a detector can be shared
+
+    def find(
+        self, image: NDArray[np.uint8], image_id: str, where: str
+    ) -> NDArray[np.floating[Any]]:
+        """Return the points of the largest face."""
+        with self._lock:
+            faces = self._detect(np.ascontiguousarray(image[:, :, ::-1]))
+        if not len(faces.scores):
+            raise NotAcquiredError(f"{where}: {self.name} finds no face")
+        height, width = image.shape[:2]
+        return faces.points[_largest(faces, height, width)]
+
+    @abstractmethod
+    def _detect(self, image: NDArray[np.uint8]) -> Faces:
+        """Return all faces in a BGR image."""
+
+
+class InsightFaceDetector(Detector):
+    """The detector of a model pack of the insightface package (extra ``insightface``).
+
+    The package downloads the pack on first use.
+
+    Args:
+        pack: name of the pack.
+
+    Raises:
+        MissingExtraError: the package is not installed.
+        ModelError: the package cannot load its detector.
+    """
+
+    name = "insightface"
+
+    def __init__(self, pack: str = "buffalo_l") -> None:
+        super().__init__()
+        try:
+            import insightface
+            from insightface.app import FaceAnalysis
+        except ImportError as error:
+            raise MissingExtraError(
+                "finding faces with insightface needs that package; "
+                "run: pip install 'facerec[insightface]'"
+            ) from error
+        self.pack = pack
+        self.version = str(insightface.__version__)
+        try:
+            # The package prints what it loads, which does not belong among results.
+            with contextlib.redirect_stdout(sys.stderr):
+                self._app = FaceAnalysis(name=pack, allowed_modules=["detection"])
+                self._app.prepare(ctx_id=0, det_size=(_DETECTION_SIDE, _DETECTION_SIDE))
+        # Missing packs and broken downloads end in many kinds of error.
+        except Exception as error:
+            raise ModelError(
+                f"insightface {self.version} cannot load its model pack {pack!r} ({error}); "
+                "download the pack to ~/.insightface/models, or align with another detector"
+            ) from error
+
+    def describe(self) -> dict[str, Any]:
+        """Return package version and model pack."""
+        return {"method": "insightface", "version": self.version, "pack": self.pack}
+
+    def _detect(self, image: NDArray[np.uint8]) -> Faces:
+        found = [face for face in self._app.get(image) if face.kps is not None]
+        return Faces(
+            np.array([face.bbox for face in found]).reshape(-1, 4),
+            np.array([face.det_score for face in found]),
+            np.array([face.kps for face in found]).reshape(-1, 5, 2),
+        )
+
+
+class YuNet(Detector):
+    """OpenCV's ``FaceDetectorYN`` with the user's YuNet file and OpenCV's own thresholds.
+
+    Photos are shown to it scaled down to 640 pixels on the longer side, never scaled up.
+
+    Args:
+        path: the ``.onnx`` file, for example from OpenCV's model zoo.
+
+    Raises:
+        ModelError: no such file, or OpenCV cannot load it.
+    """
+
+    name = "YuNet"
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__()
+        self.path = Path(path)
+        if not self.path.is_file():
+            raise ModelError(f"{self.path}: there is no such YuNet file; check the path")
+        try:
+            self._detector = cv2.FaceDetectorYN.create(
+                str(self.path), "", (_DETECTION_SIDE, _DETECTION_SIDE)
+            )
+        except cv2.error as error:
+            raise ModelError(
+                f"{self.path}: OpenCV {cv2.__version__} cannot load it as a YuNet detector "
+                f"({error.err}); take face_detection_yunet from OpenCV's model zoo"
+            ) from error
+
+    def describe(self) -> dict[str, Any]:
+        """Return file and hash, and the version of OpenCV."""
+        return {
+            "method": "yunet",
+            "path": str(self.path),
+            "sha256": sha256(self.path),
+            "version": f"opencv {cv2.__version__}",
+        }
+
+    def _detect(self, image: NDArray[np.uint8]) -> Faces:
+        height, width = image.shape[:2]
+        shrink = min(1.0, _DETECTION_SIDE / max(height, width))
+        size = max(1, round(width * shrink)), max(1, round(height * shrink))
+        shown = cv2.resize(image, size, interpolation=cv2.INTER_AREA) if shrink < 1 else image
+        self._detector.setInputSize(size)
+        found = self._detector.detect(shown)[1]
+        # Left, top, width, height, the five points in the template's order, score.
+        rows = np.empty((0, 15)) if found is None else np.asarray(found, np.float64)
+        back = np.array([width / size[0], height / size[1]])
+        corners = rows[:, :2], rows[:, :2] + rows[:, 2:4]
+        return Faces(
+            np.concatenate([corner * back for corner in corners], axis=1),
+            rows[:, 14],
+            rows[:, 4:14].reshape(-1, 5, 2) * back,
+        )
+
+
+def parse_align(text: str) -> Aligner:
+    """Return the aligner that a command line names.
+
+    Args:
+        text: a ``.csv`` file of points, ``insightface``, or a YuNet ``.onnx`` file.
+
+    Raises:
+        FacerecError: another word, or the aligner cannot be used.
+    """
+    if text == "insightface":
+        return InsightFaceDetector()
+    suffix = Path(text).suffix.lower()
+    if suffix == ".csv":
+        return PointsTable(text)
+    if suffix == ".onnx":
+        return YuNet(text)
+    raise DatasetError(
+        f"{text!r} names no way of aligning faces; give a .csv file of points, the word "
+        "insightface, or a YuNet .onnx file"
+    )
+
+
+def _largest(faces: Faces, height: int, width: int) -> int:
+    """Choose the largest face; ties go by score, then by nearness to the centre."""
+    left_top, right_bottom = faces.boxes[:, :2], faces.boxes[:, 2:]
+    areas = np.prod(right_bottom - left_top, axis=1)
+    off_centre = np.linalg.norm((left_top + right_bottom - (width, height)) / 2, axis=1)
+    return int(np.lexsort([off_centre, -faces.scores, -areas])[0])
+
+
+def _mirrored(points: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Say which faces, ``(n, 5, 2)``, fit the template better after a reflection."""
+    centred = points - points.mean(axis=1, keepdims=True)
+    template = _TEMPLATE - _TEMPLATE.mean(axis=0)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.linalg.det(np.einsum("pi,npj->nij", template, centred)) < 0

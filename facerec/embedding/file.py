@@ -1,0 +1,534 @@
+"""The embeddings file: an ``.npz`` that is never pickled, written whole or part by part.
+
+Arrays: ``vectors`` float32 ``(N, D)``, ``norms`` float32 ``(N,)``, ``ids`` text ``(N,)``,
+``failure_rows`` int64 and ``failure_reasons`` text ``(F,)``, ``note`` (one text of JSON), and where
+persons are known ``subjects`` text ``(N,)``. Vectors and norms are NaN in the rows of failures to
+acquire and nowhere else. Embeddings are personal data, so only the owner may read the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from facerec.embedding.extract import Embeddings
+from facerec.errors import DatasetError
+from facerec.files import atomic_path, fsync_directory, full_disk_sentence, write_json
+from facerec.recipe import differences
+from facerec.records.images import check_unique
+
+FORMAT = 1
+MAX_BYTES = 64 << 30
+"""Largest total size of the arrays in a file that is read."""
+
+MAX_RATIO = 100
+"""How much smaller than its arrays a file may be; numbers hardly compress."""
+
+BATCHES_PER_PART = 8
+"""Batches after which a part is safe on the disk: what a kill costs at most, in each process."""
+
+_OWN = ("vectors", "norms", "ids", "failure_rows", "failure_reasons", "note")
+_VECTORS, _IDS = ("vectors", "embeddings"), ("ids", "names", "image_id")
+_BLOCK = 1 << 14
+
+Array = npt.NDArray[Any]
+
+
+def write_embeddings(path: str | Path, embeddings: Embeddings) -> None:
+    """Write an embeddings file, whole or not at all; the same content gives the same bytes.
+
+    Raises:
+        DatasetError: embeddings without ids or that contradict themselves, a name that does not
+            end in ``.npz``, or a file that cannot be written.
+    """
+    path = _npz(path)
+    _check(path, embeddings)
+    with atomic_path(path, DatasetError) as temporary:
+        _write(temporary, embeddings, [embeddings])
+
+
+def read_embeddings(path: str | Path) -> Embeddings:
+    """Read an embeddings file without running anything that it may contain.
+
+    A plain ``.npz`` of others is taken too: ``vectors`` or ``embeddings`` ``(N, D)``, and ``ids``,
+    ``names`` or ``image_id`` ``(N,)``, perhaps ``subjects``. Its norms are computed, its rows that
+    are not finite are failures to acquire, and its flip mode is unknown. Half and double precision
+    become float32; ``note["stored_dtype"]`` then says what it was.
+
+    Raises:
+        DatasetError: the file is missing, damaged, pickled, too large, or contradicts itself.
+    """
+    path = Path(path)
+    arrays = _load(path)
+    embeddings = _own(path, arrays) if "note" in arrays else _foreign(path, arrays)
+    _check(path, embeddings)
+    return embeddings
+
+
+@dataclass(frozen=True, eq=False)
+class Written:
+    """What a summary needs of an embeddings file that may be too large to read again."""
+
+    path: Path
+    norms: npt.NDArray[np.float32]
+    """``(N,)``, NaN in the rows of failures."""
+    failures: Mapping[int, str]
+    """Row → why."""
+
+
+class EmbeddingsWriter:
+    """Writes an embeddings file part by part, so that a killed job goes on where it stopped.
+
+    Parts are embeddings files of their own in the folder ``OUT.npz.parts`` beside the target; any
+    process may write any part. At the end they are joined one at a time, and the folder goes.
+    Parts have fixed boundaries, so a file does not depend on who wrote what and when.
+
+    Args:
+        path: the file, ending in ``.npz``.
+        ids: id of each image, ``(N,)``, unique.
+        note: see `describe_embedding`, perhaps with more fields. Parts of a job with another note
+            (but for names and paths) or other ids are refused.
+        subjects: see `Embeddings`.
+
+    Raises:
+        DatasetError: no image, ids that repeat, or a name that does not end in ``.npz``.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        ids: npt.NDArray[np.str_],
+        note: Mapping[str, Any],
+        *,
+        subjects: npt.NDArray[np.str_] | None = None,
+    ) -> None:
+        self.path = _npz(path)
+        if not len(ids):
+            raise DatasetError(f"{self.path}: there is no image to embed; check the source")
+        check_unique(ids, str(self.path))
+        self.ids, self.note, self.subjects = ids, dict(note), subjects
+        self.folder = self.path.with_name(f"{self.path.name}.parts")
+        self._part_size = BATCHES_PER_PART * int(self.note["batch_size"])
+
+    def begin(self) -> list[int]:
+        """Make the folder of parts, or go on with the one that is there; return missing parts.
+
+        Raises:
+            DatasetError: the folder holds parts of another job, or cannot be written.
+        """
+        job = {**_identity(self.note), "images": len(self.ids), "ids": _fingerprint(self.ids)}
+        file = self.folder / "job.json"
+        if file.is_file():
+            self._compare(file, job)
+        else:
+            self._make_folder()
+            write_json(file, job)
+        return self.missing()
+
+    def missing(self) -> list[int]:
+        """Return the numbers of the parts that are not written yet."""
+        parts = range(-(-len(self.ids) // self._part_size))
+        return [part for part in parts if not self._file(part).is_file()]
+
+    def rows(self, part: int) -> npt.NDArray[np.int64]:
+        """Return the rows of a part, ascending; they are whole batches but for the last."""
+        start = part * self._part_size
+        return np.arange(start, min(start + self._part_size, len(self.ids)))
+
+    def write(self, part: int, embeddings: Embeddings) -> None:
+        """Write a part, whole or not at all.
+
+        Raises:
+            DatasetError: embeddings of other images, or a file that cannot be written.
+        """
+        self._check_part(part, embeddings)
+        write_embeddings(self._file(part), embeddings)
+
+    def finish(self) -> Written:
+        """Join the parts into the file, and remove them.
+
+        Raises:
+            DatasetError: parts are missing or damaged, or the file cannot be written.
+        """
+        if missing := self.missing():
+            raise DatasetError(
+                f"{self.folder}: {len(missing)} parts are missing, the first is number "
+                f"{missing[0]}; all processes must see the same folder, run the same command again"
+            )
+        first = read_embeddings(self._file(0))
+        whole = replace(first, ids=self.ids, subjects=self.subjects, note=self.note)
+        # Beside the parts, so that a kill leaves nothing that the next run would not clear away.
+        joined = self.folder / "joined.npz"
+        with atomic_path(joined, DatasetError) as temporary:
+            norms, failures = _write(temporary, whole, self._parts())
+        try:
+            joined.replace(self.path)
+            fsync_directory(self.path.parent)
+            shutil.rmtree(self.folder)
+        except OSError as problem:
+            raise DatasetError(full_disk_sentence(self.path, problem)) from problem
+        return Written(self.path, norms, failures)
+
+    def abandon(self) -> int:
+        """Remove the folder if no part is written; return the number of images in written parts."""
+        missing = self.missing()
+        kept = len(self.ids) - sum(len(self.rows(part)) for part in missing)
+        if not kept:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        return kept
+
+    def _file(self, part: int) -> Path:
+        return self.folder / f"part-{part:06d}.npz"
+
+    def _parts(self) -> Iterator[Embeddings]:
+        part = 0
+        while len(self.rows(part)):
+            embeddings = read_embeddings(self._file(part))
+            self._check_part(part, embeddings)
+            yield embeddings
+            part += 1
+
+    def _make_folder(self) -> None:
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # A kill while job.json was written leaves a hidden file at most.
+            strangers = [found for found in self.folder.iterdir() if found.name[0] != "."]
+        except OSError as problem:
+            raise DatasetError(full_disk_sentence(self.folder, problem)) from problem
+        if strangers:
+            raise DatasetError(
+                f"{self.folder}: holds {strangers[0].name} but no parts of embeddings; choose "
+                "another output file or move the folder away"
+            )
+
+    def _check_part(self, part: int, embeddings: Embeddings) -> None:
+        if not np.array_equal(_ids(self._file(part), embeddings), self.ids[self.rows(part)]):
+            raise DatasetError(
+                f"{self._file(part)}: holds other images than it should; remove {self.folder} and "
+                "run the same command again"
+            )
+
+    def _compare(self, file: Path, job: dict[str, Any]) -> None:
+        try:
+            before = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as problem:
+            raise DatasetError(
+                f"{file}: cannot be read ({problem}); remove {self.folder} and run the same "
+                "command again"
+            ) from problem
+        if changed := differences(before, job):
+            shown = ", ".join(
+                f"{name} ({_shown(before, name)} there, {_shown(job, name)} now)"
+                for name in changed[:4]
+            )
+            raise DatasetError(
+                f"{self.folder}: holds parts of a job that differs in {shown}; run that command "
+                "again, choose another output file, or remove the folder"
+            )
+
+
+def _npz(path: str | Path) -> Path:
+    path = Path(path)
+    if path.suffix != ".npz":
+        raise DatasetError(f"{path}: an embeddings file has a name that ends in .npz; rename it")
+    return path
+
+
+def _ids(path: Path, embeddings: Embeddings) -> npt.NDArray[np.str_]:
+    if embeddings.ids is None:
+        raise DatasetError(f"{path}: embeddings without ids cannot be joined with anything")
+    return embeddings.ids
+
+
+def _check(path: Path, embeddings: Embeddings) -> None:
+    """Refuse arrays that do not fit together, and NaN outside the rows of failures."""
+    vectors, norms, subjects = embeddings.vectors, embeddings.norms, embeddings.subjects
+    ids = _ids(path, embeddings)
+    count = len(ids)
+    texts = [ids] if subjects is None else [ids, subjects]
+    if (
+        vectors.dtype != np.float32
+        or vectors.ndim != 2
+        or not vectors.shape[1]
+        or norms.dtype != np.float32
+        or any(text.dtype.kind != "U" for text in texts)
+        or any(array.shape != (count,) for array in (vectors[:, 0], norms, *texts))
+    ):
+        found = ", ".join(f"{array.dtype} {array.shape}" for array in (vectors, norms, *texts))
+        raise DatasetError(
+            f"{path}: vectors (N, D) and norms (N,) in float32 and ids (N,) as text are needed, "
+            f"found {found}; make the file again"
+        )
+    check_unique(ids, str(path))
+    failed = np.zeros(count, bool)
+    rows = np.array(list(embeddings.failures), np.int64)
+    if ((rows < 0) | (rows >= count)).any():
+        raise DatasetError(
+            f"{path}: failures are listed for rows {rows.min()} to {rows.max()} of {count} images; "
+            "make the file again"
+        )
+    failed[rows] = True
+    finite = np.isfinite(norms)
+    for start in range(0, count, _BLOCK):
+        part = slice(start, start + _BLOCK)
+        finite[part] &= np.isfinite(vectors[part]).all(axis=1)
+    finite[rows] = ~(np.isnan(vectors[rows]).all(axis=1) & np.isnan(norms[rows]))
+    wrong = np.flatnonzero(finite == failed)
+    if len(wrong):
+        row = int(wrong[0])
+        kind = "has an embedding" if failed[row] else "is not finite"
+        listed = "listed" if failed[row] else "not listed"
+        raise DatasetError(
+            f"{path}: row {row} (id {str(ids[row])!r}) {kind} but is {listed} as a failure to "
+            "acquire; make the file again"
+        )
+
+
+def _write(
+    path: Path, whole: Embeddings, parts: Iterable[Embeddings]
+) -> tuple[npt.NDArray[np.float32], dict[int, str]]:
+    """Write the archive, holding the vectors of one part at a time.
+
+    Args:
+        path: an existing file, overwritten.
+        whole: gives dimensions, ids, subjects, flip and note.
+        parts: give vectors, norms and failures, in order.
+
+    Returns:
+        Norms and failures of all rows.
+    """
+    ids = _ids(path, whole)
+    norms: list[npt.NDArray[np.float32]] = []
+    failures: dict[int, str] = {}
+
+    def vectors() -> Iterator[Array]:
+        done = 0
+        for part in parts:
+            failures.update((done + row, why) for row, why in sorted(part.failures.items()))
+            norms.append(part.norms)
+            done += len(part.norms)
+            yield part.vectors
+
+    path.chmod(0o600)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        shape = len(ids), whole.vectors.shape[1]
+        _write_array(archive, "vectors", np.dtype(np.float32), shape, vectors())
+        found = {
+            "norms": np.concatenate(norms),
+            "ids": ids,
+            "failure_rows": np.array(list(failures), np.int64),
+            "failure_reasons": np.array(list(failures.values()), np.str_),
+            "note": np.array(_note_text(whole)),
+            **({} if whole.subjects is None else {"subjects": whole.subjects}),
+        }
+        for name, array in found.items():
+            _write_array(archive, name, array.dtype, array.shape, [np.atleast_1d(array)])
+    return found["norms"], failures
+
+
+def _write_array(
+    archive: zipfile.ZipFile,
+    name: str,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    blocks: Iterable[Array],
+) -> None:
+    """Write an array as one ``.npy`` member, some rows at a time."""
+    # A ZipInfo of our own has a fixed date, so that equal content gives equal bytes.
+    with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+        descr = np.lib.format.dtype_to_descr(dtype)
+        header = {"descr": descr, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(member, header)
+        for block in blocks:
+            for start in range(0, len(block), _BLOCK):
+                member.write(block[start : start + _BLOCK].tobytes())
+
+
+def _note_text(embeddings: Embeddings) -> str:
+    note = {"format": FORMAT, "flip": embeddings.flip, **embeddings.note}
+    return json.dumps(note, ensure_ascii=False, allow_nan=False)
+
+
+def _load(path: Path) -> dict[str, Array]:
+    """Read the arrays of known names, after their headers have been held against their sizes."""
+    try:
+        size = path.stat().st_size
+        with zipfile.ZipFile(path) as archive:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            expanded = sum(info.file_size for info in members.values())
+            if expanded > min(MAX_BYTES, MAX_RATIO * size + (1 << 20)):
+                raise DatasetError(
+                    f"{path}: its arrays claim {expanded:,} bytes, too many for a file of {size:,} "
+                    f"bytes (and {MAX_BYTES:,} at most); check that this is the right file"
+                )
+            names = {*_OWN, *_VECTORS, *_IDS, "subjects"} & members.keys()
+            arrays = {name: _load_array(path, archive, members[name]) for name in sorted(names)}
+    except OSError as problem:
+        raise DatasetError(
+            f"{path}: the embeddings file cannot be read ({problem.strerror or problem}); check "
+            "the path"
+        ) from problem
+    except DatasetError:
+        raise
+    # Damaged archives end in many kinds of error, down to those of zlib.
+    except Exception as problem:
+        raise DatasetError(
+            f"{path}: not a whole .npz file ({type(problem).__name__}: {str(problem)[:200]}); "
+            "make it again with facerec embed"
+        ) from problem
+    wanted = _OWN if "note" in arrays else (_VECTORS, _IDS)
+    for choice in wanted:
+        options = (choice,) if isinstance(choice, str) else choice
+        if not any(name in arrays for name in options):
+            listed = ", ".join(sorted(members)[:10]) or "nothing"
+            raise DatasetError(
+                f"{path}: the array {' or '.join(options)} is missing (there is {listed}); make "
+                "the file again with facerec embed"
+            )
+    return arrays
+
+
+def _load_array(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    with archive.open(info) as member:
+        shape, _, dtype = readers[np.lib.format.read_magic(member)](member)
+        if dtype.hasobject:
+            raise DatasetError(
+                f"{path}: the array {info.filename} holds pickled Python objects, which are never "
+                "loaded; write it as numbers or text"
+            )
+        # NumPy would reserve whatever the header claims.
+        if math.prod(shape) * dtype.itemsize != info.file_size - member.tell():
+            raise DatasetError(
+                f"{path}: the array {info.filename} announces {dtype} {shape}, which is not what "
+                "it holds; the file is damaged, make it again"
+            )
+    with archive.open(info) as member:
+        return np.lib.format.read_array(member, allow_pickle=False)
+
+
+def _own(path: Path, arrays: Mapping[str, Array]) -> Embeddings:
+    rows, reasons = arrays["failure_rows"], arrays["failure_reasons"]
+    try:
+        note = json.loads(str(arrays["note"][()]))
+        found = note.pop("format")
+        flip = note["flip"]
+        if flip not in (True, False, None):
+            raise TypeError(f"flip is {flip!r}")
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as problem:
+        raise DatasetError(
+            f"{path}: its note is no JSON with format and flip ({problem!r}); make the file again"
+        ) from problem
+    if found != FORMAT:
+        raise DatasetError(
+            f"{path}: written in format {found!r}, this facerec reads format {FORMAT}; use the "
+            "facerec that wrote it, or a newer one"
+        )
+    kinds = rows.dtype.kind + reasons.dtype.kind
+    if rows.ndim != 1 or rows.shape != reasons.shape or kinds != "iU":
+        raise DatasetError(
+            f"{path}: failure_rows {rows.dtype} {rows.shape} and failure_reasons {reasons.dtype} "
+            f"{reasons.shape} are not numbers and texts of one length; make the file again"
+        )
+    return _widened(
+        path,
+        Embeddings(
+            arrays["vectors"],
+            arrays["norms"],
+            flip,
+            ids=arrays["ids"],
+            subjects=arrays.get("subjects"),
+            failures=dict(zip(rows.tolist(), reasons.tolist(), strict=True)),
+            note=note,
+        ),
+    )
+
+
+def _foreign(path: Path, arrays: Mapping[str, Array]) -> Embeddings:
+    vectors = next(arrays[name] for name in _VECTORS if name in arrays)
+    ids = next(arrays[name] for name in _IDS if name in arrays)
+    if vectors.ndim != 2 or vectors.dtype.kind != "f":
+        raise DatasetError(
+            f"{path}: embeddings are real numbers of shape (N, D), found {vectors.dtype} "
+            f"{vectors.shape}"
+        )
+    widened = _widened(
+        path,
+        Embeddings(
+            vectors,
+            np.empty(0, np.float32),
+            None,
+            ids=_text(ids),
+            subjects=_text(arrays["subjects"]) if "subjects" in arrays else None,
+            note={"flip": None, "source": {"path": str(path), "format": "npz of others"}},
+        ),
+    )
+    with np.errstate(all="ignore"):
+        norms = np.linalg.norm(widened.vectors, axis=1)
+    failed = np.flatnonzero(~np.isfinite(norms))
+    matrix = widened.vectors
+    matrix[failed] = np.nan
+    norms[failed] = np.nan
+    why = f"{path}: its embedding is not finite"
+    return replace(widened, norms=norms, failures=dict.fromkeys(failed.tolist(), why))
+
+
+def _text(array: Array) -> Array:
+    """Return names as text, where others stored bytes or numbers."""
+    if array.dtype.kind == "S":
+        return np.char.decode(array, "utf-8", "replace")
+    return array.astype(np.str_) if array.dtype.kind in "iu" else array
+
+
+def _widened(path: Path, embeddings: Embeddings) -> Embeddings:
+    """Make everything float32, and say in the note what it was."""
+    stored = embeddings.vectors.dtype
+    if stored == np.float32 or stored.kind != "f":
+        return embeddings
+    with np.errstate(over="ignore"):  # what overflows is caught as not finite
+        return replace(
+            embeddings,
+            vectors=embeddings.vectors.astype(np.float32),
+            norms=embeddings.norms.astype(np.float32),
+            note={**embeddings.note, "stored_dtype": stored.name},
+        )
+
+
+def _identity(note: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what makes a job the same job: a note without names, paths and device numbers."""
+    kept = {name: value for name, value in note.items() if name not in ("name", "path")}
+    return {
+        name: _identity(value)
+        if isinstance(value, Mapping)
+        else str(value).split(":")[0]
+        if name == "device"
+        else value
+        for name, value in kept.items()
+    }
+
+
+def _fingerprint(ids: npt.NDArray[np.str_]) -> str:
+    digest = hashlib.sha256()
+    for name in ids.tolist():
+        digest.update(os.fsencode(name) + b"\0")
+    return digest.hexdigest()
+
+
+def _shown(tree: Any, dotted: str) -> str:
+    for name in dotted.split("."):
+        tree = tree.get(name) if isinstance(tree, dict) else None
+    return str(tree)[:40]

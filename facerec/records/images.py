@@ -1,0 +1,246 @@
+"""Images with names, wherever they lie: a pack, a folder, a record file, a table in memory."""
+
+from __future__ import annotations
+
+import csv
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from facerec.errors import DatasetError, ImageError, PackError
+from facerec.records.dataset import FaceDataset
+from facerec.records.packs import Pack
+
+NAMES = "_images.csv"
+"""``lfw_images.csv`` beside ``lfw.bin`` names its entries: ``index,image_id[,subject_id]``."""
+
+SHARED_NAMES = "pairs_images.csv"
+"""The same for all packs of a folder, which then hold the same images in the same order."""
+
+
+_PLAIN = re.compile(r"[^\\:\0./\s][^\\:\0]*")
+"""Names that need no closer look, unless they hold ``..``: nearly all."""
+
+
+class ImageSource(ABC):
+    """Encoded images, each with an id that is unique among them.
+
+    Attributes:
+        ids: text ``(m,)``; embeddings, attributes and landmarks are joined on them.
+    """
+
+    ids: NDArray[np.str_]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @abstractmethod
+    def encoded(self, i: int) -> bytes:
+        """Return the encoded image ``i``, JPEG or PNG.
+
+        Raises:
+            FacerecError: the image is not there or its record is damaged.
+        """
+
+    def where(self, i: int) -> str:
+        """Name image ``i`` for a message."""
+        return f"image {self.ids[i]}"
+
+
+class PackImages(ImageSource):
+    """The distinct images of a pack.
+
+    Ids come from the file of names beside the pack (`names_file`) if there is one, else they are
+    the number of the first entry that holds the image.
+
+    Attributes:
+        entries: int64 ``(2n,)``: for every entry of the pack, its place among the images.
+        named: whether ids come from a file of names.
+        subjects: person on each image, ``(m,)``, if that file tells; else None.
+
+    Raises:
+        PackError: the file of names does not fit the pack.
+    """
+
+    def __init__(self, pack: Pack) -> None:
+        self.pack = pack
+        self.first, self.entries = pack.distinct()
+        self.subjects: NDArray[np.str_] | None = None
+        path = None if pack.path is None else names_file(pack.path)
+        self.named = path is not None
+        if path is None:
+            self.ids = self.first.astype(np.str_)
+            return
+        names, subjects = _read_names(path, pack)
+        self.ids = names[self.first]
+        check_unique(self.ids, str(path))
+        if subjects is not None:
+            self.subjects = subjects[self.first]
+
+    def encoded(self, i: int) -> bytes:
+        """Return the encoded image ``i``."""
+        return self.pack.encoded(int(self.first[i]))
+
+    def where(self, i: int) -> str:
+        """Name the first entry with image ``i``, and its pair."""
+        entry = int(self.first[i])
+        return f"{self.pack.path or self.pack.name}, image {entry} (pair {entry // 2})"
+
+
+class FolderImages(ImageSource):
+    """Files below a folder; an id is the path relative to it, with ``/`` between its parts.
+
+    Args:
+        root: the folder.
+        ids: text ``(m,)``, unique. They come from lists that others wrote: a path that would leave
+            the folder (absolute, ``..``) is refused here, one that leaves it through a symbolic
+            link when it is read, as is a file that is missing.
+
+    Raises:
+        DatasetError: the folder is not there, ids repeat, or one leaves the folder.
+    """
+
+    def __init__(self, root: str | Path, ids: ArrayLike | Sequence[str]) -> None:
+        self.root = Path(root)
+        self.ids = np.asarray(ids, dtype=np.str_).reshape(-1)
+        if not self.root.is_dir():
+            raise DatasetError(f"{self.root}: there is no such folder of images")
+        check_unique(self.ids, str(self.root))
+        for name in self.ids.tolist():
+            check_relative(name, str(self.root))
+        self._resolved = self.root.resolve()
+
+    def encoded(self, i: int) -> bytes:
+        """Return the bytes of file ``i``."""
+        path = self.root / str(self.ids[i])
+        try:
+            if not path.resolve().is_relative_to(self._resolved):
+                raise DatasetError(
+                    f"{path}: the image leads out of its folder through a symbolic link; put the "
+                    "file itself there"
+                )
+            return path.read_bytes()
+        except OSError as problem:
+            raise ImageError(
+                f"{path}: the image cannot be read ({problem.strerror or problem}); put it there "
+                "or take its pairs out of the list"
+            ) from problem
+
+    def where(self, i: int) -> str:
+        """Name the path of image ``i``."""
+        return str(self.root / str(self.ids[i]))
+
+
+class MemoryImages(ImageSource):
+    """Encoded images that a table held, such as a parquet file.
+
+    Args:
+        origin: the file that they came from, for messages.
+        ids: text ``(m,)``, unique.
+        contents: the encoded images, in the same order.
+    """
+
+    def __init__(self, origin: str | Path, ids: Sequence[str], contents: Sequence[bytes]) -> None:
+        self.origin = str(origin)
+        self.ids = np.asarray(ids, dtype=np.str_).reshape(-1)
+        self.contents = contents
+        check_unique(self.ids, self.origin)
+
+    def encoded(self, i: int) -> bytes:
+        """Return the encoded image ``i``."""
+        return self.contents[i]
+
+    def where(self, i: int) -> str:
+        """Name the file and the id of image ``i``."""
+        return f"{self.origin}, image {self.ids[i]}"
+
+
+class DatasetImages(ImageSource):
+    """The images of a training set (record file or folder); an id is the sample's name.
+
+    Args:
+        dataset: opened with `facerec.records.open_dataset`.
+    """
+
+    def __init__(self, dataset: FaceDataset) -> None:
+        self.dataset = dataset
+        self.ids = np.array([dataset.name(i) for i in range(len(dataset))], dtype=np.str_)
+
+    def encoded(self, i: int) -> bytes:
+        """Return the encoded image of sample ``i``."""
+        return self.dataset.encoded(i)[0]
+
+    def where(self, i: int) -> str:
+        """Name the record or path of sample ``i``."""
+        return self.dataset.where(i)
+
+
+def check_unique(ids: NDArray[np.str_], where: str) -> None:
+    """Refuse ids that occur twice.
+
+    Raises:
+        DatasetError: naming the first such id and its places.
+    """
+    values, index, counts = np.unique(ids, return_index=True, return_counts=True)
+    if len(values) == len(ids):
+        return
+    repeated = np.flatnonzero(counts > 1)
+    first = repeated[np.argmin(index[repeated])]
+    places = np.flatnonzero(ids == values[first])[:2].tolist()
+    raise DatasetError(
+        f"{where}: the id {str(values[first])!r} names two images (number {places[0]} and "
+        f"{places[1]}); ids must be unique"
+    )
+
+
+def check_relative(name: str, where: str) -> None:
+    """Refuse a path from a list that is empty, absolute or climbs out of its folder.
+
+    Raises:
+        DatasetError: naming the path and ``where`` it was found.
+    """
+    if _PLAIN.fullmatch(name) and ".." not in name:
+        return
+    # A list may come from either kind of system, and be read on either.
+    paths = PurePosixPath(name), PureWindowsPath(name)
+    leaves = any(path.is_absolute() or path.drive or ".." in path.parts for path in paths)
+    if not name.strip() or "\0" in name or leaves:
+        raise DatasetError(
+            f"{where}: {name!r} is no path inside a folder of images (empty, absolute, or with "
+            "'..'); write it relative to that folder"
+        )
+
+
+def names_file(pack: Path) -> Path | None:
+    """Return the file that names the entries of a pack, if there is one."""
+    for path in (pack.with_name(pack.stem + NAMES), pack.with_name(SHARED_NAMES)):
+        if path.is_file():
+            return path
+    return None
+
+
+def _read_names(path: Path, pack: Pack) -> tuple[NDArray[np.str_], NDArray[np.str_] | None]:
+    """Read the ids of all entries, ``(2n,)``, and the persons if there is a column."""
+    advice = f"make it again for {pack.path} or take it away"
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            rows = [(int(row["index"]), row["image_id"], row.get("subject_id")) for row in reader]
+            told = "subject_id" in (reader.fieldnames or ())
+    except (OSError, UnicodeDecodeError, KeyError, TypeError, ValueError, csv.Error) as problem:
+        raise PackError(
+            f"{path}: not a table with the columns index,image_id ({problem}); {advice}"
+        ) from problem
+    if [index for index, _, _ in rows] != list(range(2 * len(pack))):
+        raise PackError(
+            f"{path}: it has {len(rows)} lines whose index does not run from 0 to "
+            f"{2 * len(pack) - 1} as the images of the pack do; {advice}"
+        )
+    names = np.array([name for _, name, _ in rows], dtype=np.str_)
+    if not told:
+        return names, None
+    return names, np.array([subject or "" for _, _, subject in rows], dtype=np.str_)

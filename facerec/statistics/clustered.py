@@ -1,0 +1,414 @@
+"""Intervals of shares whose comparisons are dependent because they share identities.
+
+Comparisons that share an identity are correlated, so a thousand comparisons of sixty people say
+less than a thousand coin tosses. The variance is the sum of the products of residuals over all
+ordered pairs of comparisons with an identity in common (Fogliato, Patil and Perona, IJCV 2024,
+arXiv 2306.01198); rate · (1 − rate) over that variance is the effective number of comparisons,
+from which Wilson's interval is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import coo_array, sparray
+from scipy.special import ndtri, stdtrit
+
+from facerec.errors import MetricError
+from facerec.statistics.intervals import Interval, check_confidence, wilson
+
+DEPENDENT = "comparisons that share an identity are dependent"
+
+
+@dataclass(frozen=True)
+class Bound(Interval):
+    """The interval of a share of which no comparison, or every one, is an event.
+
+    No variance can be estimated there. The finite limit is that of as many independent trials as
+    there are disjoint pairs of identities (or identities, for mated comparisons): the share cannot
+    exceed the chance that such a pair has any event, if all pairs have equally many comparisons.
+    """
+
+    if_independent: float = math.nan
+    """The same limit if all comparisons were independent: the rule of three, 3/N at 95 %."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClusteredShare:
+    """Share of comparisons that are events, with the sums over identities that its variance needs.
+
+    A cell is an unordered pair of identities, or an identity with itself for mated comparisons.
+    The residual of a comparison is 1 − rate for an event and −rate for any other.
+    """
+
+    events: int
+    comparisons: int
+    residuals: NDArray[np.float64]
+    """Sum of the residuals of all comparisons in which each identity takes part, ``(G,)``."""
+    loads: NDArray[np.float64]
+    """Comparisons in which each identity takes part, all positive, ``(G,)``."""
+    squares: float
+    """Sum over cells of the squared sum of residuals."""
+    mated_squares: float
+    """The part of ``squares`` in cells of one identity."""
+    disjoint: Callable[[], int]
+    """Counts cells no two of which share an identity."""
+
+    @classmethod
+    def from_pairs(cls, events: ArrayLike, first: ArrayLike, second: ArrayLike) -> ClusteredShare:
+        """Sum up single comparisons; equal identities make a mated one.
+
+        Args:
+            events: whether each comparison is an event, ``(N,)``, boolean or 0/1.
+            first: identity on one side, ``(N,)`` integers.
+            second: identity on the other side, ``(N,)`` integers.
+
+        Raises:
+            MetricError: no comparison, lengths that differ, or events other than 0/1.
+        """
+        happened, left, right = np.asarray(events), np.asarray(first), np.asarray(second)
+        if happened.ndim != 1 or happened.shape != left.shape or happened.shape != right.shape:
+            raise MetricError(
+                f"events of shape {happened.shape} need one identity a side each, found shapes "
+                f"{left.shape} and {right.shape}"
+            )
+        if happened.dtype != bool and not np.isin(happened, (0, 1)).all():
+            raise MetricError("an event must be true or false (1 or 0) for every comparison")
+        names, index = np.unique(np.concatenate([left, right]), return_inverse=True)
+        rows, columns = index.reshape(2, -1)
+        ones = np.ones(happened.size)
+        return cls._from_cells(rows, columns, happened.astype(np.float64), ones, names.size)
+
+    @classmethod
+    def from_mated_counts(cls, events: ArrayLike, comparisons: ArrayLike) -> ClusteredShare:
+        """Sum up mated comparisons counted by identity, ``(G,)`` each.
+
+        Raises:
+            MetricError: no comparison, lengths that differ, or more events than comparisons.
+        """
+        happened, made = (np.asarray(x, dtype=np.float64) for x in (events, comparisons))
+        if happened.ndim != 1 or happened.shape != made.shape:
+            raise MetricError(
+                f"events of shape {happened.shape} and comparisons of shape {made.shape} must be "
+                "one count per identity"
+            )
+        index = np.arange(made.size)
+        return cls._from_cells(index, index, happened, made, made.size)
+
+    @classmethod
+    def from_counts(cls, events: sparray, comparisons: sparray) -> ClusteredShare:
+        """Sum up comparisons counted by pair of identities, in O(non-zeros).
+
+        Each comparison is counted once, at (i, j) or at (j, i); the two entries are added. Mated
+        comparisons, if any, lie on the diagonal.
+
+        Args:
+            events: ``(G, G)`` sparse counts.
+            comparisons: ``(G, G)`` sparse counts.
+
+        Raises:
+            MetricError: no comparison, shapes that differ, or more events than comparisons.
+        """
+        size = comparisons.shape[0]
+        if events.shape != (size, size) or comparisons.shape != (size, size):
+            raise MetricError(
+                f"events of shape {events.shape} and comparisons of shape {comparisons.shape} "
+                "must be (identities, identities)"
+            )
+        parts = [coo_array(matrix) for matrix in (events, comparisons)]
+        rows, columns = (np.concatenate([part.coords[k] for part in parts]) for k in (0, 1))
+        counts = np.concatenate([part.data for part in parts]).astype(np.float64)
+        is_event = np.arange(counts.size) < parts[0].nnz
+        happened, made = np.where(is_event, counts, 0), np.where(is_event, 0, counts)
+        return cls._from_cells(rows, columns, happened, made, size)
+
+    @classmethod
+    def from_images(
+        cls, events: sparray, images: ArrayLike, others: ArrayLike | None = None
+    ) -> ClusteredShare:
+        """Sum up the events among all image pairs of different identities, in O(non-zeros).
+
+        Args:
+            events: ``(G, G)`` sparse counts, each comparison counted once, at (i, j) or at (j, i);
+                with ``others`` ``(G, H)``.
+            images: number of images of each identity, ``(G,)``.
+            others: images of other identities, ``(H,)``, for the comparisons between two groups
+                that have no identity in common.
+
+        Raises:
+            MetricError: no comparison, shapes that differ, or more events than comparisons.
+        """
+        left = np.asarray(images, dtype=np.float64)
+        right = left if others is None else np.asarray(others, dtype=np.float64)
+        if left.ndim != 1 or right.ndim != 1 or events.shape != (left.size, right.size):
+            raise MetricError(
+                f"events of shape {events.shape} do not fit {left.size} and {right.size} "
+                "identities with images"
+            )
+        entries = coo_array(events)
+        rows, columns = entries.coords
+        if others is None:
+            rows, columns = np.minimum(rows, columns), np.maximum(rows, columns)
+            if np.any((rows == columns) & (entries.data != 0)):
+                raise MetricError("events of an identity with itself are no false matches")
+        entries = coo_array((entries.data.astype(np.float64), (rows, columns)), events.shape)
+        entries.sum_duplicates()
+        rows, columns = entries.coords
+        possible = left[rows] * right[columns]
+
+        by_row, by_column = entries.sum(axis=1), entries.sum(axis=0)
+        if others is None:
+            loads, touched = left * (left.sum() - left), by_row + by_column
+            made = loads.sum() / 2
+            made_squares = ((left**2).sum() ** 2 - (left**4).sum()) / 2
+        else:
+            loads = np.concatenate([left * right.sum(), right * left.sum()])
+            touched = np.concatenate([by_row, by_column])
+            made = left.sum() * right.sum()
+            made_squares = (left**2).sum() * (right**2).sum()
+        happened = entries.data.sum()
+        rate = _rate(happened, made, entries.data, possible)
+        cross = (entries.data**2).sum() - 2 * rate * (entries.data * possible).sum()
+        present = loads > 0
+        sides = int(np.count_nonzero(left)), int(np.count_nonzero(right))
+        return cls(
+            events=round(happened),
+            comparisons=round(made),
+            residuals=(touched - rate * loads)[present],
+            loads=loads[present],
+            squares=float(cross + rate**2 * made_squares),
+            mated_squares=0.0,
+            disjoint=lambda: sides[0] // 2 if others is None else min(sides),
+        )
+
+    @classmethod
+    def _from_cells(
+        cls,
+        rows: NDArray[np.integer],
+        columns: NDArray[np.integer],
+        events: NDArray[np.float64],
+        comparisons: NDArray[np.float64],
+        size: int,
+    ) -> ClusteredShare:
+        """Sum up counts at (row, column); entries of one cell are added."""
+        code = np.minimum(rows, columns).astype(np.int64) * size + np.maximum(rows, columns)
+        cells, index = np.unique(code, return_inverse=True)
+        happened = _sums(index, events, cells.size)
+        made = _sums(index, comparisons, cells.size)
+        rate = _rate(happened.sum(), made.sum(), happened, made)
+        residuals = happened - rate * made
+        low, high = np.divmod(cells, size)
+        mated = low == high
+
+        def by_identity(values: NDArray[np.float64]) -> NDArray[np.float64]:
+            return _sums(low, values, size) + _sums(high[~mated], values[~mated], size)
+
+        loads = by_identity(made)
+        present = loads > 0
+        return cls(
+            events=round(happened.sum()),
+            comparisons=round(made.sum()),
+            residuals=by_identity(residuals)[present],
+            loads=loads[present],
+            squares=float((residuals**2).sum()),
+            mated_squares=float((residuals[mated] ** 2).sum()),
+            disjoint=lambda: _disjoint_cells(low[made > 0], high[made > 0], size),
+        )
+
+    @property
+    def rate(self) -> float:
+        """Events over comparisons."""
+        return self.events / self.comparisons
+
+    @property
+    def identities(self) -> int:
+        """Identities that take part."""
+        return self.loads.size
+
+    @property
+    def effective_identities(self) -> float:
+        """Kish's effective number of identities, (Σ load)² / Σ load².
+
+        It equals their number where all take part in equally many comparisons, and is small where
+        a few of them take part in most.
+        """
+        return float(self.loads.sum() ** 2 / (self.loads**2).sum())
+
+    @property
+    def plug_in(self) -> float:
+        """Plug-in variance of the rate: Σ residual · residual over comparisons that share."""
+        # Products within a cell, and products of different cells with one identity in common.
+        shared = float((self.residuals**2).sum()) + self.mated_squares - 2 * self.squares
+        return (self.squares + max(0.0, shared)) / self.comparisons**2
+
+    @property
+    def hajek(self) -> float:
+        """Variance from sums by identity alone; conservative for rare false matches.
+
+        It counts products within a cell twice. With equal loads of non-mated comparisons it is 4/G
+        times the variance (ddof 1) of the identities' rates. Infinite for one identity.
+        """
+        if self.identities == 1:
+            return math.inf
+        correction = self.identities / (self.identities - 1)
+        return float((self.residuals**2).sum()) * correction / self.comparisons**2
+
+    @property
+    def variance(self) -> float:
+        """The plug-in variance corrected for few identities; infinite for two or fewer.
+
+        The factor is (G/(G−2))² where different identities are compared and G/(G−1) for mated
+        comparisons, G the effective number of identities. The variance is never taken for less
+        than that of independent comparisons.
+        """
+        count = self.effective_identities
+        if count <= 2:
+            return math.inf
+        # An identity's comparisons are counted once if mated, on both sides if not.
+        crossing = self.loads.sum() > self.comparisons
+        factor = (count / (count - 2)) ** 2 if crossing else count / (count - 1)
+        independent = self.rate * (1 - self.rate) / self.comparisons
+        return max(self.plug_in, independent) * factor
+
+    def interval(self, confidence: float = 0.95) -> Interval:
+        """Return Wilson's interval with the effective number of comparisons.
+
+        The quantile is Student's with G − 1 degrees of freedom. Where no comparison or every one
+        is an event, the interval is a `Bound`. Where two identities or fewer take part, or one has
+        nearly all mated comparisons, nothing can be said and the interval is [0, 1].
+
+        Raises:
+            MetricError: an impossible confidence.
+        """
+        check_confidence(confidence)
+        if self.events in (0, self.comparisons):
+            return self._bound(confidence)
+        if math.isinf(self.variance):
+            few = (
+                f"{self.identities} identities, effectively {self.effective_identities:.1f}, "
+                "are too few for an interval"
+            )
+            return Interval(0.0, 1.0, confidence, "none", few)
+        effective = self.rate * (1 - self.rate) / self.variance
+        tail = (1 + confidence) / 2
+        student = float(stdtrit(self.effective_identities - 1, tail))
+        # Wilson's limits depend on trials / quantile² alone.
+        trials = effective * (float(ndtri(tail)) / student) ** 2
+        interval = wilson(self.rate * trials, trials, confidence)
+        return replace(
+            interval,
+            method="Wilson with effective n",
+            assumption=DEPENDENT,
+            effective=effective,
+        )
+
+    def _bound(self, confidence: float) -> Bound:
+        trials = self.disjoint()
+        limit = 1 - (1 - confidence) ** (1 / trials)
+        rule = min(1.0, -math.log1p(-confidence) / self.comparisons)
+        none = self.events == 0
+        return Bound(
+            low=0.0 if none else 1 - limit,
+            high=limit if none else 1.0,
+            confidence=confidence,
+            method=f"bound from {trials:,} disjoint identities or pairs of them",
+            assumption=f"{DEPENDENT}; {'no' if none else 'every'} event among "
+            f"{self.comparisons:,} comparisons",
+            effective=float(trials),
+            if_independent=rule if none else 1 - rule,
+        )
+
+
+def fnmr_interval(errors: ArrayLike, identity: ArrayLike, confidence: float = 0.95) -> Interval:
+    """Return the interval of a share of mated comparisons (FNMR; TPR if accepts are counted).
+
+    Args:
+        errors: whether each comparison is a false non-match, ``(P,)``.
+        identity: of each comparison, ``(P,)`` integers.
+        confidence: coverage, between 0 and 1.
+
+    Raises:
+        MetricError: no comparison, lengths that differ, or an impossible confidence.
+    """
+    return ClusteredShare.from_pairs(errors, identity, identity).interval(confidence)
+
+
+def fmr_interval(
+    errors: ArrayLike, first: ArrayLike, second: ArrayLike, confidence: float = 0.95
+) -> Interval:
+    """Return the interval of a share of non-mated comparisons.
+
+    Args:
+        errors: whether each comparison is a false match, ``(N,)``.
+        first: identity on one side, ``(N,)`` integers.
+        second: another identity on the other side, ``(N,)`` integers.
+        confidence: coverage, between 0 and 1.
+
+    Raises:
+        MetricError: as for `ClusteredShare.from_pairs`, or a comparison of an identity with itself.
+    """
+    equal = np.asarray(first) == np.asarray(second)
+    if np.any(equal):
+        raise MetricError(
+            f"comparison {int(np.argmax(equal))} has one identity on both sides; false matches "
+            "are counted among different identities"
+        )
+    return share_interval(errors, first, second, confidence)
+
+
+def share_interval(
+    events: ArrayLike, first: ArrayLike, second: ArrayLike, confidence: float = 0.95
+) -> Interval:
+    """Return the interval of a share of mated and non-mated comparisons, such as accuracy.
+
+    Arguments and errors are those of `ClusteredShare.from_pairs` and `ClusteredShare.interval`.
+    """
+    return ClusteredShare.from_pairs(events, first, second).interval(confidence)
+
+
+def _sums(
+    index: NDArray[np.integer], values: NDArray[np.float64], size: int
+) -> NDArray[np.float64]:
+    return np.bincount(index, values, size).astype(np.float64, copy=False)
+
+
+def _rate(
+    events: float,
+    comparisons: float,
+    events_by_cell: NDArray[np.float64],
+    comparisons_by_cell: NDArray[np.float64],
+) -> float:
+    if comparisons == 0:
+        raise MetricError("there are no comparisons; a rate needs at least one")
+    if np.any((events_by_cell < 0) | (events_by_cell > comparisons_by_cell)):
+        raise MetricError(
+            "a pair of identities has more events than comparisons or a negative count; count "
+            "both over the same comparisons"
+        )
+    return float(events / comparisons)
+
+
+def _disjoint_cells(low: NDArray[np.integer], high: NDArray[np.integer], size: int) -> int:
+    """Count the cells of a greedy matching: mated cells first, then those of rare identities."""
+    degrees = np.bincount(low, minlength=size) + np.bincount(high, minlength=size)
+    key = np.where(low == high, 0, degrees[low] + degrees[high])
+    # Random among equals, so that the number of rounds below grows like a logarithm.
+    shuffle = np.random.default_rng(0).permutation(low.size)
+    rank = np.empty(low.size, dtype=np.int64)
+    rank[np.lexsort((shuffle, key))] = np.arange(low.size)
+    count = 0
+    while low.size:
+        best = np.full(size, rank.max() + 1)
+        np.minimum.at(best, low, rank)
+        np.minimum.at(best, high, rank)
+        chosen = (best[low] == rank) & (best[high] == rank)
+        count += int(chosen.sum())
+        taken = np.zeros(size, dtype=bool)
+        taken[low[chosen]] = taken[high[chosen]] = True
+        free = ~(taken[low] | taken[high])
+        low, high, rank = low[free], high[free], rank[free]
+    return count

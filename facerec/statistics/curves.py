@@ -1,0 +1,360 @@
+"""The ROC as counts over distinct thresholds, and every figure that follows from such counts.
+
+A histogram of scores gives the same figures as the scores themselves. Counts are integers: tied
+scores are never told apart, and no point of the curve is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import isotonic_regression
+from scipy.special import ndtri
+
+from facerec.errors import MetricError
+from facerec.statistics.intervals import Interval, wilson
+from facerec.statistics.operating_points import (
+    OperatingPoint,
+    Rate,
+    allowed_accepts,
+    just_above,
+    operating_point,
+    parse_rate,
+)
+
+
+@dataclass(frozen=True)
+class EqualErrorRate:
+    """The rate at which FPR and FNMR meet on the convex hull of the ROC."""
+
+    rate: float
+    slope: float
+    """Slope dTPR/dFPR of the hull there: the likelihood ratio of the scores at that threshold."""
+    positives: int
+    negatives: int
+
+    def interval(self, confidence: float = 0.95) -> Interval:
+        """Wilson interval with the effective number of comparisons at the crossing.
+
+        With the slope s, a small error a of the FPR and b of the FNMR move the crossing by
+        (s·a + b)/(s + 1); hence n_eff = (s + 1)² / (s²/N + 1/P).
+        """
+        if math.isinf(self.slope):
+            effective = float(self.negatives)
+        else:
+            scale = (self.slope + 1) ** 2
+            effective = scale / (self.slope**2 / self.negatives + 1 / self.positives)
+        found = wilson(self.rate * effective, effective, confidence)
+        return replace(found, effective=effective)
+
+
+@dataclass(frozen=True)
+class StepEqualErrorRate:
+    """The equal error rate of the step functions, as FVC2000 reports it: an interval."""
+
+    low: float
+    high: float
+
+    @property
+    def rate(self) -> float:
+        """Middle of the interval."""
+        return (self.low + self.high) / 2
+
+
+@dataclass(frozen=True)
+class DetPoints:
+    """A DET curve on probit axes: a straight line where both kinds of scores are normal."""
+
+    thresholds: NDArray[np.floating]
+    """Descending, ``(K,)``."""
+    x: NDArray[np.float64]
+    """Φ⁻¹(FMR), ``(K,)``."""
+    y: NDArray[np.float64]
+    """Φ⁻¹(FNMR), ``(K,)``."""
+    extremes: Literal["drop", "clip"]
+    """What was done with rates of exactly 0 and 1, which have no place on these axes."""
+
+
+@dataclass(frozen=True)
+class RocCurve:
+    """The whole ROC, one entry a distinct threshold, from "reject all" to "accept all"."""
+
+    thresholds: NDArray[np.floating]
+    """Descending, ``(M + 1,)``; the first one rejects everything."""
+    false_accepts: NDArray[np.int64]
+    true_accepts: NDArray[np.int64]
+    negatives: int
+    positives: int
+
+    @property
+    def fpr(self) -> NDArray[np.float64]:
+        """False positive rates, ascending, ``(M + 1,)``."""
+        return self.false_accepts / self.negatives
+
+    @property
+    def tpr(self) -> NDArray[np.float64]:
+        """True positive rates, ascending, ``(M + 1,)``."""
+        return self.true_accepts / self.positives
+
+    @property
+    def fnmr(self) -> NDArray[np.float64]:
+        """False non-match rates, descending, ``(M + 1,)``."""
+        return (self.positives - self.true_accepts) / self.positives
+
+    def cut(self, index: int) -> float:
+        """Return the threshold of a point, midway between the scores that it separates.
+
+        On other scores it errs to neither side. It is −inf where everything is accepted.
+        """
+        if index == 0:
+            return float(self.thresholds[0])
+        if index == self.thresholds.size - 1:
+            return -math.inf
+        return float(midpoint(self.thresholds[index + 1], self.thresholds[index]))
+
+    def tpr_at_fpr(self, fpr: Rate) -> OperatingPoint:
+        """Return max { TPR(t) : FPR(t) ≤ fpr }; logarithmic in the number of thresholds.
+
+        Raises:
+            MetricError: the target is no rate.
+        """
+        allowed = allowed_accepts(fpr, self.negatives)
+        beyond = int(np.searchsorted(self.false_accepts, allowed, side="right"))
+        everything = beyond == self.thresholds.size
+        return operating_point(
+            fpr,
+            np.float64(-np.inf) if everything else just_above(self.thresholds[beyond]),
+            (int(self.true_accepts[beyond - 1]), int(self.false_accepts[beyond - 1])),
+            (self.positives, self.negatives),
+        )
+
+    def auc(self) -> float:
+        """Return the area under the ROC as the Mann–Whitney statistic; ties count one half."""
+        doubled = _dot(
+            np.diff(self.false_accepts),
+            self.true_accepts[1:] + self.true_accepts[:-1],
+            2 * self.positives * self.negatives,
+        )
+        return doubled / (2 * self.positives * self.negatives)
+
+    def auc_interval(self, confidence: float = 0.95) -> Interval:
+        """Return Wilson's interval of the AUC with an effective number of comparisons.
+
+        The number is AUC · (1 − AUC) over DeLong's variance (DeLong et al., Biometrics 44, 1988).
+        It cannot be less than min(P, N) (van Dantzig 1951), which is taken where the estimated
+        variance says nothing, as on separated scores.
+        """
+        area, least = self.auc(), min(self.positives, self.negatives)
+        variance = 0.0
+        if least > 1:
+            # Of each score the share of the other class that it beats, ties counting one half.
+            beaten = 1 - (self.fpr[1:] + self.fpr[:-1]) / 2
+            beaters = (self.tpr[1:] + self.tpr[:-1]) / 2
+            for placements, accepts, count in (
+                (beaten, self.true_accepts, self.positives),
+                (beaters, self.false_accepts, self.negatives),
+            ):
+                squares = float(np.diff(accepts) @ (placements - area) ** 2)
+                variance += squares / (count - 1) / count
+        effective = area * (1 - area) / variance if variance > 0 else 0.0
+        effective = max(effective, float(least))
+        found = wilson(area * effective, effective, confidence)
+        return replace(found, effective=effective)
+
+    def partial_auc(self, max_fpr: Rate, mcclish: bool = False) -> float:
+        """Return the area under the ROC up to an FPR, of which ``max_fpr`` is the most possible.
+
+        Between the points that a tie separates the curve is a straight line, as for the AUC.
+
+        Args:
+            max_fpr: end of the area, above 0.
+            mcclish: standardise, so that 1/2 is chance and 1 is perfect (McClish, Medical
+                Decision Making 9, 1989).
+
+        Raises:
+            MetricError: ``max_fpr`` is no rate above 0.
+        """
+        end = float(parse_rate(max_fpr))
+        if end == 0:
+            raise MetricError("the partial AUC up to FPR 0 is an area without width; take more")
+        last = int(np.searchsorted(self.false_accepts, end * self.negatives, side="right"))
+        x = np.append(self.fpr[:last], end)
+        y = np.append(self.tpr[:last], np.interp(end, self.fpr, self.tpr))
+        area = float(np.trapezoid(y, x))
+        if not mcclish:
+            return area
+        chance = end**2 / 2
+        return (1 + (area - chance) / (end - chance)) / 2
+
+    def hull(self) -> RocCurve:
+        """Return the vertices of the upper convex hull, from "reject all" to "accept all".
+
+        It is found by pooling adjacent violators (PAV) along distinct scores; the share of
+        positives in the pooled blocks is the calibrated probability (Fawcett and Niculescu-Mizil,
+        Machine Learning 68, 2007).
+        """
+        positives, negatives = np.diff(self.true_accepts), np.diff(self.false_accepts)
+        weights = positives + negatives
+        # PAV wants a monotone target; along the ROC the likelihood ratio falls.
+        pooled = isotonic_regression(positives / weights, weights=weights, increasing=False)
+        blocks = pooled.blocks
+        # Rounding may have kept points on a straight line apart; integers tell.
+        vertices = blocks[_convex(self.false_accepts[blocks], self.true_accepts[blocks])]
+        return replace(
+            self,
+            thresholds=self.thresholds[vertices],
+            false_accepts=self.false_accepts[vertices],
+            true_accepts=self.true_accepts[vertices],
+        )
+
+    def eer_rocch(self) -> EqualErrorRate:
+        """Return where the convex hull of the ROC crosses FPR = FNMR (Bosaris; Brümmer 2010)."""
+        hull = self.hull()
+        after = int(np.argmax(hull.fpr >= hull.fnmr))
+        x, y = hull.fpr[after - 1 : after + 1], hull.fnmr[after - 1 : after + 1]
+        gap = y - x
+        share = gap[0] / (gap[0] - gap[1])
+        rate = float(x[0] + share * (x[1] - x[0]))
+        rise, run = float(y[0] - y[1]), float(x[1] - x[0])
+        slope = rise / run if run > 0 else math.inf
+        return EqualErrorRate(rate, slope, self.positives, self.negatives)
+
+    def eer_step(self) -> StepEqualErrorRate:
+        """Return the equal error rate of the step functions (FVC2000, Maio et al. 2002)."""
+        # Thresholds descend: the last one with FMR <= FNMR is FVC's t2, the next one is t1.
+        second = bisect_right(range(self.thresholds.size), 0, key=self._fmr_minus_fnmr) - 1
+        first = second if self._fmr_minus_fnmr(second) == 0 else second + 1
+        chosen = min((first, second), key=self._fmr_plus_fnmr)
+        low, high = sorted([float(self.fpr[chosen]), float(self.fnmr[chosen])])
+        return StepEqualErrorRate(low, high)
+
+    def eer_threshold(self) -> float:
+        """Return the threshold at which FMR and FNMR are closest; of two the higher one."""
+        # "Reject all" has FMR 0 and FNMR 1, so there is a point before the first with FMR >= FNMR.
+        above = bisect_left(range(self.thresholds.size), 0, key=self._fmr_minus_fnmr)
+        near = min((above - 1, above), key=lambda index: abs(self._fmr_minus_fnmr(index)))
+        return self.cut(near)
+
+    # Over the common denominator P·N, in Python's integers, comparisons of rates are exact.
+
+    def _fmr_minus_fnmr(self, index: int) -> int:
+        misses = self.positives - int(self.true_accepts[index])
+        return int(self.false_accepts[index]) * self.positives - misses * self.negatives
+
+    def _fmr_plus_fnmr(self, index: int) -> int:
+        misses = self.positives - int(self.true_accepts[index])
+        return int(self.false_accepts[index]) * self.positives + misses * self.negatives
+
+    def det_points(self, extremes: Literal["drop", "clip"] = "drop") -> DetPoints:
+        """Return the DET curve on probit axes (Martin et al., Eurospeech 1997).
+
+        Args:
+            extremes: points with a rate of exactly 0 or 1 are dropped, or moved to 1/(2n) and
+                1 − 1/(2n), n being the comparisons of that kind.
+        """
+        x, y = ndtri(self.fpr), ndtri(self.fnmr)
+        if extremes == "clip":
+            most_x, most_y = -ndtri(0.5 / self.negatives), -ndtri(0.5 / self.positives)
+            x, y = np.clip(x, -most_x, most_x), np.clip(y, -most_y, most_y)
+        inside = np.isfinite(x) & np.isfinite(y)
+        return DetPoints(self.thresholds[inside], x[inside], y[inside], extremes)
+
+
+def roc_from_counts(
+    values: ArrayLike, positive_counts: ArrayLike, negative_counts: ArrayLike
+) -> RocCurve:
+    """Return the ROC of a histogram of scores.
+
+    Args:
+        values: score of each bin, ``(B,)``, in any order; equal ones are added up. For bins wider
+            than one score give their lower edges, at which they are accepted.
+        positive_counts: same pairs in each bin, whole numbers, ``(B,)``.
+        negative_counts: different pairs in each bin, ``(B,)``.
+
+    Raises:
+        MetricError: shapes that differ, a value that is NaN, counts that are negative or not
+            whole, or a class without any count.
+    """
+    scores = np.asarray(values)
+    scores = scores if scores.dtype.kind == "f" else scores.astype(np.float64)
+    if scores.ndim != 1 or np.isnan(scores).any():
+        raise MetricError("values of a histogram must be one-dimensional and not NaN")
+    distinct, index = np.unique(scores, return_inverse=True)
+    accepts = []
+    for counts, kind in ((positive_counts, "same"), (negative_counts, "different")):
+        whole = np.asarray(counts)
+        if whole.shape != scores.shape or not (np.mod(whole, 1) == 0).all() or (whole < 0).any():
+            raise MetricError(
+                f"counts of {kind} pairs must be whole numbers from 0 on, one a value "
+                f"({scores.size}), found shape {whole.shape} of {whole.dtype}"
+            )
+        if not whole.any():
+            raise MetricError(f"there are no scores of {kind} pairs; a rate needs at least one")
+        sums = np.zeros(distinct.size, np.int64)
+        np.add.at(sums, index, whole.astype(np.int64))
+        accepts.append(sums[::-1])
+    present = (accepts[0] + accepts[1]) > 0
+    true_accepts, false_accepts = (
+        np.concatenate([[0], np.cumsum(counts[present])]) for counts in accepts
+    )
+    return RocCurve(
+        _with_rejection(distinct[::-1][present]),
+        false_accepts,
+        true_accepts,
+        int(false_accepts[-1]),
+        int(true_accepts[-1]),
+    )
+
+
+def roc_from_sorted(positives: NDArray[np.floating], negatives: NDArray[np.floating]) -> RocCurve:
+    """Return the ROC over all distinct scores, none dropped, of two ascending arrays."""
+    merged = np.concatenate([positives, negatives])
+    merged.sort(kind="stable")  # two ascending runs are merged, not sorted anew
+    first = np.flatnonzero(np.concatenate([[True], merged[1:] != merged[:-1]]))[::-1]
+    distinct = merged[first]
+    accepts = merged.size - first
+    false_accepts = negatives.size - np.searchsorted(negatives, distinct)
+    return RocCurve(
+        _with_rejection(distinct),
+        np.concatenate([[0], false_accepts]),
+        np.concatenate([[0], accepts - false_accepts]),
+        negatives.size,
+        positives.size,
+    )
+
+
+def midpoint(below: np.floating, above: np.floating) -> np.floating:
+    """Return a threshold of the same dtype that rejects ``below`` and accepts ``above``."""
+    with np.errstate(invalid="ignore"):  # −inf and +inf have no middle: NaN, hence `above`
+        middle = below / 2 + above / 2
+    return middle if below < middle <= above else above
+
+
+def _convex(x: NDArray[np.int64], y: NDArray[np.int64]) -> list[int]:
+    """Return the indices of points at which a curve turns right; its ends count."""
+    points = list(zip(x.tolist(), y.tolist(), strict=True))
+    kept: list[int] = []
+    for index, (right, top) in enumerate(points):
+        while len(kept) > 1:
+            (x0, y0), (x1, y1) = points[kept[-2]], points[kept[-1]]
+            if (y1 - y0) * (right - x1) > (top - y1) * (x1 - x0):
+                break
+            kept.pop()
+        kept.append(index)
+    return kept
+
+
+def _with_rejection(descending: NDArray[np.floating]) -> NDArray[np.floating]:
+    return np.concatenate([[just_above(descending[0])], descending]).astype(descending.dtype)
+
+
+def _dot(first: NDArray[np.int64], second: NDArray[np.int64], bound: int) -> int:
+    """Return an exact scalar product that does not exceed ``bound``."""
+    if bound >= 2**63:
+        return int(np.dot(first.astype(object), second.astype(object)))
+    return int(np.dot(first, second))

@@ -1,0 +1,86 @@
+"""Error-versus-discard curves (EDC): how an error rate falls as the worst comparisons are left out.
+
+The name is that of ISO/IEC 29794-1. The threshold of the errors stays the same throughout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from facerec.errors import MetricError
+from facerec.statistics.operating_points import Rate, parse_rate
+from facerec.statistics.rates import check_scores
+
+
+@dataclass(frozen=True)
+class DiscardCurve:
+    """Errors among the comparisons that remain, stepwise; the last point discards all."""
+
+    discarded: NDArray[np.int64]
+    """Comparisons discarded, ascending from 0 to all, ``(K,)``."""
+    errors: NDArray[np.int64]
+    """Errors that remain, ``(K,)``."""
+    cuts: NDArray[np.floating]
+    """Comparisons with at least this quality remain, ``(K,)``; NaN, which none has, at the end."""
+
+    @property
+    def comparisons(self) -> int:
+        """All comparisons."""
+        return int(self.discarded[-1])
+
+    @property
+    def discard_rates(self) -> NDArray[np.float64]:
+        """Shares discarded, from 0 to 1, ``(K,)``."""
+        return self.discarded / self.comparisons
+
+    @property
+    def error_rates(self) -> NDArray[np.float64]:
+        """Error rates among what remains, ``(K,)``; 0 where nothing remains."""
+        return self.errors / np.maximum(self.comparisons - self.discarded, 1)
+
+    def area(self, limit: Rate = 1.0, above_best: bool = False) -> float:
+        """Return the area under the steps up to a share discarded (pAUC).
+
+        Args:
+            limit: the share; 1 for the whole curve.
+            above_best: subtract the area under max(0, e₀ − x), which no quality undercuts.
+
+        Raises:
+            MetricError: the limit is no share.
+        """
+        end = float(parse_rate(limit))
+        edges = np.minimum(self.discard_rates, end)
+        area = float(self.error_rates[:-1] @ np.diff(edges))
+        if not above_best:
+            return area
+        start = float(self.error_rates[0])
+        return area - (start**2 - max(start - end, 0.0) ** 2) / 2
+
+
+def error_versus_discard(errors: ArrayLike, quality: ArrayLike) -> DiscardCurve:
+    """Discard comparisons in ascending quality and count the errors that remain.
+
+    Args:
+        errors: whether each comparison is an error at a fixed threshold, ``(N,)``: misses among
+            mated ones for the FNMR, matches among non-mated ones for the FMR.
+        quality: of each comparison, ``(N,)``, usually the lesser of its two images; equal ones
+            leave together.
+
+    Raises:
+        MetricError: no comparison, lengths that differ, or a quality that is NaN.
+    """
+    values = check_scores(quality, "qualities of comparisons")
+    wrong = np.asarray(errors)
+    if wrong.shape != values.shape or wrong.dtype != bool:
+        raise MetricError(
+            f"there are {values.size} qualities of comparisons but errors of shape {wrong.shape} "
+            f"and type {wrong.dtype}; give one true or false each"
+        )
+    order = np.argsort(values, kind="stable")
+    cuts, discarded = np.unique(values[order], return_index=True)
+    remaining = np.append(np.cumsum(wrong[order][::-1])[::-1], 0)
+    discarded = np.append(discarded, values.size)
+    return DiscardCurve(discarded, remaining[discarded], np.append(cuts, np.nan))

@@ -1,0 +1,241 @@
+"""Identification (1:N): TPIR at an FPIR in open sets, CMC in closed ones.
+
+A search compares one probe with every entry of a gallery. It is mated if the gallery holds its
+subject. Its mate is the best entry of that subject, and the mate's rank is one more than the
+entries of other subjects that score at least as high: ties count against the mate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from facerec.errors import MetricError
+from facerec.statistics.operating_points import (
+    RULE_OF_30,
+    Rate,
+    allowed_accepts,
+    parse_rate,
+    step_threshold,
+)
+from facerec.statistics.rates import check_scores
+
+# Scores that are compared at once, so that a wide gallery needs no second matrix of its size.
+_BLOCK = 1 << 22
+
+
+@dataclass(frozen=True)
+class Searches:
+    """What is left of searches once their scores are gone: all that the figures need.
+
+    `search` makes it from scores, `join` from blocks of searches, so that no matrix of all
+    searches and all entries need exist.
+    """
+
+    best_other: NDArray[np.floating]
+    """Best score with an entry of another subject, ``(S,)``; −inf if there is none."""
+    mate: NDArray[np.floating]
+    """Best score with an entry of the same subject, ``(S,)``; NaN in non-mated searches."""
+    rank: NDArray[np.int64]
+    """Rank of the mate, from 1 on, ``(S,)``; 0 in non-mated searches."""
+    gallery: int
+    """Entries searched."""
+
+    def __post_init__(self) -> None:
+        mated = self.rank > 0
+        if not (self.best_other.shape == self.mate.shape == self.rank.shape == (mated.size,)):
+            raise MetricError(
+                f"searches need three arrays of one length, found shapes {self.best_other.shape}, "
+                f"{self.mate.shape} and {self.rank.shape}"
+            )
+        odd = np.isnan(self.best_other) | (np.isnan(self.mate) == mated)
+        odd |= (self.rank < 0) | (self.rank > self.gallery)
+        ahead = self.mate > self.best_other
+        odd |= mated & np.where(self.rank == 1, ~ahead & (self.best_other > -np.inf), ahead)
+        if odd.any():
+            first = int(odd.argmax())
+            raise MetricError(
+                f"search {first} has rank {self.rank[first]} among {self.gallery} entries, a mate "
+                f"at {self.mate[first]} and another subject at {self.best_other[first]}, which "
+                "cannot be; a mated search has rank 1 if its mate beats all others, a non-mated "
+                "one has rank 0 and mate NaN"
+            )
+
+    @property
+    def mated(self) -> NDArray[np.bool_]:
+        """Whether the gallery holds the subject of each search, ``(S,)``."""
+        return self.rank > 0
+
+
+@dataclass(frozen=True)
+class IdentificationPoint:
+    """TPIR at an FPIR: the threshold of the exact step rule, applied to non-mated searches."""
+
+    target: str
+    """The FPIR asked for, as it was written."""
+    tpir: float
+    """Share of mated searches whose mate is within the rank and at or above the threshold."""
+    threshold: float
+    """A candidate scores at least this; NaN, which nothing reaches, if none may."""
+    fpir_realised: float
+    """Share of non-mated searches with a candidate, never more than the target."""
+    hits: int
+    mated: int
+    false_alarms: int
+    non_mated: int
+    rank: int
+    gallery: int
+    resolvable: bool
+    """Whether the target leaves room for one false alarm at all."""
+    reliable: bool
+    """Whether it leaves room for 30 (Doddington's rule)."""
+
+    @property
+    def fnir(self) -> float:
+        """Share of mated searches without their mate: FNIR(N, R, T) of ISO/IEC 19795."""
+        return (self.mated - self.hits) / self.mated
+
+
+@dataclass(frozen=True)
+class Cmc:
+    """Cumulative match characteristic of a closed set."""
+
+    hits: NDArray[np.int64]
+    """Searches whose mate has rank k or better, k = 1 … K, ``(K,)``."""
+    searches: int
+
+    @property
+    def rates(self) -> NDArray[np.float64]:
+        """Identification rates by rank, ``(K,)``."""
+        return self.hits / self.searches
+
+
+def search(scores: ArrayLike, probe_subjects: ArrayLike, gallery_subjects: ArrayLike) -> Searches:
+    """Reduce a matrix of scores to what the figures need.
+
+    Args:
+        scores: similarities, ``(S, G)``: each row one search, of all or of a block of probes.
+        probe_subjects: subject of each row, ``(S,)``.
+        gallery_subjects: subject of each column, ``(G,)``.
+
+    Raises:
+        MetricError: shapes that do not fit, or a score that is NaN.
+    """
+    matrix = np.asarray(scores)
+    probes, entries = np.asarray(probe_subjects), np.asarray(gallery_subjects)
+    if matrix.ndim != 2 or (probes.shape, entries.shape) != (matrix.shape[:1], matrix.shape[1:]):
+        raise MetricError(
+            f"scores of shape {matrix.shape} do not fit {probes.shape} probe subjects and "
+            f"{entries.shape} gallery subjects; give one row a probe and one column an entry"
+        )
+    values = check_scores(matrix.reshape(-1), "scores of searches, row by row,")
+    matrix = values.reshape(matrix.shape)
+    numbers = np.unique(np.concatenate([probes, entries]), return_inverse=True)[1]
+    probes, entries = np.split(numbers, [probes.size])
+    rows = max(1, _BLOCK // entries.size)
+    return join(
+        [
+            _search(matrix[start : start + rows], probes[start : start + rows], entries)
+            for start in range(0, len(matrix), rows)
+        ]
+    )
+
+
+def join(parts: Sequence[Searches]) -> Searches:
+    """Put blocks of searches of one gallery together.
+
+    Raises:
+        MetricError: no block, or galleries of different sizes.
+    """
+    sizes = sorted({part.gallery for part in parts})
+    if len(sizes) != 1:
+        raise MetricError(
+            f"searches of one gallery can be joined, these have galleries of {sizes} entries"
+        )
+    best_other, mate, rank = (
+        np.concatenate(columns)
+        for columns in zip(
+            *[(part.best_other, part.mate, part.rank) for part in parts], strict=True
+        )
+    )
+    return Searches(best_other, mate, rank, sizes[0])
+
+
+def tpir_at_fpir(searches: Searches, fpir: Rate, rank: int = 1) -> IdentificationPoint:
+    """Return max { TPIR(t) : FPIR(t) ≤ fpir }: the step rule on the maxima of non-mated searches.
+
+    Args:
+        searches: some mated, some not.
+        fpir: the target as text, fraction or float.
+        rank: candidates in the list; the mate must be among them.
+
+    Raises:
+        MetricError: no mated or no non-mated search, a target that is no rate, or a rank below 1.
+    """
+    alarms = np.sort(searches.best_other[~searches.mated])[::-1]
+    mated = searches.mated.size - alarms.size
+    if not (mated and alarms.size):
+        raise MetricError(
+            f"{mated} of {searches.mated.size} searches are mated; TPIR at an FPIR needs both kinds"
+        )
+    if rank < 1:
+        raise MetricError(f"rank {rank} is no length of a candidate list; the least is 1")
+    allowed = allowed_accepts(fpir, alarms.size)
+    threshold = step_threshold(alarms, allowed)
+    listed = searches.mated & (searches.rank <= rank)
+    hits = int(np.count_nonzero(searches.mate[listed] >= threshold))
+    false_alarms = int(np.count_nonzero(alarms >= threshold))
+    return IdentificationPoint(
+        target=str(fpir),
+        tpir=hits / mated,
+        threshold=float(threshold),
+        fpir_realised=false_alarms / alarms.size,
+        hits=hits,
+        mated=mated,
+        false_alarms=false_alarms,
+        non_mated=alarms.size,
+        rank=rank,
+        gallery=searches.gallery,
+        resolvable=parse_rate(fpir) * alarms.size >= 1,
+        reliable=allowed >= RULE_OF_30,
+    )
+
+
+def cmc(searches: Searches, ranks: int | None = None) -> Cmc:
+    """Return the cumulative match characteristic.
+
+    Args:
+        searches: all mated.
+        ranks: the last rank; by default the size of the gallery.
+
+    Raises:
+        MetricError: no search, or one whose subject is not in the gallery.
+    """
+    mated = searches.mated
+    if not (mated.size and mated.all()):
+        raise MetricError(
+            f"{mated.sum()} of {mated.size} searches are mated, the first that is not is search "
+            f"{int(mated.argmin()) if mated.size else 0}; a CMC needs a closed set"
+        )
+    last = searches.gallery if ranks is None else ranks
+    counts = np.bincount(searches.rank, minlength=last + 1)[1 : last + 1]
+    return Cmc(np.cumsum(counts), mated.size)
+
+
+def _search(
+    scores: NDArray[np.floating], probes: NDArray[np.int64], entries: NDArray[np.int64]
+) -> Searches:
+    same = probes[:, None] == entries[None, :]
+    mated = same.any(axis=1)
+    others = np.where(same, -np.inf, scores)
+    mate = np.where(same, scores, -np.inf).max(axis=1)
+    above = np.count_nonzero((scores >= mate[:, None]) & ~same, axis=1)
+    return Searches(
+        others.max(axis=1),
+        np.where(mated, mate, np.nan),
+        np.where(mated, above + 1, 0),
+        entries.size,
+    )

@@ -1,0 +1,147 @@
+"""Operating points: the rule that turns a target FPR into a threshold, and what it yields.
+
+A pair matches if ``score >= threshold``. With k = ⌊f·N⌋ false accepts allowed, the threshold lies
+just above the (k + 1)-th highest negative: the lowest one whose FPR does not exceed f.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from facerec.errors import MetricError
+
+Rate = str | Fraction | float
+"""A rate in [0, 1]; a literal such as ``"1e-3"`` or ``"1/3"`` is taken exactly."""
+
+RULE_OF_30 = 30
+"""Below 30 expected errors a rate is uncertain by more than ±30 % (Doddington's rule)."""
+
+Method = Literal["exact", "observed"]
+"""``exact`` takes the lowest threshold that respects the target, ``observed`` a negative score."""
+
+
+@dataclass(frozen=True)
+class OperatingPoint:
+    """One point of the ROC: the best TPR whose FPR does not exceed a target.
+
+    At the level of algorithms the FPR is called FMR, and 1 − TPR is the FNMR.
+    """
+
+    target: str
+    """The FPR asked for, as it was written."""
+    tpr: float
+    """Share of positives at or above the threshold."""
+    threshold: float
+    """Accept if ``score >= threshold``; NaN, which nothing reaches, if all must be rejected."""
+    fpr_realised: float
+    """Share of negatives at or above the threshold, never more than the target."""
+    true_accepts: int
+    positives: int
+    false_accepts: int
+    negatives: int
+    resolvable: bool
+    """Whether the target leaves room for one false accept at all (target · N ≥ 1)."""
+    reliable: bool
+    """Whether it leaves room for 30, so that the rule of 30 holds."""
+    method: Method = "exact"
+    """How the threshold was chosen; figures of different methods are not comparable."""
+
+    @property
+    def false_rejects(self) -> int:
+        """Positives below the threshold."""
+        return self.positives - self.true_accepts
+
+    @property
+    def fnmr(self) -> float:
+        """Share of positives below the threshold: FNMR at the target FMR."""
+        return self.false_rejects / self.positives
+
+
+def parse_rate(rate: Rate) -> Fraction:
+    """Return a rate as an exact fraction; a float counts as its shortest decimal text.
+
+    Binary products are wrong at the edges (``int(0.29 * 100)`` is 28), fractions are not.
+
+    Raises:
+        MetricError: not a number between 0 and 1.
+    """
+    text = str(rate).strip()
+    try:
+        if "/" in text:
+            value = Fraction(text)
+        else:
+            decimal = Decimal(text)
+            # Fraction writes the exponent out in digits, so an absurd one must not get there.
+            absurd = not decimal.is_finite() or (decimal != 0 and decimal.adjusted() < -400)
+            value = Fraction(-1) if absurd or decimal > 1 else Fraction(decimal)
+    except (ValueError, ZeroDivisionError, InvalidOperation):
+        value = Fraction(-1)
+    if not 0 <= value <= 1:
+        raise MetricError(
+            f"FPR target {text!r} is not a rate between 0 and 1; write it as 1e-3, 0.001 or 1/1000"
+        )
+    return value
+
+
+def allowed_accepts(fpr: Rate, negatives: int) -> int:
+    """Return k = ⌊fpr · N⌋, the number of false accepts that a target allows."""
+    return math.floor(parse_rate(fpr) * negatives)
+
+
+def step_threshold(descending: NDArray[np.floating], allowed: int) -> np.floating:
+    """Return the lowest threshold that accepts at most ``allowed`` negatives, in their dtype.
+
+    Args:
+        descending: at least the ``allowed + 1`` highest negatives, or all of them.
+        allowed: false accepts.
+    """
+    if allowed >= descending.size:
+        return descending.dtype.type(-np.inf)
+    return just_above(descending[allowed])
+
+
+def just_above(score: np.floating) -> np.floating:
+    """Return the lowest threshold that rejects ``score``, in its own dtype; NaN above +inf."""
+    if score == np.inf:
+        return score.dtype.type(np.nan)
+    with np.errstate(over="ignore"):  # above the largest number comes +inf, as it should
+        return np.nextafter(score, score.dtype.type(np.inf))
+
+
+def operating_point(
+    fpr: Rate,
+    threshold: np.floating,
+    accepts: tuple[int, int],
+    counts: tuple[int, int],
+    method: Method = "exact",
+) -> OperatingPoint:
+    """Describe what a threshold chosen for a target yields.
+
+    Args:
+        fpr: the target.
+        threshold: accept at or above it.
+        accepts: true and false accepts there.
+        counts: positives and negatives in all.
+        method: how the threshold was chosen.
+    """
+    (true_accepts, false_accepts), (positives, negatives) = accepts, counts
+    return OperatingPoint(
+        target=str(fpr),
+        tpr=true_accepts / positives,
+        threshold=float(threshold),
+        fpr_realised=false_accepts / negatives,
+        true_accepts=true_accepts,
+        positives=positives,
+        false_accepts=false_accepts,
+        negatives=negatives,
+        resolvable=parse_rate(fpr) * negatives >= 1,
+        reliable=allowed_accepts(fpr, negatives) >= RULE_OF_30,
+        method=method,
+    )

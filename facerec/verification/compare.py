@@ -1,0 +1,319 @@
+"""Two results on the same pairs: differences of their figures, with one joint bootstrap."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from facerec.errors import MetricError
+from facerec.statistics.bootstrap import VertexBootstrap, percentile_interval
+from facerec.statistics.intervals import INDEPENDENT, Interval
+from facerec.statistics.kfold import kfold_accuracy
+from facerec.statistics.rates import SortedScores, sort_scores
+from facerec.verification.evaluate import VerificationResult
+from facerec.verification.uncertainty import MAX_CELLS, MIN_PERSONS, REPLICATES
+
+MIN_REPLICATES = 200
+"""So many are drawn, if asked for, however many pairs there are."""
+
+Scores = NDArray[np.floating]
+Replicates = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class PairedFigure:
+    """One figure of both results, on the pairs that have a score in both."""
+
+    figure: str
+    first: float | None
+    """None where the data cannot resolve it."""
+    second: float | None
+    interval: Interval | None = None
+    """Of the difference; None where there is none or where no resample differs from another."""
+    first_counts: tuple[int, int] | None = None
+    """Events and comparisons behind a share."""
+    second_counts: tuple[int, int] | None = None
+    reliable: bool = True
+    """Whether the rule of 30 holds."""
+
+    @property
+    def difference(self) -> float | None:
+        """Second minus first."""
+        if self.first is None or self.second is None:
+            return None
+        return self.second - self.first
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How the second of two results differs from the first."""
+
+    first: str
+    """Bench and model."""
+    second: str
+    same: int
+    """Same pairs with a score in both."""
+    different: int
+    left_out: int
+    """Pairs without a score in one of them or in both."""
+    rows: tuple[PairedFigure, ...]
+    persons: int | None
+    """Different persons in the pairs, if known."""
+    basis: str
+    """What the intervals rest on."""
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all figures, differences and intervals as JSON types."""
+        return {
+            "first": self.first,
+            "second": self.second,
+            "pairs": {"same": self.same, "different": self.different, "left_out": self.left_out},
+            "persons": self.persons,
+            "differences": [{**asdict(row), "difference": row.difference} for row in self.rows],
+            "intervals": self.basis,
+            "notes": list(self.notes),
+        }
+
+
+def compare(
+    first: VerificationResult,
+    second: VerificationResult,
+    replicates: int = REPLICATES,
+    seed: int = 0,
+) -> Comparison:
+    """Return the differences, second minus first, between two results on the same pairs.
+
+    Every figure is computed anew on the pairs that have a score in both. All intervals come from
+    one resample, of the persons where they are known, else of the pairs; both results are weighted
+    alike in each replicate, so what they share cancels out.
+
+    Args:
+        first: one result; its FPR targets and persons count.
+        second: another result on the same pairs, of another model for example.
+        replicates: resamples, 1 or more; fewer are drawn where there are very many pairs.
+        seed: of the resampling.
+
+    Raises:
+        MetricError: the pairs differ, or those with two scores are of one class only.
+    """
+    if replicates < 1:
+        raise MetricError(f"{replicates} replicates; a comparison needs at least one")
+    notes = _check_pairs(first, second)
+    replicates = min(replicates, max(MIN_REPLICATES, MAX_CELLS // len(first.pairs)))
+    valid = ~(np.isnan(first.scores) | np.isnan(second.scores))
+    same = first.pairs.issame[valid]
+    if same.all() or not same.any():
+        raise MetricError(
+            f"{_both(first, second)}: of the pairs with a score in both {int(same.sum())} are same "
+            f"and {int((~same).sum())} different ones; a comparison needs some of each"
+        )
+    left_out = int((~valid).sum())
+    if left_out:
+        notes.append(
+            f"{left_out} of {valid.size} pairs have no score in one result or in both and are "
+            "left out of both, so figures may differ from those of the single results"
+        )
+    folds = None
+    if first.pairs.folds is not None and second.pairs.folds is not None:
+        folds = first.pairs.folds[valid]
+    targets = tuple(estimate.point.target for estimate in first.points)
+    sides = [_Side(result.scores[valid], same, folds, targets) for result in (first, second)]
+    persons = first.pairs.clusters(valid)
+    number = None if persons is None else persons[2]
+    if persons is not None and persons[2] >= MIN_PERSONS:
+        bootstrap = VertexBootstrap(*persons[:2], same, replicates, seed)
+        drawn = [_over_persons(side, bootstrap) for side in sides]
+        over, independent = f"{number:,} persons", False
+    else:
+        drawn = [_over_pairs(side, replicates, seed) for side in sides]
+        doubt = "persons are unknown" if number is None else f"only {number} persons"
+        over, independent = f"pairs, {INDEPENDENT} ({doubt})", True
+    rows = []
+    for a, b in zip(*(side.figures() for side in sides), strict=True):
+        row = PairedFigure(a.name, a.value, b.value, None, a.counts, b.counts, a.reliable)
+        if row.difference is not None:
+            differences = drawn[1][row.figure] - drawn[0][row.figure]
+            row = replace(row, interval=_interval(row.difference, differences, independent))
+        rows.append(row)
+    still = [row.figure for row in rows if row.difference is not None and row.interval is None]
+    if still:
+        notes.append(
+            f"no interval for {', '.join(still)}: the difference is the same in all "
+            f"{replicates:,} resamples"
+        )
+    names = _names(first, second)
+    return Comparison(
+        first=names[0],
+        second=names[1],
+        same=int(same.sum()),
+        different=int((~same).sum()),
+        left_out=left_out,
+        rows=tuple(rows),
+        persons=number,
+        basis=f"{replicates:,} joint bootstraps over {over}",
+        notes=tuple(notes),
+    )
+
+
+def describe_result(result: VerificationResult) -> str:
+    """Name the bench and, where known, the model."""
+    model = None if result.model is None else result.model.get("name")
+    return result.name if model is None else f"{result.name} · {model}"
+
+
+@dataclass(frozen=True)
+class _Figure:
+    name: str
+    value: float | None
+    counts: tuple[int, int] | None = None
+    reliable: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class _Side:
+    """One result on the pairs that have a score in both."""
+
+    scores: Scores
+    same: NDArray[np.bool_]
+    folds: NDArray[np.int64] | None
+    targets: tuple[str, ...]
+
+    @cached_property
+    def right(self) -> NDArray[np.bool_] | None:
+        """Which pairs the threshold of the other folds judges rightly, ``(n,)``."""
+        if self.folds is None:
+            return None
+        thresholds = kfold_accuracy(self.scores, self.same, self.folds).thresholds
+        return (self.scores >= np.asarray(thresholds)[self.folds]) == self.same
+
+    def figures(self) -> list[_Figure]:
+        """Return accuracy, TPR at every target, AUC and EER."""
+        found = []
+        if self.right is not None:
+            counts = int(self.right.sum()), self.right.size
+            found.append(_Figure("accuracy", counts[0] / counts[1], counts))
+        ordered = sort_scores(self.scores[self.same], self.scores[~self.same])
+        for point in map(ordered.tpr_at_fpr, self.targets):
+            counts = point.true_accepts, point.positives
+            value = point.tpr if point.resolvable else None
+            found.append(_Figure(_tpr(point.target), value, counts, point.reliable))
+        return [
+            *found,
+            _Figure("AUC", ordered.auc()),
+            _Figure("EER", ordered.eer_rocch().rate),
+        ]
+
+
+def _tpr(target: str) -> str:
+    return f"TPR@FPR={target}"
+
+
+def _over_persons(side: _Side, bootstrap: VertexBootstrap) -> dict[str, Replicates]:
+    """Return the figures of one side in every resample of the persons, ``(R,)`` each."""
+    drawn = {"AUC": bootstrap.auc(side.scores), "EER": bootstrap.eer(side.scores)}
+    if side.right is not None:
+        drawn["accuracy"] = bootstrap.mean(side.right)
+    if side.targets:
+        points = bootstrap.tpr_at_fpr(side.scores, side.targets)
+        for target, point in zip(side.targets, points, strict=True):
+            drawn[_tpr(target)] = point.tpr
+    return drawn
+
+
+def _over_pairs(side: _Side, replicates: int, seed: int) -> dict[str, Replicates]:
+    """Return the figures of one side in every resample of the pairs, ``(R,)`` each.
+
+    Same and different pairs are drawn apart; equal seeds draw equal pairs.
+    """
+    generator = np.random.default_rng(seed)
+    # Sorted once; repeating keeps the order.
+    order = np.argsort(side.scores, kind="stable")
+    same = side.same[order]
+    scores = side.scores[order]
+    drawn: dict[str, list[float]] = {}
+    for _ in range(replicates):
+        counts = np.empty(order.size, np.int64)
+        for label in (True, False):
+            rows = np.flatnonzero(side.same == label)
+            picks = generator.integers(rows.size, size=rows.size)
+            counts[rows] = np.bincount(picks, minlength=rows.size)
+        times = counts[order]
+        resampled = SortedScores(
+            np.repeat(scores[same], times[same]), np.repeat(scores[~same], times[~same])
+        )
+        figures = {_tpr(target): resampled.tpr_at_fpr(target).tpr for target in side.targets}
+        if side.right is not None:
+            figures["accuracy"] = float(counts @ side.right) / counts.size
+        figures |= {"AUC": resampled.auc(), "EER": resampled.eer_rocch().rate}
+        for name, value in figures.items():
+            drawn.setdefault(name, []).append(value)
+    return {name: np.array(values) for name, values in drawn.items()}
+
+
+def _interval(difference: float, replicates: Replicates, independent: bool) -> Interval | None:
+    """Return the interval of a difference; None where no replicate differs from another."""
+    defined = replicates[~np.isnan(replicates)]
+    if defined.size and np.ptp(defined) == 0:
+        return None
+    found = percentile_interval(difference, replicates)
+    if not independent:
+        return found
+    return replace(found, method="bootstrap over pairs, percentile", assumption=INDEPENDENT)
+
+
+def _names(first: VerificationResult, second: VerificationResult) -> tuple[str, str]:
+    """Name both results; where that is the same, add the hashes of the models."""
+    names = describe_result(first), describe_result(second)
+    if names[0] != names[1] or first.model is None or second.model is None:
+        return names
+    hashes = [str(result.model.get("sha256"))[:12] for result in (first, second) if result.model]
+    return f"{names[0]} ({hashes[0]})", f"{names[1]} ({hashes[1]})"
+
+
+def _check_pairs(first: VerificationResult, second: VerificationResult) -> list[str]:
+    """Refuse results on different pairs; return what could not be checked."""
+    one, other = first.pairs, second.pairs
+    if len(one) != len(other):
+        raise MetricError(
+            f"{_both(first, second)}: the first has {len(one)} pairs and the second {len(other)}; "
+            "verify both models on the same bench"
+        )
+    facts: list[tuple[str, NDArray[Any], NDArray[Any]]] = [
+        (
+            "labelled",
+            np.where(one.issame, "same", "different"),
+            np.where(other.issame, "same", "different"),
+        )
+    ]
+    items = first.items, second.items
+    for side, a, b in (
+        ("first image", one.first, other.first),
+        ("second image", one.second, other.second),
+    ):
+        if items[0] is not None and items[1] is not None:
+            facts.append((f"with the {side}", items[0][a], items[1][b]))
+        elif items[0] is None and items[1] is None:
+            facts.append((f"with the {side}", a, b))
+    if one.folds is not None and other.folds is not None:
+        facts.append(("in fold", one.folds + 1, other.folds + 1))
+    for what, left, right in facts:
+        unequal = np.flatnonzero(left != right)
+        if unequal.size:
+            pair = int(unequal[0])
+            raise MetricError(
+                f"{_both(first, second)}: pair {pair} is {what} {left[pair]} in the first result "
+                f"and {right[pair]} in the second ({unequal.size} of {len(one)} pairs differ so); "
+                "verify both models on the same bench"
+            )
+    if (items[0] is None) != (items[1] is None):
+        return ["only one result names its images, so only labels and folds were checked"]
+    return []
+
+
+def _both(first: VerificationResult, second: VerificationResult) -> str:
+    return f"{describe_result(first)} and {describe_result(second)}"

@@ -1,0 +1,332 @@
+"""1:N identification: every probe searches a gallery; TPIR at an FPIR, and rates by rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from facerec.errors import MetricError
+from facerec.statistics.clustered import fnmr_interval
+from facerec.statistics.identification import (
+    IdentificationPoint,
+    Searches,
+    cmc,
+    tpir_at_fpir,
+)
+from facerec.statistics.intervals import Interval
+from facerec.statistics.operating_points import Rate
+from facerec.verification.templates import NOBODY, SearchSet, TemplateBench, real_matrix, row_norms
+
+FPIR_TARGETS = ("1e-1", "1e-2", "1e-3")
+RANKS = (1, 5, 10, 20)
+
+# Side of a tile of scores: a few MiB of float64.
+_TILE = 1024
+
+# Cosines are multiples of 2⁻²⁴, which float32 holds exactly up to 1: the rounding errors of a
+# product, which depend on where in a tile it lies, are far smaller and leave no trace.
+_GRID = 2.0**24
+
+
+@dataclass(frozen=True)
+class TpirEstimate:
+    """TPIR at an FPIR, with intervals of both rates that follow persons."""
+
+    point: IdentificationPoint
+    tpir_interval: Interval
+    """With the threshold taken as given."""
+    fpir_interval: Interval
+    """Of the FPIR that the threshold realises."""
+
+
+@dataclass(frozen=True)
+class RankEstimate:
+    """Share of mated searches whose mate has a rank or a better one, with its interval."""
+
+    rank: int
+    hits: int
+    searches: int
+    interval: Interval
+
+    @property
+    def rate(self) -> float:
+        """Identification rate."""
+        return self.hits / self.searches
+
+
+@dataclass(frozen=True)
+class GalleryResult:
+    """What the searches of one gallery give."""
+
+    name: str
+    searches: Searches = field(repr=False, compare=False)
+    points: tuple[TpirEstimate, ...]
+    """One a target FPIR; empty if no search is non-mated."""
+    ranks: tuple[RankEstimate, ...]
+    failed_probes: int
+    """Probes without a vector, which find nobody."""
+    failed_entries: int
+    """Entries of the gallery without a vector, which are never found."""
+
+
+@dataclass(frozen=True)
+class MeanRate:
+    """A rate averaged over galleries, and its interval."""
+
+    value: float
+    interval: Interval
+
+
+@dataclass(frozen=True)
+class IdentificationResult:
+    """Figures of 1:N, by gallery and averaged over the galleries."""
+
+    name: str
+    galleries: tuple[GalleryResult, ...]
+    tpir: Mapping[str, MeanRate]
+    """Mean TPIR by target FPIR, as it was written, for targets that every gallery can resolve."""
+    rank_rates: Mapping[int, MeanRate]
+    """Mean identification rate by rank."""
+    notes: tuple[str, ...]
+    """What a reader must know, one sentence each."""
+
+
+def search_gallery(
+    probes: ArrayLike,
+    probe_subjects: ArrayLike,
+    gallery: ArrayLike,
+    gallery_subjects: ArrayLike,
+) -> Searches:
+    """Search a gallery with every probe, tile by tile; the score matrix is never held as a whole.
+
+    Scores are cosines: computed in float64, rounded to multiples of 2⁻²⁴ and held in float32, so
+    that equal vectors tie. A vector that is zero or not finite has score −∞ with all others: a
+    failed probe raises no alarm, and a mate without a score has the last rank.
+
+    Args:
+        probes: vectors, ``(P, D)``, of any norm.
+        probe_subjects: person of each, ``(P,)``.
+        gallery: vectors, ``(G, D)``; a person may have several.
+        gallery_subjects: person of each, ``(G,)``; a negative number is nobody's mate.
+
+    Raises:
+        MetricError: shapes that do not fit, or an empty gallery.
+    """
+    probe = _Side(probes, probe_subjects, "probes")
+    other = _Side(gallery, gallery_subjects, "the gallery")
+    entries = len(other.matrix)
+    if probe.matrix.shape[1] != other.matrix.shape[1] or not entries:
+        raise MetricError(
+            f"probes have shape {probe.matrix.shape} and the gallery {other.matrix.shape}; a "
+            "search needs one length of vectors and a gallery that is not empty"
+        )
+    mate, best_other = np.full((2, len(probe.matrix)), -np.inf, np.float32)
+    above = np.zeros(len(mate), np.int64)
+    # The best mate must be known before anyone can be counted as scoring above it.
+    for rows, scores, same in _score_tiles(probe, other, only_mates=True):
+        best = np.max(scores, axis=1, where=same, initial=-np.inf)
+        mate[rows] = np.maximum(mate[rows], best)
+    lost = np.isneginf(mate)
+    bar = np.where(lost, np.float32(np.inf), mate)
+    for rows, scores, same in _score_tiles(probe, other, only_mates=False):
+        scores[same] = -np.inf
+        best = scores.max(axis=1)
+        best_other[rows] = np.maximum(best_other[rows], best)
+        beaten = best >= bar[rows]  # few, so that the rest need not be counted
+        higher = scores[beaten] >= bar[rows[beaten], np.newaxis]
+        above[rows[beaten]] += np.count_nonzero(higher, axis=1)
+    mates = _count_mates(probe.subjects, other.subjects)
+    rank = np.where(lost, entries - mates, above) + 1
+    scale = np.float32(1 / _GRID)
+    return Searches(
+        best_other * scale,
+        np.where(mates > 0, mate * scale, np.float32(np.nan)),
+        np.where(mates > 0, rank, 0),
+        entries,
+    )
+
+
+def identify(
+    vectors: ArrayLike,
+    bench: TemplateBench,
+    *,
+    fpir: Sequence[Rate] = FPIR_TARGETS,
+    ranks: Sequence[int] = RANKS,
+) -> IdentificationResult:
+    """Search every gallery of a bench with all its probes and average the figures.
+
+    A probe whose person is not in the gallery, but perhaps in the other one, is a non-mated
+    search. Rates at a rank are shares of the mated searches.
+
+    Args:
+        vectors: of all templates, ``(T, D)``, as in `TemplateVectors`.
+        bench: with its probes and galleries.
+        fpir: targets; text is taken exactly.
+        ranks: lengths of candidate lists.
+
+    Raises:
+        MetricError: the bench has no searches or none is mated, another number of templates, or an
+            impossible target or rank.
+    """
+    matrix = real_matrix(vectors, "template vectors")
+    if min(ranks, default=1) < 1:
+        raise MetricError(f"rank {min(ranks)} is no length of a candidate list; the least is 1")
+    if bench.probes is None:
+        raise MetricError(f"{bench.name} has no lists of probes and galleries to search")
+    if len(matrix) != len(bench.template_ids):
+        raise MetricError(
+            f"{bench.name}: there are {len(matrix)} vectors for {len(bench.template_ids)} templates"
+        )
+    results = tuple(
+        _identify(matrix, bench.probes, gallery, fpir, ranks) for gallery in bench.galleries
+    )
+    open_set = all(result.points for result in results)
+    points = zip(*[result.points for result in results], strict=True) if open_set else ()
+    return IdentificationResult(
+        name=bench.name,
+        galleries=results,
+        tpir={
+            found[0].point.target: _mean([(e.point.tpir, e.tpir_interval) for e in found])
+            for found in points
+            if all(e.point.resolvable for e in found)
+        },
+        rank_rates={
+            found[0].rank: _mean([(e.rate, e.interval) for e in found])
+            for found in zip(*[result.ranks for result in results], strict=True)
+        },
+        notes=tuple(note for result in results for note in _search_notes(bench.name, result)),
+    )
+
+
+def _identify(
+    matrix: NDArray[np.floating],
+    probes: SearchSet,
+    gallery: SearchSet,
+    fpir: Sequence[Rate],
+    ranks: Sequence[int],
+) -> GalleryResult:
+    mine, theirs = matrix[probes.templates], matrix[gallery.templates]
+    searches = search_gallery(mine, probes.subjects, theirs, gallery.subjects)
+    mated = searches.mated
+    persons, others = probes.subjects[mated], probes.subjects[~mated]
+    closed = Searches(
+        searches.best_other[mated], searches.mate[mated], searches.rank[mated], searches.gallery
+    )
+    hits = cmc(closed, max(ranks, default=1)).hits
+
+    def at_fpir(target: Rate) -> TpirEstimate:
+        point = tpir_at_fpir(searches, target)
+        found = (closed.rank <= point.rank) & (closed.mate >= point.threshold)
+        alarms = searches.best_other[~mated] >= point.threshold
+        return TpirEstimate(point, fnmr_interval(found, persons), fnmr_interval(alarms, others))
+
+    return GalleryResult(
+        name=gallery.name,
+        searches=searches,
+        points=tuple(at_fpir(target) for target in fpir) if others.size else (),
+        ranks=tuple(
+            RankEstimate(
+                rank,
+                int(hits[rank - 1]),
+                persons.size,
+                fnmr_interval(closed.rank <= rank, persons),
+            )
+            for rank in ranks
+        ),
+        failed_probes=int(np.isnan(row_norms(mine)).sum()),
+        failed_entries=int(np.isnan(row_norms(theirs)).sum()),
+    )
+
+
+def _mean(found: Sequence[tuple[float, Interval]]) -> MeanRate:
+    """Average rates of several galleries, and their limits: wide enough even if all err alike."""
+    rates, intervals = zip(*found, strict=True)
+    if len(found) == 1:
+        return MeanRate(rates[0], intervals[0])
+    low, high = (float(np.mean([getattr(i, end) for i in intervals])) for end in ("low", "high"))
+    return MeanRate(
+        float(np.mean(rates)),
+        Interval(
+            low,
+            high,
+            intervals[0].confidence,
+            "mean of the limits of each gallery",
+            f"{intervals[0].assumption}; conservative",
+        ),
+    )
+
+
+def _search_notes(name: str, result: GalleryResult) -> Iterator[str]:
+    where = f"{name}, gallery {result.name}"
+    if not result.points:
+        yield f"{where}: every search is mated, so there is no FPIR"
+    if result.failed_probes or result.failed_entries:
+        yield (
+            f"{where}: {result.failed_probes} of {result.searches.rank.size} probes and "
+            f"{result.failed_entries} of {result.searches.gallery} entries have no vector; they "
+            "find nobody and are never found"
+        )
+
+
+def _count_mates(
+    probe_subjects: NDArray[np.int64], gallery_subjects: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return for every probe how many entries of the gallery show its person, ``(P,)``."""
+    persons, counts = np.unique(gallery_subjects[gallery_subjects >= 0], return_counts=True)
+    if not persons.size:
+        return np.zeros(len(probe_subjects), np.int64)
+    places = np.minimum(np.searchsorted(persons, probe_subjects), persons.size - 1)
+    return np.where(persons[places] == probe_subjects, counts[places], 0)
+
+
+class _Side:
+    """One side of a search: vectors that can be scored, ordered by person to bring mates together.
+
+    Attributes:
+        matrix: vectors as given.
+        subjects: persons as given.
+        norms: NaN for a vector that cannot be scored.
+        order: rows that can be scored, in the order of their persons.
+    """
+
+    def __init__(self, vectors: ArrayLike, subjects: ArrayLike, what: str) -> None:
+        self.matrix = real_matrix(vectors, what)
+        self.subjects = np.asarray(subjects, dtype=np.int64)
+        if self.subjects.shape != (len(self.matrix),):
+            raise MetricError(
+                f"{what}: {self.subjects.shape} persons for {len(self.matrix)} vectors; give one "
+                "number each"
+            )
+        self.norms = row_norms(self.matrix)
+        order = np.argsort(self.subjects, kind="stable")
+        self.order = order[~np.isnan(self.norms[order])]
+
+    def tiles(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:
+        """Yield rows and their unit vectors."""
+        for start in range(0, len(self.order), _TILE):
+            rows = self.order[start : start + _TILE]
+            yield rows, self.matrix[rows].astype(np.float64) / self.norms[rows, np.newaxis]
+
+
+def _score_tiles(
+    probe: _Side, gallery: _Side, *, only_mates: bool
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.bool_]]]:
+    """Yield rows of probes ``(p,)``, their cosines × 2²⁴ with part of the gallery, and mates."""
+    for columns, units in gallery.tiles():
+        theirs = np.where(gallery.subjects[columns] < 0, NOBODY, gallery.subjects[columns])
+        others = units.T * _GRID
+        for rows, mine in probe.tiles():
+            persons = probe.subjects[rows]
+            # Both run upwards, so tiles whose ranges are apart hold no mates.
+            apart = persons[-1] < max(theirs[0], 0) or theirs[-1] < max(persons[0], 0)
+            if only_mates and apart:
+                continue
+            products = mine @ others
+            scores = np.rint(products, out=products).astype(np.float32)
+            if apart:
+                yield rows, scores, np.broadcast_to(np.False_, scores.shape)
+            else:
+                yield rows, scores, (persons[:, np.newaxis] == theirs) & (theirs >= 0)

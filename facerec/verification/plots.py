@@ -1,0 +1,363 @@
+"""Figures of verification results: ROC, DET, histograms of scores and norms."""
+
+from __future__ import annotations
+
+import io
+import math
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.legend import Legend
+from matplotlib.ticker import PercentFormatter
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+
+from facerec.errors import FacerecError
+from facerec.files import atomic_path
+from facerec.statistics.rates import RULE_OF_30, parse_rate, sort_scores
+from facerec.verification.evaluate import VerificationResult
+
+PLOT_SUFFIXES = (".png", ".svg", ".pdf")
+
+# Okabe and Ito's colours, which most colour-blind readers can tell apart.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_GENUINE, _IMPOSTOR = _COLOURS[0], _COLOURS[1]
+_LINES = ("-", "--", "-.", ":")
+_SOFT = "0.35"
+_BINS = 80
+
+# Corners of a curve that are drawn: several a pixel, whatever the number of pairs.
+_COLUMNS = 4000
+
+# Rates at which a DET axis has a mark.
+_MARKS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.05, 0.2, 0.5, 0.8, 0.95, 0.99)
+
+
+def check_plot_path(path: Path) -> None:
+    """Refuse a plot file of unknown type before the work that it would show is done.
+
+    Raises:
+        FacerecError: the suffix is not .png, .svg or .pdf.
+    """
+    if path.suffix.lower() not in PLOT_SUFFIXES:
+        raise FacerecError(f"{path}: a ROC plot is a .png, .svg or .pdf file; change the suffix")
+
+
+def plot_roc(results: Mapping[str, VerificationResult], path: str | Path) -> None:
+    """Draw ROC curves, one a result, into a PNG, SVG or PDF file.
+
+    Args:
+        results: name in the legend → result; several benches or models share the plot.
+        path: the file; its suffix chooses the format.
+
+    Raises:
+        FacerecError: another suffix, or the file cannot be written.
+    """
+    path = Path(path)
+    check_plot_path(path)
+    content = draw(roc_figure(results), path.suffix.lower().removeprefix("."))
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def draw(figure: Figure, kind: str) -> bytes:
+    """Return a figure as a file of the format ``png``, ``svg`` or ``pdf``."""
+    # Without a date and random ids the same results give the same file.
+    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+    content = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "facerec"}):
+        figure.savefig(content, format=kind, dpi=150, metadata=metadata)
+    return content.getvalue()
+
+
+def roc_figure(results: Mapping[str, VerificationResult]) -> Figure:
+    """Draw exact step-function ROC curves over a logarithmic FPR axis.
+
+    A curve begins where its different pairs allow one false accept; what lies left of that is
+    shaded. Dots with whiskers are the operating points and their intervals; hollow dots rest on
+    fewer than 30 false accepts.
+    """
+    figure, axes = _new_figure(7, 5)
+    lowest, finest = 1.0, 1.0
+    for name, result, colour, line in _styled(results):
+        x, y = _steps(result)
+        label = f"{name}   AUC {result.auc.value:.4f}"
+        axes.step(x, y, where="post", color=colour, linestyle=line, linewidth=1.5, label=label)
+        for target, tpr, low, high, reliable in _points(result):
+            _whisker(axes, (target, tpr), (low, high), colour, reliable)
+            lowest = min(lowest, low)
+        lowest, finest = min(lowest, y[0]), min(finest, x[0])
+    left = 10 ** (math.floor(math.log10(finest) * 2 - 0.2) / 2)
+    axes.set(xscale="log", xlim=(left, 1), xlabel="FPR", ylabel="TPR")
+    # Room below the lowest value, and none of it wasted on a good model.
+    bottom = max(0.0, 1 - 1.08 * (1 - lowest))
+    span = 1 - bottom
+    axes.set_ylim(bottom, 1 + 0.02 * span)
+    axes.yaxis.set_major_formatter(
+        PercentFormatter(1, decimals=0 if span > 0.05 else 1 if span > 0.005 else 2, symbol=" %")
+    )
+    axes.axvspan(left, finest, color="0.88", zorder=0, linewidth=0)
+    axes.text(
+        math.sqrt(left * finest),
+        (bottom + 1) / 2,
+        "less than one false accept:\nnot resolvable",
+        rotation=90,
+        ha="center",
+        va="center",
+        fontsize=8,
+        color=_SOFT,
+    )
+    _plain(axes.legend(loc="lower right", frameon=True, framealpha=0.9, fontsize=9))
+    _caption(axes, results, f"hollow: fewer than {RULE_OF_30} false accepts")
+    return figure
+
+
+def det_figure(results: Mapping[str, VerificationResult]) -> Figure:
+    """Draw the trade-off of false matches and false non-matches on probit axes.
+
+    Normally distributed scores give straight lines (Martin et al., Eurospeech 1997). Points at
+    which a rate is exactly 0 or 1 lie at infinity and are left out. Dots and whiskers are those of
+    `roc_figure`.
+    """
+    figure, axes = _new_figure(7, 5.6)
+    x_low, y_low, y_high = 0.01, 0.01, 0.5
+    for name, result, colour, line in _styled(results):
+        det = sort_scores(result.positives, result.negatives).roc().det_points("drop")
+        shown = _visible(det.x)
+        label = f"{name}   EER {100 * result.eer.value:.2f} %"
+        axes.step(
+            det.x[shown],
+            det.y[shown],
+            where="post",
+            color=colour,
+            linestyle=line,
+            linewidth=1.5,
+            label=label,
+        )
+        for target, found, low, high, reliable in _points(result):
+            if target < 1 and 0 < found < 1:
+                # A limit of exactly 0 or 1 lies at infinity; far outside will do.
+                ends = ndtri(np.clip([1 - high, 1 - low], 1e-12, 1 - 1e-12))
+                _whisker(axes, (ndtri(target), ndtri(1 - found)), ends, colour, reliable)
+        x_low = min(x_low, 1 / result.different)
+        y_low = min(y_low, 1 / result.same)
+        y_high = max([y_high, *ndtr(det.y[:1])])
+    _probit_axis(axes.xaxis, x_low)
+    _probit_axis(axes.yaxis, y_low)
+    axes.set(xlabel="FMR", ylabel="FNMR")
+    axes.set_xlim(ndtri(0.8 * x_low), ndtri(0.6))
+    axes.set_ylim(ndtri(0.8 * y_low), ndtri(min(1.1 * y_high, 0.999)))
+    axes.axline((0, 0), slope=1, color="0.6", linewidth=0.8, linestyle=":", zorder=0)
+    _plain(axes.legend(loc="upper right", frameon=True, framealpha=0.9, fontsize=9))
+    _caption(
+        axes,
+        results,
+        f"hollow: fewer than {RULE_OF_30} false accepts; points at exactly 0 or 1 are left out; "
+        "dotted: FMR = FNMR",
+    )
+    return figure
+
+
+def score_figure(results: Mapping[str, VerificationResult]) -> Figure:
+    """Draw histograms of genuine and impostor scores, a panel a result, thresholds marked.
+
+    The count axis is logarithmic, so that single pairs on the wrong side are in sight. Infinite
+    scores have no place in it and are named in the legend.
+    """
+    figure = Figure(figsize=(7, 0.3 + 2.9 * len(results)), layout="constrained")
+    for axes, (name, result) in zip(
+        figure.subplots(len(results), squeeze=False)[:, 0], results.items(), strict=True
+    ):
+        _tidy(axes)
+        sets = {"genuine": result.positives, "impostor": result.negatives}
+        finite = {kind: scores[np.isfinite(scores)] for kind, scores in sets.items()}
+        edges = np.histogram_bin_edges(
+            np.concatenate(list(finite.values())).astype(np.float64), _BINS
+        )
+        highest = 1
+        for (kind, scores), colour in zip(finite.items(), (_GENUINE, _IMPOSTOR), strict=True):
+            beyond = sets[kind].size - scores.size
+            label = f"{kind} ({sets[kind].size:,} pairs)" + (
+                f", {beyond:,} infinite not shown" if beyond else ""
+            )
+            counts = np.histogram(scores, edges)[0]
+            _bars(axes, counts, edges, colour, "-", label)
+            highest = max(highest, counts.max())
+        # Room for the legend above the highest bar.
+        axes.set_ylim(0.7, 12 * highest)
+        axes.set(yscale="log", ylabel="pairs a bin")
+        axes.set_xlabel(f"{name}: {result.score}", parse_math=False)
+        _mark_thresholds(axes, result)
+        _plain(axes.legend(loc="upper left", frameon=False, fontsize=8, ncols=2))
+    return figure
+
+
+def norm_figure(results: Mapping[str, VerificationResult]) -> Figure | None:
+    """Draw histograms of the raw embedding norms; None where no result has any."""
+    known = {name: result.norms for name, result in results.items() if result.norms is not None}
+    if not known:
+        return None
+    figure, axes = _new_figure(7, 3.2)
+    values = np.concatenate([norms.values for norms in known.values()]).astype(np.float64)
+    edges = np.histogram_bin_edges(values, _BINS)
+    for name, result, colour, line in _styled(results):
+        norms = result.norms
+        if norms is None:
+            continue
+        label = f"{name}: mean {norms.mean:.4g}, CV {norms.cv:.4f}"
+        shares = np.histogram(norms.values, edges)[0] / norms.values.size
+        _bars(axes, shares, edges, colour, line, label)
+        axes.axvline(norms.mean, color=colour, linestyle=line, linewidth=0.8)
+    axes.set(xlabel="norm of the raw embedding", ylabel="share of images a bin")
+    axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+    axes.set_title(
+        "images count as often as pairs name them; vertical lines: means",
+        fontsize=8,
+        color=_SOFT,
+        loc="left",
+    )
+    # Outside, so that it hides no bar.
+    columns = min(len(known), 2)
+    _plain(figure.legend(loc="outside lower center", frameon=False, fontsize=8, ncols=columns))
+    return figure
+
+
+def _new_figure(width: float, height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.add_subplot()
+    _tidy(axes)
+    return figure, axes
+
+
+def _tidy(axes: Axes) -> None:
+    axes.grid(True, which="major", color="0.85", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _plain(legend: Legend) -> None:
+    """Keep names with dollars from being taken for formulas."""
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+
+
+def _styled(
+    results: Mapping[str, VerificationResult],
+) -> Iterator[tuple[str, VerificationResult, str, str]]:
+    """Give every result a colour, and another line where colours repeat."""
+    for index, (name, result) in enumerate(results.items()):
+        colour = _COLOURS[index % len(_COLOURS)]
+        yield name, result, colour, _LINES[index // len(_COLOURS) % len(_LINES)]
+
+
+def _steps(result: VerificationResult) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return FPR and largest TPR at the corners of the ROC, from one false accept on."""
+    figures = sort_scores(result.positives, result.negatives)
+    roc = figures.roc()
+    start = 1 / result.different
+    # Of the points with one FPR the last has the largest TPR, which is the supremum.
+    fpr, index = np.unique(roc.fpr[::-1], return_index=True)
+    tpr = roc.tpr[::-1][index]
+    seen = fpr >= start
+    x = np.concatenate([[start], fpr[seen]])
+    y = np.concatenate([[figures.tpr_at_fpr(f"1/{result.different}").tpr], tpr[seen]])
+    shown = _visible(np.log(x))
+    return x[shown], y[shown]
+
+
+def _visible(x: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Mark the points of a falling or rising curve that differ on paper, ``(n,)``.
+
+    They are the first and the last in each of many columns: all else lies between them.
+
+    Args:
+        x: places along the axis, ascending, ``(n,)``.
+    """
+    if x.size <= _COLUMNS:
+        return np.ones(x.size, bool)
+    column = np.floor((x - x[0]) / (x[-1] - x[0]) * _COLUMNS)
+    change = np.concatenate([[True], column[1:] != column[:-1], [True]])
+    return change[:-1] | change[1:]
+
+
+def _points(
+    result: VerificationResult,
+) -> Iterator[tuple[float, float, float, float, bool]]:
+    """Yield target FPR, TPR, its limits and whether it is reliable, where resolvable."""
+    for estimate in result.points:
+        point, interval = estimate.point, estimate.tpr_interval
+        if point.resolvable:
+            target = float(parse_rate(point.target))
+            yield target, point.tpr, interval.low, interval.high, point.reliable
+
+
+def _whisker(
+    axes: Axes,
+    at: tuple[float, float],
+    ends: tuple[float, float] | NDArray[np.float64],
+    colour: str,
+    reliable: bool,
+) -> None:
+    x, y = at
+    low, high = ends
+    axes.errorbar(
+        x,
+        y,
+        # A bootstrap's limits may lie on one side of the figure itself.
+        yerr=[[max(0.0, y - low)], [max(0.0, high - y)]],
+        color=colour,
+        marker="o",
+        markersize=4.5,
+        markerfacecolor=colour if reliable else "white",
+        capsize=2.5,
+        elinewidth=1,
+        linestyle="none",
+    )
+
+
+def _bars(
+    axes: Axes,
+    heights: NDArray[np.generic],
+    edges: NDArray[np.float64],
+    colour: str,
+    line: str,
+    label: str,
+) -> None:
+    axes.stairs(heights, edges, fill=True, color=colour, alpha=0.25)
+    axes.stairs(heights, edges, color=colour, linestyle=line, label=label)
+
+
+def _mark_thresholds(axes: Axes, result: VerificationResult) -> None:
+    marks = [
+        (estimate.point.threshold, f"FPR {estimate.point.target}")
+        for estimate in result.points
+        if estimate.point.resolvable and math.isfinite(estimate.point.threshold)
+    ]
+    for threshold, _ in marks:
+        axes.axvline(threshold, color="0.2", linewidth=0.9, linestyle="--")
+    top = axes.secondary_xaxis("top")
+    top.set_ticks([threshold for threshold, _ in marks], [text for _, text in marks])
+    top.tick_params(labelrotation=60, labelsize=8, length=3)
+    top.spines["top"].set_visible(False)
+
+
+def _probit_axis(axis: Axis, lowest: float) -> None:
+    marks = [mark for mark in _MARKS if mark >= 0.5 * lowest]
+    axis.set_ticks(ndtri(marks), [f"{100 * mark:.6g} %" for mark in marks])
+
+
+def _caption(axes: Axes, results: Mapping[str, VerificationResult], more: str) -> None:
+    """Say above the axes what the whiskers rest on."""
+    bases = {name: result.basis for name, result in results.items()}
+    if len(set(bases.values())) == 1:
+        lines = [f"whiskers: 95 % intervals; {next(iter(bases.values()))}"]
+    else:
+        lines = ["whiskers: 95 % intervals", *(f"{name}: {text}" for name, text in bases.items())]
+    text = "\n".join(textwrap.fill(line, 105) for line in [*lines, more])
+    axes.set_title(text, fontsize=8, color=_SOFT, loc="left", parse_math=False)

@@ -1,0 +1,102 @@
+"""Pair lists and score files as they lie on people's disks → benches and scored pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from facerec.errors import DatasetError
+from facerec.records.images import FolderImages
+from facerec.verification.bench import Bench, pack_bench
+from facerec.verification.protocols.agedb import read_agedb
+from facerec.verification.protocols.cfp import read_cfp
+from facerec.verification.protocols.flat import read_flat
+from facerec.verification.protocols.lfw import read_lfw, read_rfw
+from facerec.verification.protocols.lists import ListedImages
+from facerec.verification.protocols.parquet import read_parquet
+from facerec.verification.protocols.scores import ScoredPairs, read_scores
+from facerec.verification.protocols.two_lines import read_two_lines
+
+__all__ = [
+    "FORMATS",
+    "Format",
+    "ScoredPairs",
+    "guess_format",
+    "missing_images",
+    "read_pairs",
+    "read_scores",
+]
+
+
+class Format(NamedTuple):
+    """A form of pair list."""
+
+    description: str
+    read: Callable[[Path, Path | None], Bench]
+    """From the list and the folder of images, None for the default."""
+
+
+def _read_pack(path: Path, images: Path | None) -> Bench:
+    if images is not None:
+        raise DatasetError(f"{path}: a pack holds its images; leave the folder of images out")
+    return pack_bench(path)
+
+
+FORMATS: Mapping[str, Format] = {
+    "lfw": Format("LFW's pairs.txt (View 2), pairsDevTrain.txt, pairsDevTest.txt", read_lfw),
+    "xqlfw": Format("XQLFW's list, in LFW's grammar", partial(read_lfw, format="xqlfw")),
+    "calfw": Format("pairs_CALFW.txt", partial(read_two_lines, format="calfw")),
+    "cplfw": Format("pairs_CPLFW.txt", partial(read_two_lines, format="cplfw")),
+    "sllfw": Format("pair_SLLFW.txt", partial(read_two_lines, format="sllfw")),
+    "cfp-ff": Format("CFP's folder Protocol, frontal-frontal", partial(read_cfp, split="FF")),
+    "cfp-fp": Format("CFP's folder Protocol, frontal-profile", partial(read_cfp, split="FP")),
+    "agedb": Format("AgeDB's protocol .mat of 5, 10, 20 or 30 years", read_agedb),
+    "rfw": Format("RFW's {race}_pairs.txt, or its folder txts with all races", read_rfw),
+    "flat": Format("lines 'a b label' or 'label a b', by blanks, TAB or comma", read_flat),
+    "parquet": Format("Hugging Face table with image1, image2, label", read_parquet),
+    "bin": Format("InsightFace's pack of encoded images, a pickle", _read_pack),
+    "npz": Format("facerec's pack of encoded images", _read_pack),
+}
+"""Every form of pair list by its name."""
+
+
+def read_pairs(path: str | Path, format: str, images: str | Path | None = None) -> Bench:
+    """Read a pair list as a bench.
+
+    Whether images are there is not looked at before one is read; see `missing_images`.
+
+    Args:
+        path: the list; the folder of lists for CFP and, with several races, RFW.
+        format: a key of `FORMATS`.
+        images: the folder that image paths are relative to; by default that of the list, or where
+            the data set's own tree has them (CFP, RFW). Packs and parquet hold their images.
+
+    Raises:
+        DatasetError: the format is unknown, or the list is missing or malformed; the sentence
+            names file and line.
+        PackError: a pack is missing, unsafe or malformed.
+        MissingExtraError: no package that reads parquet is installed.
+    """
+    if format not in FORMATS:
+        raise DatasetError(
+            f"there is no format {format!r} of pair lists; choose one of {', '.join(FORMATS)}"
+        )
+    return FORMATS[format].read(Path(path), None if images is None else Path(images))
+
+
+def guess_format(path: str | Path) -> str | None:
+    """Return the format that a file's suffix makes certain, else None."""
+    suffixes = {".bin": "bin", ".npz": "npz", ".parquet": "parquet", ".mat": "agedb"}
+    return suffixes.get(Path(path).suffix.lower())
+
+
+def missing_images(bench: Bench) -> list[str]:
+    """Return the paths of all images of a bench that are not there; a pack lacks none."""
+    images = bench.images
+    folder = images.folder if isinstance(images, ListedImages) else images
+    if not isinstance(folder, FolderImages):
+        return []
+    paths = (folder.root / str(name) for name in folder.ids)
+    return [str(path) for path in paths if not path.is_file()]

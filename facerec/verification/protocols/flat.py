@@ -1,0 +1,118 @@
+"""Flat lists: ``a b label`` or ``label a b``, separated by TAB, comma or blanks."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from facerec.errors import DatasetError
+from facerec.records.images import FolderImages
+from facerec.verification.bench import Bench, contiguous_folds, subjects_from_names
+from facerec.verification.protocols.lists import (
+    LABELS,
+    Line,
+    PairTable,
+    file_source,
+    make_bench,
+    read_lines,
+)
+
+HEADERS = ("label", "target", "issame", "is_same", "decision")
+"""Names of the label's column, none of which is a label itself."""
+
+
+def read_flat(path: Path, images: Path | None) -> Bench:
+    """Read two image paths and a label a line, with ten contiguous folds in the order of lines.
+
+    The label is the first or the last field: the one that is 0 or 1, -1 or 1, or such a word (see
+    `LABELS`) in all lines. Names may hold blanks where TAB or comma separates. A first line with
+    ``label``, ``target``, ``issame`` or ``Decision`` in that place is a header.
+
+    Raises:
+        DatasetError: a line with other fields, or no place that holds labels only.
+    """
+    lines, notes = read_lines(path)
+    rows = _split(path, lines)
+    at = _header_column(rows[0][1])
+    if at is None:
+        at = _label_column(path, rows)
+    else:
+        rows = rows[1:]
+    table = PairTable()
+    for line, fields in rows:
+        where = f"{path}, line {line}"
+        first, second = fields[:2] if at == 2 else fields[1:]
+        table.add(first, second, _label(fields[at], where), where)
+    ids = list(table.names)
+    # Only a folder for each person says who is who.
+    persons = subjects_from_names(np.array(ids, dtype=np.str_))
+    return make_bench(
+        path.stem,
+        table,
+        FolderImages(path.parent if images is None else images, ids),
+        folds=contiguous_folds(len(table)),
+        persons=None if persons is None else [str(person) for person in persons],
+        persons_from="image names",
+        source=file_source(path, "flat"),
+        notes=notes,
+    )
+
+
+def _split(path: Path, lines: list[Line]) -> list[tuple[int, list[str]]]:
+    """Split all lines by the separator that fits the first."""
+    first = lines[0][1]
+    split: Callable[[str], list[str]] = str.split
+    if "\t" in first:
+        split = _by_tab
+    elif len(_by_comma(first)) == 3:
+        split = _by_comma
+    rows = []
+    for line, text in lines:
+        fields = split(text)
+        if len(fields) != 3 or not all(fields):
+            raise DatasetError(
+                f"{path}, line {line}: {text[:60]!r} is not 'image image label' as the list "
+                "begins; mend the line, or separate by TAB where names have blanks"
+            )
+        rows.append((line, fields))
+    return rows
+
+
+def _by_tab(text: str) -> list[str]:
+    return [field.strip() for field in text.split("\t")]
+
+
+def _by_comma(text: str) -> list[str]:
+    try:
+        return [field.strip() for field in next(csv.reader([text], strict=True))]
+    except csv.Error:
+        return []
+
+
+def _header_column(fields: list[str]) -> int | None:
+    return next((at for at in (2, 0) if fields[at].lower() in HEADERS), None)
+
+
+def _label_column(path: Path, rows: list[tuple[int, list[str]]]) -> int:
+    counts = {at: sum(fields[at].lower() in LABELS for _, fields in rows) for at in (0, 2)}
+    full = [at for at, count in counts.items() if count == len(rows)]
+    if len(full) == 2:
+        raise DatasetError(
+            f"{path}: the first and the last field are labels in all lines; give the images names "
+            "that are no labels, or write a header such as image1,image2,label"
+        )
+    # With no full column, the fuller one leads to the first line that is wrong.
+    return full[0] if full else max(counts, key=lambda at: (counts[at], at))
+
+
+def _label(text: str, where: str) -> bool:
+    label = LABELS.get(text.lower())
+    if label is None:
+        raise DatasetError(
+            f"{where}: {text[:60]!r} where a label, 0 or 1, belongs; mend the line or check the "
+            "format"
+        )
+    return label

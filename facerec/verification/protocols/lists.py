@@ -1,0 +1,280 @@
+"""What all pair lists share: reading lines, naming images, and becoming a bench."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from facerec.errors import DatasetError
+from facerec.files import sha256
+from facerec.records.images import FolderImages, ImageSource, check_relative, check_unique
+from facerec.verification.bench import Bench, Pairs, find_subjects
+
+MAX_LINE = 1 << 20
+MAX_NAME = 1024
+"""Bytes of an image name."""
+MAX_PART = 255
+"""Bytes between two slashes; what file systems take."""
+
+IMAGE_SUFFIXES = (".jpg", ".png", ".jpeg")
+
+LOOKED_AT = 1000
+"""Images of a list that are looked for until one shows the suffix of a copy."""
+
+LABELS = {
+    **dict.fromkeys(("1", "+1", "1.0", "true", "same", "genuine", "mated", "yes"), True),
+    **dict.fromkeys(("0", "-1", "0.0", "-1.0", "false", "different", "no"), False),
+    **dict.fromkeys(("impostor", "imposter", "non-mated", "nonmated"), False),
+}
+"""Words for a same pair (true) or a different one (false), in lower case."""
+
+Line = tuple[int, str]
+"""Number of a line, from 1, and its text."""
+
+
+class ListedImages(ImageSource):
+    """Images that a protocol names, in a copy that may keep them under other paths.
+
+    Re-packed copies insert a folder or hold ``.png`` in place of ``.jpg``. Ids are the protocol's
+    own names, so that attributes and embeddings fit every copy.
+
+    Args:
+        ids: text ``(m,)``, unique.
+        folder: where they lie, in the same order.
+    """
+
+    def __init__(self, ids: Sequence[str], folder: FolderImages) -> None:
+        self.ids = np.asarray(ids, dtype=np.str_).reshape(-1)
+        self.folder = folder
+        check_unique(self.ids, str(folder.root))
+
+    def encoded(self, i: int) -> bytes:
+        """Return the bytes of image ``i``."""
+        return self.folder.encoded(i)
+
+    def where(self, i: int) -> str:
+        """Name the path of image ``i``."""
+        return self.folder.where(i)
+
+
+class PairTable:
+    """Pairs of named images, collected one after the other.
+
+    Attributes:
+        names: every name with its number, in the order in which they first occur.
+    """
+
+    def __init__(self) -> None:
+        self.names: dict[str, int] = {}
+        self._pairs: list[tuple[int, int, bool]] = []
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def add(self, first: str, second: str, same: bool, where: str) -> None:
+        """Append a pair that was found at ``where``.
+
+        Raises:
+            DatasetError: a name would lead out of the folder of images.
+        """
+        self._pairs.append((self._number(first, where), self._number(second, where), same))
+
+    def columns(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+        """Return the numbers on both sides and the labels, ``(n,)`` each."""
+        table = np.array(self._pairs, dtype=np.int64).reshape(-1, 3)
+        return table[:, 0].copy(), table[:, 1].copy(), table[:, 2].astype(bool)
+
+    def _number(self, name: str, where: str) -> int:
+        number = self.names.get(name)
+        if number is None:
+            check_relative(name, where)
+            if not _can_be_file(name):
+                raise DatasetError(
+                    f"{where}: {name[:60]!r}… is too long for the name of a file; check that this "
+                    "is the right list"
+                )
+            number = self.names[name] = len(self.names)
+        return number
+
+
+def _can_be_file(name: str) -> bool:
+    """Tell whether systems take ``name``; ids also become one array as wide as the longest."""
+    content = name.encode("utf-8", "surrogatepass")
+    return len(content) <= MAX_NAME and max(map(len, content.split(b"/"))) <= MAX_PART
+
+
+def make_bench(
+    name: str,
+    table: PairTable,
+    images: ImageSource,
+    *,
+    folds: NDArray[np.int64] | None,
+    persons: Sequence[str] | None,
+    persons_from: str,
+    source: dict[str, Any],
+    notes: Iterable[str] = (),
+) -> Bench:
+    """Make a bench, with persons by name where that agrees with every label.
+
+    Args:
+        name: name of the bench.
+        table: the pairs.
+        images: one for each name of the table, in its order.
+        folds: int64 ``(n,)``, or None.
+        persons: name of the person on every image, if names tell; else same pairs do.
+        persons_from: where these names come from.
+        source: files and format.
+        notes: what a reader must know.
+
+    Raises:
+        DatasetError: there are no pairs.
+    """
+    first, second, same = table.columns()
+    if not len(table):
+        raise DatasetError(f"{source['path']}: there are no pairs in it; check the file")
+    subjects, persons_from, doubts = find_subjects(
+        first, second, same, len(images), persons, persons_from
+    )
+    return Bench(
+        name=name,
+        images=images,
+        pairs=Pairs(first, second, same, subjects, folds),
+        subjects_from=persons_from,
+        notes=(*notes, *doubts),
+        source=source,
+    )
+
+
+def read_content(path: Path) -> bytes:
+    """Return the bytes of a protocol file.
+
+    Raises:
+        DatasetError: it cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as problem:
+        raise DatasetError(
+            f"{path}: the file cannot be read ({problem.strerror or problem}); check the path"
+        ) from problem
+
+
+def decode_text(path: Path, content: bytes) -> str:
+    """Decode UTF-8, or UTF-16 with its mark; a mark is not part of the text.
+
+    Raises:
+        DatasetError: it is neither, or holds NUL; the sentence names the line.
+    """
+    wide = content.startswith((b"\xff\xfe", b"\xfe\xff"))
+    try:
+        text = content.decode("utf-16" if wide else "utf-8-sig")
+    except UnicodeDecodeError as problem:
+        line = content.count(b"\n", 0, problem.start) + 1
+        raise DatasetError(
+            f"{path}, line {line}: this is no UTF-8 text (byte {problem.start}); check that this "
+            "is the right file, or save it as UTF-8"
+        ) from problem
+    if (nul := text.find("\0")) >= 0:
+        raise DatasetError(
+            f"{path}, line {text.count(chr(10), 0, nul) + 1}: a NUL byte, this is no text; check "
+            "that this is the right file"
+        )
+    return text
+
+
+def read_lines(path: Path) -> tuple[list[Line], list[str]]:
+    """Return the lines of a list that are not blank, without outer blanks, and notes.
+
+    Line ends are LF or CRLF. Blank lines inside are passed over with a note; they do not end the
+    list.
+
+    Raises:
+        DatasetError: the file cannot be read, is no text, or is empty.
+    """
+    # Not splitlines(): names may hold the other characters that it takes for line ends.
+    texts = [text.strip() for text in decode_text(path, read_content(path)).split("\n")]
+    while texts and not texts[-1]:
+        texts.pop()
+    if not texts:
+        raise DatasetError(f"{path}: the list is empty; check the file")
+    blank = [number for number, text in enumerate(texts, start=1) if not text]
+    longest = max(range(len(texts)), key=lambda i: len(texts[i]))
+    if len(texts[longest]) > MAX_LINE:
+        raise DatasetError(
+            f"{path}, line {longest + 1}: {len(texts[longest]):,} characters are no line of a "
+            "list; check that this is the right file"
+        )
+    notes = []
+    if blank:
+        notes.append(f"{path}: {len(blank):,} blank lines inside the list, the first is {blank[0]}")
+    return [(number, text) for number, text in enumerate(texts, start=1) if text], notes
+
+
+def parse_number(text: str, where: str, least: int = 0) -> int:
+    """Return a decimal number of at most nine digits.
+
+    Raises:
+        DatasetError: naming ``where`` it was found.
+    """
+    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < least:
+        raise DatasetError(
+            f"{where}: {text[:60]!r} is no whole number from {least}; mend the line or check the "
+            "format"
+        )
+    return int(text)
+
+
+def folder_images(
+    root: Path, ids: Sequence[str], paths: Sequence[str] | None = None
+) -> ListedImages:
+    """Find images below ``root``, by the suffix of the list or by that of an aligned copy.
+
+    Args:
+        root: the folder.
+        ids: the protocol's names.
+        paths: where they lie in it, in the same order; by default under their ids.
+
+    Raises:
+        DatasetError: there is no such folder.
+    """
+    paths = ids if paths is None else paths
+    suffix = _suffix_there(root, paths)
+    if suffix is not None:
+        paths = [str(PurePosixPath(path).with_suffix(suffix)) for path in paths]
+    return ListedImages(ids, FolderImages(root, paths))
+
+
+def _suffix_there(root: Path, paths: Sequence[str]) -> str | None:
+    """Return the suffix of the first image that is there; None where it is as listed."""
+    for listed in paths[:LOOKED_AT]:
+        path = root / listed
+        if path.is_file():
+            return None
+        for suffix in IMAGE_SUFFIXES:
+            if path.suffix and path.with_suffix(suffix).is_file():
+                return suffix
+    return None
+
+
+def file_source(path: Path, format: str, files: Sequence[Path] | None = None) -> dict[str, Any]:
+    """Say where a bench comes from.
+
+    Of several ``files``, ``sha256`` is that of their list as ``sha256sum`` prints it inside the
+    folder ``path``, in the order of the names.
+    """
+    if files is None:
+        return {"path": str(path), "sha256": sha256(path), "format": format}
+    sums = {file.relative_to(path).as_posix(): sha256(file) for file in sorted(files)}
+    text = "".join(f"{digest}  {name}\n" for name, digest in sums.items())
+    return {
+        "path": str(path),
+        "sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "format": format,
+        "files": sums,
+    }

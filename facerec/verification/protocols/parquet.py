@@ -1,0 +1,141 @@
+"""Hugging Face style tables: encoded images in the columns image1 and image2, and a label."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from facerec.errors import DatasetError, MissingExtraError
+from facerec.records.images import MemoryImages
+from facerec.verification.bench import Bench, contiguous_folds, subjects_from_names
+from facerec.verification.protocols.lists import LABELS, PairTable, file_source, make_bench
+
+SHARD = re.compile(r"-([0-9]{5})-of-([0-9]{5})$")
+
+
+def read_parquet(path: Path, images: Path | None) -> Bench:
+    """Read a split ``lfw.parquet`` or ``lfw-00000-of-00002.parquet`` with ten contiguous folds.
+
+    Of a split in several files any one stands for all. Cells are bytes, or bytes with their path;
+    paths become ids where they tell the images apart, else ids count the cells.
+
+    Args:
+        path: the file.
+        images: must be None, since the table holds the images.
+
+    Raises:
+        DatasetError: the table lacks the columns, or a cell has another content.
+        MissingExtraError: no package that reads parquet is installed.
+    """
+    import pandas as pd
+
+    if images is not None:
+        raise DatasetError(f"{path}: the table holds its images; leave the folder of images out")
+    files = _shards(path)
+    table = PairTable()
+    cells: list[Any] = []
+    labels: list[bool] = []
+    for file in files:
+        try:
+            frame = pd.read_parquet(file)
+        except ImportError as problem:
+            raise MissingExtraError(
+                f"{file}: reading parquet needs pyarrow; install it with: pip install pyarrow"
+            ) from problem
+        # Damaged files end in errors of whichever package reads them.
+        except Exception as problem:
+            raise DatasetError(
+                f"{file}: the table cannot be read ({type(problem).__name__}: "
+                f"{str(problem)[:200]}); get it again"
+            ) from problem
+        label_column = next((name for name in ("label", "target") if name in frame), None)
+        if label_column is None or "image1" not in frame or "image2" not in frame:
+            raise DatasetError(
+                f"{file}: the columns image1, image2 and label are needed, found "
+                f"{', '.join(map(str, frame.columns))[:200]}; name a table of pairs"
+            )
+        columns = (frame[name].tolist() for name in ("image1", "image2", label_column))
+        for row, (first, second, label) in enumerate(zip(*columns, strict=True)):
+            where = f"{file}, row {row}"
+            cells += [_image(first, where), _image(second, where)]
+            labels.append(_label(label, where))
+    ids, contents, entries = _distinct(cells)
+    for i, same in enumerate(labels):
+        table.add(ids[entries[2 * i]], ids[entries[2 * i + 1]], same, f"{path}, row {i}")
+    named = subjects_from_names(np.array(ids, dtype=np.str_))
+    return make_bench(
+        SHARD.sub("", path.stem),
+        table,
+        MemoryImages(path, ids, contents),
+        folds=contiguous_folds(len(labels)),
+        persons=None if named is None else [str(person) for person in named],
+        persons_from="image names",
+        source=file_source(path, "parquet")
+        if len(files) == 1
+        else file_source(path.parent, "parquet", files),
+    )
+
+
+def _shards(path: Path) -> list[Path]:
+    """Return all files of the split that ``path`` is one of."""
+    found = SHARD.search(path.stem)
+    count = int(found[2]) if found else 1
+    if found is None or count > 10_000:
+        files = [path]
+    else:
+        stem = SHARD.sub("", path.stem)
+        files = [path.with_name(f"{stem}-{i:05d}-of-{found[2]}{path.suffix}") for i in range(count)]
+    for file in files or [path]:
+        if not file.is_file():
+            raise DatasetError(f"{file}: there is no such file; get the whole split")
+    return files or [path]
+
+
+def _image(cell: Any, where: str) -> tuple[bytes, str | None]:
+    """Return the bytes of a cell, and its path if it has one."""
+    content, name = (
+        (cell.get("bytes"), cell.get("path")) if isinstance(cell, dict) else (cell, None)
+    )
+    if not isinstance(content, bytes) or not content:
+        raise DatasetError(
+            f"{where}: the cell of an image holds {type(content).__name__} where encoded bytes "
+            "belong; get a table with images inside"
+        )
+    return content, name if isinstance(name, str) and name else None
+
+
+def _label(value: Any, where: str) -> bool:
+    label = LABELS.get(str(value).lower())
+    if label is None:
+        raise DatasetError(
+            f"{where}: its label is {str(value)[:60]!r}, not 0 or 1; check the table"
+        )
+    return label
+
+
+def _distinct(
+    cells: list[tuple[bytes, str | None]],
+) -> tuple[list[str], list[bytes], list[int]]:
+    """Find equal images; return the ids and bytes of the distinct ones, and the place of each cell.
+
+    Places count the images in the order in which they first occur.
+    """
+    places: dict[bytes, int] = {}
+    firsts: list[int] = []
+    entries = []
+    for i, (content, _) in enumerate(cells):
+        place = places.setdefault(hashlib.sha256(content).digest(), len(firsts))
+        if place == len(firsts):
+            firsts.append(i)
+        entries.append(place)
+    names = {(name, place) for (_, name), place in zip(cells, entries, strict=True)}
+    known = {name for name, _ in names if name is not None}
+    if len(names) == len(known) == len(firsts):
+        ids = [str(cells[i][1]) for i in firsts]
+    else:
+        ids = [str(i) for i in firsts]
+    return ids, [cells[i][0] for i in firsts], entries

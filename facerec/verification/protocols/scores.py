@@ -1,0 +1,296 @@
+"""Scores that others computed: CSV with labels or subjects, bob's text files, ``±1 score``."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from facerec.errors import DatasetError
+from facerec.verification.bench import Pairs
+from facerec.verification.protocols.lists import LABELS, decode_text, file_source, read_content
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+REFERENCE, PROBE = "bio_ref_subject_id", "probe_subject_id"
+
+NAN = ("", "nan", "NaN", "NAN", "Nan")
+"""A score that is not there, since an image could not be acquired."""
+
+TEXT_COLUMNS = {
+    2: ("label", "score"),
+    4: (REFERENCE, PROBE, "probe_key", "score"),
+    5: (REFERENCE, "bio_ref_key", PROBE, "probe_key", "score"),
+}
+"""Columns of files without a header by their number: ±1, bob's four and bob's five."""
+
+SURPLUS = "*"
+"""A column after the last, so that fields too many are seen."""
+USED = ("score", "label", "fold", REFERENCE, PROBE, SURPLUS)
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredPairs:
+    """Similarity scores of labelled pairs."""
+
+    scores: NDArray[np.float64]
+    """Similarity of each pair, ``(n,)``; NaN is a failure to acquire."""
+    issame: NDArray[np.bool_]
+    """Whether both sides are one person, ``(n,)``."""
+    folds: NDArray[np.int64] | None = None
+    """Fold 0, 1, … of each pair, ``(n,)``, from a column ``fold``."""
+    subjects: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+    """Persons on both sides, ``(n,)`` each, as numbers 0, 1, …; None where unknown."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know, one sentence each."""
+    source: Mapping[str, Any] = field(default_factory=dict)
+    """The file with its SHA-256, and the format, as JSON types."""
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def pairs(self) -> Pairs:
+        """Return labels, folds and persons; every side of a pair is an item of its own."""
+        first = 2 * np.arange(len(self))
+        subjects = None
+        if self.subjects is not None:
+            subjects = np.stack(self.subjects, axis=1).reshape(-1)
+        return Pairs(first, first + 1, self.issame, subjects, self.folds)
+
+
+def read_scores(path: str | Path) -> ScoredPairs:
+    """Read a file of scores, one pair a line; larger means more alike.
+
+    With a header, separated by comma or TAB: ``score`` with ``label`` (0 or 1, or a word of
+    `LABELS`) or with bob's ``bio_ref_subject_id`` and ``probe_subject_id``, whose equality is the
+    label; ``fold`` if it is there. Without a header, separated by blanks or comma: ``label score``,
+    or bob's ``claimed real probe score`` and ``claimed model real probe score``. An empty or NaN
+    score is a failure to acquire.
+
+    Raises:
+        DatasetError: another form; the sentence names the line.
+    """
+    import pandas as pd
+
+    path = Path(path)
+    table = _Table(path)
+    columns = [*table.columns, SURPLUS]
+    try:
+        frame = pd.read_csv(
+            io.BytesIO(table.with_header(columns)),
+            sep=table.separator or r"\s+",
+            usecols=[name for name in columns if name in USED],
+            dtype=dict.fromkeys(columns, "category") | {"score": np.float64},
+            keep_default_na=False,
+            na_values={"score": list(NAN)},
+            skip_blank_lines=False,
+            quoting=csv.QUOTE_MINIMAL if table.separator else csv.QUOTE_NONE,
+            **_exact(),
+        )
+    # Its errors name no line, or count lines in its own way.
+    except ValueError as problem:
+        table.explain(problem)
+    scores = frame["score"].to_numpy()
+    table.check(frame, scores)
+    subjects = None
+    if REFERENCE in frame:
+        subjects = _numbered(frame[REFERENCE], frame[PROBE], table)
+        issame = subjects[0] == subjects[1]
+    if "label" in frame:
+        labels = _labels(frame["label"], table)
+        if subjects is not None and (wrong := np.flatnonzero(labels != issame)).size:
+            raise DatasetError(
+                f"{table.where(wrong[0])}: the label contradicts the two subject ids; mend the line"
+            )
+        issame = labels
+    return ScoredPairs(
+        scores,
+        issame,
+        folds=_folds(frame["fold"], table) if "fold" in frame else None,
+        subjects=subjects,
+        source=file_source(path, table.format),
+    )
+
+
+class _Table:
+    """The text of a score file and what its first line says of the rest.
+
+    Attributes:
+        content: UTF-8 without mark or last line end.
+        columns: name of each column.
+        separator: comma or TAB; empty for any blanks.
+        skipped: 1 if the first line is a header, else 0.
+        format: for the source.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        raw = read_content(path)
+        if raw.startswith((b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")) or b"\0" in raw:
+            raw = decode_text(path, raw).encode()
+        self.content = raw.rstrip(b"\r\n")
+        first = decode_text(path, self.content.partition(b"\n")[0]).strip()
+        self.separator = next((mark for mark in ",\t" if mark in first), "")
+        fields = [name.strip().lower() for name in self.fields(first)]
+        self.skipped = int("score" in fields)
+        if self.skipped:
+            self.format = "csv"
+            self._check_header(fields)
+            self.columns = tuple(fields)
+        else:
+            self.format = "text"
+            if not self.content:
+                raise DatasetError(f"{path}: there are no scores in it; check the file")
+            if len(fields) not in TEXT_COLUMNS:
+                raise DatasetError(
+                    f"{path}, line 1: {first[:60]!r} is neither a header with the column score nor "
+                    "two, four or five fields; write a header, such as label,score"
+                )
+            self.columns = TEXT_COLUMNS[len(fields)]
+        if self.content.count(b"\n") < self.skipped:
+            raise DatasetError(f"{path}: a header and no scores; check the file")
+
+    def fields(self, text: str) -> list[str]:
+        """Split a line; a line that cannot be split is one field."""
+        if not self.separator:
+            return text.split()
+        try:
+            lines = csv.reader([text.strip(" \r")], delimiter=self.separator, strict=True)
+            return next(lines, [])
+        except csv.Error:
+            return [text]
+
+    def where(self, row: int) -> str:
+        """Name the line of a row."""
+        return f"{self.path}, line {row + 1 + self.skipped}"
+
+    def with_header(self, columns: list[str]) -> bytes:
+        """Return the content with ``columns`` as its header."""
+        body = self.content.partition(b"\n")[2] if self.skipped else self.content
+        return (self.separator or " ").join(columns).encode() + b"\n" + body
+
+    def rows(self) -> list[str]:
+        """Return the lines below the header."""
+        return decode_text(self.path, self.content).split("\n")[self.skipped :]
+
+    def check(self, frame: pd.DataFrame, scores: NDArray[np.float64]) -> None:
+        """Refuse what pandas lets pass: fields too few or too many, line ends inside fields."""
+        lines = self.content.count(b"\n") + 1 - self.skipped
+        if len(frame) != lines:
+            raise DatasetError(
+                f"{self.path}: {lines:,} lines below the header hold {len(frame):,} rows, so a "
+                "field has a line end in it; write the file without"
+            )
+        suspects = np.isnan(scores)
+        if (frame[SURPLUS].cat.categories != "").any():
+            suspects |= (frame[SURPLUS] != "").to_numpy()
+        if suspects.any():
+            rows = self.rows()
+            for row in np.flatnonzero(suspects).tolist():
+                if len(self.fields(rows[row])) != len(self.columns):
+                    self._refuse_fields(row, rows[row])
+
+    def explain(self, problem: ValueError) -> NoReturn:
+        """Raise an error for the first line that cannot be read."""
+        rows = self.rows()
+        at = self.columns.index("score")
+        for row, text in enumerate(rows):
+            fields = self.fields(text)
+            if len(fields) != len(self.columns):
+                self._refuse_fields(row, text)
+            try:
+                # Python reads 1_000, pandas does not.
+                float(fields[at].strip().replace("_", "?") or "nan")
+            except ValueError:
+                hint = "" if row or self.skipped else ", or call the column of a header score"
+                raise DatasetError(
+                    f"{self.where(row)}: the score {fields[at][:60]!r} is no number; mend the "
+                    f"line{hint}"
+                ) from None
+        raise DatasetError(
+            f"{self.path}: the scores cannot be read ({str(problem).strip()[:200]}); check the file"
+        ) from problem
+
+    def _refuse_fields(self, row: int, text: str) -> NoReturn:
+        if not text.strip():
+            raise DatasetError(f"{self.where(row)}: the line is blank; take it out")
+        raise DatasetError(
+            f"{self.where(row)}: {text.strip()[:60]!r} does not have {len(self.columns)} fields as "
+            "the first line has; mend the line"
+        )
+
+    def _check_header(self, names: list[str]) -> None:
+        if len({*names, SURPLUS}) <= len(names):
+            raise DatasetError(
+                f"{self.path}, line 1: a column occurs twice or is called {SURPLUS}; rename it"
+            )
+        if "label" not in names and not {REFERENCE, PROBE} <= set(names):
+            raise DatasetError(
+                f"{self.path}, line 1: the columns are {', '.join(names)[:200]}; beside score "
+                f"there must be label, or {REFERENCE} and {PROBE}"
+            )
+
+
+def _exact() -> dict[str, Any]:
+    """Ask older pandas to round as Python does, which newer ones do anyway."""
+    import pandas as pd
+
+    version = tuple(map(int, pd.__version__.split(".")[:2]))
+    return {"float_precision": "round_trip"} if version < (3, 1) else {}
+
+
+def _numbered(
+    first: pd.Series, second: pd.Series, table: _Table
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Number the persons of both columns together, in the order of their names."""
+    for side in (first, second):
+        if (unnamed := np.flatnonzero(side == "")).size:
+            raise DatasetError(
+                f"{table.where(unnamed[0])}: a subject id is empty; mend the line or leave it out"
+            )
+    names = np.unique(np.concatenate([_texts(first), _texts(second)]))
+    sides = (
+        np.searchsorted(names, _texts(side))[side.cat.codes.to_numpy()].astype(np.int64)
+        for side in (first, second)
+    )
+    return next(sides), next(sides)
+
+
+def _texts(column: pd.Series) -> NDArray[Any]:
+    """Return the distinct texts of a column, in the order of its codes."""
+    return column.cat.categories.to_numpy(dtype=object)
+
+
+def _labels(column: pd.Series, table: _Table) -> NDArray[np.bool_]:
+    texts = [str(text).strip() for text in _texts(column)]
+    codes = column.cat.codes.to_numpy()
+    unknown = [code for code, text in enumerate(texts) if text.lower() not in LABELS]
+    if unknown:
+        row = int(np.flatnonzero(np.isin(codes, unknown))[0])
+        raise DatasetError(
+            f"{table.where(row)}: {texts[codes[row]][:60]!r} where a label, 0 or 1, belongs; mend "
+            "the line"
+        )
+    return np.array([LABELS[text.lower()] for text in texts])[codes]
+
+
+def _folds(column: pd.Series, table: _Table) -> NDArray[np.int64]:
+    texts = [str(text).strip() for text in _texts(column)]
+    codes = column.cat.codes.to_numpy()
+    wrong = [code for code, text in enumerate(texts) if not re.fullmatch("[0-9]{1,9}", text)]
+    if wrong:
+        row = int(np.flatnonzero(np.isin(codes, wrong))[0])
+        raise DatasetError(
+            f"{table.where(row)}: the fold {texts[codes[row]][:60]!r} is no whole number; mend the "
+            "line"
+        )
+    numbers = np.array([int(text) for text in texts])
+    return np.unique(numbers, return_inverse=True)[1].reshape(-1).astype(np.int64)[codes]

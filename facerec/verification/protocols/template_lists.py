@@ -1,0 +1,415 @@
+"""Template lists on disk: IJB-B and IJB-C as insightface lays them out, and TinyFace."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.io import loadmat
+
+from facerec.errors import DatasetError
+from facerec.files import sha256
+from facerec.records.images import FolderImages
+from facerec.verification.bench import Pairs, infer_subjects
+from facerec.verification.templates import NOBODY, SearchSet, TemplateBench
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
+
+# The galleries of 1:N and their files, without "ijbb_" or "ijbc_" before and ".csv" behind.
+_GALLERIES = {
+    "ijbb": {"S1": "1N_gallery_S1", "S2": "1N_gallery_S2"},
+    "ijbc": {"G1": "1N_gallery_G1", "G2": "1N_gallery_G2"},
+}
+
+_SUBJECT_COLUMNS = ("TEMPLATE_ID", "SUBJECT_ID")
+
+# Lines parsed at a time; a pair list has millions.
+_LINES = 1 << 20
+
+
+def read_ijb(root: str | Path, name: Literal["ijbb", "ijbc"]) -> TemplateBench:
+    """Read IJB-B or IJB-C as insightface lays them out.
+
+    Lists lie in ``meta/`` and images in ``loose_crop/``. The lists of 1:N are a line an image and
+    are optional; they also say who is who. Without them, templates that same pairs connect are
+    taken for one person. (Layout: ``deepinsight/insightface: recognition/_evaluation_/ijb``.)
+
+    Raises:
+        DatasetError: a file is missing or one of its lines is wrong.
+    """
+    meta = Path(root) / "meta"
+    points_file = meta / f"{name}_name_5pts_score.txt"
+    media_file = meta / f"{name}_face_tid_mid.txt"
+    pairs_file = meta / f"{name}_template_pair_label.txt"
+    files, points, scores = _read_points(points_file)
+    images = FolderImages(Path(root) / "loose_crop", files)
+    image_rows, numbers, media = _read_media(media_file, files, points_file)
+    templates, template_rows = np.unique(numbers, return_inverse=True)
+    pairs = _read_pairs(pairs_file, templates, media_file)
+
+    lists = {key: meta / f"{name}_{stem}.csv" for key, stem in _GALLERIES[name].items()}
+    lists["probe"] = meta / f"{name}_1N_probe_mixed.csv"
+    probes, galleries, persons = _read_searches(lists, templates, media_file)
+    notes = [] if probes else [f"{meta}: the lists of 1:N are not there, so nothing is searched"]
+    if (persons != NOBODY).all():
+        subjects, subjects_from = persons, "the list"
+        clashes = (persons[pairs.first] == persons[pairs.second]) != pairs.issame
+        if clashes.any():
+            line = _line_of_row(pairs_file, int(clashes.argmax()))
+            notes.append(
+                f"{pairs_file}: {int(clashes.sum())} labels contradict the persons of the 1:N "
+                f"lists, the first in line {line}"
+            )
+    else:
+        subjects = infer_subjects(pairs.first, pairs.second, pairs.issame, len(templates))
+        subjects_from = "same pairs"
+    read = [points_file, media_file, pairs_file, *(lists.values() if probes else ())]
+    return TemplateBench(
+        name=name,
+        images=images,
+        image_rows=image_rows,
+        template_rows=template_rows.astype(np.int64),
+        media_rows=media,
+        template_ids=templates.astype(np.str_),
+        points=points,
+        detector_scores=scores,
+        pairs=Pairs(pairs.first, pairs.second, pairs.issame, subjects),
+        subjects_from=subjects_from,
+        probes=probes,
+        galleries=galleries,
+        notes=tuple(notes),
+        source=_source(root, "insightface ijb", read),
+    )
+
+
+def read_tinyface(root: str | Path) -> TemplateBench:
+    """Read TinyFace: every probe searches the matching gallery images and all distractors.
+
+    ``Testing_Set/`` holds the folders ``Probe``, ``Gallery_Match`` and ``Gallery_Distractor`` and
+    the lists ``probe_img_ID_pairs.mat`` and ``gallery_match_img_ID_pairs.mat``. Each image is a
+    template of its own. (Layout: ``mk-minchul/AdaFace: validation_lq/tinyface_helper.py``.)
+
+    Raises:
+        DatasetError: a file or folder is missing or not what it should be.
+    """
+    folder = Path(root) / "Testing_Set"
+    probe_file = folder / "probe_img_ID_pairs.mat"
+    match_file = folder / "gallery_match_img_ID_pairs.mat"
+    probe_names, probe_persons = _read_mat(probe_file, "probe_set", "probe_ids")
+    match_names, match_persons = _read_mat(match_file, "gallery_set", "gallery_ids")
+    distractors = _list_images(folder / "Gallery_Distractor")
+    images = FolderImages(
+        folder,
+        [f"Probe/{name}" for name in probe_names]
+        + [f"Gallery_Match/{name}" for name in match_names]
+        + [f"Gallery_Distractor/{name}" for name in distractors],
+    )
+    places = np.arange(len(images))
+    persons = np.unique(np.concatenate([probe_persons, match_persons]), return_inverse=True)[1]
+    probes = len(probe_names)
+    subjects = np.concatenate([persons.reshape(-1), np.full(len(distractors), NOBODY)])
+    return TemplateBench(
+        name="tinyface",
+        images=images,
+        image_rows=places,
+        template_rows=places,
+        media_rows=places,
+        template_ids=images.ids,
+        probes=SearchSet("probe", places[:probes], subjects[:probes]),
+        galleries=(SearchSet("gallery", places[probes:], subjects[probes:]),),
+        source=_source(root, "tinyface", [probe_file, match_file]),
+    )
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """What a line of a list holds, its fields apart by blanks."""
+
+    words: str
+    kinds: tuple[type, ...]
+
+    def fits(self, line: str) -> bool:
+        """Say whether a line is of this layout."""
+        fields = line.split()
+        return len(fields) == len(self.kinds) and all(
+            _is(kind, word) for kind, word in zip(self.kinds, fields, strict=True)
+        )
+
+
+_POINTS = _Layout("image x1 y1 … x5 y5 score", (str, *[float] * 11))
+_MEDIA = _Layout("image template media", (str, int, int))
+_PAIRS = _Layout("template template label", (int, int, int))
+
+
+def _read_points(
+    path: Path,
+) -> tuple[NDArray[Any], NDArray[np.float32], NDArray[np.float32]]:
+    """Read names ``(m,)``, five points ``(m, 5, 2)`` and detector scores ``(m,)`` of all images."""
+    frame = pd.concat(_frames(path, _POINTS), ignore_index=True)
+    with np.errstate(over="ignore"):  # found on the next line
+        numbers = frame.iloc[:, 1:].to_numpy().astype(np.float32)
+    odd = ~np.isfinite(numbers).all(axis=1)
+    if odd.any():
+        raise _wrong_row(path, int(odd.argmax()), "has a number that is not finite")
+    return frame[0].to_numpy(object), numbers[:, :10].reshape(-1, 5, 2), numbers[:, 10]
+
+
+def _read_media(
+    path: Path, files: NDArray[Any], points_file: Path
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Read image (as its place in ``files``), template number and media id of all rows."""
+    frame = pd.concat(_frames(path, _MEDIA), ignore_index=True)
+    rows = _places(
+        files, frame[0].to_numpy(object), path, f"names an image that {points_file} has not"
+    )
+    return rows, frame[1].to_numpy(np.int64), frame[2].to_numpy(np.int64)
+
+
+def _read_pairs(path: Path, templates: NDArray[np.int64], media_file: Path) -> Pairs:
+    """Read 1:1 comparisons of templates, given by their numbers in ascending order."""
+    problem = f"names a template that {media_file} has not"
+    sides: tuple[list[NDArray[np.int64]], ...] = ([], [])
+    labels, done = [], 0
+    for frame in _frames(path, _PAIRS):
+        for side, numbers in enumerate((frame[0], frame[1])):
+            sides[side].append(_places(templates, numbers.to_numpy(), path, problem, done))
+        label = frame[2].to_numpy()
+        odd = (label != 0) & (label != 1)
+        if odd.any():
+            raise _wrong_row(path, done + int(odd.argmax()), "has a label that is not 0 or 1")
+        labels.append(label == 1)
+        done += len(frame)
+    first, second = (np.concatenate(side) for side in sides)
+    return Pairs(first, second, np.concatenate(labels))
+
+
+def _read_searches(
+    lists: Mapping[str, Path], templates: NDArray[np.int64], media_file: Path
+) -> tuple[SearchSet | None, tuple[SearchSet, ...], NDArray[np.int64]]:
+    """Read probes and galleries of 1:N, if they are there, and the person of every template."""
+    persons = np.full(len(templates), NOBODY)
+    missing = [path for path in lists.values() if not path.is_file()]
+    if len(missing) == len(lists):
+        return None, (), persons
+    if missing:
+        raise DatasetError(
+            f"{missing[0]}: there is no such list, but others of 1:N are there; add it, or take "
+            "them away to do without 1:N"
+        )
+    read = {name: _read_subjects(path) for name, path in lists.items()}
+    ids, inverse = np.unique(np.concatenate([p for _, p in read.values()]), return_inverse=True)
+    ends = np.cumsum([len(p) for _, p in read.values()])[:-1]
+    sets = []
+    for (name, (numbers, _)), mine in zip(read.items(), np.split(inverse, ends), strict=True):
+        path = lists[name]
+        problem = f"names a template that {media_file} has not"
+        places = _places(templates, numbers, path, problem, header=1)
+        new = persons[places] == NOBODY
+        # Of several lines of one template the first counts, so it is written last.
+        persons[places[new][::-1]] = mine[new][::-1]
+        odd = persons[places] != mine
+        if odd.any():
+            row = int(odd.argmax())
+            other = ids[persons[places[row]]]
+            raise _wrong_row(
+                path, row, f"gives a template to another person than before ({other})", header=1
+            )
+        distinct = np.unique(places)
+        sets.append(SearchSet(name, distinct, persons[distinct]))
+    return sets[-1], tuple(sets[:-1]), persons
+
+
+def _read_subjects(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Read the columns TEMPLATE_ID and SUBJECT_ID of a list of 1:N, a line an image."""
+    header = _read_header(path)
+    columns = [header.index(name) for name in _SUBJECT_COLUMNS]
+    try:
+        frame = pd.read_csv(
+            path,
+            header=0,
+            names=range(len(header)),
+            usecols=columns,
+            index_col=False,
+            dtype=np.int64,
+            na_filter=False,
+            quoting=csv.QUOTE_NONE,
+        )
+    except (OSError, ValueError, OverflowError) as problem:
+
+        def fits(line: str) -> bool:
+            fields = line.split(",")
+            return len(fields) > max(columns) and all(_is(int, fields[c]) for c in columns)
+
+        raise _explain(path, problem, ",".join(_SUBJECT_COLUMNS), fits, header=1) from problem
+    if frame.empty:
+        raise DatasetError(f"{path}: the list is empty; put the list of the protocol there")
+    return frame[columns[0]].to_numpy(), frame[columns[1]].to_numpy()
+
+
+def _read_header(path: Path) -> list[str]:
+    """Return the names of the columns in capitals, among them those of template and person."""
+    number, line = next(_lines(path), (1, ""))
+    header = [name.strip().upper() for name in line.split(",")]
+    if not set(_SUBJECT_COLUMNS) <= set(header):
+        raise DatasetError(
+            f"{path}, line {number}: it should name the columns {' and '.join(_SUBJECT_COLUMNS)}, "
+            f"found {_shown(line.strip())}; put the header of the protocol there"
+        )
+    return header
+
+
+def _frames(path: Path, layout: _Layout) -> Iterator[pd.DataFrame]:
+    """Yield the lines of a list, some at a time, as columns 0, 1, …; at least one line in all."""
+    types = {str: str, int: np.int64, float: np.float64}
+    try:
+        with pd.read_csv(
+            path, sep=r"\s+", header=None, engine="c", quoting=csv.QUOTE_NONE, na_filter=False,
+            dtype={i: types[kind] for i, kind in enumerate(layout.kinds)}, chunksize=_LINES,
+            low_memory=False,
+        ) as reader:  # fmt: skip
+            for frame in reader:
+                if frame.shape[1] != len(layout.kinds):
+                    raise ValueError(f"{frame.shape[1]} fields in a line")
+                yield frame
+    except (OSError, ValueError, OverflowError) as problem:
+        raise _explain(path, problem, layout.words, layout.fits) from problem
+
+
+def _explain(
+    path: Path, problem: Exception, words: str, fits: Callable[[str], bool], header: int = 0
+) -> DatasetError:
+    """Find the line that the fast parser stumbled over, and word what is wrong with it."""
+    if isinstance(problem, OSError):
+        return _unreadable(path, problem)
+    for number, line in _lines(path, header):
+        if not fits(line):
+            return DatasetError(
+                f"{path}, line {number}: it should hold '{words}', found {_shown(line.strip())}; "
+                "mend the line or get the list again"
+            )
+    if isinstance(problem, pd.errors.EmptyDataError):
+        return DatasetError(f"{path}: the list is empty; put the list of the protocol there")
+    return DatasetError(f"{path}: it cannot be read as lines of '{words}' ({problem})")
+
+
+def _unreadable(path: Path, problem: OSError) -> DatasetError:
+    return DatasetError(
+        f"{path}: it cannot be read ({problem.strerror or problem}); check the path"
+    )
+
+
+def _wrong_row(path: Path, row: int, problem: str, header: int = 0) -> DatasetError:
+    """Word what is wrong with a line that could be parsed."""
+    number, line = next(itertools.islice(_lines(path, header), row, None))
+    return DatasetError(
+        f"{path}, line {number}: {_shown(line.strip())} {problem}; mend the line or get the lists "
+        "again"
+    )
+
+
+def _line_of_row(path: Path, row: int) -> int:
+    return next(itertools.islice(_lines(path), row, None))[0]
+
+
+def _lines(path: Path, header: int = 0) -> Iterator[tuple[int, str]]:
+    """Yield the lines that are not blank, but the header, with their numbers from 1."""
+    try:
+        with path.open(encoding="utf-8-sig", errors="replace") as file:
+            filled = ((number, line) for number, line in enumerate(file, 1) if line.strip())
+            yield from itertools.islice(filled, header, None)
+    except OSError as problem:
+        raise _unreadable(path, problem) from problem
+
+
+def _places(
+    known: NDArray[Any],
+    wanted: NDArray[Any],
+    path: Path,
+    problem: str,
+    done: int = 0,
+    header: int = 0,
+) -> NDArray[np.int64]:
+    """Return the place of every wanted value among the known ones.
+
+    Raises:
+        DatasetError: one is unknown; ``done`` rows of the list came before these.
+    """
+    places = pd.Index(known).get_indexer(pd.Index(wanted))
+    if (places < 0).any():
+        raise _wrong_row(path, done + int((places < 0).argmax()), problem, header)
+    return places.astype(np.int64)
+
+
+def _is(kind: type, word: str) -> bool:
+    """Say whether a word is a 64-bit integer, a finite number, or (``str``) anything."""
+    try:
+        number = 0 if kind is str else kind(word)
+    except ValueError:
+        return False
+    return abs(number) < (2**63 if kind is int else math.inf)
+
+
+def _shown(line: str) -> str:
+    return repr(line if len(line) <= 80 else f"{line[:77]}…")
+
+
+def _read_mat(path: Path, names: str, persons: str) -> tuple[list[str], NDArray[np.int64]]:
+    """Read names of images and the number of the person of each."""
+    try:
+        content = loadmat(path, variable_names=[names, persons])
+    except OSError as problem:
+        raise _unreadable(path, problem) from problem
+    except Exception as problem:  # a damaged file makes the parser raise whatever it meets
+        raise DatasetError(
+            f"{path}: it is no MATLAB file of version 5 ({problem}); get the list again"
+        ) from problem
+    try:
+        found = [np.asarray(cell).item() for cell in content[names].ravel()]
+        if not all(isinstance(name, str) for name in found):
+            raise TypeError("names are not text")
+        numbers = np.asarray(content[persons], np.float64).ravel()
+    except (KeyError, TypeError, ValueError) as problem:
+        raise DatasetError(
+            f"{path}: it should hold names in {names!r} and numbers in {persons!r} "
+            f"({type(problem).__name__}: {problem}); get the list again"
+        ) from problem
+    if len(found) != len(numbers) or not found:
+        raise DatasetError(
+            f"{path}: {len(found)} names in {names!r} and {len(numbers)} numbers in {persons!r}; "
+            "there must be one a name, and one at least"
+        )
+    whole = (numbers >= 0) & (numbers == np.floor(numbers)) & (numbers < 2**53)
+    if not whole.all():
+        number = int(whole.argmin())
+        raise DatasetError(
+            f"{path}: entry {number} of {persons!r} is {numbers[number]:g}, but persons are whole "
+            "numbers from 0"
+        )
+    return found, numbers.astype(np.int64)
+
+
+def _list_images(folder: Path) -> list[str]:
+    """Return the names of the images in a folder, sorted."""
+    try:
+        found = sorted(p.name for p in folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES)
+    except OSError as problem:
+        raise _unreadable(folder, problem) from problem
+    if not found:
+        raise DatasetError(f"{folder}: it holds no JPEG or PNG images; put the distractors there")
+    return found
+
+
+def _source(root: str | Path, kind: str, files: Sequence[Path]) -> dict[str, Any]:
+    return {
+        "path": str(root),
+        "format": kind,
+        "files": {path.name: sha256(path) for path in files},
+    }

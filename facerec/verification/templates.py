@@ -1,0 +1,231 @@
+"""Template protocols: several images stand for one person, and what is compared is templates.
+
+Embeddings of images become vectors of templates here (`template_vectors`); 1:1 comparisons then go
+the way of all pairs (`facerec.verification.evaluate`), 1:N searches through
+`facerec.verification.identification`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
+
+from facerec.embedding.align import Aligner
+from facerec.errors import DatasetError, MetricError
+from facerec.records.images import ImageSource
+from facerec.verification.bench import Pairs
+
+NOBODY = -1
+"""Person of a gallery template that is nobody's mate, such as a distractor."""
+
+# Images weighted at a time: a few MiB of float64.
+_ROWS = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class SearchSet:
+    """Templates of one side of a 1:N search: the probes, or one gallery."""
+
+    name: str
+    templates: NDArray[np.int64]
+    """Places among the templates of the bench, ``(k,)``, each once."""
+    subjects: NDArray[np.int64]
+    """Person of each, ``(k,)``, as numbers that all sets of a bench share; or `NOBODY`."""
+
+
+@dataclass(frozen=True, eq=False)
+class TemplateBench:
+    """A protocol over T templates of m images, listed in r (template, image) rows.
+
+    Raises:
+        DatasetError: arrays that do not fit together.
+    """
+
+    name: str
+    images: ImageSource
+    image_rows: NDArray[np.int64]
+    """Place among the images, ``(r,)``; an image may be in several templates."""
+    template_rows: NDArray[np.int64]
+    """Place among the templates, ``(r,)``."""
+    media_rows: NDArray[np.int64]
+    """Media id, ``(r,)``: images of one template that share it are frames of one video."""
+    template_ids: NDArray[np.str_]
+    """Name of each template, ``(T,)``."""
+    points: NDArray[np.float32] | None = None
+    """Five points (x, y) of every image in its pixels, ``(m, 5, 2)``."""
+    detector_scores: NDArray[np.float32] | None = None
+    """Confidence of the face detector, ``(m,)``."""
+    pairs: Pairs | None = None
+    """Comparisons of 1:1; items are the templates. None for a protocol that has none."""
+    subjects_from: str | None = None
+    """How the persons of `pairs` are known: "the list" or "same pairs"."""
+    probes: SearchSet | None = None
+    """Searches of 1:N; None where their lists are not there."""
+    galleries: tuple[SearchSet, ...] = ()
+    """Each is searched with all probes; figures are averaged over them."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know, one sentence each."""
+    source: Mapping[str, Any] = field(default_factory=dict)
+    """Format, and files with their SHA-256, as JSON types."""
+
+    def __post_init__(self) -> None:
+        shape = self.image_rows.shape
+        if len(shape) != 1 or not shape == self.template_rows.shape == self.media_rows.shape:
+            raise DatasetError(
+                f"{self.name}: images, templates and media of the rows have shapes {shape}, "
+                f"{self.template_rows.shape} and {self.media_rows.shape}; give one each a row"
+            )
+
+    def aligner(self) -> Aligner | None:
+        """Return what crops faces by the points of the bench; None if it has none."""
+        return None if self.points is None else BenchPoints(self.images.ids, self.points)
+
+
+class BenchPoints(Aligner):
+    """Points that a bench gives for its images."""
+
+    def __init__(self, ids: NDArray[np.str_], points: NDArray[np.float32]) -> None:
+        self._points = dict(zip(ids.tolist(), points, strict=True))
+
+    def find(
+        self, image: NDArray[np.uint8], image_id: str, where: str
+    ) -> NDArray[np.floating[Any]]:
+        """Return the points of ``image_id``."""
+        return self._points[image_id]
+
+    def describe(self) -> dict[str, Any]:
+        """Name the method."""
+        return {"method": "points of the bench"}
+
+
+@dataclass(frozen=True, eq=False)
+class TemplateVectors:
+    """The vectors of T templates, and how they came to be."""
+
+    vectors: NDArray[np.float32]
+    """Not normalised, ``(T, D)``; NaN for a template without any embedding."""
+    used: NDArray[np.int64]
+    """Images in each vector, ``(T,)``."""
+    left_out: NDArray[np.int64]
+    """Images of each template without a usable embedding (failure to acquire), ``(T,)``."""
+    norm_weighting: Literal["raw", "unit"]
+    detector_score: bool
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know, one sentence each."""
+        failed = int(self.left_out.sum())
+        if not failed:
+            return ()
+        empty = int((self.used == 0).sum())
+        return (
+            f"{failed} of {failed + int(self.used.sum())} images of templates have no usable "
+            f"embedding and are left out; {empty} of {len(self.used)} templates have no image left",
+        )
+
+
+def template_vectors(
+    vectors: ArrayLike,
+    bench: TemplateBench,
+    *,
+    norm_weighting: Literal["raw", "unit"],
+    detector_score: bool,
+) -> TemplateVectors:
+    """Pool the embeddings of images into one vector a template, which is not normalised.
+
+    The mean over the images of one media id, then the sum over media. Each embedding is first
+    divided by its norm (``norm_weighting="unit"``) or keeps it (``"raw"``), so that images with
+    large norms count more; and with ``detector_score`` it is multiplied by that score.
+
+    The name "N1" of published figures does not say which: of the two scripts of
+    ``deepinsight/insightface``, ``recognition/arcface_torch/eval_ijbc.py`` means *raw* norms by
+    ``use_norm_score=True``, and ``recognition/_evaluation_/ijb/ijb_evals.py`` *unit* norms. Their
+    "N1D1F1" are two protocols.
+
+    Sums run in float64 and in the order of (template, media, row), a block of rows at a time.
+
+    Args:
+        vectors: raw embeddings of all images, ``(m, D)``, with flip the sum of both views. A row
+            that is zero or not finite is a failure to acquire: its image is left out, also of the
+            mean over its media.
+        bench: which image is in which template.
+        norm_weighting: ``"raw"`` or ``"unit"``.
+        detector_score: whether to weight with ``bench.detector_scores``.
+
+    Raises:
+        MetricError: a shape that does not fit, or detector scores that the bench has not.
+    """
+    matrix = real_matrix(vectors, "embeddings")
+    if len(matrix) != len(bench.images):
+        raise MetricError(
+            f"{bench.name}: there are {len(matrix)} embeddings for {len(bench.images)} images; "
+            "give one row an image, NaN where there is none"
+        )
+    if norm_weighting not in ("raw", "unit"):
+        raise MetricError(f"norm weighting is 'raw' or 'unit', not {norm_weighting!r}")
+    weights = np.ones(len(matrix))
+    if detector_score:
+        if bench.detector_scores is None:
+            raise MetricError(f"{bench.name} has no detector scores to weight with; leave them out")
+        weights *= bench.detector_scores
+    norms = row_norms(matrix)
+    if norm_weighting == "unit":
+        weights /= norms
+
+    usable = ~np.isnan(norms)[bench.image_rows]
+    count = len(bench.template_ids)
+    template = bench.template_rows[usable]
+    order = np.lexsort((bench.media_rows[usable], template))
+    rows, template = bench.image_rows[usable][order], template[order]
+    weights = weights[rows] / _run_lengths(template, bench.media_rows[usable][order])
+    sums = np.zeros((count, matrix.shape[1]))
+    for start in range(0, len(rows), _ROWS):
+        part = slice(start, start + _ROWS)
+        # A template may go on in the next block, so sums are added to what is there.
+        first, last = template[part][0], template[part][-1] + 1
+        columns = np.arange(len(rows[part]))
+        pooling = csr_array(
+            (weights[part], (template[part] - first, columns)), (last - first, len(columns))
+        )
+        sums[first:last] += pooling @ matrix[rows[part]].astype(np.float64)
+    used = np.bincount(template, minlength=count)
+    sums[used == 0] = np.nan
+    left_out = np.bincount(bench.template_rows[~usable], minlength=count)
+    return TemplateVectors(sums.astype(np.float32), used, left_out, norm_weighting, detector_score)
+
+
+def real_matrix(values: ArrayLike, what: str) -> NDArray[np.floating]:
+    """Return ``values`` as a matrix of real numbers.
+
+    Raises:
+        MetricError: they are none; ``what`` says what they should be.
+    """
+    matrix = np.asarray(values)
+    if matrix.ndim != 2 or matrix.dtype.kind != "f":
+        raise MetricError(
+            f"{what}: rows of real numbers are needed, found {matrix.dtype} of shape {matrix.shape}"
+        )
+    return matrix
+
+
+def row_norms(matrix: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return the norm of every row; NaN for one that is zero or not finite."""
+    norms = np.empty(len(matrix))
+    for start in range(0, len(matrix), _ROWS):
+        rows = matrix[start : start + _ROWS].astype(np.float64)
+        norms[start : start + _ROWS] = np.sqrt(np.einsum("nd,nd->n", rows, rows))
+    return np.where((norms > 0) & np.isfinite(norms), norms, np.nan)
+
+
+def _run_lengths(*keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return for every row how many rows share all its keys; equal ones follow each other."""
+    change = np.zeros(len(keys[0]), np.bool_)
+    for key in keys:
+        change[1:] |= key[1:] != key[:-1]
+    run = np.cumsum(change)
+    return np.bincount(run)[run]

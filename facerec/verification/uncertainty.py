@@ -1,0 +1,199 @@
+"""Intervals of one bench's figures: by persons where they are known, else as if independent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+from facerec.statistics.bootstrap import (
+    OperatingReplicates,
+    VertexBootstrap,
+    percentile_interval,
+)
+from facerec.statistics.clustered import fmr_interval, fnmr_interval, share_interval
+from facerec.statistics.intervals import INDEPENDENT, Interval, normal, wilson
+from facerec.statistics.kfold import KFoldAccuracy
+from facerec.statistics.rates import EqualErrorRate, OperatingPoint, SortedScores
+from facerec.verification.bench import Pairs
+
+REPLICATES = 2000
+MAX_CELLS = 4_000_000_000
+"""Pairs × replicates; with more pairs there are fewer replicates, and below 200 none."""
+
+MIN_PERSONS = 4
+"""With fewer there are no two disjoint pairs of persons, and no variance between persons."""
+
+
+class Uncertainty:
+    """Makes the intervals of one set of scored pairs.
+
+    Rates at a threshold get Wilson's interval with the effective number of comparisons; what
+    depends on several scores at once (TPR@FPR, AUC, EER, thresholds) a bootstrap over persons.
+
+    Args:
+        pairs: labels and persons.
+        scores: ``(n,)``, NaN where there is none.
+        figures: the same scores, sorted.
+        subjects_from: how persons are known.
+        replicates: of the bootstrap at most (see `MAX_CELLS`); 0 for none.
+        seed: of the bootstrap.
+
+    Attributes:
+        persons: different persons among the scored pairs; None if unknown.
+        basis: what the intervals rest on, in a few words.
+    """
+
+    def __init__(
+        self,
+        pairs: Pairs,
+        scores: NDArray[np.floating],
+        figures: SortedScores,
+        subjects_from: str | None,
+        replicates: int,
+        seed: int,
+    ) -> None:
+        self._pairs, self._figures = pairs, figures
+        self._replicates, self._seed = min(replicates, MAX_CELLS // len(pairs)), seed
+        if self._replicates < min(replicates, 200):
+            self._replicates = 0
+        self._valid = ~np.isnan(scores)
+        self._scores = scores[self._valid]
+        self._same = pairs.issame[self._valid]
+        self.persons: int | None = None
+        self.basis = f"Wilson, {INDEPENDENT}"
+        clusters = pairs.clusters(self._valid)
+        if clusters is None:
+            return
+        self._first, self._second, self.persons = clusters
+        if not self._known:
+            return
+        origin = "" if subjects_from is None else f" (known from {subjects_from})"
+        self.basis = f"pairs that share one of {self.persons:,} persons{origin} are dependent"
+        if self._replicates:
+            self.basis += f"; {self._replicates:,} bootstraps over persons for TPR@FPR, AUC, EER"
+
+    @property
+    def _known(self) -> bool:
+        return self.persons is not None and self.persons >= MIN_PERSONS
+
+    def notes(self) -> list[str]:
+        """Say where labels and persons contradict each other."""
+        sides = self._pairs.subject_pairs()
+        if sides is None:
+            return []
+        one = sides[0] == sides[1]
+        doubts = []
+        for label, kind, fact in (
+            (True, "same", "two persons"),
+            (False, "different", "one person"),
+        ):
+            odd = np.flatnonzero((self._pairs.issame == label) & (one != label))
+            if odd.size:
+                doubts.append(
+                    f"{odd.size} pairs labelled {kind} show {fact} by the names or the other "
+                    f"labels, the first is pair {odd[0]}; their labels are taken as they are"
+                )
+        return doubts
+
+    def accuracy(self, accuracy: KFoldAccuracy) -> Interval:
+        """Return the interval of the share of held-out pairs judged rightly."""
+        if not self._known:
+            return wilson(accuracy.correct, accuracy.pairs)
+        assert self._pairs.folds is not None
+        thresholds = np.asarray(accuracy.thresholds)[self._pairs.folds[self._valid]]
+        right = (self._scores >= thresholds) == self._same
+        return share_interval(right, self._first, self._second)
+
+    def operating_points(
+        self, points: Sequence[OperatingPoint]
+    ) -> list[tuple[Interval, Interval, Interval | None]]:
+        """Return the intervals of TPR, realised FPR and threshold at each operating point."""
+        if not self._known:
+            return [
+                (
+                    wilson(point.true_accepts, point.positives),
+                    wilson(point.false_accepts, point.negatives),
+                    None,
+                )
+                for point in points
+            ]
+        drawn: dict[str, OperatingReplicates] = {}
+        targets = [point.target for point in points if point.resolvable]
+        if self._replicates and targets:
+            found = self._bootstrap.tpr_at_fpr(self._scores, targets)
+            drawn = dict(zip(targets, found, strict=True))
+        return [self._operating_point(point, drawn.get(point.target)) for point in points]
+
+    def _operating_point(
+        self, point: OperatingPoint, drawn: OperatingReplicates | None
+    ) -> tuple[Interval, Interval, Interval | None]:
+        accepted = self._scores >= point.threshold
+        same, other = self._same, ~self._same
+        fpr = fmr_interval(accepted[other], self._first[other], self._second[other])
+        fnmr = fnmr_interval(~accepted[same], self._first[same])
+        tpr = replace(fnmr, low=1 - fnmr.high, high=1 - fnmr.low)
+        if drawn is None:
+            return tpr, fpr, None
+        # Without a miss or without a hit all replicates agree, and tell nothing.
+        if 0 < point.true_accepts < point.positives:
+            tpr = percentile_interval(point.tpr, drawn.tpr)
+        return tpr, fpr, percentile_interval(point.threshold, drawn.threshold)
+
+    def auc(self) -> Interval:
+        """Return the interval of the area under the ROC."""
+        area = self._figures.auc()
+        if not self._known or not self._replicates:
+            return self._figures.auc_interval()
+        if area in (0, 1):
+            return self._separated(area)
+        return percentile_interval(area, self._bootstrap.auc(self._scores))
+
+    def eer(self, eer: EqualErrorRate) -> Interval:
+        """Return the interval of the equal error rate."""
+        if not self._known or not self._replicates:
+            return eer.interval()
+        if eer.rate in (0, 1):
+            return self._separated(eer.rate)
+        return percentile_interval(eer.rate, self._bootstrap.eer(self._scores))
+
+    def _separated(self, rate: float) -> Interval:
+        """Return an interval where the scores do not overlap: disjoint pairs of persons count."""
+        assert self.persons is not None
+        disjoint = self.persons // 2
+        return replace(
+            wilson(rate * disjoint, disjoint),
+            assumption="conservative: disjoint pairs of persons alone are counted",
+            effective=float(disjoint),
+        )
+
+    @cached_property
+    def _bootstrap(self) -> VertexBootstrap:
+        return VertexBootstrap(
+            self._first, self._second, self._same, replicates=self._replicates, seed=self._seed
+        )
+
+
+def mean_interval(values: NDArray[np.floating], clusters: NDArray[np.integer]) -> Interval:
+    """Return the 95 % interval of a mean of values that come in clusters.
+
+    Values of one cluster (images of one person) may depend on each other; clusters do not. The
+    variance is that of the ratio estimator, Σ_c (Σ_{i∈c} (x_i − x̄))² / n² · C/(C − 1), the quantile
+    that of t with C − 1 degrees of freedom (Cochran, Sampling Techniques, 1977, 9A).
+
+    Args:
+        values: ``(n,)``.
+        clusters: cluster of each value, ``(n,)``.
+    """
+    mean = float(values.mean())
+    _, cluster = np.unique(clusters, return_inverse=True)
+    sums = np.bincount(cluster, values - mean)
+    if sums.size < 2:
+        return normal(mean, float("nan"))
+    error = np.sqrt((sums @ sums) * sums.size / (sums.size - 1)) / values.size
+    margin = float(stdtrit(sums.size - 1, 0.975) * error)
+    return Interval(mean - margin, mean + margin, method="t over clusters", assumption="")

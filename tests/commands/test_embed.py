@@ -1,0 +1,405 @@
+"""What a user does with ``facerec embed``: records, folders, benches, kills, ranks, photos."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+import facerec
+from facerec.backbones import Backbone, Preprocessing, create_backbone
+from facerec.commands.embed import main
+from facerec.embedding import extract, load_model, save_model
+from facerec.embedding.align import align_face, face_template
+from facerec.embedding.file import read_embeddings
+from facerec.files import sha256
+from facerec.records import decode_image, make_records
+from facerec.records.dataset import FolderDataset, RecordDataset
+from facerec.records.packs import write_pack
+
+DOOR = Path(facerec.__file__).parent.parent / "tools" / "embed.py"
+
+PEOPLE, EACH = 7, 6
+
+PACKED = [
+    image
+    for person in range(PEOPLE)
+    for image in (
+        *(person * EACH, person * EACH + 1),
+        *(person * EACH + 2, (person + 1) % PEOPLE * EACH + 3),
+    )
+]
+"""The images of the pack: a pair of one person, then a pair of two."""
+
+
+def faces(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (count, 112, 112, 3), dtype=np.uint8)
+
+
+def jpeg(image: np.ndarray) -> bytes:
+    return cv2.imencode(".jpg", image)[1].tobytes()
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working folder with a model, a folder of images, its records, and a pack."""
+    folder = tmp_path_factory.mktemp("template")
+    config = Backbone(name="iresnet18", width=0.125, embedding_size=16)
+    backbone = create_backbone(config, seed=3)
+    (folder / "run").mkdir()
+    save_model(folder / "run" / "model.safetensors", backbone, config, Preprocessing(), {})
+    images = [jpeg(image) for image in faces(PEOPLE * EACH)]
+    for i, image in enumerate(images):
+        person = folder / "images" / f"person {i // EACH}"
+        person.mkdir(parents=True, exist_ok=True)
+        (person / f"{i:02d}.jpg").write_bytes(image)
+    make_records(FolderDataset(folder / "images"), folder / "records")
+    (folder / "data").mkdir()
+    write_pack(folder / "data" / "toy.bin", [images[i] for i in PACKED], [True, False] * PEOPLE)
+    return folder
+
+
+@pytest.fixture
+def workplace(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "work"
+    shutil.copytree(template, folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("FACEREC_DATA", raising=False)
+    return folder
+
+
+def embed(*arguments: str) -> None:
+    main(["--model", "run", *arguments])
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Run the command, expect exit status 2, and return its one sentence."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as exit_:
+        embed(*arguments)
+    assert exit_.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1
+    return error.removeprefix("error: ").strip()
+
+
+def expected(paths: Sequence[Path], flip: bool, batch_size: int = 64) -> np.ndarray:
+    images = [decode_image(path.read_bytes(), str(path)) for path in paths]
+    model = load_model("run", batch_size=batch_size)
+    return extract(model, images, flip=flip, batch_size=batch_size).vectors
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    # One thread as in this process, so that sums are taken in the same order.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240)
+
+
+# --- sources ---------------------------------------------------------------------------------
+
+
+def test_folder_of_images(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    images = workplace / "images"
+    (images / ".hidden").mkdir()
+    (images / ".hidden" / "a.jpg").write_bytes(b"no image")
+    (images / "person 0" / "notes.txt").write_text("no image")
+    (images / "person 0" / "00.jpg").rename(images / "person 0" / "00.JPEG")
+    (images / "deep" / "er").mkdir(parents=True)
+    pixels = faces(1, seed=9)[0]
+    (images / "deep" / "er" / "x.png").write_bytes(cv2.imencode(".png", pixels)[1].tobytes())
+    embed("--images", "images", "--out", "out/e.npz")
+    found = read_embeddings("out/e.npz")
+    assert found.ids is not None and found.subjects is not None
+    ids = found.ids.tolist()
+    assert ids == sorted(ids) and len(ids) == PEOPLE * EACH + 1
+    assert ids[:2] == ["deep/er/x.png", "person 0/00.JPEG"]
+    assert found.subjects.tolist() == [name.split("/")[0] for name in ids]
+    np.testing.assert_array_equal(found.vectors, expected([images / i for i in ids], flip=True))
+    assert found.flip is True
+    text = capsys.readouterr().out
+    assert "images images: 43\n" in text
+    assert "43 of 43 images embedded, 0 failures to acquire" in text
+    mean, cv = found.norms.mean(), found.norms.std() / found.norms.mean()
+    assert re.search(rf"mean norm {mean:.4g} \[.*\] \(43 images of 8 persons\), CV {cv:.4f}", text)
+    assert text.endswith("embeddings: out/e.npz\n")
+    assert list(Path("out").iterdir()) == [Path("out/e.npz")]
+
+
+def test_records(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    embed("--records", "records", "--out", "r.npz", "--no-flip")
+    embed("--images", "images", "--out", "i.npz", "--no-flip")
+    records, images = read_embeddings("r.npz"), read_embeddings("i.npz")
+    assert records.ids is not None and records.ids.tolist() == [str(i) for i in range(1, 43)]
+    assert records.subjects is not None and images.subjects is not None
+    assert records.subjects.tolist() == images.subjects.tolist()
+    np.testing.assert_array_equal(records.vectors, images.vectors)
+    assert records.flip is False
+    assert records.note["source"] == {"kind": "records", "path": "records"}
+    assert records.note["model"]["sha256"] == sha256("run/model.safetensors")
+    assert records.note["model"]["preprocessing"]["mean"] == 127.5
+    (workplace / "records" / "classes.txt").unlink()
+    embed("--records", "records/train.rec", "--out", "n.npz", "--no-flip")
+    numbered = read_embeddings("n.npz")
+    assert numbered.subjects is not None
+    assert numbered.subjects.tolist() == [str(i // EACH) for i in range(42)]
+
+
+def test_a_damaged_record_is_a_failure_of_nobody(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    offset = int(RecordDataset("records").records.offsets[5])
+    with Path("records/train.rec").open("r+b") as file:
+        file.seek(offset + 12)
+        file.write(struct.pack("<f", 1000.0))  # no class
+    arguments = ["--records", "records", "--out", "e.npz"]
+    assert "train.rec, key 6" in refused(capsys, *arguments)
+    embed(*arguments, "--on-error", "skip")
+    found = read_embeddings("e.npz")
+    assert list(found.failures) == [5] and "train.rec, key 6" in found.failures[5]
+    assert found.subjects is not None
+    assert found.subjects[4:8].tolist() == ["person 0", "", "person 1", "person 1"]
+    # The norms of those acquired have a person each.
+    assert "(41 images of 7 persons)" in capsys.readouterr().out
+
+
+def test_bench(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    embed("--bench", "toy", "--out", "e.npz", "--batch-size", "7")
+    found = read_embeddings("e.npz")
+    images = sorted((workplace / "images").rglob("*.jpg"))
+    paths = [images[i] for i in PACKED]
+    np.testing.assert_array_equal(found.vectors, expected(paths, flip=True, batch_size=7))
+    assert found.ids is not None and found.ids.tolist() == [str(i) for i in range(28)]
+    # The first pair of two shows one person, the second says nothing.
+    assert found.subjects is not None
+    assert found.subjects[:8].tolist() == ["0", "0", "1", "2", "3", "3", "4", "5"]
+    assert found.note["source"]["subjects_from"] == "same pairs"
+    assert found.note["source"]["sha256"] == sha256("data/toy.bin")
+    names = [f"{path.parent.name}/{path.name}" for path in paths]
+    lines = ["index,image_id", *(f"{i},{name}" for i, name in enumerate(names))]
+    Path("data/pairs_images.csv").write_text("\n".join(lines))
+    embed("--bench", "data/toy.bin", "--out", "e.npz")
+    named = read_embeddings("e.npz")
+    assert named.ids is not None and named.ids.tolist() == names
+    assert named.subjects is not None
+    assert named.subjects.tolist() == [path.parent.name for path in paths]
+    lines = ["index,image_id,subject_id"]
+    lines += [f"{i},{name},{name[:8].upper()}" for i, name in enumerate(names)]
+    Path("data/pairs_images.csv").write_text("\n".join(lines))
+    embed("--bench", "data/toy.bin", "--out", "e.npz")
+    listed = read_embeddings("e.npz")
+    assert listed.subjects is not None
+    assert listed.subjects.tolist() == [path.parent.name.upper() for path in paths]
+
+
+# --- failures to acquire ---------------------------------------------------------------------
+
+
+def test_bad_images_are_counted_or_end_the_command(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = sorted((workplace / "images").rglob("*.jpg"))
+    header = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR" + struct.pack(">II", 50_000, 50_000)
+    paths[0].write_bytes(header + bytes(20))
+    for path in paths[3:15]:
+        path.write_bytes(path.read_bytes()[:300])
+    sentence = refused(capsys, "--images", "images", "--out", "e.npz")
+    assert sentence.startswith("images/person 0/00.jpg: the image is 50000×50000")
+    assert not Path("e.npz").exists() and not Path("e.npz.parts").exists()
+    embed("--images", "images", "--out", "e.npz", "--on-error", "skip")
+    found = read_embeddings("e.npz")
+    assert sorted(found.failures) == [0, *range(3, 15)]
+    text = capsys.readouterr().out
+    assert "29 of 42 images embedded, 13 failures to acquire" in text
+    assert text.count("  not acquired: images/person") == 10
+    assert "… and 3 more, all listed in the file" in text
+    assert "(29 images of 6 persons)" in text
+
+
+def test_photos_are_aligned_by_a_table_of_points(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos = [cv2.resize(image, (160, 200)) for image in faces(3, seed=5)]
+    Path("photos").mkdir()
+    for i, image in enumerate(photos):
+        Path(f"photos/{i}.png").write_bytes(cv2.imencode(".png", image[:, :, ::-1])[1].tobytes())
+    points = 1.2 * face_template() + (20, 10)
+    header = "image_id," + ",".join(f"{axis}{i}" for i in range(1, 6) for axis in "xy")
+    row = ",".join(repr(float(value)) for value in points.reshape(-1))
+    Path("points.csv").write_text(f"{header}\r\n0.png,{row}\r\n2.png,{row}\r\n")
+    arguments = ["--images", "photos", "--out", "e.npz", "--align", "points.csv"]
+    embed(*arguments)
+    found = read_embeddings("e.npz")
+    crops = [align_face(photos[i], points) for i in (0, 2)]
+    # Three images went through the network together.
+    batch = np.stack([crops[0], np.zeros_like(crops[0]), crops[1]])
+    together = extract(load_model("run"), batch, flip=True).vectors
+    np.testing.assert_array_equal(found.vectors[[0, 2]], together[[0, 2]])
+    reason = "photos/1.png: points.csv has no line for image_id '1.png'"
+    assert found.failures == {1: reason}
+    assert found.subjects is None
+    assert found.note["align"]["sha256"] == sha256("points.csv")
+    text = capsys.readouterr().out
+    assert f"not acquired: {reason}" in text and "2 of 3 images embedded" in text
+    Path("points.csv").write_text(f"{header}\nelse.png,{row}\n")
+    embed(*arguments)
+    assert "0 of 3 images embedded, 3 failures" in capsys.readouterr().out
+
+
+# --- kills, ranks, processes -----------------------------------------------------------------
+
+KILLED = """
+import os, signal, sys
+from facerec.commands.embed import main
+from facerec.embedding.file import EmbeddingsWriter
+
+write, calls = EmbeddingsWriter.write, []
+
+def write_two(self, part, embeddings):
+    if len(calls) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    calls.append(part)
+    write(self, part, embeddings)
+
+EmbeddingsWriter.write = write_two
+main(sys.argv[1:])
+"""
+
+SMALL_BATCHES = ["--images", "images", "--batch-size", "1"]
+"""Forty-two images in six parts."""
+
+
+@pytest.fixture(scope="module")
+def reference(template: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The file that one uninterrupted process writes."""
+    folder = tmp_path_factory.mktemp("reference")
+    before = Path.cwd()
+    os.chdir(template)
+    try:
+        embed(*SMALL_BATCHES, "--out", str(folder / "e.npz"))
+    finally:
+        os.chdir(before)
+    return (folder / "e.npz").read_bytes()
+
+
+def test_a_killed_job_goes_on_and_ends_the_same(
+    workplace: Path, reference: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    killed = python("-c", KILLED, "--model", "run", *SMALL_BATCHES, "--out", "e.npz")
+    assert killed.returncode == -signal.SIGKILL
+    assert not Path("e.npz").exists()
+    assert len(list(Path("e.npz.parts").glob("part-*.npz"))) == 2
+    # Another job is not mixed with it.
+    sentence = refused(capsys, *SMALL_BATCHES, "--out", "e.npz", "--no-flip")
+    assert "e.npz.parts: holds parts of a job that differs in" in sentence
+    assert "flip (True there, False now)" in sentence
+    embed(*SMALL_BATCHES, "--out", "e.npz")
+    assert "going on: 16 images are embedded already" in capsys.readouterr().out
+    assert Path("e.npz").read_bytes() == reference
+    assert not Path("e.npz.parts").exists()
+
+
+def test_an_error_keeps_what_is_done(
+    workplace: Path, reference: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = sorted((workplace / "images").rglob("*.jpg"))[20]
+    good = path.read_bytes()
+    path.write_bytes(good[:300])
+    with pytest.raises(SystemExit):
+        embed(*SMALL_BATCHES, "--out", "e.npz")
+    text = capsys.readouterr()
+    assert "16 images are kept in e.npz.parts; the same command goes on from there" in text.out
+    assert "error: images/person 3/20.jpg: the JPEG of 300 bytes" in text.err
+    path.write_bytes(good)
+    embed(*SMALL_BATCHES, "--out", "e.npz")
+    assert Path("e.npz").read_bytes() == reference
+
+
+def test_two_ranks_write_the_same_file(workplace: Path, reference: bytes) -> None:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    door = [*launcher, str(DOOR), "--model", "run"]
+    done = python(*door, *SMALL_BATCHES, "--out", "e.npz")
+    assert done.returncode == 0, done.stderr
+    assert Path("e.npz").read_bytes() == reference
+    assert done.stdout.count("42 of 42 images embedded") == 1
+    assert not Path("e.npz.parts").exists()
+
+
+def test_two_processes_write_the_same_file(
+    workplace: Path, reference: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    last = sorted((workplace / "images").rglob("*.jpg"))[-1]
+    good = last.read_bytes()
+    last.write_bytes(b"no image")
+    arguments = [*SMALL_BATCHES, "--out", "e.npz"]
+    sentence = refused(capsys, *arguments, "--processes", "2")
+    assert sentence.startswith("images/person 6/41.jpg: neither a JPEG nor a PNG")
+    # All other parts were begun before, and are finished.
+    assert len(list(Path("e.npz.parts").glob("part-*.npz"))) == 5
+    last.write_bytes(good)
+    embed(*arguments)
+    assert "going on: 40 images" in capsys.readouterr().out
+    assert Path("e.npz").read_bytes() == reference
+
+
+# --- what is refused -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--out", "e.npz"], "name the images with exactly one of --records, --images and --bench"),
+        (["--images", "images", "--bench", "toy", "--out", "e.npz"], "name the images with exac"),
+        (
+            ["--images", "images", "--out", "e.npy"],
+            "e.npy: an embeddings file has a name that ends",
+        ),
+        (
+            ["--images", "gone", "--out", "e.npz"],
+            "gone: no such folder, or no .jpg, .jpeg, .png in",
+        ),
+        (["--records", "gone", "--out", "e.npz"], "gone: there is no such file or folder"),
+        (["--bench", "lfw", "--out", "e.npz"], "no pack for bench 'lfw'"),
+        (["--images", "images", "--out", "e.npz", "--batch-size", "0"], "--batch-size and --proc"),
+        (["--images", "images", "--out", "e.npz", "--align", "mtcnn"], "'mtcnn' names no way of"),
+        (
+            ["--images", "images", "--out", "e.npz", "--align", "a.csv"],
+            "a.csv: the table of points",
+        ),
+        (
+            ["--images", "images", "--out", "e.npz", "--std", "3"],
+            "run/model.safetensors: the model",
+        ),
+        (["--images", "images", "--out", "run/model.safetensors/e.npz"], "run/model.safetensors/e"),
+        (
+            ["--images", "images", "--out", "e.npz", "--device", "cuda:99"],
+            "device 'cuda:99' cannot",
+        ),
+    ],
+)
+def test_errors_are_sentences_and_leave_nothing(
+    workplace: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+) -> None:
+    before = sorted(workplace.rglob("*"))
+    assert refused(capsys, *arguments).startswith(sentence)
+    assert sorted(workplace.rglob("*")) == before
+
+
+def test_real_faces(shared_data: Path, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pack = shared_data / "lfw_small" / "small_py3.bin"
+    embed("--bench", str(pack), "--out", "e.npz", "--no-flip")
+    found = read_embeddings("e.npz")
+    assert found.ids is not None and found.subjects is not None
+    folders = [name.split("/")[0] for name in found.ids.tolist()]
+    assert found.subjects.tolist() == folders and len(set(folders)) > 100
+    assert f"({len(folders)} images of {len(set(folders))} persons)" in capsys.readouterr().out

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from facerec.commands.repair_records import main
+from facerec.records import Data, open_dataset
+from facerec.records.recordio import IndexedRecordFile, RecordFile
+from facerec.records.synthetic import SyntheticSet, write_synthetic
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Path:
+    write_synthetic(tmp_path, SyntheticSet(0, 3, 2, pairs_per_fold=4), processes=1)
+    return tmp_path / "train.rec"
+
+
+def test_index_by_ids(train: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    index = train.with_suffix(".idx")
+    before = [open_dataset(Data(tmp_path), 0).encoded(i) for i in range(6)]
+    index.write_bytes(b"rubbish")
+    main([str(train)])
+    assert [open_dataset(Data(tmp_path), 0).encoded(i) for i in range(6)] == before
+    assert train.with_suffix(".idx.old").read_bytes() == b"rubbish"
+    assert f"{index}: 10 records" in capsys.readouterr().out
+    # What was kept is not lost to a second try.
+    with pytest.raises(SystemExit) as exit_:
+        main([str(train)])
+    assert exit_.value.code == 2 and "an older index is kept here" in capsys.readouterr().err
+
+
+def test_index_in_file_order(train: Path) -> None:
+    train.with_suffix(".idx").unlink()
+    main([str(train), "--keys", "order"])
+    assert IndexedRecordFile(train).keys.tolist() == list(range(10))
+
+
+@pytest.mark.parametrize("name", ["truncated", "bad_magic", "bad_cflag", "huge_length"])
+def test_whole_records_of_damaged_files(
+    shared_data: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = shared_data / "records" / "broken" / f"{name}.rec"
+    expected = json.loads(source.with_suffix(".expected.json").read_text())["records"]
+    out = tmp_path / "whole.rec"
+    main([str(source), "--out", str(out), "--keys", "order"])
+    payloads = [payload for _, payload in RecordFile(source).scan(salvage=True)]
+    saved = IndexedRecordFile(out)
+    assert [payload for _, payload in RecordFile(out).scan()] == payloads
+    assert len(saved.keys) == len(payloads) == len(expected)
+    printed = capsys.readouterr().out
+    assert "passed over" in printed and f"{len(expected)} whole records" in printed
+
+
+def test_refusals(train: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copy(train, tmp_path / "there.rec")
+    for out, sentence in (("there.rec", "is there already"), ("x.dat", "is called X.rec")):
+        with pytest.raises(SystemExit):
+            main([str(train), "--out", str(tmp_path / out)])
+        assert sentence in capsys.readouterr().err

@@ -1,0 +1,440 @@
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from facerec.embedding.align import (
+    Faces,
+    InsightFaceDetector,
+    NotAcquiredError,
+    PointsTable,
+    YuNet,
+    _largest,
+    align_face,
+    face_template,
+    parse_align,
+    similarity_transform,
+)
+from facerec.errors import DatasetError, FacerecError, MissingExtraError, ModelError
+from facerec.files import sha256
+
+HEADER = "image_id,x1,y1,x2,y2,x3,y3,x4,y4,x5,y5"
+
+coordinates = st.floats(-200, 200, allow_subnormal=False)
+point_sets = st.lists(st.tuples(coordinates, coordinates), min_size=5, max_size=5).map(np.array)
+
+
+def photo(height: int = 150, width: int = 200, seed: int = 0) -> np.ndarray:
+    """A smooth picture, so that a shift by a fraction of a pixel changes little."""
+    small = np.random.default_rng(seed).integers(0, 256, (height // 8, width // 8, 3), np.uint8)
+    return cv2.resize(small, (width, height), interpolation=cv2.INTER_CUBIC)
+
+
+def moved(points: np.ndarray, angle: float, scale: float, shift: tuple[float, float]) -> np.ndarray:
+    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    return scale * points @ turn.T + shift
+
+
+def least_squares(points: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """The same fit as a linear problem: x' = ax − by + s, y' = bx + ay + t."""
+    rows, right = [], []
+    for (x, y), (u, v) in zip(points, target, strict=True):
+        rows += [[x, -y, 1, 0], [y, x, 0, 1]]
+        right += [u, v]
+    a, b, s, t = np.linalg.lstsq(np.array(rows), np.array(right), rcond=None)[0]
+    return np.array([[a, -b, s], [b, a, t]])
+
+
+def table(path: Path, *lines: str, header: str = HEADER, ending: str = "\n") -> Path:
+    path.write_bytes(ending.join([header, *lines, ""]).encode())
+    return path
+
+
+def line(image_id: str, points: np.ndarray) -> str:
+    return ",".join([image_id, *(repr(float(value)) for value in points.reshape(-1))])
+
+
+# --- geometry --------------------------------------------------------------------------------
+
+
+def test_template_scales_and_frames_as_insightface_does() -> None:
+    template = face_template()
+    assert template[0].tolist() == [38.2946, 51.6963]
+    assert template[4].tolist() == [70.7299, 92.2041]
+    np.testing.assert_allclose(face_template((224, 224)), 2 * template)
+    np.testing.assert_allclose(face_template((128, 128)), template + np.array([8, 0]))
+    np.testing.assert_allclose(face_template((256, 256)), 2 * (template + np.array([8, 0])))
+    np.testing.assert_allclose(face_template((112, 96)), template - [8, 0])
+
+
+@pytest.mark.parametrize("size", [(144, 144), (160, 160), (112, 128), (0, 0), (96, 112)])
+def test_other_sizes_are_refused(size: tuple[int, int]) -> None:
+    with pytest.raises(ModelError, match=f"aligned to {size[0]}×{size[1]} .*give aligned images"):
+        face_template(size)
+
+
+@settings(max_examples=200, deadline=None)
+@given(point_sets, point_sets)
+def test_umeyama_is_the_least_squares_similarity(points: np.ndarray, target: np.ndarray) -> None:
+    if points.var(axis=0).sum() < 1e-2:
+        return
+    found = similarity_transform(points, target)
+    turn = found[:, :2]
+    scale = np.hypot(*turn[:, 0])
+    # A rotation times a scale, never a reflection.
+    np.testing.assert_allclose(turn.T @ turn, scale**2 * np.eye(2), atol=1e-6 * (1 + scale**2))
+    assert np.linalg.det(turn) >= -1e-6 * (1 + scale**2)
+    expected = least_squares(points, target)
+    residuals = [
+        ((points @ matrix[:, :2].T + matrix[:, 2] - target) ** 2).sum()
+        for matrix in (found, expected)
+    ]
+    assert residuals[0] == pytest.approx(residuals[1], rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("angle", [0, 0.3, np.pi / 2, np.pi, -2.5])
+@pytest.mark.parametrize("scale", [0.1, 1.0, 7.0])
+def test_a_moved_template_is_moved_back(angle: float, scale: float) -> None:
+    template = face_template()
+    points = moved(template, angle, scale, (31.5, -12.25))
+    found = similarity_transform(points, template)
+    np.testing.assert_allclose(points @ found[:, :2].T + found[:, 2], template, atol=1e-9)
+    np.testing.assert_allclose(found, least_squares(points, template), atol=1e-9)
+
+
+def test_a_mirrored_face_is_rotated_not_reflected() -> None:
+    template = face_template()
+    found = similarity_transform(template * [-1, 1], template)
+    assert np.linalg.det(found[:, :2]) > 0
+    np.testing.assert_allclose(found, least_squares(template * [-1, 1], template), atol=1e-9)
+
+
+def test_points_on_a_line_have_a_transform() -> None:
+    points = np.linspace(0, 1, 5)[:, None] * [80, 60] + 20
+    found = similarity_transform(points, face_template())
+    np.testing.assert_allclose(found, least_squares(points, face_template()), atol=1e-9)
+    assert align_face(photo(), points).shape == (112, 112, 3)
+
+
+# --- crops -----------------------------------------------------------------------------------
+
+
+def test_points_on_the_template_leave_the_image_as_it_is() -> None:
+    image = photo(112, 112)
+    np.testing.assert_array_equal(align_face(image, face_template()), image)
+    wide = photo(256, 256)
+    np.testing.assert_array_equal(align_face(wide, face_template((256, 256)), (256, 256)), wide)
+    np.testing.assert_array_equal(align_face(image, face_template(), (112, 96)), image[:, 8:104])
+
+
+def test_crop_equals_a_bilinear_loop() -> None:
+    image = photo()
+    points = moved(face_template(), 0.4, 0.9, (40.0, -40.0))
+    crop = align_face(image, points)
+    # The crop's pixel (u, v) shows the photo at the inverse of the transform, black outside.
+    matrix = np.vstack([least_squares(points, face_template()), [0, 0, 1]])
+    back = np.linalg.inv(matrix)
+    padded = np.zeros((image.shape[0] + 2, image.shape[1] + 2, 3))
+    padded[1:-1, 1:-1] = image
+    outside = 0
+    for v in range(0, 112, 7):
+        for u in range(0, 112, 5):
+            x, y, _ = back @ (u, v, 1)
+            i, j = int(np.floor(y)), int(np.floor(x))
+            if not (-1 <= i < image.shape[0] and -1 <= j < image.shape[1]):
+                outside += 1
+                assert not crop[v, u].any()
+                continue
+            q, p = y - i, x - j
+            corners = padded[i + 1 : i + 3, j + 1 : j + 3]
+            weights = np.array([[(1 - q) * (1 - p), (1 - q) * p], [q * (1 - p), q * p]])
+            expected = np.einsum("ij,ijc->c", weights, corners)
+            # OpenCV rounds positions to 1/32 pixel.
+            np.testing.assert_allclose(crop[v, u], expected, atol=8)
+    assert outside > 10
+
+
+def test_a_turned_photo_gives_the_same_face() -> None:
+    image = photo(224, 224)
+    points = moved(face_template(), 0.2, 0.8, (70.0, 60.0))
+    turned = np.ascontiguousarray(np.rot90(image))
+    turned_points = np.column_stack([points[:, 1], 223 - points[:, 0]])
+    found, expected = align_face(turned, turned_points), align_face(image, points)
+    assert np.abs(found.astype(int) - expected).max() <= 8
+
+
+@pytest.mark.parametrize(
+    ("points", "reason"),
+    [
+        (np.full((5, 2), 50.0), "coincide"),
+        (50 + 1e-9 * face_template(), "coincide"),
+        (np.full((5, 2), np.nan), "not all usable numbers"),
+        (np.vstack([face_template()[:4], [[np.inf, 1]]]), "not all usable numbers"),
+        (face_template() * 1e300, "not all usable numbers"),
+        (1000 * (face_template() - face_template()[0]) + 50, "too far apart"),
+        (face_template() + 500, "outside the image of 150×200"),
+        (-face_template(), "outside the image"),
+    ],
+)
+def test_impossible_points_are_failures_to_acquire(points: np.ndarray, reason: str) -> None:
+    with pytest.raises(NotAcquiredError, match=f"^a.jpg: .*{reason}"):
+        align_face(photo(), points, where="a.jpg")
+
+
+def test_an_image_longer_than_opencv_can_warp_is_not_acquired() -> None:
+    with pytest.raises(NotAcquiredError, match=r"4×32,767.*scale the image down"):
+        align_face(np.zeros((4, 32_767, 3), np.uint8), face_template())
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.floats(), min_size=10, max_size=10))
+def test_any_points_give_a_crop_or_a_reason(values: list[float]) -> None:
+    points = np.array(values).reshape(5, 2)
+    try:
+        crop = align_face(photo(), points)
+    except NotAcquiredError:
+        return
+    assert crop.shape == (112, 112, 3) and crop.dtype == np.uint8
+
+
+# --- tables of points ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_table_of_points(tmp_path: Path, ending: str, mark: str) -> None:
+    first, second = moved(face_template(), 0.1, 1.2, (3, 4)), face_template() + 30
+    path = table(
+        tmp_path / "points.csv",
+        line("a/1.jpg", first),
+        line('"comma, inside.jpg"', second),
+        header=mark + HEADER,
+        ending=ending,
+    )
+    aligner = PointsTable(path)
+    assert len(aligner) == 2
+    image = photo()
+    np.testing.assert_array_equal(
+        aligner.crop(image, "a/1.jpg", "where", (112, 112)), align_face(image, first)
+    )
+    np.testing.assert_array_equal(
+        aligner.crop(image, "comma, inside.jpg", "where", (224, 224)),
+        align_face(image, second, (224, 224)),
+    )
+    with pytest.raises(NotAcquiredError, match=r"^b.jpg: .*points.csv has no line .* 'b'"):
+        aligner.crop(image, "b", "b.jpg", (112, 112))
+    assert aligner.describe() == {"method": "points", "path": str(path), "sha256": sha256(path)}
+
+
+def test_columns_may_stand_in_any_order_beside_others(tmp_path: Path) -> None:
+    points = face_template() + 0.5
+    names = HEADER.split(",")[1:]
+    values = [repr(float(value)) for value in points.reshape(-1)]
+    header = ",".join(["score", *reversed(names), "image_id"])
+    path = table(tmp_path / "p.csv", ",".join(["0.9", *reversed(values), "a"]), header=header)
+    np.testing.assert_array_equal(PointsTable(path).find(photo(), "a", "a"), points)
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        (["a,1,2"], "line 2: 3 fields where the first line has 11"),
+        ([line("a", face_template()), "b" + ",1" * 9 + ",x"], "line 3: expected an image id and"),
+        ([line("a", face_template()), "", line("b", face_template())], "line 3: 0 fields"),
+        ([line("a", face_template())] * 2, "line 3: a second line for image 'a'"),
+        ([], "no line with points"),
+        ([line("a", face_template()), "b\0" + ",1" * 9 + ",\0"], "line 3: "),
+        ([line("x" * 200_000, face_template())], "line 2: "),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path: Path, lines: list[str], sentence: str) -> None:
+    path = table(tmp_path / "points.csv", *lines)
+    with pytest.raises(DatasetError, match=sentence) as error:
+        PointsTable(path)
+    assert str(error.value).startswith(str(path))
+
+
+def test_tables_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="column y5 is missing; the first line of a table"):
+        PointsTable(table(tmp_path / "a.csv", header=HEADER.removesuffix(",y5")))
+    with pytest.raises(DatasetError, match="cannot be read as UTF-8"):
+        PointsTable(tmp_path / "gone.csv")
+    (tmp_path / "utf16.csv").write_bytes(HEADER.encode("utf-16"))
+    with pytest.raises(DatasetError, match="cannot be read as UTF-8"):
+        PointsTable(tmp_path / "utf16.csv")
+
+
+def test_exchanged_sides_are_found_once_most_lines_have_them(tmp_path: Path) -> None:
+    right = face_template() + 20
+    wrong = right[[1, 0, 2, 4, 3]]
+    # One such line is a profile or a slip, which insightface, too, crops as it can.
+    few = table(tmp_path / "few.csv", line("a", right), line("b", wrong), line("c", right))
+    assert len(PointsTable(few)) == 3
+    many = table(tmp_path / "many.csv", line("a", wrong), line("b", wrong), line("c", right))
+    with pytest.raises(DatasetError, match="exchanged in 2 of 3 lines"):
+        PointsTable(many)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=80))
+def test_any_bytes_are_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("any") / "points.csv"
+    path.write_bytes(f"{HEADER}\n".encode() + content)
+    try:
+        assert len(PointsTable(path)) > 0
+    except DatasetError as error:
+        assert str(error).startswith(str(path))
+
+
+# --- detectors -------------------------------------------------------------------------------
+
+
+def test_the_largest_face_is_taken_then_the_surer_then_the_more_central() -> None:
+    def chosen(*faces: tuple[float, float, float, float, float]) -> int:
+        rows = np.array(faces)
+        return _largest(Faces(rows[:, :4], rows[:, 4], np.zeros((len(rows), 5, 2))), 100, 200)
+
+    assert chosen((0, 0, 10, 10, 0.9), (50, 50, 70, 65, 0.5)) == 1
+    assert chosen((0, 0, 10, 10, 0.8), (50, 50, 60, 60, 0.9)) == 1
+    assert chosen((0, 0, 10, 10, 0.9), (95, 45, 105, 55, 0.9), (190, 0, 200, 10, 0.9)) == 1
+    assert chosen((0, 0, 10, 10, 0.9)) == 0
+
+
+class FakeAnalysis:
+    """Stands in for insightface.app.FaceAnalysis."""
+
+    made: FakeAnalysis
+    faces: list[Any]
+
+    def __init__(self, name: str, allowed_modules: list[str]) -> None:
+        print("find model: chatter")
+        if name == "gone":
+            raise AssertionError("no such pack")
+        self.options = name, allowed_modules
+        FakeAnalysis.made = self
+
+    def prepare(self, ctx_id: int, det_size: tuple[int, int]) -> None:
+        self.det_size = det_size
+
+    def get(self, image: np.ndarray) -> list[Any]:
+        self.seen = image
+        return self.faces
+
+
+@pytest.fixture
+def insightface(monkeypatch: pytest.MonkeyPatch) -> type[FakeAnalysis]:
+    package, app = types.ModuleType("insightface"), types.ModuleType("insightface.app")
+    package.__version__ = "9.9"  # type: ignore[attr-defined]
+    app.FaceAnalysis = FakeAnalysis  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "insightface", package)
+    monkeypatch.setitem(sys.modules, "insightface.app", app)
+    return FakeAnalysis
+
+
+def face(left: float, width: float, points: np.ndarray | None) -> types.SimpleNamespace:
+    box = np.array([left, 0, left + width, width], np.float32)
+    return types.SimpleNamespace(bbox=box, det_score=np.float32(0.8), kps=points)
+
+
+def test_insightface(insightface: type[FakeAnalysis], capsys: pytest.CaptureFixture[str]) -> None:
+    aligner = parse_align("insightface")
+    assert isinstance(aligner, InsightFaceDetector)
+    assert capsys.readouterr().out == ""
+    assert insightface.made.options == ("buffalo_l", ["detection"])
+    assert aligner.describe() == {"method": "insightface", "version": "9.9", "pack": "buffalo_l"}
+    image = photo()
+    small, large = face_template().astype(np.float32), (face_template() + 9).astype(np.float32)
+    insightface.faces = [face(0, 20, small), face(5, 90, None), face(30, 60, large)]
+    np.testing.assert_array_equal(aligner.find(image, "a", "a"), large)
+    # The package takes BGR.
+    np.testing.assert_array_equal(insightface.made.seen, image[:, :, ::-1])
+    np.testing.assert_array_equal(
+        aligner.crop(image, "a", "a", (112, 112)), align_face(image, large)
+    )
+    insightface.faces = []
+    with pytest.raises(NotAcquiredError, match=r"^a.jpg: insightface finds no face$"):
+        aligner.find(image, "a", "a.jpg")
+    with pytest.raises(ModelError, match=r"cannot load its model pack 'gone' .no such pack"):
+        InsightFaceDetector("gone")
+
+
+def test_without_insightface_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "insightface", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'facerec\[insightface\]'"):
+        parse_align("insightface")
+
+
+class FakeYN:
+    """Stands in for cv2.FaceDetectorYN."""
+
+    rows: np.ndarray | None
+
+    def __init__(self) -> None:
+        self.size = (0, 0)
+        self.seen = np.empty(0)
+
+    def setInputSize(self, size: tuple[int, int]) -> None:
+        self.size = size
+
+    def detect(self, image: np.ndarray) -> tuple[int, np.ndarray | None]:
+        self.seen = image
+        return 1, self.rows
+
+
+def test_yunet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[str, str]] = []
+    fake = FakeYN()
+
+    def create(model: str, config: str, size: tuple[int, int]) -> FakeYN:
+        made.append((model, config))
+        return fake
+
+    monkeypatch.setattr(cv2, "FaceDetectorYN", types.SimpleNamespace(create=create))
+    path = tmp_path / "yunet.onnx"
+    path.write_bytes(b"weights")
+    aligner = parse_align(str(path))
+    assert isinstance(aligner, YuNet)
+    assert made == [(str(path), "")]
+    assert aligner.describe()["sha256"] == sha256(path)
+
+    points = face_template() + 10
+    fake.rows = np.array(
+        [[0, 0, 20, 20, *range(10), 0.99], [10, 20, 90, 80, *points.reshape(-1), 0.95]], np.float32
+    )
+    image = photo()
+    found = aligner.find(image, "a", "a")
+    np.testing.assert_allclose(found, points, rtol=1e-6)
+    assert fake.size == (200, 150)
+    np.testing.assert_array_equal(fake.seen, image[:, :, ::-1])  # OpenCV takes BGR
+
+    # Large photos are shown smaller, and the points come back in their own pixels.
+    found = aligner.find(photo(1500, 2000), "a", "a")
+    assert fake.size == (640, 480) and fake.seen.shape == (480, 640, 3)
+    np.testing.assert_allclose(found, points * 3.125, rtol=1e-6)
+
+    fake.rows = None
+    with pytest.raises(NotAcquiredError, match=r"^a.jpg: YuNet finds no face$"):
+        aligner.find(image, "a", "a.jpg")
+
+
+def test_a_yunet_file_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no such YuNet file"):
+        YuNet(tmp_path / "gone.onnx")
+    (tmp_path / "noise.onnx").write_bytes(b"noise")
+    with pytest.raises(ModelError, match=r"noise.onnx: OpenCV .* cannot load it as a YuNet"):
+        YuNet(tmp_path / "noise.onnx")
+
+
+def test_another_word_is_refused() -> None:
+    with pytest.raises(FacerecError, match="'mtcnn' names no way of aligning faces; give"):
+        parse_align("mtcnn")

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from facerec.errors import DatasetError, ImageError, PackError
+from facerec.records import Data, open_dataset
+from facerec.records.images import DatasetImages, FolderImages, MemoryImages, PackImages
+from facerec.records.packs import Pack, read_pack, write_pack
+from facerec.records.synthetic import SyntheticSet, write_synthetic
+
+JPEG = b"\xff\xd8\xff"
+
+
+def toy(folder: Path) -> Pack:
+    """Three pairs of four distinct images."""
+    path = folder / "toy.npz"
+    write_pack(path, [JPEG + bytes([i]) for i in (0, 1, 0, 2, 3, 1)], [True, False, False])
+    return read_pack(path)
+
+
+def ids(folder: Path, names: list[str], header: str = "index,image_id") -> None:
+    lines = [header, *(f"{i},{name}" for i, name in enumerate(names))]
+    (folder / "pairs_images.csv").write_text("\n".join(lines) + "\n")
+
+
+def test_pack_without_names(tmp_path: Path) -> None:
+    images = PackImages(toy(tmp_path))
+    assert images.ids.tolist() == ["0", "1", "3", "4"] and not images.named
+    assert images.entries.tolist() == [0, 1, 0, 2, 3, 1]
+    assert [images.encoded(i)[-1] for i in range(len(images))] == [0, 1, 2, 3]
+    assert images.where(2) == f"{tmp_path / 'toy.npz'}, image 3 (pair 1)"
+
+
+def test_pack_with_names(tmp_path: Path) -> None:
+    ids(tmp_path, ["A/1.jpg", "A/2.jpg", "A/1.jpg", "B/1.jpg", "B/2.jpg", "A/2.jpg"])
+    images = PackImages(toy(tmp_path))
+    assert images.named
+    assert images.ids.tolist() == ["A/1.jpg", "A/2.jpg", "B/1.jpg", "B/2.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("names", "header", "sentence"),
+    [
+        (["a"] * 5, "index,image_id", "5 lines whose index does not run from 0 to 5"),
+        (["a"] * 6, "index,name", "not a table with the columns index,image_id"),
+        (["a", "b", "a", "b", "c", "b"], "index,image_id", "the id 'b' names two images"),
+    ],
+)
+def test_names_that_do_not_fit(
+    tmp_path: Path, names: list[str], header: str, sentence: str
+) -> None:
+    ids(tmp_path, names, header)
+    with pytest.raises((PackError, DatasetError), match=sentence):
+        PackImages(toy(tmp_path))
+
+
+def test_folder(tmp_path: Path) -> None:
+    (tmp_path / "A b").mkdir()
+    (tmp_path / "A b" / "ü.jpg").write_bytes(JPEG)
+    images = FolderImages(tmp_path, ["A b/ü.jpg", "gone.jpg"])
+    assert images.encoded(0) == JPEG
+    assert images.where(1) == str(tmp_path / "gone.jpg")
+    with pytest.raises(ImageError, match=r"gone\.jpg: the image cannot be read"):
+        images.encoded(1)
+    with pytest.raises(DatasetError, match="no such folder"):
+        FolderImages(tmp_path / "nowhere", [])
+
+
+@pytest.mark.parametrize(
+    "name", ["/etc/passwd", "../x.jpg", "a/../../x.jpg", "C:\\x.jpg", "..\\x.jpg", "", " ", "a\0b"]
+)
+def test_paths_that_leave_the_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DatasetError, match="is no path inside a folder of images"):
+        # As objects, since NumPy would cut a NUL at the end.
+        FolderImages(tmp_path, np.array([name, "good.jpg"], dtype=object))
+
+
+def test_symbolic_link_out_of_the_folder(tmp_path: Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside.jpg"
+    root.mkdir()
+    outside.write_bytes(JPEG)
+    (root / "link.jpg").symlink_to(outside)
+    (root / "inside.jpg").write_bytes(JPEG + b"1")
+    (root / "alias.jpg").symlink_to("inside.jpg")
+    images = FolderImages(root, ["link.jpg", "alias.jpg"])
+    with pytest.raises(DatasetError, match="leads out of its folder through a symbolic link"):
+        images.encoded(0)
+    assert images.encoded(1) == JPEG + b"1"
+    # The folder itself may be reached through a link.
+    (tmp_path / "way").symlink_to(root)
+    assert FolderImages(tmp_path / "way", ["inside.jpg"]).encoded(0) == JPEG + b"1"
+
+
+def test_memory() -> None:
+    images = MemoryImages("faces.parquet", ["a", "b"], [b"1", b"2"])
+    assert (len(images), images.encoded(1)) == (2, b"2")
+    assert images.where(1) == "faces.parquet, image b"
+    with pytest.raises(DatasetError, match=r"the id 'a' names two images \(number 0 and 2\)"):
+        MemoryImages("faces.parquet", ["a", "b", "a"], [b"1", b"2", b"3"])
+
+
+def test_training_set(tmp_path: Path) -> None:
+    write_synthetic(tmp_path, SyntheticSet(0, 2, 2, pairs_per_fold=4), processes=1)
+    dataset = open_dataset(Data(tmp_path), 0)
+    images = DatasetImages(dataset)
+    assert len(images) == 4 and len(set(images.ids.tolist())) == 4
+    assert images.encoded(3) == dataset.encoded(3)[0]
+    assert images.where(3) == dataset.where(3)

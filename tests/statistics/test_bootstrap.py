@@ -1,0 +1,350 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from facerec.errors import MetricError
+from facerec.statistics import bootstrap as module
+from facerec.statistics.bootstrap import (
+    Scheme,
+    VertexBootstrap,
+    deviation_scale,
+    paired_difference,
+    percentile_interval,
+)
+from facerec.statistics.clustered import ClusteredShare
+from facerec.statistics.rates import auc, eer_rocch, error_rates, tpr_at_fpr
+
+few = settings(max_examples=25, deadline=None)
+TARGETS = ["0", "1e-2", "1/7", "0.29", "1"]
+
+Comparisons = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]
+
+
+def draw(
+    seed: int, identities: int = 9, same: int = 20, different: int = 40, tied: bool = True
+) -> tuple[Comparisons, NDArray[np.float32]]:
+    generator = np.random.default_rng(seed)
+    first = generator.integers(identities, size=same + different)
+    issame = generator.permutation(same + different) < same
+    other = (first + generator.integers(1, identities, size=first.size)) % identities
+    scores = generator.standard_normal(first.size) + 1.5 * issame
+    scores = np.round(scores * 4) / 4 if tied else scores
+    return (first, np.where(issame, first, other), issame), scores.astype(np.float32)
+
+
+def expanded(
+    bootstrap: VertexBootstrap, comparisons: Comparisons, replicate: int
+) -> NDArray[np.int64]:
+    """Comparisons of one replicate, each repeated once for every two copies that make it."""
+    drawn = dict(
+        zip(bootstrap.identities, bootstrap.multiplicities[replicate].tolist(), strict=True)
+    )
+    copies = [
+        drawn[i] if same else drawn[i] * drawn[j] for i, j, same in zip(*comparisons, strict=True)
+    ]
+    return np.repeat(np.arange(len(copies)), copies)
+
+
+@pytest.mark.parametrize("scheme", ["multinomial", "double-or-nothing"])
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_every_figure_equals_the_plain_one_on_the_resampled_comparisons(
+    scheme: Scheme, tied: bool, seed: int
+) -> None:
+    comparisons, scores = draw(seed, tied=tied)
+    if seed == 3:
+        scores[::7], scores[1::9] = np.inf, -np.inf
+    issame = comparisons[2]
+    bootstrap = VertexBootstrap(*comparisons, replicates=40, seed=seed, scheme=scheme)
+    right = (scores >= 0.75) == issame
+    points = bootstrap.tpr_at_fpr(scores, TARGETS)
+    found = {
+        "auc": bootstrap.auc(scores),
+        "eer": bootstrap.eer(scores),
+        "fmr": bootstrap.fmr(scores, 0.75),
+        "fnmr": bootstrap.fnmr(scores, 0.75),
+        "accuracy": bootstrap.mean(right),
+        "mean": bootstrap.mean(np.arange(60) / 7),
+    }
+    for replicate in range(40):
+        chosen = expanded(bootstrap, comparisons, replicate)
+        positives, negatives = (
+            scores[chosen[issame[chosen]]],
+            scores[chosen[~issame[chosen]]],
+        )
+        both = positives.size and negatives.size
+        for target, point in zip(TARGETS, points, strict=True):
+            values = point.tpr[replicate], point.threshold[replicate]
+            expected = tpr_at_fpr(positives, negatives, target) if both else None
+            wanted = (expected.tpr, expected.threshold) if expected else (math.nan, math.nan)
+            assert values == pytest.approx(wanted, abs=0, nan_ok=True)
+        rates = error_rates(positives, negatives, 0.75) if both else None
+        wanted = {
+            "auc": auc(positives, negatives) if both else math.nan,
+            "eer": eer_rocch(positives, negatives) if both else math.nan,
+            "fmr": rates.fmr if rates else found["fmr"][replicate],
+            "fnmr": rates.fnmr if rates else found["fnmr"][replicate],
+            "accuracy": right[chosen].mean() if chosen.size else math.nan,
+            "mean": chosen.mean() / 7 if chosen.size else math.nan,
+        }
+        for name, value in wanted.items():
+            assert found[name][replicate] == pytest.approx(value, abs=1e-12, nan_ok=True), name
+
+
+def test_equal_weights_give_the_estimates() -> None:
+    comparisons, scores = draw(0, identities=50, same=300, different=500, tied=False)
+    bootstrap = VertexBootstrap(*comparisons, replicates=2)
+    bootstrap.multiplicities[:] = 1
+    positives, negatives = scores[comparisons[2]], scores[~comparisons[2]]
+    for target, point in zip(TARGETS, bootstrap.tpr_at_fpr(scores, TARGETS), strict=True):
+        expected = tpr_at_fpr(positives, negatives, target)
+        assert point.tpr.tolist() == [expected.tpr] * 2
+        assert point.threshold.tolist() == [expected.threshold] * 2
+    rates = error_rates(positives, negatives, 0.5)
+    assert bootstrap.fmr(scores, 0.5).tolist() == [rates.fmr] * 2
+    assert bootstrap.fnmr(scores, 0.5).tolist() == [rates.fnmr] * 2
+    assert bootstrap.auc(scores) == pytest.approx(auc(positives, negatives), abs=1e-14)
+    assert bootstrap.eer(scores) == pytest.approx(eer_rocch(positives, negatives), abs=1e-14)
+
+
+@few
+@given(st.integers(0, 2**32), st.integers(1, 30), st.integers(1, 30), st.integers(1, 12))
+def test_eer_on_the_hull(seed: int, same: int, different: int, levels: int) -> None:
+    generator = np.random.default_rng(seed)
+    issame = np.arange(same + different) < same
+    scores = generator.integers(levels, size=issame.size) + generator.integers(3) * issame
+    # Every comparison has identities of its own; all weights are set to one.
+    first = 2 * np.arange(issame.size)
+    bootstrap = VertexBootstrap(first, first + ~issame, issame, replicates=1)
+    bootstrap.multiplicities[:] = 1
+    expected = eer_rocch(scores[issame], scores[~issame])
+    assert bootstrap.eer(scores)[0] == pytest.approx(expected, abs=1e-13)
+
+
+def test_multiplicities() -> None:
+    comparisons, _ = draw(0, identities=30)
+    drawn = VertexBootstrap(*comparisons, replicates=500, seed=1).multiplicities
+    size = np.unique(comparisons[:2]).size
+    assert drawn.shape == (500, size)
+    assert np.all(drawn.sum(axis=1) == size)
+    # Poisson-like: P(0) is (1 − 1/G)^G.
+    assert np.mean(drawn == 0) == pytest.approx((1 - 1 / size) ** size, abs=0.01)
+    doubled = VertexBootstrap(*comparisons, 500, 1, "double-or-nothing").multiplicities
+    assert np.unique(doubled).tolist() == [0, 2] and doubled.mean() == pytest.approx(1, abs=0.05)
+
+
+def test_seeds() -> None:
+    comparisons, scores = draw(0)
+    one, again, other = (
+        VertexBootstrap(*comparisons, replicates=30, seed=seed).auc(scores) for seed in (4, 4, 5)
+    )
+    np.testing.assert_array_equal(one, again)
+    assert not np.array_equal(one, other, equal_nan=True)
+
+
+def test_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    comparisons, scores = draw(2, identities=20, same=50, different=100)
+
+    def figures() -> list[NDArray[np.float64]]:
+        bootstrap = VertexBootstrap(*comparisons, replicates=37)
+        points = bootstrap.tpr_at_fpr(scores, ["0.1"])[0]
+        return [
+            points.tpr,
+            points.threshold,
+            bootstrap.auc(scores),
+            bootstrap.eer(scores),
+            bootstrap.fmr(scores, 1),
+            bootstrap.mean(scores >= 1),
+        ]
+
+    whole = figures()
+    for cells in (1, 151 * 5):
+        monkeypatch.setattr(module, "_CELLS", cells)
+        for one, other in zip(whole, figures(), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_order_and_sides_do_not_matter_nor_do_names_in_the_same_order() -> None:
+    (first, second, issame), scores = draw(3, identities=20, tied=False)
+    generator = np.random.default_rng(0)
+    order = generator.permutation(issame.size)
+    flip = generator.random(issame.size) < 0.5
+    names = np.sort(generator.choice(1000, 20, replace=False))
+    sides = [names[np.where(flip, *pair)[order]] for pair in ((first, second), (second, first))]
+    one = VertexBootstrap(first, second, issame, replicates=50)
+    other = VertexBootstrap(*sides, issame[order], replicates=50)
+    assert one.auc(scores) == pytest.approx(other.auc(scores[order]), abs=1e-14, nan_ok=True)
+    assert one.tpr_at_fpr(scores, [0.1])[0].tpr.tolist() == pytest.approx(
+        other.tpr_at_fpr(scores[order], [0.1])[0].tpr.tolist(), abs=0, nan_ok=True
+    )
+
+
+@pytest.mark.parametrize("mated", [True, False])
+def test_spread_of_the_replicates(mated: bool) -> None:
+    """For mated comparisons the plug-in variance; else cells count three times instead of once."""
+    size = 80
+    i, j = np.triu_indices(size, 0 if mated else 1)
+    i, j = (i[i == j], j[i == j]) if mated else (i, j)
+    i, j = np.repeat(i, 6), np.repeat(j, 6)
+    generator = np.random.default_rng(0)
+    wild = generator.random(size) ** 2
+    events = generator.random(i.size) < wild[i] * wild[j] ** (not mated)
+    replicates = VertexBootstrap(i, j, i == j, replicates=4000).mean(events)
+    share = ClusteredShare.from_pairs(events, i, j)
+    expected = share.plug_in
+    if not mated:
+        expected += 2 * share.squares / share.comparisons**2
+    assert np.var(replicates) == pytest.approx(expected, rel=0.12)
+    assert np.mean(replicates) == pytest.approx(share.rate, rel=0.02)
+    scale = deviation_scale(share.variance, replicates)
+    assert scale == pytest.approx(min(1, (share.variance / np.var(replicates)) ** 0.5))
+
+
+def test_selected_comparisons_keep_their_resample() -> None:
+    comparisons, scores = draw(1, identities=12, same=60, different=200)
+    bootstrap = VertexBootstrap(*comparisons, replicates=25)
+    group = (comparisons[0] < 6) & (comparisons[1] < 6)
+    part = bootstrap.select(group)
+    np.testing.assert_array_equal(part.multiplicities, bootstrap.multiplicities)
+    np.testing.assert_array_equal(
+        part.mean(scores[group] > 1), bootstrap.mean(scores > 1, among=group)
+    )
+    impostors = group & ~comparisons[2]
+    np.testing.assert_array_equal(
+        part.fmr(scores[group], 0.5), bootstrap.mean(scores >= 0.5, among=impostors)
+    )
+    assert bootstrap.issame.size == 260 and part.issame.size == group.sum()
+
+
+def test_replicates_without_a_class_are_undefined() -> None:
+    # One mated identity, drawn by chance only; the others are impostors of each other.
+    first, second = np.array([0, 1, 2, 3]), np.array([0, 2, 3, 1])
+    bootstrap = VertexBootstrap(first, second, first == second, replicates=200)
+    scores = np.array([0.9, 0.1, 0.2, 0.3])
+    missing = bootstrap.multiplicities[:, 0] == 0
+    assert 0 < missing.sum() < 200
+    drawn = np.minimum(bootstrap.multiplicities[:, 1:], 1).sum(axis=1) >= 2
+    point = bootstrap.tpr_at_fpr(scores, ["1e-3"])[0]
+    for values in (point.tpr, point.threshold, bootstrap.auc(scores), bootstrap.eer(scores)):
+        np.testing.assert_array_equal(np.isnan(values), missing | ~drawn)
+    np.testing.assert_array_equal(np.isnan(bootstrap.fnmr(scores, 0.5)), missing)
+    interval = percentile_interval(1.0, point.tpr)
+    assert (interval.low, interval.high) == (1, 1)
+    count = int((missing | ~drawn).sum())
+    assert f"{count} of 200 replicates undefined and left out" in interval.assumption
+    assert "equal replicates tell nothing of the spread" in interval.assumption
+
+
+def test_percentile_interval_by_hand() -> None:
+    replicates = np.random.default_rng(0).permutation(np.arange(1001.0))
+    interval = percentile_interval(500, replicates, 0.9)
+    assert (interval.low, interval.high, interval.confidence) == (50, 950, 0.9)
+    assert interval.method == "vertex bootstrap, percentile"
+    assert "conservative for rare false matches" in interval.assumption
+    # Limits are replicates themselves, on the outer side.
+    interval = percentile_interval(500, replicates, 0.95)
+    assert (interval.low, interval.high) == (25, 975)
+    halved = percentile_interval(400, replicates, 0.9, scale=0.5)
+    assert (halved.low, halved.high) == (225, 675)
+    assert halved.method.endswith("deviations × 0.50")
+    assert "conservative" not in halved.assumption
+
+
+def test_percentile_interval_of_infinite_thresholds() -> None:
+    replicates = np.array([-np.inf] * 10 + list(range(89)) + [np.nan])
+    interval = percentile_interval(0.5, replicates)
+    assert (interval.low, interval.high) == (-np.inf, 86)
+
+
+def test_deviation_scale() -> None:
+    replicates = np.array([1.0, 3.0, np.nan])
+    assert deviation_scale(0.25, replicates) == 0.5
+    assert deviation_scale(7, replicates) == 1
+    assert deviation_scale(0.25, np.ones(5)) == 1
+
+
+def test_difference_on_the_same_comparisons() -> None:
+    comparisons, scores = draw(0, identities=40, same=200, different=300, tied=False)
+    generator = np.random.default_rng(1)
+    other = scores + np.float32(0.2) * generator.standard_normal(scores.size).astype(np.float32)
+    bootstrap = VertexBootstrap(*comparisons, replicates=500)
+    values = [auc(s[comparisons[2]], s[~comparisons[2]]) for s in (scores, other)]
+    replicates = [bootstrap.auc(s) for s in (scores, other)]
+    found = paired_difference(*values, *replicates, confidence=0.9)
+    assert found.difference == values[0] - values[1]
+    assert found.interval.low < found.difference < found.interval.high
+    alone = percentile_interval(values[0], replicates[0], 0.9)
+    # What both models share cancels.
+    assert found.interval.high - found.interval.low < 0.5 * (alone.high - alone.low)
+    swapped = paired_difference(*values[::-1], *replicates[::-1], confidence=0.9)
+    assert swapped.interval.low == -found.interval.high
+    assert swapped.p_value == found.p_value
+
+
+def test_p_value_by_hand() -> None:
+    zeros = np.zeros(999)
+    differences = np.linspace(-0.1, 0.9, 999)
+    beyond = np.count_nonzero(differences <= 0)
+    assert paired_difference(0.4, 0, differences, zeros).p_value == 2 * (beyond + 1) / 1000
+    assert paired_difference(0.4, 0, differences + 1, zeros).p_value == 2 / 1000
+    assert paired_difference(0, 0, differences - 0.4, zeros).p_value == pytest.approx(1, abs=0.01)
+    undefined = np.append(differences, np.nan)
+    expected = paired_difference(0.4, 0, differences, zeros).p_value
+    assert paired_difference(0.4, 0, undefined, np.zeros(1000)).p_value == expected
+
+
+def test_a_model_against_itself_has_no_p_value() -> None:
+    comparisons, scores = draw(0, identities=20)
+    replicates = VertexBootstrap(*comparisons, replicates=50).auc(scores)
+    found = paired_difference(0.9, 0.9, replicates, replicates)
+    assert (found.difference, found.interval.low, found.interval.high) == (0, 0, 0)
+    assert found.p_value is None
+
+
+def test_identities_may_be_many() -> None:
+    # Products of weights beyond a byte stay exact.
+    first, second = np.arange(300), np.roll(np.arange(300), 1)
+    bootstrap = VertexBootstrap(first, second, first == second, replicates=3)
+    bootstrap.multiplicities[:] = 200
+    values = np.arange(300) % 2
+    assert bootstrap.mean(values).tolist() == [0.5] * 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (([1, 2], [1, 2, 3], [True, True]), "must be one a comparison"),
+        (([1, 2], [1, 3], [True, True]), "comparison 1 is labelled same but .* are 2 and 3"),
+        (([1, 2], [1, 2], [True, False]), "comparison 1 is labelled different but .* 2 and 2"),
+        (([1, 2], [1, 3], [True, False], 0), "0 replicates; a bootstrap needs at least one"),
+    ],
+)
+def test_impossible_comparisons(arguments: tuple[object, ...], sentence: str) -> None:
+    with pytest.raises(MetricError, match=sentence):
+        VertexBootstrap(*arguments)  # type: ignore[arg-type]
+
+
+def test_impossible_figures() -> None:
+    bootstrap = VertexBootstrap([1, 2], [1, 2], [True, True], replicates=5)
+    with pytest.raises(MetricError, match="2 same and 0 different pairs: a ROC needs both"):
+        bootstrap.auc([0.5, 0.6])
+    with pytest.raises(MetricError, match="there are no comparisons"):
+        bootstrap.fmr([0.5, 0.6], 0.5)
+    with pytest.raises(MetricError, match=r"scores of shape \(3,\) must be one for each of the 2"):
+        bootstrap.eer([0.5, 0.6, 0.7])
+    with pytest.raises(MetricError, match="1 of 2 scores are NaN, the first at index 1"):
+        bootstrap.fnmr([0.5, math.nan], 0.5)
+    with pytest.raises(MetricError, match="not finite"):
+        bootstrap.mean([0.5, math.nan])
+    with pytest.raises(MetricError, match="undefined in all 5 replicates"):
+        percentile_interval(0.5, np.full(5, np.nan))
+    with pytest.raises(MetricError, match="confidence 1 is not between"):
+        percentile_interval(0.5, np.arange(5.0), 1)
+    with pytest.raises(MetricError, match="4 and 5 replicates do not come from one resample"):
+        paired_difference(0, 0, np.zeros(4), np.zeros(5))

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy.optimize import minimize_scalar
+from scipy.stats import norm
+
+from facerec.errors import MetricError
+from facerec.statistics.costs import Application, act_dcf, cllr, min_cllr, min_dcf
+from facerec.statistics.rates import error_rates, roc_curve
+
+# Other processes may hold a machine up, so there is no deadline.
+few = settings(max_examples=40, deadline=None)
+
+tied = hnp.arrays(
+    np.float64, st.integers(1, 25), elements=st.integers(-4, 4).map(lambda value: value / 2)
+)
+applications = st.builds(
+    Application, st.sampled_from([0.001, 0.01, 0.5, 0.9]), st.sampled_from([1, 10]), st.just(1)
+)
+
+
+@few
+@given(st.tuples(tied, tied), applications)
+def test_min_dcf_is_the_least_over_all_thresholds(
+    both: tuple[np.ndarray, np.ndarray], application: Application
+) -> None:
+    found = min_dcf(roc_curve(*both), application)
+    costs = [
+        act_dcf(error_rates(*both, threshold), application).raw
+        for threshold in [*np.concatenate(both), np.inf]
+    ]
+    assert found.raw == pytest.approx(min(costs), abs=1e-15)
+    # What it says of its threshold is true of the scores.
+    assert act_dcf(error_rates(*both, found.threshold), application) == found
+    # Accepting or rejecting everything costs 1.
+    assert 0 <= found.normalised <= 1 + 1e-12
+
+
+def test_detection_cost_by_hand() -> None:
+    application = Application(prior=0.01, miss=10, false_alarm=2)
+    errors = error_rates([0.9, 0.8, 0.1, np.nan], [0.5, 0.2, 0.2, 0.2, 0.2], 0.4)
+    cost = act_dcf(errors, application)
+    raw = 10 * 0.01 * 1 / 3 + 2 * 0.99 * 1 / 5
+    assert cost.raw == pytest.approx(raw, abs=1e-15)
+    assert cost.normalised == pytest.approx(raw / 0.1, abs=1e-12)
+    assert (cost.false_non_matches, cost.mated, cost.false_matches, cost.non_mated) == (1, 3, 1, 5)
+    assert cost.threshold == 0.4
+
+
+@pytest.mark.parametrize(
+    ("prior", "miss", "false_alarm"),
+    [(0, 1, 1), (1, 1, 1), (math.nan, 1, 1), (0.5, 0, 1), (0.5, 1, -1), (0.5, math.inf, 1)],
+)
+def test_impossible_applications(prior: float, miss: float, false_alarm: float) -> None:
+    with pytest.raises(MetricError, match="the prior lies between 0 and 1, costs are above 0"):
+        Application(prior, miss, false_alarm)
+
+
+@few
+@given(st.tuples(tied, tied))
+def test_cllr_is_the_plain_formula(both: tuple[np.ndarray, np.ndarray]) -> None:
+    positives, negatives = both
+    expected = 0.5 * (
+        sum(math.log2(1 + math.exp(-score)) for score in positives) / positives.size
+        + sum(math.log2(1 + math.exp(score)) for score in negatives) / negatives.size
+    )
+    assert cllr(*both) == pytest.approx(expected, abs=1e-12)
+
+
+def test_cllr_does_not_overflow() -> None:
+    assert cllr([1e6, np.inf], [-1e6, -np.inf]) == 0
+    assert cllr([-1e6], [1e6]) == pytest.approx(1e6 / math.log(2))
+    assert cllr(np.array([-3e38], np.float32), np.array([0.0], np.float32)) > 1e38
+    assert cllr([-np.inf], [0.0]) == math.inf
+    assert cllr([0.0], [0.0]) == 1
+    with pytest.raises(MetricError, match="there are no scores of different pairs"):
+        cllr([0.0], [])
+
+
+@few
+@given(st.tuples(tied, tied))
+def test_min_cllr_is_the_best_that_any_monotone_calibration_reaches(
+    both: tuple[np.ndarray, np.ndarray],
+) -> None:
+    positives, negatives = both
+    least = min_cllr(roc_curve(*both))
+    assert 0 <= least <= 1
+    # Invariant under any strictly increasing transform, and below the cost of each.
+    assert min_cllr(roc_curve(3 * positives - 1, 3 * negatives - 1)) == least
+    for scale in (-0.5, 0, 1, 2, 5):
+        if scale >= 0:
+            assert least <= cllr(scale * positives, scale * negatives) + 1e-12
+    found = minimize_scalar(lambda shift: cllr(positives - shift, negatives - shift))
+    assert least <= found.fun + 1e-9
+
+
+@few
+@given(st.tuples(tied, tied))
+def test_min_cllr_is_the_cllr_of_the_hulls_slopes(both: tuple[np.ndarray, np.ndarray]) -> None:
+    positives, negatives = both
+    hull = roc_curve(*both).hull()
+
+    def calibrated(scores: np.ndarray) -> np.ndarray:
+        # The segment of a score ends at the first vertex that accepts it.
+        segment = np.array([int(np.argmax(hull.thresholds <= score)) for score in scores])
+        with np.errstate(divide="ignore"):
+            ratios = np.log(np.diff(hull.tpr)) - np.log(np.diff(hull.fpr))
+        return ratios[segment - 1]
+
+    expected = cllr(calibrated(positives), calibrated(negatives))
+    assert min_cllr(roc_curve(*both)) == pytest.approx(expected, abs=1e-12)
+
+
+def test_calibrated_normal_scores_cost_little_more_than_their_minimum() -> None:
+    # Of N(±d²/2, d²) the natural-log likelihood ratio is the score itself.
+    quantiles = norm.ppf((np.arange(20_000) + 0.5) / 20_000)
+    distance = 3
+    positives = distance * quantiles + distance**2 / 2
+    negatives = distance * quantiles - distance**2 / 2
+    least = min_cllr(roc_curve(positives, negatives))
+    assert 0 <= cllr(positives, negatives) - least < 5e-4

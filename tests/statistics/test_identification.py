@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from facerec.errors import MetricError
+from facerec.statistics import identification
+from facerec.statistics.identification import Searches, cmc, join, search, tpir_at_fpir
+from facerec.statistics.rates import parse_rate, tpr_at_fpr
+
+# Other processes may hold a machine up, so there is no deadline.
+few = settings(max_examples=40, deadline=None)
+
+ENROLLED, STRANGERS = "abcd", "xyz"
+
+
+@st.composite
+def matrices(draw: st.DrawFn) -> tuple[np.ndarray, list[str], list[str]]:
+    """Few distinct scores, so that ties are the rule; several entries a subject."""
+    gallery = draw(st.lists(st.sampled_from(ENROLLED), min_size=1, max_size=6))
+    mated = draw(st.lists(st.sampled_from(gallery), min_size=1, max_size=8))
+    others = draw(st.lists(st.sampled_from(STRANGERS), min_size=1, max_size=8))
+    probes = draw(st.permutations([*mated, *others]))
+    cells = st.one_of(st.integers(-3, 3).map(float), st.sampled_from([-np.inf, np.inf]))
+    size = len(probes) * len(gallery)
+    scores = draw(st.lists(cells, min_size=size, max_size=size))
+    return np.array(scores).reshape(len(probes), len(gallery)), probes, gallery
+
+
+def naive_rates(
+    scores: np.ndarray, probes: list[str], gallery: list[str], threshold: float, rank: int
+) -> tuple[Fraction, Fraction]:
+    """TPIR and FPIR at a threshold: sort a candidate list for every search, mates last in ties."""
+    hits = mated = alarms = strangers = 0
+    for row, probe in zip(scores.tolist(), probes, strict=True):
+        candidates = sorted(
+            zip(row, gallery, strict=True), key=lambda entry: (-entry[0], entry[1] == probe)
+        )
+        if probe in gallery:
+            mated += 1
+            # The best mate, after every other subject that is as good; its twins take no place.
+            place = next(i for i, (_, name) in enumerate(candidates) if name == probe)
+            hits += place < rank and candidates[place][0] >= threshold
+        else:
+            strangers += 1
+            alarms += any(score >= threshold for score in row)
+    return Fraction(hits, mated), Fraction(alarms, strangers)
+
+
+@few
+@given(matrices(), st.sampled_from(["0", "0.2", "1/3", "1/2", "1"]), st.integers(1, 4))
+def test_tpir_is_the_best_that_respects_the_target(
+    data: tuple[np.ndarray, list[str], list[str]], fpir: str, rank: int
+) -> None:
+    scores, probes, gallery = data
+    point = tpir_at_fpir(search(*data), fpir, rank)
+    tpir, realised = naive_rates(*data, point.threshold, rank)
+    assert (point.tpir, point.fpir_realised) == (float(tpir), float(realised))
+    assert Fraction(point.hits, point.mated) == tpir
+    assert Fraction(point.false_alarms, point.non_mated) == realised <= parse_rate(fpir)
+    assert point.fnir == float(1 - tpir)
+    # No threshold that respects the target does better.
+    for threshold in [*np.unique(scores), -np.inf]:
+        other, alarms = naive_rates(*data, threshold, rank)
+        if alarms <= parse_rate(fpir):
+            assert other <= tpir
+    assert point.mated == sum(probe in gallery for probe in probes)
+    assert (point.rank, point.gallery) == (rank, len(gallery))
+
+
+@few
+@given(matrices())
+def test_blocks_of_searches_equal_the_whole(
+    data: tuple[np.ndarray, list[str], list[str]],
+) -> None:
+    scores, probes, gallery = data
+    whole = search(*data)
+    rows = [search(row[None], [probe], gallery) for row, probe in zip(scores, probes, strict=True)]
+    joined = join(rows)
+    for field in ("best_other", "mate", "rank"):
+        np.testing.assert_array_equal(getattr(joined, field), getattr(whole, field))
+
+
+def test_blocks_within_one_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(0)
+    scores, probes = generator.random((50, 7)).astype(np.float32), generator.integers(0, 10, 50)
+    whole = search(scores, probes, np.arange(7))
+    monkeypatch.setattr(identification, "_BLOCK", 20)
+    parts = search(scores, probes, np.arange(7))
+    assert parts.best_other.dtype == np.float32
+    np.testing.assert_array_equal(parts.rank, whole.rank)
+    np.testing.assert_array_equal(parts.best_other, whole.best_other)
+    assert whole.mated.sum() == np.sum(probes < 7)
+
+
+def test_one_entry_is_verification() -> None:
+    # With one subject enrolled, FPIR and TPIR are FMR and 1 − FNMR.
+    generator = np.random.default_rng(0)
+    mated, others = generator.normal(2, 1, 300), generator.normal(0, 1, 500)
+    searches = search(np.concatenate([mated, others])[:, None], [1] * 300 + [0] * 500, [1])
+    for target in ("0", "1e-3", "1e-2", "0.1", "1"):
+        one, many = tpr_at_fpr(mated, others, target), tpir_at_fpir(searches, target)
+        assert (many.tpir, many.fpir_realised) == (one.tpr, one.fpr_realised)
+        assert (many.threshold, many.hits) == (one.threshold, one.true_accepts)
+        assert (many.resolvable, many.reliable) == (one.resolvable, one.reliable)
+
+
+def test_ties_count_against_the_mate() -> None:
+    searches = search([[0.5, 0.5, 0.4]], ["a"], ["a", "b", "c"])
+    assert searches.rank.tolist() == [2]
+    assert cmc(searches).hits.tolist() == [0, 1, 1]
+    # Twins of the mate take no place in the list.
+    assert search([[0.5, 0.5, 0.4]], ["a"], ["a", "a", "c"]).rank.tolist() == [1]
+
+
+def test_strangers_must_be_rejected_even_where_no_threshold_does() -> None:
+    searches = search([[np.inf, 0.0], [np.inf, 1.0]], ["a", "x"], ["a", "b"])
+    point = tpir_at_fpir(searches, "0.5")
+    assert np.isnan(point.threshold) and (point.tpir, point.fpir_realised) == (0, 0)
+
+
+@few
+@given(matrices())
+def test_cmc_counts_ranks(data: tuple[np.ndarray, list[str], list[str]]) -> None:
+    scores, probes, gallery = data
+    mated = [probe in gallery for probe in probes]
+    closed = search(scores[mated], np.array(probes)[mated], gallery)
+    found = cmc(closed)
+    expected = [
+        naive_rates(scores, probes, gallery, -np.inf, rank)[0]
+        for rank in range(1, len(gallery) + 1)
+    ]
+    assert found.searches == sum(mated)
+    assert found.rates.tolist() == [float(rate) for rate in expected]
+    assert found.rates[-1] == 1
+    np.testing.assert_array_equal(cmc(closed, 1).hits, found.hits[:1])
+    np.testing.assert_array_equal(cmc(closed, 9).hits[: len(gallery)], found.hits)
+
+
+def test_open_set_by_hand() -> None:
+    # Seven mated and two non-mated searches; one mate misses the threshold, one stranger reaches.
+    def found(mate: float, stranger: float) -> tuple[int, int]:
+        mates = np.array([0.9, 0.8, 0.9, 0.7, 0.9, 0.9, mate])
+        best = np.array([0.1, 0.2, 0.1, 0.3, 0.2, 0.1, 0.3, 0.4, stranger])
+        searches = Searches(
+            best, np.append(mates, [np.nan] * 2), np.array([1] * 7 + [0] * 2), gallery=20
+        )
+        point = tpir_at_fpir(searches, "1/2" if stranger > 0.5 else "0")
+        return point.hits, point.false_alarms
+
+    assert found(0.8, 0.45) == (7, 0)
+    assert found(0.44, 0.45) == (6, 0)
+    assert found(0.35, 0.6) == (6, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (([[1.0, 2.0]], ["a"], ["a"]), "scores of shape (1, 2) do not fit (1,) probe subjects"),
+        (([1.0], ["a"], ["a"]), "scores of shape (1,) do not fit"),
+        (
+            ([[0.0, 1.0], [np.nan, 1.0]], ["a", "b"], ["a", "b"]),
+            "1 of 4 scores of searches, row by row, are NaN, the first at index 2",
+        ),
+        ((np.zeros((0, 2)), [], ["a", "b"]), "there are no scores of searches"),
+    ],
+)
+def test_bad_scores(arguments: tuple, sentence: str) -> None:
+    with pytest.raises(MetricError) as error:
+        search(*arguments)
+    assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("best", "mate", "rank"),
+    [
+        (0.5, 0.4, 1),  # beaten, yet first
+        (0.5, 0.5, 1),  # a tie counts against the mate
+        (0.5, 0.6, 2),  # ahead, yet second
+        (0.5, np.nan, 1),
+        (0.5, 0.6, 0),
+        (np.nan, 0.6, 1),
+        (0.5, 0.4, 4),  # of three entries
+        (0.5, 0.4, -1),
+    ],
+)
+def test_impossible_searches(best: float, mate: float, rank: int) -> None:
+    arrays = (np.array([0.5, best]), np.array([np.nan, mate]), np.array([0, rank]))
+    with pytest.raises(MetricError, match=f"search 1 has rank {rank} among 3 entries"):
+        Searches(*arrays, gallery=3)
+
+
+def test_bad_requests() -> None:
+    closed = search([[0.5, 0.4]], ["a"], ["a", "b"])
+    strangers = search([[0.5, 0.4]], ["x"], ["a", "b"])
+    with pytest.raises(MetricError, match="1 of 1 searches are mated; TPIR at an FPIR needs both"):
+        tpir_at_fpir(closed, "0.1")
+    with pytest.raises(MetricError, match="0 of 1 searches are mated; TPIR at an FPIR needs both"):
+        tpir_at_fpir(strangers, "0.1")
+    both = join([closed, strangers])
+    with pytest.raises(MetricError, match="rank 0 is no length"):
+        tpir_at_fpir(both, "0.1", rank=0)
+    with pytest.raises(MetricError, match="the first that is not is search 1; a CMC needs"):
+        cmc(both)
+    with pytest.raises(MetricError, match=r"these have galleries of \[1, 2\] entries"):
+        join([closed, search([[0.5]], ["a"], ["a"])])
+    with pytest.raises(MetricError, match="three arrays of one length"):
+        Searches(np.zeros(2), np.zeros(3), np.zeros(2, int), gallery=3)

@@ -1,0 +1,542 @@
+"""Figures that other projects published for their data: ours must be the same, to their digits."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.special import ndtri
+from scipy.stats import binomtest
+
+from facerec.statistics.costs import Application, act_dcf, cllr, min_cllr, min_dcf
+from facerec.statistics.curves import roc_from_counts
+from facerec.statistics.discard import error_versus_discard
+from facerec.statistics.identification import Searches, cmc, join, search
+from facerec.statistics.intervals import clopper_pearson, wilson
+from facerec.statistics.rates import (
+    ErrorRates,
+    error_rates,
+    fnmr_at_fmr,
+    roc_curve,
+    sort_scores,
+    tpr_at_fpr,
+)
+
+Scores = NDArray[np.float64]
+
+
+def load(folder: Path, name: str, key: str = "array") -> Scores:
+    with h5py.File(folder / "oracles" / f"bob_{name}.hdf5") as file:
+        return np.asarray(file[key][:])
+
+
+@pytest.fixture
+def overlapping(shared_data: Path) -> tuple[Scores, Scores]:
+    """Positives and negatives of bob.measure in steps of a tenth, with heavy ties."""
+    return load(shared_data, "nonsep-positives"), load(shared_data, "nonsep-negatives")
+
+
+@pytest.fixture
+def separated(shared_data: Path) -> tuple[Scores, Scores]:
+    return load(shared_data, "linsep-positives"), load(shared_data, "linsep-negatives")
+
+
+# --- bob.measure: overlapping scores --------------------------------------------------------
+
+
+def test_overlapping_scores(overlapping: tuple[Scores, Scores]) -> None:
+    figures = sort_scores(*overlapping)
+    assert figures.auc() == pytest.approx(0.9326, abs=1e-12)
+    assert figures.eer_rocch().rate == pytest.approx(0.116363636363636, abs=1e-14)
+    step = figures.eer_step()
+    assert (step.low, step.high) == (0.10, 0.12)
+    assert figures.d_prime() == pytest.approx(2.1255602, abs=5e-8)
+    assert cllr(*overlapping) == pytest.approx(3.618334576, abs=5e-10)
+    roc = figures.roc()
+    above = roc.fpr > 0
+    area = np.trapezoid(roc.tpr[above], np.log10(roc.fpr[above]))
+    assert area == pytest.approx(1.4183699583, abs=5e-11)
+
+
+def test_min_cllr_pools_ties(overlapping: tuple[Scores, Scores]) -> None:
+    found = min_cllr(roc_curve(*overlapping))
+    assert found == pytest.approx(0.4030620, abs=5e-8)
+    # bob's reference sorts tied negatives before tied positives, which separates them for nothing.
+    positives, negatives = overlapping
+    apart = min_cllr(roc_curve(positives + 1e-9, negatives))
+    assert apart == pytest.approx(0.3373641, abs=5e-8)
+
+
+@pytest.mark.parametrize(
+    ("target", "fpr", "fnmr"),
+    [("0.01", 0, 0.48), ("0.1", 0.1, 0.12), ("1", 1, 0), (".05", 0.02, 0.42)],
+)
+def test_error_rates_at_targets(
+    overlapping: tuple[Scores, Scores], target: str, fpr: float, fnmr: float
+) -> None:
+    point = fnmr_at_fmr(*overlapping, target)
+    assert (point.fpr_realised, point.fnmr) == (fpr, fnmr)
+
+
+def test_hull_of_overlapping_scores(overlapping: tuple[Scores, Scores]) -> None:
+    hull = roc_curve(*overlapping).hull()
+    assert hull.fpr[::-1].tolist() == [1, 0.68, 0.28, 0.1, 0.06, 0, 0]
+    assert hull.fnmr[::-1].tolist() == [0, 0, 0.08, 0.12, 0.22, 0.48, 1]
+
+
+def test_roc_file(shared_data: Path, overlapping: tuple[Scores, Scores]) -> None:
+    published = {(int(x), int(y)) for x, y in np.rint(50 * load(shared_data, "nonsep-roc")).T}
+    roc = roc_curve(*overlapping)
+    curve = set(zip(roc.false_accepts.tolist(), (50 - roc.true_accepts).tolist(), strict=True))
+    assert published <= curve
+    # Half of its points are those of far_threshold, a negative score, on a logarithmic grid.
+    for target in 10 ** (np.arange(1 - 50, 1) / 6):
+        point = tpr_at_fpr(*overlapping, target, method="observed")
+        assert (point.false_accepts, point.false_rejects) in published
+
+
+def test_det_file(shared_data: Path, overlapping: tuple[Scores, Scores]) -> None:
+    roc, det = load(shared_data, "nonsep-roc"), load(shared_data, "nonsep-det")
+    inside = np.all((roc > 0) & (roc < 1), axis=0)
+    points = roc_curve(*overlapping).det_points()
+    ours = np.stack([points.x, points.y])
+    for published in det[:, inside].T:
+        # bob's own approximation of the probit is good to eight digits.
+        assert np.abs(ours - published[:, None]).max(axis=0).min() < 1e-8
+
+
+def test_expected_performance_file(shared_data: Path, overlapping: tuple[Scores, Scores]) -> None:
+    # Thresholds of least weighted error on the first halves, half total error on the second.
+    development, test = zip(*[np.split(side, 2) for side in overlapping], strict=True)
+    roc = roc_curve(*development)
+    for alpha, hter, threshold in load(shared_data, "nonsep-epc").T:
+        assert error_rates(*test, threshold).hter == pytest.approx(hter, abs=1e-15)
+        if 0 < alpha < 1:
+            application = Application(1 - alpha)
+            published = act_dcf(error_rates(*development, threshold), application)
+            assert min_dcf(roc, application).raw == pytest.approx(published.raw, abs=1e-15)
+
+
+# --- bob.measure: separated scores ----------------------------------------------------------
+
+
+def test_separated_scores(separated: tuple[Scores, Scores]) -> None:
+    positives, negatives = separated
+    assert (negatives.min(), negatives.max()) == (1.0, 1.9)
+    assert (positives.min(), positives.max()) == (4.5, 6.9)
+    figures = sort_scores(*separated)
+    hull = figures.roc().hull()
+    assert [hull.fpr[::-1].tolist(), hull.fnmr[::-1].tolist()] == [[1, 0, 0], [0, 0, 1]]
+    assert figures.roc().eer_threshold() == 3.2
+    assert (figures.auc(), figures.eer_rocch().rate, figures.eer_step().rate) == (1, 0, 0)
+    assert cllr(*separated) == pytest.approx(1.2097942129845, abs=1e-12)
+    assert min_cllr(figures.roc()) == 0
+    assert [figures.tpr_at_fpr(target).tpr for target in ("0", "1e-3", "1/2")] == [1, 1, 1]
+
+
+def test_f_scores_of_separated_scores(separated: tuple[Scores, Scores]) -> None:
+    def f_score(errors: ErrorRates, weight: int) -> float:
+        hits = (1 + weight**2) * (errors.mated - errors.false_non_matches)
+        return hits / (hits + weight**2 * errors.false_non_matches + errors.false_matches)
+
+    everything, best, nothing = (error_rates(*separated, cut) for cut in (0.9, 3.0, 7.0))
+    assert f_score(everything, 1) == pytest.approx(0.66666667, abs=5e-9)
+    assert f_score(everything, 2) == pytest.approx(0.83333333, abs=5e-9)
+    assert (f_score(best, 1), f_score(nothing, 1)) == (1, 0)
+
+
+# --- bob.measure: failures to acquire -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "threshold", "failures", "fmr", "fnmr", "percent"),
+    [
+        ("dev-1", -8.025286e-03, 54, (31, 495), (28, 451), (5.924, 11.273, 8.599)),
+        ("test-1", -8.025286e-03, 48, (27, 479), (29, 473), (5.366, 10.637, 8.001)),
+        ("dev-2", 1.652567e-02, 53, (23, 501), (20, 446), (4.348, 9.547, 6.947)),
+        ("test-2", 1.652567e-02, 49, (16, 480), (33, 471), (3.170, 11.563, 7.367)),
+    ],
+)
+def test_bob_failures_to_acquire(
+    shared_data: Path,
+    name: str,
+    threshold: float,
+    failures: int,
+    fmr: tuple[int, int],
+    fnmr: tuple[int, int],
+    percent: tuple[float, float, float],
+) -> None:
+    table = np.loadtxt(shared_data / "oracles" / f"bob_{name}.txt")
+    positives, negatives = (table[table[:, 0] == sign, 1] for sign in (1, -1))
+    errors = error_rates(positives, negatives, threshold)
+    assert errors.failures == failures
+    assert errors.fta == failures / 1000
+    assert (errors.false_matches, errors.non_mated) == fmr
+    assert (errors.false_non_matches, errors.mated) == fnmr
+    found = [100 * rate for rate in (errors.far, errors.frr, errors.hter)]
+    assert found == pytest.approx(percent, abs=5e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "threshold"), [("dev-1", "-8.025286e-03"), ("dev-2", "1.652567e-02")]
+)
+def test_eer_thresholds(shared_data: Path, name: str, threshold: str) -> None:
+    table = np.loadtxt(shared_data / "oracles" / f"bob_{name}.txt")
+    table = table[~np.isnan(table[:, 1])]
+    roc = roc_curve(*(table[table[:, 0] == sign, 1] for sign in (1, -1)))
+    assert f"{roc.eer_threshold():.6e}" == threshold
+
+
+# --- bob.measure: vectors of its tests ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("negatives", "target", "threshold"),
+    [
+        ([0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.0, 1.0, 1.0], "0.5", 1.0),
+        ([0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.0, 1.0, 1.0], "0.4", np.nextafter(1.0, 2)),
+        ([0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.0, 1.0, 1.0, 1.0], "0.5", 1.0),
+        ([0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.0, 1.0, 1.0, 1.0], "0.49", np.nextafter(1.0, 2)),
+        (range(10), "0.09", np.nextafter(9.0, 10)),
+        (range(10), "0.11", 9.0),
+        (range(10), "0.91", 1.0),
+        (range(10), "1", 0.0),
+    ],
+)
+def test_uncomputable_thresholds(negatives: list[float], target: str, threshold: float) -> None:
+    point = tpr_at_fpr([0.0, 0.5], list(negatives), target, method="observed")
+    assert point.threshold == threshold
+
+
+def test_obvious_thresholds() -> None:
+    for step in range(21):
+        point = tpr_at_fpr(range(10, 20), range(10), f"{step / 20}", method="observed")
+        assert point.false_accepts == step // 2
+
+
+def test_outlier_among_the_negatives() -> None:
+    roc = roc_curve([0.5, 3], [-3, -2, -1, -0.5, 4])
+    # The outlier makes rejecting everything the cheapest: no better than no system at all.
+    cost = min_dcf(roc, Application(prior=0.01))
+    assert (cost.raw, cost.normalised, cost.false_non_matches) == (0.01, 1, 2)
+
+
+def test_small_cmc() -> None:
+    # Non-mates and mates of four searches; shorter lists are filled up with scores of −inf.
+    lists = [
+        ((0.3, 1.1, 0.5), (0.7,)),
+        ((1.4, -1.3, 0.6), (0.2,)),
+        ((0.8, 0.0, 1.5), (-0.8, 1.8)),
+        ((2.0, 1.3, 1.6, 0.9), (2.4,)),
+    ]
+    searches = []
+    for others, mates in lists:
+        filled = [*others, *[-np.inf] * (5 - len(others) - len(mates))]
+        subjects = [*(f"other {i}" for i in range(len(filled))), *["mate"] * len(mates)]
+        searches.append(search([[*filled, *mates]], ["mate"], subjects))
+    assert cmc(join(searches)).rates.tolist() == [0.5, 0.75, 1, 1, 1]
+
+
+def test_cmc_file(shared_data: Path) -> None:
+    others, mates = (load(shared_data, "test-cmc", f"data-{kind}") for kind in ("neg", "pos"))
+    matrix = np.concatenate([mates, others], axis=1)
+    searches = search(matrix, np.zeros(100, int), np.arange(20))
+    assert cmc(searches).rates.tolist() == [0.76, 0.89, 0.96, 0.98, *[1] * 16]
+    # The same from what a streamed gallery would leave of each search.
+    ranks = 1 + np.count_nonzero(others >= mates, axis=1)
+    streamed = Searches(others.max(axis=1), mates[:, 0], ranks, gallery=20)
+    assert cmc(streamed, 4).rates.tolist() == [0.76, 0.89, 0.96, 0.98]
+
+
+# --- pyeer ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("experiment", "counts", "area", "equal", "fnmr", "realised"),
+    [
+        (
+            1,
+            (2793, 4950),
+            0.9650048642529845,
+            0.0808623290,
+            (0.074829932, 0.096670247, 0.128893663, 0.291442893, 0.319011815),
+            (0.1, 0.0498990, 0.0098990, 0.00080808, 0),
+        ),
+        (
+            2,
+            (180, 3619),
+            0.9925900340793958,
+            0.0441896165,
+            (0.016666667, 0.044444444, 0.088888889, 0.188888889, 0.194444444),
+            (0.0983697, 0.0486322, 0.0099475, 0.00082896, 0),
+        ),
+        (
+            3,
+            (2786, 66633),
+            0.9087594583434054,
+            0.1141693075,
+            (0.119167265, 0.133524767, 0.163316583, 0.213567839, 0.276740847),
+            (0.0999955, 0.0481893, 0.0097549, 0.00096049, 0),
+        ),
+    ],
+)
+def test_pyeer_experiments(
+    shared_data: Path,
+    experiment: int,
+    counts: tuple[int, int],
+    area: float,
+    equal: float,
+    fnmr: tuple[float, ...],
+    realised: tuple[float, ...],
+) -> None:
+    folder = shared_data / "oracles"
+    positives = np.loadtxt(folder / f"pyeer_nh_exp{experiment}_true.txt")
+    negatives = np.loadtxt(folder / f"pyeer_nh_exp{experiment}_false.txt")
+    figures = sort_scores(positives, negatives)
+    assert (figures.positives.size, figures.negatives.size) == counts
+    assert figures.auc() == pytest.approx(area, abs=1e-14)
+    assert figures.eer_step().rate == pytest.approx(equal, abs=1e-10)
+    points = [figures.tpr_at_fpr(target) for target in (".1", ".05", ".01", ".001", "0")]
+    assert [point.fnmr for point in points] == pytest.approx(fnmr, abs=5e-10)
+    assert [point.fpr_realised for point in points] == pytest.approx(realised, abs=5e-8)
+
+
+def test_histogram_of_an_experiment(shared_data: Path) -> None:
+    folder = shared_data / "oracles"
+    positives = np.loadtxt(folder / "pyeer_h_exp1_true.txt").astype(int)
+    counts = np.loadtxt(folder / "pyeer_h_exp1_false.txt").astype(int)
+    size = max(positives.max() + 1, counts.size)
+    counted = roc_from_counts(
+        np.arange(size),
+        np.bincount(positives, minlength=size),
+        np.pad(counts, (0, size - counts.size)),
+    )
+    negatives = np.loadtxt(folder / "pyeer_nh_exp3_false.txt")
+    figures = sort_scores(np.loadtxt(folder / "pyeer_nh_exp3_true.txt"), negatives)
+    assert (counted.positives, counted.negatives) == (2786, 66633)
+    assert counted.auc() == figures.auc() == pytest.approx(0.9087594583434054, abs=1e-14)
+    assert counted.eer_step() == figures.eer_step()
+    assert counted.eer_rocch() == figures.eer_rocch()
+    for target in (".1", ".05", ".01", ".001", "0"):
+        assert counted.tpr_at_fpr(target) == figures.tpr_at_fpr(target)
+
+
+# --- aequitas -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("group", "counts", "fpr", "fnr"),
+    [
+        ("African-American", (805, 532, 990, 1369), 0.448468, 0.279853),
+        ("Asian", (2, 3, 21, 6), 0.086957, 0.333333),
+        ("Caucasian", (349, 461, 1139, 505), 0.234543, 0.477226),
+        ("Hispanic", (87, 129, 318, 103), 0.214815, 0.556034),
+        ("Native American", (3, 1, 5, 9), 0.375000, 0.100000),
+        ("Other", (36, 90, 208, 43), 0.147541, 0.676692),
+    ],
+)
+def test_confusion_counts_by_group(
+    shared_data: Path, group: str, counts: tuple[int, int, int, int], fpr: float, fnr: float
+) -> None:
+    with (shared_data / "oracles" / "compas_for_aequitas.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 7214
+    scores = {
+        label: [
+            float(row["score"])
+            for row in rows
+            if (row["race"], row["label_value"]) == (group, label)
+        ]
+        for label in "01"
+    }
+    errors = error_rates(scores["1"], scores["0"], 1)
+    assert counts == (
+        errors.false_matches,
+        errors.false_non_matches,
+        errors.non_mated - errors.false_matches,
+        errors.mated - errors.false_non_matches,
+    )
+    assert (errors.fmr, errors.fnmr) == pytest.approx((fpr, fnr), abs=5e-7)
+    for count, trials in (
+        (errors.false_matches, errors.non_mated),
+        (errors.false_non_matches, errors.mated),
+    ):
+        for function, method in ((wilson, "wilson"), (clopper_pearson, "exact")):
+            expected = binomtest(count, trials).proportion_ci(method=method)
+            found = function(count, trials)
+            assert (found.low, found.high) == pytest.approx(
+                (expected.low, expected.high), abs=1e-12
+            )
+            assert found.low < count / trials < found.high
+
+
+# --- error versus discard -------------------------------------------------------------------
+
+
+def test_error_versus_discard(shared_data: Path) -> None:
+    data = json.loads((shared_data / "oracles" / "edc_example_data.json").read_text())
+    by_pair = data["similarity_scores"]["scores_by_pair_ids"]
+    scores = np.array(list(by_pair.values()))
+    threshold = np.quantile(scores, 0.05)
+    assert threshold == pytest.approx(0.0267441641, abs=5e-11)
+    errors = scores < threshold
+    assert (errors.sum(), errors.size) == (500, 10_000)
+    partial, whole = [], []
+    for quality in data["quality_scores_by_sample_id_per_algorithm"].values():
+        assert len(quality) == 5834
+        worse = [min(quality[sample] for sample in pair.split("-")) for pair in by_pair]
+        curve = error_versus_discard(errors, worse)
+        assert curve.error_rates[0] == 0.05
+        partial.append(curve.area("0.2"))
+        whole.append(curve.area())
+        # Under the best possible line, max(0, e₀ − x), lies e₀²/2.
+        assert curve.area("0.2", above_best=True) == pytest.approx(partial[-1] - 0.00125)
+    expected = [0.0069596816, 0.0093187126, 0.0078432575, 0.0091138562, 0.0070677574]
+    assert partial == pytest.approx(expected, abs=5e-11)
+    expected = [0.0161381672, 0.0224701453, 0.0239520445, 0.0194763471, 0.0192233480]
+    assert whole == pytest.approx(expected, abs=5e-11)
+
+
+# --- statsmodels, from R's binom.confint ----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("successes", "trials", "by_wilson", "exact"),
+    [
+        (
+            18,
+            20,
+            (0.6989663547715128, 0.972133518786232),
+            (0.6830172859809176, 0.9876514728297052),
+        ),
+        (
+            4,
+            20,
+            (0.0806576625797981, 0.4160174322518935),
+            (0.05733399705003284, 0.436614002996668),
+        ),
+        (
+            4,
+            200,
+            (0.00780442641634947, 0.05028708690582643),
+            (0.005475565879556443, 0.05041360908989634),
+        ),
+        (
+            190,
+            200,
+            (0.910421851861224, 0.972617354399236),
+            (0.9099724622986486, 0.975765834527891),
+        ),
+        (9856, 10_000, None, (0.98306835053282549, 0.98784270928084694)),  # bob.measure
+    ],
+)
+def test_binomial_intervals(
+    successes: int,
+    trials: int,
+    by_wilson: tuple[float, float] | None,
+    exact: tuple[float, float],
+) -> None:
+    found = clopper_pearson(successes, trials)
+    assert (found.low, found.high) == pytest.approx(exact, abs=1e-14)
+    if by_wilson is not None:
+        found = wilson(successes, trials)
+        assert (found.low, found.high) == pytest.approx(by_wilson, abs=1e-14)
+
+
+def test_eight_false_accepts_of_ijb_b() -> None:
+    interval = clopper_pearson(8, 8_000_000)
+    assert (interval.low, interval.high) == pytest.approx((4.3e-7, 2.0e-6), rel=0.02)
+
+
+# --- scikit-learn ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("labels", "grids", "fpr", "fnr"),
+    [
+        ([0, 0, 1], 4, [0], [0]),
+        ([0, 1, 0], 4, [0.5, 0.5, 0], [0, 1, 1]),
+        ([0, 1, 1], 4, [0], [0]),
+        ([1, 0, 0], 4, [1, 1, 0.5, 0], [0, 1, 1, 1]),
+        ([1, 0, 1], 4, [1, 1, 0], [0, 0.5, 0.5]),
+        # Ties.
+        ([1, 0], [0.5, 0.5], [1, 0], [0, 1]),
+        ([0, 1], [0.5, 0.5], [1, 0], [0, 1]),
+        ([0, 0, 1], [0.25, 0.5, 0.5], [0.5, 0], [0, 1]),
+        ([0, 1, 0], [0.25, 0.5, 0.5], [0.5, 0], [0, 1]),
+        ([0, 1, 1], [0.25, 0.5, 0.5], [0], [0]),
+        ([1, 0, 0], [0.25, 0.5, 0.5], [1, 1, 0], [0, 1, 1]),
+        ([1, 0, 1], [0.25, 0.5, 0.5], [1, 1, 0], [0, 0.5, 1]),
+        ([1, 1, 0], [0.25, 0.5, 0.5], [1, 1, 0], [0, 0.5, 1]),
+    ],
+)
+def test_det_vectors(
+    labels: list[int], grids: int | list[float], fpr: list[float], fnr: list[float]
+) -> None:
+    several = [[0, 0.5, 1], [0, 0.25, 0.5], [0.5, 0.75, 1], [0.25, 0.5, 0.75]]
+    positive = np.array(labels) == 1
+    for values in several[:grids] if isinstance(grids, int) else [grids]:
+        scores = np.array(values)
+        roc = roc_curve(scores[positive], scores[~positive])
+        # det_curve goes up the thresholds and leaves out what repeats an end.
+        first = int(np.flatnonzero(roc.fnmr == 0)[0])
+        last = int(np.flatnonzero(roc.fpr == 0)[-1])
+        assert roc.fpr[last : first + 1][::-1].tolist() == fpr
+        assert roc.fnmr[last : first + 1][::-1].tolist() == fnr
+
+
+@pytest.mark.parametrize(
+    ("labels", "values", "fpr", "tpr", "area"),
+    [
+        ([0, 1], [0, 1], [0, 0, 1], [0, 1, 1], 1.0),
+        ([0, 1], [1, 0], [0, 1, 1], [0, 0, 1], 0.0),
+        ([1, 0], [1, 1], [0, 1], [0, 1], 0.5),
+        ([1, 0], [1, 0], [0, 0, 1], [0, 1, 1], 1.0),
+        ([1, 0], [0.5, 0.5], [0, 1], [0, 1], 0.5),
+    ],
+)
+def test_roc_vectors(
+    labels: list[int], values: list[float], fpr: list[float], tpr: list[float], area: float
+) -> None:
+    positive, scores = np.array(labels) == 1, np.array(values)
+    roc = roc_curve(scores[positive], scores[~positive])
+    assert (roc.fpr.tolist(), roc.tpr.tolist(), roc.auc()) == (fpr, tpr, area)
+
+
+def test_hull_keeps_what_scikit_learn_keeps() -> None:
+    # The vectors of drop_intermediate; the hull drops more where the curve is not convex.
+    hull = roc_curve([0.7, 1.0], [0.0, 0.2, 0.5, 0.6]).hull()
+    assert hull.thresholds[1:].tolist() == [0.7, 0.0]
+    kept = roc_curve([0.6, 0.7, 0.8, 0.9, 0.9, 1.0], [0.0, 0.1, 0.6, 0.6, 0.7, 0.8, 0.9]).hull()
+    assert set(kept.thresholds[1:].tolist()) <= {1.0, 0.9, 0.7, 0.6, 0.0}
+
+
+# --- closed forms ---------------------------------------------------------------------------
+
+
+def test_scores_that_say_nothing() -> None:
+    zeros = np.zeros(30)
+    figures = sort_scores(zeros, zeros)
+    assert cllr(zeros, zeros) == pytest.approx(1, abs=1e-14)
+    assert min_cllr(figures.roc()) == 1
+    assert (figures.auc(), figures.eer_rocch().rate, figures.eer_step().rate) == (0.5, 0.5, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("distance", "fnmr"),
+    [
+        (3, {"1e-2": 0.250266253, "1e-3": 0.535948694}),
+        (4, {"1e-2": 0.047099494, "1e-3": 0.181472518}),
+    ],
+)
+def test_fnmr_of_two_normal_distributions(distance: int, fnmr: dict[str, float]) -> None:
+    quantiles = ndtri((np.arange(200_000) + 0.5) / 200_000)
+    for target, expected in fnmr.items():
+        point = fnmr_at_fmr(quantiles + distance, quantiles, target)
+        # The FMR lies half a comparison below the target: hence the digits that are missing.
+        assert point.fnmr == pytest.approx(expected, abs=5e-4)

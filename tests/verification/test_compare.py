@@ -1,0 +1,327 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toy_results import make_result
+
+from facerec.errors import MetricError
+from facerec.statistics.intervals import INDEPENDENT
+from facerec.statistics.kfold import kfold_accuracy
+from facerec.statistics.rates import auc, eer_rocch, tpr_at_fpr
+from facerec.verification import Pairs, VerificationResult, evaluate
+from facerec.verification.compare import Comparison, PairedFigure, compare, describe_result
+
+
+def row(comparison: Comparison, figure: str) -> PairedFigure:
+    return next(row for row in comparison.rows if row.figure == figure)
+
+
+def rescored(result: VerificationResult, scores: np.ndarray) -> VerificationResult:
+    return replace(result, scores=scores)
+
+
+def two(**flags: object) -> tuple[VerificationResult, VerificationResult]:
+    first = make_result(replicates=0, **flags)  # type: ignore[arg-type]
+    second = make_result(replicates=0, noise=2, strength=1.6, **flags)  # type: ignore[arg-type]
+    return first, second
+
+
+def test_differences_are_those_of_the_figures_on_shared_pairs() -> None:
+    first, second = two()
+    scores = [first.scores.copy(), second.scores.copy()]
+    scores[0][[3, 40]] = np.nan
+    scores[1][[3, 77, 150]] = np.nan
+    first, second = rescored(first, scores[0]), rescored(second, scores[1])
+    found = compare(first, second, replicates=40)
+    kept = np.ones(200, bool)
+    kept[[3, 40, 77, 150]] = False
+    same = first.pairs.issame[kept]
+    assert (found.left_out, found.same, found.different) == (4, same.sum(), (~same).sum())
+    assert found.notes == (
+        "4 of 200 pairs have no score in one result or in both and are left out of both, so "
+        "figures may differ from those of the single results",
+    )
+    assert first.pairs.folds is not None
+    values = []
+    for result in (first, second):
+        positives, negatives = (result.scores[kept & (first.pairs.issame == s)] for s in (1, 0))
+        accuracy = kfold_accuracy(result.scores[kept], same, first.pairs.folds[kept])
+        point = tpr_at_fpr(positives, negatives, "1e-1")
+        values.append(
+            {
+                "accuracy": accuracy.correct / accuracy.pairs,
+                "TPR@FPR=1e-1": point.tpr,
+                "AUC": auc(positives, negatives),
+                "EER": eer_rocch(positives, negatives),
+            }
+        )
+    for figure, value in values[0].items():
+        there = row(found, figure)
+        assert (there.first, there.second) == (value, values[1][figure])
+        assert there.difference == values[1][figure] - value
+        assert there.interval is not None
+        assert there.interval.low <= there.difference <= there.interval.high
+    counts = row(found, "accuracy").first_counts
+    assert counts is not None and counts[0] / counts[1] == values[0]["accuracy"]
+
+
+def test_what_cannot_be_resolved_is_no_number() -> None:
+    found = compare(*two(), replicates=10)
+    fine = row(found, "TPR@FPR=1e-3")
+    assert (fine.first, fine.second, fine.difference, fine.interval) == (None, None, None, None)
+    assert not row(found, "TPR@FPR=1e-1").reliable
+
+
+@pytest.mark.parametrize("persons", [40, None])
+def test_order_turns_the_signs_alone(persons: int | None) -> None:
+    first, second = two(persons=persons)
+    forth, back = compare(first, second, replicates=60), compare(second, first, replicates=60)
+    for a, b in zip(forth.rows, back.rows, strict=True):
+        if a.difference is None:
+            continue
+        assert b.difference == -a.difference
+        assert a.interval is not None and b.interval is not None
+        assert (b.interval.low, b.interval.high) == (-a.interval.high, -a.interval.low)
+
+
+@pytest.mark.parametrize("persons", [40, None])
+@settings(max_examples=10, deadline=None)
+@given(power=st.sampled_from([3, 5]), shift=st.integers(-3, 3), seed=st.integers(0, 99))
+def test_resamples_are_joint(persons: int | None, power: int, shift: int, seed: int) -> None:
+    # Figures of the order of scores are equal in every replicate only if both are drawn alike.
+    first = make_result(60, persons=persons, replicates=0)
+    moved = first.scores.astype(np.float64) ** power + shift
+    found = compare(first, rescored(first, moved), replicates=20, seed=seed)
+    for figure in ("TPR@FPR=1e-1", "AUC", "EER"):
+        there = row(found, figure)
+        assert (there.difference, there.interval) == (0, None)
+    assert "the difference is the same in all 20 resamples" in found.notes[-1]
+
+
+def test_persons_are_resampled_where_they_are_known() -> None:
+    first, second = two()
+    found = compare(first, second, replicates=30)
+    assert found.persons == 40
+    assert found.basis == "30 joint bootstraps over 40 persons"
+    interval = row(found, "AUC").interval
+    assert interval is not None and interval.method.startswith("vertex bootstrap")
+    again, other = compare(first, second, 30), compare(first, second, 30, seed=1)
+    assert again == found
+    assert row(other, "AUC").interval != interval
+
+
+def test_a_pair_counted_many_times_says_no_more_than_once() -> None:
+    first, second = two()
+    index = np.tile(np.arange(200), 9)
+    wide = [
+        replace(
+            result,
+            scores=result.scores[index],
+            pairs=Pairs(
+                result.pairs.first[index],
+                result.pairs.second[index],
+                result.pairs.issame[index],
+                result.pairs.subjects,
+            ),
+        )
+        for result in (first, second)
+    ]
+    once, often = compare(first, second, 100), compare(*wide, 100)  # type: ignore[arg-type]
+    assert row(often, "AUC").interval == row(once, "AUC").interval
+    # Without persons nothing tells that the copies depend on each other.
+    blind = [replace(r, pairs=replace(r.pairs, subjects=None)) for r in wide]
+    naive = row(compare(*blind, 100), "AUC").interval  # type: ignore[arg-type]
+    known = row(often, "AUC").interval
+    assert naive is not None and known is not None
+    assert naive.high - naive.low < 0.6 * (known.high - known.low)
+
+
+def test_pairs_are_resampled_where_persons_are_unknown() -> None:
+    first, second = two(persons=None)
+    found = compare(first, second, replicates=50, seed=7)
+    assert found.persons is None
+    assert found.basis == f"50 joint bootstraps over pairs, {INDEPENDENT} (persons are unknown)"
+    # The same, pair by pair.
+    generator = np.random.default_rng(7)
+    same = first.pairs.issame
+    drawn: dict[str, list[float]] = {"accuracy": [], "TPR@FPR=1e-1": [], "AUC": [], "EER": []}
+    rights = []
+    for result in (first, second):
+        assert result.accuracy is not None and result.pairs.folds is not None
+        thresholds = np.array(result.accuracy.thresholds)[result.pairs.folds]
+        rights.append((result.scores >= thresholds) == same)
+    for _ in range(50):
+        rows = [
+            np.flatnonzero(same == label)[generator.integers(100, size=100)]
+            for label in (True, False)
+        ]
+        figures = []
+        for result, right in zip((first, second), rights, strict=True):
+            sets = [result.scores[chosen] for chosen in rows]
+            figures.append(
+                [
+                    right[np.concatenate(rows)].mean(),
+                    tpr_at_fpr(*sets, "1e-1").tpr,
+                    auc(*sets),
+                    eer_rocch(*sets),
+                ]
+            )
+        for values, a, b in zip(drawn.values(), *figures, strict=True):
+            values.append(b - a)
+    for figure, values in drawn.items():
+        interval = row(found, figure).interval
+        assert interval is not None
+        assert (interval.method, interval.assumption) == (
+            "bootstrap over pairs, percentile",
+            INDEPENDENT,
+        )
+        expected = (
+            np.quantile(values, 0.025, method="lower"),
+            np.quantile(values, 0.975, method="higher"),
+        )
+        assert (interval.low, interval.high) == pytest.approx(expected, abs=1e-12)
+
+
+def test_width_over_independent_pairs_is_that_of_the_paired_difference() -> None:
+    first, second = two(pairs=2000, persons=None)
+    found = row(compare(first, second, replicates=400), "accuracy")
+    rights = []
+    for result in (first, second):
+        assert result.accuracy is not None and result.pairs.folds is not None
+        thresholds = np.array(result.accuracy.thresholds)[result.pairs.folds]
+        rights.append((result.scores >= thresholds) == result.pairs.issame)
+    difference = rights[1].astype(float) - rights[0]
+    assert found.difference == pytest.approx(difference.mean(), abs=1e-12)
+    assert found.interval is not None
+    width = 2 * 1.96 * difference.std() / np.sqrt(2000)
+    assert found.interval.high - found.interval.low == pytest.approx(width, rel=0.15)
+
+
+def test_few_persons_are_not_resampled() -> None:
+    scores = np.array([0.9, 0.1, 0.8, 0.3])
+    one, other = np.array([0, 0, 2, 1]), np.array([1, 2, 3, 3])
+    pairs = Pairs(one, other, np.array([True, False, True, False]), np.array([0, 0, 1, 1]))
+    first = evaluate(scores, pairs, name="few", fpr=["0.5"])
+    second = evaluate(scores[::-1].copy(), pairs, name="few", fpr=["0.5"])
+    found = compare(first, second, replicates=10)
+    assert "(only 2 persons)" in found.basis and found.persons == 2
+
+
+def test_labels_that_contradict_the_persons_stand() -> None:
+    first, second = two()
+    assert first.pairs.subjects is not None
+    issame = first.pairs.issame.copy()
+    issame[:12] = ~issame[:12]
+    pairs = replace(first.pairs, issame=issame)
+    found = compare(replace(first, pairs=pairs), replace(second, pairs=pairs), replicates=20)
+    assert found.basis == "20 joint bootstraps over 40 persons"
+    assert (found.same, found.different) == (issame.sum(), (~issame).sum())
+
+
+@pytest.mark.parametrize("replicates", [0, -1])
+def test_no_replicates(replicates: int) -> None:
+    with pytest.raises(MetricError, match=f"^{replicates} replicates; a comparison needs"):
+        compare(*two(), replicates=replicates)
+
+
+def test_another_number_of_pairs() -> None:
+    first = make_result(200, replicates=0)
+    with pytest.raises(MetricError) as error:
+        compare(first, make_result(220, replicates=0))
+    assert str(error.value) == (
+        "toy · toynet and toy · toynet: the first has 200 pairs and the second 220; verify both "
+        "models on the same bench"
+    )
+
+
+def test_the_first_pair_that_differs_is_named() -> None:
+    first, second = two()
+    pairs = second.pairs
+    assert pairs.folds is not None and first.items is not None
+    flipped, moved, shifted = pairs.issame.copy(), pairs.second.copy(), pairs.folds.copy()
+    flipped[[17, 30]] ^= True
+    moved[5] += 1
+    shifted[9] = 4
+    cases = {
+        "pair 17 is labelled different in the first result and same in the second (2 of 200": {
+            "issame": flipped
+        },
+        f"pair 5 is with the second image {first.items[moved[5] - 1]} in the first result and "
+        f"{first.items[moved[5]]} in the second (1 of 200": {"second": moved},
+        "pair 9 is in fold 1 in the first result and 5 in the second (1 of 200": {"folds": shifted},
+    }
+    for sentence, change in cases.items():
+        with pytest.raises(MetricError) as error:
+            compare(first, replace(second, pairs=replace(pairs, **change)))
+        assert sentence in str(error.value)
+
+
+def test_images_are_known_by_their_ids_not_their_numbers() -> None:
+    first, second = two()
+    assert second.items is not None and second.pairs.subjects is not None
+    order = np.random.default_rng(0).permutation(second.items.size)
+    place = np.argsort(order)
+    pairs = replace(
+        second.pairs,
+        first=place[second.pairs.first],
+        second=place[second.pairs.second],
+        subjects=second.pairs.subjects[order],
+    )
+    found = compare(first, replace(second, pairs=pairs, items=second.items[order]), replicates=20)
+    assert found.rows == compare(first, second, replicates=20).rows
+    unnamed = compare(first, replace(second, pairs=pairs, items=None), replicates=20)
+    assert unnamed.rows == found.rows
+    assert unnamed.notes == (
+        "only one result names its images, so only labels and folds were checked",
+    )
+
+
+def test_one_class_left_over() -> None:
+    first, second = two()
+    scores = second.scores.copy()
+    scores[second.pairs.issame] = np.nan
+    with pytest.raises(MetricError, match="0 are same and 100 different ones; a comparison needs"):
+        compare(first, rescored(second, scores))
+
+
+def test_a_protocol_without_folds_has_no_accuracy() -> None:
+    found = compare(*two(folds=False), replicates=10)
+    assert found.rows[0].figure == "TPR@FPR=1e-1"
+
+
+def test_names() -> None:
+    first, second = two()
+    assert describe_result(first) == "toy · toynet"
+    assert describe_result(replace(first, model=None)) == "toy"
+    found = compare(first, replace(second, model={"name": "toynet", "sha256": "cd" * 32}), 5)
+    assert (found.first, found.second) == (
+        f"toy · toynet ({'ab' * 6})",
+        f"toy · toynet ({'cd' * 6})",
+    )
+    found = compare(first, replace(second, model={"name": "other"}), 5)
+    assert (found.first, found.second) == ("toy · toynet", "toy · other")
+
+
+def test_json_is_strict_and_whole() -> None:
+    found = compare(*two(broken=2), replicates=20)
+    figures = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert figures["pairs"] == {
+        "same": found.same,
+        "different": found.different,
+        "left_out": found.left_out,
+    }
+    assert [entry["figure"] for entry in figures["differences"]] == [
+        "accuracy",
+        *(f"TPR@FPR=1e-{k}" for k in (1, 2, 3, 4)),
+        "AUC",
+        "EER",
+    ]
+    area = figures["differences"][-2]
+    assert area["difference"] == area["second"] - area["first"]
+    assert area["interval"]["low"] == row(found, "AUC").interval.low  # type: ignore[union-attr]
+    assert figures["intervals"] == found.basis

@@ -1,0 +1,556 @@
+from __future__ import annotations
+
+import base64
+import csv
+import json
+import os
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import cv2
+import numpy as np
+import pytest
+from toy_results import make_result
+
+import facerec
+from facerec.errors import FacerecError, ImageError
+from facerec.verification import Pairs, VerificationResult, evaluate, page
+from facerec.verification.compare import compare
+from facerec.verification.page import check_report_folder, write_report
+from facerec.verification.report import THRESHOLD_ADVICE, format_deployment
+
+EVIL = "<script>alert('&')</script>"
+VOID = {"meta", "img", "br"}
+
+
+class Page(HTMLParser):
+    """What a reader sees, what a browser would load, and whether all elements are closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, dict[str, str]]] = []
+        self.text = ""
+        self.tables: dict[str, list[list[str]]] = {}
+        self._rows: list[list[str]] = []
+        self._caption = ""
+        self.feed(text)
+        self.close()
+        assert self.tags == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes.append((tag, {name: value or "" for name, value in attrs}))
+        if tag not in VOID:
+            self.tags.append(tag)
+        if tag == "table":
+            self._rows, self._caption = [], ""
+        elif tag == "tr":
+            self._rows.append([])
+        elif tag in ("td", "th"):
+            self._rows[-1].append("")
+        elif tag == "small":
+            self._rows[-1][-1] += " "
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.tags.pop() == tag
+        if tag == "table":
+            self.tables.setdefault(self._caption, self._rows)
+
+    def handle_data(self, data: str) -> None:
+        if "style" in self.tags:
+            return
+        self.text += data
+        if "caption" in self.tags:
+            self._caption += data
+        elif "td" in self.tags or "th" in self.tags:
+            self._rows[-1][-1] += data.strip()
+
+    def all(self, tag: str) -> list[dict[str, str]]:
+        return [attributes for name, attributes in self.attributes if name == tag]
+
+
+def read(folder: Path) -> Page:
+    return Page((folder / "report.html").read_text(encoding="utf-8"))
+
+
+def table(folder: Path, name: str) -> list[dict[str, str]]:
+    with (folder / "tables" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def picture(size: int = 160, kind: str = ".png") -> Callable[[int], bytes]:
+    def draw(item: int) -> bytes:
+        pixels = np.random.default_rng(item).integers(0, 255, (6, 6, 3)).astype(np.uint8)
+        return cv2.imencode(kind, cv2.resize(pixels, (size, size)))[1].tobytes()
+
+    return draw
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, VerificationResult]:
+    return {
+        "one": make_result(2000, compat="insightface"),
+        "two": replace(
+            make_result(2000, noise=2, strength=1.4, broken=60),
+            model={"name": "other", "sha256": "ef" * 32},
+        ),
+        EVIL: replace(
+            make_result(60, name=EVIL, persons=None, folds=False),
+            model=None,
+            norms=None,
+            flip=None,
+            source={"path": EVIL},
+            notes=(f"a note on {EVIL}",),
+        ),
+    }
+
+
+@pytest.fixture(scope="module")
+def report(
+    results: dict[str, VerificationResult], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    folder = tmp_path_factory.mktemp("place") / "new" / "report"
+    comparison = compare(results["one"], results["two"], replicates=30)
+    path = write_report(
+        folder,
+        results,
+        comparisons=[comparison],
+        pictures={"one": picture()},
+        scores=True,
+        command="facerec verify --bench lfw 'a & b'",
+    )
+    assert path == folder / "report.html"
+    return folder
+
+
+@pytest.fixture
+def small() -> dict[str, VerificationResult]:
+    return {"x": make_result(60, replicates=0)}
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write figures without drawing them, where they do not matter."""
+    monkeypatch.setattr(page, "draw", lambda figure, kind: kind.encode())
+
+
+# --- what is there ----------------------------------------------------------------------------
+
+
+def test_files(report: Path) -> None:
+    drawings = ["roc", "det", "norms", "scores-1-one", "scores-2-two"]
+    drawings.append("scores-3-_script_alert_script_")
+    assert set(files(report)) == {
+        "report.html",
+        "report.json",
+        *(f"figures/{name}.{kind}" for name in drawings for kind in ("png", "svg")),
+        *(
+            f"tables/{name}.csv"
+            for name in (
+                "comparison",
+                "failures",
+                "folds",
+                "hardest_pairs",
+                "operating_points",
+                "scores",
+                "thresholds",
+            )
+        ),
+    }
+    for name, content in files(report).items():
+        if name.endswith(".png"):
+            image = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
+            assert image is not None and image.std() > 5
+        elif name.endswith(".svg"):
+            assert ElementTree.fromstring(content).tag.endswith("svg")
+    assert [path.name for path in report.parent.iterdir()] == ["report"]
+    assert (report.stat().st_mode & 0o777, (report / "report.html").stat().st_mode & 0o444) == (
+        0o755,
+        0o444,
+    )
+
+
+def test_json_holds_all_results_and_is_strict(
+    report: Path, results: dict[str, VerificationResult]
+) -> None:
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    text = (report / "report.json").read_text(encoding="utf-8")
+    figures = json.loads(text, parse_constant=refuse)
+    assert figures["kind"] == "facerec verification report"
+    assert figures["facerec"] == facerec.__version__
+    assert figures["command"] == "facerec verify --bench lfw 'a & b'"
+    assert figures["numpy"] == np.__version__
+    assert list(figures["results"]) == list(results)
+    for name, result in results.items():
+        assert figures["results"][name] == json.loads(json.dumps(result.to_json()))
+    assert figures["comparisons"][0]["differences"][0]["figure"] == "accuracy"
+    assert set(figures["files"]) == set(files(report))
+
+
+def test_tables_hold_the_figures(report: Path, results: dict[str, VerificationResult]) -> None:
+    points = {(row["result"], row["target_fpr"]): row for row in table(report, "operating_points")}
+    assert len(points) == 12
+    for name, result in results.items():
+        for found in result.points:
+            row = points[name, found.point.target]
+            assert float(row["fpr_low"]) == found.fpr_interval.low
+            assert int(row["true_accepts"]) == found.point.true_accepts
+            if found.point.resolvable:
+                assert float(row["tpr"]) == found.point.tpr
+                assert float(row["tpr_high"]) == found.tpr_interval.high
+                assert row["tpr_interval"] == found.tpr_interval.method
+            else:
+                assert (row["tpr"], row["tpr_low"]) == ("", "")
+    thresholds = table(report, "thresholds")
+    assert {row["target_fpr"] for row in thresholds} == {"1e-1", "1e-2", "1e-3"}
+    first = results["one"].points[0]
+    assert first.threshold_interval is not None
+    assert float(thresholds[0]["threshold"]) == first.point.threshold
+    assert float(thresholds[0]["threshold_high"]) == first.threshold_interval.high
+    folds = [row for row in table(report, "folds") if row["result"] == "two"]
+    accuracy = results["two"].accuracy
+    assert accuracy is not None
+    assert [float(row["accuracy"]) for row in folds] == list(accuracy.accuracies)
+    failures = table(report, "failures")
+    assert [(int(row["pair"]), row["reason"]) for row in failures] == [
+        (failure.pair, failure.reason) for failure in results["two"].failures
+    ]
+    assert len(failures) > 60
+    differences = table(report, "comparison")
+    assert [row["figure"] for row in differences][:2] == ["accuracy", "TPR@FPR=1e-1"]
+    assert float(differences[0]["difference"]) == pytest.approx(
+        float(differences[0]["second_value"]) - float(differences[0]["first_value"])
+    )
+
+
+def test_scores_come_back_exactly(report: Path, results: dict[str, VerificationResult]) -> None:
+    rows = table(report, "scores")
+    assert len(rows) == sum(len(result.pairs) for result in results.values())
+    for name, result in results.items():
+        mine = [row for row in rows if row["result"] == name]
+        scores = np.array([row["score"] or "nan" for row in mine]).astype(np.float32)
+        np.testing.assert_array_equal(scores, result.scores)
+        assert [row["issame"] == "True" for row in mine] == result.pairs.issame.tolist()
+        assert result.items is not None
+        assert [row["second"] for row in mine] == result.items[result.pairs.second].tolist()
+
+
+def test_hardest_pairs(report: Path, results: dict[str, VerificationResult]) -> None:
+    rows = table(report, "hardest_pairs")
+    for name, result in results.items():
+        for same in (True, False):
+            pairs = [
+                pair
+                for pair in range(len(result.pairs))
+                if result.pairs.issame[pair] == same and not np.isnan(result.scores[pair])
+            ]
+            pairs.sort(key=lambda pair: (1 if same else -1) * float(result.scores[pair]))
+            found = [row for row in rows if row["result"] == name and row["issame"] == str(same)]
+            assert [int(row["pair"]) for row in found] == pairs[:10]
+            assert [int(row["rank"]) for row in found] == list(range(1, 11))
+
+
+# --- the page ---------------------------------------------------------------------------------
+
+
+def test_page_needs_nothing_but_itself(report: Path) -> None:
+    text = (report / "report.html").read_text(encoding="utf-8")
+    found = read(report)
+    names = [tag for tag, _ in found.attributes]
+    for tag in ("script", "iframe", "object", "embed", "link", "base", "form", "svg"):
+        assert tag not in names
+    for tag, attributes in found.attributes:
+        assert not any(name.startswith("on") for name in attributes)
+        if "src" in attributes:
+            assert tag == "img" and re.match(
+                r"data:image/(svg\+xml|jpeg);base64,", attributes["src"]
+            )
+        if "href" in attributes:
+            assert tag == "a" and attributes["href"].startswith("#")
+    assert re.search(r"https?:|@import|url\(", text) is None
+    policies = [meta for meta in found.all("meta") if "http-equiv" in meta]
+    assert policies == [
+        {
+            "http-equiv": "Content-Security-Policy",
+            "content": "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+            "base-uri 'none'; form-action 'none'",
+        }
+    ]
+
+
+def test_page_can_be_read_aloud(report: Path) -> None:
+    found = read(report)
+    assert found.all("html") == [{"lang": "en"}]
+    assert all(image["alt"] for image in found.all("img"))
+    assert len(found.all("table")) == len(found.all("caption"))
+    assert all(cell.get("scope") in ("col", "row") for cell in found.all("th"))
+    anchors = {a["href"].removeprefix("#") for a in found.all("a")}
+    ids = [attributes["id"] for _, attributes in found.attributes if "id" in attributes]
+    assert anchors == set(ids) and len(ids) == len(set(ids))
+    # Regions that scroll can be reached by the keyboard.
+    scrolls = [div for div in found.all("div") if div.get("class") == "scroll"]
+    assert all(div["tabindex"] == "0" and div["aria-label"] for div in scrolls)
+
+
+def test_page_says_what_the_result_says(
+    report: Path, results: dict[str, VerificationResult]
+) -> None:
+    found = read(report)
+    text = words(found.text)
+    one = results["one"]
+    assert one.accuracy is not None
+    summary = found.tables["Figures with 95 % intervals; pairs that failed to acquire"]
+    assert [row[0].split()[0] for row in summary] == ["result", "one", "two", EVIL.split()[0]]
+    assert f"{100 * one.accuracy.mean:.2f} %" in summary[1][1]
+    assert "1,000 same and 1,000 different pairs, 40 persons" in summary[1][0]
+    assert "persons unknown" in summary[3][0] and summary[3][1] == "–"
+    assert "not resolvable" in summary[3][4] and "%" not in summary[3][4]
+    figures = {row[0].split(",")[0].split(" ±")[0]: row for row in found.tables["Figures"]}
+    assert figures["accuracy"][3] == f"{one.accuracy.correct}/2000"
+    assert "accuracy in insightface’s way" in figures
+    points = {row[0]: row for row in found.tables["Operating points"]}
+    tenth = one.point("1e-1").point
+    assert points["1e-1"][3] == f"{tenth.true_accepts}/1000"
+    assert points["1e-1"][4] == "0.1 100/1000"
+    assert "few errors" not in points["1e-1"][7] and "few errors" in points["1e-2"][7]
+    assert points["1e-4"][1] == "not resolvable" and "1.0e-03" in points["1e-4"][7]
+    deployment = {row[0]: row for row in found.tables["Thresholds for deployment"]}
+    assert list(deployment) == ["target FPR", "1e-1", "1e-2", "1e-3"]
+    for target in ("1e-1", "1e-2", "1e-3"):
+        assert " ".join(deployment[target][1:3]) == format_deployment(one.point(target))
+    assert text.count(THRESHOLD_ADVICE) == 3
+    assert "no interval without a bootstrap over persons" in text
+    for result in results.values():
+        assert result.basis in text
+        assert all(words(note) in text for note in result.notes)
+    failed = len(results["two"].failures)
+    rows = found.tables[f"{failed} pairs without a score, left out of all rates"]
+    assert len(rows) == 51 and f"And {failed - 50} more, all in tables/failures.csv." in text
+    assert text.count("None: every pair has a score.") == 2
+    assert "ab" * 32 in text and "cd" * 32 in text and "ef" * 32 in text
+    assert "facerec verify --bench lfw 'a & b'" in text
+    comparison = found.tables["A: toy · toynet; B: toy · other"]
+    assert comparison[1][0] == "accuracy" and comparison[1][4].startswith("[")
+
+
+def test_names_are_text_wherever_they_stand(report: Path) -> None:
+    text = (report / "report.html").read_text(encoding="utf-8")
+    assert "<script" not in text.lower()
+    assert read(report).text.count(EVIL) >= 4  # contents, heading, note, provenance
+    assert any(EVIL in image["alt"] for image in read(report).all("img"))
+    for name, content in files(report).items():
+        if name.endswith(".svg"):
+            assert b"<script" not in content
+
+
+def test_names_of_images_are_text(tmp_path: Path, quick: None) -> None:
+    result = make_result(60, prefix="=<b>&", replicates=0)
+    write_report(tmp_path / "r", {"x": result})
+    text = (tmp_path / "r" / "report.html").read_text(encoding="utf-8")
+    assert "=&lt;b&gt;&amp;" in text and "<b>" not in text
+    assert any(row["first"].startswith("=<b>&") for row in table(tmp_path / "r", "hardest_pairs"))
+
+
+def test_pictures_are_small_and_new(report: Path) -> None:
+    found = [image for image in read(report).all("img") if image.get("class") == "face"]
+    assert len(found) == 40  # two of each hardest pair of the one result that has pictures
+    for image in found:
+        kind, _, content = image["src"].partition(",")
+        assert kind == "data:image/jpeg;base64"
+        pixels = cv2.imdecode(np.frombuffer(base64.b64decode(content), np.uint8), cv2.IMREAD_COLOR)
+        assert pixels is not None and pixels.shape == (112, 112, 3) and pixels.std() > 5
+    assert "Handle this page as you handle the bench itself" in read(report).text
+
+
+def test_no_pictures_unless_given(
+    tmp_path: Path, small: dict[str, VerificationResult], quick: None
+) -> None:
+    def broken(item: int) -> bytes:
+        if item % 2:
+            raise ImageError("gone")
+        return b"no image"
+
+    for number, pictures in enumerate((None, {"other": picture()}, {"x": broken})):
+        folder = tmp_path / str(number)
+        write_report(folder, small, pictures=pictures)
+        found = read(folder)
+        assert not [image for image in found.all("img") if image.get("class")]
+        rows = found.tables["10 lowest genuine scores"][1:]
+        said = " its picture cannot be shown" if number == 2 else ""
+        assert [row[2] for row in rows] == [
+            row["first"] + said for row in table(folder, "hardest_pairs")[:10]
+        ]
+
+
+def test_what_a_picture_carried_does_not_get_into_the_page(
+    tmp_path: Path, small: dict[str, VerificationResult], quick: None
+) -> None:
+    secret = b"SECRET-PLACE"
+    comment = b"\xff\xfe" + (len(secret) + 2).to_bytes(2, "big") + secret
+
+    def draw(item: int) -> bytes:
+        plain = picture(80, ".jpg")(item)
+        return plain[:2] + comment + plain[2:]
+
+    write_report(tmp_path / "r", small, pictures={"x": draw})
+    faces = [image for image in read(tmp_path / "r").all("img") if image.get("class")]
+    assert len(faces) == 40
+    for image in faces:
+        assert secret not in base64.b64decode(image["src"].partition(",")[2])
+
+
+def test_extreme_thresholds_and_scores(tmp_path: Path, quick: None) -> None:
+    scores = np.array([np.inf, 0.5, 0.7, np.nan, -np.inf, np.inf, 0.2, 0.3])
+    rows = np.arange(8)
+    pairs = Pairs(2 * rows, 2 * rows + 1, rows < 4)
+    result = evaluate(scores, pairs, name="odd", fpr=["0", "0.25", "1"])
+    write_report(tmp_path / "r", {"odd": result}, scores=True)
+    text = (tmp_path / "r" / "report.json").read_text()
+    assert "NaN" not in text and "Infinity" not in text
+    rows_ = {row["target_fpr"]: row for row in table(tmp_path / "r", "thresholds")}
+    assert float(rows_["1"]["threshold"]) == -np.inf
+    deployment = {row[0]: row for row in read(tmp_path / "r").tables["Thresholds for deployment"]}
+    assert deployment["1"][1] == "accept all"
+
+
+# --- the folder -------------------------------------------------------------------------------
+
+
+def test_equal_input_gives_equal_bytes(tmp_path: Path, quick: None) -> None:
+    # That figures are equal too is shown beside them.
+    for name in ("once", "again"):
+        result, other = make_result(), make_result(noise=2, broken=2)
+        write_report(
+            tmp_path / name,
+            {"x": result, "y": other},
+            comparisons=[compare(result, other, replicates=10)],
+            pictures={"x": picture()},
+            scores=True,
+            command="facerec verify",
+        )
+    assert files(tmp_path / "once") == files(tmp_path / "again")
+
+
+def test_an_earlier_report_is_replaced(
+    tmp_path: Path, small: dict[str, VerificationResult], quick: None
+) -> None:
+    folder = tmp_path / "report"
+    write_report(folder, small, scores=True)
+    assert (folder / "tables" / "scores.csv").exists()
+    write_report(folder, small)
+    assert not (folder / "tables" / "scores.csv").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["report"]
+    (tmp_path / "link").symlink_to(folder)
+    write_report(tmp_path / "link", small, scores=True)
+    assert (tmp_path / "link").is_symlink() and (folder / "tables" / "scores.csv").exists()
+    (tmp_path / "empty").mkdir()
+    write_report(tmp_path / "empty", small)
+    assert (tmp_path / "empty" / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["notes.txt", "tables/mine.csv", "figures/roc.pdf", "deep/er/file"]
+)
+def test_foreign_files_are_never_removed(
+    tmp_path: Path, small: dict[str, VerificationResult], quick: None, name: str
+) -> None:
+    folder = tmp_path / "report"
+    write_report(folder, small)
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("mine")
+    before = files(folder)
+    for attempt in (check_report_folder, lambda path: write_report(path, small)):
+        with pytest.raises(FacerecError) as error:
+            attempt(folder)
+        assert str(error.value) == (
+            f"{folder}: it holds {name}, which is no part of a verification report; choose another "
+            "folder or move that away"
+        )
+    assert files(folder) == before
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[1]", '{"kind": "another report", "files": ["report.json"]}', "\xff"]
+)
+def test_a_folder_of_others_is_refused(
+    tmp_path: Path, small: dict[str, VerificationResult], quick: None, content: str
+) -> None:
+    (tmp_path / "report.json").write_bytes(content.encode("latin-1"))
+    with pytest.raises(FacerecError, match=r"it holds report\.json, which is no part of"):
+        write_report(tmp_path, small)
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_a_file_of_that_name_is_refused(
+    tmp_path: Path, small: dict[str, VerificationResult], quick: None
+) -> None:
+    path = tmp_path / "report"
+    path.write_text("mine")
+    with pytest.raises(FacerecError, match="a report is a folder, and this is a file; choose"):
+        write_report(path, small)
+    with pytest.raises(FacerecError, match="cannot be written"):
+        write_report(path / "below", small)
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize("fails", ["write", "first rename", "second rename"])
+def test_a_failure_leaves_the_earlier_report(
+    tmp_path: Path,
+    small: dict[str, VerificationResult],
+    quick: None,
+    monkeypatch: pytest.MonkeyPatch,
+    fails: str,
+) -> None:
+    folder = tmp_path / "report"
+    write_report(folder, small)
+    before = files(folder)
+    real, calls = Path.rename, []
+
+    def rename(self: Path, target: Path) -> Path:
+        calls.append(target)
+        if len(calls) == ("first rename", "second rename").index(fails) + 1:
+            raise OSError(28, "No space left on device", str(self))
+        return real(self, target)
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    if fails == "write":
+        monkeypatch.setattr(os, "fsync", full)
+    else:
+        monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(FacerecError, match=r"report: the disk is full .* nothing was written"):
+        write_report(folder, {"y": make_result(60, noise=3, replicates=0)})
+    monkeypatch.undo()
+    assert files(folder) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["report"]
+
+
+def test_nothing_is_drawn_before_the_folder_is_checked(
+    tmp_path: Path,
+    small: dict[str, VerificationResult],
+    quick: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "mine").write_text("mine")
+    monkeypatch.setattr(page, "roc_figure", None)
+    with pytest.raises(FacerecError, match="it holds mine"):
+        write_report(tmp_path, small)

@@ -1,0 +1,308 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import cv2
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.patches import StepPatch
+from matplotlib.text import Text
+from scipy.special import ndtr, ndtri
+from toy_results import make_result
+
+from facerec.errors import FacerecError
+from facerec.statistics.rates import tpr_at_fpr
+from facerec.verification import Pairs, VerificationResult, evaluate
+from facerec.verification.plots import (
+    check_plot_path,
+    det_figure,
+    draw,
+    norm_figure,
+    plot_roc,
+    roc_figure,
+    score_figure,
+)
+
+
+def make_scores(
+    positives: np.ndarray, negatives: np.ndarray, **flags: object
+) -> VerificationResult:
+    count = len(positives) + len(negatives)
+    rows = np.arange(count)
+    pairs = Pairs(2 * rows, 2 * rows + 1, rows < len(positives))
+    scores = np.concatenate([positives, negatives])
+    return evaluate(scores, pairs, name="scores", **flags)  # type: ignore[arg-type]
+
+
+def curves(axes: Axes) -> list[tuple[np.ndarray, np.ndarray]]:
+    return [
+        tuple(map(np.asarray, line.get_data()))  # type: ignore[misc]
+        for line in axes.get_lines()
+        if line.get_drawstyle() == "steps-post"
+    ]
+
+
+def whiskers(axes: Axes) -> list[tuple[float, float, float]]:
+    """Return x and both ends of every error bar."""
+    found = []
+    for container in axes.containers:
+        (segment,) = container.lines[2][0].get_segments()
+        found.append((segment[0][0], segment[0][1], segment[1][1]))
+    return found
+
+
+def legend(axes: Axes) -> list[str]:
+    box = axes.get_legend()
+    assert box is not None
+    return [text.get_text() for text in box.get_texts()]
+
+
+# --- ROC --------------------------------------------------------------------------------------
+
+
+def test_curve_is_the_exact_step_function() -> None:
+    result = make_result()
+    ((x, y),) = curves(roc_figure({"toy": result}).axes[0])
+    assert x[0] == 1 / 100  # nothing is drawn where nothing is resolvable
+    assert (x[-1], y[-1]) == (1, 1)
+    for target in ("1/100", "1/50", "0.055", "1/10", "0.333", "1/2", "1"):
+        numerator, _, denominator = target.partition("/")
+        at = np.searchsorted(x, float(numerator) / float(denominator or 1), side="right") - 1
+        assert y[at] == tpr_at_fpr(result.positives, result.negatives, target).tpr
+
+
+def test_a_curve_of_very_many_pairs_keeps_all_that_can_be_seen() -> None:
+    generator = np.random.default_rng(0)
+    result = make_scores(generator.normal(2, 1, 50_000), generator.normal(0, 1, 50_000))
+    ((x, y),) = curves(roc_figure({"many": result}).axes[0])
+    assert x.size <= 8002
+    assert (x[0], x[-1], y[-1]) == (1 / 50_000, 1, 1)
+    ordered = np.sort(result.negatives)[::-1]
+    for k in generator.integers(1, 50_000, 300).tolist():
+        at = np.searchsorted(x, k / 50_000, side="right") - 1
+        exact = (result.positives > ordered[k]).mean()
+        after = y[min(at + 1, y.size - 1)]
+        assert y[at] <= exact <= after
+    # Neighbours lie in one column or are neighbours in truth.
+    gap = np.diff(np.log10(x)) > math.log10(50_000) / 4000
+    assert (np.round(np.diff(x)[gap] * 50_000) <= 1).all()
+
+
+def test_whiskers_are_the_intervals_of_the_result() -> None:
+    result = make_result(2000)
+    axes = roc_figure({"toy": result}).axes[0]
+    shown = [found for found in result.points if found.point.resolvable]
+    assert len(shown) == 3
+    for (x, low, high), found in zip(whiskers(axes), shown, strict=True):
+        assert x == float(found.point.target)
+        assert (low, high) == pytest.approx(
+            (found.tpr_interval.low, found.tpr_interval.high), abs=1e-12
+        )
+    markers = [container.lines[0].get_markerfacecolor() for container in axes.containers]
+    assert [marker == "white" for marker in markers] == [False, True, True]
+
+
+@pytest.mark.parametrize("figure", [roc_figure, det_figure])
+def test_the_basis_of_the_whiskers_is_named(figure: Any) -> None:
+    known, unknown = make_result(), make_result(persons=None)
+    text = " ".join(figure({"a": known}).axes[0].get_title(loc="left").split())
+    assert f"whiskers: 95 % intervals; {known.basis}" in text
+    assert "50 bootstraps over persons" in text and "fewer than 30 false accepts" in text
+    text = " ".join(figure({"a": known, "b": unknown}).axes[0].get_title(loc="left").split())
+    assert f"a: {known.basis}" in text and f"b: {unknown.basis}" in text
+
+
+@pytest.mark.parametrize("figure", [roc_figure, det_figure])
+def test_every_curve_is_in_the_legend(figure: Any) -> None:
+    results = {f"model {n}, toy": make_result(200 + 20 * n, replicates=0) for n in range(3)}
+    axes = figure(results).axes[0]
+    assert len(curves(axes)) == 3
+    assert [text.split("   ")[0] for text in legend(axes)] == list(results)
+
+
+def test_names_with_dollars_are_no_formulas() -> None:
+    results = {r"$\broken$": make_result(name=r"$x^$")}
+    for figure in (roc_figure, det_figure, score_figure, norm_figure):
+        drawn = figure(results)
+        assert drawn is not None
+        drawn.draw_without_rendering()  # a formula would be refused here
+        assert r"\broken" in " ".join(text.get_text() for text in drawn.findobj(Text))
+
+
+def test_separated_scores_can_be_drawn() -> None:
+    result = make_scores(np.ones(20), np.full(20, -1.0))
+    for figure in (roc_figure, det_figure, score_figure):
+        drawn = figure({"perfect": result})
+        drawn.draw_without_rendering()
+        assert all(np.isfinite([*axes.get_xlim(), *axes.get_ylim()]).all() for axes in drawn.axes)
+
+
+# --- DET --------------------------------------------------------------------------------------
+
+
+def test_det_is_the_probit_of_both_error_rates() -> None:
+    result = make_result(400)
+    ((x, y),) = curves(det_figure({"toy": result}).axes[0])
+    expected = []
+    for threshold in np.unique(result.scores)[::-1]:
+        fmr = (result.negatives >= threshold).mean()
+        fnmr = (result.positives < threshold).mean()
+        if 0 < fmr < 1 and 0 < fnmr < 1:
+            expected.append((ndtri(fmr), ndtri(fnmr)))
+    np.testing.assert_allclose(np.stack([x, y], axis=1), expected, atol=1e-12)
+
+
+def test_det_of_normal_scores_is_a_straight_line() -> None:
+    places = ndtri((np.arange(20_000) + 0.5) / 20_000)
+    result = make_scores(places + 2, places, fpr=["1e-2"])
+    ((x, y),) = curves(det_figure({"normal": result}).axes[0])
+    inside = (ndtr(x) > 1e-3) & (ndtr(y) > 1e-3)
+    np.testing.assert_allclose((x + y)[inside], -2, atol=0.02)
+
+
+def test_det_whiskers_are_those_of_the_fnmr() -> None:
+    result = make_result(2000)
+    shown = [found for found in result.points if found.point.resolvable]
+    bars = whiskers(det_figure({"toy": result}).axes[0])
+    for (x, low, high), found in zip(bars, shown, strict=True):
+        assert ndtr(x) == pytest.approx(float(found.point.target), rel=1e-9)
+        assert (ndtr(low), ndtr(high)) == pytest.approx(
+            (1 - found.tpr_interval.high, 1 - found.tpr_interval.low), rel=1e-6
+        )
+
+
+def test_det_says_what_becomes_of_zero_and_one() -> None:
+    axes = det_figure({"toy": make_result()}).axes[0]
+    assert "points at exactly 0 or 1 are left out" in axes.get_title(loc="left")
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    assert {"1 %", "5 %", "50 %"} <= set(labels)
+    np.testing.assert_allclose(ndtr(axes.get_xticks()[labels.index("5 %")]), 0.05)
+
+
+# --- histograms -------------------------------------------------------------------------------
+
+
+def outlines(axes: Axes) -> list[StepPatch]:
+    return [patch for patch in axes.patches if isinstance(patch, StepPatch) and not patch.fill]
+
+
+def test_every_pair_is_in_the_histogram_of_its_kind() -> None:
+    results = {"one": make_result(), "two": make_result(400, noise=5)}
+    panels = score_figure(results).axes
+    assert len(panels) == 2
+    for axes, (name, result) in zip(panels, results.items(), strict=True):
+        for patch, scores in zip(outlines(axes), (result.positives, result.negatives), strict=True):
+            counts, edges, _ = patch.get_data()
+            np.testing.assert_array_equal(counts, np.histogram(scores, edges)[0])
+            assert counts.sum() == scores.size
+        assert axes.get_xlabel() == f"{name}: {result.score}"
+        assert axes.get_yscale() == "log"
+        assert legend(axes) == [
+            f"genuine ({result.same} pairs)",
+            f"impostor ({result.different} pairs)",
+        ]
+
+
+def test_thresholds_are_marked() -> None:
+    result = make_result()
+    axes = score_figure({"toy": result}).axes[0]
+    lines = [line.get_xdata()[0] for line in axes.get_lines()]  # type: ignore[index]
+    assert lines == [result.point(target).point.threshold for target in ("1e-1", "1e-2")]
+    (top,) = axes.child_axes
+    assert [label.get_text() for label in top.get_xticklabels()] == ["FPR 1e-1", "FPR 1e-2"]
+
+
+def test_infinite_scores_are_named() -> None:
+    result = make_scores(
+        np.array([np.inf, 0.5, 0.7]), np.array([-np.inf, -np.inf, 0.1, 0.2]), fpr=["1"]
+    )
+    axes = score_figure({"x": result}).axes[0]
+    assert legend(axes) == [
+        "genuine (3 pairs), 1 infinite not shown",
+        "impostor (4 pairs), 2 infinite not shown",
+    ]
+    only = make_scores(np.full(2, np.inf), np.full(2, -np.inf))
+    figure = score_figure({"x": only})
+    figure.draw_without_rendering()
+    assert legend(figure.axes[0])[0] == "genuine (2 pairs), 2 infinite not shown"
+
+
+def test_norms_are_shares_of_their_own_result() -> None:
+    results = {"one": make_result(), "none": make_result(), "two": make_result(400)}
+    results["none"] = replace(results["none"], norms=None)
+    figure = norm_figure(results)
+    assert figure is not None
+    axes = figure.axes[0]
+    for patch, name in zip(outlines(axes), ("one", "two"), strict=True):
+        shares, edges, _ = patch.get_data()
+        norms = results[name].norms
+        assert norms is not None
+        np.testing.assert_allclose(
+            shares, np.histogram(norms.values, edges)[0] / norms.values.size, atol=1e-12
+        )
+        assert shares.sum() == pytest.approx(1)
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert [label.split(":")[0] for label in labels] == ["one", "two"]
+    norms = results["one"].norms
+    assert norms is not None and f"CV {norms.cv:.4f}" in labels[0]
+
+
+def test_no_norms_no_figure() -> None:
+    assert norm_figure({"toy": replace(make_result(), norms=None)}) is None
+
+
+def test_equal_norms_can_be_drawn() -> None:
+    result = make_result()
+    assert result.norms is not None
+    flat = replace(result.norms, values=np.ones(50, np.float32), mean=1.0, std=0.0)
+    figure = norm_figure({"unit": replace(result, norms=flat)})
+    assert figure is not None
+    figure.draw_without_rendering()
+    (outline,) = outlines(figure.axes[0])
+    assert outline.get_data()[0].sum() == pytest.approx(1)
+
+
+# --- files ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("figure", "kind"),
+    [
+        (roc_figure, "png"),
+        (roc_figure, "pdf"),
+        *((figure, "svg") for figure in (roc_figure, det_figure, score_figure, norm_figure)),
+    ],
+)
+def test_equal_results_give_equal_bytes(figure: Any, kind: str) -> None:
+    results, settings = {"toy": make_result()}, dict(matplotlib.rcParams)
+    content = draw(figure(results), kind)
+    assert draw(figure(results), kind) == content
+    assert dict(matplotlib.rcParams) == settings
+    # Nothing of the moment or the machine.
+    assert b"CreationDate" not in content and b"dc:date" not in content
+
+
+def test_plot_files(tmp_path: Path) -> None:
+    results = {"toy": make_result(replicates=0)}
+    plot_roc(results, tmp_path / "new" / "roc.PNG")
+    image = cv2.imread(str(tmp_path / "new" / "roc.PNG"))
+    assert image is not None and image.shape[0] >= 600 and image.std() > 5
+    plot_roc(results, tmp_path / "roc.svg")
+    assert str(ElementTree.parse(tmp_path / "roc.svg").getroot().tag).endswith("svg")
+
+
+def test_unknown_plot_format(tmp_path: Path) -> None:
+    with pytest.raises(FacerecError) as error:
+        plot_roc({"toy": make_result()}, tmp_path / "roc.jpg")
+    assert str(error.value) == (
+        f"{tmp_path / 'roc.jpg'}: a ROC plot is a .png, .svg or .pdf file; change the suffix"
+    )
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(FacerecError):
+        check_plot_path(Path("roc"))

@@ -1,0 +1,992 @@
+"""Pair lists and score files: every form on small trees, against naive parsers and the real LFW."""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import io
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy.io import loadmat, savemat
+
+from facerec.errors import DatasetError, FacerecError, ImageError, MissingExtraError
+from facerec.verification.bench import Bench
+from facerec.verification.protocols import (
+    FORMATS,
+    guess_format,
+    missing_images,
+    read_pairs,
+    read_scores,
+)
+from facerec.verification.protocols.two_lines import deal
+from tests.verification.toy_packs import jpeg, make_pack
+
+NamedPair = tuple[str, str, bool]
+
+
+def named_pairs(bench: Bench) -> list[NamedPair]:
+    ids, pairs = bench.images.ids.tolist(), bench.pairs
+    return [
+        (ids[first], ids[second], bool(same))
+        for first, second, same in zip(pairs.first, pairs.second, pairs.issame, strict=True)
+    ]
+
+
+def folds_of(bench: Bench) -> list[int]:
+    assert bench.pairs.folds is not None
+    return bench.pairs.folds.tolist()
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode())
+    return path
+
+
+def draw(path: Path, seed: int) -> bytes:
+    """Write a generated picture; return its bytes."""
+    generator = np.random.default_rng(seed)
+    content = jpeg(generator, generator.random((8, 8, 3)))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return content
+
+
+def refusal(path: Path, format: str, images: Path | None = None) -> str:
+    with pytest.raises(DatasetError) as error:
+        read_pairs(path, format, images)
+    return str(error.value)
+
+
+# ---------------------------------------------------------------- LFW
+
+people = st.text(
+    st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="/\\:"),
+    min_size=1,
+    max_size=8,
+).filter(lambda name: name == name.strip() and name[0] != "\ufeff" and set(name) != {"."})
+
+
+@st.composite
+def view_2(draw: st.DrawFn) -> tuple[int, int, list[tuple[str, int, str, int]]]:
+    """Folds, pairs a class, and pairs (person, number, other person, number)."""
+    folds, size = draw(st.integers(2, 4)), draw(st.integers(1, 3))
+    names = draw(st.lists(people, min_size=2, max_size=5, unique=True))
+    number = st.integers(0, 99_999)
+    pairs = []
+    for _ in range(folds):
+        for _ in range(size):
+            person = draw(st.sampled_from(names))
+            pairs.append((person, draw(number), person, draw(number)))
+        for _ in range(size):
+            first, second = draw(st.permutations(names))[:2]
+            pairs.append((first, draw(number), second, draw(number)))
+    return folds, size, pairs
+
+
+def lfw_list(folds: int, size: int, pairs: list[tuple[str, int, str, int]]) -> str:
+    lines = [f"{folds}\t{size}"]
+    for person, i, other, j in pairs:
+        lines.append(f"{person}\t{i}\t{j}" if person == other else f"{person}\t{i}\t{other}\t{j}")
+    return "\n".join(lines) + "\n"
+
+
+@settings(deadline=None, max_examples=50)
+@given(view_2())
+def test_lfw_reads_what_was_written(drawn: tuple[int, int, Any]) -> None:
+    folds, size, pairs = drawn
+    text = lfw_list(folds, size, pairs)
+    variants = [
+        text.encode(),
+        text.replace("\n", "\r\n").encode(),
+        codecs.BOM_UTF8 + text.encode(),
+        (text + "\n \n\t\n").encode(),
+        text.rstrip("\n").encode(),
+        text.encode("utf-16"),
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        for i, content in enumerate(variants):
+            path = Path(folder) / f"{i}.txt"
+            path.write_bytes(content)
+            bench = read_pairs(path, "lfw")
+            assert named_pairs(bench) == [
+                (f"{a}/{a}_{i:04d}.jpg", f"{b}/{b}_{j:04d}.jpg", a == b) for a, i, b, j in pairs
+            ]
+            assert folds_of(bench) == [fold for fold in range(folds) for _ in range(2 * size)]
+            subjects = bench.pairs.subject_pairs()
+            assert subjects is not None and bench.subjects_from == "the list"
+            assert ((subjects[0] == subjects[1]) == bench.pairs.issame).all()
+            assert bench.notes == () and bench.name == "lfw"
+            assert bench.source["sha256"] == hashlib.sha256(content).hexdigest()
+
+
+def test_lfw_separated_by_blanks(tmp_path: Path) -> None:
+    bench = read_pairs(write(tmp_path / "pairs.txt", "2 1\nA 1 2\nA  3 B 4\nB 1 2\nB 1 C 1"), "lfw")
+    assert named_pairs(bench)[:2] == [
+        ("A/A_0001.jpg", "A/A_0002.jpg", True),
+        ("A/A_0003.jpg", "B/B_0004.jpg", False),
+    ]
+    assert folds_of(bench) == [0, 0, 1, 1]
+
+
+def test_view_1_has_no_folds(tmp_path: Path) -> None:
+    body = "A\t1\t2\nB\t1\t2\nA\t1\tB\t1\nA\t2\tB\t2\n"
+    with_count = read_pairs(write(tmp_path / "pairsDevTest.txt", "2\n" + body), "lfw")
+    without = read_pairs(write(tmp_path / "bare.txt", body), "lfw")
+    assert with_count.pairs.folds is None and without.pairs.folds is None
+    assert with_count.name == "pairsDevTest" and with_count.notes == ()
+    assert named_pairs(with_count) == named_pairs(without)
+    assert "nothing says that it is whole" in without.notes[0]
+
+
+def test_blank_lines_inside_are_passed_over_and_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "pairs.txt", "1\nA\t1\t2\n\n  \nA\t1\tB\t1\n")
+    bench = read_pairs(path, "lfw")
+    assert len(bench.pairs) == 2
+    assert bench.notes == (f"{path}: 2 blank lines inside the list, the first is 3",)
+
+
+def test_self_and_duplicate_pairs_stay(tmp_path: Path) -> None:
+    bench = read_pairs(write(tmp_path / "p.txt", "A 1 1\nA 1 1\nA 1 B 1\nA 1 B 1"), "lfw")
+    assert bench.pairs.first.tolist() == [0, 0, 0, 0]
+    assert bench.pairs.second.tolist() == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "the list is empty"),
+        ("\n \r\n", "the list is empty"),
+        ("10\t300\n", "a header and no pairs"),
+        ("999999999\t0\n", "a header and no pairs"),
+        ("2\t1\nA 1 2\nA 1 B 2\nA 1 2\n", "2 folds of 1 same and 1 different pairs, 4 together, "
+         "but there are 3"),
+        ("2\t1\nA 1 2\nA 1 B 2\nA 1 2\nA 3 4\n", "fold 2: 1 same and 1 different pairs belong "
+         "here, but from line 4 on there are 2 and 0"),
+        ("2\nA 1 2\nA 1 B 2\nA 1 C 2\nC 1 B 2\n", "line 1: 2 same and 2 different pairs belong "
+         "here, but after it there are 1 and 3"),
+        ("A 1 2\nA 1\n", "line 2: 2 fields, 'A 1'"),
+        ("A 1 2\nA 1 2 3 4\n", "line 2: 5 fields"),
+        ("A\t1\tx\n", "line 1: 'x' is no whole number from 0"),
+        ("A\t1\t-2\n", "line 1: '-2' is no whole number from 0"),
+        ("A\t1\t٢\n", "is no whole number"),
+        ("A\t1\t1234567890\n", "is no whole number"),
+        ("A 1 2\nA 1 A 2\n", "line 2: a pair of different persons names 'A' twice"),
+        ("A 1 2\n../B 1 2\n", "line 2: '../B' is no name of a person"),
+        ("..\t1\t2\n", "line 1: '../.._0001.jpg' is no path inside a folder of images"),
+        ("C:\t1\t2\n", "is no path inside a folder of images"),
+        ("A\t1\t2\nB\0\t1\t2\n", "line 2: a NUL byte"),
+        ("x" * 300 + "\t1\t2\n", "is too long for the name of a file"),
+        ("x" * 2_000_000, "line 1: 2,000,000 characters are no line of a list"),
+    ],
+)  # fmt: skip
+def test_bad_lfw_lists(tmp_path: Path, text: str, sentence: str) -> None:
+    path = write(tmp_path / "pairs.txt", text)
+    found = refusal(path, "lfw")
+    assert found.startswith(str(path)) and sentence in found
+
+
+def test_text_that_is_not_utf_8_names_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.txt"
+    path.write_bytes("A\t1\t2\nJosé\t1\t2\n".encode("latin-1"))
+    assert f"{path}, line 2: this is no UTF-8 text (byte 9)" in refusal(path, "lfw")
+    assert "cannot be read (No such file" in refusal(tmp_path / "gone.txt", "lfw")
+    assert "cannot be read (Is a directory" in refusal(tmp_path, "lfw")
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "jpeg"])
+def test_images_under_another_suffix_keep_their_ids(tmp_path: Path, suffix: str) -> None:
+    path = write(tmp_path / "pairs.txt", "1\nA 1 2\nA 1 B 1\n")
+    contents = {
+        name: draw(tmp_path / "faces" / f"{name}.{suffix}", seed)
+        # The first image of the list is missing: another one gives the suffix.
+        for seed, name in enumerate(["A/A_0002", "B/B_0001"])
+    }
+    bench = read_pairs(path, "lfw", tmp_path / "faces")
+    assert bench.images.ids.tolist() == ["A/A_0001.jpg", "A/A_0002.jpg", "B/B_0001.jpg"]
+    assert bench.images.encoded(1) == contents["A/A_0002"]
+    assert bench.images.encoded(2) == contents["B/B_0001"]
+    gone = tmp_path / "faces" / f"A/A_0001.{suffix}"
+    assert missing_images(bench) == [str(gone)]
+    assert bench.images.where(0) == str(gone)
+    with pytest.raises(ImageError, match="cannot be read"):
+        bench.images.encoded(0)
+
+
+def test_a_folder_of_images_that_is_not_there(tmp_path: Path) -> None:
+    path = write(tmp_path / "pairs.txt", "A 1 2\n")
+    assert "there is no such folder of images" in refusal(path, "lfw", tmp_path / "gone")
+
+
+def naive_lfw(path: Path) -> list[NamedPair]:
+    """Read View 2 or 1 as facenet does."""
+    pairs = []
+    for line in path.read_text().splitlines():
+        fields = line.split()
+        if len(fields) == 3:
+            pairs.append((fields[0], fields[1], fields[0], fields[2], True))
+        elif len(fields) == 4:
+            pairs.append((fields[0], fields[1], fields[2], fields[3], False))
+    return [
+        (f"{a}/{a}_{i.zfill(4)}.jpg", f"{b}/{b}_{j.zfill(4)}.jpg", same)
+        for a, i, b, j, same in pairs
+    ]
+
+
+def test_the_real_view_2(shared_data: Path) -> None:
+    path = shared_data / "lfw" / "pairs.txt"
+    bench = read_pairs(path, "lfw")
+    pairs = bench.pairs
+    assert named_pairs(bench) == naive_lfw(path)
+    assert len(pairs) == 6000 and len(bench.images) == 7701
+    assert pairs.subjects is not None and len(np.unique(pairs.subjects)) == 4281
+    folds = np.array(folds_of(bench))
+    assert np.bincount(folds, pairs.issame).tolist() == [300] * 10
+    assert np.bincount(folds).tolist() == [600] * 10
+    homes: dict[int, set[int]] = {}
+    for side in pairs.subject_pairs() or ():
+        for subject, fold in zip(side.tolist(), folds.tolist(), strict=True):
+            homes.setdefault(subject, set()).add(fold)
+    assert {len(found) for found in homes.values()} == {1}
+    assert len(set(named_pairs(bench))) == 6000
+    assert bench.source["sha256"].startswith("ea42330c62c92989")
+    # The pack has the same pairs.
+    pack = read_pairs(shared_data / "lfw" / "lfw.bin", "bin")
+    assert named_pairs(pack) == named_pairs(bench)
+
+
+def test_the_real_view_1(shared_data: Path) -> None:
+    ids = []
+    for name, count, persons in (("pairsDevTrain", 2200, 2132), ("pairsDevTest", 1000, 963)):
+        path = shared_data / "lfw" / f"{name}.txt"
+        bench = read_pairs(path, "lfw")
+        assert named_pairs(bench) == naive_lfw(path)
+        assert len(bench.pairs) == count and int(bench.pairs.issame.sum()) == count // 2
+        assert bench.pairs.subjects is not None
+        assert len(np.unique(bench.pairs.subjects)) == persons
+        assert bench.pairs.folds is None
+        ids.append({image.split("/")[0] for image in bench.images.ids.tolist()})
+    assert not ids[0] & ids[1]
+
+
+# ---------------------------------------------------------------- two lines a pair
+
+
+def test_calfw_is_dealt_out_as_facexzoo_does(tmp_path: Path) -> None:
+    """3,000 same pairs, then 3,000 different ones; labels of same pairs are any number but 0."""
+    listed = [(f"P{i}_0001.jpg", f"P{i}_0002.jpg", 1 + i % 7) for i in range(3000)]
+    listed += [(f"P{i}_0001.jpg", f"Q{i}_0001.jpg", 0) for i in range(3000)]
+    text = "".join(f"{a} {label}\n{b} {label}\n" for a, b, label in listed)
+    bench = read_pairs(write(tmp_path / "pairs_CALFW.txt", text), "calfw")
+    expected = []
+    for fold in range(10):
+        expected += listed[300 * fold : 300 * (fold + 1)]
+        expected += listed[3000 + 300 * fold : 3000 + 300 * (fold + 1)]
+    assert named_pairs(bench) == [(a, b, label != 0) for a, b, label in expected]
+    assert folds_of(bench) == [i // 600 for i in range(6000)]
+    assert bench.subjects_from == "image names" and bench.notes == ()
+
+
+@settings(deadline=None)
+@given(st.lists(st.booleans(), max_size=80), st.booleans())
+def test_deal_is_a_permutation_with_both_classes_in_every_fold(
+    drawn: list[bool], sort: bool
+) -> None:
+    same = np.array(sorted(drawn, reverse=True) if sort else drawn, dtype=bool)
+    order, folds = deal(same)
+    assert sorted(order.tolist()) == list(range(len(same)))
+    counts = int(same.sum()), int((~same).sum())
+    blocks = same[: counts[0]].all() and min(counts) > 0
+    if not blocks:
+        assert order.tolist() == list(range(len(same)))
+    elif min(counts) >= 10:
+        assert folds is not None
+        for label in (True, False):
+            sizes = np.bincount(folds[same[order] == label], minlength=10)
+            assert sizes.min() > 0 and np.ptp(sizes) <= 1
+            # Within a class the order stays.
+            assert (np.diff(order[same[order] == label]) > 0).all()
+        assert (np.diff(folds) >= 0).all()
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_sllfw_has_folds_as_it_stands(tmp_path: Path, labelled: bool) -> None:
+    pairs = []
+    for i in range(10):
+        pairs.append((f"A{i}/A{i}_0001.jpg", f"A{i}/A{i}_0002.jpg", True))
+        pairs.append((f"A{i}/A{i}_0001.jpg", f"B{i}/B{i}_0001.jpg", False))
+    mark = {True: " 1", False: " 0"} if labelled else {True: "", False: ""}
+    text = "".join(f"{a}{mark[same]}\r\n{b}{mark[same]}\r\n" for a, b, same in pairs)
+    bench = read_pairs(write(tmp_path / "pair_SLLFW.txt", text), "sllfw")
+    assert named_pairs(bench) == pairs
+    assert folds_of(bench) == [i // 2 for i in range(20)]
+
+
+def test_names_with_blanks_in_two_line_lists(tmp_path: Path) -> None:
+    path = write(tmp_path / "p.txt", "An na_1.jpg 1\nAn na_2.jpg 1\nAn na_1.jpg 0\nBo_1.jpg 0\n")
+    bench = read_pairs(path, "cplfw")
+    assert bench.images.ids.tolist() == ["An na_1.jpg", "An na_2.jpg", "Bo_1.jpg"]
+    assert bench.pairs.folds is None  # two pairs fill no ten folds
+    assert bench.pairs.subjects is not None and bench.pairs.subjects.tolist() == [0, 0, 1]
+
+
+def test_names_that_contradict_the_labels_do_not_tell_persons(tmp_path: Path) -> None:
+    path = write(tmp_path / "p.txt", "A_1.jpg 1\nB_1.jpg 1\nA_1.jpg 0\nA_2.jpg 0\n")
+    bench = read_pairs(path, "cplfw")
+    assert bench.subjects_from == "same pairs"
+    assert bench.notes == (
+        "the labels of 2 pairs contradict the persons that image names name, so images that same "
+        "pairs connect are taken for one person",
+    )
+    subjects = bench.pairs.subject_pairs()
+    assert subjects is not None
+    assert ((subjects[0] == subjects[1]) == bench.pairs.issame).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a_1.jpg 1\na_2.jpg 1\nb_1.jpg 1\n", "line 3: the last pair has one line of two"),
+        ("a_1.jpg 1\na_2.jpg\n", "line 2: 'a_2.jpg' is not 'image label'"),
+        ("a_1.jpg 1\na_2.jpg x\n", "line 2: 'a_2.jpg x' is not 'image label'"),
+        ("a_1.jpg 1\nb_2.jpg 0\n", "lines 1 and 2: one says that the pair is same"),
+        ("a_1.jpg 1\n../a_2.jpg 1\n", "line 1: '../a_2.jpg' is no path"),
+    ],
+)
+def test_bad_two_line_lists(tmp_path: Path, text: str, sentence: str) -> None:
+    assert sentence in refusal(write(tmp_path / "p.txt", text), "calfw")
+
+
+def test_bad_lists_without_labels(tmp_path: Path) -> None:
+    path = write(tmp_path / "p.txt", "A/A_1.jpg\nA/A_2.jpg\nB/B_1.jpg 1\nB/B_2.jpg 1\n")
+    assert "line 3: 'B/B_1.jpg 1' is not 'person/image' without a label" in refusal(path, "sllfw")
+
+
+# ---------------------------------------------------------------- CFP
+
+
+def make_cfp(root: Path, level: Callable[[int], str] = lambda person: "") -> dict[str, bytes]:
+    """Write a tree of 4 persons, 2 frontal and 2 profile images each, and 2 folds."""
+    contents: dict[str, bytes] = {}
+    lists: dict[str, list[str]] = {"frontal": [], "profile": []}
+    for person in range(1, 5):
+        for view, lines in lists.items():
+            for image in (1, 2):
+                name = f"{person:03d}/{view}/{image:02d}.jpg"
+                place = root / "Data" / "Images" / level(person) / name
+                contents[name] = draw(place, len(contents))
+                lines.append(f"{len(lines) + 1} ../Data/Images/{name}")
+    for letter, lines in zip("FP", lists.values(), strict=True):
+        write(root / "Protocol" / f"Pair_list_{letter}.txt", "\n".join(lines) + "\n")
+    for split in ("FF", "FP"):
+        for fold, first in ((1, 1), (2, 5)):
+            folder = root / "Protocol" / "Split" / split / f"{fold:02d}"
+            write(folder / "same.txt", f"{first},{first + 1}\r\n{first + 2},{first + 3}\r\n")
+            write(folder / "diff.txt", f"{first},{first + 2}\n")
+    return contents
+
+
+@pytest.mark.parametrize(
+    "level",
+    [lambda person: "", lambda person: "train" if person < 4 else "test"],
+    ids=["official", "one level deeper"],
+)
+def test_cfp(tmp_path: Path, level: Callable[[int], str]) -> None:
+    contents = make_cfp(tmp_path, level)
+    for path, images in (
+        (tmp_path, None),
+        (tmp_path / "Protocol", None),
+        (tmp_path / "Protocol", tmp_path / "Data" / "Images"),
+    ):
+        bench = read_pairs(path, "cfp-fp", images)
+        assert named_pairs(bench) == [
+            ("001/frontal/01.jpg", "001/profile/02.jpg", True),
+            ("002/frontal/01.jpg", "002/profile/02.jpg", True),
+            ("001/frontal/01.jpg", "002/profile/01.jpg", False),
+            ("003/frontal/01.jpg", "003/profile/02.jpg", True),
+            ("004/frontal/01.jpg", "004/profile/02.jpg", True),
+            ("003/frontal/01.jpg", "004/profile/01.jpg", False),
+        ]
+        assert folds_of(bench) == [0, 0, 0, 1, 1, 1]
+        for i, name in enumerate(bench.images.ids.tolist()):
+            assert bench.images.encoded(i) == contents[name]
+        assert missing_images(bench) == []
+        assert bench.name == "cfp_fp" and bench.subjects_from == "the list"
+        # Frontal and profile images of one person are one subject.
+        assert bench.pairs.subjects is not None and len(set(bench.pairs.subjects.tolist())) == 4
+        root = tmp_path / "Data" / "Images"
+        assert bench.notes == (
+            () if not level(1) else (f"{root}: 4 persons lie one folder deeper, in test, train",)
+        )
+    frontal = read_pairs(tmp_path, "cfp-ff")
+    assert named_pairs(frontal)[0] == ("001/frontal/01.jpg", "001/frontal/02.jpg", True)
+    assert frontal.name == "cfp_ff" and len(frontal.source["files"]) == 5
+
+
+def test_the_hash_of_several_files_is_that_of_their_list(tmp_path: Path) -> None:
+    make_cfp(tmp_path)
+    bench = read_pairs(tmp_path, "cfp-fp")
+    assert bench.source["path"] == str(tmp_path / "Protocol") and len(bench.source["files"]) == 6
+    before = bench.source["sha256"]
+    lines = "".join(f"{digest}  {name}\n" for name, digest in bench.source["files"].items())
+    assert before == hashlib.sha256(lines.encode()).hexdigest()
+    write(tmp_path / "Protocol/Split/FP/02/diff.txt", "5,8\n")
+    assert read_pairs(tmp_path, "cfp-fp").source["sha256"] != before
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "sentence"),
+    [
+        ("Split/FP/01/same.txt", "1,9\n", "same.txt, line 1: image 9 of a list that has 8"),
+        ("Split/FP/01/same.txt", "1,2\n0,2\n", "same.txt, line 2: '0' is no whole number from 1"),
+        ("Split/FP/01/same.txt", "1 2\n", "same.txt, line 1: '1 2' is not 'i,j'"),
+        ("Split/FP/02/diff.txt", "", "diff.txt: the list is empty"),
+        ("Split/FP/05/diff.txt", "1,2", "folders 01, 02, … with same.txt and diff.txt belong here"),
+        ("Pair_list_P.txt", "1 ../a/b/c/d.jpg\n3 x/y/z.jpg\n", "line 2: '3 x/y/z.jpg' where '2 p"),
+        ("Pair_list_P.txt", "1 b.jpg\n", "Pair_list_P.txt, line 1: 'b.jpg' is no path person/vie"),
+        ("Pair_list_F.txt", "1 ../../../x/1/f/1.jpg\n", "line 2: image 3 of a list that has 1"),
+    ],
+)
+def test_bad_cfp_trees(tmp_path: Path, file: str, text: str, sentence: str) -> None:
+    make_cfp(tmp_path)
+    write(tmp_path / "Protocol" / file, text)
+    assert sentence in refusal(tmp_path, "cfp-fp")
+
+
+def test_cfp_paths_stay_in_the_data_set(tmp_path: Path) -> None:
+    make_cfp(tmp_path / "cfp")
+    for letter in "FP":
+        path = tmp_path / "cfp" / "Protocol" / f"Pair_list_{letter}.txt"
+        write(path, path.read_text().replace("../Data", "../../Data"))
+    assert "line 1: its path leads out of the data set" in refusal(tmp_path / "cfp", "cfp-fp")
+    bench = read_pairs(tmp_path / "cfp", "cfp-fp", tmp_path / "cfp" / "Data" / "Images")
+    assert missing_images(bench) == []
+
+
+def test_a_folder_without_cfp(tmp_path: Path) -> None:
+    assert "found none; name the folder that holds CFP's Protocol" in refusal(tmp_path, "cfp-ff")
+
+
+# ---------------------------------------------------------------- AgeDB
+
+
+def make_agedb(path: Path, folds: list[list[tuple[str, str, int]]]) -> Path:
+    """Write the official structure: cells of structures of cells of structures."""
+    splits = np.empty((len(folds), 1), dtype=object)
+    for k, pairs in enumerate(folds):
+        names = np.empty((2, len(pairs)), dtype=object)
+        for i, (first, second, _) in enumerate(pairs):
+            names[0, i] = {"name": first, "age": 30.0}
+            names[1, i] = {"name": second, "age": 60.0}
+        labels = np.array([[label for *_, label in pairs]], dtype=np.int16)
+        splits[k, 0] = {"pairs": names, "labels": labels}
+    savemat(path, {"splits": splits})
+    return path
+
+
+AGEDB = [
+    [("0_Ann_20_f", "3_Ann_50_f", 1), ("1_Bob_30_m", "0_Ann_20_f", -1)],
+    [("7_Cyd_20_f", "8_Cyd_50_f", 1), ("7_Cyd_20_f", "9_Dee_60_f", -1)],
+]
+
+
+@pytest.mark.parametrize("years", [5, 10, 20, 30])
+def test_agedb(tmp_path: Path, years: int) -> None:
+    path = make_agedb(tmp_path / f"04_FINAL_protocol_{years}_years.mat", AGEDB)
+    bench = read_pairs(path, "agedb")
+    assert named_pairs(bench) == [
+        (f"{first}.jpg", f"{second}.jpg", label == 1)
+        for pairs in AGEDB
+        for first, second, label in pairs
+    ]
+    assert folds_of(bench) == [0, 0, 1, 1] and bench.name == f"agedb_{years}"
+    assert bench.subjects_from == "image names" and bench.notes == ()
+    # The indices that FaceX-Zoo's parser uses.
+    splits = loadmat(path)["splits"]
+    for k, pairs in enumerate(AGEDB):
+        cells, labels = splits[k][0][0][0][0], splits[k][0][0][0][1][0]
+        for i, (first, second, label) in enumerate(pairs):
+            assert cells[0][i][0][0][0][0] == first and cells[1][i][0][0][0][0] == second
+            assert labels[i] == label
+
+
+def test_bad_agedb_files(tmp_path: Path) -> None:
+    path = make_agedb(tmp_path / "a.mat", [[("1_A_2_f", "2_A_3_f", 0)]])
+    assert "split 1, pair 1: its label is 0, not 1 or -1" in refusal(path, "agedb")
+    savemat(path, {"splits": np.ones((2, 2))})
+    assert "this is no protocol file of AgeDB" in refusal(path, "agedb")
+    savemat(path, {"other": np.ones(3)})
+    assert "it needs the cell array 'splits'" in refusal(path, "agedb")
+    path = make_agedb(tmp_path / "b.mat", [[("../1_A_2_f", "2_A_3_f", 1)]])
+    assert "split 1, pair 1: '../1_A_2_f.jpg' is no path" in refusal(path, "agedb")
+
+
+# ---------------------------------------------------------------- RFW
+
+
+def make_rfw(root: Path) -> None:
+    """Write three lists; m.shared occurs under two races, ids hold underscores and blanks."""
+    for race in ("African", "Asian", "Indian"):
+        lines = []
+        for i in range(12):
+            lines.append(f"m.{race[:2]}_0{i}\t1\t2")
+            lines.append(f"m.{race[:2]}_0{i}\t1\tm.{race[:2]}_x{i}\t3")
+        if race != "Indian":
+            lines[6] = "m.shared\t1\t2"
+            lines[7] = f"m.{race[:2]}_03\t1\tm.shared\t1"
+        write(root / "test" / "txts" / race / f"{race}_pairs.txt", "\n".join(lines) + "\n")
+    draw(root / "test/data/Asian/m.As_00/m.As_00_0002.jpg", 1)
+
+
+def test_rfw_with_several_races(tmp_path: Path) -> None:
+    make_rfw(tmp_path)
+    bench = read_pairs(tmp_path / "test" / "txts", "rfw")
+    assert bench.name == "rfw"
+    # 3 × 24 pairs without two of African's and two of Asian's.
+    assert len(bench.pairs) == 68
+    assert bench.notes == (
+        "1 persons occur under two races and were dropped with their 4 pairs: m.shared",
+    )
+    assert not any("m.shared" in name for name in bench.images.ids.tolist())
+    assert named_pairs(bench)[:2] == [
+        ("African/m.Af_00/m.Af_00_0001.jpg", "African/m.Af_00/m.Af_00_0002.jpg", True),
+        ("African/m.Af_00/m.Af_00_0001.jpg", "African/m.Af_x0/m.Af_x0_0003.jpg", False),
+    ]
+    # Ten folds in every list, found before pairs were dropped.
+    sizes = [3] * 4 + [2] * 6
+    expected = np.repeat(np.arange(10), sizes).tolist()
+    short = expected[:6] + expected[8:]
+    assert folds_of(bench) == short + short + expected
+    place = bench.images.ids.tolist().index("Asian/m.As_00/m.As_00_0002.jpg")
+    assert (
+        bench.images.encoded(place)
+        == (tmp_path / "test/data/Asian/m.As_00/m.As_00_0002.jpg").read_bytes()
+    )
+    assert sorted(bench.source["files"]) == [
+        f"{race}/{race}_pairs.txt" for race in ("African", "Asian", "Indian")
+    ]
+
+
+@pytest.mark.parametrize("images", [None, "test/data", "test/data/Asian"])
+def test_rfw_with_one_race_keeps_all(tmp_path: Path, images: str | None) -> None:
+    make_rfw(tmp_path)
+    path = tmp_path / "test/txts/Asian/Asian_pairs.txt"
+    bench = read_pairs(path, "rfw", None if images is None else tmp_path / images)
+    assert len(bench.pairs) == 24 and bench.name == "Asian_pairs" and bench.notes == ()
+    assert bench.images.ids[1] == "Asian/m.As_00/m.As_00_0002.jpg"
+    assert bench.images.encoded(1).startswith(b"\xff\xd8\xff")
+
+
+def test_bad_rfw(tmp_path: Path) -> None:
+    assert "no file *_pairs.txt in it" in refusal(tmp_path, "rfw")
+    path = write(tmp_path / "Asian_pairs.txt", "m.a\t1\t2\n")
+    assert "1 pairs cannot fill ten folds" in refusal(path, "rfw")
+    path = write(tmp_path / "Asian_pairs.txt", "m.a\t1\t2\n" * 10 + "m.a\t1\n")
+    assert "line 11: 2 fields" in refusal(path, "rfw")
+
+
+# ---------------------------------------------------------------- flat
+
+paths = st.lists(people, min_size=1, max_size=2).map(lambda parts: "/".join(parts) + ".jpg")
+SEPARATORS = {"\t": "\t", ",": ",", " ": "  "}
+WORDS = [("0", "1"), ("-1", "1"), ("false", "True"), ("different", "same"), ("No", "Yes")]
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(st.tuples(paths, paths, st.booleans()), min_size=1, max_size=12),
+    st.sampled_from(list(SEPARATORS)),
+    st.booleans(),
+    st.sampled_from(WORDS),
+    st.booleans(),
+)
+def test_flat_reads_what_was_written(
+    pairs: list[NamedPair], mark: str, label_first: bool, words: tuple[str, str], header: bool
+) -> None:
+    forbidden = {" ": [*" \u00a0\u2003,\t"], ",": [",", '"', "\t"], "\t": ["\t"]}[mark]
+    names = [name for first, second, _ in pairs for name in (first, second)]
+    assume(not any(char in name for name in names for char in forbidden))
+    assume(mark != " " or all(len(name.split()) == 1 for name in names))
+    rows = [(first, second, words[same]) for first, second, same in pairs]
+    if header:
+        rows.insert(0, ("a", "b", "label"))
+    if label_first:
+        rows = [(label, first, second) for first, second, label in rows]
+    text = "".join(SEPARATORS[mark].join(row) + "\n" for row in rows)
+    with tempfile.TemporaryDirectory() as folder:
+        benches = []
+        for content in (text.encode(), codecs.BOM_UTF8 + text.replace("\n", "\r\n").encode()):
+            path = Path(folder) / "list.txt"
+            path.write_bytes(content)
+            benches.append(read_pairs(path, "flat"))
+    for bench in benches:
+        assert named_pairs(bench) == pairs
+        assert (bench.pairs.folds is None) == (len(pairs) < 10)
+        subjects = bench.pairs.subject_pairs()
+        assert subjects is not None
+        assert (subjects[0] == subjects[1])[bench.pairs.issame].all()
+
+
+def test_a_quoted_comma_is_part_of_the_name(tmp_path: Path) -> None:
+    path = write(tmp_path / "p.csv", '"a, b.jpg",c.jpg,1\nc.jpg,d.jpg,0\n')
+    assert named_pairs(read_pairs(path, "flat"))[0] == ("a, b.jpg", "c.jpg", True)
+
+
+def test_a_folder_for_each_person_tells_persons(tmp_path: Path) -> None:
+    path = write(tmp_path / "p.txt", "A/1.jpg A/2.jpg 1\nA/1.jpg B/1.jpg 0\nB/2.jpg A/1.jpg 0\n")
+    bench = read_pairs(path, "flat")
+    assert bench.subjects_from == "image names"
+    assert bench.pairs.subjects is not None and bench.pairs.subjects.tolist() == [0, 0, 1, 1]
+    path = write(tmp_path / "q.txt", "x/1.jpg x/2.jpg 1\nx/1.jpg x/3.jpg 0\n")
+    assert read_pairs(path, "flat").subjects_from == "same pairs"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a b 1\nc d 2\n", "line 2: '2' where a label, 0 or 1, belongs"),
+        ("a b x\n", "line 1: 'x' where a label, 0 or 1, belongs"),
+        ("1 b c\n0 a d\nx d e\n", "line 3: 'x' where a label, 0 or 1, belongs"),
+        ("a b 1\na b\n", "line 2: 'a b' is not 'image image label'"),
+        ("a b 1\na b c 1\n", "line 2: 'a b c 1' is not 'image image label'"),
+        ("a,b,1\na,,0\n", "line 2: 'a,,0' is not 'image image label'"),
+        ("1 a 0\n0 b 1\n", "the first and the last field are labels in all lines"),
+        ("a /etc/passwd 1\n", "line 1: '/etc/passwd' is no path inside a folder of images"),
+        ("a b 1\na x/../../b 1\n", "line 2: 'x/../../b' is no path inside a folder of images"),
+        ("a,b,label\n", "there are no pairs in it"),
+    ],
+)
+def test_bad_flat_lists(tmp_path: Path, text: str, sentence: str) -> None:
+    assert sentence in refusal(write(tmp_path / "p.txt", text), "flat")
+
+
+# ---------------------------------------------------------------- parquet
+
+
+def frame_of(cells: list[Any], labels: list[Any]) -> pd.DataFrame:
+    return pd.DataFrame({"image1": cells[0::2], "image2": cells[1::2], "label": labels})
+
+
+def read_table(
+    monkeypatch: pytest.MonkeyPatch, path: Path, frames: dict[str, pd.DataFrame]
+) -> Bench:
+    """Read tables that need no package for parquet."""
+    for name in frames:
+        (path.parent / name).write_bytes(b"PAR1")
+    monkeypatch.setattr(pd, "read_parquet", lambda file: frames[Path(file).name])
+    return read_pairs(path, "parquet")
+
+
+PICTURES = [b"\xff\xd8\xff" + bytes([i]) for i in range(3)]
+
+
+def test_parquet_with_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, c = PICTURES
+    frame = frame_of([a, b, b, c, a, a], [1, 0, True])
+    bench = read_table(monkeypatch, tmp_path / "lfw.parquet", {"lfw.parquet": frame})
+    assert bench.images.ids.tolist() == ["0", "1", "3"]
+    assert [bench.images.encoded(i) for i in range(3)] == PICTURES
+    assert bench.pairs.first.tolist() == [0, 1, 0] and bench.pairs.second.tolist() == [1, 2, 0]
+    assert bench.pairs.issame.tolist() == [True, False, True]
+    assert bench.name == "lfw" and bench.subjects_from == "same pairs"
+    assert missing_images(bench) == []
+
+
+@pytest.mark.parametrize("label", ["label", "target"])
+def test_parquet_with_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, label: str) -> None:
+    a, b, c = (
+        {"bytes": content, "path": name}
+        for content, name in zip(PICTURES, ["A/1.jpg", "A/2.jpg", "B/1.jpg"], strict=True)
+    )
+    frame = frame_of([a, b, b, c], [1, 0]).rename(columns={"label": label})
+    bench = read_table(monkeypatch, tmp_path / "x.parquet", {"x.parquet": frame})
+    assert named_pairs(bench) == [("A/1.jpg", "A/2.jpg", True), ("A/2.jpg", "B/1.jpg", False)]
+    assert bench.subjects_from == "image names"
+    # A path that stands for two images names neither.
+    c["path"] = "A/1.jpg"
+    bench = read_table(monkeypatch, tmp_path / "x.parquet", {"x.parquet": frame})
+    assert bench.images.ids.tolist() == ["0", "1", "3"]
+
+
+def test_parquet_in_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, c = PICTURES
+    names = ["lfw-00000-of-00002.parquet", "lfw-00001-of-00002.parquet"]
+    frames = {names[0]: frame_of([a, b] * 6, [1] * 6), names[1]: frame_of([b, c] * 6, [0] * 6)}
+    for name in names:
+        bench = read_table(monkeypatch, tmp_path / name, frames)
+        assert bench.pairs.issame.tolist() == [True] * 6 + [False] * 6
+        assert bench.name == "lfw" and sorted(bench.source["files"]) == names
+        assert folds_of(bench) == [0, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    (tmp_path / names[1]).unlink()
+    assert f"{tmp_path / names[1]}: there is no such file" in refusal(
+        tmp_path / names[0], "parquet"
+    )
+
+
+@pytest.mark.parametrize(
+    ("frame", "sentence"),
+    [
+        (pd.DataFrame({"image1": [b"x"], "label": [1]}), "are needed, found image1, label"),
+        (frame_of([b"x", None], [1]), "row 0: the cell of an image holds NoneType"),
+        (frame_of([b"x", {"path": "p"}], [1]), "row 0: the cell of an image holds NoneType"),
+        (frame_of([b"x", b""], [1]), "row 0: the cell of an image holds bytes"),
+        (frame_of([b"x", b"y"], [2]), "row 0: its label is '2', not 0 or 1"),
+        (frame_of([b"x", b"y"], [float("nan")]), "row 0: its label is 'nan', not 0 or 1"),
+        (frame_of([], []), "there are no pairs in it"),
+    ],
+)
+def test_bad_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frame: pd.DataFrame, sentence: str
+) -> None:
+    with pytest.raises(DatasetError) as error:
+        read_table(monkeypatch, tmp_path / "x.parquet", {"x.parquet": frame})
+    assert str(error.value).startswith(str(tmp_path)) and sentence in str(error.value)
+
+
+def test_parquet_needs_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(file: Path) -> pd.DataFrame:
+        raise ImportError("Unable to find a usable engine")
+
+    monkeypatch.setattr(pd, "read_parquet", refuse)
+    (tmp_path / "x.parquet").write_bytes(b"PAR1")
+    with pytest.raises(MissingExtraError, match="needs pyarrow; install it with: pip install"):
+        read_pairs(tmp_path / "x.parquet", "parquet")
+
+
+# ---------------------------------------------------------------- all forms
+
+
+def test_packs_are_read_as_packs(tmp_path: Path) -> None:
+    path = make_pack(tmp_path / "toy.bin")
+    bench = read_pairs(path, "bin")
+    assert len(bench.pairs) == 80 and missing_images(bench) == []
+    assert "a pack holds its images" in refusal(path, "bin", tmp_path)
+
+
+def test_unknown_formats_and_certain_suffixes(tmp_path: Path) -> None:
+    assert "there is no format 'ytf' of pair lists; choose one of lfw" in refusal(tmp_path, "ytf")
+    assert guess_format("a/lfw.bin") == "bin" and guess_format("lfw.npz") == "npz"
+    assert guess_format("x.parquet") == "parquet" and guess_format("04_30_years.mat") == "agedb"
+    assert guess_format("pairs.txt") is None and guess_format("Protocol") is None
+    assert all(format.description for format in FORMATS.values())
+
+
+SEEDS = {
+    "lfw": b"2\t1\nA\t1\t2\nA\t1\tB\t2\nC\t1\t2\nA\t1\tD\t2\n",
+    "calfw": b"A_0001.jpg 1\nA_0002.jpg 1\nA_0001.jpg 0\nB_0001.jpg 0\n",
+    "sllfw": b"A/A_0001.jpg\nA/A_0002.jpg\n",
+    "rfw": b"m.a\t1\t2\nm.a\t1\tm.b\t2\n" * 6,
+    "flat": b'a,"b c",1\nd,e,0\n',
+    "scores": b"label,score\n1,0.5\n0,nan\n",
+    "bob": b"a m a p 0.5\nb m a q 0.25\n",
+}
+SEEDS["parquet"] = SEEDS["agedb"] = b"MATLAB 5.0 MAT-file"
+
+
+JUNK = [b"", *b"\0 \t \n \r , / - 1 .. 9999999999".split(b" "), b" ", b'"', b"\xff"]
+
+
+def read_any(path: Path, format: str) -> object:
+    return read_scores(path) if format in ("scores", "bob") else read_pairs(path, format)
+
+
+@pytest.mark.parametrize("format", sorted(SEEDS))
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_junk_is_refused_with_a_sentence(format: str, data: st.DataObject) -> None:
+    """Random bytes, and good files with bytes changed, are read or refused, nothing else."""
+    if data.draw(st.booleans()):
+        content = data.draw(st.binary(max_size=200))
+    else:
+        changed = bytearray(SEEDS[format])
+        for _ in range(data.draw(st.integers(1, 4))):
+            at = data.draw(st.integers(0, len(changed) - 1))
+            junk = data.draw(st.sampled_from(JUNK))
+            changed[at : at + data.draw(st.integers(0, 2))] = junk
+            changed = changed or bytearray(b" ")
+        content = bytes(changed)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "junk"
+        path.write_bytes(content)
+        try:
+            read_any(path, format)
+        except FacerecError as error:
+            assert folder in str(error)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.sampled_from(["Pair_list_F.txt", "Pair_list_P.txt", "Split/FP/01/same.txt"]),
+    st.binary(max_size=60) | st.text("0123456789, ./\n\tab", max_size=60).map(str.encode),
+)
+def test_junk_in_cfp(file: str, content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        protocol = Path(folder) / "Protocol"
+        (Path(folder) / "Data/Images").mkdir(parents=True)
+        for letter in "FP":
+            write(protocol / f"Pair_list_{letter}.txt", "1 ../Data/Images/1/f/1.jpg\n")
+        for name in ("same", "diff"):
+            write(protocol / f"Split/FP/01/{name}.txt", "1,1\n")
+        (protocol / file).write_bytes(content)
+        try:
+            read_pairs(folder, "cfp-fp")
+        except FacerecError as error:
+            assert folder in str(error)
+
+
+# ---------------------------------------------------------------- scores
+
+
+def table(tmp_path: Path, text: str | bytes) -> Path:
+    path = tmp_path / "scores.csv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(
+        st.tuples(st.booleans(), st.floats(allow_subnormal=True), st.integers(0, 3)), min_size=1
+    ),
+    st.sampled_from([("0", "1"), ("impostor", "Genuine"), ("non-mated", "mated"), ("-1", "1")]),
+    st.sampled_from([",", "\t"]),
+)
+def test_scores_come_back_bit_for_bit(
+    rows: list[tuple[bool, float, int]], words: tuple[str, str], mark: str
+) -> None:
+    lines = [mark.join(["fold", "label", "note", "score"])]
+    lines += [
+        mark.join([str(fold), words[same], "x", repr(score) if score == score else ""])
+        for same, score, fold in rows
+    ]
+    text = "\n".join(lines) + "\n"
+    expected = np.array([score for _, score, _ in rows])
+    with tempfile.TemporaryDirectory() as folder:
+        for content in (text.encode(), codecs.BOM_UTF8 + text.replace("\n", "\r\n").encode()):
+            path = Path(folder) / "s.csv"
+            path.write_bytes(content)
+            scored = read_scores(path)
+            np.testing.assert_array_equal(scored.scores, expected)
+            assert (np.signbit(scored.scores) == np.signbit(expected))[expected == 0].all()
+            assert scored.issame.tolist() == [same for same, _, _ in rows]
+            assert scored.folds is not None and scored.subjects is None
+            _, folds = np.unique([fold for *_, fold in rows], return_inverse=True)
+            assert scored.folds.tolist() == folds.tolist()
+
+
+def test_bob_csv_knows_the_persons(tmp_path: Path) -> None:
+    path = table(
+        tmp_path,
+        "bio_ref_subject_id,bio_ref_key,probe_subject_id,probe_key,probe_gender,score\n"
+        'ann,"x,1",ann,p1,f,.5\nbob,x2,ann,p2,f,-inf\nann,x1,zoe,p3,,nan\n',
+    )
+    scored = read_scores(path)
+    assert scored.issame.tolist() == [True, False, False]
+    np.testing.assert_array_equal(scored.scores, [0.5, -np.inf, np.nan])
+    assert scored.subjects is not None
+    assert scored.subjects[0].tolist() == [0, 1, 0] and scored.subjects[1].tolist() == [0, 0, 2]
+    assert scored.source["format"] == "csv" and len(scored) == 3
+
+
+@pytest.mark.parametrize("columns", [4, 5])
+def test_bob_text(tmp_path: Path, columns: int) -> None:
+    model = "m1 " if columns == 5 else ""
+    text = f"ann {model}ann p1 0.5\nbob {model}ann p2  nan\r\nbob {model}bob p3 1e-3\n\n"
+    scored = read_scores(table(tmp_path, text))
+    assert scored.issame.tolist() == [True, False, True]
+    np.testing.assert_array_equal(scored.scores, [0.5, np.nan, 1e-3])
+    assert scored.subjects is not None
+    assert scored.subjects[0].tolist() == [0, 1, 1] and scored.subjects[1].tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "failures", "mated", "non_mated"),
+    [("dev-1", 54, 451, 495), ("dev-2", 53, 446, 501), ("test-1", 48, 473, 479),
+     ("test-2", 49, 471, 480)],
+)  # fmt: skip
+def test_bobs_own_files(
+    shared_data: Path, name: str, failures: int, mated: int, non_mated: int
+) -> None:
+    path = shared_data / "oracles" / f"bob_{name}.txt"
+    scored = read_scores(path)
+    acquired = ~np.isnan(scored.scores)
+    assert int((~acquired).sum()) == failures
+    assert int(scored.issame[acquired].sum()) == mated
+    assert int((~scored.issame[acquired]).sum()) == non_mated
+    for line, score, same in zip(
+        path.read_text().split("\n"), scored.scores, scored.issame, strict=False
+    ):
+        label, text = line.split()
+        assert same == (label == "1") and np.array_equal(score, float(text), equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "there are no scores in it"),
+        ("\n\n", "there are no scores in it"),
+        ("label,score\n", "a header and no scores"),
+        ("label,score\n1,.5\n0,abc\n", "line 3: the score 'abc' is no number"),
+        ("label,score\n1,1_0\n", "line 2: the score '1_0' is no number"),
+        ("label,score\n1,NA\n", "line 2: the score 'NA' is no number"),
+        ("label,score\n1,.5\nmaybe,.5\n", "line 3: 'maybe' where a label, 0 or 1, belongs"),
+        ("label,score\n1,.5\n0\n", "line 3: '0' does not have 2 fields"),
+        ("label,score\n1,.5\n0,.5,7\n", "line 3: '0,.5,7' does not have 2 fields"),
+        ("label,score\n1,.5\n0,.5,7,8\n", "line 3: '0,.5,7,8' does not have 2 fields"),
+        ("label,score\n1,.5\n\n0,.5\n", "line 3: the line is blank"),
+        ("label,score,fold\n1,.5,0\n0,.5,x\n", "line 3: the fold 'x' is no whole number"),
+        ("score\n.5\n", "line 1: the columns are score; beside score there must be label, or bio_"),
+        ("label,score,score\n1,2,3\n", "line 1: a column occurs twice"),
+        ("label,dist\n1,2\n", "line 1: the score 'dist' is no number"),
+        ("1 .5\n0 .5 .6\n", "line 2: '0 .5 .6' does not have 2 fields"),
+        ("1 .5\n0\n", "line 2: '0' does not have 2 fields"),
+        ("a b c\n", "line 1: 'a b c' is neither a header with the column score nor two, four or"),
+        ('label,score\n"1\n",.5\n', "a field has a line end in it"),
+        ('label,score\n1,"0.5\n', "line 2:"),
+        (b"label,score\n1,.5\n\xff,.5\n", "line 3: this is no UTF-8 text"),
+        (b"label,score\n1,.5\n0,\0\n", "line 3: a NUL byte"),
+        (
+            "bio_ref_subject_id,probe_subject_id,score\na,a,1\n,,1\n",
+            "line 3: a subject id is empty",
+        ),
+        (
+            "bio_ref_subject_id,probe_subject_id,label,score\na,a,1,1\na,b,1,1\n",
+            "line 3: the label contradicts the two subject ids",
+        ),
+    ],
+)
+def test_bad_score_files(tmp_path: Path, text: str | bytes, sentence: str) -> None:
+    path = table(tmp_path, text)
+    with pytest.raises(DatasetError) as error:
+        read_scores(path)
+    assert str(error.value).startswith(str(path)) and sentence in str(error.value)
+
+
+def test_many_scores_equal_a_plain_loop(tmp_path: Path) -> None:
+    generator = np.random.default_rng(7)
+    text = io.StringIO()
+    rows = [
+        (f"p{a}", f"p{b}", score)
+        for a, b, score in zip(
+            generator.integers(0, 300, 20_000).tolist(),
+            generator.integers(0, 300, 20_000).tolist(),
+            generator.normal(size=20_000).tolist(),
+            strict=True,
+        )
+    ]
+    text.writelines(f"{a} {b} key {score!r}\n" for a, b, score in rows)
+    scored = read_scores(table(tmp_path, text.getvalue()))
+    assert scored.scores.tolist() == [score for *_, score in rows]
+    assert scored.issame.tolist() == [a == b for a, b, _ in rows]
+    names = sorted({name for a, b, _ in rows for name in (a, b)})
+    assert scored.subjects is not None
+    assert [names[i] for i in scored.subjects[0]] == [a for a, _, _ in rows]
+    assert [names[i] for i in scored.subjects[1]] == [b for _, b, _ in rows]

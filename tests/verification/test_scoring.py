@@ -1,0 +1,619 @@
+"""All pairs by tiles equal all pairs by one dense matrix, sorting and naive loops."""
+
+from __future__ import annotations
+
+import math
+import sys
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from facerec.errors import DeviceError, MetricError
+from facerec.statistics.clustered import ClusteredShare
+from facerec.statistics.rates import tpr_at_fpr
+from facerec.verification import scoring
+from facerec.verification.scoring import (
+    BIN_EDGES,
+    AllPairs,
+    ErrorTable,
+    score_all_pairs,
+)
+
+sys.path.append(str(Path(__file__).parents[1] / "heads"))
+from gloo_pool import GlooPool
+
+TARGETS = ("1", "0.9", "1/2", "1e-1", "1e-2", "1e-3", "1e-6", "1e-9", "0")
+
+
+def on_a_grid(generator: np.random.Generator, images: int, size: int = 16) -> NDArray[np.float32]:
+    """Embeddings of entries ±c: their cosines are exact in float32, in any order of summation."""
+    signs = generator.choice([-1.0, 1.0], size=(images, size))
+    return (signs * 2.0 ** generator.integers(-3, 4, size=(images, 1))).astype(np.float32)
+
+
+def people(generator: np.random.Generator, images: int, count: int) -> NDArray[np.int64]:
+    """Subjects in random order, of which at least one has two images and two differ."""
+    drawn = generator.integers(count, size=images)
+    drawn[:3] = 0, 0, 1
+    return generator.permutation(drawn)
+
+
+class Dense:
+    """The brute force: every pair of images in a list."""
+
+    def __init__(self, vectors: NDArray[np.float32], subjects: NDArray[np.generic]) -> None:
+        unit = vectors.astype(np.float64)
+        unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+        self.first, self.second = np.triu_indices(len(unit), 1)
+        self.scores = (unit @ unit.T)[self.first, self.second].astype(np.float32)
+        self.same = subjects[self.first] == subjects[self.second]
+        self.subjects = subjects
+
+    @property
+    def genuine(self) -> NDArray[np.float32]:
+        return np.sort(self.scores[self.same])
+
+    @property
+    def impostor(self) -> NDArray[np.float32]:
+        return self.scores[~self.same]
+
+    def check(self, found: AllPairs, targets: tuple[str, ...]) -> None:
+        genuine, impostor = self.genuine, self.impostor
+        assert (found.mated, found.non_mated) == (genuine.size, impostor.size)
+        assert found.points == tuple(tpr_at_fpr(genuine, impostor, f) for f in targets)
+        assert found.genuine is not None and np.array_equal(found.genuine, genuine)
+        edges = np.append(BIN_EDGES, np.inf)
+        assert np.array_equal(found.genuine_histogram, np.histogram(genuine, edges)[0])
+        if targets:
+            assert found.impostor_histogram is not None
+            assert np.array_equal(found.impostor_histogram, np.histogram(impostor, edges)[0])
+
+    def check_table(self, table: ErrorTable, threshold: float, found: AllPairs) -> None:
+        wrong = np.where(self.same, self.scores < threshold, self.scores >= threshold)
+        names, identity = np.unique(self.subjects, return_inverse=True)
+        assert np.array_equal(found.subjects, names)
+        assert np.array_equal(found.images_per_subject, np.bincount(identity))
+        assert (table.mated, table.non_mated) == (found.mated, found.non_mated)
+        missed, involved = np.zeros((2, names.size), int)
+        between = np.zeros((names.size, names.size), int)
+        for pair in np.flatnonzero(wrong):
+            one, other = sorted(identity[[self.first[pair], self.second[pair]]])
+            if one == other:
+                missed[one] += 1
+            else:
+                between[one, other] += 1
+                involved[[one, other]] += 1
+        assert np.array_equal(table.missed, missed)
+        assert np.array_equal(table.involved, involved)
+        assert table.identities is not None
+        assert np.array_equal(table.identities.toarray(), between)
+        # The parts recombine to the whole.
+        assert table.false_non_matches == missed.sum() == np.count_nonzero(wrong & self.same)
+        assert table.false_matches == between.sum() == np.count_nonzero(wrong & ~self.same)
+        assert table.involved.sum() == 2 * table.false_matches
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    seed=st.integers(0, 10**6),
+    images=st.integers(4, 40),
+    count=st.integers(2, 12),
+    size=st.sampled_from([4, 16]),
+    data=st.data(),
+)
+def test_equals_brute_force_whatever_the_tile(
+    seed: int, images: int, count: int, size: int, data: st.DataObject
+) -> None:
+    generator = np.random.default_rng(seed)
+    vectors, subjects = on_a_grid(generator, images, size), people(generator, images, count)
+    tile = data.draw(st.integers(1, images), "tile")
+    thresholds = data.draw(st.lists(st.sampled_from([-1.0, -0.5, 0.0, 0.3, 0.5, 1.0])), "at")
+    found = score_all_pairs(vectors, subjects, fpr=TARGETS, thresholds=thresholds, tile=tile)
+    dense = Dense(vectors, subjects)
+    dense.check(found, TARGETS)
+    assert found.failures.size == found.lost_mated == found.lost_non_mated == 0
+    edges = thresholds + [point.threshold for point in found.points]
+    assert [table.threshold for table in found.tables] == [np.float32(edge) for edge in edges]
+    assert [table.target for table in found.tables] == [None] * len(thresholds) + list(TARGETS)
+    for table in found.tables:
+        dense.check_table(table, table.threshold, found)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    seed=st.integers(0, 10**6),
+    edges=st.lists(st.integers(1, BIN_EDGES.size + 1), min_size=2, max_size=6).map(sorted),
+)
+def test_a_wrong_guess_costs_a_pass_and_nothing_else(seed: int, edges: list[int]) -> None:
+    generator = np.random.default_rng(seed)
+    vectors, subjects = on_a_grid(generator, 20, 64), people(generator, 20, 6)
+    stages = set()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scoring, "_guess", lambda *arguments: edges[: len(edges) // 2 * 2])
+        found = score_all_pairs(
+            vectors,
+            subjects,
+            fpr=TARGETS,
+            tables_at_points=False,
+            tile=7,
+            progress=lambda stage, done, total: stages.add(stage),
+        )
+    Dense(vectors, subjects).check(found, TARGETS)
+    assert {"finding thresholds", "counting errors"} <= stages
+    assert found.tables == ()
+
+
+def clustered(images: int, count: int, size: int, seed: int = 0) -> tuple[NDArray, NDArray]:
+    generator = np.random.default_rng(seed)
+    subjects = generator.integers(count, size=images)
+    centres = generator.standard_normal((count, size))
+    noise = generator.standard_normal((images, size))
+    return (7 * (centres[subjects] + noise + 0.2)).astype(np.float32), subjects
+
+
+def test_a_sample_finds_the_bins_and_merging_now_and_then_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    vectors, subjects = clustered(2000, 600, 16)
+    targets = ("0.9", *scoring.FPR_TARGETS)
+    arguments = {"fpr": targets, "thresholds": [0.4, 0.8], "tile": 256}
+    whole = score_all_pairs(vectors, subjects, **arguments)
+    guesses = []
+    guess = scoring._guess
+
+    def listen(*arguments: object) -> list[int]:
+        guesses.append(guess(*arguments))
+        return guesses[-1]
+
+    monkeypatch.setattr(scoring, "_KEEP_ALL", 0)
+    monkeypatch.setattr(scoring, "_PENDING", 5000)
+    monkeypatch.setattr(scoring, "_guess", listen)
+    stages = []
+    sampled = score_all_pairs(
+        vectors, subjects, **arguments, progress=lambda stage, done, total: stages.append(stage)
+    )
+    same(whole, sampled)
+    # Sorted intervals that leave most bins out, yet no second search was needed.
+    (edges,) = guesses
+    assert edges == sorted(edges) and len(edges) % 2 == 0 and edges[-1] == BIN_EDGES.size + 1
+    assert sum(np.diff(edges)[::2]) < BIN_EDGES.size // 2
+    assert set(stages) == {"finding thresholds", "counting errors"}
+
+
+def test_a_target_that_accepts_everything_needs_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors, subjects = clustered(60, 9, 16)
+    monkeypatch.setattr(scoring, "_KEEP_ALL", 0)
+    (point,) = score_all_pairs(vectors, subjects, fpr=["1"]).points
+    assert point == tpr_at_fpr(np.zeros(point.positives), np.zeros(point.negatives), "1")
+
+
+def same(first: AllPairs, second: AllPairs) -> None:
+    """Require that two results are equal in every count and bit."""
+    assert first.points == second.points
+    for name in ("genuine", "genuine_histogram", "impostor_histogram", "subjects", "failures"):
+        assert np.array_equal(getattr(first, name), getattr(second, name)), name
+    assert len(first.tables) == len(second.tables)
+    for one, other in zip(first.tables, second.tables, strict=True):
+        assert (one.threshold, one.target) == (other.threshold, other.target)
+        assert (one.false_matches, one.false_non_matches) == (
+            other.false_matches,
+            other.false_non_matches,
+        )
+        for name in ("missed", "involved", "group_false_matches", "group_false_non_matches"):
+            assert np.array_equal(getattr(one, name), getattr(other, name)), name
+        assert (one.identities is None) == (other.identities is None)
+        if one.identities is not None and other.identities is not None:
+            assert (one.identities != other.identities).nnz == 0
+
+
+def test_real_valued_scores_are_those_of_float64_within_a_few_units() -> None:
+    vectors, subjects = clustered(400, 60, 512)
+    vectors[5] *= 1e-30
+    vectors[6] *= 1e30
+    found = score_all_pairs(vectors, subjects, tile=100)
+    dense = Dense(vectors, subjects)
+    assert found.genuine is not None
+    assert np.abs(found.genuine - dense.genuine).max() < 1e-6
+    for point in found.points:
+        expected = tpr_at_fpr(dense.genuine, dense.impostor, point.target)
+        assert abs(point.threshold - expected.threshold) < 1e-6
+        assert point.false_accepts == expected.false_accepts
+
+
+def test_one_tile_is_one_matrix_product() -> None:
+    vectors, subjects = clustered(300, 50, 64)
+    order = np.argsort(subjects, kind="stable")
+    unit = vectors[order].astype(np.float64)
+    unit = torch.from_numpy((unit / np.linalg.norm(unit, axis=1)[:, None]).astype(np.float32))
+    scores = torch.mm(unit, unit.T).numpy()[np.triu_indices(300, 1)]
+    labels = subjects[order]
+    mated = np.equal.outer(labels, labels)[np.triu_indices(300, 1)]
+    found = score_all_pairs(vectors, subjects, fpr=TARGETS, tile=300)
+    assert np.array_equal(found.genuine, np.sort(scores[mated]))
+    assert found.points == tuple(
+        tpr_at_fpr(scores[mated], scores[~mated], target) for target in TARGETS
+    )
+
+
+def test_threads_change_nothing_and_settings_are_given_back() -> None:
+    vectors, subjects = clustered(500, 90, 48)
+    threads = torch.get_num_threads()
+    try:
+        results = []
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            torch.set_float32_matmul_precision("medium")
+            results.append(score_all_pairs(vectors, subjects, tile=64, groups=["a"] * 500))
+            assert torch.get_num_threads() == count
+            assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision("highest")
+    same(*results)
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory):
+    pool = GlooPool(3, tmp_path_factory.mktemp("gloo"))
+    yield pool
+    pool.close()
+
+
+def ranked(group, vectors, subjects, arguments, limit):
+    scoring._KEEP_ALL = limit
+    return score_all_pairs(vectors, subjects, process_group=group, **arguments)
+
+
+@pytest.mark.parametrize("limit", [0, scoring._KEEP_ALL])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_ranks_change_nothing(pool: GlooPool, ranks: int, limit: int) -> None:
+    vectors, subjects = clustered(400, 70, 48)
+    vectors[7] = 0
+    arguments = {
+        "fpr": TARGETS,
+        "thresholds": [0.3, 2.0],
+        "tile": 64,
+        "groups": np.where(subjects % 3 == 0, "a", "b"),
+        "identity_limit": 3000,
+    }
+    alone = score_all_pairs(vectors, subjects, **arguments)
+    for found in pool.run(ranks, ranked, vectors, subjects, arguments, limit):
+        same(alone, found)
+        assert found.groups is not None and alone.groups is not None
+        assert np.array_equal(found.groups.non_mated, alone.groups.non_mated)
+
+
+def test_more_ranks_than_tiles(pool: GlooPool) -> None:
+    vectors, subjects = clustered(40, 7, 8)
+    alone = score_all_pairs(vectors, subjects, tile=40)
+    for found in pool.run(3, ranked, vectors, subjects, {"tile": 40}, 0):
+        same(alone, found)
+
+
+def test_failures_to_acquire_are_left_out_and_counted() -> None:
+    generator = np.random.default_rng(1)
+    vectors, subjects = on_a_grid(generator, 30), people(generator, 30, 5)
+    broken = [3, 11, 12, 29]
+    vectors[broken] = [[0.0], [np.nan], [np.inf], [-np.inf]]
+    vectors[11, 1:] = 1
+    found = score_all_pairs(vectors, subjects, fpr=TARGETS, thresholds=[0.25], tile=8)
+    kept = np.setdiff1d(np.arange(30), broken)
+    dense = Dense(vectors[kept], subjects[kept])
+    dense.check(found, TARGETS)
+    dense.check_table(found.tables[0], 0.25, found)
+    assert found.failures.tolist() == broken and found.images == 26
+    lost = [pair for pair in combinations(range(30), 2) if set(pair) & set(broken)]
+    mated = sum(bool(subjects[i] == subjects[j]) for i, j in lost)
+    assert (found.lost_mated, found.lost_non_mated) == (mated, len(lost) - mated)
+
+
+def test_a_subject_without_a_usable_image_is_no_identity() -> None:
+    vectors = on_a_grid(np.random.default_rng(0), 6)
+    vectors[5] = np.nan
+    found = score_all_pairs(vectors, ["a", "a", "b", "b", "b", "c"])
+    assert found.subjects.tolist() == ["a", "b"] and found.images_per_subject.tolist() == [2, 3]
+    assert (found.mated, found.non_mated, found.lost_mated, found.lost_non_mated) == (4, 6, 0, 5)
+
+
+@settings(deadline=None, max_examples=40)
+@given(seed=st.integers(0, 10**6), tile=st.integers(1, 30), by_subject=st.booleans())
+def test_groups_recombine_and_equal_loops(seed: int, tile: int, by_subject: bool) -> None:
+    generator = np.random.default_rng(seed)
+    vectors, subjects = on_a_grid(generator, 24), people(generator, 24, 8)
+    names = np.array(["x", "y", "zz"])
+    groups = names[(subjects if by_subject else generator.integers(9, size=24)) % 3]
+    found = score_all_pairs(
+        vectors, subjects, fpr=["1e-1"], thresholds=[0.5], groups=groups, tile=tile
+    )
+    counted = found.groups
+    assert counted is not None
+    present = sorted(set(groups))
+    assert counted.names == tuple(present)
+    assert counted.images.tolist() == [int((groups == name).sum()) for name in present]
+    dense = Dense(vectors, subjects)
+    for table in found.tables:
+        expected = np.zeros((4, len(present), len(present)), int)
+        for i, j, score, mated in zip(
+            dense.first, dense.second, dense.scores, dense.same, strict=True
+        ):
+            wrong = score < table.threshold if mated else score >= table.threshold
+            cells = {(groups[i], groups[j]), (groups[j], groups[i])}
+            for cell in cells:
+                place = tuple(present.index(name) for name in cell)
+                expected[(int(mated), *place)] += 1
+                expected[(2 + int(mated), *place)] += wrong
+        found_counts = (
+            counted.non_mated,
+            counted.mated,
+            table.group_false_matches,
+            table.group_false_non_matches,
+        )
+        for one, other in zip(found_counts, expected, strict=True):
+            assert np.array_equal(one, other)
+        assert np.triu(table.group_false_matches).sum() == table.false_matches
+        assert np.triu(table.group_false_non_matches).sum() == table.false_non_matches
+        assert np.triu(counted.mated).sum() == found.mated
+        assert np.triu(counted.non_mated).sum() == found.non_mated
+    one_each = all(len(set(groups[subjects == s])) == 1 for s in set(subjects))
+    if by_subject:
+        assert one_each
+    assert (counted.of_identity is not None) == one_each
+    if counted.of_identity is not None:
+        assert [present[group] for group in counted.of_identity] == [
+            groups[subjects == name][0] for name in found.subjects
+        ]
+
+
+def compare_shares(found: ClusteredShare, expected: ClusteredShare) -> None:
+    assert (found.events, found.comparisons) == (expected.events, expected.comparisons)
+    assert found.plug_in == pytest.approx(expected.plug_in, rel=1e-9, abs=1e-15)
+    assert found.interval().low == pytest.approx(expected.interval().low, abs=1e-9)
+    assert found.interval().high == pytest.approx(expected.interval().high, abs=1e-9)
+
+
+def test_shares_are_those_of_the_single_pairs() -> None:
+    generator = np.random.default_rng(3)
+    vectors, subjects = on_a_grid(generator, 120, 64), people(generator, 120, 25)
+    groups = np.where(subjects % 2 == 0, "even", "odd")
+    found = score_all_pairs(
+        vectors, subjects, fpr=["1e-1", "1e-2"], thresholds=[0.4], groups=groups, tile=50
+    )
+    dense = Dense(vectors, subjects)
+    first, second = subjects[dense.first], subjects[dense.second]
+    for table in found.tables:
+        accepted = dense.scores >= np.float32(table.threshold)
+        other = ~dense.same
+        expected = ClusteredShare.from_pairs(accepted[other], first[other], second[other])
+        compare_shares(table.fmr_share(), expected)
+        mated = dense.same
+        expected = ClusteredShare.from_pairs(~accepted[mated], first[mated], first[mated])
+        compare_shares(table.fnmr_share(), expected)
+        assert found.groups is not None
+        for d, e in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            part = other & (np.minimum(first % 2, second % 2) == min(d, e))
+            part &= np.maximum(first % 2, second % 2) == max(d, e)
+            share = found.groups.fmr_share(table, d, e)
+            assert share is not None
+            expected = ClusteredShare.from_pairs(accepted[part], first[part], second[part])
+            compare_shares(share, expected)
+        part = mated & (first % 2 == 1)
+        share = found.groups.fnmr_share(table, 1)
+        assert share is not None
+        expected = ClusteredShare.from_pairs(~accepted[part], first[part], first[part])
+        compare_shares(share, expected)
+
+
+def test_above_the_limit_sums_by_identity_serve_a_wider_interval() -> None:
+    vectors, subjects = clustered(120, 25, 32, seed=3)
+    arguments = {"fpr": ["1e-1", "1e-3"], "groups": np.where(subjects < 9, "a", "b"), "tile": 50}
+    exact = score_all_pairs(vectors, subjects, **arguments)
+    limited = score_all_pairs(vectors, subjects, **arguments, identity_limit=50)
+    many, few = limited.tables
+    assert many.false_matches > 50 >= few.false_matches
+    assert many.identities is None and few.identities is not None
+    assert limited.groups is not None and limited.groups.fmr_share(many, 0, 1) is None
+    compare_shares(few.fmr_share(), exact.tables[1].fmr_share())
+    share, best = many.fmr_share(), exact.tables[0].fmr_share()
+    assert (share.events, share.comparisons) == (best.events, best.comparisons)
+    assert share.hajek == pytest.approx(best.hajek)
+    assert share.plug_in == pytest.approx(best.hajek * (1 - 1 / best.identities))
+    assert share.interval().low < best.interval().low
+    assert share.interval().high > best.interval().high
+
+
+def test_groups_without_pairs_have_no_share() -> None:
+    vectors = on_a_grid(np.random.default_rng(0), 5)
+    found = score_all_pairs(
+        vectors, [0, 0, 1, 1, 2], groups=["a", "a", "b", "b", "c"], thresholds=[0.5]
+    )
+    assert found.groups is not None
+    table = found.tables[0]
+    assert found.groups.fmr_share(table, 0, 0) is None  # one identity
+    assert found.groups.fmr_share(table, 0, 1) is not None
+    assert found.groups.fnmr_share(table, 2) is None  # one image
+    assert found.groups.fnmr_share(table, 0) is not None
+
+
+@pytest.mark.parametrize("shift", [-1, 0, 1])
+def test_a_float64_threshold_decides_as_in_exact_arithmetic(shift: int) -> None:
+    vectors, subjects = clustered(60, 12, 16)
+    found = score_all_pairs(vectors, subjects, fpr=["1e-1"])
+    assert found.genuine is not None
+    score = float(found.genuine[found.genuine.size // 2])
+    threshold = score + shift * 1e-12  # far less than the grain of float32
+    table = score_all_pairs(vectors, subjects, fpr=(), thresholds=[threshold]).tables[0]
+    expected = np.count_nonzero(found.genuine.astype(np.float64) < threshold)
+    assert table.false_non_matches == expected
+
+
+def test_thresholds_at_the_ends() -> None:
+    vectors, subjects = on_a_grid(np.random.default_rng(2), 12), np.arange(12) // 2
+    vectors[2] = 3 * vectors[0]  # two people with a cosine of 1
+    vectors[5] = -vectors[0]
+    ends = [-math.inf, -1.5, -1.0, 1.0, float(np.nextafter(np.float32(1), 2)), 1.5, math.inf]
+    found = score_all_pairs(vectors, subjects, fpr=(), thresholds=ends)
+    counts = [(table.false_matches, table.false_non_matches) for table in found.tables]
+    # Everything, the score 1 alone, nothing.
+    assert counts[:3] == [(60, 0)] * 3 and counts[4:] == [(0, 6)] * 3
+    assert counts[3] == (int((Dense(vectors, subjects).impostor == 1).sum()), 6) and counts[3][0]
+
+
+def test_rounding_beyond_one_counts_as_one() -> None:
+    generator = np.random.default_rng(0)
+    vector = generator.standard_normal(333)
+    scales = generator.uniform(0.5, 2, size=(400, 1))
+    vectors = (np.where(generator.random((400, 1)) < 0.5, -1, 1) * scales * vector).astype("f4")
+    subjects = np.arange(400) // 2
+    found = score_all_pairs(
+        vectors, subjects, fpr=TARGETS, thresholds=[-1.0, 1.0, 1.0000001], tile=64
+    )
+    assert found.genuine is not None and np.abs(found.genuine).max() <= 1
+    everything, _, nothing = found.tables[:3]
+    assert everything.false_matches == found.non_mated and not everything.false_non_matches
+    assert not nothing.false_matches and nothing.false_non_matches == found.mated
+    for point in found.points:
+        assert point.false_accepts <= float(scoring.parse_rate(point.target)) * found.non_mated
+        assert point.threshold <= np.nextafter(np.float32(1), np.float32(2))
+
+
+def test_constant_scores_are_legal() -> None:
+    vectors = np.full((50, 4), 0.5, np.float32)
+    found = score_all_pairs(vectors, np.arange(50) // 2, fpr=TARGETS, tile=16)
+    accepting, *others = found.points
+    assert accepting.tpr == accepting.fpr_realised == 1 and accepting.threshold == -math.inf
+    assert all(point.tpr == point.fpr_realised == 0 for point in others)
+    assert all(point.threshold == np.nextafter(np.float32(1), 2) for point in others)
+
+
+def test_the_roc_is_exact_at_the_edges_of_its_bins() -> None:
+    vectors, subjects = clustered(200, 40, 24)
+    found = score_all_pairs(vectors, subjects, tile=64)
+    roc = found.roc()
+    assert roc is not None and (roc.positives, roc.negatives) == (found.mated, found.non_mated)
+    for index in range(1, roc.thresholds.size, 37):
+        edge = float(roc.thresholds[index])
+        table = score_all_pairs(vectors, subjects, fpr=(), thresholds=[edge], tile=64).tables[0]
+        assert roc.false_accepts[index] == table.false_matches
+        assert roc.true_accepts[index] == table.mated - table.false_non_matches
+    # No finer threshold is more than a bin away.
+    for point in found.points[:3]:
+        assert abs(roc.tpr_at_fpr(point.target).threshold - point.threshold) <= 2.0**-13
+    assert score_all_pairs(vectors, subjects, fpr=()).roc() is None
+
+
+def test_many_mated_scores_become_a_histogram() -> None:
+    vectors, subjects = clustered(200, 20, 24)
+    all_kept = score_all_pairs(vectors, subjects, tile=64)
+    few_kept = score_all_pairs(vectors, subjects, tile=64, genuine_limit=all_kept.mated - 1)
+    assert few_kept.genuine is None and all_kept.genuine is not None
+    assert np.array_equal(few_kept.genuine_histogram, all_kept.genuine_histogram)
+    assert few_kept.points == all_kept.points
+
+
+def test_without_tables_the_points_are_the_same() -> None:
+    vectors, subjects = clustered(200, 20, 24)
+    plain = score_all_pairs(vectors, subjects, tile=32, tables_at_points=False)
+    assert plain.points == score_all_pairs(vectors, subjects, tile=32).points
+    assert plain.tables == ()
+    given = score_all_pairs(vectors, subjects, tile=32, tables_at_points=False, thresholds=[0.1])
+    assert [table.target for table in given.tables] == [None] and given.points == plain.points
+
+
+def test_progress_reaches_its_end() -> None:
+    vectors, subjects = clustered(100, 20, 8)
+    seen: dict[str, list[tuple[int, int]]] = {}
+    score_all_pairs(
+        vectors,
+        subjects,
+        tile=30,
+        progress=lambda stage, done, total: seen.setdefault(stage, []).append((done, total)),
+    )
+    every = [(done, 10) for done in range(1, 11)]
+    assert seen == {"finding thresholds": every, "counting errors": every}
+
+
+def test_an_error_ends_all_threads() -> None:
+    vectors, subjects = clustered(300, 20, 8)
+    calls = []
+
+    def fail(stage: str, done: int, total: int) -> None:
+        calls.append(done)
+        raise RuntimeError("stop here")
+
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        with pytest.raises(RuntimeError, match="stop here"):
+            score_all_pairs(vectors, subjects, tile=10, progress=fail)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    assert len(calls) <= 2
+
+
+VECTORS = on_a_grid(np.random.default_rng(0), 6)
+
+
+@pytest.mark.parametrize(
+    ("vectors", "subjects", "arguments", "message"),
+    [
+        (VECTORS[0], [1], {}, r"shape \(N, D\) and real values, found float32 of shape \(16,\)"),
+        (VECTORS.astype(int), [0] * 6, {}, "found int64 of shape"),
+        (VECTORS, [0, 1], {}, r"there are 6 embeddings but subjects of shape \(2,\)"),
+        (VECTORS, [0, 0, 1, 1, 2, 2], {"groups": ["a"]}, r"groups of shape \(1,\)"),
+        (VECTORS, [0, 0, 1, 1, 2, 2], {"fpr": ["2"]}, "FPR target '2' is not a rate"),
+        (VECTORS, [0, 0, 1, 1, 2, 2], {"thresholds": [math.nan]}, "a threshold is NaN"),
+        (VECTORS, range(6), {}, "6 usable images of 6 identities make 0 mated and 15 non-mated"),
+        (VECTORS, [0] * 6, {}, "15 mated and 0 non-mated pairs"),
+        (VECTORS * np.float32(0), [0, 0, 1, 1, 2, 2], {}, r"\(6 images have no usable embedding"),
+        (VECTORS[:0], [], {}, "0 usable images of 0 identities"),
+    ],
+)
+def test_bad_input_is_refused(
+    vectors: NDArray, subjects: list[int], arguments: dict, message: str
+) -> None:
+    with pytest.raises(MetricError, match=message):
+        score_all_pairs(vectors, list(subjects), **arguments)
+
+
+def test_products_that_differ_between_passes_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors, subjects = clustered(60, 12, 16)
+    product, calls = torch.mm, []
+
+    def drifting(*arguments: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return product(*arguments, out=out).sub_(0.05 * len(calls))
+
+    monkeypatch.setattr(torch, "mm", drifting)
+    with pytest.raises(MetricError, match="matrix products on cpu are not reproducible"):
+        score_all_pairs(vectors, subjects, fpr=["1e-1"])
+
+
+def test_a_missing_device_is_refused() -> None:
+    with pytest.raises(DeviceError, match="cannot be used here"):
+        score_all_pairs(VECTORS, [0, 0, 1, 1, 2, 2], device="cuda:99")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_decides_like_the_cpu() -> None:
+    vectors, subjects = clustered(3000, 500, 128)
+    arguments = {"thresholds": [0.2], "groups": np.where(subjects % 2, "a", "b")}
+    cpu = score_all_pairs(vectors, subjects, **arguments)
+    for tile in (500, None):
+        gpu = score_all_pairs(vectors, subjects, **arguments, device="cuda", tile=tile)
+        assert cpu.genuine is not None and gpu.genuine is not None
+        assert np.abs(cpu.genuine - gpu.genuine).max() < 2e-6
+        for one, other in zip(cpu.points, gpu.points, strict=True):
+            assert abs(one.threshold - other.threshold) < 2e-6
+            assert one.false_accepts == other.false_accepts
+    grid = on_a_grid(np.random.default_rng(0), 1000, 64)
+    same(
+        score_all_pairs(grid, subjects[:1000], fpr=TARGETS, thresholds=[0.25]),
+        score_all_pairs(grid, subjects[:1000], fpr=TARGETS, thresholds=[0.25], device="cuda"),
+    )

@@ -1,0 +1,139 @@
+"""Measurements of the norm audit: how often its tests err, how often they find, and how fast."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+from measures import Row
+from numpy.typing import NDArray
+from scipy.stats import kruskal
+
+from facerec.fairness.association import anova, associate, permutation_p
+from facerec.fairness.norms import SubjectBootstrap, SubjectNorms, norm_table
+
+GROUPS, SUBJECTS, IMAGES = 4, 40, 20
+SIZE = f"{GROUPS} groups × {SUBJECTS} subjects × {IMAGES} images"
+
+
+def type_one_error(runs: int = 2000, permutations: int = 999) -> list[Row]:
+    """Count how often tests at the 5 % level find a difference between groups that have none.
+
+    Beside the test over subjects stands the Kruskal–Wallis test that takes images for independent.
+
+    Args:
+        runs: simulated sets for each correlation of the images of one subject.
+        permutations: of the groups over subjects.
+    """
+    generator = np.random.default_rng(0)
+    rows = []
+    for icc in (0.0, 0.3, 0.5):
+        by_subject = by_image = 0
+        for seed in range(runs):
+            norms = _draw(generator, icc, 0.0)
+            by_subject += _rejects(norms, permutations, seed)
+            by_image += float(kruskal(*norms.reshape(GROUPS, -1)).pvalue) <= 0.05
+        name = f"type-I error at 5 %, {SIZE}, ICC {icc}"
+        remark = _remark(by_subject, runs)
+        share = 100 * by_subject / runs
+        rows += [
+            Row(f"{name}, permutation over subjects: not too low", share, "%", 3, "higher", remark),
+            Row(f"{name}, permutation over subjects: not too high", share, "%", 7, "lower", remark),
+            Row(
+                f"{name}, Kruskal–Wallis over images",
+                100 * by_image / runs,
+                "%",
+                remark=f"{_remark(by_image, runs)}; invalid, for comparison",
+            ),
+        ]
+    return rows
+
+
+def power(runs: int = 1000, permutations: int = 999) -> list[Row]:
+    """Count how often the test over subjects finds one group whose norms are half an SD higher.
+
+    Once the SD is that of all norms of a group, once that of its subjects' means, which is less.
+
+    Args:
+        runs: simulated sets of each kind.
+        permutations: of the groups over subjects.
+    """
+    generator = np.random.default_rng(1)
+    rows = []
+    for icc, of_means in ((0.3, False), (0.5, False), (0.5, True)):
+        sd = math.sqrt(icc + (1 - icc) / IMAGES) if of_means else 1.0
+        found, shares = 0, []
+        for seed in range(runs):
+            norms = _draw(generator, icc, sd / 2)
+            found += _rejects(norms, permutations, seed)
+            shares.append(anova(norms.mean(axis=1), _groups()).eta2)
+        kind = "subject means" if of_means else "norms"
+        rows.append(
+            Row(
+                f"power at 5 %, {SIZE}, ICC {icc}, one group higher by 0.5 SD of {kind}",
+                100 * found / runs,
+                "%",
+                90 if icc == 0.3 else None,
+                "higher",
+                f"{_remark(found, runs)}; mean η² {np.mean(shares):.3f}",
+            )
+        )
+    return rows
+
+
+def audit_speed(subjects: int = 10_000, images: int = 20, repeats: int = 3) -> list[Row]:
+    """Time the norm table, the permutation test and the whole association of one attribute.
+
+    Args:
+        subjects: in four groups.
+        images: of each.
+        repeats: the fastest CPU time counts.
+    """
+    generator = np.random.default_rng(0)
+    groups = generator.integers(GROUPS, size=subjects)
+    people = np.repeat(np.arange(subjects), images)
+    norms = 20 + generator.standard_normal(subjects)[people]
+    norms += generator.standard_normal(len(people))
+    sample = SubjectNorms.from_images(norms, people, groups[people])
+    times = np.empty((repeats, 3))
+    for row in times:
+        start = time.process_time()
+        bootstrap = SubjectBootstrap(sample.groups)
+        norm_table(sample, bootstrap)
+        middle = time.process_time()
+        permutation_p(sample.means, sample.groups)
+        late = time.process_time()
+        associate(sample, bootstrap)
+        row[:] = middle - start, late - middle, time.process_time() - late
+    table, test, whole = times.min(axis=0).tolist()
+    name = f"norm audit, {subjects:,} subjects × {images} images in {GROUPS} groups"
+    remark = f"CPU time, fastest of {repeats}"
+    return [
+        Row(f"{name}: norm table", table, "s", 10, remark=f"2,000 replicates, {remark}"),
+        Row(f"{name}: permutation test", test, "s", 10, remark=f"9,999 permutations, {remark}"),
+        Row(f"{name}: association", whole, "s", remark=f"with all pairs, {remark}"),
+    ]
+
+
+def _groups() -> NDArray[np.int64]:
+    return np.repeat(np.arange(GROUPS), SUBJECTS)
+
+
+def _draw(generator: np.random.Generator, icc: float, shift: float) -> NDArray[np.float64]:
+    """Return norms of SD 1 in each group, ``(subjects, images)``; the first group is shifted."""
+    own = math.sqrt(icc) * generator.standard_normal(GROUPS * SUBJECTS)
+    noise = generator.standard_normal((GROUPS * SUBJECTS, IMAGES))
+    return 20 + (own + shift * (_groups() == 0))[:, None] + math.sqrt(1 - icc) * noise
+
+
+def _rejects(norms: NDArray[np.float64], permutations: int, seed: int) -> bool:
+    people = np.repeat(np.arange(len(norms)), IMAGES)
+    sample = SubjectNorms.from_images(norms.ravel(), people, _groups()[people])
+    return permutation_p(sample.means, sample.groups, permutations, seed) <= 0.05
+
+
+def _remark(count: int, runs: int) -> str:
+    share = count / runs
+    error = 100 * math.sqrt(share * (1 - share) / runs)
+    return f"{count:,} of {runs:,} sets, Monte-Carlo error {error:.1f} points"

@@ -1,0 +1,1 @@
+"""The demographic norm audit: raw norms and recorded attributes → figures by group."""

@@ -1,0 +1,972 @@
+"""Association of norms with a recorded group, with the subject as the unit.
+
+Tests and effect sizes compare mean norms of subjects; images of one subject are never taken for
+independent. A test that finds nothing comes with the least effect that it would have found, and
+with a test of equivalence, so that "no difference" has a size.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import brentq
+from scipy.special import fdtrc, fdtri, ncfdtr, ndtri, stdtr, stdtrit
+from scipy.stats import kruskal, mannwhitneyu, rankdata
+
+from facerec.errors import MetricError
+from facerec.fairness.norms import (
+    INDEPENDENT_SUBJECTS,
+    Array,
+    Estimate,
+    SubjectBootstrap,
+    SubjectNorms,
+    in_order_of_appearance,
+    percentile,
+)
+from facerec.statistics.intervals import Interval, check_confidence
+
+Role = Literal["primary", "exploratory"]
+
+NEGLIGIBLE_DELTA = 0.147
+"""Absolute Cliff's delta below which a difference is called negligible (Romano, Kromrey, Coraggio
+and Skowronek, Florida Association of Institutional Research, 2006)."""
+ALPHA = 0.05
+"""Level of the tests that power and equivalence are stated for."""
+POWER = 0.8
+"""Chance to detect the minimum detectable effect."""
+
+INVERTED = "cluster bootstrap over subjects, inverted"
+FENG_CLIFF = "Feng–Cliff with Brunner–Munzel variance"
+ONE_TO_ONE = "from disjoint pairs of subjects"
+LEHMANN = "Lehmann, normal approximation of the rank sum"
+SHIFT = "subjects are independent; distributions differ in location only"
+
+_NO_INTERVAL = "no interval: a group has one subject, or groups are all alike or wholly apart"
+
+_CELLS = 1 << 18
+"""Numbers held at once while permuting or resampling."""
+
+
+@dataclass(frozen=True)
+class NoComparison:
+    """Why groups cannot be compared."""
+
+    name: str
+    """The attribute, or the intersection."""
+    reason: str
+    """As words."""
+
+
+@dataclass(frozen=True)
+class SpreadTest:
+    """A Brown–Forsythe test: analysis of variance of absolute deviations, one a subject."""
+
+    f: float | None
+    """Its statistic; None if nothing varies."""
+    p: float
+    """By permutation of the groups of subjects."""
+    subjects: int
+    """Subjects that it rests on."""
+
+
+@dataclass(frozen=True)
+class PairDifference:
+    """How the subjects of one group differ from those of another in their mean norm."""
+
+    first: str
+    """X."""
+    second: str
+    """Y."""
+    subjects: tuple[int, int]
+    """Of both."""
+    delta: Estimate
+    """Cliff's delta, P(X > Y) − P(X < Y)."""
+    shift: Estimate
+    """Hodges–Lehmann estimate of X − Y, in units of the norm."""
+    wasserstein: Estimate
+    """Wasserstein-1 distance in pooled standard deviations of subjects."""
+    p: float
+    """Mann–Whitney test, the permutation test of delta, exact for up to eight subjects."""
+    p_holm: float
+    """Adjusted for all pairs of this attribute."""
+    equivalence_p: float | None
+    """Larger p of two one-sided tests against ± the bound; None if nothing varies."""
+    equivalent: bool
+    """Whether abs(delta) below the bound is established at the 5 % level."""
+
+
+@dataclass(frozen=True)
+class Association:
+    """Association of subjects' mean norms with their group."""
+
+    name: str
+    """The attribute, or the intersection."""
+    role: Role
+    """``primary`` for the one test declared in advance; all others are exploratory."""
+    subjects: int
+    """Of all groups."""
+    eta2: Estimate
+    """η², the share of the variance of subject means that lies between groups."""
+    omega2: Estimate
+    """ω², the same with its upward bias removed; may be negative."""
+    epsilon2: Estimate
+    """ε² = H / (G − 1), the share of the variance of ranks."""
+    eta2_h: float
+    """(H − k + 1) / (G − k), ε² with its upward bias removed."""
+    f: float | None
+    """ANOVA F; None if subjects differ between groups only."""
+    p: float
+    """Permutation test of η², the primary statistic."""
+    permutations: int
+    """Of that test."""
+    seed: int
+    """Of that test."""
+    kruskal_h: float
+    """Kruskal–Wallis H, corrected for ties."""
+    kruskal_p: float
+    """By the χ² approximation."""
+    spread_between: SpreadTest
+    """Do subject means spread equally in all groups?"""
+    spread_within: SpreadTest | None
+    """Do images of one subject spread equally in all groups? None with single images."""
+    pairs: tuple[PairDifference, ...]
+    """All pairs of groups."""
+    mde_eta2: float | None
+    """η² that the analysis of variance would detect with 80 % power at the 5 % level."""
+    bound: float
+    """Of the equivalence tests, on abs(delta)."""
+    equivalence_p: float | None
+    """That all pairs are equivalent: the largest p of theirs."""
+    equivalent: bool
+    """Whether all pairs are equivalent."""
+
+
+@dataclass(frozen=True)
+class AdjustedAssociation:
+    """Association of the norms of images with the group, covariates held fixed."""
+
+    name: str
+    """The attribute, or the intersection."""
+    covariates: tuple[str, ...]
+    """In the model, linearly."""
+    images: int
+    """With all covariates."""
+    subjects: int
+    """With such an image."""
+    dropped: int
+    """Images without some covariate."""
+    eta2: Estimate
+    """η² over these images before adjustment."""
+    partial_eta2: Estimate
+    """Share of the variance that the covariates leave which the group explains."""
+    wald_f: float | None
+    """Wald statistic with subject-clustered (CR1) errors; None if these have no inverse."""
+    df: tuple[int, int]
+    """Its degrees of freedom, k − 1 and G − 1."""
+    p: float | None
+    """Of the Wald test."""
+
+
+def associate(
+    sample: SubjectNorms,
+    bootstrap: SubjectBootstrap,
+    *,
+    role: Role = "exploratory",
+    permutations: int = 9999,
+    seed: int = 0,
+    bound: float = NEGLIGIBLE_DELTA,
+    confidence: float = 0.95,
+) -> Association | NoComparison:
+    """Compare the mean norms of the subjects of all groups.
+
+    Args:
+        sample: the norms.
+        bootstrap: of its groups.
+        role: whether this is the one test declared in advance.
+        permutations: of the groups over subjects.
+        seed: of the permutations.
+        bound: on abs(delta), below which groups count as equivalent.
+        confidence: coverage of the intervals.
+
+    Raises:
+        MetricError: an impossible confidence, bound or number of permutations.
+    """
+    check_confidence(confidence)
+    if not 0 < bound < 1:
+        raise MetricError(f"equivalence bound {bound} is not between 0 and 1; the usual is 0.147")
+    means, groups, sizes = sample.means, sample.groups, sample.sizes
+    subjects, k = len(groups), len(sizes)
+    refusal = _refusal(sample)
+    if refusal is not None:
+        return NoComparison(sample.name, refusal)
+    analysis = anova(means, groups)
+    interval = _eta2_interval(means, bootstrap, confidence)
+    missing = None if interval else _NO_INTERVAL
+    statistic, kruskal_p = (float(x) for x in kruskal(*_split(means, groups)))
+    ranks = _rank_interval(means, bootstrap, confidence)
+    pairs = _pairs(sample, bootstrap, bound, confidence)
+    equivalence = [pair.equivalence_p for pair in pairs]
+    known = [p for p in equivalence if p is not None]
+    largest = max(known) if len(known) == len(pairs) else None
+    return Association(
+        name=sample.name,
+        role=role,
+        subjects=subjects,
+        eta2=Estimate(analysis.eta2, interval, subjects, missing),
+        omega2=Estimate(analysis.omega2, interval, subjects, missing),
+        epsilon2=Estimate(
+            statistic / (subjects - 1), ranks, subjects, None if ranks else _NO_INTERVAL
+        ),
+        eta2_h=(statistic - k + 1) / (subjects - k),
+        f=analysis.f,
+        p=permutation_p(means, groups, permutations, seed),
+        permutations=permutations,
+        seed=seed,
+        kruskal_h=statistic,
+        kruskal_p=kruskal_p,
+        spread_between=_spread_between(means, groups, permutations, seed),
+        spread_within=_spread_within(sample, permutations, seed),
+        pairs=pairs,
+        mde_eta2=minimum_detectable_eta2(subjects, k),
+        bound=bound,
+        equivalence_p=largest,
+        equivalent=largest is not None and largest < ALPHA,
+    )
+
+
+@dataclass(frozen=True)
+class Anova:
+    """A one-way analysis of variance of single values."""
+
+    between: float
+    """Sum of squares between groups."""
+    within: float
+    """Sum of squares within groups."""
+    groups: int
+    """k."""
+    values: int
+    """G."""
+
+    @property
+    def eta2(self) -> float:
+        """SSB / SST."""
+        return self.between / (self.between + self.within)
+
+    @property
+    def omega2(self) -> float:
+        """(SSB − (k − 1) MSW) / (SST + MSW) (Hays, Statistics, 1963)."""
+        error = self.within / (self.values - self.groups)
+        return (self.between - (self.groups - 1) * error) / (self.between + self.within + error)
+
+    @property
+    def f(self) -> float | None:
+        """MSB / MSW; None where nothing varies within groups."""
+        if self.within == 0:
+            return None
+        return self.between / (self.groups - 1) / (self.within / (self.values - self.groups))
+
+
+def anova(values: ArrayLike, groups: ArrayLike) -> Anova:
+    """Return the analysis of variance of one value a subject.
+
+    Args:
+        values: ``(G,)``.
+        groups: group 0 … k − 1 of each, ``(G,)``.
+    """
+    codes = np.asarray(groups)
+    numbers = np.asarray(values, dtype=np.float64)
+    centred = numbers - numbers.mean()
+    sizes = np.bincount(codes)
+    means = np.bincount(codes, weights=centred) / sizes
+    grand = float(centred.mean())
+    between = float(sizes @ (means - grand) ** 2)
+    within = float(((centred - means[codes]) ** 2).sum())
+    return Anova(between, within, len(sizes), len(numbers))
+
+
+def permutation_p(
+    values: ArrayLike, groups: ArrayLike, permutations: int = 9999, seed: int = 0
+) -> float:
+    """Return (1 + permutations whose η² reaches the observed) / (1 + permutations).
+
+    Every permutation gives the groups to other subjects (Phipson and Smyth, Statistical
+    Applications in Genetics and Molecular Biology 9, 2010, for the added one). Groups take their
+    subjects in the order of first appearance, so that their names change nothing.
+
+    Args:
+        values: one a subject, ``(G,)``.
+        groups: group 0 … k − 1 of each, ``(G,)``.
+        permutations: how many.
+        seed: equal seeds permute equally.
+
+    Raises:
+        MetricError: no permutation.
+    """
+    if permutations < 1:
+        raise MetricError(f"{permutations} permutations; a test needs at least one, better 9999")
+    codes = np.asarray(groups)
+    numbers = np.asarray(values, dtype=np.float64)
+    numbers = numbers - numbers.mean()
+    sizes = np.bincount(codes)[in_order_of_appearance(codes)]
+    starts = np.append(0, np.cumsum(sizes)[:-1])
+    # The total does not change, so η² grows with the sum of squares between groups. Equal ones
+    # differ by rounding.
+    observed = (np.bincount(codes, weights=numbers) ** 2 / np.bincount(codes)).sum()
+    least = observed - 1e-12 * (numbers**2).sum()
+    generator = np.random.default_rng([seed, 1])
+    rows = np.tile(numbers, (max(1, min(permutations, _CELLS // len(numbers))), 1))
+    reached = 0
+    for start in range(0, permutations, len(rows)):
+        part = rows[: permutations - start]
+        generator.permuted(part, axis=1, out=part)
+        between = np.add.reduceat(part, starts, axis=1) ** 2 @ (1 / sizes)
+        reached += int(np.count_nonzero(between >= least))
+    return (1 + reached) / (1 + permutations)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values adjusted for their number (Holm, Scandinavian Journal of Statistics 6, 1979).
+
+    Args:
+        p_values: of one family.
+    """
+    p = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(p, kind="stable")
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
+    return np.minimum(adjusted, 1).tolist()
+
+
+def minimum_detectable_eta2(
+    subjects: int, groups: int, power: float = POWER, alpha: float = ALPHA
+) -> float | None:
+    """Return the η² of the population that an analysis of variance detects with some power.
+
+    F is noncentral with λ = G η² / (1 − η²) (Cohen, Statistical Power Analysis, 1988, chapter 8).
+    With unequal groups η² is that of a population with the same shares.
+
+    Args:
+        subjects: G.
+        groups: k.
+        power: chance to detect it.
+        alpha: level of the test.
+
+    Returns:
+        None without a group or a subject to spare.
+    """
+    between, within = groups - 1, subjects - groups
+    if between < 1 or within < 1:
+        return None
+    critical = float(fdtri(between, within, 1 - alpha))
+
+    def shortfall(noncentrality: float) -> float:
+        return power - 1 + float(ncfdtr(between, within, noncentrality, critical))
+
+    high = 1.0
+    while shortfall(high) > 0:
+        high *= 2
+    noncentrality = float(brentq(shortfall, 0.0, high, xtol=1e-10))
+    return noncentrality / (noncentrality + subjects)
+
+
+def cliffs_delta(first: ArrayLike, second: ArrayLike, confidence: float = 0.95) -> Estimate:
+    """Return P(X > Y) − P(X < Y) with its interval.
+
+    The variance is that of Brunner and Munzel (Biometrical Journal 42, 2000), which lets
+    distributions differ in anything; the asymmetric limits are those of Feng and Cliff (Journal of
+    Modern Applied Statistical Methods 3, 2004) with a quantile of t. Where the groups are apart, no
+    variance can be estimated: then the limit is that of as many independent pairs as the smaller
+    group has subjects.
+
+    Args:
+        first: X, one value a subject, ``(n,)``.
+        second: Y, ``(m,)``.
+        confidence: coverage of the interval.
+    """
+    x, y = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    win, error, freedom = _placements(x, y)
+    delta, subjects = 2 * win - 1, len(x) + len(y)
+    if abs(delta) == 1:
+        least = 2 * (1 - confidence) ** (1 / min(len(x), len(y))) - 1
+        low, high = sorted((delta, delta * least))
+        apart = Interval(low, high, confidence, ONE_TO_ONE, INDEPENDENT_SUBJECTS)
+        return Estimate(delta, apart, subjects)
+    if not (error > 0 and freedom > 0):
+        return Estimate(delta, None, subjects, "no interval: subjects do not differ enough")
+    t = float(stdtrit(freedom, (1 + confidence) / 2))
+    margin = t * 2 * error
+    room = 1 - delta**2
+    width = margin * math.sqrt(room**2 + margin**2)
+    low, high = ((delta - delta**3 + sign * width) / (room + margin**2) for sign in (-1, 1))
+    interval = Interval(low, high, confidence, FENG_CLIFF, INDEPENDENT_SUBJECTS)
+    return Estimate(delta, interval, subjects)
+
+
+def equivalence_p(
+    first: ArrayLike, second: ArrayLike, bound: float = NEGLIGIBLE_DELTA
+) -> float | None:
+    """Return the p-value of abs(delta) >= bound, the larger of two one-sided tests.
+
+    Two one-sided tests (Schuirmann, Journal of Pharmacokinetics and Biopharmaceutics 15, 1987) with
+    the statistic and the degrees of freedom of Brunner and Munzel (2000).
+
+    Args:
+        first: X, one value a subject, ``(n,)``.
+        second: Y, ``(m,)``.
+        bound: on abs(delta).
+
+    Returns:
+        None if nothing varies, so that no error can be estimated.
+    """
+    x, y = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    win, error, freedom = _placements(x, y)
+    if abs(2 * win - 1) == 1:
+        return 1.0
+    if not (error > 0 and freedom > 0):
+        return None
+    above, below = ((win - 0.5 + side * bound / 2) / error for side in (1, -1))
+    return float(max(stdtr(freedom, -above), stdtr(freedom, below)))
+
+
+def hodges_lehmann(first: ArrayLike, second: ArrayLike, confidence: float = 0.95) -> Estimate:
+    """Return the median of all differences x − y, with order statistics of these as its interval.
+
+    The interval inverts the rank sum test under a pure shift (Hollander, Wolfe and Chicken,
+    Nonparametric Statistical Methods, 2014, section 4.3). Differences are counted, never listed.
+
+    Args:
+        first: X, one value a subject, ``(n,)``.
+        second: Y, ``(m,)``.
+        confidence: coverage of the interval.
+    """
+    x, y = np.sort(np.asarray(first, np.float64)), np.sort(np.asarray(second, np.float64))
+    differences, subjects = len(x) * len(y), len(x) + len(y)
+    middle = {(differences + 1) // 2, differences // 2 + 1}
+    value = float(np.mean([_difference(x, y, rank) for rank in middle]))
+    spread = math.sqrt(differences * (subjects + 1) / 12)
+    rank = math.floor(differences / 2 - float(ndtri((1 + confidence) / 2)) * spread + 0.5)
+    if rank < 1:
+        return Estimate(value, None, subjects, "no interval: too few subjects")
+    low, high = _difference(x, y, rank), _difference(x, y, differences + 1 - rank)
+    return Estimate(value, Interval(low, high, confidence, LEHMANN, SHIFT), subjects)
+
+
+def wasserstein(
+    first: ArrayLike,
+    second: ArrayLike,
+    first_drawn: NDArray[np.integer],
+    second_drawn: NDArray[np.integer],
+    confidence: float = 0.95,
+) -> Estimate:
+    """Return the area between two distribution functions over their pooled standard deviation.
+
+    Replicates of a distance lie above it, so its lower limit is 0 where replicates of equal
+    distributions reach it.
+
+    Args:
+        first: X, one value a subject, ``(n,)``.
+        second: Y, ``(m,)``.
+        first_drawn: how often each of X is drawn in each replicate, ``(R, n)``.
+        second_drawn: how often each of Y, ``(R, m)``.
+        confidence: coverage of the interval.
+    """
+    x, y = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    subjects = len(x) + len(y)
+    if subjects < 3 or np.ptp(x) == np.ptp(y) == 0:
+        return Estimate(None, None, subjects, "subjects do not vary within the groups")
+    grid = np.sort(np.concatenate([x, y]))
+    widths = np.diff(grid)
+    places = [np.searchsorted(np.sort(side), grid[:-1], side="right") for side in (x, y)]
+    shares = [place / len(side) for place, side in zip(places, (x, y), strict=True)]
+    area = float(np.abs(shares[0] - shares[1]) @ widths)
+    orders = np.argsort(x), np.argsort(y)
+    features = [np.stack([side - grid[0], (side - grid[0]) ** 2], axis=1) for side in (x, y)]
+    sizes = len(x), len(y)
+
+    def pooled_sd(sums: Sequence[Array]) -> Array:
+        squares = [s[..., 1] - s[..., 0] ** 2 / n for s, n in zip(sums, sizes, strict=True)]
+        return np.sqrt(np.maximum(squares[0] + squares[1], 0) / (subjects - 2))
+
+    value = area / float(pooled_sd([feature.sum(axis=0) for feature in features]))
+    if min(sizes) < 2:
+        return Estimate(value, None, subjects, "no interval: a group has one subject")
+    replicates = np.empty(len(first_drawn))
+    under_equality = np.empty(len(first_drawn))
+    step = max(1, _CELLS // subjects)
+    for start in range(0, len(replicates), step):
+        part = slice(start, start + step)
+        drawn = [matrix[part].astype(np.float64) for matrix in (first_drawn, second_drawn)]
+        steps = [
+            _cumulative(matrix[:, order]).take(place, axis=1) / len(order)
+            for matrix, order, place in zip(drawn, orders, places, strict=True)
+        ]
+        sums = [matrix @ feature for matrix, feature in zip(drawn, features, strict=True)]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            replicates[part] = np.abs(steps[0] - steps[1]) @ widths / pooled_sd(sums)
+        errors = [
+            (found - share) * math.sqrt(n / (n - 1))
+            for found, share, n in zip(steps, shares, sizes, strict=True)
+        ]
+        under_equality[part] = np.abs(errors[0] - errors[1]) @ widths
+    replicates[~np.isfinite(replicates)] = np.nan
+    interval = percentile(replicates, min(sizes), confidence)
+    if interval is None:
+        return Estimate(value, None, subjects, "no interval: subjects do not differ enough")
+    alike = np.mean(under_equality >= area) > (1 - confidence) / 2
+    low = 0.0 if alike else min(interval.low, value)
+    return Estimate(value, replace(interval, low=low), subjects)
+
+
+def adjust_for_covariates(
+    sample: SubjectNorms, bootstrap: SubjectBootstrap, confidence: float = 0.95
+) -> AdjustedAssociation | NoComparison:
+    """Fit ``norm ~ group + covariates`` to images, with errors clustered by subject.
+
+    The Wald test uses the CR1 sandwich (Cameron and Miller, Journal of Human Resources 50, 2015).
+    Everything is computed from sums of products over the images of each subject.
+
+    Args:
+        sample: the norms, with covariates.
+        bootstrap: of its groups.
+        confidence: coverage of the intervals.
+
+    Raises:
+        MetricError: no covariate, one that does not vary, or several that follow from another.
+    """
+    check_confidence(confidence)
+    names = tuple(sample.covariates)
+    if not names:
+        raise MetricError(f"{sample.name}: there are no covariates to adjust for")
+    columns = np.stack(list(sample.covariates.values()), axis=1)
+    complete = np.asarray(np.isfinite(columns).all(axis=1))
+    present = np.unique(sample.subjects[complete])
+    held = np.bincount(sample.groups[present], minlength=len(sample.names))
+    if len(held) < 2:
+        return NoComparison(sample.name, "all subjects are in one group")
+    if not held.all():
+        lacking = sample.names[int(held.argmin())]
+        return NoComparison(sample.name, f"no image of group {lacking} has all covariates")
+    fit = _Fit(sample, complete, columns[complete])
+    if len(present) <= len(held) or fit.error <= 1e-20 * fit.total:
+        return NoComparison(sample.name, "there is nothing left to estimate errors from")
+    plain, adjusted = fit.intervals(bootstrap, confidence)
+    wald, p = fit.wald()
+    subjects = len(present)
+    return AdjustedAssociation(
+        name=sample.name,
+        covariates=names,
+        images=fit.images,
+        subjects=subjects,
+        dropped=len(complete) - fit.images,
+        eta2=Estimate(fit.eta2, plain, subjects, None if plain else _NO_INTERVAL),
+        partial_eta2=Estimate(
+            fit.partial_eta2, adjusted, subjects, None if adjusted else _NO_INTERVAL
+        ),
+        wald_f=wald,
+        df=(len(held) - 1, subjects - 1),
+        p=p,
+    )
+
+
+def _refusal(sample: SubjectNorms) -> str | None:
+    """Say why groups cannot be compared; None if they can."""
+    if len(sample.sizes) < 2:
+        return "all subjects are in one group"
+    if len(sample.groups) <= len(sample.sizes):
+        return "there are no more subjects than groups"
+    means = sample.means
+    if np.ptp(means) <= 16 * np.finfo(np.float64).eps * np.abs(means).max():
+        return "all subjects have the same mean norm"
+    return None
+
+
+def _split(values: Array, groups: NDArray[np.int64]) -> list[Array]:
+    return [values[groups == g] for g in range(int(groups.max()) + 1)]
+
+
+def _eta2_interval(
+    values: Array, bootstrap: SubjectBootstrap, confidence: float
+) -> Interval | None:
+    """Return the interval of η² of one value a subject; ω² estimates the same share."""
+    groups = len(bootstrap.members)
+    sizes = np.array([len(ids) for ids in bootstrap.members], dtype=np.float64)
+    deviations = np.empty((bootstrap.replicates, groups))
+    errors = np.zeros(bootstrap.replicates)
+    means, error = np.empty(groups), 0.0
+    for g, ids in enumerate(bootstrap.members):
+        means[g] = values[ids].mean()
+        rest = values[ids] - means[g]
+        error += float(rest @ rest)
+        sums = bootstrap.sums(g, np.stack([rest, rest**2], axis=1)) / sizes[g]
+        deviations[:, g] = sums[:, 0]
+        errors += sizes[g] * (sums[:, 1] - sums[:, 0] ** 2)
+    return _share_interval(
+        means, _contrasts(sizes), error, deviations, errors, sizes, _spare(sizes), confidence
+    )
+
+
+def _rank_interval(
+    values: Array, bootstrap: SubjectBootstrap, confidence: float
+) -> Interval | None:
+    """Return the interval of ε², the η² of ranks; every replicate is ranked anew."""
+    order = np.argsort(values, kind="stable")
+    starts = np.unique(values[order], return_index=True)[1]
+    block = np.searchsorted(starts, np.arange(len(values)), side="right") - 1
+    places = np.empty(len(values), dtype=np.int64)
+    places[order] = block
+    ranks = rankdata(values)
+    groups = len(bootstrap.members)
+    sizes = np.array([len(ids) for ids in bootstrap.members], dtype=np.float64)
+    means = np.array([ranks[ids].mean() for ids in bootstrap.members])
+    error = sum(float(((ranks[ids] - ranks[ids].mean()) ** 2).sum()) for ids in bootstrap.members)
+    deviations = np.empty((bootstrap.replicates, groups))
+    errors = np.empty(bootstrap.replicates)
+    step = max(1, _CELLS // len(values))
+    for start in range(0, bootstrap.replicates, step):
+        part = slice(start, start + step)
+        drawn = [matrix[part].astype(np.float64) for matrix in bootstrap.multiplicities]
+        weights = np.empty((len(drawn[0]), len(values)))
+        for ids, matrix in zip(bootstrap.members, drawn, strict=True):
+            weights[:, ids] = matrix
+        tied = np.add.reduceat(weights[:, order], starts, axis=1)
+        midranks = np.cumsum(tied, axis=1) - (tied - 1) / 2
+        within = np.einsum("rn,rn->r", tied, midranks**2)
+        for g, ids in enumerate(bootstrap.members):
+            found = np.einsum("rn,rn->r", drawn[g], midranks[:, places[ids]]) / sizes[g]
+            deviations[part, g] = found - means[g]
+            within -= sizes[g] * found**2
+        errors[part] = within
+    return _share_interval(
+        means, _contrasts(sizes), error, deviations, errors, sizes, _spare(sizes), confidence
+    )
+
+
+def _spare(sizes: Array) -> float:
+    return float(sizes.sum() / (sizes.sum() - len(sizes)))
+
+
+def _contrasts(sizes: Array) -> Array:
+    """Return K with m' K m = Σ n (m − m̄)², ``(k, k)``."""
+    return np.diag(sizes) - np.outer(sizes, sizes) / sizes.sum()
+
+
+def _share_interval(
+    effects: Array,
+    contrasts: Array,
+    error: float,
+    deviations: Array,
+    errors: Array,
+    subjects: Array,
+    scale: float,
+    confidence: float,
+) -> Interval | None:
+    """Return the interval of a share of variance T = m' K m / (m' K m + SSE) by test inversion.
+
+    Such a share is never negative, and its replicates lie above it: percentile and BCa intervals
+    miss a small share nearly always. So the effects are scaled by c, and the interval holds the
+    shares of the population for those c at which the observed T is neither among the highest nor
+    among the lowest replicates (Davison and Hinkley, Bootstrap Methods and their Application,
+    Cambridge 1997, section 5.4, with the direction of the effects held). It holds 0 where groups
+    without effects would often show as large a share.
+
+    Args:
+        effects: m of the groups, ``(k,)``.
+        contrasts: K, ``(k, k)``.
+        error: SSE.
+        deviations: m* − m of the replicates, ``(R, k)``.
+        errors: SSE* of the replicates, ``(R,)``.
+        subjects: in the groups, ``(k,)``.
+        scale: number of values over the degrees of freedom of SSE.
+        confidence: coverage of the interval.
+
+    Returns:
+        None with one subject in a group, or without any effect, error or variation.
+    """
+    explained = float(effects @ contrasts @ effects)
+    if subjects.min() < 2 or min(explained, error) <= 1e-20 * (explained + error):
+        return None
+    if np.abs(deviations).max() <= 1e-9 * np.abs(effects).max():
+        return None  # the ranks of groups that are wholly apart do not vary
+    # Means of n draws vary by (n − 1) / n too little, and so do sums of squares about them.
+    deviations = deviations * np.sqrt(subjects / (subjects - 1))
+    errors, population = errors * scale, error * scale
+    cross = 2 * deviations @ (contrasts @ effects)
+    noise = np.einsum("ri,ij,rj->r", deviations, contrasts, deviations, optimize=True)
+    observed = explained / (explained + error)
+
+    def beyond(factor: float) -> float:
+        found = factor**2 * explained + factor * cross + noise
+        return float(np.mean(found >= observed * (found + errors)))
+
+    def share_at(level: float) -> float:
+        if beyond(0.0) >= level:
+            return 0.0
+        low, high = 0.0, 1.0
+        while beyond(high) < level:
+            low, high = high, 2 * high
+        for _ in range(40):
+            middle = (low + high) / 2
+            low, high = (middle, high) if beyond(middle) < level else (low, middle)
+        return float(high**2 * explained / (high**2 * explained + population))
+
+    tail = (1 - confidence) / 2
+    # The share observed is biased upwards, so the upper limit of a chance result may lie below it.
+    high = max(share_at(1 - tail), observed)
+    return Interval(share_at(tail), high, confidence, INVERTED, INDEPENDENT_SUBJECTS)
+
+
+def _pairs(
+    sample: SubjectNorms, bootstrap: SubjectBootstrap, bound: float, confidence: float
+) -> tuple[PairDifference, ...]:
+    """Compare the subjects of every two groups."""
+    means = sample.means
+    found = []
+    for i, j in itertools.combinations(range(len(sample.names)), 2):
+        x, y = means[bootstrap.members[i]], means[bootstrap.members[j]]
+        p = float(mannwhitneyu(x, y).pvalue) if np.ptp(np.append(x, y)) > 0 else 1.0
+        equivalence = equivalence_p(x, y, bound)
+        found.append(
+            PairDifference(
+                first=sample.names[i],
+                second=sample.names[j],
+                subjects=(len(x), len(y)),
+                delta=cliffs_delta(x, y, confidence),
+                shift=hodges_lehmann(x, y, confidence),
+                wasserstein=wasserstein(
+                    x, y, bootstrap.multiplicities[i], bootstrap.multiplicities[j], confidence
+                ),
+                p=p,
+                p_holm=p,
+                equivalence_p=equivalence,
+                equivalent=equivalence is not None and equivalence < ALPHA,
+            )
+        )
+    adjusted = holm([pair.p for pair in found])
+    return tuple(replace(pair, p_holm=p) for pair, p in zip(found, adjusted, strict=True))
+
+
+def _spread_between(
+    means: Array, groups: NDArray[np.int64], permutations: int, seed: int
+) -> SpreadTest:
+    """Test whether subject means spread equally (Brown and Forsythe, JASA 69, 1974)."""
+    centres = np.array([np.median(part) for part in _split(means, groups)])
+    return _spread(np.abs(means - centres[groups]), groups, permutations, seed)
+
+
+def _spread_within(sample: SubjectNorms, permutations: int, seed: int) -> SpreadTest | None:
+    """Test whether images of one subject spread equally, by the mean deviation of each subject.
+
+    √(m / (m − 1)) makes up for m deviations being taken about their own mean.
+    """
+    counts, means = sample.counts, sample.means
+    deviations = np.abs(sample.norms - means[sample.subjects])
+    several = counts > 1
+    mean = np.bincount(sample.subjects, weights=deviations)[several] / counts[several]
+    _, groups = np.unique(sample.groups[several], return_inverse=True)
+    if len(np.unique(groups)) < 2 or len(groups) <= len(np.unique(groups)):
+        return None
+    corrected = mean * np.sqrt(counts[several] / (counts[several] - 1))
+    return _spread(corrected, groups, permutations, seed)
+
+
+def _spread(
+    deviations: Array, groups: NDArray[np.int64], permutations: int, seed: int
+) -> SpreadTest:
+    p = permutation_p(deviations, groups, permutations, seed)
+    analysis = anova(deviations, groups)
+    return SpreadTest(analysis.f, p, len(groups))
+
+
+def _placements(x: Array, y: Array) -> tuple[float, float, float]:
+    """Return P(X > Y) + P(X = Y) / 2, its standard error and its degrees of freedom.
+
+    Brunner and Munzel, Biometrical Journal 42, 2000.
+    """
+    n, m = len(x), len(y)
+    ordered = np.sort(x), np.sort(y)
+    over = _share_below(ordered[1], x), _share_below(ordered[0], y)
+    win = float(over[0].mean())
+    if min(n, m) < 2:
+        return win, 0.0, 0.0
+    variances = [float(share.var(ddof=1)) / len(share) for share in over]
+    total = sum(variances)
+    if total == 0:
+        return win, 0.0, 0.0
+    freedom = total**2 / (variances[0] ** 2 / (n - 1) + variances[1] ** 2 / (m - 1))
+    return win, math.sqrt(total), freedom
+
+
+def _share_below(ordered: Array, values: Array) -> Array:
+    """Return the share of ``ordered`` that lies below each value, equal ones counted half."""
+    below = np.searchsorted(ordered, values) + np.searchsorted(ordered, values, side="right")
+    return below / (2 * len(ordered))
+
+
+def _difference(x: Array, y: Array, rank: int) -> float:
+    """Return the difference x − y of some rank among all, from 1; both are sorted."""
+
+    def reach(limit: float) -> int:
+        return x.size * y.size - int(np.searchsorted(y, x - limit).sum())
+
+    low, high = float(x[0] - y[-1]), float(x[-1] - y[0])
+    for _ in range(64):
+        middle = (low + high) / 2
+        low, high = (low, middle) if reach(middle) >= rank else (middle, high)
+    # The limit is close to a difference; return that itself.
+    places = np.searchsorted(y, x - high)
+    near = [x - y[np.clip(places + step, 0, y.size - 1)] for step in (-1, 0)]
+    candidates = np.concatenate(near)
+    return float(candidates[np.abs(candidates - high).argmin()])
+
+
+def _cumulative(weights: Array) -> Array:
+    """Return sums of the first 0, 1, … columns, ``(R, n + 1)``."""
+    sums = np.zeros((weights.shape[0], weights.shape[1] + 1))
+    np.cumsum(weights, axis=1, out=sums[:, 1:])
+    return sums
+
+
+class _Fit:
+    """Least squares of norms on groups and covariates, from sums of products by subject."""
+
+    def __init__(self, sample: SubjectNorms, complete: NDArray[np.bool_], columns: Array) -> None:
+        """Fit images with all covariates.
+
+        Args:
+            sample: the norms.
+            complete: which images, ``(N,)``.
+            columns: their covariates, ``(n, q)``.
+
+        Raises:
+            MetricError: a covariate does not vary within groups, or follows from others.
+        """
+        norms = sample.norms[complete]
+        spread = columns.std(axis=0)
+        scaled = (columns - columns.mean(axis=0)) / np.where(spread > 0, spread, 1)
+        self.groups = sample.groups
+        self.people = sample.subjects[complete]
+        self.images = len(norms)
+        self.vectors = np.column_stack([np.ones(len(norms)), norms - norms.mean(), scaled])
+        width = self.vectors.shape[1]
+        self.products = np.empty((len(sample.groups), width, width))
+        """Sums of products of 1, norm and covariates over the images of a subject, (G, d, d)."""
+        for i, j in itertools.combinations_with_replacement(range(width), 2):
+            terms = self.vectors[:, i] * self.vectors[:, j]
+            found = np.bincount(self.people, weights=terms, minlength=len(sample.groups))
+            self.products[:, i, j] = self.products[:, j, i] = found
+        self.by_group = np.zeros((len(sample.names), width, width))
+        np.add.at(self.by_group, sample.groups, self.products)
+        within = _within(self.by_group)[1:, 1:]
+        if np.linalg.eigvalsh(within)[0] <= 1e-10 * self.images:
+            raise MetricError(
+                f"{sample.name}: the covariates {', '.join(sample.covariates)} do not all vary "
+                "within groups, or one follows from the others; leave it out"
+            )
+        self.intercepts, self.slopes, self.error = _regress(self.by_group)
+        self.reduced = _regress(self.by_group.sum(axis=0)[None])[2]
+        self.unadjusted = _regress(self.by_group[:, :2, :2])[2]
+        self.total = _regress(self.by_group.sum(axis=0)[None, :2, :2])[2]
+
+    @property
+    def eta2(self) -> float:
+        """Share of the variance between groups, without covariates."""
+        return float(1 - self.unadjusted / self.total)
+
+    @property
+    def partial_eta2(self) -> float:
+        """Share of what covariates leave."""
+        return float(1 - self.error / self.reduced)
+
+    def intervals(
+        self, bootstrap: SubjectBootstrap, confidence: float
+    ) -> tuple[Interval | None, Interval | None]:
+        """Return the intervals of `eta2` and `partial_eta2`."""
+        flat = self.products.reshape(len(self.products), -1)
+        drawn = [bootstrap.sums(g, flat[ids]) for g, ids in enumerate(bootstrap.members)]
+        shape = (bootstrap.replicates, len(drawn), *self.products.shape[1:])
+        moments = np.stack(drawn, axis=1).reshape(shape)
+        return (
+            self._interval(moments[..., :2, :2], confidence),
+            self._interval(moments, confidence),
+        )
+
+    def _interval(self, moments: Array, confidence: float) -> Interval | None:
+        width = moments.shape[-1]
+        observed = self.by_group[:, :width, :width]
+        effects, slopes, error = _regress(observed)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found, _, errors = _regress(moments)
+        # Group and covariates overlap; K is what covariates do not explain of the groups.
+        shared = np.delete(observed[:, 0], 1, axis=1)
+        total = np.delete(np.delete(observed.sum(axis=0), 1, axis=0), 1, axis=1)
+        contrasts = np.diag(observed[:, 0, 0]) - shared @ np.linalg.solve(total, shared.T)
+        present = np.bincount(self.groups[np.unique(self.people)]).astype(np.float64)
+        scale = self.images / (self.images - len(effects) - len(slopes))
+        return _share_interval(
+            effects, contrasts, float(error), found - effects, errors, present, scale, confidence
+        )
+
+    def wald(self) -> tuple[float | None, float | None]:
+        """Return the F statistic and p of equal intercepts, with CR1 errors by subject."""
+        k, q = len(self.by_group), len(self.slopes)
+        codes = self.groups[self.people]
+        covariates = self.vectors[:, 2:]
+        residuals = self.vectors[:, 1] - self.intercepts[codes] - covariates @ self.slopes
+        present = np.unique(self.people)
+        subjects = len(present)
+        scores = np.zeros((len(self.groups), k + q))
+        weighted = np.column_stack([residuals, residuals[:, None] * covariates])
+        sums = np.stack(
+            [
+                np.bincount(self.people, weights=column, minlength=len(scores))
+                for column in weighted.T
+            ],
+            axis=1,
+        )
+        scores[np.arange(len(scores)), self.groups] = sums[:, 0]
+        scores[:, k:] = sums[:, 1:]
+        products = np.zeros((k + q, k + q))
+        products[:k, :k] = np.diag(self.by_group[:, 0, 0])
+        products[:k, k:] = self.by_group[:, 0, 2:]
+        products[k:, :k] = products[:k, k:].T
+        products[k:, k:] = self.by_group[:, 2:, 2:].sum(axis=0)
+        bread = np.linalg.inv(products)
+        correction = subjects / (subjects - 1) * (self.images - 1) / (self.images - k - q)
+        covariance = correction * bread @ (scores.T @ scores) @ bread
+        differences = np.column_stack([-np.ones(k - 1), np.eye(k - 1), np.zeros((k - 1, q))])
+        effects = differences @ np.append(self.intercepts, self.slopes)
+        spread = differences @ covariance @ differences.T
+        if np.linalg.matrix_rank(spread, hermitian=True) < k - 1:
+            return None, None
+        f = float(effects @ np.linalg.solve(spread, effects)) / (k - 1)
+        return f, float(fdtrc(k - 1, subjects - 1, f))
+
+
+def _within(moments: Array) -> Array:
+    """Return sums of products about the means of groups, ``(…, k, d, d)`` → ``(…, d−1, d−1)``."""
+    images, sums = moments[..., :1, :1], moments[..., 1:, :1]
+    return (moments[..., 1:, 1:] - sums * np.swapaxes(sums, -1, -2) / images).sum(axis=-3)
+
+
+def _regress(moments: Array) -> tuple[Array, Array, Array]:
+    """Regress norms on covariates with an intercept for each group.
+
+    Args:
+        moments: sums of products of 1, norm and q covariates, ``(…, k, q + 2, q + 2)``.
+
+    Returns:
+        Intercepts ``(…, k)``, slopes ``(…, q)`` and the sum of squared errors ``(…)``.
+    """
+    within = _within(moments)
+    slopes = np.einsum(
+        "...ij,...j->...i", np.linalg.pinv(within[..., 1:, 1:], hermitian=True), within[..., 1:, 0]
+    )
+    error = within[..., 0, 0] - np.einsum("...i,...i->...", slopes, within[..., 1:, 0])
+    sums = moments[..., 0, 1] - np.einsum("...ki,...i->...k", moments[..., 0, 2:], slopes)
+    return sums / moments[..., 0, 0], slopes, np.maximum(error, 0)

@@ -1,0 +1,635 @@
+"""Recorded attributes of people, joined with the norms of their images.
+
+Nothing here guesses an attribute. What cannot be used is counted as an `Exclusion`, cells of few
+subjects are pooled or suppressed, and subjects leave this file as running numbers.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from facerec.errors import DatasetError, MetricError
+from facerec.files import sha256
+from facerec.records.images import check_unique
+from facerec.verification.protocols.lists import decode_text, read_content
+
+POOLED = "other (pooled)"
+"""Name of the group that small groups are pooled into."""
+SMALLEST_CELL = 10
+"""Subjects from which on a cell is shown."""
+MOST_GROUPS = 100
+"""Groups of one attribute or intersection."""
+LEAST_CV = 1e-4
+"""Coefficient of variation of norms below which the embeddings were normalised."""
+
+_IMAGE, _SOURCE = "image_id", "label_source"
+_PLACES = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Attributes:
+    """The lines of an attributes file, as recorded."""
+
+    path: Path
+    """Where they were read."""
+    sha256: str
+    """Of the file."""
+    lines: NDArray[np.int64]
+    """Line of the file, from 1, ``(L,)``."""
+    images: NDArray[np.str_]
+    """Image id, ``(L,)``; may occur more than once."""
+    subjects: NDArray[np.str_]
+    """Who is on the image, ``(L,)``."""
+    groups: Mapping[str, NDArray[np.str_]]
+    """Value of each attribute, ``(L,)``, empty where none is recorded."""
+    covariates: Mapping[str, NDArray[np.float64]]
+    """Value of each covariate, ``(L,)``, NaN where none is recorded."""
+    label_sources: tuple[str, ...]
+    """Every value of ``label_source``, sorted."""
+    inferred: bool
+    """Whether some labels are inferred, which every page of a report must say."""
+
+    @property
+    def banner(self) -> str | None:
+        """What every page must carry; None if no label is inferred."""
+        if not self.inferred:
+            return None
+        return (
+            "Some group labels were inferred from images by a model or a person, not recorded; "
+            "figures by group may reflect errors of that inference."
+        )
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """Images that an audit leaves out, counted."""
+
+    reason: str
+    """Why, as words."""
+    images: int
+    """Images, or lines that repeat another."""
+    subjects: int | None = None
+    """Subjects concerned, where they are known."""
+    attribute: str | None = None
+    """The attribute for which they are left out; None if for all."""
+    place: Literal["line", "row"] = "line"
+    """Whether ``places`` are lines of the attributes, from 1, or rows of the embeddings, from 0."""
+    places: tuple[int, ...] = ()
+    """The first ten of them."""
+
+
+@dataclass(frozen=True)
+class GroupCount:
+    """What a group is made of."""
+
+    slice: Mapping[str, str]
+    """Value by attribute."""
+    subjects: int
+    """Subjects with an image, acquired or not."""
+    images: int
+    """Images, acquired or not."""
+    failed: int
+    """Failures to acquire among the images."""
+
+
+@dataclass(frozen=True, eq=False)
+class Grouping:
+    """Groups of one attribute, or of the intersection of several."""
+
+    attributes: tuple[str, ...]
+    """One, or those that intersect."""
+    cells: tuple[tuple[str, ...], ...]
+    """Values of each group, one an attribute; in order of the values, pooled ones last."""
+    codes: NDArray[np.int64]
+    """Group of every joined image, ``(n,)``; −1 without a label or in a suppressed cell."""
+    pooled: tuple[tuple[str, ...], ...] = ()
+    """Cells under ten subjects that make up the group `POOLED`."""
+    suppressed: tuple[tuple[str, ...], ...] = ()
+    """Cells left out: under ten subjects, or else such a cell would follow from totals."""
+
+    @property
+    def name(self) -> str:
+        """The attributes, as in ``race × sex``."""
+        return " × ".join(self.attributes)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The groups, as in ``A × female``."""
+        return tuple(POOLED if cell[0] == POOLED else " × ".join(cell) for cell in self.cells)
+
+    def slice(self, code: int) -> dict[str, str]:
+        """Return the value by attribute of a group."""
+        return dict(zip(self.attributes, self.cells[code], strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class Joined:
+    """Images that have both an embedding (or a failure to acquire one) and attributes."""
+
+    rows: NDArray[np.int64]
+    """Row of the embeddings, ascending, ``(n,)``."""
+    norms: NDArray[np.float64]
+    """Raw norm, ``(n,)``; NaN where the image was not acquired."""
+    subjects: NDArray[np.int64]
+    """Running number of the subject, ``(n,)``, in the order of their names. Whoever has the
+    attributes can undo that; nobody else can."""
+    groupings: tuple[Grouping, ...]
+    """Attributes in the order asked for, then intersections."""
+    covariates: Mapping[str, NDArray[np.float64]]
+    """Value of each covariate, ``(n,)``, NaN where none is recorded."""
+    exclusions: tuple[Exclusion, ...]
+    """What was left out."""
+    label_sources: tuple[str, ...]
+    """Where labels come from."""
+    banner: str | None
+    """What every page must carry, if anything."""
+
+    @property
+    def acquired(self) -> NDArray[np.bool_]:
+        """Whether each image has an embedding, ``(n,)``."""
+        return ~np.isnan(self.norms)
+
+    @property
+    def single_images(self) -> bool:
+        """Whether no subject has two images, so that nothing is known of the spread within."""
+        return len(np.unique(self.subjects)) == len(self.subjects)
+
+    def count(self, grouping: Grouping) -> tuple[GroupCount, ...]:
+        """Return what each group of ``grouping`` is made of; failures are images like others."""
+        failed = ~self.acquired
+        found = []
+        for code in range(len(grouping.cells)):
+            inside = grouping.codes == code
+            found.append(
+                GroupCount(
+                    grouping.slice(code),
+                    len(np.unique(self.subjects[inside])),
+                    int(inside.sum()),
+                    int(failed[inside].sum()),
+                )
+            )
+        return tuple(found)
+
+
+def read_attributes(
+    path: str | Path,
+    groups: Sequence[str],
+    *,
+    subject: str = "subject_id",
+    covariates: Sequence[str] = (),
+    allow_inferred: bool = False,
+) -> Attributes:
+    """Read a CSV file with a header and one line an image.
+
+    The columns ``image_id`` and ``label_source`` must be there. With ``subject="image_id"`` every
+    image counts as a subject of its own, for sets that do not say who is who.
+
+    Args:
+        path: UTF-8 (with a mark or not).
+        groups: columns of attributes; an empty value means not recorded.
+        subject: column of the subject.
+        covariates: columns of numbers; an empty value means not recorded.
+        allow_inferred: take labels whose source says that they are inferred.
+
+    Raises:
+        DatasetError: a column or value is missing, a line is malformed, labels are inferred, or an
+            attribute has more than a hundred values.
+    """
+    path = Path(path)
+    if not groups:
+        raise DatasetError(f"{path}: no attribute was named; name at least one column of groups")
+    numbered = _records(path)
+    header_line, header = next(numbered, (1, []))
+    wanted = list(dict.fromkeys([_IMAGE, subject, *groups, *covariates, _SOURCE]))
+    _check_header(path, header_line, header, wanted)
+    records = []
+    for line, record in numbered:
+        if len(record) != len(header):
+            raise DatasetError(
+                f"{path}, line {line}: {len(record)} fields where the header has {len(header)}; "
+                "mend the line (a value with a comma needs quotes)"
+            )
+        records.append((line, *record))
+    if not records:
+        raise DatasetError(f"{path}: there is a header but no line below it; check the file")
+    table = pd.DataFrame(records, columns=["", *header], dtype=object)
+    lines = table[""].to_numpy(np.int64)
+    for column in (_IMAGE, subject, _SOURCE):
+        empty = np.flatnonzero(table[column] == "")
+        if len(empty):
+            raise DatasetError(
+                f"{path}, line {lines[empty[0]]}: {column} is empty ({len(empty):,} such lines); "
+                "write it there or remove the line"
+            )
+    sources = tuple(sorted(set(table[_SOURCE])))
+    inferred = [source for source in sources if re.search(r"\binferred\b", source, re.IGNORECASE)]
+    if inferred and not allow_inferred:
+        count = int(table[_SOURCE].isin(inferred).sum())
+        raise DatasetError(
+            f"{path}: {count:,} lines have inferred labels (label_source {inferred[0]!r}), on "
+            "which no statement about people should rest; use recorded labels, or allow inferred "
+            "ones, which puts a banner on every page"
+        )
+    return Attributes(
+        path=path,
+        sha256=sha256(path),
+        lines=lines,
+        images=_text(table[_IMAGE]),
+        subjects=_text(table[subject]),
+        groups={name: _values(path, name, table[name]) for name in dict.fromkeys(groups)},
+        covariates={name: _numbers(path, name, lines, table[name]) for name in covariates},
+        label_sources=sources,
+        inferred=bool(inferred),
+    )
+
+
+def check_raw(norms: ArrayLike, source: str = "the embeddings") -> None:
+    """Refuse norms of embeddings that were normalised before they were stored.
+
+    Args:
+        norms: ``(N,)``; what is not finite is passed over.
+        source: for the error.
+
+    Raises:
+        DatasetError: their coefficient of variation is below 1e-4, one is negative, or there are
+            fewer than two.
+    """
+    values = np.asarray(norms, dtype=np.float64)
+    values = values[np.isfinite(values)]
+    if len(values) < 2:
+        raise DatasetError(f"{source}: {len(values)} images have a norm; an audit needs many")
+    if values.min() < 0:
+        raise DatasetError(
+            f"{source}: a norm is negative ({values.min():g}); give the lengths of raw embeddings"
+        )
+    mean = float(values.mean())
+    if float(values.std()) <= LEAST_CV * mean:
+        raise DatasetError(
+            f"{source}: all norms are {mean:.6g} within {LEAST_CV:g} of that, so the embeddings "
+            "are already normalised and a norm audit is impossible; store raw embeddings"
+        )
+
+
+def join(
+    attributes: Attributes,
+    ids: ArrayLike,
+    norms: ArrayLike,
+    failures: Collection[int] = (),
+    *,
+    intersections: Sequence[Sequence[str]] = (),
+    source: str = "the embeddings",
+) -> Joined:
+    """Bring attributes and norms of the same images together.
+
+    Contradictions are never resolved: an image whose lines differ goes, and so does, for the
+    attribute in question, a subject with two values. A failure to acquire stays an image of its
+    group.
+
+    Args:
+        attributes: of images.
+        ids: image ids of the embeddings, ``(N,)``, unique.
+        norms: raw norms, ``(N,)``; those of failures are not looked at.
+        failures: rows that were not acquired.
+        intersections: tuples of attributes whose combinations are groups too.
+        source: names the embeddings in errors.
+
+    Raises:
+        DatasetError: ids that repeat, normalised embeddings, no image in common, or too many
+            groups.
+        MetricError: arrays that do not fit together.
+    """
+    names, values, failed = _check_embeddings(ids, norms, failures, source)
+    check_raw(values[~failed], source)
+    exclusions: list[Exclusion] = []
+    chosen, rows = _match(attributes, names, source, exclusions)
+    broken = ~np.isfinite(values[rows]) & ~failed[rows]
+    _exclude(exclusions, "norm is not finite", rows[broken], place="row")
+    chosen, rows = chosen[~broken], rows[~broken]
+    if not len(rows):
+        raise DatasetError(f"{source}: no image is left to audit after exclusions")
+    subjects = np.unique(attributes.subjects[chosen], return_inverse=True)[1].astype(np.int64)
+    found = np.where(failed[rows], np.nan, values[rows])
+    labels = {
+        name: _labels(attributes, name, chosen, subjects, exclusions) for name in attributes.groups
+    }
+    combinations: list[tuple[str, ...]] = [(name,) for name in attributes.groups]
+    combinations += [tuple(combination) for combination in intersections]
+    return Joined(
+        rows=rows,
+        norms=found,
+        subjects=subjects,
+        groupings=_groupings(combinations, labels, subjects, ~np.isnan(found)),
+        covariates={name: column[chosen] for name, column in attributes.covariates.items()},
+        exclusions=tuple(exclusions),
+        label_sources=attributes.label_sources,
+        banner=attributes.banner,
+    )
+
+
+def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line and the stripped fields of every record that is not blank."""
+    reader = csv.reader(io.StringIO(decode_text(path, read_content(path)), newline=""), strict=True)
+    try:
+        for record in reader:
+            if any(cell.strip() for cell in record):
+                yield reader.line_num, [cell.strip() for cell in record]
+    except csv.Error as problem:
+        raise DatasetError(
+            f"{path}, line {reader.line_num}: this is no CSV ({problem}); mend the line, often a "
+            "quotation mark without its other half"
+        ) from problem
+
+
+def _check_header(path: Path, line: int, header: Sequence[str], wanted: Sequence[str]) -> None:
+    doubled = sorted({name for name in header if header.count(name) > 1})
+    if doubled:
+        raise DatasetError(
+            f"{path}, line {line}: the header names {doubled[0]!r} twice; rename one column"
+        )
+    missing = [name for name in wanted if name not in header]
+    if missing:
+        listed = ", ".join(header[:20]) or "no columns"
+        raise DatasetError(
+            f"{path}, line {line}: the header lacks {', '.join(missing)} (there is {listed}); add "
+            "the column or name another one"
+        )
+
+
+def _text(column: pd.Series) -> NDArray[np.str_]:
+    return column.to_numpy().astype(np.str_)
+
+
+def _values(path: Path, name: str, column: pd.Series) -> NDArray[np.str_]:
+    values = _text(column)
+    distinct = np.unique(values[values != ""])
+    if not len(distinct):
+        raise DatasetError(f"{path}: the column {name} is empty; name one that holds groups")
+    if len(distinct) > MOST_GROUPS:
+        raise DatasetError(
+            f"{path}: the column {name} has {len(distinct):,} different values, more than "
+            f"{MOST_GROUPS} groups cannot be compared; name another column or join values to bins"
+        )
+    if POOLED in distinct:
+        raise DatasetError(
+            f"{path}: the column {name} has the value {POOLED!r}, which the audit gives to small "
+            "groups; rename it"
+        )
+    return values
+
+
+def _numbers(
+    path: Path, name: str, lines: NDArray[np.int64], column: pd.Series
+) -> NDArray[np.float64]:
+    numbers = np.full(len(column), np.nan)
+    for i, text in enumerate(column):
+        try:
+            numbers[i] = float(text or "nan")
+        except ValueError:
+            numbers[i] = np.inf
+        if math.isinf(numbers[i]):
+            raise DatasetError(
+                f"{path}, line {lines[i]}: the covariate {name} is {text[:60]!r}, which is no "
+                "finite number; mend the line, or leave the field empty"
+            )
+    return numbers
+
+
+def _check_embeddings(
+    ids: ArrayLike, norms: ArrayLike, failures: Collection[int], source: str
+) -> tuple[NDArray[np.str_], NDArray[np.float64], NDArray[np.bool_]]:
+    names = np.asarray(ids).astype(np.str_)
+    values = np.asarray(norms, dtype=np.float64)
+    if names.ndim != 1 or names.shape != values.shape:
+        raise MetricError(
+            f"{source}: ids of shape {names.shape} and norms of shape {values.shape} must be one "
+            "an image"
+        )
+    check_unique(names, source)
+    failed = np.zeros(len(names), dtype=bool)
+    failed[list(failures)] = True
+    return names, values, failed
+
+
+def _match(
+    attributes: Attributes, ids: NDArray[np.str_], source: str, exclusions: list[Exclusion]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the position among the lines and the row of each common image, by row."""
+    columns = [attributes.subjects, *attributes.groups.values(), *attributes.covariates.values()]
+    content: dict[object, NDArray] = {"image": attributes.images, **dict(enumerate(columns))}
+    table = pd.DataFrame(content)
+    repeated = table.duplicated().to_numpy()
+    _exclude(exclusions, "line repeats another one", attributes.lines[repeated])
+    distinct = np.flatnonzero(~repeated)
+    differs = table["image"].iloc[distinct].duplicated(keep=False).to_numpy()
+    contradicting = distinct[differs]
+    _exclude(
+        exclusions,
+        "lines of one image contradict each other",
+        attributes.lines[contradicting],
+        images=len(np.unique(attributes.images[contradicting])),
+        subjects=len(np.unique(attributes.subjects[contradicting])),
+    )
+    rows = pd.Index(ids).get_indexer(pd.Index(attributes.images)).astype(np.int64)
+    unknown = np.ones(len(ids), dtype=bool)
+    unknown[rows[rows >= 0]] = False
+    _exclude(exclusions, "embedding without attributes", np.flatnonzero(unknown), place="row")
+    kept = distinct[~differs]
+    alone = kept[rows[kept] < 0]
+    _exclude(
+        exclusions,
+        "attributes without embedding",
+        attributes.lines[alone],
+        subjects=len(np.unique(attributes.subjects[alone])),
+    )
+    kept = kept[rows[kept] >= 0]
+    if not len(kept):
+        raise DatasetError(
+            f"{attributes.path}: none of its {len(attributes.images):,} images (as "
+            f"{str(attributes.images[0])[:60]!r}) can be joined with the {len(ids):,} of {source} "
+            f"(as {str(ids[0])[:60]!r}); ids must be equal to the letter, with folder and suffix"
+        )
+    kept = kept[np.argsort(rows[kept], kind="stable")]
+    return kept, rows[kept]
+
+
+def _exclude(
+    exclusions: list[Exclusion],
+    reason: str,
+    places: NDArray[np.int64],
+    *,
+    images: int | None = None,
+    subjects: int | None = None,
+    attribute: str | None = None,
+    place: Literal["line", "row"] = "line",
+) -> None:
+    """Append what is left out, if it is anything."""
+    if len(places):
+        count = len(places) if images is None else images
+        first = tuple(np.sort(places)[:_PLACES].tolist())
+        exclusions.append(Exclusion(reason, count, subjects, attribute, place, first))
+
+
+def _labels(
+    attributes: Attributes,
+    name: str,
+    chosen: NDArray[np.int64],
+    subjects: NDArray[np.int64],
+    exclusions: list[Exclusion],
+) -> NDArray[np.str_]:
+    """Return the value of an attribute for each joined image, empty where it cannot be used."""
+    values = attributes.groups[name]
+    # A contradiction anywhere in the file counts, also on lines that were not joined.
+    recorded = pd.DataFrame({"subject": attributes.subjects, "value": values})[values != ""]
+    torn = recorded.drop_duplicates()["subject"]
+    torn = torn[torn.duplicated()]
+    conflict = np.isin(attributes.subjects[chosen], torn.to_numpy().astype(np.str_))
+    _exclude(
+        exclusions,
+        "subject in several groups",
+        attributes.lines[chosen[conflict]],
+        subjects=len(np.unique(subjects[conflict])),
+        attribute=name,
+    )
+    labels = values[chosen]
+    empty = (labels == "") & ~conflict
+    _exclude(
+        exclusions,
+        "no value",
+        attributes.lines[chosen[empty]],
+        subjects=len(np.unique(subjects[empty])),
+        attribute=name,
+    )
+    return np.where(conflict, "", labels)
+
+
+def _groupings(
+    combinations: Sequence[tuple[str, ...]],
+    labels: Mapping[str, NDArray[np.str_]],
+    subjects: NDArray[np.int64],
+    acquired: NDArray[np.bool_],
+) -> tuple[Grouping, ...]:
+    """Make the groupings, with small cells pooled or suppressed in all of them together."""
+    raw = [_cells([labels[name] for name in names]) for names in combinations]
+    members = np.full((int(subjects.max()) + 1, len(raw)), -1, dtype=np.int64)
+    for column, (codes, _) in enumerate(raw):
+        there = acquired & (codes >= 0)
+        members[subjects[there], column] = codes[there]
+    seen = np.zeros(len(members), dtype=bool)
+    seen[subjects[acquired]] = True
+    states = protect(members[seen], [len(cells) for _, cells in raw])
+    return tuple(
+        _grouping(names, codes, cells, state)
+        for names, (codes, cells), state in zip(combinations, raw, states, strict=True)
+    )
+
+
+def _cells(
+    labels: Sequence[NDArray[np.str_]],
+) -> tuple[NDArray[np.int64], list[tuple[str, ...]]]:
+    """Return the cell of every image, −1 where a label is missing, and the values of each cell."""
+    labelled = np.all([column != "" for column in labels], axis=0)
+    codes = np.full(len(labelled), -1, dtype=np.int64)
+    table = pd.MultiIndex.from_arrays([column[labelled] for column in labels])
+    found, cells = table.factorize(sort=True)
+    codes[labelled] = found
+    return codes, list(cells)
+
+
+SHOWN, IN_POOL, HIDDEN = 0, 1, 2
+"""What becomes of a cell."""
+
+
+def protect(members: NDArray[np.int64], cells: Sequence[int]) -> list[NDArray[np.int64]]:
+    """Decide which cells are shown, pooled and suppressed, so that no small one can be computed.
+
+    Cells under ten subjects are pooled where two or more of a grouping make ten subjects, and
+    suppressed elsewhere. Every shown count is a sum over the subjects that share all their groups;
+    a small cell is revealed if its own sum is a linear combination of those shown and the total.
+    As long as one is, the smallest shown cell in the combination is suppressed too (secondary
+    suppression; Hundepool et al., Statistical Disclosure Control, Wiley 2012, chapter 4).
+
+    Args:
+        members: cell of every subject in every grouping, ``(G, K)``, −1 for none.
+        cells: number of cells of every grouping, ``(K,)``.
+
+    Returns:
+        `SHOWN`, `IN_POOL` or `HIDDEN` for the cells of each grouping.
+    """
+    atoms, counts = np.unique(members, axis=0, return_counts=True)
+    inside = [
+        (atoms[:, k, None] == np.arange(number)).T.astype(np.float64)
+        for k, number in enumerate(cells)
+    ]
+    states, small = [], []
+    for matrix in inside:
+        sizes = matrix @ counts
+        low = sizes < SMALLEST_CELL
+        poolable = low.sum() >= 2 and sizes[low].sum() >= SMALLEST_CELL
+        states.append(np.where(low, IN_POOL if poolable else HIDDEN, SHOWN))
+        small.append(matrix[low & (sizes > 0)])
+    secret = np.concatenate(small)
+    grouping_of_secret = np.repeat(np.arange(len(small)), [len(part) for part in small])
+    while len(secret):
+        shown: list[tuple[int, NDArray[np.bool_]]] = []
+        for k, state in enumerate(states):
+            shown += [(k, np.arange(len(state)) == cell) for cell in np.flatnonzero(state == SHOWN)]
+            if (state == IN_POOL).any():
+                shown.append((k, state == IN_POOL))
+        if not shown:
+            break
+        sums = np.array(
+            [np.ones(len(atoms)), *(inside[k][which].sum(axis=0) for k, which in shown)]
+        )
+        weights = np.linalg.lstsq(sums.T, secret.T, rcond=None)[0]
+        revealed = np.flatnonzero(np.abs(weights.T @ sums - secret).max(axis=1) < 1e-6)
+        used = [np.flatnonzero(np.abs(weights[1:, i]) > 1e-6) for i in revealed]
+        choices = [
+            (shown[j][0] != grouping_of_secret[i], sums[1 + j] @ counts, j)
+            for i, combination in zip(revealed, used, strict=True)
+            for j in combination.tolist()
+        ]
+        if not choices:
+            break
+        k, which = shown[min(choices)[2]]
+        states[k][which] = HIDDEN
+    return states
+
+
+def _grouping(
+    names: tuple[str, ...],
+    codes: NDArray[np.int64],
+    cells: Sequence[tuple[str, ...]],
+    state: NDArray[np.int64],
+) -> Grouping:
+    """Number the shown cells, and the pool after them."""
+    shown = np.flatnonzero(state == SHOWN)
+    number = np.full(len(cells) + 1, -1, dtype=np.int64)
+    number[shown] = np.arange(len(shown))
+    pool = np.flatnonzero(state == IN_POOL)
+    number[pool] = len(shown)
+    visible = [cells[i] for i in shown.tolist()]
+    if len(pool):
+        visible.append((POOLED,) * len(names))
+    if len(visible) > MOST_GROUPS:
+        raise DatasetError(
+            f"the intersection of {', '.join(names)} has {len(visible):,} groups, more than "
+            f"{MOST_GROUPS} cannot be compared; intersect fewer attributes"
+        )
+    return Grouping(
+        attributes=names,
+        cells=tuple(visible),
+        codes=number[codes],  # −1 takes the last entry, which is −1
+        pooled=tuple(cells[i] for i in pool.tolist()),
+        suppressed=tuple(cells[i] for i in np.flatnonzero(state == HIDDEN).tolist()),
+    )

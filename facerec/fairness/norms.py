@@ -1,0 +1,567 @@
+"""Norms by group: distributions, spread between and within subjects, cluster-bootstrap intervals.
+
+Images of one subject resemble each other, so the subject is the unit of every interval: subjects
+are drawn with replacement within their groups, and all their images follow. Each figure is computed
+inside each replicate from sums over subjects, by the rule that gives the estimate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr, ndtri, stdtrit
+
+from facerec.errors import MetricError
+from facerec.fairness.attributes import Grouping, Joined
+from facerec.statistics.intervals import Interval, check_confidence
+
+INDEPENDENT_SUBJECTS = "subjects are independent"
+PERCENTILE = "cluster bootstrap over subjects, expanded percentile"
+BCA = "cluster bootstrap over subjects, BCa"
+WOODRUFF = "cluster bootstrap over subjects, inverted (Woodruff)"
+NO_SPREAD = "no interval: there are fewer than two subjects, or they do not differ"
+QUANTILES = {"p5": 0.05, "p25": 0.25, "median": 0.5, "p75": 0.75, "p95": 0.95}
+"""Quantiles of a norm table by name."""
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure with what it rests on; ready for JSON."""
+
+    value: float | None
+    """None where it is undefined."""
+    interval: Interval | None
+    """None where there is no telling."""
+    n: int
+    """Subjects that it rests on."""
+    reason: str | None = None
+    """Why value or interval are missing."""
+
+
+@dataclass(frozen=True, eq=False)
+class SubjectNorms:
+    """Norms of acquired images, with the subject of each and the group of each subject."""
+
+    name: str
+    """The attribute, or the intersection."""
+    names: tuple[str, ...]
+    """The k groups."""
+    groups: NDArray[np.int64]
+    """Group of each subject, ``(G,)``, every one of 0 … k − 1 at least once."""
+    norms: Array
+    """Raw norm of each image, ``(N,)``."""
+    subjects: NDArray[np.int64]
+    """Subject 0 … G − 1 of each image, ``(N,)``."""
+    covariates: Mapping[str, Array] = field(default_factory=dict)
+    """Value of each covariate, ``(N,)``, NaN where none is recorded."""
+
+    def __post_init__(self) -> None:
+        sizes = np.bincount(self.groups, minlength=len(self.names))
+        if len(sizes) != len(self.names) or not sizes.all():
+            raise MetricError(
+                f"{self.name}: {len(self.names)} groups are named but subjects are in "
+                f"{np.count_nonzero(sizes)}; leave empty groups out"
+            )
+        if self.norms.shape != self.subjects.shape or not np.isfinite(self.norms).all():
+            raise MetricError(
+                f"{self.name}: every image needs one subject and one finite norm; leave images "
+                "that were not acquired out"
+            )
+        if len(np.unique(self.subjects)) != len(self.groups):
+            raise MetricError(f"{self.name}: a subject has no image; leave such subjects out")
+
+    @classmethod
+    def from_images(
+        cls,
+        norms: ArrayLike,
+        subjects: ArrayLike,
+        groups: ArrayLike,
+        covariates: Mapping[str, ArrayLike] | None = None,
+        name: str = "group",
+    ) -> SubjectNorms:
+        """Number subjects and groups in their sorted order.
+
+        Args:
+            norms: of images, ``(N,)``, finite.
+            subjects: of images, ``(N,)``, any names or numbers.
+            groups: of images, ``(N,)``, any names or numbers.
+            covariates: of images, ``(N,)`` each.
+            name: of the attribute.
+
+        Raises:
+            MetricError: no image, lengths that differ, a norm that is not finite, or a subject in
+                two groups.
+        """
+        values = np.asarray(norms, dtype=np.float64)
+        people, first, index = np.unique(
+            np.asarray(subjects), return_index=True, return_inverse=True
+        )
+        names, codes = np.unique(np.asarray(groups), return_inverse=True)
+        columns = {key: np.asarray(v, dtype=np.float64) for key, v in (covariates or {}).items()}
+        lengths = {array.shape for array in (values, index, codes, *columns.values())}
+        if lengths != {(len(values),)} or not len(values):
+            raise MetricError(
+                f"{name}: norms, subjects, groups and covariates must be one an image, found "
+                f"shapes {sorted(lengths)}"
+            )
+        torn = np.flatnonzero(codes != codes[first][index])
+        if len(torn):
+            raise MetricError(
+                f"{name}: subject {people[index[torn[0]]]} is in the groups "
+                f"{names[codes[first[index[torn[0]]]]]} and {names[codes[torn[0]]]}; a subject "
+                "has one group"
+            )
+        texts = tuple(str(text) for text in names.tolist())
+        return cls(name, texts, codes[first], values, index.astype(np.int64), columns)
+
+    @classmethod
+    def of(cls, joined: Joined, grouping: Grouping) -> SubjectNorms:
+        """Take the acquired images of the shown groups.
+
+        Raises:
+            MetricError: all groups are suppressed.
+        """
+        inside = (grouping.codes >= 0) & joined.acquired
+        if not inside.any():
+            raise MetricError(
+                f"{grouping.name}: no group has enough subjects to be shown; there is nothing to "
+                "audit by it"
+            )
+        _, first, index = np.unique(joined.subjects[inside], return_index=True, return_inverse=True)
+        return cls(
+            grouping.name,
+            grouping.names,
+            grouping.codes[inside][first],
+            joined.norms[inside],
+            index.astype(np.int64),
+            {name: column[inside] for name, column in joined.covariates.items()},
+        )
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Images of each subject, ``(G,)``."""
+        return np.bincount(self.subjects)
+
+    @property
+    def means(self) -> Array:
+        """Mean norm of each subject, ``(G,)``."""
+        # Taken about a centre, or a common offset would eat the digits.
+        centre = float(self.norms.mean())
+        return centre + np.bincount(self.subjects, weights=self.norms - centre) / self.counts
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Subjects in each group, ``(k,)``."""
+        return np.bincount(self.groups)
+
+
+class SubjectBootstrap:
+    """How often each subject is drawn in each replicate; the same for every figure and attribute.
+
+    Groups draw in the order of their first subjects, so that their names change nothing.
+    """
+
+    def __init__(self, groups: ArrayLike, replicates: int = 2000, seed: int = 0) -> None:
+        """Draw as many subjects from every group as it has, with replacement.
+
+        Args:
+            groups: group 0 … k − 1 of each subject, ``(G,)``.
+            replicates: R, the number of resamples.
+            seed: equal seeds draw equal multiplicities.
+
+        Raises:
+            MetricError: no replicate.
+        """
+        if replicates < 1:
+            raise MetricError(f"{replicates} replicates; a bootstrap needs at least one")
+        codes = np.asarray(groups)
+        self.replicates, self.seed = replicates, seed
+        self.members = [np.flatnonzero(codes == g) for g in range(int(codes.max()) + 1)]
+        self.multiplicities: list[NDArray[np.uint8]] = [np.empty((0, 0), np.uint8)] * len(
+            self.members
+        )
+        """Of the subjects of each group, ``(R, n)``. A byte is enough, see `VertexBootstrap`."""
+        generator = np.random.default_rng(seed)
+        for g in in_order_of_appearance(codes):
+            size = len(self.members[g])
+            drawn = np.empty((replicates, size), dtype=np.uint8)
+            for row in drawn:
+                row[:] = np.bincount(generator.integers(size, size=size), minlength=size)
+            self.multiplicities[g] = drawn
+
+    def sums(self, group: int, features: Array) -> Array:
+        """Return the sum over drawn subjects, ``(R, F)``.
+
+        Args:
+            group: which.
+            features: of its subjects in their order, ``(n, F)``.
+        """
+        drawn = self.multiplicities[group]
+        result = np.empty((self.replicates, features.shape[1]))
+        step = max(1, (1 << 21) // drawn.shape[1])
+        for start in range(0, self.replicates, step):
+            part = slice(start, start + step)
+            result[part] = drawn[part].astype(np.float64) @ features
+        return result
+
+
+@dataclass(frozen=True)
+class NormSummary:
+    """The norms of one group."""
+
+    name: str
+    """The group."""
+    subjects: int
+    """Subjects with an acquired image."""
+    images: int
+    """Acquired images."""
+    mean: Estimate
+    """Mean over images."""
+    subject_mean: Estimate
+    """Mean of the subjects' means, in which everybody counts once; tests compare these."""
+    difference: Estimate | None
+    """``subject_mean`` minus that of all groups together; None for all groups."""
+    sd: Estimate
+    """Standard deviation over images."""
+    cv: Estimate
+    """``sd`` / ``mean``."""
+    between_sd: Estimate
+    """Standard deviation between subjects, beyond what few images each explain (0 if nothing)."""
+    within_sd: Estimate
+    """Standard deviation between the images of one subject."""
+    icc: Estimate
+    """Intraclass correlation ICC(1), the share of the variance that lies between subjects."""
+    quantiles: Mapping[str, Estimate]
+    """Over images, by the names of `QUANTILES`."""
+    images_per_subject: float
+    """m = (N − Σ m² / N) / (G − 1), or N for one subject; the mean where all have equally many."""
+    design_effect: float | None
+    """1 + (m − 1) · ICC, by which clustering inflates the variance of ``mean``; at least 1."""
+    effective_images: float | None
+    """Images / design effect."""
+
+
+@dataclass(frozen=True)
+class NormTable:
+    """Norms of all groups of an attribute or intersection."""
+
+    name: str
+    """The attribute, or the intersection."""
+    groups: tuple[NormSummary, ...]
+    """In the order of the groups."""
+    overall: NormSummary
+    """All of them together."""
+    single_images: bool
+    """Whether each subject has one image, so that nothing is known of the spread within."""
+    replicates: int
+    """Of the bootstrap."""
+    seed: int
+    """Of the bootstrap."""
+
+
+def norm_table(
+    sample: SubjectNorms, bootstrap: SubjectBootstrap, confidence: float = 0.95
+) -> NormTable:
+    """Summarise the norms of every group and of all together.
+
+    Args:
+        sample: the norms.
+        bootstrap: of its groups.
+        confidence: coverage of the intervals.
+
+    Raises:
+        MetricError: an impossible confidence.
+    """
+    check_confidence(confidence)
+    centre = float(sample.norms.mean())
+    features = _features(sample, centre)
+    sums = [bootstrap.sums(g, features[ids]) for g, ids in enumerate(bootstrap.members)]
+    everyone = np.arange(len(sample.groups))
+    overall = _Part(sample, features, sum(sums, np.zeros_like(sums[0])), everyone, centre)
+    below = [bootstrap.sums(g, overall.below[ids]) for g, ids in enumerate(bootstrap.members)]
+    whole = overall.summary(
+        "all groups", sum(below, np.zeros_like(below[0])), len(sums), None, confidence
+    )
+    rows = []
+    for g, ids in enumerate(bootstrap.members):
+        part = _Part(sample, features, sums[g], ids, centre)
+        rows.append(
+            part.summary(sample.names[g], bootstrap.sums(g, part.below), 1, overall, confidence)
+        )
+    return NormTable(
+        name=sample.name,
+        groups=tuple(rows),
+        overall=whole,
+        single_images=len(sample.groups) == len(sample.norms),
+        replicates=bootstrap.replicates,
+        seed=bootstrap.seed,
+    )
+
+
+def percentile(
+    replicates: Array, subjects: int, confidence: float = 0.95, method: str = PERCENTILE
+) -> Interval | None:
+    """Return the expanded percentile interval of a figure from its bootstrap replicates.
+
+    The plain percentile interval is too narrow by √((n − 1) / n) and by normal instead of t
+    quantiles; both are made up for by taking quantiles further out (Hesterberg, The American
+    Statistician 69, 2015, section 5.4). Limits are values of replicates.
+
+    Args:
+        replicates: ``(R,)``, NaN where undefined.
+        subjects: n that are drawn.
+        confidence: coverage, between 0 and 1.
+        method: named in the result.
+
+    Returns:
+        None with fewer than two subjects, or replicates that are undefined or all equal.
+    """
+    if subjects < 2:
+        return None
+    level = tail(subjects, confidence)
+    return _between(replicates, level, 1 - level, confidence, method)
+
+
+def bca(
+    value: float, replicates: Array, left_out: Array, subjects: int, confidence: float = 0.95
+) -> Interval | None:
+    """Return the bias-corrected and accelerated interval of a figure, expanded like `percentile`.
+
+    Efron, Journal of the American Statistical Association 82, 1987.
+
+    Args:
+        value: the figure.
+        replicates: ``(R,)``, NaN where undefined.
+        left_out: the figure without one subject each, ``(n,)``; fewer where that is undefined.
+        subjects: n that are drawn.
+        confidence: coverage, between 0 and 1.
+
+    Returns:
+        None with fewer than two subjects, or replicates that are undefined or all equal.
+    """
+    defined = replicates[~np.isnan(replicates)]
+    if subjects < 2 or not len(defined):
+        return None
+    below = (np.mean(defined < value) + np.mean(defined <= value)) / 2
+    # Beyond all replicates the bias is as large as they can tell.
+    least = 1 / (len(defined) + 1)
+    bias = float(ndtri(min(max(below, least), 1 - least)))
+    influence = left_out.sum() / max(len(left_out), 1) - left_out
+    size = float((influence**2).sum())
+    skew = float((influence**3).sum()) / (6 * size**1.5) if size > 0 else 0.0
+    reach = _reach(subjects, confidence)
+    # Where skew · z reaches 1 the limit lies beyond all replicates.
+    low, high = (
+        float(ndtr(bias + z / max(1 - skew * z, 1e-9))) for z in (bias - reach, bias + reach)
+    )
+    return _between(replicates, low, high, confidence, BCA)
+
+
+def _between(
+    replicates: Array, low: float, high: float, confidence: float, method: str
+) -> Interval | None:
+    """Return the replicates at two shares of all, taken outwards."""
+    defined = np.sort(replicates[~np.isnan(replicates)])
+    if not len(defined) or defined[0] == defined[-1]:
+        return None
+    last = len(defined) - 1
+    # Counted from both ends alike; 1 − 0.975 exceeds 0.025 by rounding.
+    below, above = (int(share * last + 1e-9) for share in (low, 1 - high))
+    ends = float(defined[below]), float(defined[last - above])
+    assumption = INDEPENDENT_SUBJECTS
+    if len(defined) < len(replicates):
+        dropped = len(replicates) - len(defined)
+        assumption += f"; {dropped:,} of {len(replicates):,} replicates undefined and left out"
+    return Interval(*ends, confidence, method, assumption)
+
+
+def tail(subjects: int, confidence: float) -> float:
+    """Return the share of replicates beyond either limit of an expanded percentile interval."""
+    return float(ndtr(-_reach(subjects, confidence)))
+
+
+def _reach(subjects: int, confidence: float) -> float:
+    quantile = float(stdtrit(subjects - 1, (1 + confidence) / 2))
+    return math.sqrt(subjects / (subjects - 1)) * quantile
+
+
+def in_order_of_appearance(groups: NDArray[np.int64]) -> list[int]:
+    """Return the groups in the order of their first subjects, whatever their names."""
+    codes, first = np.unique(groups, return_index=True)
+    return [int(code) for code in codes[np.argsort(first)]]
+
+
+def _features(sample: SubjectNorms, centre: float) -> Array:
+    """Return what every figure is computed from, of every subject, ``(G, 6)``."""
+    counts, means = sample.counts.astype(np.float64), sample.means
+    deviations = sample.norms - means[sample.subjects]
+    within = np.bincount(sample.subjects, weights=deviations**2)
+    shifted = means - centre
+    columns = [counts, counts**2, counts * shifted, counts * shifted**2, shifted, within]
+    return np.stack(columns, axis=1)
+
+
+def _figures(sums: Array, subjects: int, centre: float, inflation: float = 1.0) -> dict[str, Array]:
+    """Return figures by name from sums over subjects, ``(6,)`` or ``(R, 6)``; NaN if undefined.
+
+    The variance components are those of a one-way analysis of variance with subjects as its groups
+    (Searle, Casella and McCulloch, Variance Components, Wiley 1992, section 3.6; ICC(1) of Shrout
+    and Fleiss, Psychological Bulletin 86, 1979).
+
+    Args:
+        sums: of `_features`.
+        subjects: that they are over.
+        centre: of the features.
+        inflation: factor on the sum of squares between subjects, n / (n − 1) for replicates, in
+            which it is that much too small.
+    """
+    images, squared, total, weighted, means, within = np.moveaxis(sums, -1, 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # Sums of squares are never negative but for rounding.
+        between = np.maximum(weighted - total**2 / images, 0) * inflation
+        mean = centre + total / images
+        sd = np.sqrt((between + within) / (images - 1))
+        per_subject = (images - squared / images) / (subjects - 1)
+        mean_square = between / (subjects - 1)
+        error = within / (images - subjects)
+        variance = (mean_square - error) / per_subject
+        return {
+            "mean": mean,
+            "subject_mean": centre + means / subjects,
+            "sd": sd,
+            "cv": sd / mean,
+            "between_sd": np.sqrt(np.maximum(variance, 0)),
+            "within_sd": np.sqrt(error),
+            "icc": variance / (variance + error),
+            "images_per_subject": per_subject,
+        }
+
+
+class _Part:
+    """Subjects of one group, or all, with figures of them and of their replicates."""
+
+    def __init__(
+        self,
+        sample: SubjectNorms,
+        features: Array,
+        sums: Array,
+        members: NDArray[np.intp],
+        centre: float,
+    ) -> None:
+        """Compute figures.
+
+        Args:
+            sample: the norms.
+            features: of all subjects, ``(G, 6)``.
+            sums: of drawn subjects, ``(R, 6)``.
+            members: subjects of the part, ``(n,)``.
+            centre: of the features.
+        """
+        self.subjects, self.sums, self.centre = len(members), sums, centre
+        own = features[members]
+        inside = np.isin(sample.subjects, members)
+        self.norms = sample.norms[inside]
+        self.found = _figures(own.sum(axis=0), self.subjects, centre)
+        self.left_out = _figures(own.sum(axis=0) - own, self.subjects - 1, centre)
+        people = sample.subjects[inside]
+        counts = [
+            np.bincount(people[self.norms <= cut], minlength=len(sample.groups))[members]
+            for cut in np.quantile(self.norms, list(QUANTILES.values()))
+        ]
+        self.below = np.stack(counts, axis=1).astype(np.float64)
+        """Images of each subject at or below each quantile, ``(n, 5)``."""
+
+    def summary(
+        self, name: str, below: Array, groups: int, whole: _Part | None, confidence: float
+    ) -> NormSummary:
+        """Put the row together.
+
+        Args:
+            name: of the group.
+            below: drawn images at or below each quantile, ``(R, 5)``.
+            groups: within which subjects are drawn.
+            whole: all groups; None if this is they.
+            confidence: of the intervals.
+        """
+        subjects, images = self.subjects, len(self.norms)
+        inflation = subjects / (subjects - groups) if subjects > groups else 1.0
+        replicates = _figures(self.sums, subjects, self.centre, inflation)
+
+        def estimate(figure: str) -> Estimate:
+            value = float(self.found[figure])
+            if not math.isfinite(value):
+                return Estimate(None, None, subjects, _undefined(figure, subjects, images))
+            left_out = self.left_out[figure]
+            left_out = left_out[np.isfinite(left_out)]
+            interval = bca(value, replicates[figure], left_out, subjects, confidence)
+            return Estimate(value, interval, subjects, None if interval else NO_SPREAD)
+
+        difference = None
+        if whole is not None:
+            values = replicates["subject_mean"] - whole.replicated_mean
+            interval = percentile(values, subjects, confidence)
+            value = float(self.found["subject_mean"] - whole.found["subject_mean"])
+            difference = Estimate(value, interval, subjects, None if interval else NO_SPREAD)
+        figures = {figure: estimate(figure) for figure in self.found}
+        per_subject = figures.pop("images_per_subject").value or float(images)
+        icc = figures["icc"].value
+        design = None if icc is None else max(1.0, 1 + (per_subject - 1) * icc)
+        shares = below / self.sums[:, :1]
+        return NormSummary(
+            name=name,
+            subjects=subjects,
+            images=images,
+            difference=difference,
+            quantiles={
+                key: _quantile(self.norms, share, shares[:, i], subjects, confidence)
+                for i, (key, share) in enumerate(QUANTILES.items())
+            },
+            images_per_subject=per_subject,
+            design_effect=design,
+            effective_images=None if design is None else images / design,
+            **figures,
+        )
+
+    @property
+    def replicated_mean(self) -> Array:
+        """Replicates of the mean of the subjects' means, ``(R,)``."""
+        return _figures(self.sums, self.subjects, self.centre)["subject_mean"]
+
+
+def _undefined(figure: str, subjects: int, images: int) -> str:
+    if subjects < 2 and figure != "within_sd":
+        return "one subject"
+    if images == subjects:
+        return "one image a subject"
+    return "all norms are equal" if figure == "icc" else "the mean is zero"
+
+
+def _quantile(
+    norms: Array, share: float, below: Array, subjects: int, confidence: float
+) -> Estimate:
+    """Return a quantile with the norms at the limits of the share below it as its interval.
+
+    Woodruff, Journal of the American Statistical Association 47, 1952.
+
+    Args:
+        norms: of the images, ``(N,)``.
+        share: of images below the quantile.
+        below: share of drawn images at or below it, ``(R,)``.
+        subjects: in the group.
+        confidence: of the interval.
+    """
+    value = float(np.quantile(norms, share))
+    found = percentile(below, subjects, confidence)
+    if found is None:
+        return Estimate(value, None, subjects, NO_SPREAD)
+    centre = np.count_nonzero(norms <= value) / len(norms)
+    ends = np.clip([share - (found.high - centre), share + (centre - found.low)], 0, 1)
+    low, high = np.quantile(norms, ends).tolist()
+    interval = Interval(low, high, confidence, WOODRUFF, found.assumption)
+    return Estimate(value, interval, subjects)

@@ -1,0 +1,371 @@
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from facerec.errors import DatasetError, MetricError
+from facerec.fairness.attributes import (
+    HIDDEN,
+    IN_POOL,
+    POOLED,
+    SHOWN,
+    Attributes,
+    Joined,
+    check_raw,
+    join,
+    protect,
+    read_attributes,
+)
+
+HEADER = "image_id,subject_id,race,sex,yaw,label_source"
+
+
+def write(path: Path, lines: list[str], header: str = HEADER) -> Path:
+    path.write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
+    return path
+
+
+def people(
+    prefix: str, count: int, race: str, sex: str = "f", images: int = 2, source: str = "curator"
+) -> list[str]:
+    return [
+        f"{prefix}{i}/{j}.jpg,{prefix}{i},{race},{sex},{i / 10},{source}"
+        for i in range(count)
+        for j in range(images)
+    ]
+
+
+def joined(
+    tmp_path: Path, lines: list[str], groups: tuple[str, ...] = ("race",), **options
+) -> Joined:  # type: ignore[no-untyped-def]
+    attributes = read_attributes(write(tmp_path / "a.csv", lines), groups)
+    ids = list(dict.fromkeys(attributes.images.tolist()))
+    norms = np.random.default_rng(0).normal(20, 2, len(ids))
+    return join(attributes, ids, norms, **options)
+
+
+def excluded(found: Joined) -> dict[tuple[str, str | None], tuple[int, int | None]]:
+    return {(e.reason, e.attribute): (e.images, e.subjects) for e in found.exclusions}
+
+
+def test_reads_columns_as_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    text = (
+        "image_id , subject_id,race,sex,yaw,label_source,notes\r\n"
+        'i1,s1,"A, or B",f,-1.5,curator,x\r\n'
+        "\r\n"
+        "i2,s2,<script>alert(1)</script>,,,self-reported,\r\n"
+    )
+    path.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    found = read_attributes(path, ["race", "sex"], covariates=["yaw"])
+    assert found.images.tolist() == ["i1", "i2"] and found.subjects.tolist() == ["s1", "s2"]
+    assert found.lines.tolist() == [2, 4]
+    assert found.groups["race"].tolist() == ["A, or B", "<script>alert(1)</script>"]
+    assert found.groups["sex"].tolist() == ["f", ""]
+    assert found.covariates["yaw"][0] == -1.5 and np.isnan(found.covariates["yaw"][1])
+    assert found.label_sources == ("curator", "self-reported")
+    assert found.banner is None and len(found.sha256) == 64
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"image_id,subject_id,race\na,b,c\n", ["line 1", "lacks label_source"]),
+        (b"image_id;subject_id;race;label_source\n", ["lacks image_id, subject_id, race"]),
+        (b"image_id,race,label_source\na,b,c\n", ["lacks subject_id"]),
+        (b"image_id,subject_id,race,race,label_source\n", ["'race' twice"]),
+        (b"", ["lacks image_id", "no columns"]),
+        (b"image_id,subject_id,race,label_source\n", ["no line below"]),
+        (b"image_id,subject_id,race,label_source\na,b,c,d\na,b,c\n", ["line 3", "3 fields"]),
+        (b'image_id,subject_id,race,label_source\na,b,"c,d\n', ["line 2", "no CSV"]),
+        (b"image_id,subject_id,race,label_source\na,,c,d\n", ["line 2", "subject_id is empty"]),
+        (b"image_id,subject_id,race,label_source\n,b,c,d\n", ["line 2", "image_id is empty"]),
+        (b"image_id,subject_id,race,label_source\na,b,c, \n", ["line 2", "label_source is empty"]),
+        (b"image_id,subject_id,race,label_source\na,b,\xff,d\n", ["line 2", "UTF-8"]),
+        (b"image_id,subject_id,race,label_source\na,b,\0,d\n", ["line 2", "NUL"]),
+        (b"image_id,subject_id,race,label_source\na,b,,d\n", ["column race is empty"]),
+        (b"image_id,subject_id,race,label_source\na,b,other (pooled),d\n", ["rename it"]),
+        (b"image_id,subject_id,race,label_source\na,b,c,Inferred\n", ["1 lines", "inferred"]),
+    ],
+)
+def test_malformed_files_end_in_a_sentence(
+    tmp_path: Path, content: bytes, words: list[str]
+) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_bytes(content)
+    with pytest.raises(DatasetError) as caught:
+        read_attributes(path, ["race"])
+    assert str(path) in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_missing_file_and_no_groups(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"nowhere\.csv: the file cannot be read"):
+        read_attributes(tmp_path / "nowhere.csv", ["race"])
+    with pytest.raises(DatasetError, match="at least one column"):
+        read_attributes(tmp_path / "nowhere.csv", [])
+
+
+@pytest.mark.parametrize("value", ["wide", "inf", "-Infinity", "1e999"])
+def test_a_covariate_is_a_finite_number(tmp_path: Path, value: str) -> None:
+    path = write(tmp_path / "a.csv", ["a,s,A,f,0.5,curator", f"b,s,A,f,{value},curator"])
+    with pytest.raises(DatasetError, match="line 3: the covariate yaw"):
+        read_attributes(path, ["race"], covariates=["yaw"])
+
+
+def test_ten_thousand_groups_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", [f"{i},{i},g{i},f,0,curator" for i in range(10_000)])
+    with pytest.raises(DatasetError, match="column race has 10,000 different values"):
+        read_attributes(path, ["race"])
+    path = write(tmp_path / "b.csv", [f"{i},{i},g{i},f,0,curator" for i in range(100)])
+    assert len(np.unique(read_attributes(path, ["race"]).groups["race"])) == 100
+
+
+def test_inferred_labels_need_the_flag_and_bring_a_banner(tmp_path: Path) -> None:
+    lines = [*people("a", 12, "A"), *people("b", 12, "B", source="inferred by FairFace")]
+    path = write(tmp_path / "a.csv", lines)
+    with pytest.raises(DatasetError, match="24 lines have inferred labels"):
+        read_attributes(path, ["race"])
+    found = read_attributes(path, ["race"], allow_inferred=True)
+    assert found.inferred and "inferred" in str(found.banner)
+    result = join(found, found.images, np.random.default_rng(0).normal(20, 2, 48))
+    assert result.banner == found.banner
+
+
+def test_normalised_embeddings_are_refused(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    vectors = generator.normal(size=(500, 64)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    norms = np.linalg.norm(vectors, axis=1)
+    with pytest.raises(DatasetError, match="already normalised"):
+        check_raw(norms)
+    with pytest.raises(DatasetError, match="already normalised"):
+        check_raw(64 * norms)
+    with pytest.raises(DatasetError, match="already normalised"):
+        check_raw(np.zeros(10))
+    check_raw(1 + 2e-4 * generator.standard_normal(500))
+    with pytest.raises(DatasetError, match="negative"):
+        check_raw([1.0, -2.0, 3.0])
+    with pytest.raises(DatasetError, match="1 images"):
+        check_raw([1.0, np.nan])
+    attributes = read_attributes(write(tmp_path / "a.csv", people("a", 12, "A")), ["race"])
+    with pytest.raises(DatasetError, match=r"E\.npz: .*already normalised"):
+        join(attributes, attributes.images, np.ones(24), source="E.npz")
+
+
+def test_both_sides_of_the_join_are_counted(tmp_path: Path) -> None:
+    lines = [*people("a", 12, "A"), *people("b", 12, "B"), *people("lost", 2, "B", images=3)]
+    attributes = read_attributes(write(tmp_path / "a.csv", lines), ["race"], covariates=["yaw"])
+    known = attributes.images[:48][::-1].tolist()
+    ids = ["stranger 1", *known, "stranger 2"]
+    norms = np.random.default_rng(0).normal(20, 2, 50)
+    norms[7] = np.nan
+    found = join(attributes, ids, norms, failures=[3, 4])
+    assert excluded(found) == {
+        ("embedding without attributes", None): (2, None),
+        ("attributes without embedding", None): (6, 2),
+        ("norm is not finite", None): (1, None),
+    }
+    assert found.exclusions[0].place == "row" and found.exclusions[0].places == (0, 49)
+    assert found.exclusions[1].places == (50, 51, 52, 53, 54, 55)
+    rows = [row for row in range(1, 49) if row != 7]
+    assert found.rows.tolist() == rows
+    position = {name: i for i, name in enumerate(attributes.images.tolist())}
+    for place, row in enumerate(rows):
+        line = position[ids[row]]
+        grouping = found.groupings[0]
+        assert grouping.names[grouping.codes[place]] == attributes.groups["race"][line]
+        assert found.covariates["yaw"][place] == attributes.covariates["yaw"][line]
+    assert np.array_equal(found.norms[found.acquired], norms[[r for r in rows if r not in (3, 4)]])
+    assert [(c.slice, c.subjects, c.images, c.failed) for c in found.count(found.groupings[0])] == [
+        ({"race": "A"}, 12, 24, 0),
+        ({"race": "B"}, 12, 23, 2),
+    ]
+    names = [ids[row].split("/")[0] for row in rows]
+    assert len(set(zip(names, found.subjects.tolist(), strict=True))) == 24
+    assert sorted(set(found.subjects.tolist())) == list(range(24))
+
+
+def test_nothing_in_common_shows_an_id_of_each_side(tmp_path: Path) -> None:
+    attributes = read_attributes(write(tmp_path / "a.csv", people("a", 12, "A")), ["race"])
+    ids = [name.removesuffix(".jpg") for name in attributes.images.tolist()]
+    with pytest.raises(DatasetError, match=r"'a0/0\.jpg'.*'a0/0'.*to the letter"):
+        join(attributes, ids, np.arange(24.0))
+
+
+def test_embeddings_with_an_id_twice_are_refused(tmp_path: Path) -> None:
+    attributes = read_attributes(write(tmp_path / "a.csv", people("a", 12, "A")), ["race"])
+    with pytest.raises(DatasetError, match="names two images"):
+        join(attributes, ["a0/0.jpg", "x", "a0/0.jpg"], [1.0, 2.0, 3.0])
+    with pytest.raises(MetricError, match=r"shape \(2,\)"):
+        join(attributes, ["a0/0.jpg", "x"], [1.0, 2.0, 3.0])
+
+
+def test_contradictions_are_counted_and_never_resolved(tmp_path: Path) -> None:
+    lines = [*people("a", 12, "A"), *people("b", 12, "B")]
+    lines += [lines[0], lines[0]]  # repeated to the letter
+    lines += ["b0/0.jpg,b1,B,f,0.0,curator"]  # another subject
+    lines += ["torn/0.jpg,torn,A,f,0,curator", "torn/1.jpg,torn,B,f,0,curator"]
+    lines += ["a1/9.jpg,a1,,f,0,curator"]
+    found = joined(tmp_path, lines, ("race", "sex"))
+    assert excluded(found) == {
+        ("line repeats another one", None): (2, None),
+        ("lines of one image contradict each other", None): (1, 2),
+        ("subject in several groups", "race"): (2, 1),
+        ("no value", "race"): (1, 1),
+    }
+    race, sex = found.groupings
+    assert [c.images for c in found.count(race)] == [24, 23]
+    # What is wrong with one attribute leaves the others alone.
+    assert [c.images for c in found.count(sex)] == [50]
+
+
+def test_contradicting_labels_of_one_image_exclude_its_subject(tmp_path: Path) -> None:
+    lines = [*people("a", 12, "A"), *people("b", 12, "B"), "a3/0.jpg,a3,B,f,0.3,curator"]
+    found = joined(tmp_path, lines)
+    assert excluded(found) == {
+        ("lines of one image contradict each other", None): (1, 1),
+        ("subject in several groups", "race"): (1, 1),
+    }
+    assert [c.subjects for c in found.count(found.groupings[0])] == [11, 12]
+
+
+def test_two_small_groups_are_pooled(tmp_path: Path) -> None:
+    lines = [*people("a", 30, "A"), *people("b", 6, "B"), *people("c", 4, "C")]
+    grouping = joined(tmp_path, lines).groupings[0]
+    assert grouping.names == ("A", POOLED)
+    assert grouping.pooled == (("B",), ("C",)) and grouping.suppressed == ()
+    assert np.bincount(grouping.codes).tolist() == [60, 20]
+    assert grouping.slice(1) == {"race": POOLED}
+
+
+def test_one_small_group_takes_the_next_smallest_with_it(tmp_path: Path) -> None:
+    lines = [
+        *people("a", 30, "A"),
+        *people("b", 20, "B"),
+        *people("c", 9, "C"),
+        *people("d", 40, "D"),
+    ]
+    grouping = joined(tmp_path, lines).groupings[0]
+    assert grouping.names == ("A", "D")
+    assert grouping.suppressed == (("B",), ("C",)) and grouping.pooled == ()
+    assert (grouping.codes == -1).sum() == 2 * 29
+
+
+def test_failures_count_for_the_group_but_not_towards_ten_subjects(tmp_path: Path) -> None:
+    lines = [*people("a", 30, "A"), *people("b", 20, "B"), *people("c", 10, "C", images=1)]
+    found = joined(tmp_path, lines, failures=[100, 0])
+    assert found.groupings[0].suppressed == (("B",), ("C",))
+    found = joined(tmp_path, lines, failures=[0, 1])
+    counts = found.count(found.groupings[0])
+    assert [(c.subjects, c.images, c.failed) for c in counts] == [
+        (30, 60, 2),
+        (20, 40, 0),
+        (10, 10, 0),
+    ]
+
+
+def test_intersections(tmp_path: Path) -> None:
+    lines = [
+        *people("a", 20, "A", "f"),
+        *people("b", 15, "A", "m"),
+        *people("c", 12, "B", "f"),
+        *people("d", 11, "B", "m"),
+        *people("e", 3, "A", ""),
+    ]
+    found = joined(tmp_path, lines, ("race", "sex"), intersections=[("race", "sex")])
+    cross = found.groupings[2]
+    assert cross.name == "race × sex"
+    assert cross.names == ("A × f", "A × m", "B × f", "B × m")
+    assert cross.slice(1) == {"race": "A", "sex": "m"}
+    assert np.bincount(cross.codes[cross.codes >= 0]).tolist() == [40, 30, 24, 22]
+    assert (cross.codes == -1).sum() == 6
+
+
+def test_a_small_intersection_is_not_given_away_by_its_margins(tmp_path: Path) -> None:
+    lines = [
+        *people("a", 40, "A", "f"),
+        *people("b", 35, "A", "m"),
+        *people("c", 30, "B", "f"),
+        *people("d", 4, "B", "m"),
+        *people("e", 25, "C", "f"),
+        *people("g", 20, "C", "m"),
+    ]
+    found = joined(tmp_path, lines, ("race", "sex"), intersections=[("race", "sex")])
+    assert [g.suppressed for g in found.groupings[:2]] == [(), ()]
+    # B × f would follow from B, C × m from the men: four corners of a rectangle must go.
+    suppressed = set(found.groupings[2].suppressed)
+    assert ("B", "m") in suppressed and ("B", "f") in suppressed and len(suppressed) >= 4
+
+
+def test_single_images(tmp_path: Path) -> None:
+    assert joined(tmp_path, people("a", 12, "A", images=1)).single_images
+    assert not joined(tmp_path, people("a", 12, "A")).single_images
+    path = write(tmp_path / "b.csv", people("a", 12, "A"))
+    attributes = read_attributes(path, ["race"], subject="image_id")
+    found = join(attributes, attributes.images, np.arange(24.0) + 1)
+    assert found.single_images and len(np.unique(found.subjects)) == 24
+
+
+def small_tables() -> st.SearchStrategy[np.ndarray]:
+    """Subjects in two attributes, the first sometimes unlabelled, and in their intersection."""
+
+    def build(counts: list[int]) -> np.ndarray:
+        rows = []
+        for (race, sex), count in zip(
+            itertools.product((-1, 0, 1, 2), (0, 1)), counts, strict=True
+        ):
+            cross = -1 if race < 0 else 2 * race + sex
+            rows += [(race, sex, cross)] * count
+        return np.array(rows, dtype=np.int64).reshape(-1, 3)
+
+    sizes = st.one_of(st.integers(0, 12), st.sampled_from([0, 20, 50]))
+    return st.lists(sizes, min_size=8, max_size=8).map(build).filter(len)
+
+
+@settings(max_examples=150, deadline=None)
+@given(small_tables())
+def test_no_small_cell_follows_from_what_is_shown(members: np.ndarray) -> None:
+    cells = [3, 2, 6]
+    states = protect(members, cells)
+    shown = [np.ones(len(members))]
+    for k, state in enumerate(states):
+        for cell in np.flatnonzero(state == SHOWN):
+            inside = members[:, k] == cell
+            assert inside.sum() >= 10
+            shown.append(inside.astype(float))
+        pool = np.isin(members[:, k], np.flatnonzero(state == IN_POOL))
+        if pool.any():
+            assert pool.sum() >= 10 and (state == IN_POOL).sum() >= 2
+            shown.append(pool.astype(float))
+    published = np.array(shown)
+    rank = np.linalg.matrix_rank(published)
+    for k, state in enumerate(states):
+        for cell in range(cells[k]):
+            inside = members[:, k] == cell
+            if 0 < inside.sum() < 10:
+                assert state[cell] in (IN_POOL, HIDDEN)
+                everyone = inside.all()  # fewer than ten subjects in all, so nothing is shown
+                more = np.linalg.matrix_rank(np.vstack([published, inside]))
+                assert more > rank or everyone or len(published) == 1
+
+
+def test_no_cell_is_hidden_without_need() -> None:
+    members = np.repeat(np.array([[0], [1], [2]]), [30, 20, 10], axis=0)
+    assert protect(members, [3])[0].tolist() == [SHOWN] * 3
+
+
+def test_lfw_gender(shared_data: Path) -> None:
+    attributes: Attributes = read_attributes(shared_data / "lfw" / "attributes.csv", ["gender"])
+    norms = np.random.default_rng(0).normal(20, 2, 13233)
+    found = join(attributes, attributes.images, norms)
+    assert excluded(found) == {("no value", "gender"): (9, 8)}
+    counts = found.count(found.groupings[0])
+    assert [(c.slice["gender"], c.images) for c in counts] == [("female", 2961), ("male", 10263)]
+    assert len(np.unique(found.subjects)) == 5749

@@ -11,6 +11,7 @@ from typing import Any
 
 import cv2
 import measures
+import measures_fairness
 import measures_intervals
 import measures_scoring
 import measures_verification
@@ -44,6 +45,12 @@ SUITES: dict[str, dict[str, Callable[[], list[Row]]]] = {
         "many_pairs": measures_scoring.many_pairs,
         "fixed_thresholds": measures_scoring.fixed_thresholds,
     },
+    "fairness": {
+        "type_one_error": measures_fairness.type_one_error,
+        "power": measures_fairness.power,
+        "audit_speed": measures_fairness.audit_speed,
+        "whole_audit": measures_fairness.whole_audit,
+    },
 }
 """What is measured, by suite and name."""
 
@@ -60,7 +67,7 @@ def run(
     do not.
 
     Args:
-        what: suites (core, verification) or single measures such as loader; by default everything.
+        what: suites (core, verification, fairness) or single measures such as loader; by default everything.
         json: also write the rows and the machine's facts to this file.
         records: record file or folder for the loader; by default faces are generated.
         compile: also measure the training step under torch.compile.

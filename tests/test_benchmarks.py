@@ -155,3 +155,18 @@ def test_intervals(measures: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Non
     rows = measures_intervals.coverage(3, 20)
     assert rows and all(0 <= row.value <= 100 for row in rows)
     assert all(row.value > 0 for row in measures_intervals.bootstrap_speed(20, 1))
+
+
+def test_norm_audit(measures: ModuleType) -> None:
+    import measures_fairness
+
+    rows = measures_fairness.type_one_error(runs=4, permutations=19)
+    assert len(rows) == 9 and all(0 <= row.value <= 100 for row in rows)
+    assert [row.bar for row in rows[:3]] == [3, 7, None]
+    rows = measures_fairness.power(runs=4, permutations=19)
+    assert [row.bar for row in rows] == [90, None, None]
+    rows = measures_fairness.audit_speed(subjects=60, images=3, repeats=1)
+    assert [row.bar for row in rows] == [10, 10, None] and all(row.value >= 0 for row in rows)
+    time, memory = measures_fairness.whole_audit(subjects=60, images=3, dimensions=16)
+    assert 0 < time.value and time.bar == 300 and 0 < memory.value and memory.bar == 4000
+    assert f"{180 * 179 // 2 - 60 * 3:,} impostor pairs" in time.remark

@@ -20,10 +20,12 @@ from rich.progress import Progress
 from rich.table import Table
 
 import facerec
+from facerec.commands.audit import ALL, audit
 from facerec.commands.cli import run_command
 from facerec.commands.train import Options, train_recipe
 from facerec.embedding.model import load_model
 from facerec.errors import RecipeError
+from facerec.fairness.outputs import PAGE
 from facerec.files import atomic_path
 from facerec.recipe import load_recipe
 from facerec.records.synthetic import PACKS, SyntheticSet, contact_sheet, write_synthetic
@@ -40,12 +42,12 @@ Results = dict[str, dict[str, VerificationResult]]
 
 
 def demo(out: Path = Path("demo"), recipe: Path | None = None, processes: int = 2) -> None:
-    """Generate faces, train ArcFace without and with SEC, verify both, write a page.
+    """Generate faces, train ArcFace without and with SEC, verify and audit both, write a page.
 
     Takes minutes on two CPU cores. Everything lands in one folder, which is made anew.
 
     Args:
-        out: folder for the generated faces, the two runs and report.html.
+        out: folder for the generated faces, the two runs, their audits and report.html.
         recipe: the recipe of the SEC arm; its twin is the same without the penalty. By default
             recipes/demo.py of the source tree.
         processes: processes that draw faces.
@@ -66,6 +68,7 @@ def demo(out: Path = Path("demo"), recipe: Path | None = None, processes: int = 
         task = progress.add_task("drawing faces", total=FACES.total_images)
         write_synthetic(data, FACES, processes=processes, progress=partial(progress.advance, task))
     results: Results = {}
+    folders: dict[str, Path] = {}
     for number, (name, arm) in enumerate(arms.items(), start=2):
         console.rule(f"{number}  {name}")
         folder = train_recipe(
@@ -73,11 +76,13 @@ def demo(out: Path = Path("demo"), recipe: Path | None = None, processes: int = 
         )
         if folder is None:
             return
+        folders[name] = folder
         results[name] = _verify(folder, data, console)
     console.rule("4  results")
     console.print(_table(results))
+    audits = _audit(folders, data, out / "audit", console)
     report = out / "report.html"
-    _write_report(report, results, arms, time.perf_counter() - started)
+    _write_report(report, results, arms, audits, time.perf_counter() - started)
     console.print(
         f"{time.perf_counter() - started:.0f} seconds; report: {report.resolve()}", soft_wrap=True
     )
@@ -92,6 +97,27 @@ def _verify(folder: Path, data: Path, console: Console) -> dict[str, Verificatio
             task = progress.add_task(f"verifying {name}", total=len(bench.images))
             results[name] = evaluate_bench(model, bench, progress=partial(progress.advance, task))
     return results
+
+
+def _audit(folders: dict[str, Path], data: Path, out: Path, console: Console) -> dict[str, str]:
+    """Audit the runs by the generated group, later ones against the first; return their pages."""
+    baseline: Path | None = None
+    pages = {}
+    for number, (name, folder) in enumerate(folders.items(), start=5):
+        console.rule(f"{number}  audit of {name}")
+        audit(
+            attributes=data / "attributes.csv",
+            group=("group",),
+            out=out / folder.name,
+            model=folder,
+            bench=str(data / "lfw.bin"),
+            pairs=ALL,
+            fmr=("1e-2", "1e-3"),
+            baseline=baseline,
+        )
+        baseline = baseline or folder
+        pages[name] = f"{out.name}/{folder.name}/{PAGE}"
+    return pages
 
 
 def _rows(results: Results) -> list[list[str]]:
@@ -132,9 +158,10 @@ def _write_report(
     path: Path,
     results: Results,
     arms: dict[str, Recipe],
+    audits: dict[str, str],
     seconds: float,
 ) -> None:
-    """Write one self-contained HTML page: table, ROC curves, norm histograms, faces."""
+    """Write one HTML page: table, ROC curves, norm histograms, faces, and links to the audits."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("facerec.commands"),
         autoescape=True,
@@ -150,6 +177,7 @@ def _write_report(
         rocs={pack: _embed(_png(roc_figure(arms))) for pack, arms in curves.items()},
         norms=_embed(_png(_norm_figure(results))),
         sheet=_embed(contact_sheet(FACES)),
+        audits=audits,
         faces=FACES,
         settings=[
             *((f"penalty of {name}", arm.regularizer or "none") for name, arm in arms.items()),

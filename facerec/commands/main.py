@@ -13,6 +13,8 @@ COMMANDS = {
     "embed": "write the raw embeddings of records, a folder or a bench into a file",
     "all-pairs": "score all pairs of an embeddings file, down to FPR 1e-9",
     "convert": "turn any verification set into a pack, or a folder with its pair list",
+    "audit": "embedding norms and error rates by recorded group, as a report",
+    "study": "train with and without SEC over seeds, audit, compare, and write the answer",
     "make-records": "pack a folder identity/image.jpg into record files",
     "export-folder": "unpack record files into such a folder",
     "repair-records": "write a lost index anew, save the whole records of a damaged file",

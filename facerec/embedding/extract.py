@@ -216,3 +216,20 @@ def _checked(image: Image, index: int, model: EmbeddingModel) -> Image:
             f"({height}, {width}, 3), found {image.dtype} of shape {image.shape}"
         )
     return image
+
+
+def unit_fusion(both: Embeddings, one: Embeddings) -> npt.NDArray[np.float32]:
+    """Return sums of two views of each image, both normalised before they are added, ``(m, D)``.
+
+    Args:
+        both: raw sums of image and mirror image.
+        one: raw embeddings of the images alone, in the same order.
+
+    Returns:
+        Rows are NaN where a view has no direction.
+    """
+    first = one.vectors.astype(np.float64)
+    second = both.vectors.astype(np.float64) - first
+    with np.errstate(invalid="ignore", divide="ignore"):
+        views = [view / np.linalg.norm(view, axis=1, keepdims=True) for view in (first, second)]
+    return (views[0] + views[1]).astype(np.float32)

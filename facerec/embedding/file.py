@@ -356,7 +356,7 @@ def _write_array(
 
 
 def _note_text(embeddings: Embeddings) -> str:
-    note = {"format": FORMAT, "flip": embeddings.flip, **embeddings.note}
+    note = {**embeddings.note, "format": FORMAT, "flip": embeddings.flip}
     return json.dumps(note, ensure_ascii=False, allow_nan=False)
 
 

@@ -294,7 +294,8 @@ def join(
 
     Contradictions are never resolved: an image whose lines differ goes, and so does, for the
     attribute in question, a subject with two values. A failure to acquire stays an image of its
-    group.
+    group. The subjects of a group that is too small to be shown leave the whole audit, so that no
+    total gives their figures away.
 
     Args:
         attributes: of images.
@@ -325,12 +326,16 @@ def join(
     }
     combinations: list[tuple[str, ...]] = [(name,) for name in attributes.groups]
     combinations += [tuple(combination) for combination in intersections]
+    left, apart = _set_apart(labels, subjects, ~np.isnan(found))
+    subjects = np.unique(subjects[left], return_inverse=True)[1].astype(np.int64)
+    found = found[left]
+    labels = {name: values[left] for name, values in labels.items()}
     return Joined(
-        rows=rows,
+        rows=rows[left],
         norms=found,
         subjects=subjects,
-        groupings=_groupings(combinations, labels, subjects, ~np.isnan(found)),
-        covariates={name: column[chosen] for name, column in attributes.covariates.items()},
+        groupings=_groupings(combinations, labels, subjects, ~np.isnan(found), apart),
+        covariates={name: column[chosen[left]] for name, column in attributes.covariates.items()},
         exclusions=tuple(exclusions),
         label_sources=attributes.label_sources,
         banner=attributes.banner,
@@ -513,11 +518,43 @@ def _labels(
     return np.where(conflict, "", labels)
 
 
+def _set_apart(
+    labels: Mapping[str, NDArray[np.str_]], subjects: NDArray[np.int64], acquired: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_], dict[str, list[str]]]:
+    """Find the images that stay, and the values of each attribute whose subjects do not.
+
+    These are groups under ten subjects that no pool hides, beside others that are shown. Another
+    group may become too small without their subjects, so this goes on until none does.
+    """
+    left = np.ones(len(subjects), dtype=bool)
+    apart: dict[str, list[str]] = {name: [] for name in labels}
+    grown = True
+    while grown:
+        grown = False
+        for name, values in labels.items():
+            used = left & acquired & (values != "")
+            people = pd.DataFrame({"subject": subjects[used], "value": values[used]})
+            sizes = people.drop_duplicates()["value"].value_counts()
+            small = sizes[sizes < SMALLEST_CELL]
+            if _can_pool(small.to_numpy()) or small.size in (0, sizes.size):
+                continue
+            apart[name] += sorted(small.index)
+            left &= ~np.isin(subjects, subjects[left & np.isin(values, small.index.to_list())])
+            grown = True
+    return left, apart
+
+
+def _can_pool(sizes: NDArray[np.integer]) -> bool:
+    """Whether small cells, by their numbers of subjects, can be shown as one group."""
+    return int(np.count_nonzero(sizes)) >= 2 and int(sizes.sum()) >= SMALLEST_CELL
+
+
 def _groupings(
     combinations: Sequence[tuple[str, ...]],
     labels: Mapping[str, NDArray[np.str_]],
     subjects: NDArray[np.int64],
     acquired: NDArray[np.bool_],
+    apart: Mapping[str, Sequence[str]],
 ) -> tuple[Grouping, ...]:
     """Make the groupings, with small cells pooled or suppressed in all of them together."""
     raw = [_cells([labels[name] for name in names]) for names in combinations]
@@ -529,7 +566,7 @@ def _groupings(
     seen[subjects[acquired]] = True
     states = protect(members[seen], [len(cells) for _, cells in raw])
     return tuple(
-        _grouping(names, codes, cells, state)
+        _grouping(names, codes, cells, state, apart[names[0]] if len(names) == 1 else ())
         for names, (codes, cells), state in zip(combinations, raw, states, strict=True)
     )
 
@@ -575,8 +612,7 @@ def protect(members: NDArray[np.int64], cells: Sequence[int]) -> list[NDArray[np
     for matrix in inside:
         sizes = matrix @ counts
         low = sizes < SMALLEST_CELL
-        poolable = low.sum() >= 2 and sizes[low].sum() >= SMALLEST_CELL
-        states.append(np.where(low, IN_POOL if poolable else HIDDEN, SHOWN))
+        states.append(np.where(low, IN_POOL if _can_pool(sizes[low]) else HIDDEN, SHOWN))
         small.append(matrix[low & (sizes > 0)])
     secret = np.concatenate(small)
     grouping_of_secret = np.repeat(np.arange(len(small)), [len(part) for part in small])
@@ -611,8 +647,9 @@ def _grouping(
     codes: NDArray[np.int64],
     cells: Sequence[tuple[str, ...]],
     state: NDArray[np.int64],
+    apart: Sequence[str],
 ) -> Grouping:
-    """Number the shown cells, and the pool after them."""
+    """Number the shown cells, and the pool after them; those set apart are listed only."""
     shown = np.flatnonzero(state == SHOWN)
     number = np.full(len(cells) + 1, -1, dtype=np.int64)
     number[shown] = np.arange(len(shown))
@@ -631,5 +668,8 @@ def _grouping(
         cells=tuple(visible),
         codes=number[codes],  # −1 takes the last entry, which is −1
         pooled=tuple(cells[i] for i in pool.tolist()),
-        suppressed=tuple(cells[i] for i in np.flatnonzero(state == HIDDEN).tolist()),
+        suppressed=(
+            *(cells[i] for i in np.flatnonzero(state == HIDDEN).tolist()),
+            *((value,) for value in apart),
+        ),
     )

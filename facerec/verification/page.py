@@ -142,7 +142,7 @@ def write_report(
         "roc": roc_figure(results),
         "det": det_figure(results),
         **{
-            f"scores-{_slug(number, name)}": score_figure({name: result})
+            f"scores-{slug(number, name)}": score_figure({name: result})
             for number, (name, result) in enumerate(results.items(), start=1)
         },
     }
@@ -150,7 +150,7 @@ def write_report(
     if norms is not None:
         figures["norms"] = norms
     files = _tables(results, comparisons, scores) | _draw_all(figures)
-    provenance = _provenance(command)
+    provenance = provenance_of(command)
     names = sorted([*files, "report.html", "report.json"])
     files["report.json"] = _json(
         {
@@ -193,7 +193,7 @@ def _page(
     total = sum(result.same + result.different for result in results.values())
     return environment.get_template("report.html.j2").render(
         title=title,
-        lead=f"{_count(len(results), 'result')}, {_count(total, 'scored pair')}; facerec "
+        lead=f"{counted(len(results), 'result')}, {counted(total, 'scored pair')}; facerec "
         f"{provenance['facerec']}. Every figure has its 95 % interval and its counts.",
         summary=_summary(results),
         comparisons=[_difference_table(comparison) for comparison in comparisons],
@@ -227,7 +227,7 @@ def _summary(results: Mapping[str, VerificationResult]) -> _Table:
                 _Cell(
                     name,
                     f"{result.same:,} same and {result.different:,} different pairs, "
-                    + (_count(result.persons, "person") if result.persons else "persons unknown"),
+                    + (counted(result.persons, "person") if result.persons else "persons unknown"),
                 ),
                 accuracy,
                 *(_rate_cell(points.get(target)) for target in targets),
@@ -288,7 +288,7 @@ def _difference_table(comparison: Comparison) -> _Table:
         f"score in both; {comparison.left_out:,} pairs are left out. Intervals of the differences: "
         f"{comparison.basis}."
     )
-    remarks = [pairs, *_assumptions(row.interval for row in comparison.rows)]
+    remarks = [pairs, *assumptions(row.interval for row in comparison.rows)]
     return _Table(caption, columns, rows, remarks + [_sentence(note) for note in comparison.notes])
 
 
@@ -331,7 +331,7 @@ def _section(
 ) -> dict[str, Any]:
     """Return what the template needs to show one result."""
     scores = _Drawing(
-        _svg(files, f"scores-{_slug(number, name)}"),
+        _svg(files, f"scores-{slug(number, name)}"),
         f"Histograms of {result.same} genuine and {result.different} impostor scores, "
         "thresholds marked.",
         "Scores on a logarithmic count axis; dashed lines are the thresholds of the operating "
@@ -412,7 +412,7 @@ def _headline(result: VerificationResult) -> _Table:
         *map(_Column, ("value", "95 % interval", "counts")),
         _Column("how the interval is made", number=False),
     ]
-    remarks = [f"Intervals: {result.basis}.", *_assumptions(intervals)]
+    remarks = [f"Intervals: {result.basis}.", *assumptions(intervals)]
     return _Table("Figures", columns, rows, remarks)
 
 
@@ -454,7 +454,7 @@ def _operating_points(result: VerificationResult) -> _Table:
     remarks = [
         f"{rate}: {assumption}"
         for rate, intervals in zip(("TPR", "FPR"), kinds, strict=True)
-        for assumption in _assumptions(intervals)
+        for assumption in assumptions(intervals)
     ]
     return _Table("Operating points", columns, rows, remarks)
 
@@ -479,7 +479,7 @@ def _thresholds(result: VerificationResult) -> _Table:
         _Column("95 % interval"),
         _Column("how the interval is made", number=False),
     ]
-    intervals = _assumptions(estimate.threshold_interval for estimate in result.points)
+    intervals = assumptions(estimate.threshold_interval for estimate in result.points)
     return _Table("Thresholds for deployment", columns, rows, [THRESHOLD_ADVICE, *intervals])
 
 
@@ -539,7 +539,7 @@ def _failures(result: VerificationResult) -> _Table | None:
     more = len(result.failures) - len(rows)
     remarks = [f"And {more:,} more, all in tables/failures.csv."] if more else []
     columns = [_Column(title, number=False) for title in ("pair", "kind", "reason")]
-    caption = f"{_count(len(result.failures), 'pair')} without a score, left out of all rates"
+    caption = f"{counted(len(result.failures), 'pair')} without a score, left out of all rates"
     return _Table(caption, columns, rows, remarks)
 
 
@@ -566,7 +566,8 @@ def _origin(result: VerificationResult) -> dict[str, Any]:
     }
 
 
-def _provenance(command: str | None) -> dict[str, Any]:
+def provenance_of(command: str | None) -> dict[str, Any]:
+    """Return versions and the command line, for the record."""
     return {
         "facerec": facerec.__version__,
         "python": platform.python_version(),
@@ -592,7 +593,7 @@ def _method_cell(interval: Interval | None, remark: str = "") -> _Cell:
     return _Cell(method, remark)
 
 
-def _assumptions(intervals: Iterable[Interval | None]) -> list[str]:
+def assumptions(intervals: Iterable[Interval | None]) -> list[str]:
     """Return what each method assumes, once."""
     assumed = [
         f"{interval.method}: {interval.assumption}."
@@ -606,7 +607,8 @@ def _scientific(interval: Interval) -> str:
     return f"[{interval.low:.2g}, {interval.high:.2g}]"
 
 
-def _count(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """Return ``1 pair`` or ``2,000 pairs``."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
@@ -644,14 +646,15 @@ def _face(picture: Picture, item: int) -> str:
     if scale < 1:
         image = cv2.resize(image, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
     _, content = cv2.imencode(".jpg", cv2.cvtColor(image, cv2.COLOR_RGB2BGR))
-    return _data_uri("image/jpeg", content.tobytes())
+    return data_uri("image/jpeg", content.tobytes())
 
 
 def _svg(files: Files, name: str) -> str:
-    return _data_uri("image/svg+xml", files[f"figures/{name}.svg"])
+    return data_uri("image/svg+xml", files[f"figures/{name}.svg"])
 
 
-def _data_uri(kind: str, content: bytes) -> str:
+def data_uri(kind: str, content: bytes) -> str:
+    """Return content as the address of an image inside the page."""
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
@@ -666,7 +669,7 @@ def _draw_all(figures: Mapping[str, Figure]) -> Files:
     }
 
 
-def _slug(number: int, name: str) -> str:
+def slug(number: int, name: str) -> str:
     """Return a file name for a result; the number keeps names apart that become alike."""
     return f"{number}-{re.sub('[^A-Za-z0-9_.-]+', '_', name)[:60]}"
 

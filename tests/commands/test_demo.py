@@ -111,7 +111,8 @@ def test_the_demo_goes_from_nothing_to_a_page(
     # One page with everything in it.
     text = (out / "report.html").read_text(encoding="utf-8")
     page = Page(text)
-    assert page.loads == [] and page.scripts == 0
+    audits = [f"audit/{name}/report.html" for name in ("arcface", "arcface_sec")]
+    assert page.loads == audits and page.scripts == 0
     assert re.search(r"https?:|//cdn|@import|url\(", text) is None
     assert len(page.images) == 5
     for png in page.images:
@@ -132,6 +133,13 @@ def test_the_demo_goes_from_nothing_to_a_page(
     assert settings["penalty of ArcFace + SEC"].startswith("SEC(weight=0.5")
     assert settings["batch_size"] == "16" and "width=0.125" in settings["backbone"]
     assert "8 people × 6 images" in " ".join(text.split())
+
+    # Both runs are audited, the one with the penalty against the one without.
+    with_sec = [(out / page).with_name("audit.json") for page in audits]
+    plain, treated = (json.loads(path.read_text()) for path in with_sec)
+    assert plain["comparison"] is None and treated["comparison"]["rows"]
+    assert [row["name"] for row in plain["groups"] if row["grouping"] == "group"] == ["A", "B"]
+    assert treated["inputs"]["baseline"]["sha256"] == plain["inputs"]["model"]["sha256"]
 
     # The terminal says the same.
     for row in table:

@@ -245,23 +245,55 @@ def test_two_small_groups_are_pooled(tmp_path: Path) -> None:
     assert grouping.slice(1) == {"race": POOLED}
 
 
-def test_one_small_group_takes_the_next_smallest_with_it(tmp_path: Path) -> None:
+def test_subjects_of_one_small_group_leave_the_audit(tmp_path: Path) -> None:
     lines = [
         *people("a", 30, "A"),
         *people("b", 20, "B"),
         *people("c", 9, "C"),
         *people("d", 40, "D"),
     ]
-    grouping = joined(tmp_path, lines).groupings[0]
-    assert grouping.names == ("A", "D")
-    assert grouping.suppressed == (("B",), ("C",)) and grouping.pooled == ()
-    assert (grouping.codes == -1).sum() == 2 * 29
+    found = joined(tmp_path, lines)
+    grouping = found.groupings[0]
+    assert grouping.names == ("A", "B", "D")
+    assert grouping.suppressed == (("C",),) and grouping.pooled == ()
+    # Nothing that is counted over all images holds them.
+    assert np.bincount(grouping.codes).tolist() == [60, 40, 80]
+    assert len(found.rows) == 180 and len(np.unique(found.subjects)) == 90
+
+
+def test_a_small_group_leaves_other_attributes_too(tmp_path: Path) -> None:
+    lines = [
+        *people("a", 30, "A", "f"),
+        *people("b", 20, "A", "m"),
+        *people("c", 9, "C", "m"),
+        *people("d", 5, "", "m"),
+        *people("e", 12, "A", "x"),
+        *people("g", 2, "", "y"),
+    ]
+    found = joined(tmp_path, lines, ("race", "sex"))
+    race, sex = found.groupings
+    assert (race.names, race.suppressed) == (("A",), (("C",),))
+    assert (sex.names, sex.suppressed) == (("f", "m", "x"), (("y",),))
+    assert [count.subjects for count in found.count(sex)] == [30, 25, 12]
+    assert len(np.unique(found.subjects)) == 67
+
+
+def test_a_group_that_becomes_small_goes_too(tmp_path: Path) -> None:
+    lines = [
+        *people("a", 30, "A", "f"),
+        *people("b", 8, "A", "m"),
+        *people("c", 6, "C", "m"),
+    ]
+    found = joined(tmp_path, lines, ("race", "sex"))
+    assert [grouping.names for grouping in found.groupings] == [("A",), ("f",)]
+    assert [grouping.suppressed for grouping in found.groupings] == [(("C",),), (("m",),)]
+    assert len(np.unique(found.subjects)) == 30
 
 
 def test_failures_count_for_the_group_but_not_towards_ten_subjects(tmp_path: Path) -> None:
     lines = [*people("a", 30, "A"), *people("b", 20, "B"), *people("c", 10, "C", images=1)]
     found = joined(tmp_path, lines, failures=[100, 0])
-    assert found.groupings[0].suppressed == (("B",), ("C",))
+    assert found.groupings[0].suppressed == (("C",),)
     found = joined(tmp_path, lines, failures=[0, 1])
     counts = found.count(found.groupings[0])
     assert [(c.subjects, c.images, c.failed) for c in counts] == [

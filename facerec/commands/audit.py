@@ -1,0 +1,566 @@
+"""``facerec audit``: embeddings and recorded attributes → norms and error rates by group."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import tyro
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from facerec.commands.benches import open_benches
+from facerec.commands.cli import run_command
+from facerec.embedding.align import parse_align
+from facerec.embedding.extract import Embeddings, embed_images, unit_fusion
+from facerec.embedding.file import read_embeddings
+from facerec.embedding.model import EmbeddingModel, load_model
+from facerec.errors import DatasetError, MetricError
+from facerec.fairness.association import NoComparison
+from facerec.fairness.attributes import Attributes, read_attributes
+from facerec.fairness.audit import (
+    PERMUTATIONS,
+    Audit,
+    GroupAudit,
+    InputFile,
+    calibrate_on_embeddings,
+    calibrate_on_scores,
+    compare_with,
+)
+from facerec.fairness.audit import audit as audit_embeddings
+from facerec.fairness.differentials import REPLICATES
+from facerec.fairness.findings import HEADLINE
+from facerec.fairness.norms import Estimate
+from facerec.fairness.outputs import check_audit_folder, write_audit
+from facerec.fairness.page import render
+from facerec.fairness.rates import TARGETS, Calibration, ErrorRate
+from facerec.files import sha256
+from facerec.statistics.operating_points import parse_rate
+from facerec.verification.bench import Bench
+from facerec.verification.protocols import read_scores
+from facerec.verification.report import format_threshold
+from facerec.verification.templates import TemplateBench
+
+ALL = "all"
+"""In place of a pair list: every image with every other."""
+
+_ASSERTION = re.compile(r"\s*(\w+)\s*(<=|>=|<|>)\s*([-+.\w]+)\s*")
+_RELATIONS: Mapping[str, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_FIGURES = ("eta2", "p", "fmr_ratio", "fnmr_ratio")
+"""What `--assert` knows of the primary attribute."""
+
+
+def audit(
+    attributes: Path,
+    group: tuple[str, ...],
+    out: Path,
+    embeddings: Path | None = None,
+    model: Path | None = None,
+    intersect: bool = False,
+    subject: str = "subject_id",
+    bench: str | None = None,
+    pairs: str | None = None,
+    format: str | None = None,
+    images: Path | None = None,
+    data: Path | None = None,
+    threshold_from: Path | None = None,
+    fmr: tuple[str, ...] = TARGETS,
+    covariates: tuple[str, ...] = (),
+    baseline: Path | None = None,
+    allow_inferred_labels: bool = False,
+    gating: bool = False,
+    confidence: bool = False,
+    assertion: Annotated[tuple[str, ...], tyro.conf.arg(name="assert")] = (),
+    flip: bool = True,
+    align: str | None = None,
+    on_error: Literal["error", "skip"] = "error",
+    channels: Literal["rgb", "bgr"] | None = None,
+    mean: float | None = None,
+    std: float | None = None,
+    device: str = "auto",
+    batch_size: int = 64,
+    permutations: int = PERMUTATIONS,
+    replicates: int = REPLICATES,
+    seed: int = 0,
+    delete_embeddings: bool = False,
+) -> None:
+    """Audit embedding norms and error rates by recorded groups of people.
+
+    Answers whether norms differ between groups, whether that can matter, and how FMR and FNMR
+    differ at one threshold for all, each with its interval and counts. Groups are given, never
+    guessed. The report holds no image, no embedding and no name.
+
+    Args:
+        attributes: a .csv file with the columns image_id, subject_id, label_source and groups.
+        group: columns of groups, as gender,race; the first one is the primary attribute.
+        out: folder for report.html, audit.json, tables, figures and a section for a model card.
+        embeddings: a file of facerec embed with raw embeddings.
+        model: in place of embeddings: a run folder, a .safetensors or an .onnx file, to embed the
+            images of --bench or --pairs on the way.
+        intersect: make the combinations of all groups groups too.
+        subject: column of the subject; image_id counts every image as a subject of its own.
+        bench: score the pairs of a bench (lfw, cfp_fp, …) or a pack (.bin, .npz).
+        pairs: score a pair list, or "all" pairs of images, the default without --bench.
+        format: form of the pair list, see facerec verify.
+        images: folder that the paths of the list are relative to.
+        data: folder of the bench; then FACEREC_DATA and data/ are looked at.
+        threshold_from: fix the thresholds on other data: embeddings (.npz) that say who is on the
+            images, or labelled scores (.csv); by default on the impostors of these data.
+        fmr: nominal FMRs of the thresholds, as 1e-3,1e-4; taken exactly.
+        covariates: columns of numbers to hold fixed, as yaw,blur.
+        baseline: embeddings of the same images by another model, such as one trained without SEC;
+            with --model that model itself.
+        allow_inferred_labels: take inferred labels, which puts a banner on every page.
+        gating: declare that images are accepted or discarded by norm.
+        confidence: declare that the norm is shown or returned as a confidence.
+        assertion: end with status 1 unless this holds, as in eta2<0.01; eta2, p, fmr_ratio and
+            fnmr_ratio of the primary attribute are known.
+        flip: with --model: sum the raw embeddings of each image and its mirror image.
+        align: with --model: see facerec verify.
+        on_error: with --model: what an image that does not decode does; skip makes it a failure to
+            acquire.
+        channels: channel order that an .onnx file wants; default rgb.
+        mean: subtracted from pixel values, for an .onnx file; default 127.5.
+        std: divides the result, for an .onnx file; default 127.5.
+        device: where to compute: auto, cpu, cuda, cuda:1, mps.
+        batch_size: images that go through the network at once.
+        permutations: of the tests on norms.
+        replicates: resamples of the subjects.
+        seed: of permutations and resamples.
+        delete_embeddings: when the report is written, delete the files of --embeddings and
+            --baseline: embeddings are personal data.
+    """
+    command = _command(locals())
+    console = Console(highlight=False)
+    # Whatever can be wrong is found before minutes of embedding.
+    check_audit_folder(out)
+    targets = _listed(fmr)
+    for target in targets:
+        parse_rate(target)
+    asserted = [_Assertion.parse(text) for text in assertion]
+    if (model is None) == (embeddings is None):
+        raise DatasetError("give either --embeddings or --model, to say what is audited")
+    labels = read_attributes(
+        attributes,
+        _listed(group),
+        subject=subject,
+        covariates=_listed(covariates),
+        allow_inferred=allow_inferred_labels,
+    )
+    opened = _open_bench(bench, pairs, format, images, data)
+    files = [_attributes_file(labels)]
+    unit: NDArray[np.float32] | None = None
+    load = partial(
+        load_model, device=device, batch_size=batch_size, channels=channels, mean=mean, std=std
+    )
+    with _Bars(console) as bars:
+        embedder = _Embedder(opened, align, batch_size, on_error, bars)
+        if embeddings is not None:
+            found, source = read_embeddings(embeddings), str(embeddings)
+            files.insert(0, _embeddings_file("embeddings", embeddings, found))
+        else:
+            assert model is not None
+            loaded = load(model)
+            source = str(loaded.path)
+            found = embedder.embed(loaded, flip)
+            if flip:
+                unit = unit_fusion(found, embedder.embed(loaded, flip=False))
+            files.insert(0, _model_file("model", loaded.path, found))
+        if opened is not None:
+            files.append(_bench_file(opened))
+        listed = None if pairs == ALL else opened
+        calibration: Calibration | None = None
+        remarks: list[str] = []
+        if threshold_from is not None:
+            calibration, remarks = _calibrate(threshold_from, targets, found, device, bars)
+            files.append(InputFile("calibration", threshold_from.name, sha256(threshold_from), {}))
+        other = None
+        if baseline is not None and baseline.suffix == ".npz":
+            other = read_embeddings(baseline)
+            files.append(_embeddings_file("baseline", baseline, other))
+        elif baseline is not None:
+            if model is None:
+                raise DatasetError(
+                    f"{baseline}: with --embeddings the baseline is a .npz file of embeddings too; "
+                    "make it with facerec embed"
+                )
+            loaded = load(baseline)
+            other = embedder.embed(loaded, flip)
+            files.append(_model_file("baseline", loaded.path, other))
+        result = audit_embeddings(
+            found,
+            labels,
+            intersect=intersect,
+            pairs=listed,
+            targets=targets,
+            calibration=calibration,
+            unit=unit,
+            gating=gating,
+            confidence=confidence,
+            permutations=permutations,
+            replicates=replicates,
+            seed=seed,
+            inputs=files,
+            source=source,
+            device=device,
+            progress=bars.show,
+        )
+        if other is not None:
+            bars.show("comparing with the baseline", 0, 1)
+            result = compare_with(result, found, other, pairs=listed, name=str(baseline))
+            bars.show("comparing with the baseline", 1, 1)
+        result = replace(result, warnings=(*remarks, *result.warnings))
+        bars.show("drawing", 0, 1)
+        page = write_audit(out, result, render(result, command), command)
+        bars.show("drawing", 1, 1)
+    print_audit(result, console)
+    console.print(f"report: {page}", soft_wrap=True, markup=False)
+    for path in (embeddings, baseline) if delete_embeddings else ():
+        if path is not None and path.suffix == ".npz":
+            path.unlink()
+            console.print(f"deleted: {path}", soft_wrap=True, markup=False)
+    failed = [text for check in asserted if (text := check.failure(result)) is not None]
+    for text in failed:
+        console.print(f"assertion failed: {text}", style="red", soft_wrap=True, markup=False)
+    if failed:
+        raise SystemExit(1)
+
+
+@dataclass(frozen=True)
+class _Assertion:
+    """A bound on a figure of the primary attribute."""
+
+    figure: str
+    relation: str
+    bound: float
+
+    @classmethod
+    def parse(cls, text: str) -> _Assertion:
+        """Read ``eta2<0.01``.
+
+        Raises:
+            MetricError: another form.
+        """
+        match = _ASSERTION.fullmatch(text)
+        try:
+            if match is None or match[1] not in _FIGURES:
+                raise ValueError
+            return cls(match[1], match[2], float(match[3]))
+        except ValueError as problem:
+            raise MetricError(
+                f"--assert {text!r} is not of the form eta2<0.01; known are {', '.join(_FIGURES)}"
+            ) from problem
+
+    def failure(self, audit: Audit) -> str | None:
+        """Say how the bound is not met; None if it is."""
+        wanted = f"{self.figure}{self.relation}{self.bound:g}"
+        value, reason = self._value(audit)
+        if value is None:
+            return f"{wanted}, but there is no such figure ({reason})"
+        if _RELATIONS[self.relation](value, self.bound):
+            return None
+        return f"{wanted}, found {value:.6g}"
+
+    def _value(self, audit: Audit) -> tuple[float | None, str | None]:
+        part = next((part for part in audit.groupings if part.primary), None)
+        if part is None:
+            return None, "the primary attribute has no group to show"
+        if self.figure in ("eta2", "p"):
+            found = part.association
+            if isinstance(found, NoComparison):
+                return None, found.reason
+            return (found.p, None) if self.figure == "p" else (found.eta2.value, found.eta2.reason)
+        measures, of = part.differentials, self.figure.partition("_")[0].upper()
+        if isinstance(measures, NoComparison):
+            return None, measures.reason
+        for row in measures.rows:
+            if (row.measure, row.of, row.target) == (HEADLINE, of, audit.target):
+                return row.value, row.reason
+        return None, measures.reason or "no target is resolvable"
+
+
+def print_audit(audit: Audit, console: Console) -> None:
+    """Print findings, norms and rates of every grouping, as fits 80 columns."""
+    _say(
+        console,
+        f"{audit.images:,} images of {audit.subjects:,} subjects, {audit.failures:,} failures to "
+        f"acquire; labels: {'; '.join(audit.label_sources)}",
+        "bold",
+    )
+    if audit.banner is not None:
+        _say(console, audit.banner, "bold red")
+    for gone in audit.exclusions:
+        of = "" if gone.attribute is None else f"{gone.attribute}: "
+        _say(console, f"left out: {of}{gone.images:,} × {gone.reason}", "yellow")
+    console.print()
+    for finding in audit.findings:
+        _say(console, f"• {finding.text}", "")
+    for part in audit.groupings:
+        console.print()
+        console.print(_norm_table(part))
+        _print_rates(audit, part, console)
+    for skipped in audit.skipped:
+        _say(console, f"{skipped.name}: {skipped.reason}", "yellow")
+    console.print()
+    for warning in audit.warnings:
+        _say(console, f"note: {warning}", "yellow")
+
+
+def _norm_table(part: GroupAudit) -> Table:
+    table = _table(f"norms by {part.name}", "subjects", "images", "mean", "SD", "CV", "ICC")
+    for row in (*part.norms.groups, part.norms.overall):
+        figures = [_estimate(row.subject_mean), *map(_value, (row.sd, row.cv, row.icc))]
+        table.add_row(Text(row.name), f"{row.subjects:,}", f"{row.images:,}", *figures)
+    for name in part.suppressed:
+        table.add_row(Text(name), "< 10", "suppressed", *[""] * 4)
+    return table
+
+
+def _print_rates(audit: Audit, part: GroupAudit, console: Console) -> None:
+    if isinstance(part.rates, NoComparison):
+        _say(console, f"no error rates by {part.name}: {part.rates.reason}", "yellow")
+        return
+    for point in part.rates.points:
+        if point.threshold.target != audit.target:
+            continue
+        threshold = format_threshold(point.threshold.value or 0.0)
+        title = f"rates by {part.name} at FMR {audit.target}, threshold {threshold}"
+        table = _table(title, "FMR", "counts", "FNMR", "counts")
+        for group in point.groups:
+            table.add_row(Text(group.name), *_rate(group.fmr), *_rate(group.fnmr))
+        table.add_row("all pairs", *_rate(point.fmr), *_rate(point.fnmr))
+        console.print(table)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(
+        title=Text(title), title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0)
+    )
+    table.add_column("", overflow="fold")
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=column != "counts")
+    return table
+
+
+def _estimate(found: Estimate) -> str:
+    limits = found.interval
+    interval = "" if limits is None else f" [{limits.low:.4g}, {limits.high:.4g}]"
+    return f"{_value(found)}{interval}"
+
+
+def _value(found: Estimate) -> str:
+    return "–" if found.value is None else f"{found.value:.3g}"
+
+
+def _rate(rate: ErrorRate) -> tuple[str, str]:
+    if rate.value is None:
+        return "–", "no pairs"
+    limits = rate.interval
+    interval = "" if limits is None else f" [{limits.low:.2g}, {limits.high:.2g}]"
+    return f"{rate.value:.2g}{interval}", f"{rate.errors:,}/{rate.comparisons:,} {rate.mark}"
+
+
+def _say(console: Console, sentence: str, style: str) -> None:
+    console.print(sentence, style=style, markup=False)
+
+
+@dataclass(frozen=True)
+class _Embedder:
+    """Embeds the images of a bench, in the way that the flags say."""
+
+    bench: Bench | None
+    align: str | None
+    batch_size: int
+    on_error: Literal["error", "skip"]
+    bars: _Bars
+
+    def embed(self, model: EmbeddingModel, flip: bool) -> Embeddings:
+        """Return raw embeddings, of images alone or added to those of their mirror images."""
+        if self.bench is None:
+            raise DatasetError("--model needs --bench or --pairs, whose images it embeds")
+        views = "both views" if flip else "one view"
+        return embed_images(
+            model,
+            self.bench.images,
+            flip=flip,
+            align=None if self.align is None else parse_align(self.align),
+            batch_size=self.batch_size,
+            on_error=self.on_error,
+            progress=self.bars.counter(f"{model.name}: embedding {views}", len(self.bench.images)),
+        )
+
+
+def _listed(values: Sequence[str]) -> tuple[str, ...]:
+    """Take names apart that commas join."""
+    return tuple(part.strip() for value in values for part in value.split(",") if part.strip())
+
+
+def _open_bench(
+    bench: str | None,
+    pairs: str | None,
+    format: str | None,
+    images: Path | None,
+    data: Path | None,
+) -> Bench | None:
+    """Open the bench or pair list; None if neither is named."""
+    path = None if pairs in (None, ALL) else Path(str(pairs))
+    if bench is None and path is None:
+        if format is not None or images is not None:
+            raise DatasetError("--format and --images belong to --pairs; leave them out")
+        return None
+    (opened,) = open_benches([] if bench is None else [bench], path, format, images, data)
+    if isinstance(opened, TemplateBench):
+        raise DatasetError(
+            f"{opened.name} compares templates, but norms and groups belong to images; audit its "
+            "embeddings with --pairs all"
+        )
+    return opened
+
+
+def _calibrate(
+    path: Path, targets: Sequence[str], audited: Embeddings, device: str, bars: _Bars
+) -> tuple[Calibration, list[str]]:
+    """Fix thresholds on other data; also return what a reader must know of them."""
+    if path.suffix != ".npz":
+        scored = read_scores(path)
+        remarks = [f"Whether the scores of {path.name} come from the same model is not known."]
+        return calibrate_on_scores(scored, targets, name=path.name), remarks
+    other = read_embeddings(path)
+    models = [side.note.get("model", {}).get("sha256") for side in (other, audited)]
+    if None not in models and models[0] != models[1]:
+        raise DatasetError(
+            f"{path}: these embeddings are of another model than the audited ones, so their "
+            "thresholds mean nothing here; embed the calibration data with the same model"
+        )
+    if None not in (other.flip, audited.flip) and other.flip != audited.flip:
+        raise DatasetError(
+            f"{path}: mirror images took part in one of the calibration and the audited "
+            "embeddings only; embed both with the same --flip"
+        )
+    assert other.ids is not None and audited.ids is not None  # the reader sees to that
+    shared = int(np.isin(other.ids, audited.ids).sum())
+    remarks = []
+    if shared:
+        remarks.append(f"{shared:,} images of {path.name} are audited too; it is not disjoint.")
+    calibration = calibrate_on_embeddings(
+        other, targets, name=path.name, device=device, progress=bars.show
+    )
+    return calibration, remarks
+
+
+def _embeddings_file(
+    role: Literal["embeddings", "baseline"], path: Path, found: Embeddings
+) -> InputFile:
+    return InputFile(role, path.name, sha256(path), _describe(found))
+
+
+def _model_file(
+    role: Literal["model", "baseline"], path: Path | None, found: Embeddings
+) -> InputFile:
+    described = found.note["model"]
+    name = described["name"] if path is None else path.name
+    return InputFile(role, name, str(described["sha256"]), _describe(found))
+
+
+def _describe(found: Embeddings) -> dict[str, Any]:
+    model = found.note.get("model", {})
+    return {
+        "images": len(found.vectors),
+        "dim": found.vectors.shape[1],
+        "raw_norms": True,
+        "flip": found.flip,
+        "failures": len(found.failures),
+        "model": {key: model.get(key) for key in ("name", "sha256", "preprocessing")},
+        "align": found.note.get("align"),
+    }
+
+
+def _attributes_file(labels: Attributes) -> InputFile:
+    details = {"lines": len(labels.lines), "label_source": list(labels.label_sources)}
+    return InputFile("attributes", labels.path.name, labels.sha256, details)
+
+
+def _bench_file(bench: Bench) -> InputFile:
+    source = bench.source
+    name = Path(str(source.get("path", bench.name))).name
+    details = {"pairs": len(bench.pairs), "format": source.get("format"), "notes": [*bench.notes]}
+    return InputFile("pairs", name, str(source.get("sha256", "")), details)
+
+
+def _command(flags: Mapping[str, Any]) -> str:
+    """Return the command of these flags, without the place of the report."""
+    words = ["facerec", "audit"]
+    for name, parameter in inspect.signature(audit).parameters.items():
+        value = flags[name]
+        if value == parameter.default:
+            continue
+        flag = "--" + ("assert" if name == "assertion" else name.replace("_", "-"))
+        if isinstance(value, bool):
+            words.append(flag if value else f"--no-{flag[2:]}")
+        elif name == "out":
+            words += [flag, "OUT"]
+        else:
+            words += [flag, *map(str, value if isinstance(value, tuple) else (value,))]
+    return shlex.join(words)
+
+
+class _Bars:
+    """One line a stage, gone when it is done."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._stage, self._task = "", self._progress.add_task("", visible=False)
+
+    def show(self, stage: str, done: int, total: int) -> None:
+        """See `facerec.verification.scoring.Progress`."""
+        if stage != self._stage:
+            self._stage = stage
+            self._progress.reset(self._task, description=stage, total=total, visible=True)
+        self._progress.update(self._task, completed=done)
+
+    def counter(self, stage: str, total: int) -> Callable[[int], None]:
+        """Return what counts up."""
+        done = 0
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            self.show(stage, done, total)
+
+        return advance
+
+    def __enter__(self) -> _Bars:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    run_command(audit, argv)

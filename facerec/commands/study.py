@@ -1,0 +1,324 @@
+"""``facerec study``: both arms over seeds, audited and compared; the answer with its precision."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+import facerec
+from facerec.commands.cli import run_command
+from facerec.commands.train import Options, train_recipe
+from facerec.embedding import load_model
+from facerec.errors import RecipeError, TrainingError
+from facerec.fairness.attributes import read_attributes
+from facerec.fairness.audit import audit
+from facerec.fairness.study import (
+    ARMS,
+    FaceSet,
+    FairnessStudy,
+    KnownTruth,
+    SetResult,
+    StudyRun,
+    TrainedRun,
+    answer,
+    answer_page,
+    compare_arms,
+    embed_views,
+    errors_by_group,
+    group_excess,
+    known_truths,
+    smaller,
+)
+from facerec.files import atomic_path, write_json
+from facerec.recipe import load_recipe, to_dict
+from facerec.records.dataset import open_dataset
+from facerec.records.synthetic import PACKS, SyntheticSet, write_synthetic
+from facerec.training.checkpoint import latest
+from facerec.training.recipe import Recipe
+from facerec.training.run import check_same_run
+from facerec.verification import find_pack, pack_bench
+
+
+@dataclass(frozen=True)
+class Real:
+    """Real faces: give all three or none."""
+
+    records: Path | None = None
+    """Training set: a record file or its folder."""
+    bench: Path | None = None
+    """Pack of other people, by path or name."""
+    attributes: Path | None = None
+    """CSV of the pack's images: image_id, subject_id, label_source and the study's attribute."""
+
+
+def study(
+    recipe: tyro.conf.Positional[Path],
+    out: Path = Path("study"),
+    seeds: tuple[int, ...] | None = None,
+    smoke: bool = False,
+    real: Real = Real(),
+    processes: int = 2,
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
+) -> None:
+    """Train with and without SEC over several seeds, audit and compare, and write the answer.
+
+    Generates faces with a planted difference, trains both arms on them (and on real faces where
+    they are given), audits every model and compares the arms on the same images. Writes answer.md
+    and study.json. The same command goes on where it was interrupted; complete runs are kept.
+
+    Args:
+        recipe: the study, such as recipes/studies/sec_fairness.py.
+        out: folder of faces, runs and results.
+        seeds: of training, in place of those of the study.
+        smoke: one seed, a tiny backbone and few faces: shows that everything works, in a minute.
+        real: real faces to repeat the study on.
+        processes: processes that draw faces.
+        device: where to compute.
+    """
+    console, started = Console(), time.perf_counter()
+    plan = load_recipe(recipe, FairnessStudy)
+    if smoke:
+        plan = smaller(plan)
+    if seeds is not None:
+        if not seeds or len(set(seeds)) < len(seeds):
+            raise RecipeError(f"--seeds must be different numbers, found {list(seeds)}")
+        plan = replace(plan, seeds=seeds)
+    real_set = _real_set(plan, real)  # what is missing shows before minutes of work
+    console.rule("generated faces")
+    faces = _generated_set(plan, plan.faces, out / "data", processes, console)
+    known = {
+        name: _generated_set(plan, config, out / name, processes, console)
+        for name, config in known_truths(plan).items()
+    }
+    results = [_examine(plan, faces, known, out / "runs", device, console)]
+    if real_set is not None:
+        results.append(_examine(plan, real_set, {}, out / "runs", device, console))
+    seconds = time.perf_counter() - started
+    _write(out, plan, results, smoke, seconds)
+    _print_answer(plan, results, console)
+    console.print(f"{seconds:.0f} seconds; answer: {(out / 'answer.md').resolve()}", soft_wrap=True)
+
+
+def _generated_set(
+    plan: FairnessStudy, config: SyntheticSet, folder: Path, processes: int, console: Console
+) -> FaceSet:
+    """Generate the faces unless these are there."""
+    if not _is_generated(folder, config):
+        with _progress(console) as bar:
+            task = bar.add_task("drawing faces", total=config.total_images)
+            write_synthetic(folder, config, processes, partial(bar.advance, task))
+    recipe = plan.generated
+    return FaceSet(
+        name="generated",
+        title="Generated faces with a planted difference",
+        recipe=replace(recipe, data=replace(recipe.data, path=folder)),
+        benches=tuple(pack_bench(folder / f"{name}.bin") for name in PACKS),
+        attributes=read_attributes(folder / "attributes.csv", ["group"]),
+        attribute="group",
+    )
+
+
+def _is_generated(folder: Path, faces: SyntheticSet) -> bool:
+    """Tell whether the folder holds these faces; refuse others.
+
+    Raises:
+        RecipeError: it holds other faces.
+    """
+    try:
+        found = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))["config"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    if found != json.loads(json.dumps(asdict(faces))):
+        raise RecipeError(
+            f"{folder}: holds faces of another configuration; choose another folder with --out"
+        )
+    return True
+
+
+def _real_set(plan: FairnessStudy, real: Real) -> FaceSet | None:
+    given = [name for name in ("records", "bench", "attributes") if getattr(real, name)]
+    if real.records is None or real.bench is None or real.attributes is None:
+        if given:
+            raise RecipeError(
+                "real faces need --real.records, --real.bench and --real.attributes, found only "
+                + ", ".join(f"--real.{name}" for name in given)
+            )
+        return None
+    recipe = replace(plan.real, data=replace(plan.real.data, path=real.records))
+    open_dataset(recipe.data, recipe.seed)
+    return FaceSet(
+        name="real",
+        title=f"Real faces: {real.records.name}, tested on {real.bench.name}",
+        recipe=recipe,
+        benches=(pack_bench(find_pack(real.bench)),),
+        attributes=read_attributes(real.attributes, [plan.attribute]),
+        attribute=plan.attribute,
+    )
+
+
+def _examine(
+    plan: FairnessStudy,
+    faces: FaceSet,
+    known: Mapping[str, FaceSet],
+    folder: Path,
+    device: str,
+    console: Console,
+) -> SetResult:
+    """Train, embed and audit every run, compare the arms, and look where the truth is known."""
+    trained = []
+    for seed in plan.seeds:
+        for arm in ARMS:
+            name = f"{faces.name}_{arm}_seed{seed}"
+            console.rule(name)
+            recipe = replace(faces.recipe, seed=seed)
+            if arm == "baseline":
+                recipe = replace(recipe, regularizer=None)
+            path, seconds = _train(recipe, folder, name, device, console)
+            trained.append(TrainedRun(name, arm, seed, path, seconds))
+    runs = [_audit_run(plan, faces, run, device, console) for run in trained]
+    console.rule(f"{faces.name}: comparison")
+    with _progress(console) as bar:
+        task = bar.add_task("comparing models", total=len(runs))
+        comparison = compare_arms(plan, faces, runs, partial(bar.advance, task))
+    truths = list(_known_truths(plan, known, trained, device, console))
+    return SetResult(faces, tuple(runs), comparison, tuple(truths))
+
+
+def _known_truths(
+    plan: FairnessStudy,
+    known: Mapping[str, FaceSet],
+    runs: Sequence[TrainedRun],
+    device: str,
+    console: Console,
+) -> Iterator[KnownTruth]:
+    """Yield the excess error rates of groups on images of which the truth is known."""
+    images = sum(len(faces.ids) for faces in known.values())
+    with _progress(console) as bar:
+        task = bar.add_task("embedding faces of known truth", total=2 * images * len(runs))
+        for run in runs:
+            model = load_model(run.folder, device=device)
+            for name, faces in known.items():
+                errors = errors_by_group(model, faces, plan.targets, partial(bar.advance, task))
+                yield KnownTruth(run.name, name, group_excess(errors, replicates=plan.replicates))
+
+
+def _train(
+    recipe: Recipe, runs: Path, name: str, device: str, console: Console
+) -> tuple[Path, float | None]:
+    """Train a run to its end, from its last checkpoint if it has one, unless it is complete.
+
+    Raises:
+        CheckpointError: a run of this name was started with another recipe or other data.
+        TrainingError: training was interrupted.
+    """
+    folder = runs / name
+    if folder.exists():
+        complete = (folder / "model.safetensors").is_file()
+        if not complete and latest(folder / "checkpoints") is None:
+            shutil.rmtree(folder)
+        else:
+            check_same_run(folder, recipe, open_dataset(recipe.data, recipe.seed))
+        if complete:
+            console.print(f"{folder} is complete", soft_wrap=True)
+            return folder, None
+    started = time.perf_counter()
+    options = Options(name=name, runs=runs, resume=folder.exists(), device=device)  # type: ignore[arg-type]
+    if train_recipe(recipe, name, options, console) is None:
+        raise TrainingError(f"{folder}: training was interrupted; the same command goes on with it")
+    return folder, time.perf_counter() - started
+
+
+def _audit_run(
+    plan: FairnessStudy, faces: FaceSet, run: TrainedRun, device: str, console: Console
+) -> StudyRun:
+    console.rule(f"audit of {run.name}")
+    model = load_model(run.folder, device=device)
+    with _progress(console) as bar:
+        task = bar.add_task("embedding", total=2 * len(faces.ids))
+        raw, unit = embed_views(model, faces, partial(bar.advance, task))
+        stage = bar.add_task("auditing", total=None)
+
+        def show(what: str, done: int, total: int) -> None:
+            bar.update(stage, description=f"auditing: {what}", completed=done, total=total)
+
+        found = audit(
+            raw,
+            faces.attributes,
+            targets=plan.targets,
+            permutations=plan.permutations,
+            replicates=plan.replicates,
+            source=run.name,
+            progress=show,
+        )
+    for finding in found.findings:
+        console.print(f"  {finding.text}", markup=False, highlight=False)
+    return StudyRun(run, raw, unit, found)
+
+
+def _write(
+    out: Path, plan: FairnessStudy, results: Sequence[SetResult], smoke: bool, seconds: float
+) -> None:
+    runs = [run.trained for result in results for run in result.runs]
+    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    cost = {
+        "seconds": round(seconds, 1),
+        "trained": sum(run.seconds is not None for run in runs),
+        "complete_before": sum(run.seconds is None for run in runs),
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+    }
+    write_json(
+        out / "study.json",
+        {
+            "schema": "facerec.study/1",
+            "facerec": facerec.__version__,
+            "command": command,
+            "smoke": smoke,
+            "study": to_dict(plan),
+            "sets": [result.to_json() for result in results],
+            "cost": cost,
+        },
+    )
+    text = "\n".join(answer_page(plan, results, smoke, command, cost))
+    with atomic_path(out / "answer.md") as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")
+
+
+def _print_answer(plan: FairnessStudy, results: Sequence[SetResult], console: Console) -> None:
+    console.rule("answer")
+    for result in results:
+        console.print(result.faces.title, style="bold", markup=False)
+        for line in answer(plan, result):
+            console.print(f"  {line}", markup=False, highlight=False)
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[Progress]:
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield progress
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command with ``argv``, or with the arguments of the process."""
+    run_command(study, argv)

@@ -1,0 +1,789 @@
+"""Baseline against SEC: what changes, for the same images, from one model to its treated twin.
+
+Every pair of runs shares a seed and differs in the treatment alone. All changes of all seeds come
+from one joint resample of persons, the same multiplicities for both models, so what the models
+share cancels out. Seeds tell how much of a change is training noise; the interval of the mean over
+seeds allows for both.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import stdtrit
+
+from facerec.embedding.extract import Embeddings
+from facerec.errors import MetricError
+from facerec.fairness.attributes import check_raw
+from facerec.fairness.differentials import (
+    REPLICATES,
+    Of,
+    differentials,
+    max_over_geomean,
+    rate_replicates,
+)
+from facerec.fairness.norms import SubjectNorms, percentile
+from facerec.fairness.rates import (
+    UNKNOWN,
+    GroupErrors,
+    all_pairs_group_rates,
+    pair_group_rates,
+)
+from facerec.statistics.bootstrap import VertexBootstrap
+from facerec.statistics.intervals import Interval
+from facerec.statistics.kfold import kfold_accuracy
+from facerec.statistics.rates import sort_scores
+from facerec.verification.bench import Pairs
+from facerec.verification.evaluate import score_pairs
+
+Array = NDArray[np.float64]
+
+READING = (
+    "SEC shrinks all norm variance by construction, so a smaller absolute norm gap is expected and "
+    "proves nothing about groups. Only the standardised association (eta², delta) or the "
+    "error-rate differentials can.",
+    "A weaker norm association does not imply smaller FMR or FNMR differentials. These are "
+    "separate results, and either may move the other way.",
+    "Thresholds are re-fixed per model at the same nominal FMR; comparing at one numeric threshold "
+    "is meaningless.",
+)
+"""How a comparison is to be read, whatever it finds."""
+
+TARGETS = ("1e-2", "1e-3")
+FEWEST_SEEDS = 3
+"""Seeds an arm from which on training noise can be judged."""
+
+SEEDS = "t over seeds"
+BOTH = "persons and seeds, MOVER"
+
+Fusion = Literal["raw", "unit"]
+Role = Literal["performance", "by construction", "association", "differential"]
+Conclusion = Literal[
+    "increase detected",
+    "decrease detected",
+    "none detected at this precision",
+    "insufficient data",
+]
+
+_CELLS = 1 << 21
+"""Weights of persons in replicates that are held at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class RunPair:
+    """Embeddings of the same images, in the same order, by two runs of one seed."""
+
+    seed: int
+    """Of training, in both arms."""
+    baseline: Embeddings
+    """Of the run without the treatment."""
+    treated: Embeddings
+    """Of the run with it."""
+    unit: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
+    """Baseline and treated vectors ``(m, D)`` of the other fusion: both views of each image
+    normalised before they are added; None where there is one view, or it is not known."""
+
+
+@dataclass(frozen=True)
+class SeedChange:
+    """One figure of both runs of a seed."""
+
+    seed: int
+    baseline: float | None
+    """None where the data cannot tell, see ``reason``."""
+    treated: float | None
+    change: float | None
+    """Treated less baseline."""
+    interval: Interval | None
+    """Over persons, both runs taken as given."""
+    reason: str | None
+    """Why there is no figure, or no interval."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """How one figure changes from baseline to treated, over all seeds."""
+
+    figure: str
+    """As in ``TPR@FPR=1e-2``."""
+    role: Role
+    """What it may tell: see `READING`."""
+    fusion: Fusion | None
+    """How two views were added; None for figures of norms."""
+    groups: tuple[str, str] | None
+    """X and Y of Cliff's delta P(X > Y) − P(X < Y)."""
+    seeds: tuple[SeedChange, ...]
+    baseline: float | None = None
+    """Mean over seeds; None if a seed lacks the figure."""
+    treated: float | None = None
+    change: float | None = None
+    over_persons: Interval | None = None
+    """Of the mean change: other persons, the same runs."""
+    over_seeds: Interval | None = None
+    """Of the mean change: other seeds, the same persons; Student's t."""
+    interval: Interval | None = None
+    """Of the mean change: other persons and other seeds; with one seed, ``over_persons``."""
+    same_sign: int = 0
+    """Seeds whose change has the sign of the mean change."""
+    reason: str | None = None
+    """Why there is no change, or no interval."""
+
+    @property
+    def conclusion(self) -> Conclusion:
+        """Whether ``interval`` excludes zero; with one seed that speaks of two models alone."""
+        if self.change is None or self.interval is None:
+            return "insufficient data"
+        if self.interval.low > 0:
+            return "increase detected"
+        return "decrease detected" if self.interval.high < 0 else "none detected at this precision"
+
+    def to_row(self) -> dict[str, Any]:
+        """Return one flat line of a table, as JSON types."""
+
+        def limits(name: str, interval: Interval | None) -> dict[str, float | None]:
+            return {
+                f"{name}low": None if interval is None else interval.low,
+                f"{name}high": None if interval is None else interval.high,
+            }
+
+        return {
+            "figure": self.figure,
+            "role": self.role,
+            "fusion": self.fusion,
+            "groups": None if self.groups is None else " − ".join(self.groups),
+            "baseline": self.baseline,
+            "treated": self.treated,
+            "change": self.change,
+            **limits("", self.interval),
+            **limits("persons_", self.over_persons),
+            **limits("seeds_", self.over_seeds),
+            "same_sign": self.same_sign,
+            "seeds": len(self.seeds),
+            "conclusion": self.conclusion,
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True)
+class BaselineComparison:
+    """All changes from the baseline to its treated twin."""
+
+    attribute: str
+    groups: tuple[str, ...]
+    """Groups with a person."""
+    images: int
+    """Images with an embedding in all runs and a known person."""
+    left_out: int
+    """Other images."""
+    persons: int
+    policy: str
+    """Which pairs stand behind the error rates."""
+    changes: tuple[Change, ...]
+    replicates: int
+    seed: int
+    """Of the resampling."""
+    notes: tuple[str, ...]
+    """What a reader must know of these runs, one sentence each."""
+    reading: tuple[str, ...] = field(default=READING)
+
+    def find(
+        self, figure: str, fusion: Fusion | None = None, groups: tuple[str, str] | None = None
+    ) -> Change:
+        """Return one change.
+
+        Raises:
+            MetricError: there is none.
+        """
+        for change in self.changes:
+            if (change.figure, change.fusion, change.groups) == (figure, fusion, groups):
+                return change
+        raise MetricError(f"the comparison has no figure {figure!r} (fusion {fusion}, {groups})")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON types; ``rows`` is a flat table of the means over seeds."""
+        found = asdict(self)
+        for entry, change in zip(found["changes"], self.changes, strict=True):
+            entry["conclusion"] = change.conclusion
+        return {"rows": [change.to_row() for change in self.changes], **found}
+
+
+def compare_runs(
+    runs: Sequence[RunPair],
+    subject: ArrayLike,
+    group: ArrayLike,
+    names: Sequence[str],
+    *,
+    attribute: str = "group",
+    pairs: Pairs | None = None,
+    impostors: Literal["all", "list"] = "all",
+    targets: Sequence[str] = TARGETS,
+    replicates: int = REPLICATES,
+    seed: int = 0,
+    progress: Callable[[int], None] | None = None,
+) -> BaselineComparison:
+    """Compare runs without and with a treatment on the same images.
+
+    Args:
+        runs: one a seed.
+        subject: code of the person on each image, ``(m,)``; −1 where not known.
+        group: code of the group of each image, ``(m,)``; −1 where not known. Such images count in
+            figures of everybody.
+        names: of the groups.
+        attribute: what the groups are of.
+        pairs: labelled pairs of the images; without them there is no accuracy, and the TPR is that
+            of all pairs.
+        impostors: whether error rates by group come from all pairs of images or from ``pairs``.
+        targets: nominal FMRs, taken exactly.
+        replicates: resamples of the persons.
+        seed: of the resampling.
+        progress: called with 1 after each model.
+
+    Raises:
+        MetricError: images, persons or groups that differ or do not fit, or a seed that repeats.
+        DatasetError: embeddings that were normalised.
+    """
+    frame = _Frame(runs, subject, group, names, pairs, impostors, targets, replicates, seed)
+    found: list[tuple[_Figures, _Figures]] = []
+    for run in runs:
+        sides: list[_Figures] = []
+        for place, embeddings in enumerate((run.baseline, run.treated)):
+            unit = None if run.unit is None else run.unit[place]
+            sides.append(frame.figures(embeddings, unit))
+            if progress is not None:
+                progress(1)
+        found.append((sides[0], sides[1]))
+    # A figure that some seed lacks is of no use.
+    keys = [key for key in found[0][0] if all(key in one for pair in found for one in pair)]
+    seeds = [run.seed for run in runs]
+    return BaselineComparison(
+        attribute=attribute,
+        groups=frame.names,
+        images=len(frame.rows),
+        left_out=frame.left_out,
+        persons=frame.persons,
+        policy=frame.policy,
+        changes=tuple(
+            _change(key, seeds, [(one[key], other[key]) for one, other in found]) for key in keys
+        ),
+        replicates=replicates,
+        seed=seed,
+        notes=tuple(frame.notes),
+    )
+
+
+@dataclass(frozen=True)
+class _Key:
+    figure: str
+    role: Role
+    fusion: Fusion | None = None
+    groups: tuple[str, str] | None = None
+    persons: int = field(default=0, compare=False)
+    """Persons in the smallest part that is compared."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Drawn:
+    """A figure of one model and its replicates."""
+
+    value: float | None
+    replicates: Array | None
+    reason: str | None = None
+
+
+_Figures = Mapping[_Key, _Drawn]
+
+
+class _Frame:
+    """What all runs share: images, persons, groups, pairs, and how often each person is drawn."""
+
+    def __init__(
+        self,
+        runs: Sequence[RunPair],
+        subject: ArrayLike,
+        group: ArrayLike,
+        names: Sequence[str],
+        pairs: Pairs | None,
+        impostors: Literal["all", "list"],
+        targets: Sequence[str],
+        replicates: int,
+        seed: int,
+    ) -> None:
+        if pairs is None and impostors == "list":
+            raise MetricError("error rates of a pair list need the list; give pairs")
+        ids = _check_runs(runs)
+        people, codes = np.asarray(subject), np.asarray(group)
+        if not people.shape == codes.shape == ids.shape:
+            raise MetricError(
+                f"{len(ids)} images but subjects of shape {people.shape} and groups of shape "
+                f"{codes.shape}; give one each an image"
+            )
+        self.notes = _notes_on_seeds(runs)
+        self.targets, self.impostors = tuple(targets), impostors
+        self.rows = np.flatnonzero(_embedded(runs) & (people >= 0))
+        if not len(self.rows):
+            raise MetricError("no image has a subject and an embedding in all runs")
+        self.left_out = len(ids) - len(self.rows)
+        self.person = np.unique(people[self.rows], return_inverse=True)[1].reshape(-1)
+        self.persons = int(self.person.max()) + 1
+        self._set_groups(codes, names)
+        sides, same = self._set_pairs(pairs)
+        everyone = np.arange(self.persons)
+        # One comparison a person, so that each is drawn even without a pair of the list.
+        bootstrap = VertexBootstrap(
+            np.concatenate([everyone, self.person[sides[0]]]),
+            np.concatenate([everyone, self.person[sides[1]]]),
+            np.concatenate([np.ones(self.persons, bool), same]),
+            replicates=replicates,
+            seed=seed,
+        )
+        self.listed = bootstrap.select(np.arange(self.persons + len(same)) >= self.persons)
+        # The sample itself comes first: its figures are computed by the same rule.
+        self.weights = np.ones((replicates + 1, self.persons), np.uint8)
+        self.weights[1:] = bootstrap.multiplicities
+
+    def _set_groups(self, codes: NDArray[np.integer], names: Sequence[str]) -> None:
+        """Number the groups that have a person."""
+        there = codes[self.rows]
+        if not UNKNOWN <= there.min() <= there.max() < len(names):
+            raise MetricError(
+                f"groups {there.min()} to {there.max()} do not fit {len(names)} names; codes run "
+                f"from 0, and {UNKNOWN} is unknown"
+            )
+        present = np.unique(there[there >= 0])
+        self.names = tuple(names[code] for code in present)
+        self.group = np.where(there >= 0, np.searchsorted(present, there), UNKNOWN)
+        self.grouped = np.flatnonzero(self.group >= 0)
+
+    def _set_pairs(self, pairs: Pairs | None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Keep the pairs of images that take part, unless persons contradict their label."""
+        self.folds: NDArray[np.int64] | None = None
+        self.sides, self.same = np.empty((2, 0), np.int64), np.empty(0, bool)
+        self.policy = "every image with every other, within and between groups"
+        if pairs is None:
+            return self.sides, self.same
+        if self.impostors == "list":
+            self.policy = "the pairs of the list, within and between groups"
+        total = self.left_out + len(self.rows)
+        sides = np.stack([pairs.first, pairs.second])
+        if sides.size and not 0 <= sides.min() <= sides.max() < total:
+            raise MetricError(
+                f"pairs name the images {sides.min()} to {sides.max()}, but there are {total}"
+            )
+        place = np.full(total, -1)
+        place[self.rows] = np.arange(len(self.rows))
+        sides = place[sides]
+        there = (sides >= 0).all(axis=0)
+        agree = (self.person[sides[0]] == self.person[sides[1]]) == pairs.issame
+        for count, what in (
+            (np.count_nonzero(~there), "have an image that takes no part"),
+            (np.count_nonzero(there & ~agree), "have a label that contradicts the persons"),
+        ):
+            if count:
+                self.notes.append(f"{count:,} of {len(pairs):,} pairs {what} and are left out")
+        kept = there & agree
+        self.sides, self.same = sides[:, kept], pairs.issame[kept]
+        if pairs.folds is not None:
+            self.folds = pairs.folds[kept]
+        if self.same.all() or not self.same.any():
+            raise MetricError(
+                f"{int(self.same.sum())} same and {int((~self.same).sum())} different pairs take "
+                "part; a comparison needs some of each"
+            )
+        return self.sides, self.same
+
+    def figures(self, embeddings: Embeddings, unit: NDArray[np.float32] | None) -> _Figures:
+        """Compute all figures of one model."""
+        found = self._norms(embeddings.norms[self.rows].astype(np.float64))
+        found |= self._scores("raw", embeddings.vectors[self.rows])
+        if unit is not None:
+            found |= self._scores("unit", unit[self.rows])
+        return found
+
+    def _norms(self, norms: Array) -> dict[_Key, _Drawn]:
+        found = {
+            _Key("CV of norms", "by construction", persons=self.persons): _drawn(
+                _variation(norms, self.person, self.weights), "the mean norm is zero"
+            )
+        }
+        one_group = "no comparison: fewer than two groups have a person"
+        key = _Key("η²", "association", persons=self.persons)
+        if len(self.names) < 2:
+            return found | {key: _Drawn(None, None, one_group)}
+        sample = SubjectNorms.from_images(
+            norms[self.grouped], self.person[self.grouped], self.group[self.grouped]
+        )
+        means, weights = sample.means, self.weights[:, np.unique(self.person[self.grouped])]
+        found[key] = _drawn(
+            _eta_squared(means, sample.groups, weights), "the mean norms of persons do not vary"
+        )
+        members = [np.flatnonzero(sample.groups == g) for g in range(len(self.names))]
+        for i, j in itertools.combinations(range(len(self.names)), 2):
+            fewest = min(len(members[i]), len(members[j]))
+            key = _Key("Cliff's δ", "association", None, (self.names[i], self.names[j]), fewest)
+            found[key] = _drawn(
+                _deltas(
+                    means[members[i]],
+                    means[members[j]],
+                    weights[:, members[i]],
+                    weights[:, members[j]],
+                ),
+                "a group has no person",
+            )
+        return found
+
+    def _scores(self, fusion: Fusion, vectors: NDArray[np.floating]) -> dict[_Key, _Drawn]:
+        found: dict[_Key, _Drawn] = {}
+        scores = score_pairs(vectors, *self.sides)
+        if len(scores):
+            found |= self._of_list(fusion, scores)
+        if len(self.grouped):
+            errors, people = self._errors(vectors, scores)
+            if not len(scores):
+                found |= self._tpr_of_all(fusion, errors, people)
+            found |= self._differentials(fusion, errors, people)
+        return found
+
+    def _of_list(self, fusion: Fusion, scores: NDArray[np.floating]) -> dict[_Key, _Drawn]:
+        """Return accuracy and TPR on the pairs of the list."""
+        found: dict[_Key, _Drawn] = {}
+        if self.folds is not None:
+            thresholds = kfold_accuracy(scores, self.same, self.folds).thresholds
+            right = (scores >= np.asarray(thresholds)[self.folds]) == self.same
+            key = _Key("accuracy", "performance", fusion, persons=self.persons)
+            found[key] = _Drawn(float(right.mean()), self.listed.mean(right))
+        figures = sort_scores(scores[self.same], scores[~self.same])
+        points = [figures.tpr_at_fpr(target) for target in self.targets]
+        resolved = [point.target for point in points if point.resolvable]
+        drawn = dict(zip(resolved, self.listed.tpr_at_fpr(scores, resolved), strict=True))
+        for point in points:
+            key = _Key(_tpr(point.target), "performance", fusion, persons=self.persons)
+            if point.resolvable:
+                found[key] = _Drawn(point.tpr, drawn[point.target].tpr)
+            else:
+                few = f"not resolvable with {point.negatives:,} different pairs"
+                found[key] = _Drawn(None, None, few)
+        return found
+
+    def _errors(
+        self, vectors: NDArray[np.floating], scores: NDArray[np.floating]
+    ) -> tuple[GroupErrors, NDArray[np.int64]]:
+        """Count errors by group; also return which persons the counts number."""
+        if self.impostors == "all":
+            of_all = all_pairs_group_rates(
+                vectors, self.person, self.group, self.names, targets=self.targets
+            )
+            return of_all, np.unique(self.person[self.grouped])
+        known = (self.group[self.sides] >= 0).all(axis=0)
+        of_list = pair_group_rates(
+            scores,
+            self.sides[0],
+            self.sides[1],
+            self.same,
+            self.person,
+            self.group,
+            self.names,
+            targets=self.targets,
+        )
+        return of_list, np.unique(self.person[self.sides[:, known]])
+
+    def _tpr_of_all(
+        self, fusion: Fusion, errors: GroupErrors, people: NDArray[np.int64]
+    ) -> dict[_Key, _Drawn]:
+        """Return the TPR among all pairs of persons with a group."""
+        found = {}
+        for point, counts in zip(errors.rates.points, errors.counts, strict=True):
+            key = _Key(_tpr(point.threshold.target), "performance", fusion, persons=self.persons)
+            if not point.threshold.resolvable:
+                few = f"not resolvable with {point.threshold.non_mated:,} impostor pairs"
+                found[key] = _Drawn(None, None, few)
+                continue
+            features = np.zeros((len(people), 2))
+            for group in counts:
+                features[group.members] = np.stack([group.missed, group.mated], axis=1)
+            missed, mated = _weighted(self.weights[:, people], features).T
+            found[key] = _drawn(1 - _quotient(missed, mated), "no mated pair")
+        return found
+
+    def _differentials(
+        self, fusion: Fusion, errors: GroupErrors, people: NDArray[np.int64]
+    ) -> dict[_Key, _Drawn]:
+        """Return max/geomean of the FMRs and of the FNMRs of groups, thresholds as given."""
+        # For the values and the rule that withholds them; replicates are drawn with everything.
+        summary = differentials(errors, replicates=1)
+        rows = {(row.measure, row.of, row.target): row for row in summary.rows}
+        places = [self.names.index(name) for name in summary.groups]
+        fewest = min((errors.rates.composition[place].subjects for place in places), default=0)
+        weights = self.weights[1:, people]
+        found = {}
+        for target, counts in zip(self.targets, errors.counts, strict=True):
+            drawn = [rate_replicates(counts[place], weights) for place in places]
+            kinds: tuple[Of, Of] = ("FMR", "FNMR")
+            for kind, of in enumerate(kinds):
+                figure = f"max/geomean {of} at FMR={target}"
+                key = _Key(figure, "differential", fusion, persons=fewest)
+                row = rows.get(("max/geomean", of, target))
+                if row is None or row.value is None:
+                    found[key] = _Drawn(None, None, summary.reason if row is None else row.reason)
+                    continue
+                parts = [rates[kind] for rates in drawn]
+                known = [part for part in parts if part is not None]
+                replicates = None
+                if len(known) == len(parts):
+                    replicates = max_over_geomean(np.stack(known, axis=-1))
+                found[key] = _Drawn(
+                    row.value, replicates, row.reason if replicates is None else None
+                )
+        return found
+
+
+def _change(key: _Key, seeds: Sequence[int], sides: Sequence[tuple[_Drawn, _Drawn]]) -> Change:
+    """Compare both models of each seed in one figure, and the mean over seeds."""
+    changes, differences = [], []
+    for number, (one, other) in zip(seeds, sides, strict=True):
+        changes.append(_seed_change(key, number, one, other))
+        differences.append(_difference(one, other))
+    values = np.array([np.nan if c.change is None else c.change for c in changes])
+    lacking = [c for c in changes if c.change is None]
+    if lacking:
+        missing = f"seed {lacking[0].seed}: {lacking[0].reason}"
+        return Change(key.figure, key.role, key.fusion, key.groups, tuple(changes), reason=missing)
+    mean = float(values.mean())
+    known = [drawn for drawn in differences if drawn is not None]
+    reason = next((c.reason for c in changes if c.reason is not None), None)
+    persons = None
+    if len(known) == len(changes):
+        persons, reason = _interval(np.mean(known, axis=0), key.persons)
+    over_seeds = _student(values)
+    return Change(
+        figure=key.figure,
+        role=key.role,
+        fusion=key.fusion,
+        groups=key.groups,
+        seeds=tuple(changes),
+        baseline=float(np.mean([c.baseline for c in changes])),
+        treated=float(np.mean([c.treated for c in changes])),
+        change=mean,
+        over_persons=persons,
+        over_seeds=over_seeds,
+        interval=persons if over_seeds is None else _together(mean, persons, over_seeds),
+        same_sign=int(np.count_nonzero(np.sign(values) == np.sign(mean))) if mean else 0,
+        reason=reason,
+    )
+
+
+def _seed_change(key: _Key, seed: int, one: _Drawn, other: _Drawn) -> SeedChange:
+    if one.value is None or other.value is None:
+        reasons = [
+            f"{arm}: {side.reason}"
+            for arm, side in (("baseline", one), ("treated", other))
+            if side.value is None
+        ]
+        return SeedChange(seed, one.value, other.value, None, None, "; ".join(reasons))
+    change = other.value - one.value
+    difference = _difference(one, other)
+    if difference is None:
+        return SeedChange(seed, one.value, other.value, change, None, one.reason or other.reason)
+    interval, reason = _interval(difference, key.persons)
+    return SeedChange(seed, one.value, other.value, change, interval, reason)
+
+
+def _difference(one: _Drawn, other: _Drawn) -> Array | None:
+    if one.replicates is None or other.replicates is None:
+        return None
+    with np.errstate(invalid="ignore"):  # both infinite: undefined
+        return other.replicates - one.replicates
+
+
+def _interval(replicates: Array, persons: int) -> tuple[Interval | None, str | None]:
+    """Return the percentile interval of a change, or why there is none."""
+    defined = replicates[~np.isnan(replicates)]
+    if not len(defined):
+        return None, f"no interval: undefined in all {len(replicates):,} resamples"
+    if np.isfinite(defined).all() and np.ptp(defined) == 0:
+        return None, (
+            f"no interval: the change is {defined[0]:.3g} in all {len(replicates):,} resamples"
+        )
+    found = percentile(replicates, persons)
+    if found is None:
+        return None, f"no interval: {persons} persons in a group"
+    if not (math.isfinite(found.low) and math.isfinite(found.high)):
+        return None, "no interval: in many resamples a group has no error"
+    return found, None
+
+
+def _student(values: Array) -> Interval | None:
+    """Return mean ± t · s/√n over seeds; None with one."""
+    if len(values) < 2:
+        return None
+    mean, error = float(values.mean()), float(values.std(ddof=1)) / math.sqrt(len(values))
+    margin = float(stdtrit(len(values) - 1, 0.975)) * error
+    assumption = "seeds are independent, persons as given"
+    return Interval(mean - margin, mean + margin, method=SEEDS, assumption=assumption)
+
+
+def _together(mean: float, persons: Interval | None, seeds: Interval) -> Interval | None:
+    """Add both sources of uncertainty: squares of the distances of their limits from the mean.
+
+    The change seen is the true one plus an error of persons plus one of seeds, so the limits of the
+    sum follow from those of the parts (MOVER; Zou and Donner, Statistics in Medicine 27, 2008).
+    """
+    if persons is None:
+        return None
+    margin = (seeds.high - seeds.low) / 2
+    low = mean - math.hypot(max(0.0, mean - persons.low), margin)
+    high = mean + math.hypot(max(0.0, persons.high - mean), margin)
+    return Interval(low, high, persons.confidence, BOTH, "persons and seeds are independent")
+
+
+def _check_runs(runs: Sequence[RunPair]) -> NDArray[np.str_]:
+    """Refuse runs on different images; return the ids of the images."""
+    if not runs:
+        raise MetricError("there is no pair of runs to compare; give at least one")
+    seeds = [run.seed for run in runs]
+    if len(set(seeds)) < len(seeds):
+        raise MetricError(f"the seeds {seeds} repeat; give one pair of runs a seed")
+    first: NDArray[np.str_] | None = None
+    for run in runs:
+        for place, (arm, embeddings) in enumerate(
+            (("baseline", run.baseline), ("treated", run.treated))
+        ):
+            where = f"seed {run.seed}, {arm}"
+            if embeddings.ids is None:
+                raise MetricError(f"{where}: the embeddings have no ids, so images cannot be told")
+            if first is None:
+                first, origin = embeddings.ids, where
+            _check_ids(first, embeddings.ids, origin, where)
+            check_raw(embeddings.norms, where)
+            unit = None if run.unit is None else run.unit[place]
+            if unit is not None and unit.shape != embeddings.vectors.shape:
+                raise MetricError(
+                    f"{where}: unit fusion has shape {unit.shape} and raw fusion "
+                    f"{embeddings.vectors.shape}; both must be of the same images"
+                )
+        if (run.unit is None) != (runs[0].unit is None):
+            raise MetricError(
+                f"seed {run.seed}: unit fusion is there for some seeds only; give it for all"
+            )
+    assert first is not None
+    return first
+
+
+def _check_ids(first: NDArray[np.str_], ids: NDArray[np.str_], origin: str, where: str) -> None:
+    if len(ids) != len(first):
+        raise MetricError(
+            f"{where}: {len(ids):,} images, but {len(first):,} of {origin}; embed the same images"
+        )
+    different = np.flatnonzero(ids != first)
+    if len(different):
+        row = int(different[0])
+        raise MetricError(
+            f"{where}: image {row} is {ids[row]}, but {first[row]} in {origin} "
+            f"({len(different):,} of {len(ids):,} differ); embed the same images in the same order"
+        )
+
+
+def _embedded(runs: Sequence[RunPair]) -> NDArray[np.bool_]:
+    """Return which images have an embedding in all runs, ``(m,)``."""
+    found = None
+    for run in runs:
+        matrices = [run.baseline.vectors, run.treated.vectors, *(run.unit or ())]
+        for matrix in matrices:
+            usable = np.isfinite(matrix).all(axis=1) & matrix.any(axis=1)
+            found = usable if found is None else found & usable
+        for embeddings in (run.baseline, run.treated):
+            found = found & np.isfinite(embeddings.norms)
+    assert found is not None
+    return found
+
+
+def _notes_on_seeds(runs: Sequence[RunPair]) -> list[str]:
+    if len(runs) == 1:
+        return [
+            "one seed: the intervals are of these two models; how much of a change is training "
+            "noise is unknown"
+        ]
+    if len(runs) < FEWEST_SEEDS:
+        return [f"{len(runs)} seeds: at least {FEWEST_SEEDS} an arm are needed to judge noise"]
+    return []
+
+
+def _drawn(values: Array, reason: str) -> _Drawn:
+    """Take the figure of the sample apart from its replicates, which follow it."""
+    if np.isnan(values[0]):
+        return _Drawn(None, None, reason)
+    return _Drawn(float(values[0]), values[1:])
+
+
+def _variation(norms: Array, person: NDArray[np.integer], weights: NDArray[np.uint8]) -> Array:
+    """Return the coefficient of variation (ddof 1) of the norms of images, ``(R,)``."""
+    centre = float(norms.mean())
+    rest = norms - centre
+    features = [np.bincount(person, values) for values in (np.ones(len(rest)), rest, rest**2)]
+    count, total, squares = _weighted(weights, np.stack(features, axis=1)).T
+    spread = np.maximum(squares - total**2 / count, 0) / np.maximum(count - 1, 1)
+    return _quotient(np.sqrt(spread), centre + total / count)
+
+
+def _eta_squared(means: Array, groups: NDArray[np.integer], weights: NDArray[np.uint8]) -> Array:
+    """Return SSB / SST of the mean norms of persons, ``(R,)``."""
+    rest = means - means.mean()
+    member = groups[:, None] == np.arange(int(groups.max()) + 1)
+    features = np.concatenate([member, member * rest[:, None], (rest**2)[:, None]], axis=1)
+    sums = _weighted(weights, features.astype(np.float64))
+    counts, totals = sums[:, : member.shape[1]], sums[:, member.shape[1] : -1]
+    grand = _quotient(totals.sum(axis=1) ** 2, counts.sum(axis=1))
+    explained = np.divide(totals**2, counts, out=np.zeros_like(totals), where=counts > 0)
+    return _quotient(explained.sum(axis=1) - grand, sums[:, -1] - grand)
+
+
+def _deltas(
+    first: Array, second: Array, drawn: NDArray[np.uint8], against: NDArray[np.uint8]
+) -> Array:
+    """Return P(X > Y) − P(X < Y), ``(R,)``.
+
+    Args:
+        first: X, one value a person, ``(n,)``.
+        second: Y, ``(m,)``.
+        drawn: how often each of X counts, ``(R, n)``.
+        against: how often each of Y, ``(R, m)``.
+    """
+    order = np.argsort(second)
+    below, reached = (np.searchsorted(second[order], first, side) for side in ("left", "right"))
+    result = np.empty(len(drawn))
+    step = max(1, _CELLS // (len(first) + len(second)))
+    for start in range(0, len(result), step):
+        part = slice(start, start + step)
+        sums = np.zeros((len(drawn[part]), len(second) + 1), np.int64)
+        np.cumsum(against[part].take(order, axis=1), axis=1, out=sums[:, 1:], dtype=np.int64)
+        won = sums.take(below, axis=1) + sums.take(reached, axis=1) - sums[:, -1:]
+        own = drawn[part].astype(np.int64)
+        pairs = own.sum(axis=1) * sums[:, -1]
+        result[part] = _quotient(np.einsum("rn,rn->r", own, won), pairs)
+    return result
+
+
+def _weighted(weights: NDArray[np.uint8], features: Array) -> Array:
+    """Return the sums of the features of persons, each as often as drawn, ``(R, F)``."""
+    result = np.empty((len(weights), features.shape[1]))
+    step = max(1, _CELLS // weights.shape[1])
+    for start in range(0, len(weights), step):
+        part = slice(start, start + step)
+        result[part] = weights[part].astype(np.float64) @ features
+    return result
+
+
+def _quotient(numerator: NDArray[Any], denominator: NDArray[Any]) -> Array:
+    """Return the quotients, NaN where the denominator is not positive."""
+    result = np.full(np.shape(denominator), np.nan)
+    np.divide(numerator, denominator, out=result, where=denominator > 0)
+    return result
+
+
+def _tpr(target: str) -> str:
+    return f"TPR@FPR={target}"

@@ -1,0 +1,667 @@
+"""Does the norm matter? How a raw norm can reach decisions that cosines alone would not let it.
+
+Cosine scoring discards the norm. A norm that differs between groups changes decisions only through
+one of four channels: training, fusion of raw embeddings, gating of images, and confidence shown to
+users. What is measured here is mated pairs: the norm of a pair is the lesser one of its two images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from facerec.errors import MetricError
+from facerec.fairness.differentials import MIN_SUBJECTS, REPLICATES, rate_replicates, resample
+from facerec.fairness.norms import percentile
+from facerec.fairness.rates import ErrorRate, GroupErrors, IdentityCounts, error_rate
+from facerec.statistics.clustered import ClusteredShare
+from facerec.statistics.discard import DiscardCurve, error_versus_discard
+from facerec.statistics.intervals import Interval
+from facerec.statistics.operating_points import allowed_accepts
+
+BINS = 10
+"""Bins of the norm with equally many mated pairs."""
+
+DISCARD_SHARES = ("0.01", "0.05", "0.10", "0.20")
+"""Shares of all mated pairs that the common norm cuts discard, at most."""
+
+PARTIAL_AREA = "0.20"
+"""Share discarded up to which the area under a curve is taken."""
+
+STANDARDISATION = (
+    "direct standardisation: FNMR of each group by norm bin, averaged with the share of each bin "
+    f"among the mated pairs of all groups; bins count where every group has {MIN_SUBJECTS} persons"
+)
+
+_CURVE_POINTS = 200
+
+_CELLS = 100_000_000
+"""Mated pairs × replicates of the rank correlation, which ranks all pairs anew each time."""
+
+_LEVELS = 4096
+"""Distinct values up to which replicates rank exactly; beyond, neighbours share a level, which
+changes a correlation by some 1e-6 and keeps the sums in a core's cache."""
+
+_FEWEST_REPLICATES = 200
+
+
+@dataclass(frozen=True)
+class Channel:
+    """One way for a norm to change decisions."""
+
+    name: Literal["training", "fusion", "gating", "confidence"]
+    active: bool | None
+    """None if this run alone cannot tell."""
+    evidence: str
+
+
+@dataclass(frozen=True)
+class NormCorrelation:
+    """Spearman's rank correlation between the norm of a mated pair and its score."""
+
+    group: str | None
+    """None for all groups."""
+    value: float | None
+    interval: Interval | None
+    """From a bootstrap over persons that ranks every replicate anew."""
+    pairs: int
+    persons: int
+    replicates: int
+    reason: str | None
+    """Why there is no value, or no interval."""
+
+
+@dataclass(frozen=True)
+class GroupFnmr:
+    """FNMR of a part of a group's mated pairs."""
+
+    group: str | None
+    """None for all groups."""
+    fnmr: ErrorRate
+
+
+@dataclass(frozen=True)
+class NormBin:
+    """FNMR of the mated pairs in one tenth of the norms, the same tenth for all groups."""
+
+    bin: int
+    """1 for the lowest norms."""
+    low: float
+    """Lowest norm of a pair in it."""
+    high: float
+    """Highest norm of a pair in it."""
+    groups: tuple[GroupFnmr, ...]
+    """All groups together, then each."""
+
+
+@dataclass(frozen=True)
+class NormDiscard:
+    """Error-versus-discard curve: FNMR of what remains as pairs of low norm are left out."""
+
+    group: str | None
+    """None for all groups."""
+    pairs: int
+    errors: int
+    """At the start."""
+    area: float
+    """Under the curve up to a share of 20 % discarded (pAUC)."""
+    area_above_best: float
+    """The same less the area under max(0, e₀ − x), which no quality undercuts."""
+    discarded: tuple[float, ...]
+    """Share discarded, ascending from 0 to 1; points are thinned, areas are of all points."""
+    fnmr: tuple[float, ...]
+    """Among what remains; 0 where nothing does."""
+
+
+@dataclass(frozen=True)
+class Discarded:
+    """How many of some things a cut discards."""
+
+    discarded: int
+    total: int
+    value: float | None
+    interval: Interval | None
+    """Allows for things that belong to one person."""
+
+
+@dataclass(frozen=True)
+class GroupCut:
+    """What a common norm cut does to one group."""
+
+    group: str | None
+    """None for all groups."""
+    images: Discarded
+    """Images of mated pairs whose norm is below the cut."""
+    pairs: Discarded
+    """Mated pairs with such an image."""
+    before: ErrorRate
+    """FNMR of all mated pairs."""
+    after: ErrorRate
+    """FNMR of those that remain."""
+
+
+@dataclass(frozen=True)
+class CommonCut:
+    """One norm cut for all groups."""
+
+    share: str
+    """Share of all mated pairs that it may discard; tied pairs leave together or not at all."""
+    norm: float
+    """Images with a lower norm are discarded."""
+    groups: tuple[GroupCut, ...]
+    """All groups together, then each."""
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A figure with a bootstrap interval over persons."""
+
+    value: float
+    interval: Interval | None
+
+
+@dataclass(frozen=True)
+class GroupStandardised:
+    """FNMR of one group, and what it would be with the norms of all groups."""
+
+    group: str
+    raw: Contrast
+    standardised: Contrast
+
+
+@dataclass(frozen=True)
+class StandardisedGap:
+    """FNMR gap between groups before and after giving all the same distribution of norms."""
+
+    method: str
+    bins: int
+    """Bins that count."""
+    support: float
+    """Share of all mated pairs in them; raw figures are of these pairs too."""
+    groups: tuple[GroupStandardised, ...]
+    raw_gap: Contrast | None
+    """Highest less lowest FNMR of a group."""
+    standardised_gap: Contrast | None
+    change: Contrast | None
+    """Standardised less raw gap; what the norms explain makes it negative."""
+    reason: str | None
+    """Why there are no figures."""
+
+
+@dataclass(frozen=True)
+class NormChannels:
+    """How norm and errors of mated pairs go together, at one threshold."""
+
+    threshold: float
+    pairs: int
+    persons: int
+    excluded: int
+    """Mated pairs with an image without a subject or a group."""
+    lost: int
+    """Mated pairs without a score or a norm."""
+    correlations: tuple[NormCorrelation, ...]
+    """All groups together, then each; so are the curves."""
+    bins: tuple[NormBin, ...]
+    """In ascending order of norms; with many equal norms there are fewer than ten."""
+    curves: tuple[NormDiscard, ...]
+    cuts: tuple[CommonCut, ...]
+    standardised: StandardisedGap
+    seed: int
+
+
+@dataclass(frozen=True)
+class FusionChange:
+    """An error rate with the raw and with the unit fusion of the same images."""
+
+    target: str
+    """Nominal FMR, at which each fusion has its own global threshold."""
+    of: Literal["FMR", "FNMR"]
+    group: str | None
+    """None for all groups."""
+    raw: ErrorRate
+    unit: ErrorRate
+    change: float | None
+    """Unit less raw."""
+    interval: Interval | None
+    """From one joint resample of persons, thresholds taken as given."""
+
+
+def channel_checklist(
+    *,
+    flip: bool | None,
+    norm_weighting: Literal["raw", "unit"] | None,
+    gating: bool,
+    confidence: bool,
+) -> tuple[Channel, ...]:
+    """Say through which channels norms reach the decisions of a run.
+
+    Args:
+        flip: whether raw embeddings of images and mirror images were added; None if unknown.
+        norm_weighting: of the images of templates; None without templates.
+        gating: whether the user accepts or discards images by norm.
+        confidence: whether the user shows or returns the norm as a confidence.
+    """
+    raw = [
+        *(["raw embeddings of image and mirror image are added"] if flip else []),
+        *(["images of a template are weighted by raw norm"] if norm_weighting == "raw" else []),
+    ]
+    fusion: bool | None = bool(raw)
+    evidence = "; ".join(raw) or "each score comes from one embedding a side, or from unit vectors"
+    if not raw and flip is None:
+        fusion, evidence = None, "the embeddings do not say whether two views were added"
+    return (
+        Channel(
+            "training",
+            None,
+            "the gradient of a raw embedding shrinks with its norm; only runs with and without the "
+            "spherical embedding constraint can tell what that does",
+        ),
+        Channel("fusion", fusion, evidence),
+        Channel(
+            "gating", gating, f"images are {'' if gating else 'not '}accepted by norm (declared)"
+        ),
+        Channel(
+            "confidence",
+            confidence,
+            f"the norm is {'' if confidence else 'not '}shown or returned as quality (declared)",
+        ),
+    )
+
+
+def mated_pairs(subject: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return all pairs of images of one person, each once, ``(P,)`` each.
+
+    Args:
+        subject: code of the person on each image, ``(m,)``; negative codes are nobody.
+    """
+    codes = np.asarray(subject)
+    rows = np.flatnonzero(codes >= 0)
+    rows = rows[np.argsort(codes[rows], kind="stable")]
+    starts = np.flatnonzero(np.diff(codes[rows], prepend=-1))
+    sizes = np.diff(starts, append=rows.size)
+    sides = [np.empty((2, 0), np.int64)]
+    for size in np.unique(sizes):  # persons with equally many images at once
+        images = rows[starts[sizes == size][:, None] + np.arange(size)]
+        first, second = np.triu_indices(size, 1)
+        sides.append(np.stack([images[:, first].ravel(), images[:, second].ravel()]))
+    first, second = np.concatenate(sides, axis=1)
+    return first, second
+
+
+def norm_channels(
+    scores: ArrayLike,
+    first: ArrayLike,
+    second: ArrayLike,
+    norms: ArrayLike,
+    subject: ArrayLike,
+    group: ArrayLike,
+    names: Sequence[str],
+    *,
+    threshold: float,
+    replicates: int = REPLICATES,
+    seed: int = 0,
+) -> NormChannels:
+    """Relate the norms of mated pairs to their scores and errors, overall and by group.
+
+    Args:
+        scores: of mated pairs, ``(P,)``, NaN where there is none.
+        first: image on the first side of each pair, ``(P,)``.
+        second: image on the second side, ``(P,)``.
+        norms: raw norm of each image, ``(m,)``, NaN where there is none.
+        subject: code of the person on each image, ``(m,)``; −1 where not known.
+        group: code of the group of each image, ``(m,)``; −1 where not known.
+        names: of the groups.
+        threshold: global one; a pair is an error below it.
+        replicates: resamples of the persons; fewer for the rank correlation of many pairs.
+        seed: of the resampling.
+
+    Raises:
+        MetricError: arrays that do not fit, a pair of two persons, or no pair that is left.
+    """
+    pairs = _MatedPairs(scores, first, second, norms, subject, group, names, threshold)
+    weights = resample(pairs.persons, replicates, seed)
+    curve = error_versus_discard(pairs.errors, pairs.quality)
+    return NormChannels(
+        threshold=threshold,
+        pairs=pairs.errors.size,
+        persons=pairs.persons,
+        excluded=pairs.excluded,
+        lost=pairs.lost,
+        correlations=tuple(_correlation(pairs, name, part, weights) for name, part in pairs.parts),
+        bins=_bins(pairs),
+        curves=tuple(_discard(pairs, name, part) for name, part in pairs.parts if part.any()),
+        cuts=tuple(_common_cut(pairs, curve, share) for share in DISCARD_SHARES),
+        standardised=_standardised(pairs, weights),
+        seed=seed,
+    )
+
+
+def compare_fusion(
+    raw: GroupErrors, unit: GroupErrors, *, replicates: int = REPLICATES, seed: int = 0
+) -> tuple[FusionChange, ...]:
+    """Compare raw with unit fusion of the same images at the same nominal FMRs.
+
+    Args:
+        raw: errors where raw embeddings of two views, or of the images of templates, were added.
+        unit: errors where each was normalised before.
+        replicates: resamples of the persons.
+        seed: of the resampling.
+
+    Raises:
+        MetricError: they are not of the same comparisons and targets.
+    """
+    targets = [[point.threshold.target for point in side.rates.points] for side in (raw, unit)]
+    same = targets[0] == targets[1] and raw.identities == unit.identities
+    if not same or not all(
+        np.array_equal(one.members, other.members) and np.array_equal(one.mated, other.mated)
+        for pair in zip(raw.counts, unit.counts, strict=True)
+        for one, other in zip(*pair, strict=True)
+    ):
+        raise MetricError(
+            "raw and unit fusion were not scored on the same comparisons at the same targets; use "
+            "the same images, pairs and targets, and leave out what failed in either"
+        )
+    weights = resample(raw.identities, replicates, seed)
+    changes: list[FusionChange] = []
+    for place, target in enumerate(targets[0]):
+        points = raw.rates.points[place], unit.rates.points[place]
+        drawn = [
+            [rate_replicates(counts, weights) for counts in side.counts[place]]
+            for side in (raw, unit)
+        ]
+        everyone = [_everyone(side.counts[place], weights) for side in (raw, unit)]
+        changes.append(_change(target, "FNMR", None, (points[0].fnmr, points[1].fnmr), everyone))
+        for index, name in enumerate(raw.rates.names):
+            groups = [point.groups[index] for point in points]
+            fmr, fnmr = ([side[index][kind] for side in drawn] for kind in (0, 1))
+            changes += [
+                _change(target, "FMR", name, (groups[0].fmr, groups[1].fmr), fmr),
+                _change(target, "FNMR", name, (groups[0].fnmr, groups[1].fnmr), fnmr),
+            ]
+    return tuple(changes)
+
+
+class _MatedPairs:
+    """Mated pairs with a score, norms, a person and a group."""
+
+    def __init__(
+        self,
+        scores: ArrayLike,
+        first: ArrayLike,
+        second: ArrayLike,
+        norms: ArrayLike,
+        subject: ArrayLike,
+        group: ArrayLike,
+        names: Sequence[str],
+        threshold: float,
+    ) -> None:
+        values, sides = np.asarray(scores), np.stack([np.asarray(first), np.asarray(second)])
+        lengths, person, code = np.asarray(norms), np.asarray(subject), np.asarray(group)
+        if values.ndim != 1 or sides.shape[1:] != values.shape:
+            raise MetricError(
+                f"{sides.shape[1:]} mated pairs but scores of shape {values.shape}; give one a pair"
+            )
+        if lengths.ndim != 1 or not lengths.shape == person.shape == code.shape:
+            raise MetricError(
+                f"norms, subjects and groups of images have shapes {lengths.shape}, "
+                f"{person.shape} and {code.shape}; give one each an image"
+            )
+        known = ((person >= 0) & (code >= 0))[sides].all(axis=0)
+        strange = np.flatnonzero(known & (person[sides[0]] != person[sides[1]]))
+        if strange.size:
+            both = person[sides[:, strange[0]]].tolist()
+            raise MetricError(
+                f"mated pair {strange[0]} shows the subjects {both[0]} and {both[1]}; give pairs "
+                "of one person"
+            )
+        quality = lengths[sides].min(axis=0)  # NaN if one of them is
+        used = known & ~np.isnan(values) & ~np.isnan(quality)
+        if not used.any():
+            raise MetricError(
+                f"none of {values.size} mated pairs has a score, norms, a subject and a group"
+            )
+        self.excluded = int(np.count_nonzero(~known))
+        self.lost = int(np.count_nonzero(known & ~used))
+        self.scores, self.quality, self.sides = values[used], quality[used], sides[:, used]
+        # A float32 score is widened; the threshold is never rounded to it.
+        self.errors = self.scores < np.float64(threshold)
+        numbers, self.person = np.unique(person[self.sides[0]], return_inverse=True)
+        self.persons = numbers.size
+        self.group, self.names = code[self.sides[0]], tuple(names)
+        self.image_norms, self.image_person = lengths, person
+        everyone = np.ones(self.errors.size, bool)
+        self.parts: list[tuple[str | None, NDArray[np.bool_]]] = [(None, everyone)]
+        self.parts += [(name, self.group == place) for place, name in enumerate(names)]
+
+    def fnmr(self, part: NDArray[np.bool_]) -> ErrorRate:
+        """Return the FNMR of some pairs."""
+        return _rate(self.errors[part], self.person[part])
+
+
+def _correlation(
+    pairs: _MatedPairs,
+    name: str | None,
+    part: NDArray[np.bool_],
+    weights: NDArray[np.uint8],
+) -> NormCorrelation:
+    count, person = int(np.count_nonzero(part)), pairs.person[part]
+    persons = np.unique(person).size
+    # Sorted by norm, which speeds up the sums below.
+    order = np.argsort(pairs.quality[part], kind="stable")
+    norms, scores = (
+        np.unique(values[part][order], return_inverse=True)[1]
+        for values in (pairs.quality, pairs.scores)
+    )
+    value = _spearman(norms, scores, np.ones(count)) if count else np.nan
+    if np.isnan(value):
+        constant = f"{count} mated pairs with equal norms or scores have no rank correlation"
+        return NormCorrelation(name, None, None, count, persons, 0, constant)
+    replicates = min(len(weights), max(_FEWEST_REPLICATES, _CELLS // count))
+    ranks, person = (_coarse(norms), _coarse(scores)), person[order]
+    drawn = np.array(
+        [_spearman(*ranks, row.take(person)) for row in weights[:replicates].astype(float)]
+    )
+    interval = percentile(drawn, persons)
+    reason = None if interval else f"no interval: replicates of {persons} persons do not vary"
+    return NormCorrelation(name, value, interval, count, persons, replicates, reason)
+
+
+def _spearman(x: NDArray[np.integer], y: NDArray[np.integer], weights: NDArray) -> float:
+    """Return the correlation of mid-ranks of points that count several times each.
+
+    Args:
+        x: ranks of distinct values, 0, 1, …, ``(P,)``.
+        y: the same of the other variable, ``(P,)``.
+        weights: how often each point counts, ``(P,)``.
+    """
+    total = float(weights.sum())
+    centred, squares = [], []
+    for codes in (x, y):
+        sums = np.bincount(codes, weights)
+        # The mean of mid-ranks is half the total.
+        middle = np.cumsum(sums) - sums / 2 - total / 2
+        centred.append(middle.take(codes))
+        squares.append(float(sums @ middle**2))
+    if not squares[0] or not squares[1]:
+        return float("nan")
+    return float(weights @ (centred[0] * centred[1]) / np.sqrt(squares[0] * squares[1]))
+
+
+def _coarse(codes: NDArray[np.integer]) -> NDArray[np.integer]:
+    """Return ranks of which at most `_LEVELS` differ, with equally many points each."""
+    counts = np.bincount(codes)
+    if counts.size <= _LEVELS:
+        return codes
+    middle = np.cumsum(counts) - counts / 2
+    return (middle / codes.size * _LEVELS).astype(np.int64).take(codes)
+
+
+def _bin_of(pairs: _MatedPairs) -> NDArray[np.int64]:
+    """Return the norm bin of each pair, from 0; equal norms share one."""
+    edges = np.quantile(pairs.quality, np.arange(1, BINS) / BINS, method="inverted_cdf")
+    return np.searchsorted(edges, pairs.quality, side="left")
+
+
+def _bins(pairs: _MatedPairs) -> tuple[NormBin, ...]:
+    places = _bin_of(pairs)
+    found = []
+    for place in range(BINS):
+        inside = places == place
+        if not inside.any():
+            continue
+        norms = pairs.quality[inside]
+        rates = tuple(GroupFnmr(name, pairs.fnmr(inside & part)) for name, part in pairs.parts)
+        found.append(NormBin(place + 1, float(norms.min()), float(norms.max()), rates))
+    return tuple(found)
+
+
+def _discard(pairs: _MatedPairs, name: str | None, part: NDArray[np.bool_]) -> NormDiscard:
+    curve = error_versus_discard(pairs.errors[part], pairs.quality[part])
+    shares, rates = curve.discard_rates, curve.error_rates
+    kept = np.unique(np.searchsorted(shares, np.linspace(0, 1, _CURVE_POINTS)))
+    return NormDiscard(
+        group=name,
+        pairs=curve.comparisons,
+        errors=int(curve.errors[0]),
+        area=curve.area(PARTIAL_AREA),
+        area_above_best=curve.area(PARTIAL_AREA, above_best=True),
+        discarded=tuple(shares[kept].tolist()),
+        fnmr=tuple(rates[kept].tolist()),
+    )
+
+
+def _common_cut(pairs: _MatedPairs, curve: DiscardCurve, share: str) -> CommonCut:
+    allowed = allowed_accepts(share, curve.comparisons)
+    norm = float(curve.cuts[np.searchsorted(curve.discarded, allowed, side="right") - 1])
+    gone = pairs.quality < norm
+    groups = []
+    for name, part in pairs.parts:
+        images = np.unique(pairs.sides[:, part])
+        groups.append(
+            GroupCut(
+                group=name,
+                images=_discarded(pairs.image_norms[images] < norm, pairs.image_person[images]),
+                pairs=_discarded(gone[part], pairs.person[part]),
+                before=pairs.fnmr(part),
+                after=pairs.fnmr(part & ~gone),
+            )
+        )
+    return CommonCut(share, norm, tuple(groups))
+
+
+def _discarded(gone: NDArray[np.bool_], person: NDArray[np.integer]) -> Discarded:
+    rate = _rate(gone, person)
+    return Discarded(rate.errors, rate.comparisons, rate.value, rate.interval)
+
+
+def _rate(events: NDArray[np.bool_], person: NDArray[np.integer]) -> ErrorRate:
+    share = ClusteredShare.from_pairs(events, person, person) if events.size else None
+    return error_rate(share, int(np.count_nonzero(events)), events.size)
+
+
+def _standardised(pairs: _MatedPairs, weights: NDArray[np.uint8]) -> StandardisedGap:
+    groups = len(pairs.names)
+    counts = _Counts(pairs, weights)
+    common = (counts.persons >= MIN_SUBJECTS).all(axis=0)
+    support = float(counts.pairs[:, common].sum() / pairs.errors.size)
+    if groups < 2 or not common.any():
+        reason = (
+            "one group alone"
+            if groups < 2
+            else f"no norm bin has {MIN_SUBJECTS} persons of every group"
+        )
+        return StandardisedGap(STANDARDISATION, 0, 0.0, (), None, None, None, reason)
+    shares = counts.pairs[:, common].sum(axis=0)
+    shares = shares / shares.sum()
+
+    def raw(errors: NDArray, made: NDArray) -> NDArray[np.float64]:
+        return errors[..., common].sum(axis=-1) / made[..., common].sum(axis=-1)
+
+    def standardised(errors: NDArray, made: NDArray) -> NDArray[np.float64]:
+        return (errors[..., common] / made[..., common]) @ shares
+
+    def gap(rates: NDArray[np.float64]) -> NDArray[np.float64]:
+        return rates.max(axis=-1) - rates.min(axis=-1)
+
+    # A group without a pair in a bin makes its replicate undefined.
+    with np.errstate(invalid="ignore"):
+        values = [f(counts.errors, counts.pairs) for f in (raw, standardised)]
+        drawn = [f(counts.drawn_errors, counts.drawn_pairs) for f in (raw, standardised)]
+    members = np.bincount(counts.group_of, minlength=groups)
+
+    def contrast(value: float, replicates: NDArray[np.float64], persons: int) -> Contrast:
+        return Contrast(float(value), percentile(replicates, int(persons)))
+
+    gaps = [float(gap(rates)) for rates in values]
+    drawn_gaps = [gap(rates) for rates in drawn]
+    return StandardisedGap(
+        method=STANDARDISATION,
+        bins=int(np.count_nonzero(common)),
+        support=support,
+        groups=tuple(
+            GroupStandardised(
+                name,
+                *(
+                    contrast(rates[place], replicates[:, place], members[place])
+                    for rates, replicates in zip(values, drawn, strict=True)
+                ),
+            )
+            for place, name in enumerate(pairs.names)
+        ),
+        raw_gap=contrast(gaps[0], drawn_gaps[0], pairs.persons),
+        standardised_gap=contrast(gaps[1], drawn_gaps[1], pairs.persons),
+        change=contrast(gaps[1] - gaps[0], drawn_gaps[1] - drawn_gaps[0], pairs.persons),
+        reason=None,
+    )
+
+
+class _Counts:
+    """Mated pairs and errors by group and norm bin, as they are and in every replicate."""
+
+    def __init__(self, pairs: _MatedPairs, weights: NDArray[np.uint8]) -> None:
+        groups = len(pairs.names)
+        cell = pairs.person * BINS + _bin_of(pairs)
+        made, errors = (
+            np.bincount(cell, values, pairs.persons * BINS).reshape(pairs.persons, BINS)
+            for values in (np.ones(cell.size), pairs.errors)
+        )
+        self.group_of = np.empty(pairs.persons, np.int64)
+        self.group_of[pairs.person] = pairs.group
+        own = [self.group_of == place for place in range(groups)]
+        self.persons = np.array([np.count_nonzero(made[part], axis=0) for part in own])
+        """Persons with a pair, ``(D, BINS)``."""
+        self.pairs = np.array([made[part].sum(axis=0) for part in own])
+        self.errors = np.array([errors[part].sum(axis=0) for part in own])
+        drawn = [weights[:, part].astype(np.float64) for part in own]
+        self.drawn_pairs = np.stack([w @ made[p] for w, p in zip(drawn, own, strict=True)], axis=1)
+        """``(R, D, BINS)``."""
+        self.drawn_errors = np.stack(
+            [w @ errors[p] for w, p in zip(drawn, own, strict=True)], axis=1
+        )
+
+
+def _everyone(counts: Sequence[IdentityCounts], weights: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Return the FNMR of all groups together in every replicate."""
+    drawn = [weights[:, group.members].astype(np.float64) for group in counts]
+    missed = sum(own @ group.missed for own, group in zip(drawn, counts, strict=True))
+    mated = sum(own @ group.mated for own, group in zip(drawn, counts, strict=True))
+    return np.divide(missed, mated, out=np.full(len(weights), np.nan), where=mated > 0)
+
+
+def _change(
+    target: str,
+    of: Literal["FMR", "FNMR"],
+    group: str | None,
+    rates: tuple[ErrorRate, ErrorRate],
+    drawn: Sequence[NDArray[np.float64] | None],
+) -> FusionChange:
+    change = interval = None
+    if rates[0].value is not None and rates[1].value is not None:
+        change = rates[1].value - rates[0].value
+        if drawn[0] is not None and drawn[1] is not None:
+            interval = percentile(drawn[1] - drawn[0], rates[0].identities)
+    return FusionChange(target, of, group, *rates, change, interval)

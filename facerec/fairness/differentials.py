@@ -1,0 +1,609 @@
+"""Summary measures of how error rates differ between groups, with intervals and reasons.
+
+The formulas take rates with the groups on the last axis, so that one call serves all replicates of
+a bootstrap. A ratio is infinite where its denominator is 0, and NaN at 0/0; `differentials` turns
+both into a reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
+
+from facerec.errors import MetricError
+from facerec.fairness.rates import (
+    FEW_ERRORS,
+    ErrorRate,
+    GroupErrors,
+    IdentityCounts,
+    Mark,
+    RatesAtThreshold,
+    mark_of,
+)
+from facerec.statistics.bootstrap import VertexBootstrap, percentile_interval
+from facerec.statistics.intervals import Interval
+from facerec.statistics.operating_points import RULE_OF_30, parse_rate
+
+Values = NDArray[np.float64]
+
+ALPHA = 0.5
+"""Weight of the FMR against the FNMR in measures of both."""
+
+WERM_EPSILON = 1e-5
+"""The constant that WERM adds to rates before their geometric mean, as published."""
+
+MIN_SUBJECTS = 10
+"""Groups with fewer persons take no part in a comparison."""
+
+REPLICATES = 2000
+
+_CHUNK = 256
+"""Replicates held at once."""
+
+Of = Literal["FMR", "FNMR", "FMR and FNMR", "accuracy"]
+Better = Literal["lower", "higher"]
+
+
+def max_over_geomean(rates: ArrayLike) -> Values:
+    """Return max x / (Π x)^(1/n), the headline measure; 1 at parity."""
+    values = _rates(rates)
+    # Logarithms of the quotients, so that equal rates give exactly 1.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.exp(np.mean(np.log(_max(values) / values), axis=-1))
+
+
+def max_over_min(rates: ArrayLike) -> Values:
+    """Return max x / min x; 1 at parity."""
+    values = _rates(rates)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return values.max(axis=-1) / values.min(axis=-1)
+
+
+def max_over_mean(rates: ArrayLike) -> Values:
+    """Return max x / mean x, between 1 and n."""
+    values = _rates(rates)
+    with np.errstate(invalid="ignore"):
+        return values.max(axis=-1) / values.mean(axis=-1)
+
+
+def max_minus_min(rates: ArrayLike) -> Values:
+    """Return max x − min x; 0 at parity."""
+    values = _rates(rates)
+    return values.max(axis=-1) - values.min(axis=-1)
+
+
+def gini(rates: ArrayLike) -> Values:
+    """Return G(x) = n/(n−1) · Σᵢⱼ |xᵢ − xⱼ| / (2 n² mean x), from 0 to 1; 0 where all are 0."""
+    values = _rates(rates)
+    count = values.shape[-1]
+    gaps = np.abs(values[..., :, None] - values[..., None, :]).sum(axis=(-2, -1))
+    scale = 2 * count * (count - 1) * values.mean(axis=-1)
+    return np.divide(gaps, scale, out=np.zeros_like(gaps), where=scale != 0)
+
+
+def fdr(fmr: ArrayLike, fnmr: ArrayLike, alpha: float = ALPHA) -> Values:
+    """Return the fairness discrepancy rate 1 − [α max|ΔFMR| + (1 − α) max|ΔFNMR|]; 1 at parity.
+
+    De Freitas Pereira and Marcel, IEEE T-BIOM 4, 2022.
+    """
+    return 1 - (alpha * max_minus_min(fmr) + (1 - alpha) * max_minus_min(fnmr))
+
+
+def inequity_rate(fmr: ArrayLike, fnmr: ArrayLike, alpha: float = ALPHA) -> Values:
+    """Return IR = (max FMR / min FMR)^α · (max FNMR / min FNMR)^(1−α); 1 at parity.
+
+    Grother, NIST, 2021.
+    """
+    return max_over_min(fmr) ** alpha * max_over_min(fnmr) ** (1 - alpha)
+
+
+def garbe(fmr: ArrayLike, fnmr: ArrayLike, alpha: float = ALPHA) -> Values:
+    """Return the Gini aggregation rate α G(FMR) + (1 − α) G(FNMR), from 0 to 1; 0 at parity.
+
+    Howard et al., 2022, arXiv 2203.05051.
+    """
+    return alpha * gini(fmr) + (1 - alpha) * gini(fnmr)
+
+
+def werm(
+    fmr: ArrayLike, fnmr: ArrayLike, alpha: float = ALPHA, epsilon: float = WERM_EPSILON
+) -> Values:
+    """Return the worst-case error-rate ratio to the geometric means, with its published constant.
+
+    WERM = (max A / geo(A + ε))^α · (max B / geo(B + ε))^(1−α); Linghu et al., IJCB 2024.
+    """
+    parts = []
+    for rates in (fmr, fnmr):
+        values = _rates(rates)
+        with np.errstate(divide="ignore"):  # a maximum of 0 has the logarithm −∞, and gives 0
+            parts.append(np.exp(np.mean(np.log(_max(values) / (values + epsilon)), axis=-1)))
+    return parts[0] ** alpha * parts[1] ** (1 - alpha)
+
+
+def mape(fmr: ArrayLike, nominal: float) -> Values:
+    """Return the mean absolute error of the FMR in percent of its nominal value."""
+    return 100 * np.mean(np.abs(_rates(fmr) - nominal), axis=-1) / nominal
+
+
+def accuracies(fmr: ArrayLike, fnmr: ArrayLike) -> Values:
+    """Return 100 · (1 − (FMR + FNMR)/2), the accuracy on as many mated as impostor pairs, in %."""
+    return 100 * (1 - (_rates(fmr) + _rates(fnmr)) / 2)
+
+
+def std(accuracy: ArrayLike) -> Values:
+    """Return the standard deviation of accuracies, ddof 0, as papers on RFW report it."""
+    return _rates(accuracy).std(axis=-1)
+
+
+def ser(accuracy: ArrayLike) -> Values:
+    """Return the skewed error ratio (100 − min) / (100 − max) of accuracies in percent."""
+    return max_over_min(100 - _rates(accuracy))
+
+
+@dataclass(frozen=True)
+class Differential:
+    """One measure at one FMR target."""
+
+    measure: str
+    of: Of
+    target: str
+    """Nominal FMR; several for a mean over them."""
+    definition: str
+    better: Better
+    value: float | None
+    """None where it is undefined or the data are too few, see ``reason``."""
+    interval: Interval | None
+    reason: str | None
+    """Why there is no value, or no interval."""
+    upper: float | None
+    """Where a group has no error: the upper limit of its rate, the largest if there are several."""
+    smoothed: float | None
+    """Where there is no value: the measure of (k + ½)/(N + 1), Jeffreys' estimate of each rate."""
+    mark: Mark
+    """Of the group with the fewest errors."""
+    p_value: float | None
+    """How often groups of equal rates would differ as much or more."""
+    at_parity: float | None
+    """What groups of equal rates exceed (fall below, if higher is better) in 5 % of cases."""
+
+
+@dataclass(frozen=True)
+class Differentials:
+    """All measures at all targets, from one joint resample of persons."""
+
+    groups: tuple[str, ...]
+    """Groups that are compared."""
+    left_out: tuple[str, ...]
+    """Groups that are not, and why, one sentence each."""
+    rows: tuple[Differential, ...]
+    replicates: int
+    seed: int
+    reason: str | None
+    """Why there are no rows."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How a measure is computed, and when it has no value."""
+
+    name: str
+    of: Of
+    definition: str
+    compute: Callable[[Values, Values, float], Values]
+    """Of FMR, FNMR (groups on the last axis) and the nominal FMR."""
+    ratio: bool = False
+    """Whether rates are divided by each other, so that few errors make it meaningless."""
+    better: Better = "lower"
+    parity: bool = True
+    """Whether it is best where all groups have the same rates."""
+
+
+_OF_ONE: tuple[tuple[str, str, Callable[[ArrayLike], Values], bool], ...] = (
+    ("max/geomean", "max x / (Π x)^(1/n)", max_over_geomean, True),
+    ("max/min", "max x / min x", max_over_min, True),
+    ("max/mean", "max x / mean x", max_over_mean, True),
+    ("max−min", "max x − min x", max_minus_min, False),
+    ("Gini", "n/(n−1) · Σᵢⱼ |xᵢ − xⱼ| / (2 n² mean x)", gini, False),
+)
+
+_ACCURACY = "100 (1 − (FMR + FNMR)/2)"
+
+
+def _of_fmr(compute: Callable[[ArrayLike], Values]) -> Callable[[Values, Values, float], Values]:
+    return lambda fmr, fnmr, nominal: compute(fmr)
+
+
+def _of_fnmr(compute: Callable[[ArrayLike], Values]) -> Callable[[Values, Values, float], Values]:
+    return lambda fmr, fnmr, nominal: compute(fnmr)
+
+
+MEASURES: tuple[Measure, ...] = (
+    *(Measure(name, "FMR", text, _of_fmr(f), ratio) for name, text, f, ratio in _OF_ONE),
+    *(Measure(name, "FNMR", text, _of_fnmr(f), ratio) for name, text, f, ratio in _OF_ONE),
+    Measure(
+        "FDR",
+        "FMR and FNMR",
+        f"1 − [α max|ΔFMR| + (1 − α) max|ΔFNMR|], α = {ALPHA:g}",
+        lambda fmr, fnmr, nominal: fdr(fmr, fnmr),
+        better="higher",
+    ),
+    Measure(
+        "IR",
+        "FMR and FNMR",
+        f"(max A / min A)^α · (max B / min B)^(1−α), A = FMR, B = FNMR, α = {ALPHA:g}",
+        lambda fmr, fnmr, nominal: inequity_rate(fmr, fnmr),
+        ratio=True,
+    ),
+    Measure(
+        "GARBE",
+        "FMR and FNMR",
+        f"α Gini(FMR) + (1 − α) Gini(FNMR), α = {ALPHA:g}",
+        lambda fmr, fnmr, nominal: garbe(fmr, fnmr),
+    ),
+    Measure(
+        "WERM",
+        "FMR and FNMR",
+        "(max A / geo(A + ε))^α · (max B / geo(B + ε))^(1−α), A = FMR, B = FNMR, "
+        f"α = {ALPHA:g}, ε = {WERM_EPSILON:g} as published",
+        lambda fmr, fnmr, nominal: werm(fmr, fnmr),
+    ),
+    Measure(
+        "MAPE",
+        "FMR",
+        "100/n · Σ |FMR − f| / f in %, f = nominal FMR",
+        lambda fmr, fnmr, nominal: mape(fmr, nominal),
+        parity=False,
+    ),
+    Measure(
+        "STD",
+        "accuracy",
+        f"standard deviation, ddof 0, of {_ACCURACY}",
+        lambda fmr, fnmr, nominal: std(accuracies(fmr, fnmr)),
+    ),
+    Measure(
+        "SER",
+        "accuracy",
+        f"(100 − min) / (100 − max) of {_ACCURACY}",
+        lambda fmr, fnmr, nominal: ser(accuracies(fmr, fnmr)),
+        ratio=True,
+    ),
+)
+"""All measures, the headline first."""
+
+
+def differentials(
+    errors: GroupErrors,
+    *,
+    replicates: int = REPLICATES,
+    seed: int = 0,
+    min_subjects: int = MIN_SUBJECTS,
+) -> Differentials:
+    """Compute every measure with its interval, from one joint resample of all persons.
+
+    Ratios are withheld where a group has no error (with an upper limit of its rate), where it has
+    fewer than 3, and where both the highest and the lowest rate rest on fewer than 30.
+
+    The least and the most of several noisy rates differ even if the true rates are equal, so an
+    interval seldom reaches parity. Whether there is a difference is told by ``p_value``: replicates
+    of each group are scaled to the rate of all groups, and measured again.
+
+    Args:
+        errors: from `facerec.fairness.rates`.
+        replicates: resamples of the persons.
+        seed: of the resampling.
+        min_subjects: groups with fewer persons are left out.
+    """
+    left_out, used = [], []
+    for place, group in enumerate(errors.rates.composition):
+        if group.subjects < min_subjects:
+            left_out.append(f"{group.name}: {group.subjects} persons, fewer than {min_subjects}")
+        elif not (group.mated and group.non_mated):
+            left_out.append(
+                f"{group.name}: {group.mated} mated and {group.non_mated} impostor pairs within it"
+            )
+        else:
+            used.append(place)
+    rows: list[Differential] = []
+    reason = None
+    if len(used) < 2:
+        reason = f"no comparison: {len(used)} groups with enough persons and pairs, two are needed"
+    else:
+        weights = resample(errors.identities, replicates, seed)
+        targets = [
+            _Target(point, used, [counts[place] for place in used], weights)
+            for point, counts in zip(errors.rates.points, errors.counts, strict=True)
+        ]
+        rows = [target.row(measure) for target in targets for measure in MEASURES]
+        rows += _area_under_fdr(targets)
+    names = tuple(errors.rates.names[place] for place in used)
+    return Differentials(names, tuple(left_out), tuple(rows), replicates, seed, reason)
+
+
+def resample(identities: int, replicates: int, seed: int) -> NDArray[np.uint8]:
+    """Return how often each person is drawn in each replicate, ``(R, G)``.
+
+    The draws are those of a `VertexBootstrap` of the same persons and seed.
+
+    Raises:
+        MetricError: no replicate.
+    """
+    everyone = np.arange(identities)
+    one_each = VertexBootstrap(
+        everyone, everyone, np.ones(identities, bool), replicates=replicates, seed=seed
+    )
+    return one_each.multiplicities
+
+
+def rate_replicates(
+    counts: IdentityCounts, weights: NDArray[np.uint8]
+) -> tuple[Values | None, Values]:
+    """Return FMR and FNMR within a group in every replicate, ``(R,)`` each.
+
+    A person drawn W times brings its mated comparisons W times, and those with a person drawn V
+    times W · V times. Replicates without comparisons are NaN; the FMR is None if false matches are
+    not known by person.
+
+    Args:
+        counts: of the group.
+        weights: of all persons, ``(R, G)``, see `resample`.
+    """
+    own = weights[:, counts.members]
+    drawn = own.astype(np.float64)
+    fnmr = _quotients(drawn @ counts.missed, drawn @ counts.mated)
+    if counts.false_matches is None:
+        return None, fnmr
+    false_matches = _pairs_drawn(counts.false_matches, own)
+    if counts.non_mated is not None:
+        comparisons = _pairs_drawn(counts.non_mated, own)
+    else:
+        assert counts.images is not None
+        # Copies of one person are never compared as impostors.
+        comparisons = ((drawn @ counts.images) ** 2 - drawn**2 @ counts.images**2) / 2
+    return _quotients(false_matches, comparisons), fnmr
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """Errors of one kind in all groups."""
+
+    what: str
+    names: tuple[str, ...]
+    errors: NDArray[np.int64]
+    comparisons: NDArray[np.int64]
+    rates: Values
+    upper: float | None
+    """The highest upper limit among groups without an error."""
+
+    @classmethod
+    def of(cls, what: str, names: tuple[str, ...], cells: Sequence[ErrorRate]) -> _Kind:
+        errors = np.array([cell.errors for cell in cells])
+        comparisons = np.array([cell.comparisons for cell in cells])
+        bounds = [cell.interval.high for cell in cells if not cell.errors and cell.interval]
+        return cls(
+            what, names, errors, comparisons, errors / comparisons, max(bounds, default=None)
+        )
+
+    def __add__(self, other: _Kind) -> _Kind:
+        bounds = [bound for bound in (self.upper, other.upper) if bound is not None]
+        return _Kind(
+            "errors",
+            self.names,
+            self.errors + other.errors,
+            self.comparisons + other.comparisons,
+            (self.rates + other.rates) / 2,
+            max(bounds, default=None),
+        )
+
+    def smoothed(self) -> Values:
+        """Return Jeffreys' estimates of the rates."""
+        return (self.errors + 0.5) / (self.comparisons + 1)
+
+    def too_few(self) -> str | None:
+        """Say why rates are not to be divided by each other."""
+        if not self.errors.all():
+            limit = "" if self.upper is None else f", true rate at most {self.upper:.2g}"
+            return f"undefined: {self.counted(self.errors == 0)}{limit}"
+        extremes = np.isin(self.rates, (self.rates.min(), self.rates.max()))
+        few = self.errors < FEW_ERRORS
+        if not few.any() and (self.errors[extremes] < RULE_OF_30).all():
+            few = extremes
+        return f"insufficient data: {self.counted(few)}" if few.any() else None
+
+    def counted(self, chosen: NDArray[np.bool_]) -> str:
+        """Name the errors of some groups."""
+        listed = [
+            f"{self.errors[place]}/{self.comparisons[place]:,} in {self.names[place]}"
+            for place in np.flatnonzero(chosen)
+        ]
+        return f"{self.what} {', '.join(listed)}"
+
+
+class _Target:
+    """Rates of the groups at one threshold, and their replicates."""
+
+    def __init__(
+        self,
+        point: RatesAtThreshold,
+        used: Sequence[int],
+        counts: Sequence[IdentityCounts],
+        weights: NDArray[np.uint8],
+    ) -> None:
+        self.target, self._threshold = point.threshold.target, point.threshold
+        self._nominal = float(parse_rate(self.target))
+        groups = [point.groups[place] for place in used]
+        names = tuple(group.name for group in groups)
+        fmr = _Kind.of("false matches", names, [group.fmr for group in groups])
+        fnmr = _Kind.of("false non-matches", names, [group.fnmr for group in groups])
+        self._fmr, self._fnmr = fmr, fnmr
+        self._kinds: dict[Of, tuple[_Kind, ...]] = {
+            "FMR": (fmr,),
+            "FNMR": (fnmr,),
+            "FMR and FNMR": (fmr, fnmr),
+            "accuracy": (fmr + fnmr,),
+        }
+        drawn = [rate_replicates(group, weights) for group in counts]
+        known = [group[0] for group in drawn if group[0] is not None]
+        self._drawn: tuple[Values, Values] | None = None
+        if len(known) == len(drawn):
+            missed = [group[1] for group in drawn]
+            self._drawn = np.stack(known, axis=-1), np.stack(missed, axis=-1)
+
+    def row(self, measure: Measure) -> Differential:
+        """Compute a measure, or say why not."""
+        kinds = self._kinds[measure.of]
+        reason = self.withheld(measure)
+        value = interval = smoothed = p_value = at_parity = None
+        if reason is None:
+            value, drawn = self.value(measure), self.replicates(measure)
+            interval, reason = _percentiles(value, drawn)
+            if drawn is not None and measure.parity:
+                p_value, at_parity = self._against_parity(measure, value)
+        elif self._nominal:
+            estimates = self._fmr.smoothed(), self._fnmr.smoothed()
+            smoothed = float(measure.compute(*estimates, self._nominal))
+        return Differential(
+            measure=measure.name,
+            of=measure.of,
+            target=self.target,
+            definition=measure.definition,
+            better=measure.better,
+            value=value,
+            interval=interval,
+            reason=reason,
+            upper=max((kind.upper for kind in kinds if kind.upper is not None), default=None),
+            smoothed=smoothed,
+            mark=self.mark(measure),
+            p_value=p_value,
+            at_parity=at_parity,
+        )
+
+    def value(self, measure: Measure) -> float:
+        """Return a measure of the rates as they are."""
+        return float(measure.compute(self._fmr.rates, self._fnmr.rates, self._nominal))
+
+    def replicates(self, measure: Measure) -> Values | None:
+        """Return a measure in every replicate, ``(R,)``; None if they are not known."""
+        return None if self._drawn is None else measure.compute(*self._drawn, self._nominal)
+
+    def mark(self, measure: Measure) -> Mark:
+        """Return the mark of the fewest errors on which a measure rests."""
+        return mark_of(int(min(kind.errors.min() for kind in self._kinds[measure.of])))
+
+    def withheld(self, measure: Measure) -> str | None:
+        """Say why a measure has no value."""
+        if not self._threshold.resolvable:
+            return (
+                f"not resolvable: FMR {self.target} with the {self._threshold.non_mated:,} "
+                "impostor pairs on which the threshold was fixed"
+            )
+        small = (self._nominal * self._fmr.comparisons < 1) & (self._fmr.errors < FEW_ERRORS)
+        if measure.of != "FNMR" and small.any():
+            return (
+                f"insufficient data: {self._fmr.counted(small)} at a nominal FMR of {self.target}"
+            )
+        if not measure.ratio:
+            return None
+        return next(filter(None, (kind.too_few() for kind in self._kinds[measure.of])), None)
+
+    def _against_parity(self, measure: Measure, value: float) -> tuple[float | None, float | None]:
+        """Return how often groups of equal rates differ as much, and what 5 % of them exceed."""
+        assert self._drawn is not None
+        scaled = []
+        for kind, drawn in zip((self._fmr, self._fnmr), self._drawn, strict=True):
+            common = kind.errors.sum() / kind.comparisons.sum()
+            # A rate of 0 cannot be scaled, and makes every replicate undefined.
+            factors = np.divide(
+                common, kind.rates, out=np.full(kind.rates.shape, np.nan), where=kind.errors > 0
+            )
+            scaled.append(drawn * factors)
+        equal = measure.compute(scaled[0], scaled[1], self._nominal)
+        equal = equal[~np.isnan(equal)]
+        if not equal.size:
+            return None, None
+        higher = measure.better == "higher"
+        beyond = int(np.count_nonzero(equal <= value if higher else equal >= value))
+        limit = float(np.quantile(equal, 0.05 if higher else 0.95, method="inverted_cdf"))
+        return (1 + beyond) / (1 + equal.size), limit if math.isfinite(limit) else None
+
+
+def _area_under_fdr(targets: Sequence[_Target]) -> list[Differential]:
+    """Return the mean FDR over the targets at which it has a value, if there are several."""
+    measure = next(measure for measure in MEASURES if measure.name == "FDR")
+    known = [target for target in targets if target.withheld(measure) is None]
+    if len(known) < 2:
+        return []
+    value = float(np.mean([target.value(measure) for target in known]))
+    drawn = [target.replicates(measure) for target in known]
+    complete = [replicates for replicates in drawn if replicates is not None]
+    joint = np.mean(complete, axis=0) if len(complete) == len(drawn) else None
+    interval, reason = _percentiles(value, joint)
+    return [
+        Differential(
+            measure="area under FDR",
+            of=measure.of,
+            target=", ".join(target.target for target in known),
+            definition=f"mean over these FMR targets of {measure.definition}",
+            better=measure.better,
+            value=value,
+            interval=interval,
+            reason=reason,
+            upper=None,
+            smoothed=None,
+            mark=min((target.mark(measure) for target in known), key="○◐●".index),
+            p_value=None,
+            at_parity=None,
+        )
+    ]
+
+
+def _percentiles(value: float, replicates: Values | None) -> tuple[Interval | None, str | None]:
+    """Return the percentile interval, or why there is none."""
+    if replicates is None:
+        return None, "no interval: false matches are too many to be counted by person"
+    if np.isnan(replicates).all():
+        return None, "no interval: it is undefined in all replicates"
+    interval = percentile_interval(value, replicates)
+    if not math.isfinite(interval.high):
+        unbounded = np.count_nonzero(np.isinf(replicates)) / replicates.size
+        return None, (
+            f"no interval: a group has no error in {unbounded:.0%} of the replicates; the lower "
+            f"limit is {interval.low:.4g}"
+        )
+    return interval, None
+
+
+def _rates(rates: ArrayLike) -> Values:
+    values = np.asarray(rates, dtype=np.float64)
+    if not values.ndim or values.shape[-1] < 2:
+        raise MetricError(
+            f"rates of shape {values.shape} are of fewer than two groups; there is nothing to "
+            "compare"
+        )
+    return values
+
+
+def _max(values: Values) -> Values:
+    return values.max(axis=-1, keepdims=True)
+
+
+def _pairs_drawn(counts: csr_array, weights: NDArray[np.uint8]) -> Values:
+    """Return Σ W_i W_j c_ij in every replicate, ``(R,)``."""
+    matrix = counts.astype(np.float64)
+    sums = np.empty(len(weights))
+    for start in range(0, len(weights), _CHUNK):
+        part = np.ascontiguousarray(weights[start : start + _CHUNK].T, dtype=np.float64)
+        sums[start : start + _CHUNK] = np.einsum("gr,gr->r", part, matrix @ part)
+    return sums
+
+
+def _quotients(numerator: Values, denominator: Values) -> Values:
+    """Return the quotients, NaN where the denominator is zero."""
+    result = np.full(denominator.shape, np.nan)
+    np.divide(numerator, denominator, out=result, where=denominator > 0)
+    return result

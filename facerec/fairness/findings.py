@@ -1,0 +1,350 @@
+"""What an audit found, in at most six lines made by rule, and the caveats that belong to them.
+
+A line has an estimate, its interval and what it rests on, and one of three conclusions. There are
+no words of praise or blame: whether a difference matters is for the reader to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from facerec.fairness.association import ALPHA, Association, NoComparison
+from facerec.fairness.baseline import BaselineComparison
+from facerec.fairness.differentials import Differential
+from facerec.fairness.rates import RatesAtThreshold
+from facerec.statistics.intervals import Interval
+
+if TYPE_CHECKING:
+    from facerec.fairness.audit import GroupAudit
+
+Conclusion = Literal["difference detected", "none detected at this precision", "insufficient data"]
+
+Topic = Literal["norm", "adjusted norm", "FMR", "FNMR", "norm and FNMR", "fusion", "baseline"]
+
+MOST = 6
+"""Lines of the findings box."""
+
+HEADLINE = "max/geomean"
+"""The measure of error-rate differentials that findings quote."""
+
+_RATES: tuple[tuple[Literal["FMR", "FNMR"], str], ...] = (
+    ("FMR", "impostor pairs"),
+    ("FNMR", "mated pairs"),
+)
+
+_CAVEATS = (
+    "Group labels are taken from {source}. Categories such as race or binary sex are coarse social "
+    "categories and individual entries may be mistaken.",
+    "A difference between groups may stem from image quality, pose, age or the way images were "
+    "collected, and need not originate in the model.",
+    "Figures describe this data set, this impostor policy and this threshold. They certify nothing "
+    "and do not predict a deployed system.",
+    "Impostor pairs are drawn {policy}; other pairings would give other false-match rates.",
+    "p-values are Holm-adjusted within each family; rows marked E are exploratory.",
+    "Under cosine scoring a norm difference cannot change a decision unless one of the channels in "
+    "section 5 is active.",
+    "Not detecting a difference only excludes effects larger than the stated minimum detectable "
+    "effect.",
+)
+
+_LFW = (
+    "This benchmark was not built for comparisons between subgroups; counts per subgroup are small."
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the findings box."""
+
+    topic: Topic
+    grouping: str
+    """The attribute, or the intersection."""
+    figure: str
+    """What was estimated, as words, such as ``η² of subjects' mean norms``."""
+    value: float | None
+    """None with insufficient data."""
+    interval: Interval | None
+    n: int
+    """What the figure rests on."""
+    unit: str
+    """What is counted by ``n``: ``subjects``, ``impostor pairs`` …"""
+    conclusion: Conclusion
+    detail: str
+    """The minimum detectable effect, or why the data do not suffice; may be empty."""
+    p: float | None
+    """Of the test behind the conclusion."""
+    exploratory: bool
+    """Whether it is anything but the one test declared in advance; marked E."""
+
+    @property
+    def text(self) -> str:
+        """The whole line."""
+        parts = [f"{self.grouping}: {self.figure}"]
+        if self.value is not None:
+            parts[0] += f" {self.value:.3g}"
+            if self.interval is not None:
+                parts[0] += f" [{self.interval.low:.3g}, {self.interval.high:.3g}]"
+        parts.append(f"{self.n:,} {self.unit}")
+        if self.p is not None:
+            parts.append(f"p = {self.p:.2g}")
+        conclusion = f"{self.conclusion} ({self.detail})" if self.detail else self.conclusion
+        return f"{', '.join(parts)}: {conclusion}{' [E]' if self.exploratory else ''}"
+
+
+def find(
+    groupings: Sequence[GroupAudit],
+    target: str | None,
+    comparison: BaselineComparison | None = None,
+) -> tuple[Finding, ...]:
+    """Return the findings, those on the primary attribute first.
+
+    Args:
+        groupings: audited.
+        target: FMR target whose error rates are looked at; None without any.
+        comparison: with a baseline, whose lines come right after the error rates.
+    """
+    ordered = sorted(groupings, key=lambda grouping: not grouping.primary)
+    first, others = ordered[0], ordered[1:]
+    lines = [_association(first), *_rates(first, target)]
+    if comparison is not None:
+        lines += _changes(comparison, target)
+    lines += [*_adjusted(first), *_standardised(first), *_fusion(first, target)]
+    lines += [_association(grouping) for grouping in others]
+    for grouping in others:
+        lines += _rates(grouping, target)
+    return tuple(lines[:MOST])
+
+
+def caveats(label_sources: Sequence[str], policy: str, *, lfw: bool = False) -> tuple[str, ...]:
+    """Return the fixed sentences of every report.
+
+    Args:
+        label_sources: where labels come from.
+        policy: see `facerec.fairness.audit.Audit.policy`.
+        lfw: whether the images are those of LFW.
+    """
+    source = "; ".join(label_sources)
+    found = [caveat.format(source=source, policy=policy) for caveat in _CAVEATS]
+    return (*found, _LFW) if lfw else tuple(found)
+
+
+def _association(grouping: GroupAudit) -> Finding:
+    found = grouping.association
+    figure = "η² of subjects' mean norms"
+    subjects = len(grouping.sample.groups)
+    if isinstance(found, NoComparison):
+        return _insufficient("norm", grouping, figure, (subjects, "subjects"), found.reason)
+    return Finding(
+        topic="norm",
+        grouping=grouping.name,
+        figure=figure,
+        value=found.eta2.value,
+        interval=found.eta2.interval,
+        n=subjects,
+        unit="subjects",
+        conclusion=_conclusion(found.p),
+        detail="" if found.p < ALPHA else _undetected(found),
+        p=found.p,
+        exploratory=not grouping.primary,
+    )
+
+
+def _undetected(found: Association) -> str:
+    parts = [] if found.mde_eta2 is None else [f"MDE η² {found.mde_eta2:.2g}"]
+    if found.equivalent:
+        parts.append(f"all |δ| below {found.bound:g}")
+    return ", ".join(parts)
+
+
+def _adjusted(grouping: GroupAudit) -> Iterator[Finding]:
+    found = grouping.adjusted
+    if found is None:
+        return
+    figure = "partial η² of norms"
+    if isinstance(found, NoComparison) or found.p is None:
+        reason = found.reason if isinstance(found, NoComparison) else "errors have no inverse"
+        basis = len(grouping.sample.groups), "subjects"
+        yield _insufficient("adjusted norm", grouping, figure, basis, reason)
+        return
+    yield Finding(
+        topic="adjusted norm",
+        grouping=grouping.name,
+        figure=f"{figure} given {', '.join(found.covariates)}",
+        value=found.partial_eta2.value,
+        interval=found.partial_eta2.interval,
+        n=found.subjects,
+        unit="subjects",
+        conclusion=_conclusion(found.p),
+        detail=_before(found.eta2.value),
+        p=found.p,
+        exploratory=True,
+    )
+
+
+def _before(eta2: float | None) -> str:
+    return "" if eta2 is None else f"η² {eta2:.2g} before adjustment"
+
+
+def _rates(grouping: GroupAudit, target: str | None) -> Iterator[Finding]:
+    """Yield the headline measure of FMR and of FNMR at the target."""
+    rates, measures = grouping.rates, grouping.differentials
+    for of, unit in _RATES:
+        figure, pairs = f"{HEADLINE} of {of}", 0
+        if isinstance(rates, NoComparison) or isinstance(measures, NoComparison) or target is None:
+            reason = rates.reason if isinstance(rates, NoComparison) else "no target is resolvable"
+            yield _insufficient(of, grouping, figure, (pairs, unit), reason)
+            continue
+        figure = f"{figure} at nominal FMR {target}"
+        pairs = sum(part.non_mated if of == "FMR" else part.mated for part in rates.composition)
+        row = next((row for row in measures.rows if _is_headline(row, of, target)), None)
+        if row is None or row.value is None or row.p_value is None:
+            reason = (measures if row is None else row).reason or "equal rates cannot be simulated"
+            yield _insufficient(of, grouping, figure, (pairs, unit), reason)
+            continue
+        point = next(point for point in rates.points if point.threshold.target == target)
+        detected = row.p_value < ALPHA
+        yield Finding(
+            topic=of,
+            grouping=grouping.name,
+            figure=figure,
+            value=row.value,
+            interval=row.interval,
+            n=pairs,
+            unit=unit,
+            conclusion=_conclusion(row.p_value),
+            detail=_extremes(point, of, measures.groups) if detected else _parity(row),
+            p=row.p_value,
+            exploratory=True,
+        )
+
+
+def _is_headline(row: Differential, of: str, target: str) -> bool:
+    return (row.measure, row.of, row.target) == (HEADLINE, of, target)
+
+
+def _extremes(point: RatesAtThreshold, of: str, compared: Sequence[str]) -> str:
+    """Name the groups with the highest and the lowest rate, with their counts."""
+    rates = {
+        group.name: group.fmr if of == "FMR" else group.fnmr
+        for group in point.groups
+        if group.name in compared
+    }
+    ordered = sorted(rates, key=lambda name: rates[name].value or 0.0)
+    ends = (("highest", ordered[-1]), ("lowest", ordered[0]))
+    return ", ".join(
+        f"{end} in {name} {rates[name].errors:,}/{rates[name].comparisons:,}" for end, name in ends
+    )
+
+
+def _parity(row: Differential) -> str:
+    if row.at_parity is None:
+        return ""
+    return f"groups of equal rates exceed {row.at_parity:.3g} in 5 % of cases"
+
+
+def _standardised(grouping: GroupAudit) -> Iterator[Finding]:
+    """Yield what equal norms would change about the FNMR gap."""
+    channels = grouping.channels
+    figure = "change of the FNMR gap if all groups had the same norms"
+    if isinstance(channels, NoComparison):
+        return  # for the same reason as the rates
+    found, pairs = channels.standardised, (channels.pairs, "mated pairs")
+    if found.change is None or found.change.interval is None:
+        reason = found.reason or "no interval"
+        yield _insufficient("norm and FNMR", grouping, figure, pairs, reason)
+        return
+    interval = found.change.interval
+    yield Finding(
+        topic="norm and FNMR",
+        grouping=grouping.name,
+        figure=figure,
+        value=found.change.value,
+        interval=interval,
+        n=channels.pairs,
+        unit="mated pairs",
+        conclusion=_away_from_zero(interval),
+        detail="" if found.raw_gap is None else f"gap {found.raw_gap.value:.3g} as it is",
+        p=None,
+        exploratory=True,
+    )
+
+
+def _fusion(grouping: GroupAudit, target: str | None) -> Iterator[Finding]:
+    """Yield how the FNMR of all changes with unit fusion."""
+    if isinstance(grouping.fusion, NoComparison):
+        return
+    for change in grouping.fusion:
+        if (change.group, change.of, change.target) != (None, "FNMR", target):
+            continue
+        if change.change is None or change.interval is None:
+            continue
+        yield Finding(
+            topic="fusion",
+            grouping=grouping.name,
+            figure=f"FNMR with unit less raw fusion at nominal FMR {target}",
+            value=change.change,
+            interval=change.interval,
+            n=change.raw.comparisons,
+            unit="mated pairs",
+            conclusion=_away_from_zero(change.interval),
+            detail="",
+            p=None,
+            exploratory=True,
+        )
+
+
+def _changes(comparison: BaselineComparison, target: str | None) -> Iterator[Finding]:
+    """Yield what changes from the baseline: the association, and both differentials."""
+    wanted = ["η²", *(f"{HEADLINE} {of} at FMR={target}" for of, _ in _RATES)]
+    for change in comparison.changes:
+        if change.figure not in wanted or change.fusion == "unit":
+            continue
+        known = change.conclusion != "insufficient data"
+        moved = known and change.conclusion != "none detected at this precision"
+        ends = (change.baseline, change.treated)
+        shown = " to ".join(f"{end:.3g}" for end in ends if end is not None)
+        yield Finding(
+            topic="baseline",
+            grouping=comparison.attribute,
+            figure=f"change of {change.figure} from the baseline",
+            value=change.change if known else None,
+            interval=change.interval if known else None,
+            n=comparison.persons,
+            unit="subjects",
+            conclusion="difference detected"
+            if moved
+            else ("none detected at this precision" if known else "insufficient data"),
+            detail=f"from {shown}" if known else change.reason or "",
+            p=None,
+            exploratory=True,
+        )
+
+
+def _away_from_zero(interval: Interval) -> Conclusion:
+    if interval.low > 0 or interval.high < 0:
+        return "difference detected"
+    return "none detected at this precision"
+
+
+def _conclusion(p: float) -> Conclusion:
+    return "difference detected" if p < ALPHA else "none detected at this precision"
+
+
+def _insufficient(
+    topic: Topic, grouping: GroupAudit, figure: str, basis: tuple[int, str], reason: str
+) -> Finding:
+    return Finding(
+        topic=topic,
+        grouping=grouping.name,
+        figure=figure,
+        value=None,
+        interval=None,
+        n=basis[0],
+        unit=basis[1],
+        conclusion="insufficient data",
+        detail=reason.removeprefix("insufficient data: "),
+        p=None,
+        exploratory=topic != "norm" or not grouping.primary,
+    )

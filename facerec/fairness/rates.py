@@ -1,0 +1,1085 @@
+"""Error rates by group of persons at one threshold for all, from scored pairs or from all pairs.
+
+A pair matches if ``score >= threshold``. FMR and FNMR of a group count pairs within the group. One
+global threshold comes from calibration data, or else from the impostors of all groups pooled.
+Thresholds fixed for one group alone are a diagnostic and never the basis of a decision.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import coo_array, csr_array
+from scipy.special import ndtri
+
+from facerec.errors import MetricError
+from facerec.statistics.clustered import ClusteredShare
+from facerec.statistics.curves import RocCurve
+from facerec.statistics.intervals import Interval
+from facerec.statistics.operating_points import RULE_OF_30, OperatingPoint, parse_rate
+from facerec.statistics.rates import operating_points, sort_scores
+from facerec.verification.scoring import AllPairs, ErrorTable, Groups, Progress, score_all_pairs
+
+TARGETS = ("1e-2", "1e-3", "1e-4", "1e-5")
+
+DIAGNOSTIC = "diagnostic, not deployable: a threshold of its own for every group"
+
+UNKNOWN = -1
+"""Code of an image whose subject or group is not known."""
+
+Mark = Literal["●", "◐", "○"]
+"""● at least 30 errors, ◐ 3 to 29, ○ fewer than 3."""
+
+FEW_ERRORS = 3
+"""Fewer errors than that say next to nothing."""
+
+SCORE_EDGES = np.arange(-256, 257) / 256
+"""Edges of the bins of `ScoreHistogram`, −1 to 1, ``(513,)``: multiples of a power of two, so that
+a float32 score falls into exactly one bin and counts at or above an edge are exact."""
+
+_DET_POINTS = 200
+"""Points kept of a DET curve."""
+
+_ALL_COUNTED = 2**62
+"""A limit on false matches counted by identity that no data set reaches."""
+
+
+@dataclass(frozen=True)
+class ErrorRate:
+    """Errors among comparisons, with an interval that allows for shared persons."""
+
+    errors: int
+    comparisons: int
+    value: float | None
+    """Errors over comparisons; None without any comparison."""
+    interval: Interval | None
+    """At no error it is a `facerec.statistics.clustered.Bound`."""
+    n_eff: float | None
+    """Effective number of comparisons on which the interval rests."""
+    identities: int
+    """Persons that take part."""
+    resolvable: bool
+    """Whether the comparisons leave room for one error at the nominal rate, if there is one."""
+    reliable: bool
+    """Whether at least 30 errors remain after allowing for dependence (rule of 30)."""
+    mark: Mark
+    reason: str | None
+    """Why there is no value or no interval."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Operating points of other data, at which the global thresholds are fixed."""
+
+    source: str
+    """What they come from, such as a file."""
+    points: tuple[OperatingPoint, ...]
+
+    def point(self, target: str) -> OperatingPoint:
+        """Return the operating point of a target.
+
+        Raises:
+            MetricError: it is not among the points.
+        """
+        for point in self.points:
+            if parse_rate(point.target) == parse_rate(target):
+                return point
+        raise MetricError(
+            f"{self.source}: it has no threshold for FMR {target}; found "
+            f"{', '.join(point.target for point in self.points) or 'none'}"
+        )
+
+
+@dataclass(frozen=True)
+class GlobalThreshold:
+    """The one threshold of an FMR target, and what it was fixed on."""
+
+    target: str
+    """Nominal FMR as it was written."""
+    value: float | None
+    """None if it accepts everything or nothing, see ``reason``."""
+    source: str
+    false_matches: int
+    """Among the impostors on which it was fixed."""
+    non_mated: int
+    """Impostors on which it was fixed."""
+    resolvable: bool
+    """Whether these leave room for one false match at the target."""
+    reliable: bool
+    """Whether they leave room for 30."""
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class GroupThreshold:
+    """What a threshold fixed on one group alone would give: never a basis of decisions."""
+
+    value: float | None
+    """The lowest threshold at which the group's own FMR does not exceed the target."""
+    tmr: float | None
+    """Share of the group's mated pairs at or above it; None where the target is not resolvable."""
+    tmr_interval: Interval | None
+    """With the threshold taken as given."""
+    false_matches: int
+    non_mated: int
+    resolvable: bool
+    reason: str | None
+    use: str = DIAGNOSTIC
+
+
+@dataclass(frozen=True)
+class GroupPoint:
+    """One group at one global threshold."""
+
+    name: str
+    fmr: ErrorRate
+    """Among pairs of two persons of the group."""
+    fnmr: ErrorRate
+    own_threshold: GroupThreshold
+
+
+@dataclass(frozen=True)
+class FmrMatrix:
+    """False matches between groups at one threshold; symmetric, each ``(D, D)``."""
+
+    false_matches: tuple[tuple[int, ...], ...]
+    non_mated: tuple[tuple[int, ...], ...]
+    fmr: tuple[tuple[float | None, ...], ...]
+    """None where two groups have no comparison."""
+    log10: tuple[tuple[float | None, ...], ...]
+    """Of the FMR, +1 means ten times as many; None where there is no false match."""
+    intervals: tuple[tuple[Interval | None, ...], ...]
+    """None without comparisons, or with too many false matches to be counted by person."""
+
+
+@dataclass(frozen=True)
+class RatesAtThreshold:
+    """Everything at one global threshold."""
+
+    threshold: GlobalThreshold
+    fmr: ErrorRate
+    """Of all impostors, within and between groups."""
+    fnmr: ErrorRate
+    groups: tuple[GroupPoint, ...]
+    matrix: FmrMatrix
+
+
+@dataclass(frozen=True)
+class DetMark:
+    """Where a global threshold lies on the DET curve of a group."""
+
+    target: str
+    threshold: float | None
+    fmr: float | None
+    fnmr: float | None
+    x: float | None
+    """Φ⁻¹(FMR); None at rates of 0 and 1, which have no place on probit axes."""
+    y: float | None
+    """Φ⁻¹(FNMR)."""
+
+
+@dataclass(frozen=True)
+class GroupDet:
+    """DET curve of a group on probit axes, thinned evenly along its length."""
+
+    name: str
+    thresholds: tuple[float, ...]
+    """Descending, ``(K,)``."""
+    x: tuple[float, ...]
+    """Φ⁻¹(FMR), ``(K,)``."""
+    y: tuple[float, ...]
+    """Φ⁻¹(FNMR), ``(K,)``."""
+    marks: tuple[DetMark, ...]
+    """At the global thresholds, in their order."""
+    reason: str | None
+    """Why there are no points."""
+
+
+@dataclass(frozen=True)
+class GroupComposition:
+    """What a group's figures rest on."""
+
+    name: str
+    subjects: int
+    images: int
+    mated: int
+    """Mated pairs with a score."""
+    non_mated: int
+    """Pairs of two persons of the group with a score."""
+    smallest_fmr: float | None
+    """The smallest FMR that can be observed, one in all impostors; None without any."""
+    fta: ErrorRate | None
+    """Images that were not acquired among all images; None if that is not known."""
+    lost_mated: int
+    """Mated pairs without a score, in no rate."""
+    lost_non_mated: int
+    """Impostor pairs within the group without a score."""
+
+
+@dataclass(frozen=True)
+class Exclusions:
+    """What takes no part, because a subject or a group is missing or contradicts a label."""
+
+    images: int
+    """Images without a subject or a group."""
+    mated: int
+    """Mated pairs with such an image."""
+    non_mated: int
+    """Impostor pairs with such an image."""
+    unknown: int
+    """Pairs with an image without a subject, so that nobody knows whether they are mated."""
+    contradictory: int
+    """Pairs labelled same with two subjects, or different with one."""
+
+
+@dataclass(frozen=True)
+class GroupRates:
+    """Error rates of all groups at all targets."""
+
+    names: tuple[str, ...]
+    policy: str
+    """Which impostors were compared."""
+    excluded: Exclusions
+    composition: tuple[GroupComposition, ...]
+    points: tuple[RatesAtThreshold, ...]
+    det: tuple[GroupDet, ...]
+
+
+@dataclass(frozen=True)
+class ScoreHistogram:
+    """Scores of the pairs within one group, for a threshold of the reader's choice."""
+
+    name: str
+    """The group."""
+    genuine: tuple[int, ...]
+    """Mated pairs in each bin of `SCORE_EDGES`, ``(512,)``; a score of 1 is in the last bin."""
+    impostor: tuple[int, ...]
+    """Pairs of two persons of the group in each bin, ``(512,)``."""
+
+
+@dataclass(frozen=True, eq=False)
+class IdentityCounts:
+    """Errors and comparisons within one group at one threshold, by person."""
+
+    members: NDArray[np.int64]
+    """Number of each person of the group among all persons, ``(G,)``."""
+    false_matches: csr_array | None
+    """``(G, G)``, each counted once; None if they are not known by person."""
+    non_mated: csr_array | None
+    """Comparisons ``(G, G)``, each counted once; None if all images were compared with all."""
+    images: NDArray[np.int64] | None
+    """Images, ``(G,)``, where all were compared with all; None where ``non_mated`` is given."""
+    missed: NDArray[np.int64]
+    """False non-matches, ``(G,)``."""
+    mated: NDArray[np.int64]
+    """Mated comparisons, ``(G,)``."""
+
+
+@dataclass(frozen=True, eq=False)
+class GroupErrors:
+    """Rates to be reported, and the counts by person that a joint resample needs."""
+
+    rates: GroupRates
+    counts: tuple[tuple[IdentityCounts, ...], ...]
+    """One a target and group."""
+    identities: int
+    """Persons in all; `IdentityCounts.members` counts among them."""
+    histograms: tuple[ScoreHistogram, ...]
+    """One a group that has both kinds of pairs."""
+
+
+def pair_group_rates(
+    scores: ArrayLike,
+    first: ArrayLike,
+    second: ArrayLike,
+    issame: ArrayLike,
+    subject: ArrayLike,
+    group: ArrayLike,
+    names: Sequence[str],
+    *,
+    targets: Sequence[str] = TARGETS,
+    calibration: Calibration | None = None,
+    failed: ArrayLike | None = None,
+) -> GroupErrors:
+    """Count errors by group among scored pairs.
+
+    Args:
+        scores: similarities, ``(n,)``, NaN where there is none.
+        first: image on the first side of each pair, ``(n,)``.
+        second: image on the second side, ``(n,)``.
+        issame: label of each pair, ``(n,)``.
+        subject: code of the person on each image, ``(m,)``; `UNKNOWN` where not known.
+        group: code of the group of each image, 0 to D − 1, ``(m,)``; `UNKNOWN` where not known.
+        names: of the groups, D of them.
+        targets: nominal FMRs, taken exactly.
+        calibration: where the thresholds were fixed; by default on the impostors of the list.
+        failed: images that were not acquired, ``(m,)`` booleans.
+
+    Raises:
+        MetricError: arrays that do not fit, a person in two groups, a target that is no rate or
+            that the calibration lacks, or no mated or no impostor pair that is left.
+    """
+    people = _People(subject, group, names)
+    pairs = _ScoredPairs(scores, first, second, issame, people, failed)
+    found = pairs.scores[~pairs.same]
+    if calibration is None:
+        fixed = operating_points(pairs.scores[pairs.same], found, targets)
+        source = "this data: impostors within and between all groups pooled"
+    else:
+        fixed = tuple(calibration.point(target) for target in targets)
+        source = calibration.source
+    return _assemble(
+        people.names,
+        "different pairs of the list, within and between groups",
+        pairs.excluded,
+        pairs.composition(),
+        [_global_threshold(point, source) for point in fixed],
+        [pairs.errors(point.threshold) for point in fixed],
+        [pairs.alone(place, targets) for place in range(len(people.names))],
+        pairs.group_of.size,
+    )
+
+
+def all_pairs_group_rates(
+    vectors: ArrayLike,
+    subject: ArrayLike,
+    group: ArrayLike,
+    names: Sequence[str],
+    *,
+    targets: Sequence[str] = TARGETS,
+    calibration: Calibration | None = None,
+    device: str | torch.device = "cpu",
+    progress: Progress | None = None,
+) -> GroupErrors:
+    """Compare every image with every other and count errors by group.
+
+    All images are compared once for the thresholds (unless calibrated) and once for the errors,
+    then the images of each group among themselves for its own thresholds and its DET curve.
+
+    Args:
+        vectors: raw embeddings, ``(m, D)``; rows that are zero or not finite are failures.
+        subject: see `pair_group_rates`.
+        group: see `pair_group_rates`.
+        names: of the groups.
+        targets: nominal FMRs, taken exactly.
+        calibration: where the thresholds were fixed; by default on all impostors of this data.
+        device: where scores are computed.
+        progress: see `facerec.verification.scoring.Progress`.
+
+    Raises:
+        MetricError: as for `pair_group_rates`.
+        DeviceError: the device is not there.
+    """
+    people = _People(subject, group, names)
+    raw = np.asarray(vectors)
+    if raw.shape[:1] != people.subject.shape:
+        raise MetricError(
+            f"there are {raw.shape[:1]} embeddings but {people.subject.size} subjects and groups; "
+            "give one each an image"
+        )
+    everyone = _Everyone(raw, people, targets, calibration, device, progress)
+    if calibration is None:
+        fixed: Sequence[OperatingPoint] = everyone.found.points
+        source = "this data: impostors within and between all groups pooled"
+    else:
+        fixed = [calibration.point(target) for target in targets]
+        source = calibration.source
+    alone = [everyone.alone(place) for place in range(len(people.names))]
+    return _assemble(
+        people.names,
+        "every image with every image of another person, within and between groups",
+        everyone.excluded(),
+        everyone.composition(),
+        [_global_threshold(point, source) for point in fixed],
+        [
+            everyone.errors(table, [group.extra[place] if group else None for group in alone])
+            for place, table in enumerate(everyone.found.tables)
+        ],
+        alone,
+        everyone.found.subjects.size,
+    )
+
+
+class _People:
+    """Subjects and groups of images, checked."""
+
+    def __init__(self, subject: ArrayLike, group: ArrayLike, names: Sequence[str]) -> None:
+        self.subject, self.group = np.asarray(subject), np.asarray(group)
+        self.names = tuple(names)
+        for codes, what in ((self.subject, "subjects"), (self.group, "groups")):
+            if codes.ndim != 1 or codes.dtype.kind not in "iu":
+                raise MetricError(
+                    f"{what} of images must be whole numbers (m,), found {codes.dtype} of shape "
+                    f"{codes.shape}"
+                )
+        if self.subject.shape != self.group.shape:
+            raise MetricError(
+                f"{self.subject.size} images have a subject but {self.group.size} a group; give "
+                "one each an image"
+            )
+        if self.group.size and not UNKNOWN <= self.group.min() <= self.group.max() < len(names):
+            raise MetricError(
+                f"groups {self.group.min()} to {self.group.max()} do not fit {len(names)} names; "
+                f"codes run from 0, and {UNKNOWN} is unknown"
+            )
+        self.known = (self.subject >= 0) & (self.group >= 0)
+        self._refuse_two_groups()
+
+    def _refuse_two_groups(self) -> None:
+        subject, group = self.subject[self.known], self.group[self.known]
+        pairs = np.unique(np.stack([subject, group], axis=1), axis=0)
+        repeated = np.flatnonzero(pairs[1:, 0] == pairs[:-1, 0])
+        if repeated.size:
+            at = int(repeated[0])
+            one, other = (self.names[code] for code in pairs[at : at + 2, 1])
+            raise MetricError(
+                f"subject {pairs[at, 0]} has images in the groups {one!r} and {other!r}; a person "
+                "counts in one group, so correct the table or leave the person out"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class _Errors:
+    """Errors at one threshold, counted."""
+
+    false_matches: NDArray[np.int64]
+    """Between groups, symmetric ``(D, D)``."""
+    non_mated: NDArray[np.int64]
+    missed: NDArray[np.int64]
+    """Within groups, ``(D,)``."""
+    mated: NDArray[np.int64]
+    fmr_shares: Mapping[tuple[int, int], ClusteredShare | None]
+    """By groups d ≤ e."""
+    fnmr_shares: Sequence[ClusteredShare | None]
+    overall: tuple[ClusteredShare, ClusteredShare]
+    """FMR and FNMR of everybody."""
+    counts: tuple[IdentityCounts, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Alone:
+    """A group compared with itself only."""
+
+    roc: RocCurve
+    genuine: NDArray[np.int64]
+    """Mated pairs in each bin of `SCORE_EDGES`."""
+    impostor: NDArray[np.int64]
+    points: Sequence[OperatingPoint]
+    shares: Sequence[ClusteredShare | None]
+    """FNMR at the points."""
+    extra: Sequence[ErrorTable | None] = ()
+    """Tables at the global thresholds where those of everybody lack counts by person."""
+
+
+class _ScoredPairs:
+    """The pairs of a list whose subjects and groups are known, and that have a score."""
+
+    def __init__(
+        self,
+        scores: ArrayLike,
+        first: ArrayLike,
+        second: ArrayLike,
+        issame: ArrayLike,
+        people: _People,
+        failed: ArrayLike | None,
+    ) -> None:
+        values, sides, same = _check_pairs(scores, first, second, issame, people.subject.size)
+        known = people.known[sides].all(axis=0)
+        one = people.subject[sides[0]] == people.subject[sides[1]]
+        contradictory = known & (one != same)
+        used = known & ~contradictory
+        named = np.zeros(people.subject.size, bool)
+        named[sides] = True
+        self.excluded = Exclusions(
+            images=int(np.count_nonzero(named & ~people.known)),
+            mated=int(np.count_nonzero(~known & same)),
+            non_mated=int(np.count_nonzero(~known & ~same)),
+            unknown=0,
+            contradictory=int(np.count_nonzero(contradictory)),
+        )
+        self._people, self._failed = people, _failures(failed, people.subject.size)
+        scored = used & ~np.isnan(values)
+        self._lost = sides[:, used & ~scored], same[used & ~scored]
+        self._images = np.unique(sides[:, used])
+        self.scores, self.same = values[scored], same[scored]
+        self._sides = sides[:, scored]
+        if self.same.all() or not self.same.any():
+            raise MetricError(
+                f"{int(self.same.sum())} mated and {int((~self.same).sum())} impostor pairs have a "
+                f"score and known groups ({len(same)} pairs in the list); error rates by group "
+                "need both kinds"
+            )
+        numbers, index = np.unique(people.subject[self._sides], return_inverse=True)
+        self._left, self._right = index.reshape(2, -1)
+        self.group_of = np.empty(numbers.size, np.int64)
+        self.group_of[index.reshape(2, -1)] = people.group[self._sides]
+        self._groups = self.group_of[self._left], self.group_of[self._right]
+
+    def composition(self) -> tuple[GroupComposition, ...]:
+        """Describe all groups."""
+        people = self._people
+        lost, lost_same = self._lost
+        described = []
+        for place, name in enumerate(people.names):
+            members = self._images[people.group[self._images] == place]
+            failed = None if self._failed is None else self._failed[members]
+            scored = _kinds(self._within(place), self.same)
+            unscored = _kinds((people.group[lost] == place).all(axis=0), lost_same)
+            described.append(_composition(name, people.subject[members], failed, scored, unscored))
+        return tuple(described)
+
+    def errors(self, threshold: float) -> _Errors:
+        """Count the errors at a threshold."""
+        # A float32 score is widened; the threshold is never rounded to it.
+        accepted = self.scores >= np.float64(threshold)
+        left, right, size = self._left, self._right, len(self._people.names)
+        other, same = ~self.same, self.same
+        low, high = np.minimum(*self._groups), np.maximum(*self._groups)
+        shares: dict[tuple[int, int], ClusteredShare | None] = {}
+        for cell in itertools.combinations_with_replacement(range(size), 2):
+            part = other & (low == cell[0]) & (high == cell[1])
+            shares[cell] = _share(accepted[part], left[part], right[part])
+        mated = [same & (low == place) for place in range(size)]
+        return _Errors(
+            false_matches=_between(low, high, other & accepted, size),
+            non_mated=_between(low, high, other, size),
+            missed=np.array([np.count_nonzero(~accepted[part]) for part in mated]),
+            mated=np.array([np.count_nonzero(part) for part in mated]),
+            fmr_shares=shares,
+            fnmr_shares=[_share(~accepted[part], left[part], left[part]) for part in mated],
+            overall=(
+                ClusteredShare.from_pairs(accepted[other], left[other], right[other]),
+                ClusteredShare.from_pairs(~accepted[same], left[same], left[same]),
+            ),
+            counts=tuple(self._counts(place, accepted) for place in range(size)),
+        )
+
+    def _counts(self, place: int, accepted: NDArray[np.bool_]) -> IdentityCounts:
+        members = np.flatnonzero(self.group_of == place)
+        position = np.zeros(self.group_of.size, np.int64)
+        position[members] = np.arange(members.size)
+        within = self._within(place)
+        shape = members.size, members.size
+
+        def by_pair(part: NDArray[np.bool_]) -> csr_array:
+            cells = position[self._left[part]], position[self._right[part]]
+            return coo_array((np.ones(cells[0].size, np.int64), cells), shape).tocsr()
+
+        def by_identity(part: NDArray[np.bool_]) -> NDArray[np.int64]:
+            return np.bincount(position[self._left[part]], minlength=members.size)
+
+        return IdentityCounts(
+            members=members,
+            false_matches=by_pair(within & ~self.same & accepted),
+            non_mated=by_pair(within & ~self.same),
+            images=None,
+            missed=by_identity(within & self.same & ~accepted),
+            mated=by_identity(within & self.same),
+        )
+
+    def _within(self, place: int) -> NDArray[np.bool_]:
+        return (self._groups[0] == place) & (self._groups[1] == place)
+
+    def alone(self, place: int, targets: Sequence[str]) -> _Alone | None:
+        """Look at the pairs within one group only; None if it lacks one kind of pairs."""
+        within = self._within(place)
+        mated, other = within & self.same, within & ~self.same
+        if not mated.any() or not other.any():
+            return None
+        figures = sort_scores(self.scores[mated], self.scores[other])
+        points = [figures.tpr_at_fpr(target) for target in targets]
+        left = self._left[mated]
+        # A cosine may be rounded to just above 1.
+        cosines = np.clip(self.scores, -1, 1)
+        genuine, impostor = (np.histogram(cosines[x], SCORE_EDGES)[0] for x in (mated, other))
+        return _Alone(
+            figures.roc(),
+            genuine,
+            impostor,
+            points,
+            # NaN, which nothing reaches, rejects all.
+            [
+                _share(~(self.scores[mated] >= np.float64(point.threshold)), left, left)
+                for point in points
+            ],
+        )
+
+
+class _Everyone:
+    """All pairs of the images whose subject and group are known."""
+
+    def __init__(
+        self,
+        raw: NDArray[np.floating],
+        people: _People,
+        targets: Sequence[str],
+        calibration: Calibration | None,
+        device: str | torch.device,
+        progress: Progress | None,
+    ) -> None:
+        self._raw, self._people, self._targets = raw, people, targets
+        self._device, self._progress = device, progress
+        self._rows = np.flatnonzero(people.known)
+        # Text sorts like the codes, so groups keep their order.
+        digits = len(str(len(people.names)))
+        thresholds = []
+        if calibration is not None:
+            thresholds = [_reachable(calibration.point(target).threshold) for target in targets]
+        self.found: AllPairs = score_all_pairs(
+            raw[self._rows],
+            people.subject[self._rows],
+            fpr=targets if calibration is None else (),
+            thresholds=thresholds,
+            groups=np.char.zfill(people.group[self._rows].astype(np.str_), digits),
+            device=device,
+            progress=progress,
+        )
+        assert self.found.groups is not None
+        self._groups: Groups = self.found.groups
+        self._places = {int(name): place for place, name in enumerate(self._groups.names)}
+
+    def excluded(self) -> Exclusions:
+        """Count the pairs that images without subject or group would make."""
+        subject, known = self._people.subject, self._people.known
+        named = subject >= 0
+        of_named, of_known = (
+            _pair_counts(np.unique(subject[part], return_counts=True)[1]) for part in (named, known)
+        )
+        total = len(subject) * (len(subject) - 1) // 2
+        return Exclusions(
+            images=int(np.count_nonzero(~known)),
+            mated=of_named[0] - of_known[0],
+            non_mated=of_named[1] - of_known[1],
+            unknown=total - sum(of_named),
+            contradictory=0,
+        )
+
+    def composition(self) -> tuple[GroupComposition, ...]:
+        """Describe all groups."""
+        people = self._people
+        failed = np.zeros(len(people.subject), bool)
+        failed[self._rows[self.found.failures]] = True
+        described = []
+        for place, name in enumerate(people.names):
+            members = np.flatnonzero(people.known & (people.group == place))
+            subject, gone = people.subject[members], failed[members]
+            pairs, scored = (
+                _pair_counts(np.unique(part, return_counts=True)[1])
+                for part in (subject, subject[~gone])
+            )
+            lost = pairs[0] - scored[0], pairs[1] - scored[1]
+            described.append(_composition(name, subject, gone, scored, lost))
+        return tuple(described)
+
+    def alone(self, place: int) -> _Alone | None:
+        """Compare the images of one group among themselves; None if it lacks a kind of pairs."""
+        at = self._places.get(place)
+        if at is None or not (self._groups.mated[at, at] and self._groups.non_mated[at, at]):
+            return None
+        progress, name = self._progress, self._people.names[place]
+        lacking = [table.identities is None for table in self.found.tables]
+        thresholds = [
+            table.threshold
+            for table, lacks in zip(self.found.tables, lacking, strict=True)
+            if lacks
+        ]
+        rows = self._rows[self._people.group[self._rows] == place]
+        part = score_all_pairs(
+            self._raw[rows],
+            self._people.subject[rows],
+            fpr=self._targets,
+            thresholds=thresholds,
+            device=self._device,
+            identity_limit=_ALL_COUNTED,
+            progress=None
+            if progress is None
+            else lambda stage, done, total: progress(f"{name}: {stage}", done, total),
+        )
+        roc = part.roc()
+        assert roc is not None and part.impostor_histogram is not None  # there are targets
+        extra = iter(part.tables)
+        return _Alone(
+            roc,
+            _coarse(part.genuine_histogram),
+            _coarse(part.impostor_histogram),
+            part.points,
+            [table.fnmr_share() for table in part.tables[len(thresholds) :]],
+            [next(extra) if lacks else None for lacks in lacking],
+        )
+
+    def errors(self, table: ErrorTable, extra: Sequence[ErrorTable | None]) -> _Errors:
+        """Take the counts at one threshold out of a table, and what it lacks out of others."""
+        size = len(self._people.names)
+        present = np.array(sorted(self._places), np.int64)
+        assert table.group_false_matches is not None and table.group_false_non_matches is not None
+        cells = np.ix_(present, present)
+        square = np.zeros((3, size, size), np.int64)
+        square[0][cells] = table.group_false_matches
+        square[1][cells] = self._groups.non_mated
+        square[2][cells] = self._groups.mated
+        missed = np.zeros(size, np.int64)
+        missed[present] = table.group_false_non_matches.diagonal()
+        shares: dict[tuple[int, int], ClusteredShare | None] = {}
+        for first, second in itertools.combinations_with_replacement(range(size), 2):
+            share = None
+            if first in self._places and second in self._places:
+                at = self._places[first], self._places[second]
+                share = self._groups.fmr_share(table, *at)
+            if share is None and first == second and (own := extra[first]) is not None:
+                share = own.fmr_share()
+            shares[first, second] = share
+        return _Errors(
+            false_matches=square[0],
+            non_mated=square[1],
+            missed=missed,
+            mated=square[2].diagonal(),
+            fmr_shares=shares,
+            fnmr_shares=[
+                self._groups.fnmr_share(table, self._places[place])
+                if place in self._places
+                else None
+                for place in range(size)
+            ],
+            overall=(table.fmr_share(), table.fnmr_share()),
+            counts=tuple(self._counts(place, table, extra[place]) for place in range(size)),
+        )
+
+    def _counts(self, place: int, table: ErrorTable, extra: ErrorTable | None) -> IdentityCounts:
+        of_identity = self._groups.of_identity
+        assert of_identity is not None  # a person is in one group
+        members = np.flatnonzero(of_identity == self._places.get(place, UNKNOWN))
+        if table.identities is not None:
+            false_matches = table.identities[members][:, members]
+        else:
+            false_matches = None if extra is None else extra.identities
+        images = table.images[members]
+        return IdentityCounts(
+            members=members,
+            false_matches=false_matches,
+            non_mated=None,
+            images=images,
+            missed=table.missed[members],
+            mated=images * (images - 1) // 2,
+        )
+
+
+def _assemble(
+    names: tuple[str, ...],
+    policy: str,
+    excluded: Exclusions,
+    composition: tuple[GroupComposition, ...],
+    thresholds: Sequence[GlobalThreshold],
+    errors: Sequence[_Errors],
+    alone: Sequence[_Alone | None],
+    identities: int,
+) -> GroupErrors:
+    points = tuple(
+        RatesAtThreshold(
+            threshold=threshold,
+            fmr=_overall(found.overall[0], threshold.target),
+            fnmr=_overall(found.overall[1]),
+            groups=tuple(
+                GroupPoint(
+                    name,
+                    error_rate(
+                        found.fmr_shares[place, place],
+                        found.false_matches[place, place],
+                        found.non_mated[place, place],
+                        threshold.target,
+                    ),
+                    error_rate(found.fnmr_shares[place], found.missed[place], found.mated[place]),
+                    _own_threshold(alone[place], index),
+                )
+                for place, name in enumerate(names)
+            ),
+            matrix=_matrix(found),
+        )
+        for index, (threshold, found) in enumerate(zip(thresholds, errors, strict=True))
+    )
+    det = tuple(_det(name, alone[place], points, place) for place, name in enumerate(names))
+    return GroupErrors(
+        GroupRates(names, policy, excluded, composition, points, det),
+        tuple(found.counts for found in errors),
+        identities,
+        tuple(
+            ScoreHistogram(name, tuple(part.genuine.tolist()), tuple(part.impostor.tolist()))
+            for name, part in zip(names, alone, strict=True)
+            if part is not None
+        ),
+    )
+
+
+def error_rate(
+    share: ClusteredShare | None, errors: int, comparisons: int, target: str | None = None
+) -> ErrorRate:
+    """Describe a rate.
+
+    Args:
+        share: its sums by person, if known; they carry the interval.
+        errors: counted.
+        comparisons: counted.
+        target: nominal rate, if there is one.
+    """
+    errors, comparisons = int(errors), int(comparisons)
+    interval = None if share is None else share.interval()
+    n_eff = None if interval is None else interval.effective
+    value = errors / comparisons if comparisons else None
+    nominal = 1 if target is None else parse_rate(target)
+    reason = None
+    if not comparisons:
+        reason = "no comparison"
+    elif interval is None:
+        reason = "no interval: errors are too many to be counted by person"
+    return ErrorRate(
+        errors=errors,
+        comparisons=comparisons,
+        value=value,
+        interval=interval,
+        n_eff=n_eff,
+        identities=0 if share is None else share.identities,
+        resolvable=nominal * comparisons >= 1,
+        reliable=errors >= RULE_OF_30
+        and value is not None
+        and n_eff is not None
+        and value * n_eff >= RULE_OF_30,
+        mark=mark_of(errors),
+        reason=reason,
+    )
+
+
+def _overall(share: ClusteredShare, target: str | None = None) -> ErrorRate:
+    return error_rate(share, share.events, share.comparisons, target)
+
+
+def mark_of(errors: int) -> Mark:
+    """Return the mark of a number of errors, see `Mark`."""
+    if errors >= RULE_OF_30:
+        return "●"
+    return "◐" if errors >= FEW_ERRORS else "○"
+
+
+def _global_threshold(point: OperatingPoint, source: str) -> GlobalThreshold:
+    value, reason = _finite(point.threshold)
+    return GlobalThreshold(
+        target=point.target,
+        value=value,
+        source=source,
+        false_matches=point.false_accepts,
+        non_mated=point.negatives,
+        resolvable=point.resolvable,
+        reliable=point.reliable,
+        reason=reason,
+    )
+
+
+def _own_threshold(alone: _Alone | None, index: int) -> GroupThreshold:
+    if alone is None:
+        lacking = "the group lacks mated pairs or impostor pairs"
+        return GroupThreshold(None, None, None, 0, 0, False, lacking)
+    point, share = alone.points[index], alone.shares[index]
+    if not point.resolvable:
+        few = f"not resolvable with {point.negatives:,} impostor pairs"
+        return GroupThreshold(None, None, None, point.false_accepts, point.negatives, False, few)
+    value, reason = _finite(point.threshold)
+    missed = None if share is None else share.interval()
+    return GroupThreshold(
+        value=value,
+        tmr=point.tpr,
+        tmr_interval=None if missed is None else complement(missed),
+        false_matches=point.false_accepts,
+        non_mated=point.negatives,
+        resolvable=True,
+        reason=reason,
+    )
+
+
+def complement(interval: Interval) -> Interval:
+    """Return the interval of 1 − rate."""
+    return Interval(
+        1 - interval.high,
+        1 - interval.low,
+        interval.confidence,
+        interval.method,
+        interval.assumption,
+        interval.effective,
+    )
+
+
+def _matrix(found: _Errors) -> FmrMatrix:
+    size = range(len(found.non_mated))
+    intervals: dict[tuple[int, int], Interval | None] = {
+        cell: None if share is None else share.interval()
+        for cell, share in found.fmr_shares.items()
+    }
+    counts = found.false_matches.tolist(), found.non_mated.tolist()
+    rates = [
+        [errors / pairs if pairs else None for errors, pairs in zip(*rows, strict=True)]
+        for rows in zip(*counts, strict=True)
+    ]
+    return FmrMatrix(
+        false_matches=tuple(map(tuple, counts[0])),
+        non_mated=tuple(map(tuple, counts[1])),
+        fmr=tuple(map(tuple, rates)),
+        log10=tuple(tuple(math.log10(rate) if rate else None for rate in row) for row in rates),
+        intervals=tuple(
+            tuple(intervals[min(first, second), max(first, second)] for second in size)
+            for first in size
+        ),
+    )
+
+
+def _det(
+    name: str, alone: _Alone | None, points: Sequence[RatesAtThreshold], place: int
+) -> GroupDet:
+    marks = tuple(
+        DetMark(
+            target=point.threshold.target,
+            threshold=point.threshold.value,
+            fmr=(group := point.groups[place]).fmr.value,
+            fnmr=group.fnmr.value,
+            x=_probit(group.fmr.value),
+            y=_probit(group.fnmr.value),
+        )
+        for point in points
+    )
+    if alone is None:
+        lacking = "the group lacks mated pairs or impostor pairs"
+        return GroupDet(name, (), (), (), marks, lacking)
+    curve = alone.roc.det_points()
+    reason = None if curve.x.size else "FMR or FNMR is 0 at every threshold"
+    steps = np.abs(np.diff(curve.x)) + np.abs(np.diff(curve.y))
+    length = np.concatenate([[0.0], np.cumsum(steps)])[: curve.x.size]
+    kept = np.arange(curve.x.size)
+    if kept.size > _DET_POINTS:
+        # Even steps along the curve, so that rare errors keep their points.
+        kept = np.unique(np.searchsorted(length, np.linspace(0, length[-1], _DET_POINTS)))
+    return GroupDet(
+        name,
+        tuple(curve.thresholds[kept].tolist()),
+        tuple(curve.x[kept].tolist()),
+        tuple(curve.y[kept].tolist()),
+        marks,
+        reason,
+    )
+
+
+def _composition(
+    name: str,
+    subjects: NDArray[np.integer],
+    failed: NDArray[np.bool_] | None,
+    pairs: tuple[int, int],
+    lost: tuple[int, int],
+) -> GroupComposition:
+    """Describe a group.
+
+    Args:
+        name: of the group.
+        subjects: of its images.
+        failed: which of its images were not acquired, if known.
+        pairs: mated and impostor pairs with a score.
+        lost: mated and impostor pairs without one.
+    """
+    _, index = np.unique(subjects, return_inverse=True)
+    images = np.bincount(index)
+    fta = None
+    if failed is not None:
+        share = None
+        if subjects.size:
+            share = ClusteredShare.from_mated_counts(np.bincount(index, failed), images)
+        fta = error_rate(share, int(failed.sum()), subjects.size)
+    return GroupComposition(
+        name=name,
+        subjects=images.size,
+        images=subjects.size,
+        mated=pairs[0],
+        non_mated=pairs[1],
+        smallest_fmr=1 / pairs[1] if pairs[1] else None,
+        fta=fta,
+        lost_mated=lost[0],
+        lost_non_mated=lost[1],
+    )
+
+
+def _check_pairs(
+    scores: ArrayLike, first: ArrayLike, second: ArrayLike, issame: ArrayLike, images: int
+) -> tuple[NDArray[np.floating], NDArray[np.integer], NDArray[np.bool_]]:
+    values, same = np.asarray(scores), np.asarray(issame, dtype=bool)
+    left, right = np.asarray(first), np.asarray(second)
+    if values.ndim != 1 or not values.shape == left.shape == right.shape == same.shape:
+        raise MetricError(
+            f"scores, sides and labels of pairs have shapes {values.shape}, {left.shape}, "
+            f"{right.shape} and {same.shape}; give one each a pair"
+        )
+    sides = np.stack([left, right])
+    if sides.size and not 0 <= sides.min() <= sides.max() < images:
+        raise MetricError(
+            f"pairs name the images {sides.min()} to {sides.max()}, but {images} images have a "
+            "subject and a group"
+        )
+    return values, sides, same
+
+
+def _failures(failed: ArrayLike | None, images: int) -> NDArray[np.bool_] | None:
+    if failed is None:
+        return None
+    marks = np.asarray(failed, dtype=bool)
+    if marks.shape != (images,):
+        raise MetricError(
+            f"failures of shape {marks.shape} must be one for each of {images} images"
+        )
+    return marks
+
+
+def _share(
+    events: NDArray[np.bool_], first: NDArray[np.integer], second: NDArray[np.integer]
+) -> ClusteredShare | None:
+    return ClusteredShare.from_pairs(events, first, second) if events.size else None
+
+
+def _between(
+    low: NDArray[np.integer], high: NDArray[np.integer], part: NDArray[np.bool_], size: int
+) -> NDArray[np.int64]:
+    """Count pairs between groups, symmetric ``(D, D)``."""
+    counts = np.bincount(low[part] * size + high[part], minlength=size * size).reshape(size, size)
+    return counts + np.triu(counts, 1).T
+
+
+def _kinds(part: NDArray[np.bool_], same: NDArray[np.bool_]) -> tuple[int, int]:
+    """Return the numbers of mated and impostor pairs in a part of them."""
+    return int(np.count_nonzero(part & same)), int(np.count_nonzero(part & ~same))
+
+
+def _pair_counts(images: NDArray[np.integer]) -> tuple[int, int]:
+    """Return the numbers of mated and impostor pairs, given the images of each person."""
+    total = int(images.sum())
+    mated = int((images * (images - 1) // 2).sum())
+    return mated, total * (total - 1) // 2 - mated
+
+
+def _coarse(histogram: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Join bins of `facerec.verification.scoring.BIN_EDGES` to those of `SCORE_EDGES`."""
+    counts = histogram[:-1].reshape(SCORE_EDGES.size - 1, -1).sum(axis=1)
+    counts[-1] += histogram[-1]
+    return counts
+
+
+def _finite(threshold: float) -> tuple[float | None, str | None]:
+    if math.isfinite(threshold):
+        return threshold, None
+    return None, "it accepts everything" if threshold == -math.inf else "it accepts nothing"
+
+
+def _reachable(threshold: float) -> float:
+    """Return +inf for NaN: both reject every cosine."""
+    return math.inf if math.isnan(threshold) else threshold
+
+
+def _probit(rate: float | None) -> float | None:
+    return None if rate is None or rate in (0, 1) else float(ndtri(rate))

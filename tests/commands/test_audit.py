@@ -1,0 +1,447 @@
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from facerec.backbones import Backbone, Preprocessing, create_backbone
+from facerec.commands.audit import main
+from facerec.commands.embed import main as embed
+from facerec.embedding import read_embeddings, save_model
+from facerec.embedding.extract import Embeddings
+from facerec.embedding.file import write_embeddings
+from facerec.fairness import page
+from tests.verification.toy_packs import make_pack
+
+FAST = ["--permutations", "99", "--replicates", "40", "--fmr", "1e-1,1e-2"]
+PERSONS, IMAGES = 40, 3
+
+
+def write_people(folder: Path, name: str = "E.npz", shift: float = 1.5, seed: int = 0) -> None:
+    """Write embeddings of persons of two groups, whose norms differ by ``shift``."""
+    generator = np.random.default_rng(seed)
+    subject = np.repeat(np.arange(PERSONS), IMAGES)
+    base = generator.normal(size=(PERSONS, 16))
+    rows = base[subject] + 0.9 * generator.normal(size=(subject.size, 16))
+    norms = 20 + generator.normal(size=PERSONS)[subject] + shift * (subject % 2)
+    rows *= (norms / np.linalg.norm(rows, axis=1))[:, None]
+    vectors = rows.astype(np.float32)
+    lengths = np.linalg.norm(vectors, axis=1)
+    ids = np.array([f"face-{row}.jpg" for row in range(subject.size)])
+    subjects = np.array([f"person-{person}" for person in subject])
+    found = Embeddings(
+        vectors, lengths, False, ids, subjects, note={"model": {"name": "toy", "sha256": "ab" * 32}}
+    )
+    write_embeddings(folder / name, found)
+
+
+def write_attributes(
+    folder: Path, names: tuple[str, str] = ("female", "male"), source: str = "curator"
+) -> None:
+    with (folder / "A.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["image_id", "subject_id", "gender", "age", "yaw", "label_source"])
+        for row in range(PERSONS * IMAGES):
+            person = row // IMAGES
+            old = "old" if person % 4 > 1 else "young"
+            line = f"person-{person}", names[person % 2], old, row * 7 % 11, source
+            writer.writerow([f"face-{row}.jpg", *line])
+
+
+@pytest.fixture
+def workplace(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """Go where embeddings and attributes are; only tests that ask for ``drawn`` draw figures."""
+    if "drawn" not in request.fixturenames:
+        monkeypatch.setattr(page, "draw", lambda figure, kind: kind.encode())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("FACEREC_DATA", raising=False)
+    write_people(tmp_path)
+    write_attributes(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def drawn() -> None:
+    """Ask for real figures."""
+
+
+def run(*arguments: str, out: str = "out") -> None:
+    main([*arguments, "--attributes", "A.csv", "--group", "gender", "--out", out, *FAST])
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Run the command, expect exit status 2, and return its one sentence."""
+    with pytest.raises(SystemExit) as exit_:
+        main(list(arguments))
+    assert exit_.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1
+    return error.removeprefix("error: ").strip()
+
+
+def refused_run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    flags = ["--attributes", "A.csv", "--group", "gender", "--out", "out", *FAST]
+    message = refused(capsys, *flags, *arguments)
+    assert not Path("out").exists()
+    return message
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_report_and_summary(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("--embeddings", "E.npz", "--covariates", "yaw")
+    text = capsys.readouterr().out
+    assert "120 images of 40 subjects, 0 failures to acquire; labels: curator" in text
+    flat = " ".join(text.split())
+    assert "• gender: η² of subjects' mean norms 0." in flat
+    assert "p = 0.01: difference detected • gender: max/geomean of FMR" in flat
+    assert re.search(r"female +20 +60 +\d", text) and "norms by gender" in text
+    assert "rates by gender at FMR 1e-2" in text
+    assert max(map(len, text.split("report: ")[0].splitlines())) <= 80
+    assert str(workplace / "out" / "report.html") in text
+    files = contents(workplace / "out")
+    assert {"report.html", "audit.json", "MANIFEST.json", "model_card_section.md"} <= set(files)
+    assert "tables/rates.csv" in files
+    assert any(name.startswith("figures/") for name in files)
+    document = json.loads(files["audit.json"])
+    assert document["inputs"]["embeddings"]["details"]["model"]["name"] == "toy"
+    assert document["inputs"]["attributes"]["details"]["label_source"] == ["curator"]
+    assert document["settings"]["impostors"] == "all"
+    assert document["adjusted"][0]["covariates"] == ["yaw"]
+    for name, content in files.items():
+        assert b"person-1" not in content and b"face-1" not in content, name
+
+
+def test_same_inputs_and_seed_give_the_same_bytes(drawn: None, workplace: Path) -> None:
+    run("--embeddings", "E.npz", out="first")
+    run("--embeddings", "E.npz", out="second")
+    first, second = contents(workplace / "first"), contents(workplace / "second")
+    assert first == second
+    command = json.loads(first["MANIFEST.json"])["command"]
+    assert command.startswith("facerec audit --attributes A.csv --group gender --out OUT")
+    assert "--embeddings E.npz" in command and "--permutations 99" in command
+    # A report takes the place of the one before it.
+    run("--embeddings", "E.npz", "--seed", "1", out="first")
+    third = contents(workplace / "first")
+    assert set(third) == set(second) and third["audit.json"] != second["audit.json"]
+
+
+def test_intersections_and_commas(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--attributes", "A.csv", "--out", "out", "--embeddings", "E.npz", *FAST]
+    main([*flags, "--group", "gender,age", "--intersect", "--pairs", "all"])
+    text = capsys.readouterr().out
+    assert "norms by gender × age" in text
+    document = json.loads((workplace / "out" / "audit.json").read_text())
+    assert document["settings"]["groups"] == ["gender", "age"]
+    slices = [row["slice"] for row in document["groups"] if row["grouping"] == "gender × age"]
+    assert {"gender": "female", "age": "old"} in slices
+
+
+def test_threshold_from_other_data(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_people(workplace, "C.npz", seed=5)
+    other = read_embeddings(workplace / "C.npz")
+    assert other.ids is not None
+    kept = np.arange(len(other.ids)) >= 30
+    moved = np.where(np.arange(len(kept)) < 40, other.ids, np.char.add("c", other.ids))
+    parts = {"ids": moved, "vectors": other.vectors, "norms": other.norms}
+    assert other.subjects is not None
+    write_embeddings(
+        workplace / "C.npz",
+        Embeddings(
+            flip=False,
+            subjects=other.subjects[kept],
+            note=dict(other.note),
+            **{name: array[kept] for name, array in parts.items()},
+        ),
+    )
+    run("--embeddings", "E.npz", "--threshold-from", "C.npz")
+    text = " ".join(capsys.readouterr().out.split())
+    assert "10 images of C.npz are audited too" in text
+    document = json.loads((workplace / "out" / "audit.json").read_text())
+    source = document["thresholds"][0]["source"]
+    assert re.fullmatch(r"calibration on C\.npz: [\d,]+ impostor pairs pooled", source)
+    scores = [
+        "label,score",
+        *(f"{row % 2},{0.1 + 0.5 * (row % 2) + row / 1e4}" for row in range(200)),
+    ]
+    (workplace / "scores.csv").write_text("\n".join(scores))
+    run("--embeddings", "E.npz", "--threshold-from", "scores.csv")
+    document = json.loads((workplace / "out" / "audit.json").read_text())
+    # Ten of a hundred impostors are at or above 0.118.
+    assert document["thresholds"][0]["value"] == pytest.approx(0.1178, abs=1e-9)
+
+
+def test_calibration_of_another_model(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = read_embeddings(workplace / "E.npz")
+    other = Embeddings(
+        found.vectors,
+        found.norms,
+        False,
+        found.ids,
+        found.subjects,
+        note={"model": {"sha256": "x"}},
+    )
+    write_embeddings(workplace / "C.npz", other)
+    error = refused_run(capsys, "--embeddings", "E.npz", "--threshold-from", "C.npz")
+    assert error.startswith("C.npz: these embeddings are of another model")
+    other = Embeddings(
+        found.vectors, found.norms, True, found.ids, found.subjects, note=dict(found.note)
+    )
+    write_embeddings(workplace / "C.npz", other)
+    error = refused_run(capsys, "--embeddings", "E.npz", "--threshold-from", "C.npz")
+    assert "mirror images took part in one" in error
+
+
+def test_baseline(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_people(workplace, "E0.npz", shift=4.0)
+    run("--embeddings", "E.npz", "--baseline", "E0.npz")
+    text = " ".join(capsys.readouterr().out.split())
+    assert "change of η² from the baseline -0." in text
+    document = json.loads((workplace / "out" / "audit.json").read_text())
+    assert document["inputs"]["baseline"]["name"] == "E0.npz"
+    row = next(row for row in document["comparison"]["rows"] if row["figure"] == "η²")
+    assert row["change"] < 0
+    assert "tables/comparison.csv" in contents(workplace / "out")
+
+
+def test_embeddings_are_deleted_when_asked(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = "--embeddings", "E.npz", "--delete-embeddings"
+    assert "lacks blur" in refused_run(capsys, *flags, "--covariates", "blur")
+    assert (workplace / "E.npz").exists()
+    run(*flags)
+    assert not (workplace / "E.npz").exists() and (workplace / "out" / "report.html").exists()
+    assert "deleted: E.npz" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("assertion", "failure"),
+    [
+        ("eta2<0.9", None),
+        ("p<=0.01", None),
+        ("eta2 < 1e-9", "eta2<1e-09, found 0."),
+        ("fnmr_ratio<0.5", "fnmr_ratio<0.5"),
+    ],
+)
+def test_assertions(
+    workplace: Path, capsys: pytest.CaptureFixture[str], assertion: str, failure: str | None
+) -> None:
+    if failure is None:
+        run("--embeddings", "E.npz", "--assert", assertion)
+        return
+    with pytest.raises(SystemExit) as exit_:
+        run("--embeddings", "E.npz", "--assert", assertion)
+    assert exit_.value.code == 1
+    assert f"assertion failed: {failure}" in capsys.readouterr().out
+    # The report is there all the same.
+    assert (workplace / "out" / "report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ([], "give either --embeddings or --model"),
+        (["--embeddings", "E.npz", "--model", "m"], "give either --embeddings or --model"),
+        (["--embeddings", "E.npz", "--assert", "eta3<1"], "not of the form eta2<0.01"),
+        (["--embeddings", "E.npz", "--assert", "eta2<x"], "not of the form eta2<0.01"),
+        (["--embeddings", "E.npz", "--intersect"], "an intersection needs two attributes"),
+        (["--embeddings", "E.npz", "--format", "lfw"], "belong to --pairs"),
+        (["--embeddings", "E.npz", "--covariates", "blur"], "lacks blur"),
+        (["--embeddings", "E.npz", "--subject", "name"], "lacks name"),
+        (["--embeddings", "none.npz"], "none.npz"),
+        (["--embeddings", "E.npz", "--bench", "none"], "no pack for bench 'none'"),
+        (["--embeddings", "E.npz", "--fmr", "7"], "not a rate"),
+    ],
+)
+def test_impossible_flags(
+    workplace: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], error: str
+) -> None:
+    assert error in refused_run(capsys, *arguments)
+
+
+def test_attributes_that_do_not_join(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = (workplace / "A.csv").read_text().splitlines()
+    half = [lines[0], *(line.replace("face-", "x/face-") for line in lines[1:31]), *lines[31:]]
+    (workplace / "A.csv").write_text("\n".join(half))
+    run("--embeddings", "E.npz")
+    text = capsys.readouterr().out
+    assert "left out: 30 × embedding without attributes" in text
+    assert "left out: 30 × attributes without embedding" in text
+    assert b"attributes without embedding" in (workplace / "out" / "report.html").read_bytes()
+    (workplace / "A.csv").write_text((workplace / "A.csv").read_text().replace(",face", ",x/face"))
+    none = [lines[0], *(line.replace("face-", "x/face-") for line in lines[1:])]
+    (workplace / "A.csv").write_text("\n".join(none))
+    flags = ["--attributes", "A.csv", "--group", "gender", "--out", "new"]
+    error = refused(capsys, "--embeddings", "E.npz", *flags)
+    assert "none of its 120 images (as 'x/face-0.jpg') can be joined with the 120" in error
+
+
+def test_inferred_labels(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_attributes(workplace, source="inferred by a model")
+    assert "120 lines have inferred labels" in refused_run(capsys, "--embeddings", "E.npz")
+    run("--embeddings", "E.npz", "--allow-inferred-labels")
+    banner = "Some group labels were inferred"
+    assert banner in capsys.readouterr().out
+    files = contents(workplace / "out")
+    for name in ("report.html", "audit.json", "model_card_section.md"):
+        assert banner in files[name].decode()
+
+
+def test_normalised_embeddings(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = read_embeddings(workplace / "E.npz")
+    vectors = found.vectors / found.norms[:, None]
+    unit = Embeddings(vectors, np.linalg.norm(vectors, axis=1), False, found.ids)
+    write_embeddings(workplace / "E.npz", unit)
+    error = refused_run(capsys, "--embeddings", "E.npz")
+    assert "already normalised and a norm audit is impossible" in error
+
+
+def test_strange_attributes(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = (workplace / "A.csv").read_text()
+    (workplace / "A.csv").write_bytes(good.replace("female", "fémale").encode("latin-1"))
+    assert "A.csv" in refused_run(capsys, "--embeddings", "E.npz")
+    lines = good.splitlines()
+    many = [f"face-{row}.jpg,s{row},g{row},old,1,curator" for row in range(10_000)]
+    (workplace / "A.csv").write_text("\n".join([lines[0], *many]))
+    error = refused_run(capsys, "--embeddings", "E.npz")
+    assert "gender has 10,000 different values, more than 100 groups" in error
+    contradiction = lines[1].replace("female", "male")
+    (workplace / "A.csv").write_text("\n".join([*lines, lines[2], contradiction]))
+    run("--embeddings", "E.npz")
+    text = capsys.readouterr().out
+    assert "left out: 1 × line repeats another one" in text
+    assert "left out: 1 × lines of one image contradict each other" in text
+    assert "left out: gender: 2 × subject in several groups" in text
+
+
+def test_failures_and_duplicate_ids(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = read_embeddings(workplace / "E.npz")
+    vectors = found.vectors.copy()
+    vectors[:2] = np.nan
+    np.savez(workplace / "F.npz", vectors=vectors, ids=found.ids)
+    run("--embeddings", "F.npz")
+    assert "120 images of 40 subjects, 2 failures to acquire" in capsys.readouterr().out
+    ids = found.ids.copy()  # type: ignore[union-attr]
+    ids[1] = ids[0]
+    np.savez(workplace / "D.npz", vectors=found.vectors, ids=ids)
+    flags = ["--attributes", "A.csv", "--group", "gender", "--out", "new"]
+    assert "face-0.jpg" in refused(capsys, "--embeddings", "D.npz", *flags)
+
+
+def test_group_names_are_never_markup(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_attributes(workplace, names=("<script>alert(1)</script>", "=cmd [bold]"))
+    run("--embeddings", "E.npz")
+    assert "=cmd [bold]" in " ".join(capsys.readouterr().out.split())
+    files = contents(workplace / "out")
+    assert b"<script>alert" not in files["report.html"]
+    for name, content in files.items():
+        if name.endswith(".csv"):
+            cells = [cell for row in csv.reader(content.decode().splitlines()) for cell in row]
+            assert not any(cell.startswith("=") for cell in cells), name
+
+
+def test_one_group(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_attributes(workplace, names=("all", "all"))
+    run("--embeddings", "E.npz")
+    text = " ".join(capsys.readouterr().out.split())
+    assert "40 subjects: insufficient data" in text
+    document = json.loads((workplace / "out" / "audit.json").read_text())
+    assert document["association"] == []
+    assert {row["what"] for row in document["not_computed"]} >= {"association", "differentials"}
+
+
+def test_other_files_stay(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (workplace / "out").mkdir()
+    (workplace / "out" / "thesis.txt").write_text("x")
+    flags = ["--attributes", "A.csv", "--group", "gender", "--out", "out"]
+    error = refused(capsys, "--embeddings", "E.npz", *flags)
+    assert "it holds thesis.txt" in error
+    assert [path.name for path in (workplace / "out").iterdir()] == ["thesis.txt"]
+
+
+@pytest.fixture
+def pack(workplace: Path) -> Path:
+    """A pack of 40 persons, its attributes by image id, and a run that embeds it."""
+    (workplace / "data").mkdir()
+    path = make_pack(workplace / "data" / "toy.npz", folds=10, per_fold=2)
+    # Ten folds of two same pairs and two different ones: 80 images of 60 persons.
+    names, lines = ["index,image_id,subject_id"], ["image_id,subject_id,gender,label_source"]
+    person = 0
+    for fold in range(10):
+        for pair in range(4):
+            for side in range(2):
+                entry = fold * 8 + pair * 2 + side
+                person += pair >= 2 or side == 0
+                group = ("female", "male")[person % 2]
+                names.append(f"{entry},q{person}/{entry}.jpg,q{person}")
+                lines.append(f"q{person}/{entry}.jpg,q{person},{group},curator")
+    (workplace / "data" / "toy_images.csv").write_text("\n".join(names))
+    (workplace / "A.csv").write_text("\n".join(lines))
+    config = Backbone(name="iresnet18", width=0.125, embedding_size=16)
+    backbone = create_backbone(config, seed=0)
+    save_model(workplace / "run" / "model.safetensors", backbone, config, Preprocessing(), {})
+    return path
+
+
+def test_model_and_bench_on_the_way(
+    pack: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("--model", "run", "--bench", "toy", "--data", "data", "--device", "cpu")
+    text = capsys.readouterr().out
+    assert "80 images of 60 subjects" in text
+    document = json.loads((workplace / "out" / "audit.json").read_text())
+    assert document["settings"]["impostors"] == "list"
+    assert set(document["inputs"]) == {"model", "attributes", "pairs"}
+    details = document["inputs"]["model"]["details"]
+    assert details["flip"] is True and details["dim"] == 16
+    # Both views are known, so that raw and unit fusion are compared.
+    assert {row["of"] for row in document["fusion"]} == {"FMR", "FNMR"}
+    everyone = [row for row in document["rates"] if row["name"] == "all groups"]
+    assert {(row["fmr"]["n"], row["fnmr"]["n"]) for row in everyone} == {(20, 20)}
+    embed(["--model", "run", "--bench", "toy", "--data", "data", "--out", "E.npz"])
+    run("--embeddings", "E.npz", "--bench", "toy", "--data", "data", out="again")
+    again = json.loads((workplace / "again" / "audit.json").read_text())
+    for part in ("norms", "association", "rates", "differentials"):
+        assert again[part] == document[part]
+    assert "the sum of two views" in str(again["not_computed"])
+    run(
+        "--model", "run", "--bench", "toy", "--data", "data", "--pairs", "all", "--no-flip", out="c"
+    )
+    every = json.loads((workplace / "c" / "audit.json").read_text())
+    assert every["settings"]["impostors"] == "all"
+    rows = [row for row in every["rates"] if row["name"] == "all groups"]
+    assert {(row["fmr"]["n"], row["fnmr"]["n"]) for row in rows} == {(80 * 79 // 2 - 20, 20)}
+
+
+def test_model_needs_images(pack: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--model needs --bench or --pairs" in refused_run(capsys, "--model", "run")
+
+
+def test_model_against_a_baseline_model(
+    pack: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = ["--bench", "toy", "--data", "data"]
+    embed(["--model", "run", *bench, "--out", "E.npz"])
+    message = refused_run(capsys, "--embeddings", "E.npz", "--baseline", "run", "--seed", "1")
+    assert message.startswith("run: with --embeddings the baseline is a .npz file")
+    run("--model", "run", *bench, "--baseline", "run/model.safetensors")
+    document = json.loads((workplace / "out" / "audit.json").read_text())
+    described = document["inputs"]["baseline"]
+    assert described["sha256"] == document["inputs"]["model"]["sha256"]
+    # The same model twice: nothing changes.
+    changes = [row["change"] for row in document["comparison"]["rows"]]
+    assert {change for change in changes if change is not None} == {0.0}

@@ -1,0 +1,585 @@
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import stats
+
+from facerec.embedding.extract import Embeddings
+from facerec.errors import DatasetError, FacerecError, MetricError
+from facerec.fairness import baseline as module
+from facerec.fairness.association import anova, cliffs_delta
+from facerec.fairness.attributes import check_raw
+from facerec.fairness.baseline import (
+    READING,
+    BaselineComparison,
+    Change,
+    RunPair,
+    compare_runs,
+)
+from facerec.fairness.differentials import max_over_geomean, resample
+from facerec.fairness.norms import percentile
+from facerec.fairness.rates import all_pairs_group_rates, pair_group_rates
+from facerec.statistics.kfold import kfold_accuracy
+from facerec.statistics.rates import tpr_at_fpr
+from facerec.verification.bench import Pairs
+from facerec.verification.evaluate import score_pairs
+
+TARGETS = ("5e-1", "1e-1")
+NAMES = ("A", "B")
+
+
+@dataclass(frozen=True)
+class People:
+    subject: NDArray[np.int64]
+    group: NDArray[np.int64]
+    ids: NDArray[np.str_]
+
+    def embed(self, seed: int, noise: float = 1.0, spread: float = 0.3) -> Embeddings:
+        """Persons are directions, those of B close together; norms differ by group."""
+        generator = np.random.default_rng(seed)
+        own = generator.normal(size=(int(self.subject.max()) + 1, 8))
+        own[np.unique(self.subject[self.group == 1])] += 0.8
+        rows = own[self.subject] + noise * generator.normal(size=(len(self.subject), 8))
+        norms = 10 + self.group + 5 * spread * generator.normal(size=len(rows))
+        rows *= (np.abs(norms) / np.linalg.norm(rows, axis=1))[:, None]
+        vectors = rows.astype(np.float32)
+        return Embeddings(vectors, np.linalg.norm(vectors, axis=1), False, self.ids)
+
+    def pairs(self, folds: int = 4, per_fold: int = 24) -> Pairs:
+        """Same and different pairs, half of each in every fold."""
+        generator = np.random.default_rng(99)
+        every = np.array(list(itertools.combinations(range(len(self.subject)), 2)))
+        same = self.subject[every[:, 0]] == self.subject[every[:, 1]]
+        chosen = []
+        for label in (True, False):
+            rows = generator.choice(np.flatnonzero(same == label), folds * per_fold // 2, False)
+            chosen.append(every[rows].reshape(folds, -1, 2))
+        first, second = np.concatenate(chosen, axis=1).reshape(-1, 2).T
+        labels = self.subject[first] == self.subject[second]
+        return Pairs(first, second, labels, self.subject, np.repeat(np.arange(folds), per_fold))
+
+
+def people(persons: int = 24, images: int = 3) -> People:
+    subject = np.repeat(np.arange(persons), images)
+    ids = np.array([f"{person}/{row}.jpg" for row, person in enumerate(subject)])
+    return People(subject, subject % 2, ids)
+
+
+def compare(
+    faces: People, runs: list[RunPair], names: tuple[str, ...] = NAMES, **options: Any
+) -> BaselineComparison:
+    options = dict[str, Any](targets=TARGETS, replicates=50, seed=3) | options
+    return compare_runs(runs, faces.subject, faces.group, names, **options)
+
+
+# --- the joint bootstrap -----------------------------------------------------------------------
+
+
+class BruteForce:
+    """Computes every figure with each person as often as drawn, by repeating things."""
+
+    def __init__(self, faces: People, side: Embeddings, pairs: Pairs, listed: bool) -> None:
+        self.faces, self.norms, self.pairs = faces, side.norms.astype(np.float64), pairs
+        self.scores = score_pairs(side.vectors, pairs.first, pairs.second)
+        arrays: Any = faces.subject, faces.group, NAMES
+        self.sides, self.rated = (pairs.first, pairs.second), self.scores
+        if listed:
+            errors = pair_group_rates(
+                self.scores, *self.sides, pairs.issame, *arrays, targets=TARGETS
+            )
+        else:
+            errors = all_pairs_group_rates(side.vectors, *arrays, targets=TARGETS)
+            self.sides = np.triu_indices(len(faces.subject), 1)
+            self.rated = score_pairs(side.vectors, *self.sides)
+        self.thresholds = [point.threshold.value for point in errors.rates.points]
+
+    def __call__(self, times: NDArray[np.integer]) -> dict[str, float]:
+        norms = np.repeat(self.norms, times[self.faces.subject])
+        found = {"CV of norms": float(norms.std(ddof=1) / norms.mean())}
+        persons = np.arange(len(times))
+        means = np.array([self.norms[self.faces.subject == p].mean() for p in persons])
+        own, groups = np.repeat(means, times), np.repeat(persons % 2, times)
+        found["η²"] = anova(own, groups).eta2
+        found["Cliff's δ"] = float(np.mean(np.sign(own[groups == 0][:, None] - own[groups == 1])))
+        pairs, scores = self.pairs, self.scores
+        _, weight = self.weigh((pairs.first, pairs.second), times)
+        assert pairs.folds is not None
+        cuts = kfold_accuracy(scores, pairs.issame, pairs.folds).thresholds
+        thresholds = np.array(list(cuts))
+        right = (scores >= thresholds[pairs.folds]) == pairs.issame
+        found["accuracy"] = float(np.repeat(right, weight).mean())
+        drawn, same = np.repeat(scores, weight), np.repeat(pairs.issame, weight)
+        for target, threshold in zip(TARGETS, self.thresholds, strict=True):
+            found[f"TPR@FPR={target}"] = tpr_at_fpr(drawn[same], drawn[~same], target).tpr
+            for of, rates in self.rates(threshold, times).items():
+                found[f"max/geomean {of} at FMR={target}"] = float(max_over_geomean(rates))
+        return found
+
+    def weigh(
+        self, sides: Any, times: NDArray[np.integer]
+    ) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
+        """Return the persons of pairs, and how often each pair is there."""
+        one, other = persons = np.stack([self.faces.subject[side] for side in sides])
+        return persons, np.where(one == other, times[one], times[one] * times[other])
+
+    def rates(self, threshold: float | None, times: NDArray[np.integer]) -> dict[str, list[float]]:
+        assert threshold is not None
+        (one, other), weight = self.weigh(self.sides, times)
+        # The engine of all pairs may round a cosine to the neighbour of ours.
+        accepted = self.rated >= np.float64(threshold) + 1e-6
+        rates: dict[str, list[float]] = {"FMR": [], "FNMR": []}
+        for code in range(2):
+            inside = (one % 2 == code) & (other % 2 == code)
+            for of, part, wrong in (
+                ("FMR", inside & (one != other), accepted),
+                ("FNMR", inside & (one == other), ~accepted),
+            ):
+                rates[of].append(float(np.repeat(wrong[part], weight[part]).mean()))
+        return rates
+
+
+@pytest.mark.parametrize("impostors", ["all", "list"])
+def test_the_joint_bootstrap_is_that_of_brute_force(impostors: Any) -> None:
+    faces = people(images=6)
+    pairs = faces.pairs(per_fold=180)
+    run = RunPair(0, faces.embed(1, noise=2.0), faces.embed(2, noise=1.8))
+    found = compare(faces, [run], pairs=pairs, impostors=impostors)
+    times = np.vstack([np.ones(24, np.uint8), resample(24, 50, 3)])
+    sides = [
+        list(map(BruteForce(faces, side, pairs, impostors == "list"), times))
+        for side in (run.baseline, run.treated)
+    ]
+    assert {change.figure for change in found.changes} == set(sides[0][0])
+    compared = set()
+    for change in found.changes:
+        if change.change is None:
+            assert "insufficient data" in str(change.reason)
+            continue
+        values = np.array([[row[change.figure] for row in side] for side in sides])
+        differences = values[1] - values[0]
+        assert change.baseline == pytest.approx(values[0, 0], rel=1e-9)
+        assert change.treated == pytest.approx(values[1, 0], rel=1e-9)
+        assert change.change == pytest.approx(differences[0], abs=1e-9)
+        persons = 12 if change.groups or change.role == "differential" else 24
+        expected = percentile(differences[1:], persons)
+        assert change.interval is not None and expected is not None
+        assert change.interval.low == pytest.approx(expected.low, abs=1e-9)
+        assert change.interval.high == pytest.approx(expected.high, abs=1e-9)
+        compared.add(change.figure.split(" at ")[0])
+    assert {"max/geomean FMR", "max/geomean FNMR", "accuracy", "TPR@FPR=1e-1"} < compared
+
+
+def test_without_a_list_the_tpr_is_that_of_all_pairs() -> None:
+    faces = people()
+    run = RunPair(0, faces.embed(1, noise=1.4), faces.embed(2))
+    found = compare(faces, [run])
+    assert "accuracy" not in {change.figure for change in found.changes}
+    for target in TARGETS:
+        change = found.find(f"TPR@FPR={target}", "raw")
+        for side, value in ((run.baseline, change.baseline), (run.treated, change.treated)):
+            scores = score_pairs(side.vectors, *(sides := np.triu_indices(72, 1)))
+            same = faces.subject[sides[0]] == faces.subject[sides[1]]
+            assert value == pytest.approx(tpr_at_fpr(scores[same], scores[~same], target).tpr)
+        assert change.interval is not None
+        assert change.interval.low <= change.interval.high
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**31), groups=st.integers(2, 4), tied=st.booleans())
+def test_weighted_figures_are_those_of_repeated_persons(seed: int, groups: int, tied: bool) -> None:
+    generator = np.random.default_rng(seed)
+    code = np.arange(20) % groups
+    means = generator.normal(5, 1, 20) + code
+    if tied:
+        means = means.round()
+    times = generator.integers(0, 4, (6, 20)).astype(np.uint8)
+    times[:, :groups] += 1  # nobody's group is empty
+    shares = module._eta_squared(means, code, times)
+    first, second = (code == 0), (code == 1)
+    deltas = module._deltas(means[first], means[second], times[:, first], times[:, second])
+    for row, share, delta in zip(times, shares, deltas, strict=True):
+        values, labels = np.repeat(means, row), np.repeat(code, row)
+        assert share == pytest.approx(anova(values, labels).eta2, abs=1e-9)
+        expected = cliffs_delta(values[labels == 0], values[labels == 1]).value
+        assert delta == pytest.approx(expected, abs=1e-12)
+
+
+# --- laws --------------------------------------------------------------------------------------
+
+
+def test_identical_runs_differ_in_nothing() -> None:
+    faces = people()
+    runs = [RunPair(seed, faces.embed(seed), faces.embed(seed)) for seed in range(3)]
+    found = compare(faces, runs, pairs=faces.pairs())
+    known = [change for change in found.changes if change.change is not None]
+    assert len(known) >= 6
+    for change in known:
+        assert change.change == 0 and change.same_sign == 0
+        assert [seed.change for seed in change.seeds] == [0, 0, 0]
+        assert change.interval is None and change.over_persons is None
+        assert change.reason == "no interval: the change is 0 in all 50 resamples"
+        assert change.over_seeds is not None
+        assert (change.over_seeds.low, change.over_seeds.high) == (0, 0)
+        assert change.conclusion == "insufficient data"
+
+
+def scaled(embeddings: Embeddings, factor: float) -> Embeddings:
+    return replace(
+        embeddings, vectors=embeddings.vectors * np.float32(factor), norms=embeddings.norms * factor
+    )
+
+
+def test_a_scale_of_all_norms_changes_nothing() -> None:
+    faces = people()
+    one = faces.embed(4)
+    found = compare(faces, [RunPair(0, one, scaled(one, 0.25))], pairs=faces.pairs())
+    assert {change.change for change in found.changes} - {None} == {0.0}
+
+
+def test_smaller_norm_variance_alone_is_no_evidence() -> None:
+    """Norms drawn towards a common one: the gap shrinks, the standardised association does not."""
+    faces = people()
+    runs = []
+    for seed in range(3):
+        one = faces.embed(seed)
+        norms = 10 + np.float32(0.2) * (one.norms - 10)
+        vectors = one.vectors * (norms / one.norms)[:, None]
+        runs.append(RunPair(seed, one, replace(one, vectors=vectors, norms=norms)))
+    found = compare(faces, runs, replicates=200)
+    spread = found.find("CV of norms")
+    assert spread.role == "by construction" and spread.conclusion == "decrease detected"
+    assert spread.same_sign == 3
+    for change in found.changes:
+        if change.role == "association":
+            assert change.change == pytest.approx(0, abs=1e-5)
+
+
+def test_swapped_arms_swap_signs() -> None:
+    faces = people()
+    forth = RunPair(0, faces.embed(1, noise=1.4), faces.embed(2))
+    back = RunPair(0, forth.treated, forth.baseline)
+    one, other = (compare(faces, [run], pairs=faces.pairs()) for run in (forth, back))
+    for a, b in zip(one.changes, other.changes, strict=True):
+        assert (a.figure, a.baseline, a.treated) == (b.figure, b.treated, b.baseline)
+        if a.change is None or b.change is None or a.interval is None or b.interval is None:
+            continue
+        assert a.change == -b.change
+        limits = a.interval.low, a.interval.high
+        assert limits == pytest.approx((-b.interval.high, -b.interval.low))
+
+
+def test_the_order_of_group_names_permutes_rows_only() -> None:
+    faces = people()
+    run = RunPair(0, faces.embed(1, noise=1.4), faces.embed(2))
+    renamed = replace(faces, group=1 - faces.group)
+    one, other = compare(faces, [run]), compare(renamed, [run], names=("B", "A"))
+    for change in one.changes:
+        if change.groups is None:
+            twin = other.find(change.figure, change.fusion)
+            assert twin.change == pytest.approx(change.change, abs=1e-12)
+        else:
+            twin = other.find(change.figure, None, ("B", "A"))
+            assert twin.change == -(change.change or 0)
+
+
+# --- seeds -------------------------------------------------------------------------------------
+
+
+def test_the_mean_over_seeds_has_students_interval() -> None:
+    faces = people()
+    runs = [
+        RunPair(seed, faces.embed(seed, spread=0.6), faces.embed(seed + 10, spread=0.3))
+        for seed in range(4)
+    ]
+    found = compare(faces, runs)
+    assert found.notes == ()
+    for change in found.changes:
+        values = [seed.change for seed in change.seeds]
+        if change.change is None:
+            assert None in values
+            continue
+        mean = np.mean([value for value in values if value is not None])
+        assert change.change == pytest.approx(mean)
+        if mean:
+            same = sum(np.sign(value or 0) == np.sign(mean) for value in values)
+            assert change.same_sign == same
+        expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+        assert change.over_seeds is not None
+        assert (change.over_seeds.low, change.over_seeds.high) == pytest.approx(tuple(expected))
+        if change.over_persons is None:
+            continue
+        both = change.interval
+        assert both is not None
+        # Either source alone is less than both, and the squares of distances add up.
+        assert both.low <= min(change.over_seeds.low, change.over_persons.low)
+        assert both.high >= max(change.over_seeds.high, change.over_persons.high)
+        squares = (change.change - change.over_persons.low) ** 2
+        squares += (change.change - change.over_seeds.low) ** 2
+        if change.over_persons.low <= change.change:
+            assert change.change - both.low == pytest.approx(math.sqrt(squares))
+
+
+def test_all_seeds_share_one_resample() -> None:
+    faces = people()
+    runs = [RunPair(seed, faces.embed(seed, 1.4), faces.embed(seed + 10)) for seed in range(2)]
+    joint = compare(faces, runs)
+    for place, run in enumerate(runs):
+        alone = compare(faces, [run])
+        for change in alone.changes:
+            twin = joint.find(change.figure, change.fusion, change.groups)
+            assert change.seeds == (twin.seeds[place],)
+            assert change.interval == twin.seeds[place].interval  # one seed: persons alone
+    assert joint.notes == ("2 seeds: at least 3 an arm are needed to judge noise",)
+
+
+def test_one_seed_says_so() -> None:
+    faces = people()
+    found = compare(faces, [RunPair(0, faces.embed(1), faces.embed(2))])
+    assert found.notes[0].startswith("one seed: the intervals are of these two models")
+    assert found.find("η²").over_seeds is None
+
+
+def test_conclusions_follow_the_interval() -> None:
+    faces = people()
+    change = compare(faces, [RunPair(0, faces.embed(1), faces.embed(2))]).find("η²")
+    assert change.interval is not None
+    for low, high, expected in (
+        (0.1, 0.2, "increase detected"),
+        (-0.2, -0.1, "decrease detected"),
+        (-0.1, 0.1, "none detected at this precision"),
+        (0.0, 0.1, "none detected at this precision"),
+    ):
+        moved = replace(change, interval=replace(change.interval, low=low, high=high))
+        assert moved.conclusion == expected
+
+
+# --- fusion, failures, groups ------------------------------------------------------------------
+
+
+def test_unit_fusion_is_scored_beside_raw_fusion() -> None:
+    faces = people()
+    raw, unit = (RunPair(0, faces.embed(seed, noise=1.4), faces.embed(seed + 1)) for seed in (1, 5))
+    both = replace(raw, unit=(unit.baseline.vectors, unit.treated.vectors))
+    found, alone = compare(faces, [both]), compare(faces, [unit])
+    assert {change.fusion for change in found.changes} == {None, "raw", "unit"}
+    for change in alone.changes:
+        if change.fusion == "raw":
+            assert replace(found.find(change.figure, "unit"), fusion="raw") == change
+    for change in compare(faces, [raw]).changes:
+        assert found.find(change.figure, change.fusion, change.groups) == change
+
+
+def test_images_that_fail_anywhere_take_part_nowhere() -> None:
+    faces = people()
+    pairs = faces.pairs()
+    runs = [RunPair(seed, faces.embed(seed, 1.4), faces.embed(seed + 10)) for seed in range(2)]
+    lost = int(pairs.first[0])
+    broken = runs[1].treated.vectors.copy()
+    broken[lost] = np.nan
+    norms = runs[1].treated.norms.copy()
+    norms[lost] = np.nan
+    runs[1] = replace(runs[1], treated=replace(runs[1].treated, vectors=broken, norms=norms))
+    found = compare(faces, runs, pairs=pairs)
+    assert (found.images, found.left_out, found.persons) == (71, 1, 24)
+    gone = int(((pairs.first == lost) | (pairs.second == lost)).sum())
+    note = f"{gone} of 96 pairs have an image that takes no part and are left out"
+    assert note in found.notes
+    # The same as if that image had never been there.
+    kept = np.arange(72) != lost
+
+    def cut(side: Embeddings) -> Embeddings:
+        return replace(
+            side, vectors=side.vectors[kept], norms=side.norms[kept], ids=faces.ids[kept]
+        )
+
+    rest = People(faces.subject[kept], faces.group[kept], faces.ids[kept])
+    again = compare(rest, [RunPair(r.seed, cut(r.baseline), cut(r.treated)) for r in runs])
+    for change in again.changes:
+        if not change.figure.startswith("TPR"):
+            assert found.find(change.figure, change.fusion, change.groups) == change
+
+
+def test_images_without_a_group_count_for_everybody_only() -> None:
+    faces = people()
+    run = RunPair(0, faces.embed(1, noise=1.4), faces.embed(2))
+    some = replace(faces, group=np.where(faces.subject < 2, -1, faces.group))
+    found, before = compare(some, [run]), compare(faces, [run])
+    assert found.persons == 24
+    assert found.find("CV of norms") == before.find("CV of norms")
+    inside = some.group >= 0
+    means = [run.baseline.norms[faces.subject == p].mean(dtype=np.float64) for p in range(2, 24)]
+    expected = anova(means, np.arange(2, 24) % 2).eta2
+    assert found.find("η²").baseline == pytest.approx(expected)
+    assert inside.sum() == 66
+
+
+def test_one_group_has_no_comparison() -> None:
+    faces = people()
+    alone = replace(faces, group=np.zeros_like(faces.group))
+    found = compare(alone, [RunPair(0, faces.embed(1), faces.embed(2))])
+    assert found.groups == ("A",)
+    eta2 = found.find("η²")
+    assert eta2.change is None and "fewer than two groups" in str(eta2.reason)
+    ratio = found.find("max/geomean FMR at FMR=1e-1", "raw")
+    assert ratio.change is None and "two are needed" in str(ratio.reason)
+    assert found.find("CV of norms").change is not None
+
+
+def test_what_the_data_cannot_carry_is_withheld_with_its_reason() -> None:
+    faces = people()
+    found = compare(faces, [RunPair(7, faces.embed(1), faces.embed(2))], targets=("1e-6",))
+    for figure in ("TPR@FPR=1e-6", "max/geomean FMR at FMR=1e-6"):
+        change = found.find(figure, "raw")
+        assert change.change is None and change.conclusion == "insufficient data"
+        assert str(change.reason).startswith("seed 7: baseline: not resolvable")
+
+
+def test_labels_that_contradict_persons_are_left_out() -> None:
+    faces = people()
+    pairs = faces.pairs()
+    labels = pairs.issame.copy()
+    labels[[0, 60]] = ~labels[[0, 60]]
+    found = compare(
+        faces,
+        [RunPair(0, faces.embed(1), faces.embed(2))],
+        pairs=replace(pairs, issame=labels),
+    )
+    assert "2 of 96 pairs have a label that contradicts the persons and are left out" in found.notes
+
+
+# --- what is refused ---------------------------------------------------------------------------
+
+
+def broken_runs(kind: str, faces: People) -> list[RunPair]:
+    one, other = faces.embed(1), faces.embed(2)
+    good = RunPair(0, one, other)
+    if kind == "ids":
+        return [good, RunPair(1, one, replace(other, ids=np.roll(faces.ids, 3)))]
+    if kind == "length":
+        less = replace(other, vectors=other.vectors[:-1], norms=other.norms[:-1])
+        return [RunPair(0, one, replace(less, ids=faces.ids[:-1]))]
+    if kind == "no ids":
+        return [RunPair(0, one, replace(other, ids=None))]
+    if kind == "seeds":
+        return [good, good]
+    if kind == "unit":
+        return [replace(good, unit=(one.vectors, other.vectors)), replace(good, seed=1)]
+    if kind == "shape":
+        return [replace(good, unit=(one.vectors, other.vectors[:, :4]))]
+    return []
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        (
+            "ids",
+            r"seed 1, treated: image 0 is 23/69\.jpg, but 0/0\.jpg in seed 0, baseline \(72 of",
+        ),
+        ("length", r"seed 0, treated: 71 images, but 72 of seed 0, baseline; embed the same"),
+        ("no ids", r"seed 0, treated: the embeddings have no ids"),
+        ("seeds", r"the seeds \[0, 0\] repeat"),
+        ("unit", r"seed 1: unit fusion is there for some seeds only"),
+        ("shape", r"seed 0, treated: unit fusion has shape \(72, 4\)"),
+        ("none", r"there is no pair of runs"),
+    ],
+)
+def test_runs_that_do_not_belong_together_are_refused(kind: str, sentence: str) -> None:
+    faces = people()
+    with pytest.raises(MetricError, match=sentence):
+        compare(faces, broken_runs(kind, faces))
+
+
+def test_normalised_embeddings_are_refused() -> None:
+    faces = people()
+    one = faces.embed(1)
+    unit = replace(one, norms=np.ones(72, np.float32))
+    with pytest.raises(DatasetError, match="already normalised"):
+        check_raw(unit.norms)
+    with pytest.raises(DatasetError, match="seed 5, treated: all norms are 1 within"):
+        compare(faces, [RunPair(5, one, unit)])
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "sentence"),
+    [
+        ({"group": np.zeros(3, int)}, {}, "72 images but subjects of shape"),
+        ({"group": np.full(72, 4)}, {}, "groups 4 to 4 do not fit 2 names"),
+        ({"subject": np.full(72, -1)}, {}, "no image has a subject"),
+        ({"group": np.arange(72) % 2}, {}, "a subject has one group"),
+        ({}, {"impostors": "list"}, "need the list"),
+        ({}, {"replicates": 0}, "0 replicates"),
+    ],
+)
+def test_images_that_do_not_fit_are_refused(
+    changes: dict[str, Any], options: dict[str, Any], sentence: str
+) -> None:
+    faces = people()
+    runs = [RunPair(0, faces.embed(1), faces.embed(2))]
+    with pytest.raises(FacerecError, match=sentence):
+        compare(replace(faces, **changes), runs, **options)
+
+
+def test_pairs_of_other_images_are_refused() -> None:
+    faces = people()
+    pairs = Pairs(np.array([0, 80]), np.array([1, 2]), np.array([True, False]))
+    with pytest.raises(MetricError, match="pairs name the images 0 to 80, but there are 72"):
+        compare(faces, [RunPair(0, faces.embed(1), faces.embed(2))], pairs=pairs)
+
+
+# --- texts and JSON ----------------------------------------------------------------------------
+
+
+def test_the_reading_is_fixed() -> None:
+    assert READING == (
+        "SEC shrinks all norm variance by construction, so a smaller absolute norm gap is expected "
+        "and proves nothing about groups. Only the standardised association (eta², delta) or the "
+        "error-rate differentials can.",
+        "A weaker norm association does not imply smaller FMR or FNMR differentials. These are "
+        "separate results, and either may move the other way.",
+        "Thresholds are re-fixed per model at the same nominal FMR; comparing at one numeric "
+        "threshold is meaningless.",
+    )
+    faces = people()
+    found = compare(faces, [RunPair(0, faces.embed(1), faces.embed(2))])
+    assert found.reading == READING and found.to_json()["reading"] == READING
+
+
+def test_json_is_complete_and_its_rows_are_flat() -> None:
+    faces = people()
+    runs = [RunPair(seed, faces.embed(seed, 1.4), faces.embed(seed + 10)) for seed in range(2)]
+    found = compare(faces, runs, pairs=faces.pairs(), targets=("1e-1", "1e-6"))
+    tree = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert tree["groups"] == ["A", "B"] and tree["replicates"] == 50
+    assert len(tree["rows"]) == len(tree["changes"]) == len(found.changes)
+    for row, entry, change in zip(tree["rows"], tree["changes"], found.changes, strict=True):
+        assert not any(isinstance(value, dict | list) for value in row.values())
+        assert row["change"] == entry["change"] == change.change
+        assert row["conclusion"] == entry["conclusion"] == change.conclusion
+        assert len(entry["seeds"]) == row["seeds"] == 2
+        if change.change is None:
+            assert row["reason"]
+    with pytest.raises(MetricError, match="has no figure 'AUC'"):
+        found.find("AUC")
+
+
+def test_progress_is_told_after_every_model() -> None:
+    faces = people()
+    seen: list[int] = []
+    compare(faces, [RunPair(0, faces.embed(1), faces.embed(2))], progress=seen.append)
+    assert seen == [1, 1]
+
+
+def test_a_change_without_a_value_is_empty() -> None:
+    change = Change("η²", "association", None, None, (), reason="why")
+    row = change.to_row()
+    assert row["change"] is None and row["low"] is None and row["conclusion"] == "insufficient data"

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from toy_audit import default_audit
+
+from facerec.fairness.association import Association, NoComparison
+from facerec.fairness.audit import Audit, GroupAudit
+from facerec.fairness.channels import Contrast, FusionChange, NormChannels
+from facerec.fairness.differentials import Differentials
+from facerec.fairness.findings import MOST, Finding, caveats, find
+from facerec.fairness.rates import error_rate
+from facerec.statistics.intervals import Interval
+
+VERDICTS = r"\b(fair|unfair|bias|biased|unbiased|good|bad|passe?s?|fails?|safe|discriminat\w*)\b"
+
+
+@pytest.fixture(scope="module")
+def found() -> Audit:
+    return default_audit()
+
+
+def primary(audit: Audit, **changes: Any) -> GroupAudit:
+    (part,) = [part for part in audit.groupings if part.primary]
+    return replace(part, **changes)
+
+
+def with_p(part: GroupAudit, p: float, **changes: Any) -> GroupAudit:
+    assert isinstance(part.association, Association)
+    return replace(part, association=replace(part.association, p=p, **changes))
+
+
+def with_rows(part: GroupAudit, **changes: Any) -> GroupAudit:
+    """Change the headline rows of the differentials."""
+    measures = part.differentials
+    assert isinstance(measures, Differentials)
+    rows = [
+        replace(row, **changes) if row.measure == "max/geomean" else row for row in measures.rows
+    ]
+    return replace(part, differentials=replace(measures, rows=tuple(rows)))
+
+
+def test_six_lines_at_most_the_primary_attribute_first(found: Audit) -> None:
+    assert 3 < len(found.findings) <= MOST == 6
+    first = found.findings[0]
+    assert (first.topic, first.grouping, first.exploratory) == ("norm", "race", False)
+    assert all(finding.exploratory for finding in found.findings[1:])
+    order = [part.primary for part in found.groupings]
+    assert order == [True, False, False]
+    backwards = find(found.groupings[::-1], found.target)
+    assert backwards[0] == first
+
+
+def test_lines_have_estimate_interval_and_n_or_say_why(found: Audit) -> None:
+    for finding in found.findings:
+        assert f"{finding.n:,} {finding.unit}" in finding.text
+        assert finding.text.endswith(" [E]") == finding.exploratory
+        if finding.value is None:
+            assert finding.conclusion == "insufficient data" and finding.detail
+        else:
+            assert f"{finding.value:.3g}" in finding.text
+            assert finding.interval is None or f"[{finding.interval.low:.3g}, " in finding.text
+
+
+def test_no_verdicts(found: Audit) -> None:
+    for text in [finding.text for finding in found.findings]:
+        assert not re.search(VERDICTS, text, re.IGNORECASE)
+
+
+@pytest.mark.parametrize(
+    ("p", "equivalent", "ending"),
+    [
+        (0.049, False, "p = 0.049: difference detected"),
+        (0.05, False, "p = 0.05: none detected at this precision (MDE η² {mde})"),
+        (0.5, True, "(MDE η² {mde}, all |δ| below 0.147)"),
+    ],
+)
+def test_association(found: Audit, p: float, equivalent: bool, ending: str) -> None:
+    part = with_p(primary(found), p, equivalent=equivalent)
+    assert isinstance(part.association, Association)
+    text = find([part], found.target)[0].text
+    assert text.startswith("race: η² of subjects' mean norms ")
+    assert text.endswith(ending.format(mde=f"{part.association.mde_eta2:.2g}"))
+
+
+def test_association_without_comparison(found: Audit) -> None:
+    part = primary(found, association=NoComparison("race", "all subjects are in one group"))
+    line = find([part], found.target)[0]
+    assert line.text.endswith("subjects: insufficient data (all subjects are in one group)")
+    assert line.value is None and not line.exploratory
+
+
+def test_rates_at_the_target(found: Audit) -> None:
+    part = with_rows(primary(found), value=2.5, p_value=0.001, interval=Interval(1.5, 4.0))
+    lines = {line.topic: line for line in find([part], "1e-2")}
+    for topic, unit in (("FMR", "impostor pairs"), ("FNMR", "mated pairs")):
+        line = lines[topic]  # type: ignore[index]
+        assert line.text.startswith(
+            f"race: max/geomean of {topic} at nominal FMR 1e-2 2.5 [1.5, 4], {line.n:,} {unit}"
+        )
+        assert line.conclusion == "difference detected"
+    # The counts behind the extremes are those of the groups.
+    point = next(p for p in part.rates.points if p.threshold.target == "1e-2")  # type: ignore[union-attr]
+    rates = sorted((group.fnmr.value, group.name, group.fnmr) for group in point.groups)
+    top, low = rates[-1], rates[0]
+    assert lines["FNMR"].detail == (
+        f"highest in {top[1]} {top[2].errors}/{top[2].comparisons}, "
+        f"lowest in {low[1]} {low[2].errors}/{low[2].comparisons}"
+    )
+
+
+def test_rates_that_do_not_differ_or_are_withheld(found: Audit) -> None:
+    part = with_rows(primary(found), value=1.2, p_value=0.4, at_parity=1.7)
+    line = find([part], "1e-2")[1]
+    assert line.conclusion == "none detected at this precision"
+    assert line.detail == "groups of equal rates exceed 1.7 in 5 % of cases"
+    withheld = "false matches 2/300 in Blue"
+    reason = f"insufficient data: {withheld}"
+    part = with_rows(primary(found), value=None, p_value=None, reason=reason)
+    line = find([part], "1e-2")[1]
+    assert (line.value, line.conclusion) == (None, "insufficient data")
+    assert line.detail == withheld
+    line = find([primary(found, rates=NoComparison("race", "0 mated pairs"))], None)[1]
+    assert (line.n, line.detail) == (0, "0 mated pairs")
+    assert find([primary(found)], None)[1].detail == "no target is resolvable"
+
+
+@pytest.mark.parametrize(
+    ("limits", "conclusion"),
+    [
+        ((-0.2, -0.1), "difference detected"),
+        ((-0.2, 0.1), "none detected at this precision"),
+        (None, "insufficient data"),
+    ],
+)
+def test_equal_norms_and_the_gap(
+    found: Audit, limits: tuple[float, float] | None, conclusion: str
+) -> None:
+    part = primary(found)
+    assert isinstance(part.channels, NormChannels)
+    change = Contrast(-0.15, None if limits is None else Interval(*limits))
+    gap = replace(part.channels.standardised, change=change)
+    part = replace(part, channels=replace(part.channels, standardised=gap))
+    (line,) = [x for x in find([part], found.target) if x.topic == "norm and FNMR"]
+    assert line.conclusion == conclusion
+    assert line.n == part.channels.pairs  # type: ignore[union-attr]
+
+
+def test_fusion_of_all_groups_at_the_target(found: Audit) -> None:
+    rate = error_rate(None, 5, 100)
+    changes = tuple(
+        FusionChange(target, of, group, rate, rate, 0.02, Interval(0.01, 0.03))
+        for target in ("1e-2", "1e-3")
+        for of in ("FMR", "FNMR")
+        for group in (None, "Amber")
+        if of == "FNMR" or group is not None
+    )
+    lines = [x for x in find([primary(found, fusion=changes)], "1e-2") if x.topic == "fusion"]
+    assert [line.figure for line in lines] == ["FNMR with unit less raw fusion at nominal FMR 1e-2"]
+    assert lines[0].conclusion == "difference detected" and lines[0].n == 100
+
+
+def test_baseline_comes_after_the_rates(found: Audit) -> None:
+    assert found.comparison is not None
+    lines = find(found.groupings, "1e-2", found.comparison)
+    assert [line.topic for line in lines] == ["norm", "FMR", "FNMR"] + 3 * ["baseline"]
+    association = found.comparison.find("η²")
+    assert lines[3].value == association.change
+    assert lines[3].n == found.comparison.persons
+
+
+def test_adjustment_names_its_covariates(found: Audit) -> None:
+    lines = [line for line in found.findings if line.topic == "adjusted norm"]
+    assert [line.figure for line in lines] == ["partial η² of norms given blur"]
+    part = primary(found, adjusted=NoComparison("race", "nothing varies"))
+    (line,) = [x for x in find([part], found.target) if x.topic == "adjusted norm"]
+    assert line.detail == "nothing varies"
+
+
+def test_caveats_are_those_that_were_agreed() -> None:
+    found = caveats(["curator", "document"], "from all pairs")
+    assert len(found) == 7
+    assert found[0].startswith("Group labels are taken from curator; document. Categories such")
+    assert found[3].startswith("Impostor pairs are drawn from all pairs; other pairings")
+    assert found[6].startswith("Not detecting a difference only excludes effects larger than")
+    assert len(caveats(["{x}"], "{y}", lfw=True)) == 8
+
+
+def test_text_of_a_line() -> None:
+    finding = Finding(
+        topic="norm",
+        grouping="race",
+        figure="η²",
+        value=0.12345,
+        interval=Interval(0.1, 0.25),
+        n=1234,
+        unit="subjects",
+        conclusion="difference detected",
+        detail="",
+        p=0.00012,
+        exploratory=True,
+    )
+    expected = "race: η² 0.123 [0.1, 0.25], 1,234 subjects, p = 0.00012: difference detected [E]"
+    assert finding.text == expected

@@ -11,6 +11,7 @@ from typing import Any
 
 import cv2
 import measures
+import measures_export
 import measures_fairness
 import measures_intervals
 import measures_scoring
@@ -45,6 +46,14 @@ SUITES: dict[str, dict[str, Callable[[], list[Row]]]] = {
         "many_pairs": measures_scoring.many_pairs,
         "fixed_thresholds": measures_scoring.fixed_thresholds,
     },
+    "export": {
+        "parity": measures_export.parity,
+        "consumers": measures_export.consumers,
+        "float_speed": measures_export.float_speed,
+        "int8": measures_export.int8,
+        "openvino": measures_export.openvino,
+        "micro_batching": measures_export.micro_batching,
+    },
     "fairness": {
         "type_one_error": measures_fairness.type_one_error,
         "power": measures_fairness.power,
@@ -67,7 +76,8 @@ def run(
     do not.
 
     Args:
-        what: suites (core, verification, fairness) or single measures such as loader; by default everything.
+        what: suites (core, verification, export, fairness) or single measures such as loader; by
+            default everything.
         json: also write the rows and the machine's facts to this file.
         records: record file or folder for the loader; by default faces are generated.
         compile: also measure the training step under torch.compile.

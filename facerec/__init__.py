@@ -1,3 +1,21 @@
 """facerec: train, verify, export and audit face embeddings."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from facerec.embedding.recognizer import load
+
 __version__ = "0.1.0"
+
+__all__ = ["__version__", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded at first use, so that importing the package needs no torch.
+    if name == "load":
+        from facerec.embedding.recognizer import load
+
+        return load
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

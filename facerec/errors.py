@@ -50,3 +50,7 @@ class DeviceError(FacerecError):
 
 class MissingExtraError(FacerecError):
     """An optional package is needed; the sentence names the extra to install."""
+
+
+class ExportError(FacerecError):
+    """A model could not be exported, or what was written did not pass its checks."""

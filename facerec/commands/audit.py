@@ -341,10 +341,10 @@ def _print_rates(audit: Audit, part: GroupAudit, console: Console) -> None:
             continue
         threshold = format_threshold(point.threshold.value or 0.0)
         title = f"rates by {part.name} at FMR {audit.target}, threshold {threshold}"
-        table = _table(title, "FMR", "counts", "FNMR", "counts")
+        table = _table(title, "FMR", "FNMR")
         for group in point.groups:
-            table.add_row(Text(group.name), *_rate(group.fmr), *_rate(group.fnmr))
-        table.add_row("all pairs", *_rate(point.fmr), *_rate(point.fnmr))
+            table.add_row(Text(group.name), _rate(group.fmr), _rate(group.fnmr))
+        table.add_row("all pairs", _rate(point.fmr), _rate(point.fnmr))
         console.print(table)
 
 
@@ -354,7 +354,7 @@ def _table(title: str, *columns: str) -> Table:
     )
     table.add_column("", overflow="fold")
     for column in columns:
-        table.add_column(column, justify="right", no_wrap=column != "counts")
+        table.add_column(column, justify="right", no_wrap=True)
     return table
 
 
@@ -368,12 +368,13 @@ def _value(found: Estimate) -> str:
     return "–" if found.value is None else f"{found.value:.3g}"
 
 
-def _rate(rate: ErrorRate) -> tuple[str, str]:
+def _rate(rate: ErrorRate) -> str:
     if rate.value is None:
-        return "–", "no pairs"
+        return "no pairs"
     limits = rate.interval
     interval = "" if limits is None else f" [{limits.low:.2g}, {limits.high:.2g}]"
-    return f"{rate.value:.2g}{interval}", f"{rate.errors:,}/{rate.comparisons:,} {rate.mark}"
+    counts = f"{rate.errors:,}/{rate.comparisons:,} {rate.mark}"
+    return f"{rate.value:.2g}{interval}\n{counts}"
 
 
 def _say(console: Console, sentence: str, style: str) -> None:

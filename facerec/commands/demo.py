@@ -22,6 +22,7 @@ from rich.table import Table
 import facerec
 from facerec.commands.audit import ALL, audit
 from facerec.commands.cli import run_command
+from facerec.commands.export_onnx import default_folder, export_onnx
 from facerec.commands.train import Options, train_recipe
 from facerec.embedding.model import load_model
 from facerec.errors import RecipeError
@@ -42,12 +43,12 @@ Results = dict[str, dict[str, VerificationResult]]
 
 
 def demo(out: Path = Path("demo"), recipe: Path | None = None, processes: int = 2) -> None:
-    """Generate faces, train ArcFace without and with SEC, verify and audit both, write a page.
+    """Generate faces, train ArcFace without and with SEC, verify, export, audit, write a page.
 
     Takes minutes on two CPU cores. Everything lands in one folder, which is made anew.
 
     Args:
-        out: folder for the generated faces, the two runs, their audits and report.html.
+        out: folder for the generated faces, the two runs, a bundle, the audits and report.html.
         recipe: the recipe of the SEC arm; its twin is the same without the penalty. By default
             recipes/demo.py of the source tree.
         processes: processes that draw faces.
@@ -78,11 +79,16 @@ def demo(out: Path = Path("demo"), recipe: Path | None = None, processes: int = 
             return
         folders[name] = folder
         results[name] = _verify(folder, data, console)
-    console.rule("4  results")
-    console.print(_table(results))
+    name, exported = list(folders.items())[-1]
+    console.rule(f"4  export of {name}")
+    export_onnx(exported)
     audits = _audit(folders, data, out / "audit", console)
+    console.rule("7  results")
+    console.print(_table(results))
     report = out / "report.html"
-    _write_report(report, results, arms, audits, time.perf_counter() - started)
+    _write_report(
+        report, results, arms, default_folder(exported), audits, time.perf_counter() - started
+    )
     console.print(
         f"{time.perf_counter() - started:.0f} seconds; report: {report.resolve()}", soft_wrap=True
     )
@@ -158,6 +164,7 @@ def _write_report(
     path: Path,
     results: Results,
     arms: dict[str, Recipe],
+    bundle: Path,
     audits: dict[str, str],
     seconds: float,
 ) -> None:
@@ -177,6 +184,7 @@ def _write_report(
         rocs={pack: _embed(_png(roc_figure(arms))) for pack, arms in curves.items()},
         norms=_embed(_png(_norm_figure(results))),
         sheet=_embed(contact_sheet(FACES)),
+        bundle=bundle.relative_to(path.parent).as_posix(),
         audits=audits,
         faces=FACES,
         settings=[

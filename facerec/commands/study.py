@@ -56,7 +56,7 @@ from facerec.verification import find_pack, pack_bench
 
 @dataclass(frozen=True)
 class Real:
-    """Real faces: give all three or none."""
+    """Real faces: give the three files or none."""
 
     records: Path | None = None
     """Training set: a record file or its folder."""
@@ -64,6 +64,8 @@ class Real:
     """Pack of other people, by path or name."""
     attributes: Path | None = None
     """CSV of the pack's images: image_id, subject_id, label_source and the study's attribute."""
+    epochs: int | None = None
+    """Of training on them, in place of those of the study, where time is short."""
 
 
 def study(
@@ -159,7 +161,9 @@ def _real_set(plan: FairnessStudy, real: Real) -> FaceSet | None:
                 + ", ".join(f"--real.{name}" for name in given)
             )
         return None
-    recipe = replace(plan.real, data=replace(plan.real.data, path=real.records))
+    epochs = plan.real.epochs if real.epochs is None else real.epochs
+    data = replace(plan.real.data, path=real.records)
+    recipe = replace(plan.real, data=data, epochs=epochs)
     open_dataset(recipe.data, recipe.seed)
     return FaceSet(
         name="real",

@@ -25,12 +25,23 @@ from torch import Tensor, nn
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone, normalize
 from facerec.devices import choose_device
-from facerec.errors import ImageError, MissingExtraError, ModelError, RecipeError
+from facerec.embedding.bundle import is_bundle, read_bundle
+from facerec.embedding.engines import EngineName, Images, Precision, open_engine
+from facerec.embedding.onnx_file import (
+    GuessedPreprocessing,
+    OnnxFile,
+    guess_preprocessing,
+    read_onnx,
+)
+from facerec.errors import ImageError, ModelError, RecipeError
 from facerec.files import atomic_path, sha256
 from facerec.recipe import from_dict, to_dict
 
 MODEL_FILE = "model.safetensors"
 FORMAT = 1
+
+UNSCALED = Preprocessing("rgb", 0.0, 1.0)
+"""For a graph that normalises by itself."""
 
 Layout = dict[str, tuple[str, tuple[int, ...]]]
 """The types and shapes of a state dict, by tensor name."""
@@ -48,6 +59,7 @@ class EmbeddingModel(ABC):
         preprocessing: what happens to the pixels before the network.
         batch_size: images that go through the network at once.
         recipe: the recipe of the run that trained it; empty if unknown.
+        note: what facerec wrote into the file at export (`OnnxFile.note`); None without it.
     """
 
     name: str
@@ -58,6 +70,7 @@ class EmbeddingModel(ABC):
     preprocessing: Preprocessing
     batch_size: int
     recipe: dict[str, Any]
+    note: dict[str, Any] | None = None
 
     def embed(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         """Embed images in batches of ``batch_size``.
@@ -143,7 +156,7 @@ class TorchModel(EmbeddingModel):
         device: str | torch.device | None = None,
         *,
         batch_size: int = 64,
-        precision: Literal["fp32", "bf16"] = "fp32",
+        precision: Precision = "fp32",
         config: Backbone | None = None,
         name: str = "backbone",
         path: Path | None = None,
@@ -189,89 +202,127 @@ class TorchModel(EmbeddingModel):
 
 
 class OnnxModel(EmbeddingModel):
-    """An ``.onnx`` file in onnxruntime: one float32 image input, one embedding output.
+    """An ``.onnx`` file in an engine: one input of images, one output of embeddings.
 
-    Input name, layout (NCHW or NHWC) and image size are read from the file. A file with a fixed
-    batch gets batches of just that size, the last one padded.
+    Input name, type, layout (NCHW or NHWC) and image size are read from the file. A file with a
+    fixed batch gets batches of just that size, the last one padded. Asked for CUDA, it computes
+    there or not at all.
 
     Args:
-        path: the file.
-        preprocessing: what the network expects; the file does not say.
-        device: ``cpu`` or ``cuda``.
+        file: the file, read and checked.
+        channels: channel order that the network wants; by default what the file states, else rgb.
+        mean: subtracted from every pixel value; by default what the file states or is guessed.
+        std: divides the result; the same.
+        device: ``cpu``, ``cuda`` or ``cuda:1``; ``auto`` is the CPU.
         batch_size: images that go through the network at once, where the file leaves it open.
+        engine: what computes.
+        precision: ``bf16`` for OpenVINO.
+        name: short name for tables; by default the file's.
+
+    Attributes:
+        evidence: why the preprocessing is what it is, in sentences.
 
     Raises:
-        MissingExtraError: onnxruntime is not installed.
-        ModelError: the file is damaged, is no embedding model, or the device is not there.
+        MissingExtraError: the engine is not installed.
+        ModelError: no embedding model, a preprocessing that the file contradicts, or the device is
+            not there.
     """
 
     def __init__(
         self,
-        path: Path,
-        preprocessing: Preprocessing,
+        file: OnnxFile,
         *,
+        channels: Literal["rgb", "bgr"] | None = None,
+        mean: float | None = None,
+        std: float | None = None,
         device: str | torch.device = "cpu",
         batch_size: int = 64,
+        engine: EngineName = "onnxruntime",
+        precision: Precision = "fp32",
+        name: str | None = None,
     ) -> None:
-        self.name = path.stem
-        self.path = path
-        self.sha256 = sha256(path)
-        self.preprocessing = preprocessing
-        self.recipe = {}
-        self._session = _onnx_session(path, str(device))
-        self.device = str(device)
-
-        inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
-        if len(inputs) != 1 or len(outputs) != 1:
-            raise ModelError(
-                f"{path}: an embedding model has one input and one output, found inputs "
-                f"{[i.name for i in inputs]} and outputs {[o.name for o in outputs]}"
-            )
-        shape = inputs[0].shape
-        self._channels_last = len(shape) == 4 and shape[3] == 3 and shape[1] != 3
-        size = shape[1:3] if self._channels_last else shape[2:4]
-        if inputs[0].type != "tensor(float)" or len(shape) != 4 or 3 not in (shape[1], shape[3]):
-            raise ModelError(
-                f"{path}: the input must be float32 images (N, 3, H, W) or (N, H, W, 3), found "
-                f"{inputs[0].type} of shape {shape}"
-            )
-        height, width = (side if isinstance(side, int) else 112 for side in size)
-        self.image_size = (height, width)
-        self._input = inputs[0].name
-        self._fixed_batch = isinstance(shape[0], int)
-        self.batch_size = shape[0] if self._fixed_batch else batch_size
+        self.path = file.path
+        self.name = name or ("model" if file.path is None else file.path.stem)
+        self.sha256 = file.sha256
+        self.note = file.note
+        self.recipe = (self.note or {}).get("recipe", {})
+        self._where = file.where
+        self._input = file.image_input()
+        file.embedding_output()
+        guess = guess_preprocessing(file)
+        asked = _asked(channels, mean, std)
+        self.preprocessing = _choose_preprocessing(file, guess, asked)
+        given = [f"{part} was given by the user" for part in asked]
+        self.evidence = (*given, *guess.evidence)
+        self._engine = open_engine(file, engine, str(device), precision)
+        self.device = self._engine.device
+        self.image_size = (self._input.height, self._input.width)
+        self.batch_size = self._input.batch or batch_size
         # The stated output shape may be symbolic or wrong; one black image tells the truth.
-        black = torch.zeros(1, height, width, 3, dtype=torch.uint8)
+        black = torch.zeros(1, *self.image_size, 3, dtype=torch.uint8)
         self.embedding_size = self._forward(black).shape[1]
 
     def describe(self) -> dict[str, Any]:
         """Return what a report must say about this model, as JSON types."""
-        import onnxruntime
-
-        runtime = f"onnxruntime {onnxruntime.__version__}"
         return {
-            **self._description(runtime, self.device, "as stored in the file"),
+            **self._description(self._engine.name, self.device, self._engine.precision),
+            "preprocessing_evidence": list(self.evidence),
             "backbone": None,
             "embedding_bn": None,
         }
 
     def _forward(self, pixels: Tensor) -> npt.NDArray[np.float32]:
         count = len(pixels)
-        if self._fixed_batch and count < self.batch_size:
+        if self._input.batch is not None and count < self.batch_size:
             padding = pixels.new_zeros(self.batch_size - count, *pixels.shape[1:])
             pixels = torch.cat([pixels, padding])
-        x = normalize(pixels, self.preprocessing)
-        x = x.permute(0, 2, 3, 1) if self._channels_last else x
-        try:
-            (output,) = self._session.run(None, {self._input: np.ascontiguousarray(x.numpy())})
-        except Exception as error:  # onnxruntime's classes share no base but this
-            raise ModelError(f"{self.path}: onnxruntime failed ({_first_line(error)})") from error
+        output = self._engine.run(self._batch(pixels))
         if output.ndim < 2 or len(output) != len(pixels) or math.prod(output.shape[2:]) != 1:
             raise ModelError(
-                f"{self.path}: {len(pixels)} images gave an output of shape {output.shape}, not "
+                f"{self._where}: {len(pixels)} images gave an output of shape {output.shape}, not "
                 f"({len(pixels)}, D); this is no embedding model"
             )
-        return output.reshape(len(pixels), -1)[:count].astype(np.float32, copy=False)
+        return output.reshape(len(pixels), -1)[:count]
+
+    def _batch(self, pixels: Tensor) -> Images:
+        """Return uint8 ``(B, H, W, 3)`` as the file wants it."""
+        if self._input.dtype == "uint8":
+            x = pixels.flip(3) if self.preprocessing.channels == "bgr" else pixels
+            x = x.permute(0, 3, 1, 2)
+        else:
+            x = normalize(pixels, self.preprocessing)
+        x = x.permute(0, 2, 3, 1) if self._input.layout == "NHWC" else x
+        return np.ascontiguousarray(x.numpy())
+
+
+def _asked(channels: str | None, mean: float | None, std: float | None) -> dict[str, Any]:
+    given = {"channels": channels, "mean": mean, "std": std}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _choose_preprocessing(
+    file: OnnxFile, guess: GuessedPreprocessing, asked: dict[str, Any]
+) -> Preprocessing:
+    """Return what to do with the pixels: what was asked for where the file leaves it open."""
+    inside = guess.preprocessing is None
+    found = guess.preprocessing or UNSCALED
+    fixed = ("channels", "mean", "std") if guess.stated else ()
+    if file.image_input().dtype == "uint8":
+        fixed = (*fixed, "mean", "std")
+    for name in fixed:
+        if asked.get(name, getattr(found, name)) != getattr(found, name):
+            raise ModelError(
+                f"{file.where}: the file wants {name} {getattr(found, name)}"
+                f"{', since it normalises by itself' if inside else ''}, so {name} {asked[name]} "
+                "would be wrong; leave it out"
+            )
+    if inside and not guess.stated and {"mean", "std"} & asked.keys():
+        # Whoever scales outside does not believe the guess that the graph does it.
+        found = Preprocessing()
+    try:
+        return replace(found, **asked)
+    except ValueError as error:
+        raise ModelError(f"{file.where}: {error}") from error
 
 
 def save_model(
@@ -318,63 +369,88 @@ def load_model(
     *,
     device: str | torch.device = "cpu",
     batch_size: int = 64,
-    precision: Literal["fp32", "bf16"] = "fp32",
+    precision: Precision = "fp32",
     channels: Literal["rgb", "bgr"] | None = None,
     mean: float | None = None,
     std: float | None = None,
+    engine: EngineName = "onnxruntime",
+    variant: str | None = None,
 ) -> EmbeddingModel:
-    """Load a model from a run folder, a ``.safetensors`` or an ``.onnx`` file.
+    """Load a model from a run folder, a bundle, a ``.safetensors`` or an ``.onnx`` file.
 
     Args:
-        path: a run (its ``model.safetensors`` is taken) or a file.
+        path: a run (its ``model.safetensors`` is taken), a bundle (all checksums are compared) or a
+            file.
         device: where to compute; ``auto`` takes the CPU for an ``.onnx`` file.
         batch_size: images that go through the network at once.
-        precision: ``bf16`` runs the convolutions under autocast; ``.safetensors`` only.
-        channels: channel order that an ``.onnx`` file wants; default rgb, as InsightFace's do.
-        mean: subtracted from every pixel value, for ``.onnx``; default 127.5.
-        std: divides the result, for ``.onnx``; default 127.5.
+        precision: ``bf16`` runs the convolutions of a ``.safetensors`` file under autocast, and an
+            ``.onnx`` file so in OpenVINO alone.
+        channels: channel order that an ``.onnx`` file wants; by default what it states, else rgb.
+        mean: subtracted from every pixel value, for ``.onnx``; by default what the file states or
+            `guess_preprocessing` finds.
+        std: divides the result; the same.
+        engine: what computes an ``.onnx`` file.
+        variant: one of the bundle's variants, for example ``int8``.
 
     Raises:
         ModelError: missing, damaged, foreign, or weights of another architecture.
         DeviceError: the device is not there.
-        MissingExtraError: an ``.onnx`` file without onnxruntime.
+        MissingExtraError: an ``.onnx`` file without its engine.
     """
     path = Path(path)
-    if path.is_dir():
-        if not (path / MODEL_FILE).is_file():
-            raise ModelError(
-                f"{path}: this folder holds no {MODEL_FILE}; give a run that has finished, a "
-                ".safetensors or an .onnx file"
-            )
+    bundle = read_bundle(path) if path.is_dir() and is_bundle(path) else None
+    if variant is not None and bundle is None:
+        raise ModelError(f"{path}: only a bundle has variants; leave out {variant!r}")
+    name = None
+    if bundle is not None:
+        # The folder alone may be called "." or "bundle/".
+        name = path.resolve().name + ("" if variant is None else f" ({variant})")
+        path = bundle.onnx(variant)
+    elif path.is_dir():
         path = path / MODEL_FILE
+        if not path.is_file():
+            raise ModelError(
+                f"{path.parent}: this folder holds no {MODEL_FILE}; give a run that has finished, "
+                "a bundle, a .safetensors or an .onnx file"
+            )
     if not path.is_file():
         raise ModelError(
-            f"{path}: no such model; give a run folder, a .safetensors or an .onnx file"
+            f"{path}: no such model; give a run folder, a bundle, a .safetensors or an .onnx file"
         )
-    given = {"channels": channels, "mean": mean, "std": std}
-    asked = {name: value for name, value in given.items() if value is not None}
     if path.suffix == ".onnx":
-        if precision != "fp32":
-            raise ModelError(
-                f"{path}: an .onnx file fixes its own precision; leave out {precision}"
-            )
-        try:
-            preprocessing = replace(Preprocessing(), **cast(dict[str, Any], asked))
-        except ValueError as error:
-            raise ModelError(f"{path}: {error}") from error
-        onnx_device = "cpu" if device == "auto" else device
-        return OnnxModel(path, preprocessing, device=onnx_device, batch_size=batch_size)
+        file = read_onnx(path)
+        if (
+            bundle is not None
+            and file.sha256 != bundle.sums[path.relative_to(bundle.path).as_posix()]
+        ):
+            raise ModelError(f"{path}: the file changed while it was read; load it again")
+        return OnnxModel(
+            file,
+            channels=channels,
+            mean=mean,
+            std=std,
+            device=device,
+            batch_size=batch_size,
+            engine=engine,
+            precision=precision,
+            name=name,
+        )
     if path.suffix != ".safetensors":
         raise ModelError(
-            f"{path}: a model is a run folder, a .safetensors or an .onnx file, not "
+            f"{path}: a model is a run folder, a bundle, a .safetensors or an .onnx file, not "
             f"{path.suffix or 'a file without suffix'}"
         )
+    if engine != "onnxruntime":
+        raise ModelError(
+            f"{path}: engine {engine} computes .onnx files; export the model (facerec export-onnx) "
+            "or leave out the engine"
+        )
     backbone, config, preprocessing, recipe = _read_safetensors(path)
-    for name, value in asked.items():
-        if getattr(preprocessing, name) != value:
+    for part, value in _asked(channels, mean, std).items():
+        if getattr(preprocessing, part) != value:
             raise ModelError(
-                f"{path}: the model was trained with {name} {getattr(preprocessing, name)}, so "
-                f"{name} {value} would be wrong; leave it out"
+                f"{path}: the model was trained with {part} {getattr(preprocessing, part)}, so "
+                f"{part} {value} would be wrong; leave it out"
             )
     return TorchModel(
         backbone.to(memory_format=torch.channels_last),  # type: ignore[call-overload]
@@ -540,43 +616,6 @@ def _check_finite(path: Path, tensors: dict[str, Tensor]) -> None:
     for name, tensor in tensors.items():
         if not bool(torch.isfinite(tensor).all()):
             raise ModelError(f"{path}: tensor {name!r} holds NaN or infinity; take an older model")
-
-
-def _onnx_session(path: Path, device: str) -> Any:
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise MissingExtraError(
-            f"{path}: reading .onnx needs onnxruntime; run: pip install 'facerec[onnx]'"
-        ) from error
-    kind = device.split(":")[0]
-    providers = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-    if kind not in providers:
-        raise ModelError(f"{path}: an .onnx file runs on cpu or cuda, not on {device!r}")
-    _check_provider(path, providers[kind], onnxruntime.get_available_providers())
-    # cuda:1 and the like; onnxruntime takes options as text.
-    index = {"device_id": device.split(":")[1]} if ":" in device else {}
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 3
-    try:
-        session = onnxruntime.InferenceSession(
-            str(path), options, providers=[(providers[kind], index)]
-        )
-    except Exception as error:  # onnxruntime's classes share no base but this
-        raise ModelError(f"{path}: onnxruntime cannot load it ({_first_line(error)})") from error
-    # A provider can be there and still not start, for want of its libraries.
-    _check_provider(path, providers[kind], session.get_providers())
-    return session
-
-
-def _check_provider(path: Path, wanted: str, offered: list[str]) -> None:
-    """Asked for a provider that it lacks, onnxruntime would only warn and compute on the CPU."""
-    if wanted not in offered:
-        raise ModelError(
-            f"{path}: onnxruntime offers no {wanted} here, only {', '.join(offered)}; install "
-            "onnxruntime-gpu in place of onnxruntime, or use device cpu"
-        )
 
 
 def _first_line(error: BaseException) -> str:

@@ -4,8 +4,8 @@
     facerec study recipes/studies/sec_fairness.py --real.records data/cfp_train \
         --real.bench data/lfw/lfw.bin --real.attributes data/lfw/attributes.csv
 
-Both arms over three seeds. Six epochs on the real faces are a third of those of cfp_small, so that
-the twelve runs end within two hours on two CPU cores, even without bf16.
+Both arms over three seeds. A run takes minutes on generated faces and two CPU cores, and about ten
+minutes on the real ones (with bf16; without, give --real.epochs 5 or so).
 """
 
 from pathlib import Path
@@ -42,7 +42,7 @@ recipe = FairnessStudy(
         schedule=Cosine(warmup_epochs=1.0),
         checkpoints=Checkpoints(every_steps=200, keep=2),
         batch_size=64,
-        epochs=6,
+        epochs=20,
         workers=1,
     ),
     faces=SyntheticSet(

@@ -112,7 +112,8 @@ def test_the_demo_goes_from_nothing_to_a_page(
     text = (out / "report.html").read_text(encoding="utf-8")
     page = Page(text)
     audits = [f"audit/{name}/report.html" for name in ("arcface", "arcface_sec")]
-    assert page.loads == audits and page.scripts == 0
+    bundle = "runs/arcface_sec/export"
+    assert page.loads == [f"{bundle}/model_card.md", *audits] and page.scripts == 0
     assert re.search(r"https?:|//cdn|@import|url\(", text) is None
     assert len(page.images) == 5
     for png in page.images:
@@ -133,6 +134,11 @@ def test_the_demo_goes_from_nothing_to_a_page(
     assert settings["penalty of ArcFace + SEC"].startswith("SEC(weight=0.5")
     assert settings["batch_size"] == "16" and "width=0.125" in settings["backbone"]
     assert "8 people × 6 images" in " ".join(text.split())
+
+    # What is exported computes what the run does.
+    image = np.random.default_rng(0).integers(0, 256, (1, 112, 112, 3), np.uint8)
+    exported, trained = (load_model(out / path) for path in (bundle, "runs/arcface_sec"))
+    np.testing.assert_allclose(exported.embed(image), trained.embed(image), rtol=1e-4, atol=1e-4)
 
     # Both runs are audited, the one with the penalty against the one without.
     with_sec = [(out / page).with_name("audit.json") for page in audits]

@@ -226,6 +226,10 @@ def test_real_faces_are_studied_alike(folder: Path) -> None:
     plan = load_recipe(folder / "small.py", FairnessStudy)
     faces = module._real_set(plan, Real(data, data / "lfw.bin", folder / "attributes.csv"))
     assert faces is not None and faces.attribute == "gender"
+    files = Real(data, data / "lfw.bin", folder / "attributes.csv")
+    longer = module._real_set(plan, replace(files, epochs=7))
+    assert longer is not None
+    assert (faces.recipe.epochs, longer.recipe.epochs) == (plan.real.epochs, 7)
     assert faces.recipe.data.path == data and len(faces.ids) == len(set(faces.ids)) > 40
     model = load_model(folder / "out" / "runs" / "generated_baseline_seed0")
     raw, unit = embed_views(model, faces)

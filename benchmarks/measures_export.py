@@ -1,0 +1,431 @@
+"""The measurements of exported models behind ``benchmarks/run.py``.
+
+Networks are untrained; their batch norms have seen generated faces, so that numbers within them
+are of the size that a trained network has.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import cv2
+import numpy as np
+import torch
+from measures import Row
+from torch import nn
+
+from facerec.backbones import Backbone, Preprocessing, create_backbone, normalize
+from facerec.embedding import TorchModel, load_model
+from facerec.embedding.bundle import ONNX_FILE
+from facerec.embedding.engines import Engine, OnnxruntimeEngine, OpenVinoEngine
+from facerec.embedding.onnx_file import OnnxFile, guess_preprocessing, parse_onnx
+from facerec.embedding.recognizer import FaceRecognizer
+from facerec.export.consumers import check_consumers
+from facerec.export.graph import export_graph
+from facerec.export.manifest import MANIFEST_FILE, package_manifest
+from facerec.export.measure import compare_accuracy, median_ratio, take_turns
+from facerec.export.parity import Bar, check_parity, deviation, sample_faces
+from facerec.export.quantize import MIN_IMAGES, calibration_images, quantize_int8
+from facerec.verification import pack_bench
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+NOTE = {"format": 1, "name": "benchmark"}
+
+CONSUMER_BARS = {"insightface": 1e-5, "OpenCV": 1e-4}
+"""Largest difference on unit-scale embeddings, by the first word of the consumer."""
+
+
+@dataclass(frozen=True)
+class _Exported:
+    model: TorchModel
+    file: OnnxFile
+    images: np.ndarray
+    """What the batch norms have seen, uint8 RGB."""
+
+    def batch(self, count: int) -> np.ndarray:
+        """Return normalised images, float32 ``(count, 3, 112, 112)``."""
+        pixels = torch.from_numpy(np.resize(self.images, (count, *self.images.shape[1:])))
+        return normalize(pixels, Preprocessing()).contiguous().numpy()
+
+
+def parity(
+    *,
+    names: Sequence[str] = ("iresnet18", "iresnet50", "iresnet100", "mbf"),
+    width: float = 1.0,
+) -> list[Row]:
+    """Compare exported files in onnxruntime with torch.
+
+    Args:
+        names: backbones.
+        width: factor on their channels.
+    """
+    rows = []
+    for name in names:
+        exported = _export(name, width)
+        found = check_parity(exported.model, exported.file, Bar(np.inf, -1.0))
+        remark = f"{len(found)} comparisons: random, faces, constants; batch 1 to 64"
+        worst = max(row.max_abs for row in found)
+        cosine = min(row.min_cosine for row in found)
+        title = f"{name}: onnxruntime against torch"
+        rows += [
+            Row(f"{title}, largest difference", worst, "", 1e-5, remark=remark),
+            Row(f"{title}, least cosine", cosine, "", 0.999999, "higher", remark),
+        ]
+    return rows
+
+
+def consumers(*, name: str = "iresnet18", width: float = 1.0) -> list[Row]:
+    """Compare the embeddings of every consumer that is installed with torch.
+
+    Args:
+        name: backbone.
+        width: factor on its channels.
+    """
+    exported = _export(name, width)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        (folder / ONNX_FILE).write_bytes(exported.file.content)
+        stated = guess_preprocessing(exported.file).preprocessing
+        manifest = package_manifest(name, exported.file, stated, ONNX_FILE)
+        (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
+        photos = np.ascontiguousarray(exported.images[:8, ..., ::-1])
+        found = check_consumers(folder, exported.model, photos)
+    return [
+        Row(
+            f"{name}: {row.consumer} against torch, largest difference",
+            row.max_abs,
+            "",
+            CONSUMER_BARS.get(row.consumer.split()[0]),
+            remark=f"version {row.version}, least cosine {row.min_cosine:.7f}",
+        )
+        for row in found
+        if row.max_abs is not None
+    ]
+
+
+def float_speed(
+    *,
+    name: str = "iresnet50",
+    width: float = 1.0,
+    batches: Sequence[int] = (1, 32),
+    repeats: int = 5,
+) -> list[Row]:
+    """Compare onnxruntime with torch eager, both float32 on the same cores.
+
+    torch computes in its default order of memory, as the bar means it, and then in the order that
+    facerec gives it, which is faster.
+
+    Args:
+        name: backbone.
+        width: factor on its channels.
+        batches: sizes; the bar is for the last.
+        repeats: of both sides in turn.
+    """
+    exported = _export(name, width)
+    engine = OnnxruntimeEngine(exported.file)
+    backbone = exported.model.backbone
+    rows = []
+    for memory in (torch.contiguous_format, torch.channels_last):
+        backbone.to(memory_format=memory)  # type: ignore[call-overload]
+        order = "channels last" if memory == torch.channels_last else "default memory order"
+        for count in batches:
+            batch = exported.batch(count)
+            images = torch.from_numpy(batch).contiguous(memory_format=memory)
+
+            def eager(images: torch.Tensor = images) -> None:
+                with torch.inference_mode():
+                    backbone(images)
+
+            bar = 1.2 if count == batches[-1] and memory == torch.contiguous_format else None
+            rows.append(
+                _ratio(
+                    f"{name}, batch {count}: onnxruntime against torch eager ({order}), float32",
+                    [eager, _runs(engine, batch)],
+                    repeats,
+                    count,
+                    bar,
+                )
+            )
+    return rows
+
+
+def int8(
+    *,
+    name: str = "iresnet50",
+    width: float = 1.0,
+    batches: Sequence[int] = (1, 32),
+    repeats: int = 5,
+    calibration: int = 64,
+) -> list[Row]:
+    """Compare the int8 variant with the float32 file, both in onnxruntime.
+
+    Args:
+        name: backbone.
+        width: factor on its channels.
+        batches: sizes; the bar is for the last.
+        repeats: of both sides in turn.
+        calibration: faces to calibrate on.
+    """
+    exported = _export(name, width, calibration)
+    variant = _quantise(exported)
+    engines = [OnnxruntimeEngine(file) for file in (exported.file, variant)]
+    title = f"{name}: int8 against float32 in onnxruntime"
+    rows = [
+        _ratio(
+            f"{title}, batch {count}",
+            [_runs(engine, exported.batch(count)) for engine in engines],
+            repeats,
+            count,
+            2.5 if count == batches[-1] else None,
+        )
+        for count in batches
+    ]
+    sizes = len(variant.content), len(exported.file.content)
+    remark = f"{sizes[0] / 1e6:.1f} against {sizes[1] / 1e6:.1f} MB"
+    rows.append(Row(f"{title}, size", sizes[0] / sizes[1], "×", 0.3, remark=remark))
+    return [*rows, _cosine(title, engines, exported)]
+
+
+def openvino(
+    *,
+    name: str = "iresnet50",
+    width: float = 1.0,
+    batch: int = 32,
+    repeats: int = 5,
+    calibration: int = 64,
+) -> list[Row]:
+    """Compare OpenVINO, in bfloat16 and int8, with onnxruntime in float32.
+
+    Args:
+        name: backbone.
+        width: factor on its channels.
+        batch: images at once.
+        repeats: of both sides in turn.
+        calibration: faces to calibrate on.
+    """
+    exported = _export(name, width, calibration)
+    reference = OnnxruntimeEngine(exported.file)
+    rows = []
+    for kind, file in (("bf16", exported.file), ("int8", _quantise(exported))):
+        engine = OpenVinoEngine(file, "bf16")
+        title = f"{name}: OpenVINO {kind} against onnxruntime float32"
+        acts = [_runs(side, exported.batch(batch)) for side in (reference, engine)]
+        rows += [
+            _ratio(f"{title}, batch {batch}", acts, repeats, batch, 6.0, engine.precision),
+            _cosine(title, [reference, engine], exported, 0.999 if kind == "bf16" else None),
+        ]
+    return rows
+
+
+def accuracy(model: Path, bench: Path, calibration: Path) -> list[Row]:
+    """Measure what int8 costs a trained model.
+
+    Args:
+        model: a run or a ``.safetensors`` file.
+        bench: a pack of pairs.
+        calibration: a pack, record file or folder of other faces than those of the bench.
+    """
+    trained = load_model(model)
+    assert isinstance(trained, TorchModel)
+    main = export_graph(trained.backbone, trained.preprocessing, note=NOTE)
+    images, _ = calibration_images(calibration)
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder) / f"{name}.onnx" for name in ("float32", "int8")]
+        for file, content in zip(files, (main, quantize_int8(main, images)), strict=True):
+            file.write_bytes(content)
+        found = compare_accuracy(*map(load_model, files), pack_bench(bench))
+    row = next(row for row in found.rows if row.figure == "accuracy")
+    assert row.first is not None and row.second is not None
+    limits = (
+        ""
+        if row.interval is None
+        else (
+            f", 95 % interval of the loss [{-100 * row.interval.high:.2f}, "
+            f"{-100 * row.interval.low:.2f}], {found.basis}"
+        )
+    )
+    return [
+        Row(
+            f"{found.first.split(' · ')[0]}, {trained.name}: accuracy lost by int8",
+            100 * (row.first - row.second),
+            "points",
+            0.2,
+            remark=f"{100 * row.first:.2f} % → {100 * row.second:.2f} %{limits}",
+        )
+    ]
+
+
+_CLIENTS = """
+import http.client, json, sys, threading, time
+from pathlib import Path
+
+host, clients, requests = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+image = Path(sys.argv[4]).read_bytes()
+body = (b'--b\\r\\nContent-Disposition: form-data; name="images"; filename="a.jpg"\\r\\n\\r\\n'
+        + image + b"\\r\\n--b--\\r\\n")
+headers = {"Content-Type": "multipart/form-data; boundary=b"}
+seconds, gate = [], threading.Barrier(clients + 1)
+
+def client():
+    connection = http.client.HTTPConnection(host, timeout=600)
+    for request in range(requests + 1):
+        start = time.perf_counter()
+        connection.request("POST", "/v1/embed", body, headers)
+        answer = connection.getresponse()
+        text = answer.read()
+        assert answer.status == 200, text
+        if request:
+            seconds.append(time.perf_counter() - start)
+        else:
+            gate.wait()  # all have a connection and the network has run once
+
+threads = [threading.Thread(target=client) for _ in range(clients)]
+for thread in threads:
+    thread.start()
+gate.wait()
+start = time.perf_counter()
+for thread in threads:
+    thread.join()
+print(json.dumps({"seconds": time.perf_counter() - start, "latencies": seconds}))
+"""
+
+
+def micro_batching(
+    *,
+    name: str = "mbf",
+    width: float = 1.0,
+    clients: int = 16,
+    requests: int = 20,
+    repeats: int = 3,
+) -> list[Row]:
+    """Compare the service of ``examples/`` with itself when it computes one request at a time.
+
+    The clients, each of which sends one image and waits, are in a process of their own.
+
+    Args:
+        name: backbone.
+        width: factor on its channels.
+        clients: at once.
+        requests: of each client that count.
+        repeats: of both sides in turn.
+    """
+    exported = _export(name, width)
+    with tempfile.TemporaryDirectory() as place, _service_module() as service:
+        path = Path(place) / ONNX_FILE
+        path.write_bytes(exported.file.content)
+        image = Path(place) / "face.png"
+        cv2.imwrite(str(image), exported.images[0, ..., ::-1])
+        recognizer = FaceRecognizer(load_model(path))
+
+        def answer(max_batch: int) -> tuple[float, list[float]]:
+            limits = service.Limits(max_batch=max_batch)
+            with service.running(service.Service(recognizer, limits)) as url:
+                arguments = [url.removeprefix("http://"), str(clients), str(requests), str(image)]
+                done = subprocess.run(
+                    [sys.executable, "-c", _CLIENTS, *arguments], check=True, stdout=subprocess.PIPE
+                )
+            found = json.loads(done.stdout)
+            return found["seconds"], found["latencies"]
+
+        runs = [[answer(size) for size in (1, 32)] for _ in range(repeats)]
+    alone, together = ([seconds for seconds, _ in side] for side in zip(*runs, strict=True))
+    p99 = [
+        1000 * float(np.percentile(np.concatenate([latencies for _, latencies in side]), 99))
+        for side in zip(*runs, strict=True)
+    ]
+    rates = [clients * requests / float(np.median(side)) for side in (alone, together)]
+    title = f"service, {name}, {clients} clients with one image each"
+    return [
+        Row(
+            f"{title}: micro-batching against one at a time",
+            median_ratio(alone, together),
+            "×",
+            1.5,
+            "higher",
+            f"{rates[1]:.1f} against {rates[0]:.1f} images/s, medians of {repeats}",
+        ),
+        Row(
+            f"{title}: p99 with micro-batching",
+            p99[1],
+            "ms",
+            remark=f"one at a time {p99[0]:.0f} ms",
+        ),
+    ]
+
+
+@contextmanager
+def _service_module() -> Iterator[ModuleType]:
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        import service
+
+        yield service
+    finally:
+        sys.path.remove(str(EXAMPLES))
+
+
+def _export(name: str, width: float, faces: int = MIN_IMAGES) -> _Exported:
+    """Export a backbone whose batch norms and slopes are like those of a trained one."""
+    backbone = create_backbone(Backbone(name, width=width), seed=0)
+    images = sample_faces(faces)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for module in backbone.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.momentum = None
+                module.bias.normal_(0, 0.2, generator=generator)
+                if module.weight.requires_grad:
+                    module.weight.uniform_(0.5, 1.5, generator=generator)
+            elif isinstance(module, nn.PReLU):
+                module.weight.uniform_(0, 0.5, generator=generator)
+        backbone.train()(normalize(torch.from_numpy(images[:MIN_IMAGES]), Preprocessing()))
+    model = TorchModel(backbone.eval(), Preprocessing(), name=name)
+    file = parse_onnx(export_graph(backbone, Preprocessing(), note=NOTE), f"{name}.onnx")
+    return _Exported(model, file, images)
+
+
+def _quantise(exported: _Exported) -> OnnxFile:
+    return parse_onnx(quantize_int8(exported.file.content, exported.images), "int8.onnx")
+
+
+def _runs(engine: Engine, batch: np.ndarray) -> Callable[[], np.ndarray]:
+    return lambda: engine.run(batch)
+
+
+def _ratio(
+    measure: str,
+    acts: Sequence[Callable[[], object]],
+    repeats: int,
+    images: int,
+    bar: float | None,
+    about: str = "",
+) -> Row:
+    """Return how many times faster the second act is."""
+    times = take_turns(acts, repeats)
+    slow, fast = (images / float(np.median(seconds)) for seconds in times)
+    remark = f"{fast:.1f} against {slow:.1f} images/s, medians of {repeats}"
+    return Row(
+        measure,
+        median_ratio(*times),
+        "×",
+        bar,
+        "higher",
+        f"{remark}; computed in {about}" if about else remark,
+    )
+
+
+def _cosine(
+    title: str, engines: Sequence[Engine], exported: _Exported, bar: float | None = None
+) -> Row:
+    batch = exported.batch(MIN_IMAGES)
+    found = deviation(*(engine.run(batch) for engine in engines))
+    remark = f"{len(batch)} generated faces, untrained network"
+    return Row(f"{title}, least cosine", found.min_cosine, "", bar, "higher", remark)

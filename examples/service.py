@@ -1,0 +1,684 @@
+"""An inference service: embeddings and comparisons of faces over HTTP.
+
+    python examples/service.py BUNDLE --port 8000
+
+Images of requests that arrive together go through the network together. Nothing about a person is
+kept: no image, embedding or file name is logged or written to disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import math
+import queue
+import socket
+import threading
+import time
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import tyro
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from numpy.typing import NDArray
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import File, FormParser, parse_options_header
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+import facerec
+from facerec.commands.cli import run_command
+from facerec.embedding.align import align_face
+from facerec.embedding.engines import EngineName, Precision
+from facerec.embedding.recognizer import FaceRecognizer
+from facerec.errors import FacerecError, ImageError, ModelError
+from facerec.records.decode import decode_image, image_size
+
+_FORM = {
+    "schema": {
+        "type": "object",
+        "required": ["images"],
+        "properties": {
+            "images": {
+                "type": "array",
+                "items": {"type": "string", "format": "binary"},
+                "description": "JPEG or PNG; aligned and of the model's size, unless points come",
+            },
+            "points": {
+                "type": "string",
+                "description": "JSON of shape (images, 5, 2): five [x, y] for each image",
+            },
+        },
+    }
+}
+
+Answer = TypeVar("Answer")
+Faces = NDArray[np.uint8]
+
+_log = logging.getLogger("facerec.service")
+
+_POINTS_BYTES = 1024
+"""Longest JSON for the points of one image."""
+
+_DECODERS = 2
+"""Requests decoded at once; each holds one photo of up to ``max_pixels`` in memory."""
+
+_ENDPOINTS = ("/v1/embed", "/v1/verify", "/healthz", "/metrics")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the service takes, and how it gathers batches."""
+
+    max_batch: int = 32
+    """Images that go through the network together; 1 computes one request after the other."""
+    max_wait_ms: float = 5.0
+    """How long a batch waits at most for images of requests that are on their way."""
+    max_queue: int = 256
+    """Images admitted and not yet answered; beyond that requests get status 503."""
+    max_images: int = 64
+    """Images in one request."""
+    max_body_bytes: int = 16 << 20
+    """Size of one request's body."""
+    max_pixels: int = 16_000_000
+    """Size of one photo, by its header; aligned images have the model's size."""
+    timeout_s: float = 30.0
+    """How long a body may take to arrive, and then an answer to be computed."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not value > 0 and name != "max_wait_ms":
+                raise ValueError(f"{name} must be more than 0, found {value}")
+        if not self.max_wait_ms >= 0:
+            raise ValueError(f"max_wait_ms must not be negative, found {self.max_wait_ms}")
+        if self.max_queue < self.max_images:
+            raise ValueError(
+                f"max_queue {self.max_queue} must hold the max_images {self.max_images} of one "
+                "request"
+            )
+
+
+class Refusal(Exception):
+    """A request that gets no result, with its HTTP status and one sentence."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+class Metrics:
+    """What Prometheus reads, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        sizes = [2**k for k in range(10)]
+        seconds = [0.001 * 2**k for k in range(16)]
+        self.requests = Counter(
+            "facerec_requests", "Requests answered", ["endpoint", "status"], registry=self.registry
+        )
+        self.seconds = Histogram(
+            "facerec_request_seconds",
+            "Time from a request's header to its answer",
+            ["endpoint"],
+            buckets=seconds,
+            registry=self.registry,
+        )
+        self.images = Counter("facerec_images", "Images embedded", registry=self.registry)
+        self.batch = Histogram(
+            "facerec_batch_images",
+            "Images embedded together",
+            buckets=sizes,
+            registry=self.registry,
+        )
+        self.model_seconds = Histogram(
+            "facerec_model_seconds",
+            "Time in the network for one batch",
+            buckets=seconds,
+            registry=self.registry,
+        )
+        self.admitted = Gauge(
+            "facerec_admitted_images", "Images admitted and not answered", registry=self.registry
+        )
+
+
+@dataclass
+class _Job:
+    faces: Faces
+    vectors: Future[NDArray[np.float32]] = field(default_factory=Future)
+    arrived: float = field(default_factory=time.monotonic)
+
+
+class MicroBatcher:
+    """Gathers the images of many requests into batches; one thread runs the network.
+
+    While a batch computes, the next one gathers. A job waits for others until a batch is full, at
+    most ``max_wait_ms`` after its own arrival, and not at all if no other request is under way. A
+    job is never divided between batches, so its images may lead beyond ``max_batch``; the model
+    then divides.
+
+    Args:
+        embed: uint8 ``(N, H, W, 3)`` → float32 ``(N, D)``; called from the thread alone.
+        limits: size, wait and capacity.
+        metrics: counts images, batches and places.
+    """
+
+    def __init__(
+        self, embed: Callable[[Faces], NDArray[np.float32]], limits: Limits, metrics: Metrics
+    ) -> None:
+        self._embed = embed
+        self._limits = limits
+        self._metrics = metrics
+        self._taken = 0
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="network", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Compute what was submitted, then end the thread."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread takes jobs."""
+        return self._thread.is_alive()
+
+    @contextlib.contextmanager
+    def places(self, count: int) -> Iterator[None]:
+        """Hold places for images, from admission to answer; call from one thread only.
+
+        Raises:
+            Refusal: the service is full.
+        """
+        if self._taken + count > self._limits.max_queue:
+            raise Refusal(
+                503, f"the service is busy with {self._taken} images; try again in a second"
+            )
+        self._taken += count
+        self._metrics.admitted.set(self._taken)
+        try:
+            yield
+        finally:
+            self._taken -= count
+            self._metrics.admitted.set(self._taken)
+
+    def submit(self, faces: Faces) -> Future[NDArray[np.float32]]:
+        """Return what will hold the embeddings, ``(N, D)``; cancelled, it is not computed."""
+        job = _Job(faces)
+        self._jobs.put(job)
+        return job.vectors
+
+    def _work(self) -> None:
+        while (first := self._jobs.get()) is not None:
+            jobs = [
+                job for job in self._gather(first) if job.vectors.set_running_or_notify_cancel()
+            ]
+            if jobs:
+                self._compute(jobs)
+
+    def _gather(self, first: _Job) -> list[_Job]:
+        jobs, count = [first], len(first.faces)
+        deadline = first.arrived + self._limits.max_wait_ms / 1000
+        while count < min(self._limits.max_batch, self._taken):
+            try:
+                job = self._jobs.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                break
+            if job is None:  # nothing comes after it; the outer loop is to end there too
+                self._jobs.put(None)
+                break
+            jobs.append(job)
+            count += len(job.faces)
+        return jobs
+
+    def _compute(self, jobs: list[_Job]) -> None:
+        try:
+            with self._metrics.model_seconds.time():
+                vectors = self._embed(np.concatenate([job.faces for job in jobs]))
+        except Exception as error:  # whatever an engine raises must reach the requests
+            for job in jobs:
+                job.vectors.set_exception(error)
+            return
+        self._metrics.batch.observe(len(vectors))
+        self._metrics.images.inc(len(vectors))
+        start = 0
+        for job in jobs:
+            job.vectors.set_result(vectors[start : start + len(job.faces)])
+            start += len(job.faces)
+
+
+def parse_form(body: bytes, content_type: str, max_images: int) -> dict[str, list[bytes]]:
+    """Return the contents of the fields of a multipart body; names of files are not kept.
+
+    Raises:
+        Refusal: another kind of body, a damaged one, an unknown field, or too many images.
+    """
+    kind, options = parse_options_header(content_type)
+    if kind != b"multipart/form-data" or not options.get(b"boundary"):
+        raise Refusal(415, "send multipart/form-data with the images in fields called images")
+    fields: dict[str, list[bytes]] = {"images": [], "points": []}
+    whole = False
+
+    def add(name: bytes | None, content: bytes | None) -> None:
+        known = fields.get((name or b"").decode("latin-1"))
+        if known is None:
+            raise Refusal(400, "the form has a field other than images and points; leave it out")
+        known.append(content or b"")
+        if len(fields["images"]) > max_images:
+            raise Refusal(413, f"a request may hold {max_images} images; send several requests")
+        if len(fields["points"]) > 1:
+            raise Refusal(400, "the form has the field points twice; send all points in one")
+
+    def add_file(part: File) -> None:
+        part.file_object.seek(0)
+        add(part.field_name, part.file_object.read())
+
+    def finish() -> None:
+        nonlocal whole
+        whole = True
+
+    try:
+        parser = FormParser(
+            "multipart/form-data",
+            on_field=lambda part: add(part.field_name, part.value),
+            on_file=add_file,
+            on_end=finish,
+            boundary=options[b"boundary"],
+            config={"MAX_MEMORY_FILE_SIZE": math.inf},  # never to the disk
+        )
+        parser.write(body)
+        parser.finalize()
+    except FormParserError as error:
+        raise Refusal(400, "the multipart body is malformed; send it again") from error
+    if not whole:
+        raise Refusal(400, "the multipart body ends before its last boundary; send it again")
+    return fields
+
+
+def read_points(text: bytes, count: int) -> NDArray[np.float64]:
+    """Return the points of ``count`` photos, ``(count, 5, 2)``, from JSON.
+
+    Raises:
+        Refusal: anything else.
+    """
+    points = np.empty(0)
+    if len(text) <= _POINTS_BYTES * count:
+        with contextlib.suppress(ValueError, RecursionError):  # no JSON, ragged, nested too deep
+            points = np.asarray(json.loads(text))
+    if points.shape != (count, 5, 2) or points.dtype.kind not in "iuf":
+        raise Refusal(
+            400,
+            f"points must be JSON with five [x, y] for each image, as numbers of shape "
+            f"({count}, 5, 2)",
+        )
+    return points.astype(np.float64)
+
+
+def read_faces(body: bytes, content_type: str, size: tuple[int, int], limits: Limits) -> Faces:
+    """Return the aligned faces of a request, uint8 RGB ``(N, *size, 3)``.
+
+    Args:
+        body: a multipart form, see `parse_form`.
+        content_type: the header that names its boundary.
+        size: height and width of an aligned face.
+        limits: on images and pixels.
+
+    Raises:
+        Refusal: a form that is not as it should be.
+        ImageError: an image that is not as it should be.
+    """
+    form = parse_form(body, content_type, limits.max_images)
+    images = form["images"]
+    if not images:
+        raise Refusal(400, "the form holds no image; send at least one in a field called images")
+    points = read_points(form["points"][0], len(images)) if form["points"] else None
+    faces = np.empty((len(images), *size, 3), np.uint8)
+    for i, image in enumerate(images):
+        where = f"image {i}"
+        if points is None:
+            faces[i] = decode_image(image, where, size)
+            continue
+        height, width = image_size(image, where)
+        if height * width > limits.max_pixels:
+            raise Refusal(
+                413,
+                f"{where}: it has {height:,}×{width:,} pixels, more than the limit of "
+                f"{limits.max_pixels:,}; scale it down",
+            )
+        photo = decode_image(image, where, size=None)
+        faces[i] = align_face(photo, points[i], size, where)
+    return faces
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """Return the body of a request, whatever its header says about the length.
+
+    Raises:
+        Refusal: it is too large, or the client goes away.
+    """
+    too_large = Refusal(413, f"a request may have {limit:,} bytes; send fewer or smaller images")
+    claimed = request.headers.get("content-length", "")
+    if claimed.isdecimal() and int(claimed[:20]) > limit:
+        raise too_large
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > limit:
+                raise too_large
+    except ClientDisconnect as error:
+        raise Refusal(400, "the connection closed before the body was complete") from error
+    return bytes(body)
+
+
+async def within(seconds: float, work: Awaitable[Answer], late: Refusal) -> Answer:
+    """Wait for an answer, or refuse when it is late."""
+    try:
+        return await asyncio.wait_for(work, seconds)
+    except asyncio.TimeoutError as error:
+        raise late from error
+
+
+class Service:
+    """The endpoints, around one recognizer.
+
+    Args:
+        recognizer: what embeds; only the batcher's thread calls it.
+        limits: what is taken.
+        threshold: cosine from which on ``/v1/verify`` says ``same``; by default the model's own.
+        fpr: selects among the model's own, see `FaceRecognizer.threshold`.
+        bench: the same.
+
+    Raises:
+        MetricError: the threshold or the FPR is no such number.
+    """
+
+    def __init__(
+        self,
+        recognizer: FaceRecognizer,
+        limits: Limits | None = None,
+        *,
+        threshold: float | None = None,
+        fpr: str = "1e-3",
+        bench: str | None = None,
+    ) -> None:
+        self.recognizer = recognizer
+        self.limits = limits or Limits()
+        self.metrics = Metrics()
+        self.contract = recognizer.contract
+        self.no_threshold: str | None = None
+        self._choice: dict[str, Any] = {"threshold": threshold, "fpr": fpr, "bench": bench}
+        some = np.ones(recognizer.embedding_size, np.float32)
+        try:
+            recognizer.verify(some, some, **self._choice)
+        except ModelError as error:
+            self.no_threshold = str(error)
+        self._batcher = MicroBatcher(recognizer.embed, self.limits, self.metrics)
+        self._decoders = ThreadPoolExecutor(_DECODERS, "decoder")
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        """Run the threads while the server runs; it has answered all requests when this ends."""
+        self._batcher.start()
+        try:
+            yield
+        finally:
+            self._batcher.stop()
+            self._decoders.shutdown()
+
+    async def embed(self, request: Request) -> Response:
+        """Embed the images of the form's fields ``images``.
+
+        They are aligned and of the model's size, or a field ``points`` holds five points of each.
+        """
+        vectors = await self._vectors(request, self.limits)
+        return JSONResponse(
+            {
+                "embeddings": vectors.tolist(),
+                "embedding_size": self.recognizer.embedding_size,
+                "contract": self.contract,
+            }
+        )
+
+    async def verify(self, request: Request) -> Response:
+        """Compare the faces on the two images of the form's fields ``images``."""
+        if self.no_threshold is not None:
+            raise Refusal(501, self.no_threshold)
+        vectors = await self._vectors(request, replace(self.limits, max_images=2))
+        if len(vectors) != 2:
+            raise Refusal(400, "a comparison takes two images; send both in fields called images")
+        result = self.recognizer.verify(vectors[0], vectors[1], **self._choice)
+        return JSONResponse({**asdict(result), "contract": self.contract})
+
+    async def healthz(self) -> Response:
+        """Tell whether the service answers, and with which model, engine and device."""
+        about = self.recognizer.describe()
+        named = ("name", "runtime", "device", "precision", "embedding_size", "contract")
+        alive = self._batcher.alive
+        return JSONResponse(
+            {"status": "ok" if alive else "stopped", **{key: about[key] for key in named}},
+            200 if alive else 503,
+        )
+
+    async def expose(self) -> Response:
+        """Return the metrics in Prometheus' text format."""
+        return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    async def _vectors(self, request: Request, limits: Limits) -> NDArray[np.float32]:
+        size = self.recognizer.model.image_size
+        content_type = request.headers.get("content-type", "")
+        slow = Refusal(408, f"the body did not arrive within {limits.timeout_s:g} seconds")
+        late = Refusal(503, "the service is too busy to answer in time; try again in a second")
+
+        async def answer(body: bytes) -> NDArray[np.float32]:
+            decoded = self._decoders.submit(read_faces, body, content_type, size, limits)
+            faces = await asyncio.wrap_future(decoded)
+            with self._batcher.places(len(faces) - 1):
+                return await asyncio.wrap_future(self._batcher.submit(faces))
+
+        with self._batcher.places(1):  # before the body takes memory
+            body = await within(limits.timeout_s, read_body(request, limits.max_body_bytes), slow)
+            return await within(limits.timeout_s, answer(body), late)
+
+
+class Observer:
+    """Counts and times requests; words what fails without a sentence, and never its message.
+
+    An unforeseen error's message may hold what the log must not.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self.app = app
+        self.metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        endpoint = scope["path"] if scope["path"] in _ENDPOINTS else "other"
+        status = 0
+
+        async def watch(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        with self.metrics.seconds.labels(endpoint).time():
+            try:
+                await self.app(scope, receive, watch)
+            except Exception as error:
+                place = traceback.extract_tb(error.__traceback__)[-1]
+                _log.error("%s in %s, line %s", type(error).__name__, place.filename, place.lineno)
+                failed = answer_error(500, "the service failed on this request; see its log")
+                if not status:
+                    await failed(scope, receive, watch)
+        self.metrics.requests.labels(endpoint, str(status)).inc()
+
+
+def answer_error(status: int, sentence: str) -> JSONResponse:
+    """Return an error as JSON."""
+    headers = {"Retry-After": "1"} if status == 503 else None
+    return JSONResponse({"error": sentence}, status, headers)
+
+
+def create_app(service: Service) -> FastAPI:
+    """Return the ASGI application of a service."""
+    app = FastAPI(
+        title="facerec",
+        version=facerec.__version__,
+        lifespan=service.lifespan,
+        docs_url=None,  # the pages of both would load scripts from elsewhere
+        redoc_url=None,
+    )
+    upload = {"requestBody": {"required": True, "content": {"multipart/form-data": _FORM}}}
+    app.add_api_route("/v1/embed", service.embed, methods=["POST"], openapi_extra=upload)
+    app.add_api_route("/v1/verify", service.verify, methods=["POST"], openapi_extra=upload)
+    app.add_api_route("/healthz", service.healthz)
+    app.add_api_route("/metrics", service.expose)
+    app.add_middleware(Observer, metrics=service.metrics)
+
+    @app.exception_handler(Refusal)
+    async def refused(request: Request, error: Refusal) -> Response:
+        return answer_error(error.status, str(error))
+
+    @app.exception_handler(ImageError)
+    async def unusable(request: Request, error: ImageError) -> Response:
+        return answer_error(422, str(error))
+
+    @app.exception_handler(HTTPException)
+    async def misdirected(request: Request, error: HTTPException) -> Response:
+        sentence = f"{error.detail}: this service has {', '.join(_ENDPOINTS)}"
+        return answer_error(error.status_code, sentence)
+
+    return app
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Open the port to listen on; 0 takes a free one.
+
+    Raises:
+        FacerecError: it is not to be had.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except (OSError, OverflowError) as error:
+        raise FacerecError(
+            f"{host}, port {port}: cannot listen there ({error}); choose another --host or --port"
+        ) from error
+
+
+def create_server(service: Service) -> uvicorn.Server:
+    """Return the HTTP server of a service, to be run with a socket of `listen`."""
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it quotes what is uploaded
+    config = uvicorn.Config(
+        create_app(service),
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        ws="none",
+        lifespan="on",
+        # A body and an answer may each take the time-out.
+        timeout_graceful_shutdown=math.ceil(2 * service.limits.timeout_s),
+    )
+    return uvicorn.Server(config)
+
+
+@contextlib.contextmanager
+def running(service: Service) -> Iterator[str]:
+    """Serve from a thread of this process while the block runs; give the URL.
+
+    A `Service` serves once.
+    """
+    server = create_server(service)
+    with listen("127.0.0.1", 0) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            while not server.started:
+                if not thread.is_alive():
+                    raise FacerecError(f"{url}: the service did not start; see its log")
+                time.sleep(0.005)
+            yield url
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def serve(
+    model: tyro.conf.Positional[Path],
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    engine: EngineName = "onnxruntime",
+    device: str = "auto",
+    precision: Precision = "fp32",
+    variant: str | None = None,
+    flip: bool = False,
+    threshold: float | None = None,
+    fpr: str = "1e-3",
+    bench: str | None = None,
+    limits: tyro.conf.OmitArgPrefixes[Limits] = Limits(),
+) -> None:
+    """Serve embeddings and comparisons of faces over HTTP.
+
+    POST /v1/embed and /v1/verify take multipart forms; GET /healthz and /metrics tell the state.
+    There is no access control: put the service behind a proxy that has one.
+
+    Args:
+        model: a bundle, an .onnx or .safetensors file, or the folder of a run.
+        host: address to listen on; 0.0.0.0 takes all.
+        port: port to listen on.
+        engine: what computes an .onnx file.
+        device: auto, cpu, cuda or cuda:1; one that is not there is refused.
+        precision: bf16 is faster on processors that have it, in OpenVINO or with .safetensors.
+        variant: one of the bundle's variants, for example int8.
+        flip: add the embedding of the mirror image, as facerec verify does; takes twice the time.
+        threshold: cosine from which on two faces are the same person's; by default the bundle's.
+        fpr: FPR whose threshold in the bundle is taken.
+        bench: verification set whose threshold in the bundle is taken, if there are several.
+        limits: what the service takes.
+    """
+    recognizer = facerec.load(
+        model,
+        device=device,
+        engine=engine,
+        precision=precision,
+        variant=variant,
+        flip=flip,
+        batch_size=limits.max_batch,
+    )
+    endpoints = Service(recognizer, limits, threshold=threshold, fpr=fpr, bench=bench)
+    with listen(host, port) as listener:
+        address, port = listener.getsockname()[:2]
+        address = f"[{address}]" if ":" in address else address
+        print(f"{recognizer!r}\ncontract {endpoints.contract}")
+        if endpoints.no_threshold is not None:
+            print(f"/v1/verify is closed: {endpoints.no_threshold}")
+        print(f"listening on http://{address}:{port}", flush=True)
+        create_server(endpoints).run([listener])
+
+
+def main() -> None:
+    """Run the command."""
+    run_command(serve)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,229 @@
+"""``facerec export-onnx``: a run → one ONNX bundle that every consumer loads, with its proof."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from facerec.commands.benches import open_benches
+from facerec.commands.cli import run_command
+from facerec.embedding.model import MODEL_FILE, TorchModel, load_model
+from facerec.errors import ExportError
+from facerec.export.bundle import MAIN, BundleOptions, BundleReport, Stage, export_bundle
+from facerec.export.graph import OPSET
+from facerec.files import write_json
+from facerec.verification import Bench
+from facerec.verification.report import print_comparison
+
+
+def export_onnx(
+    model: tyro.conf.Positional[Path],
+    out: Path | None = None,
+    variant: tuple[str, ...] = (),
+    opset: int = OPSET,
+    triton: bool = False,
+    insightface_server: bool = False,
+    calibration: Path | None = None,
+    calibration_images: int = 512,
+    calibration_method: Literal["entropy", "percentile", "minmax"] = "entropy",
+    bench: tuple[str, ...] = (),
+    data: Path | None = None,
+    max_loss: float = 0.2,
+    thresholds: Path | None = None,
+    license: str | None = None,
+    json: Path | None = None,
+    force: bool = False,
+) -> None:
+    """Export a model as one folder for onnxruntime, insightface, OpenCV, OpenVINO and Triton.
+
+    Prints how far the file is from torch and what every installed consumer makes of it. If any of
+    these checks fails, no bundle is written.
+
+    Args:
+        model: a run folder or a .safetensors file.
+        out: the bundle's folder; by default export/ in the run, or NAME_onnx beside the file.
+        variant: further files: uint8 (normalises itself), norm (second output), fp16, int8,
+            fixed-batch:8.
+        opset: ONNX operator set.
+        triton: write a model repository for Triton Inference Server too.
+        insightface_server: write the folder of InsightFace's server too; it lacks a detector and
+            the licence that only InsightFace can sign.
+        calibration: a pack, record file or folder of aligned faces that int8 is calibrated on.
+        calibration_images: how many of them.
+        calibration_method: how int8 chooses its ranges.
+        bench: names or packs on which variants are compared with float32.
+        data: folder of the benches; then FACEREC_DATA and data/ are looked at.
+        max_loss: a variant that loses more accuracy on a bench, in points of percent, is left out.
+        thresholds: a report of facerec verify on this model, whose thresholds go into the bundle.
+        license: the terms of the weights, in words.
+        json: write all checks and figures to this file, speeds too.
+        force: replace a bundle that is there.
+    """
+    console = Console(highlight=False)
+    loaded = load_model(model, device="cpu")
+    if not isinstance(loaded, TorchModel):
+        raise ExportError(
+            f"{model}: this is an exported model already; give the run or .safetensors file that "
+            "it came from"
+        )
+    benches = []
+    for found in open_benches(bench, data=data) if bench else []:
+        if not isinstance(found, Bench):
+            raise ExportError(f"{found.name} compares templates, which no export is judged by")
+        benches.append(found)
+    options = BundleOptions(
+        variants=variant,
+        opset=opset,
+        triton=triton,
+        server=insightface_server,
+        calibration=calibration,
+        calibration_images=calibration_images,
+        method=calibration_method,
+        benches=tuple(benches),
+        max_loss=max_loss,
+        thresholds=thresholds,
+        license=license,
+    )
+    with _stages(console) as stage:
+        report = export_bundle(
+            loaded, default_folder(model) if out is None else out, options, force=force, stage=stage
+        )
+    _print(report, console)
+    if json is not None:
+        write_json(json, report.to_json())
+        console.print(f"figures: {json}", soft_wrap=True, markup=False)
+    console.print(f"bundle: {report.path}", soft_wrap=True, markup=False)
+
+
+def default_folder(model: Path) -> Path:
+    """Return where the bundle of a model goes: ``RUN/export``, or ``NAME_onnx`` beside a file."""
+    if model.is_dir():
+        return model / "export"
+    if model.name == MODEL_FILE:
+        return model.parent / "export"
+    return model.with_name(f"{model.stem}_onnx")
+
+
+@contextmanager
+def _stages(console: Console) -> Iterator[Stage]:
+    """Show one bar for each stage of the work, while it lasts."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
+
+        def stage(name: str, total: int) -> Callable[[int], None]:
+            for earlier in progress.task_ids:
+                progress.remove_task(earlier)
+            # A single step has no shares to show, only that it goes on.
+            task = progress.add_task(name, total=total if total > 1 else None)
+            return lambda count: progress.advance(task, count)
+
+        yield stage
+
+
+def _print(report: BundleReport, console: Console) -> None:
+    """Print all tables; what is longer than a cell comes below them."""
+    table = _table("onnxruntime against torch, embeddings of length 1")
+    table.add_column("file", no_wrap=True)
+    table.add_column("check", no_wrap=True)
+    for name in ("batch", "max |Δ|", "min cosine"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, rows in report.parity.items():
+        # All of the main file; of a variant the worst says enough.
+        worst = min(rows, key=lambda row: row.min_cosine)
+        shown = rows if name == MAIN else (worst,)
+        for row in shown:
+            check = row.check if name == MAIN else f"worst of {len(rows)}: {row.check}"
+            deviations = f"{row.max_abs:.1e}", f"{row.min_cosine:.7f}"
+            table.add_row(name if row is shown[0] else "", check, str(row.batch), *deviations)
+    console.print(table)
+    table = _table("consumers, fed the same BGR images")
+    for name in ("consumer", "version", "outcome"):
+        table.add_column(name)
+    for name in ("max |Δ|", "min cosine"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for consumer in report.consumers:
+        found = (
+            "" if consumer.max_abs is None else f"{consumer.max_abs:.1e}",
+            "" if consumer.min_cosine is None else f"{consumer.min_cosine:.7f}",
+        )
+        version = (consumer.version or "").split("-")[0]
+        table.add_row(consumer.consumer, version, consumer.outcome, *found)
+    console.print(table)
+    for consumer in report.consumers:
+        if consumer.note:
+            _say(console, f"{consumer.consumer}: {consumer.note}", "dim italic")
+    if report.variants:
+        _print_variants(report, console)
+
+
+def _print_variants(report: BundleReport, console: Console) -> None:
+    table = _table("variants, in onnxruntime on this machine")
+    table.add_column("file", no_wrap=True)
+    for name in ("MB", "× size", "min cosine", "batch", "ms", "images/s", "× speed"):
+        table.add_column(name, justify="right", no_wrap=True)
+    size = report.note["model"]["bytes"]
+    sizes = {MAIN: size, **{variant.name: variant.bytes for variant in report.variants}}
+    cosines = {variant.name: f"{variant.min_cosine:.7f}" for variant in report.variants}
+    for name, loads in report.loads.items():
+        cells = name, f"{sizes[name] / 1e6:.2f}", f"{sizes[name] / size:.2f}", cosines.get(name, "")
+        for load in loads:
+            speed = f"{load.latency_ms:.1f}", f"{load.images_per_second:.1f}"
+            times = "" if load.speedup is None else f"{load.speedup:.2f}"
+            table.add_row(*cells, str(load.batch), *speed, times)
+            cells = "", "", "", ""
+    console.print(table)
+    for variant in report.variants:
+        for comparison in variant.comparisons:
+            print_comparison(comparison, console)
+        if variant.refused is not None:
+            _say(console, f"{variant.name} was not written: {variant.refused}", "yellow")
+        if variant.openvino.outcome in ("cannot load", "not suited"):
+            reason = f"{variant.openvino.outcome}, {variant.openvino.note}"
+            _say(console, f"{variant.name} in OpenVINO: {reason}", "yellow")
+    unknown = [
+        entry["name"]
+        for entry in report.note["variants"]
+        if not entry["exact"] and not entry["accuracy"]
+    ]
+    if unknown:
+        _say(
+            console,
+            f"what {' and '.join(unknown)} cost in accuracy is unknown, and a cosine does not tell "
+            "it; give a --bench",
+            "yellow",
+        )
+
+
+def _table(title: str) -> Table:
+    return Table(
+        # As Text, so that no name is taken for markup.
+        title=Text(title),
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        padding=(0, 2, 0, 0),
+    )
+
+
+def _say(console: Console, sentence: str, style: str) -> None:
+    console.print(sentence, style=style, markup=False, highlight=False)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    run_command(export_onnx, argv)

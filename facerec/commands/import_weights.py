@@ -1,0 +1,97 @@
+"""``facerec import-weights``: a backbone's .pth of InsightFace or others → .safetensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import torch
+import tyro
+
+from facerec.backbones import Backbone, Preprocessing, create_backbone
+from facerec.commands.cli import run_command
+from facerec.embedding.model import load_state_dict_file, save_model
+from facerec.errors import ModelError, RecipeError
+from facerec.files import sha256
+
+SAFE_TORCH = (2, 10)
+"""The first release without the known holes in ``torch.load(weights_only=True)``."""
+
+
+def import_weights(
+    weights: tyro.conf.Positional[Path],
+    backbone: str,
+    out: Path | None = None,
+    embedding_size: int = 512,
+    width: float = 1.0,
+    embedding_bn: Literal["frozen_gamma", "affine", "none"] | None = None,
+    channels: Literal["rgb", "bgr"] = "rgb",
+    mean: float = 127.5,
+    std: float = 127.5,
+    trust: bool = False,
+    force: bool = False,
+) -> None:
+    """Turn a state dict of a backbone into a .safetensors file that every command takes.
+
+    Names, shapes and values are checked against the architecture; nothing in the file is run.
+
+    Args:
+        weights: a .pth that torch.save wrote from a backbone's state_dict().
+        backbone: architecture: iresnet18, 34, 50, 100, 200 (InsightFace's r18 to r200), mbf or
+            mbf_large.
+        out: the file to write; by default the same name with .safetensors.
+        embedding_size: dimensions of the embedding.
+        width: factor on all channel counts.
+        embedding_bn: the last batch norm: frozen_gamma (default for iresnet), affine (default for
+            mbf, as in InsightFace) or none.
+        channels: channel order that the weights were trained on; bgr for AdaFace's.
+        mean: subtracted from every pixel value.
+        std: divides the result.
+        trust: read the file on a torch older than 2.10, because you know where it comes from.
+        force: replace a file that is there.
+    """
+    out = weights.with_suffix(".safetensors") if out is None else out
+    if out.suffix != ".safetensors":
+        raise ModelError(f"{out}: the weights are written as .safetensors; choose such a name")
+    if out.exists() and not force:
+        raise ModelError(f"{out} is there already; choose another --out, or replace it by --force")
+    check_torch(weights, torch.__version__, trust)
+    if embedding_bn is None:
+        embedding_bn = "affine" if backbone.startswith("mbf") else "frozen_gamma"
+    try:
+        config = Backbone(backbone, embedding_size, width, embedding_bn)
+        preprocessing = Preprocessing(channels, mean, std)
+    except ValueError as error:
+        raise RecipeError(str(error)) from error
+    module = create_backbone(config)
+    load_state_dict_file(module, weights)
+    imported = {"file": weights.name, "sha256": sha256(weights)}
+    save_model(out, module, config, preprocessing, {}, {"imported": imported})
+    parameters = sum(parameter.numel() for parameter in module.parameters())
+    print(f"{out}: {backbone} with {parameters:,} parameters, from {weights.name}")
+
+
+def check_torch(weights: Path, version: str, trust: bool) -> None:
+    """Refuse the files of strangers on a torch whose loader can be attacked.
+
+    Args:
+        weights: named in the sentence.
+        version: of torch.
+        trust: the user vouches for the file.
+
+    Raises:
+        ModelError: the release is too old.
+    """
+    release = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
+    if release < SAFE_TORCH and not trust:
+        raise ModelError(
+            f"{weights}: torch {version} has known holes in loading checkpoints, so that a "
+            "crafted .pth may run code; install torch 2.10 or newer, or give --trust if you know "
+            "where the file comes from"
+        )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    run_command(import_weights, argv)

@@ -1,0 +1,321 @@
+"""``facerec inspect``: what a model file holds, what it wants of its pixels, and who loads it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from facerec.backbones import Preprocessing
+from facerec.commands.cli import run_command
+from facerec.embedding.bundle import Bundle, is_bundle, read_bundle
+from facerec.embedding.engines import EngineName
+from facerec.embedding.model import OnnxModel, TorchModel, load_model
+from facerec.embedding.onnx_file import (
+    METADATA_KEY,
+    GuessedPreprocessing,
+    OnnxFile,
+    guess_preprocessing,
+    printable,
+    read_onnx,
+)
+from facerec.errors import ExportError, MissingExtraError, ModelError
+from facerec.export.consumers import legacy_router_simulation
+from facerec.export.triton import triton_config
+from facerec.files import write_json
+from facerec.recipe import to_dict
+
+SHOWN = 12
+"""Operators and metadata entries in the printed table; the JSON file has all."""
+
+TRIAL_SECONDS = 120
+"""Within which OpenCV must have embedded one image."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether one consumer would use the file as an embedding model."""
+
+    consumer: str
+    basis: Literal["tried", "rule"]
+    """Whether it was run here on a black image, or its rules were applied to the file."""
+    suits: bool | None
+    """None: not installed here, or not asked."""
+    remark: str
+    """Why not, or what it would do; may be empty."""
+
+
+def inspect(model: tyro.conf.Positional[Path], load: bool = True, json: Path | None = None) -> None:
+    """Show what a model file holds, what it wants of its pixels, and which programs would load it.
+
+    Reads .onnx files of anybody without trusting them: one with weights in other files, operators
+    of its own, functions, control flow or sizes that do not fit is refused. The preprocessing is
+    read from facerec's own metadata or from the start of the graph; else it is an assumption, and
+    said to be one.
+
+    Args:
+        model: an .onnx or .safetensors file, a bundle, or a run folder.
+        load: run an .onnx file that passed the checks on a black image, in every engine installed
+            here; --no-load only reads it.
+        json: write everything to this file too.
+    """
+    console = Console(highlight=False)
+    bundle = read_bundle(model) if model.is_dir() and is_bundle(model) else None
+    path = model if bundle is None else bundle.model
+    if path.suffix == ".onnx":
+        found = _inspect_onnx(read_onnx(path), bundle, load, console)
+    else:
+        found = _inspect_safetensors(path, console)
+    if json is not None:
+        write_json(json, found)
+        console.print(f"inspection: {json}", soft_wrap=True, markup=False)
+
+
+def _inspect_onnx(
+    file: OnnxFile, bundle: Bundle | None, load: bool, console: Console
+) -> dict[str, Any]:
+    """Print and return what is to be said of a file."""
+    guess = guess_preprocessing(file)
+    verdicts = list(_verdicts(file, guess, load))
+    facts = [
+        ("file", file.where),
+        ("SHA-256", file.sha256),
+        ("size", f"{len(file.content):,} bytes, {file.parameters:,} parameters"),
+        ("format", f"opset {file.opset}, IR {file.ir_version}"),
+        ("producer", printable(file.producer) or "not stated"),
+        *(("input", str(info)) for info in file.inputs),
+        *(("output", str(info)) for info in file.outputs),
+        ("operators", _counted(file)),
+        *(("metadata", line) for line in _metadata(file)),
+        ("preprocessing", _preprocessing_words(guess.preprocessing)),
+        *(("evidence", sentence) for sentence in guess.evidence),
+    ]
+    if bundle is not None:
+        facts.append(("bundle", f"{len(bundle.sums)} files, all checksums right"))
+        facts.append(("variants", ", ".join(bundle.variants) or "none"))
+    _print_facts(facts, console)
+    _print_verdicts(verdicts, console)
+    return {
+        "file": file.where,
+        "sha256": file.sha256,
+        "bytes": len(file.content),
+        "parameters": file.parameters,
+        "opset": file.opset,
+        "ir_version": file.ir_version,
+        "producer": file.producer,
+        "inputs": [asdict(info) for info in file.inputs],
+        "outputs": [asdict(info) for info in file.outputs],
+        "operators": dict(file.operators),
+        "metadata": dict(file.metadata),
+        "preprocessing": {
+            "value": "embedded" if guess.preprocessing is None else to_dict(guess.preprocessing),
+            "stated": guess.stated,
+            "evidence": list(guess.evidence),
+        },
+        "consumers": [asdict(verdict) for verdict in verdicts],
+        "bundle": None
+        if bundle is None
+        else {"note": bundle.note, "variants": list(bundle.variants), "files": dict(bundle.sums)},
+    }
+
+
+def _inspect_safetensors(path: Path, console: Console) -> dict[str, Any]:
+    model = load_model(path)
+    assert isinstance(model, TorchModel) and model.config is not None and model.path is not None
+    parameters = sum(parameter.numel() for parameter in model.backbone.parameters())
+    size = model.path.stat().st_size
+    config = model.config
+    _print_facts(
+        [
+            ("file", str(model.path)),
+            ("SHA-256", str(model.sha256)),
+            ("size", f"{size:,} bytes, {parameters:,} parameters"),
+            ("backbone", f"{config.name}, width {config.width:g}, last norm {config.embedding_bn}"),
+            ("input", "uint8 RGB [N, {}, {}, 3]".format(*model.image_size)),
+            ("output", f"float32 [N, {model.embedding_size}], raw embeddings"),
+            ("preprocessing", _preprocessing_words(model.preprocessing)),
+            ("evidence", "the file says so"),
+            ("recipe", ", ".join(printable(name) for name in model.recipe) or "not stated"),
+        ],
+        console,
+    )
+    return {
+        **model.describe(),
+        "bytes": size,
+        "parameters": parameters,
+        "recipe": model.recipe,
+    }
+
+
+def _verdicts(file: OnnxFile, guess: GuessedPreprocessing, load: bool) -> Iterator[Verdict]:
+    """Yield what every consumer would make of the file."""
+    try:
+        image = file.image_input()
+        file.embedding_output()
+    except ModelError as error:
+        problem = str(error).removeprefix(f"{file.where}: ")
+        yield Verdict("facerec", "rule", False, problem)
+        yield _insightface_path(file, guess)
+        return
+    yield Verdict("facerec", "rule", True, "")
+    engines: tuple[tuple[str, EngineName], ...] = (
+        ("onnxruntime", "onnxruntime"),
+        ("OpenVINO", "openvino"),
+    )
+    for name, engine in engines:
+        yield _tried(name, file.where, load, partial(_engine_size, file, engine))
+    yield _tried("OpenCV DNN", file.where, load, partial(_opencv_size, file))
+    yield _insightface_path(file, guess)
+    yield _insightface_manifest(file, guess)
+    yield _face_recognizer_sf(guess, image.dtype)
+    try:
+        triton_config("model", file)
+    except ExportError as error:
+        yield Verdict("Triton, dynamic batching", "rule", False, printable(str(error), 200))
+    else:
+        yield Verdict("Triton, dynamic batching", "rule", True, "")
+
+
+def _tried(name: str, where: str, load: bool, embed: Callable[[], str]) -> Verdict:
+    if not load:
+        return Verdict(name, "tried", None, "not tried")
+    try:
+        return Verdict(name, "tried", True, embed())
+    except MissingExtraError as error:
+        return Verdict(name, "tried", None, str(error))
+    except ModelError as error:
+        return Verdict(name, "tried", False, str(error).removeprefix(f"{where}: "))
+    except subprocess.TimeoutExpired:
+        return Verdict(name, "tried", False, f"no embedding after {TRIAL_SECONDS} seconds")
+
+
+def _engine_size(file: OnnxFile, engine: EngineName) -> str:
+    return f"embeddings of {OnnxModel(file, engine=engine).embedding_size} numbers"
+
+
+_OPENCV_TRIAL = """
+import sys
+sys.path[:] = [path for path in sys.path if path]  # nothing from the working directory
+import cv2, numpy
+shape, dtype = [int(side) for side in sys.argv[1].split(",")], sys.argv[2]
+net = cv2.dnn.readNetFromONNX(numpy.frombuffer(sys.stdin.buffer.read(), numpy.uint8))
+net.setInput(numpy.zeros(shape, dtype))
+found = net.forward()
+print(found.size // shape[0])
+"""
+
+
+def _opencv_size(file: OnnxFile) -> str:
+    """Try OpenCV in a process of its own: it divides by zero on some files that others refuse."""
+    image = file.image_input()
+    planes = (3, image.height, image.width)
+    shape = (image.batch or 1, *(planes if image.layout == "NCHW" else (*planes[1:], 3)))
+    sides = ",".join(map(str, shape))
+    run = subprocess.run(
+        [sys.executable, "-c", _OPENCV_TRIAL, sides, image.dtype],
+        input=file.content,
+        capture_output=True,
+        timeout=TRIAL_SECONDS,
+        check=False,
+    )
+    if run.returncode < 0:
+        raise ModelError(f"its process ended by signal {-run.returncode}")
+    if run.returncode > 0:
+        lines = run.stderr.decode(errors="replace").strip().splitlines()
+        said = [line.partition(": ")[2] for line in lines if line.startswith("cv2.error: ")]
+        raise ModelError(printable((said or lines or ["it failed"])[-1], 200))
+    return f"embeddings of {int(run.stdout)} numbers"
+
+
+def _insightface_path(file: OnnxFile, guess: GuessedPreprocessing) -> Verdict:
+    name = "insightface, a bare path"
+    if not file.inputs:
+        return Verdict(name, "rule", False, "the file has no input")
+    route = legacy_router_simulation(file)
+    if route.problem is not None:
+        return Verdict(name, "rule", False, printable(route.problem, 200))
+    wanted = guess.preprocessing or Preprocessing("rgb", 0.0, 1.0)
+    fed = f"feeds RGB with mean {route.mean:g} and std {route.std:g}"
+    suits = (route.mean, route.std, "rgb") == (wanted.mean, wanted.std, wanted.channels)
+    return Verdict(name, "rule", suits, fed if suits else f"{fed}, which is not what it wants")
+
+
+def _insightface_manifest(file: OnnxFile, guess: GuessedPreprocessing) -> Verdict:
+    """Apply the rules of ``insightface/model_zoo/package_manifest.py`` and ``arcface_onnx.py``."""
+    image = file.image_input()
+    problems = {
+        "the layout must be NCHW": image.layout != "NCHW",
+        "there must be one output": len(file.outputs) != 1,
+        "a fixed batch must be 1": image.batch not in (None, 1),
+        "the images must be square": image.height != image.width,
+        "it feeds RGB alone": guess.preprocessing is not None
+        and guess.preprocessing.channels != "rgb",
+    }
+    found = [problem for problem, applies in problems.items() if applies]
+    if found:
+        return Verdict("insightface ≥ 2, a manifest", "rule", False, "; ".join(found))
+    if guess.preprocessing is None:
+        words = 'with preprocessing "embedded"'
+    else:
+        words = f"with mean {guess.preprocessing.mean:g} and std {guess.preprocessing.std:g}"
+    return Verdict("insightface ≥ 2, a manifest", "rule", True, words)
+
+
+def _face_recognizer_sf(guess: GuessedPreprocessing, dtype: str) -> Verdict:
+    suits = guess.preprocessing is None and dtype == "float32"
+    remark = "feeds float32 RGB 0…255" + ("" if suits else ", which is not what it wants")
+    return Verdict("OpenCV FaceRecognizerSF", "rule", suits, remark)
+
+
+def _counted(file: OnnxFile) -> str:
+    shown = [f"{printable(kind)} {count}" for kind, count in list(file.operators.items())[:SHOWN]]
+    more = len(file.operators) - len(shown)
+    return ", ".join(shown) + (f" and {more} kinds more" if more else "")
+
+
+def _metadata(file: OnnxFile) -> Iterator[str]:
+    for key, value in list(file.metadata.items())[:SHOWN]:
+        ours = f"{len(value):,} characters, facerec's own note"
+        yield f"{printable(key)}: {ours if key == METADATA_KEY else printable(value)}"
+    if len(file.metadata) > SHOWN:
+        yield f"and {len(file.metadata) - SHOWN} entries more"
+
+
+def _preprocessing_words(preprocessing: Preprocessing | None) -> str:
+    if preprocessing is None:
+        return "inside the graph; RGB pixels 0…255 go in"
+    mean, std = preprocessing.mean, preprocessing.std
+    return f"{preprocessing.channels.upper()}, (pixel − {mean:g}) / {std:g}"
+
+
+def _print_facts(facts: Sequence[tuple[str, str]], console: Console) -> None:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    last = None
+    for name, value in facts:
+        table.add_row("" if name == last else name, Text(value))
+        last = name
+    console.print(table)
+
+
+def _print_verdicts(verdicts: Sequence[Verdict], console: Console) -> None:
+    table = Table("consumer", "basis", "suits", "remark")
+    words = {True: "yes", False: "no", None: "?"}
+    for verdict in verdicts:
+        table.add_row(verdict.consumer, verdict.basis, words[verdict.suits], Text(verdict.remark))
+    console.print(table)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    run_command(inspect, argv)

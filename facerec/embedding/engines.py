@@ -1,0 +1,249 @@
+"""Engines that compute an ``.onnx`` file: onnxruntime and OpenVINO, on the checked bytes alone."""
+
+from __future__ import annotations
+
+import io
+import threading
+from abc import ABC, abstractmethod
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from facerec.embedding.onnx_file import OnnxFile, first_line
+from facerec.errors import MissingExtraError, ModelError
+
+Images = npt.NDArray[np.float32] | npt.NDArray[np.uint8]
+EngineName = Literal["onnxruntime", "openvino"]
+Precision = Literal["fp32", "bf16"]
+
+FOLDED_BYTES = 2**28
+"""What onnxruntime may compute in advance from constants, for one tensor."""
+
+
+class Engine(ABC):
+    """A loaded file that turns batches of images into its first output.
+
+    Args:
+        file: a file that passed the checks.
+
+    Attributes:
+        name: the library and its version.
+        device: where it really computes.
+        precision: in which numbers it really computes.
+
+    Raises:
+        ModelError: the file takes something else than images.
+    """
+
+    name: str
+    device: str
+    precision: str
+
+    def __init__(self, file: OnnxFile) -> None:
+        self.where = file.where
+        self.input = file.image_input()
+
+    def run(self, batch: Images) -> npt.NDArray[np.float32]:
+        """Compute one batch.
+
+        Args:
+            batch: images in the file's own layout, type and batch size.
+
+        Returns:
+            The file's first output, float32.
+
+        Raises:
+            ModelError: a batch of another shape or type, or the engine fails.
+        """
+        # OpenVINO would put any numbers of any shape into the input, without a word.
+        planes = (3, self.input.height, self.input.width)
+        shape = planes if self.input.layout == "NCHW" else (*planes[1:], 3)
+        count = self.input.batch or len(batch)
+        if batch.shape != (count, *shape) or batch.dtype != self.input.dtype:
+            raise ModelError(
+                f"{self.where}: the input is {self.input.dtype} of shape "
+                f"({self.input.batch or 'N'}, {', '.join(map(str, shape))}), found {batch.dtype} "
+                f"of shape {batch.shape}"
+            )
+        return self._compute(batch)
+
+    @abstractmethod
+    def _compute(self, batch: Images) -> npt.NDArray[np.float32]:
+        """Compute a batch that fits."""
+
+
+class OnnxruntimeEngine(Engine):
+    """The file in onnxruntime; calls from several threads may overlap.
+
+    Args:
+        file: a file that passed the checks.
+        device: ``cpu``, ``cuda`` or ``cuda:1``.
+        threads: CPU threads of one call; as many as torch uses by default.
+
+    Raises:
+        MissingExtraError: onnxruntime is not installed.
+        ModelError: onnxruntime refuses the file, or the device is not there.
+    """
+
+    def __init__(self, file: OnnxFile, device: str = "cpu", threads: int | None = None) -> None:
+        super().__init__(file)
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise MissingExtraError(
+                f"{file.where}: reading .onnx needs onnxruntime; run: pip install 'facerec[onnx]'"
+            ) from error
+        self.name = f"onnxruntime {onnxruntime.__version__}"
+        self.device = device
+        self.precision = "as stored in the file"
+        self._session = _session(onnxruntime, file, device, threads)
+        self._output = self._session.get_outputs()[0].name
+
+    def _compute(self, batch: Images) -> npt.NDArray[np.float32]:
+        try:
+            (output,) = self._session.run([self._output], {self.input.name: batch})
+        except Exception as error:  # onnxruntime's classes share no base but this
+            raise ModelError(f"{self.where}: onnxruntime failed ({first_line(error)})") from error
+        return np.asarray(output, np.float32)
+
+
+def _session(onnxruntime: Any, file: OnnxFile, device: str, threads: int | None) -> Any:
+    kind, _, index = device.partition(":")
+    providers = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+    if kind not in providers:
+        raise ModelError(f"{file.where}: an .onnx file runs on cpu or cuda, not on {device!r}")
+    wanted = providers[kind]
+    _check_provider(file.where, wanted, onnxruntime.get_available_providers())
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads or torch.get_num_threads()
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    # Bytes can be built that onnxruntime would take for its own format, which nobody checked.
+    options.add_session_config_entry("session.load_model_format", "ONNX")
+    options.add_session_config_entry(
+        "optimization.constant_folding_max_output_size_in_bytes", str(FOLDED_BYTES)
+    )
+    try:
+        session = onnxruntime.InferenceSession(
+            file.content,
+            options,
+            providers=[(wanted, {"device_id": index} if index else {})],
+        )
+    except Exception as error:  # onnxruntime's classes share no base but this
+        raise ModelError(
+            f"{file.where}: onnxruntime cannot load it ({first_line(error)})"
+        ) from error
+    # A provider can be there and still not start, for want of its libraries.
+    _check_provider(file.where, wanted, session.get_providers())
+    return session
+
+
+def _check_provider(where: str, wanted: str, offered: list[str]) -> None:
+    """Asked for a provider that it lacks, onnxruntime would only warn and compute on the CPU."""
+    if wanted not in offered:
+        raise ModelError(
+            f"{where}: onnxruntime offers no {wanted} here, only {', '.join(offered)}; install "
+            "onnxruntime-gpu in place of onnxruntime, or use device cpu"
+        )
+
+
+class OpenVinoEngine(Engine):
+    """The file in OpenVINO on the CPU; calls from several threads wait for each other.
+
+    A processor without bfloat16 computes in float32 whatever is asked for; ``precision`` says so.
+
+    Args:
+        file: a file that passed the checks.
+        precision: in which numbers to compute what the file stores as float32.
+        threads: CPU threads; as many as torch uses by default.
+
+    Raises:
+        MissingExtraError: OpenVINO is not installed.
+        ModelError: OpenVINO refuses the file.
+    """
+
+    def __init__(
+        self, file: OnnxFile, precision: Precision = "fp32", threads: int | None = None
+    ) -> None:
+        super().__init__(file)
+        try:
+            import openvino
+            from openvino.frontend import FrontEndManager
+        except ImportError as error:
+            raise MissingExtraError(
+                f"{file.where}: engine openvino is not installed; run: "
+                "pip install 'facerec[openvino]'"
+            ) from error
+        self.name = f"OpenVINO {openvino.__version__.split('-')[0]}"
+        self.device = "cpu"
+        self._lock = threading.Lock()
+        hints = {
+            "INFERENCE_PRECISION_HINT": {"fp32": "f32", "bf16": "bf16"}[precision],
+            "INFERENCE_NUM_THREADS": threads or torch.get_num_threads(),
+        }
+        try:
+            # Named, so that no other format is recognised in the bytes.
+            reader = FrontEndManager().load_by_framework("onnx")
+            model = reader.convert(reader.load(io.BytesIO(file.content)))
+            compiled = openvino.Core().compile_model(model, "CPU", hints)
+            self._request = compiled.create_infer_request()
+            real = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
+        except Exception as error:  # OpenVINO raises bare RuntimeErrors
+            raise ModelError(
+                f"{file.where}: OpenVINO cannot load it ({_openvino_words(error)})"
+            ) from error
+        self.precision = {"f32": "fp32", "bf16": "bf16"}.get(real, real)
+        if self.precision != precision:
+            self.precision += f" (this processor has no {precision})"
+
+    def _compute(self, batch: Images) -> npt.NDArray[np.float32]:
+        try:
+            with self._lock:
+                self._request.infer([batch])
+                return np.array(self._request.get_output_tensor(0).data, np.float32)
+        except Exception as error:  # OpenVINO raises bare RuntimeErrors
+            raise ModelError(f"{self.where}: OpenVINO failed ({_openvino_words(error)})") from error
+
+
+def _openvino_words(error: Exception) -> str:
+    """Return the first line that is about the model and not about OpenVINO's own sources."""
+    lines = [line for line in str(error).splitlines() if line.strip(" :")]
+    about = [line for line in lines if not line.startswith(("Exception from", "Check '"))]
+    return first_line(ModelError((about or lines or [type(error).__name__])[0]))
+
+
+def open_engine(
+    file: OnnxFile,
+    engine: EngineName = "onnxruntime",
+    device: str = "cpu",
+    precision: Precision = "fp32",
+    threads: int | None = None,
+) -> Engine:
+    """Load a file into an engine.
+
+    Args:
+        file: a file that passed the checks.
+        engine: onnxruntime, or OpenVINO, which is faster on Intel's processors.
+        device: ``cpu``, ``cuda`` or ``cuda:1``; ``auto`` is the CPU.
+        precision: ``bf16`` for OpenVINO alone.
+        threads: CPU threads; as many as torch uses by default.
+
+    Raises:
+        MissingExtraError: the engine is not installed.
+        ModelError: the engine refuses the file or the device, or is unknown.
+    """
+    device = "cpu" if device == "auto" else device
+    if engine == "onnxruntime":
+        if precision != "fp32":
+            raise ModelError(
+                f"{file.where}: an .onnx file fixes its own precision; leave out {precision}, or "
+                "use engine openvino"
+            )
+        return OnnxruntimeEngine(file, device, threads)
+    if engine != "openvino":
+        raise ModelError(f"{file.where}: engine must be onnxruntime or openvino, found {engine!r}")
+    if device != "cpu":
+        raise ModelError(f"{file.where}: engine openvino runs on cpu here, not on {device!r}")
+    return OpenVinoEngine(file, precision, threads)

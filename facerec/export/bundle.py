@@ -1,0 +1,610 @@
+"""One folder that every consumer loads: written whole, after all checks, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import facerec
+from facerec.embedding.bundle import (
+    BUNDLE_SCHEMA,
+    NOTE_FILE,
+    ONNX_FILE,
+    VARIANTS_FOLDER,
+    is_bundle,
+    read_bundle,
+    write_sums,
+)
+from facerec.embedding.engines import OnnxruntimeEngine
+from facerec.embedding.model import OnnxModel, TorchModel
+from facerec.embedding.onnx_file import (
+    METADATA_FORMAT,
+    METADATA_KEY,
+    OnnxFile,
+    guess_preprocessing,
+    parse_onnx,
+)
+from facerec.errors import ExportError, FacerecError, MissingExtraError, ModelError
+from facerec.export.cards import CARD_FILE, model_card, training_facts
+from facerec.export.consumers import ConsumerRow, check_consumers
+from facerec.export.graph import OPSET, export_graph
+from facerec.export.manifest import (
+    MANIFEST_FILE,
+    SERVER_FOLDER,
+    SERVER_REMARK,
+    model_id,
+    package_manifest,
+    server_manifest,
+)
+from facerec.export.measure import LoadMeasure, measure_engine
+from facerec.export.parity import Bar, ParityRow, check_parity, deviation, sample_faces
+from facerec.export.quantize import Method, calibration_images, quantize_int8
+from facerec.export.thresholds import Threshold, flip_mode, read_thresholds, result_thresholds
+from facerec.export.triton import CONFIG_FILE, VERSION, triton_config
+from facerec.export.triton import MODEL_FILE as TRITON_FILE
+from facerec.export.variants import VARIANTS, VariantKind, make_variant
+from facerec.files import atomic_folder, fsync_directory
+from facerec.recipe import to_dict
+from facerec.verification import Bench, VerificationResult, evaluate_bench
+from facerec.verification.compare import Comparison, compare
+from facerec.verification.report import format_difference
+
+ALIGNMENT = "arcface_112x112"
+TRITON_FOLDER = "triton"
+BATCHES = (1, 32)
+"""Batch sizes whose speed is measured."""
+
+CONSUMER_FACES = 6
+
+OPENVINO = "OpenVINO"
+OPENVINO_EXACT, OPENVINO_ROUNDED = Bar(1e-4), Bar(np.inf, 0.999)
+"""What OpenVINO must reach against onnxruntime, on float32 and on fewer bits."""
+
+FACES = "faces"
+"""The parity check that `VariantReport.min_cosine` is taken from."""
+
+MAIN = "float32"
+"""What the main file is called in tables."""
+
+Stage = Callable[[str, int], Callable[[int], None]]
+"""Called with the name of each stage of the work and the number of its steps when it begins;
+returns a function that is called with the number of steps done since."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A variant that was asked for."""
+
+    kind: VariantKind
+    batch: int | None = None
+    """Images in a batch, for ``fixed-batch``."""
+
+    @property
+    def name(self) -> str:
+        """The name of its file, without suffix."""
+        return self.kind if self.batch is None else f"{self.kind}-{self.batch}"
+
+
+@dataclass(frozen=True)
+class BundleOptions:
+    """What goes into a bundle besides the main file."""
+
+    variants: tuple[str, ...] = ()
+    """uint8, norm, fp16, int8, and fixed-batch:N with a number."""
+    opset: int = OPSET
+    triton: bool = False
+    """Write a model repository for Triton."""
+    server: bool = False
+    """Write the folder of InsightFace's server."""
+    calibration: Path | None = None
+    """A pack, record file or folder of aligned faces, for int8."""
+    calibration_images: int = 512
+    method: Method = "entropy"
+    """How int8 chooses its ranges."""
+    benches: tuple[Bench, ...] = ()
+    """On which the variants that change numbers are compared with float32."""
+    max_loss: float | None = None
+    """Largest loss of accuracy, in points of percent, of a variant that is written."""
+    thresholds: Path | None = None
+    """A report of facerec verify on this model."""
+    license: str | None = None
+    """The terms of the weights, in words."""
+
+
+@dataclass(frozen=True)
+class VariantReport:
+    """What became of one variant."""
+
+    name: str
+    bytes: int
+    min_cosine: float
+    """The least cosine to the backbone's embeddings of generated faces."""
+    openvino: ConsumerRow
+    """Against the same file in onnxruntime."""
+    comparisons: tuple[Comparison, ...]
+    """With float32, on each bench."""
+    refused: str | None
+    """Why it was not written, or None."""
+
+
+@dataclass(frozen=True)
+class BundleReport:
+    """What an export wrote, checked and measured."""
+
+    path: Path
+    note: Mapping[str, Any]
+    """The contents of ``facerec.json``."""
+    parity: Mapping[str, tuple[ParityRow, ...]]
+    """Rows of the main file and of each variant, by name."""
+    consumers: tuple[ConsumerRow, ...]
+    variants: tuple[VariantReport, ...]
+    loads: Mapping[str, tuple[LoadMeasure, ...]]
+    """Speed on this machine of the same files, if there are variants; never part of the bundle, so
+    that a second export is equal."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON types."""
+        return {
+            "bundle": str(self.path),
+            "note": dict(self.note),
+            "parity": {name: [asdict(row) for row in rows] for name, rows in self.parity.items()},
+            "consumers": [asdict(row) for row in self.consumers],
+            "variants": [
+                {**asdict(row), "comparisons": [found.to_json() for found in row.comparisons]}
+                for row in self.variants
+            ],
+            "loads": {name: [asdict(row) for row in rows] for name, rows in self.loads.items()},
+        }
+
+
+def parse_variant(text: str) -> Choice:
+    """Read a variant as the command line names it: a kind, or ``fixed-batch:8``.
+
+    Raises:
+        ExportError: no such variant.
+    """
+    kind, _, batch = text.partition(":")
+    if kind not in VARIANTS:
+        close = difflib.get_close_matches(kind, VARIANTS, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(VARIANTS)}"
+        raise ExportError(f"there is no variant {text!r}, {hint}")
+    if (kind == "fixed-batch") != (batch.isdecimal() and 0 < int(batch) <= 1024):
+        raise ExportError(
+            f"variant {text!r}: fixed-batch takes the number of images, 1 to 1024, as in "
+            "fixed-batch:8, and no other variant takes one"
+        )
+    return Choice(kind, int(batch) if batch else None)  # type: ignore[arg-type]
+
+
+def export_bundle(
+    model: TorchModel,
+    out: Path,
+    options: BundleOptions | None = None,
+    *,
+    force: bool = False,
+    stage: Stage | None = None,
+) -> BundleReport:
+    """Write a model's bundle, and prove that every consumer embeds as the model does.
+
+    Equal inputs give equal bytes on one machine.
+
+    Args:
+        model: a backbone with its preprocessing.
+        out: the folder to make.
+        options: what goes into it.
+        force: replace a bundle that is there.
+        stage: told how the work goes on.
+
+    Raises:
+        ExportError: what was asked for cannot be, a check fails, or the folder is taken. Nothing is
+            written then, and an earlier bundle is still there.
+    """
+    options = options or BundleOptions()
+    stage = stage or _silent
+    choices = _check(options, out, force)
+    thresholds = (
+        [] if options.thresholds is None else read_thresholds(options.thresholds, model.sha256)
+    )
+    with _folder(out, force) as folder:
+        return _Export(model, out, folder, options, thresholds, stage).run(choices)
+
+
+def _silent(name: str, total: int) -> Callable[[int], None]:
+    return lambda count: None
+
+
+def _check(options: BundleOptions, out: Path, force: bool) -> list[Choice]:
+    """Refuse what cannot end well, before minutes of work; return the variants."""
+    choices = [parse_variant(text) for text in options.variants]
+    for place, choice in enumerate(choices):
+        if choice in choices[:place]:
+            raise ExportError(f"variant {choice.name} is asked for twice; name it once")
+    if any(choice.kind == "int8" for choice in choices) != (options.calibration is not None):
+        raise ExportError(
+            "variant int8 needs --calibration, a pack, record file or folder of aligned faces "
+            "like those of the deployment, and nothing else needs it"
+        )
+    for bench in options.benches:
+        if bench.pairs.folds is None:
+            raise ExportError(
+                f"{bench.name}: has no folds, so no accuracy to compare variants by; give another "
+                "bench"
+            )
+    if options.benches and all(VARIANTS[choice.kind].bar == Bar() for choice in choices):
+        raise ExportError(
+            "a bench compares the variants that change numbers, fp16 and int8, with float32; ask "
+            "for one of them, or leave the bench out"
+        )
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        if not force:
+            raise ExportError(f"{out} is there already; choose another --out, or give --force")
+        if not (out.is_dir() and is_bundle(out)):
+            raise ExportError(
+                f"{out} is there and is no bundle, so --force does not replace it; choose another "
+                "--out"
+            )
+    return choices
+
+
+@contextlib.contextmanager
+def _folder(out: Path, force: bool) -> Iterator[Path]:
+    """Give a temporary folder that becomes ``out`` if the block succeeds."""
+    old = out.with_name(f".{out.name}.{os.getpid()}.old")
+    try:
+        with atomic_folder(out, ExportError) as folder:
+            try:
+                yield folder
+            except FacerecError as error:
+                # The user knows nothing of the temporary name.
+                text = str(error).replace(str(folder), str(out))
+                raise type(error)(f"{text}; no bundle was written") from error
+            if force and out.exists():
+                out.rename(old)
+    finally:
+        if old.exists() and not out.exists():
+            old.rename(out)
+        shutil.rmtree(old, ignore_errors=True)
+    fsync_directory(out.parent)
+
+
+class _Export:
+    """The work on one bundle, in a folder that nobody sees yet."""
+
+    def __init__(
+        self,
+        model: TorchModel,
+        out: Path,
+        folder: Path,
+        options: BundleOptions,
+        thresholds: list[Threshold],
+        stage: Stage,
+    ) -> None:
+        self.model, self.out, self.folder = model, out, folder
+        self.options, self.thresholds, self.stage = options, thresholds, stage
+        self.faces = np.empty((0, *model.image_size, 3), np.uint8)
+        self.faces_sha256 = ""
+        self.references: list[VerificationResult] = []
+        self.parity: dict[str, tuple[ParityRow, ...]] = {}
+        self.loads: dict[str, tuple[LoadMeasure, ...]] = {}
+        self.variants: list[VariantReport] = []
+        self.entries: list[dict[str, Any]] = []
+
+    def run(self, choices: list[Choice]) -> BundleReport:
+        """Do all of it, in the order of what is likely to fail."""
+        if self.options.calibration is not None:
+            advance = self.stage("reading faces to calibrate on", 1)
+            self.faces, self.faces_sha256 = calibration_images(
+                self.options.calibration, self.options.calibration_images
+            )
+            advance(1)
+        main = self._main()
+        consumers = self._consumers(main)
+        for choice in choices:
+            self._variant(choice, main)
+        self._repositories(main)
+        self._write(NOTE_FILE, _json(self._note(main, consumers)))
+        # As others will read it: lists, not tuples.
+        note = json.loads((self.folder / NOTE_FILE).read_bytes())
+        self._write(CARD_FILE, model_card(note).encode())
+        write_sums(self.folder)
+        read_bundle(self.folder)
+        _sync(self.folder)
+        return BundleReport(
+            self.out, note, self.parity, consumers, tuple(self.variants), self.loads
+        )
+
+    def _main(self) -> OnnxFile:
+        advance = self.stage("exporting the graph", 1)
+        main = parse_onnx(self._graph(), str(self.out / ONNX_FILE))
+        self._write(ONNX_FILE, main.content)
+        advance(1)
+        advance = self.stage("comparing with torch", 1)
+        self.parity[MAIN] = tuple(check_parity(self.model, main))
+        advance(1)
+        self.engine = OnnxruntimeEngine(main)
+        if self.options.variants:
+            self._measure(main, MAIN)
+        return main
+
+    def _graph(self) -> bytes:
+        model = self.model
+        note = {
+            "format": METADATA_FORMAT,
+            "version": facerec.__version__,
+            "name": model.name,
+            "weights_sha256": model.sha256,
+            "recipe": model.recipe,
+            "recipe_sha256": _recipe_hash(model.recipe),
+            "alignment": ALIGNMENT,
+            "embedding_size": model.embedding_size,
+            "image_size": list(model.image_size),
+            "flip": flip_mode(self.thresholds),
+            "thresholds": self.thresholds,
+            "license": self.options.license,
+        }
+        return export_graph(
+            model.backbone, model.preprocessing, opset=self.options.opset, note=note
+        )
+
+    def _consumers(self, main: OnnxFile) -> tuple[ConsumerRow, ...]:
+        advance = self.stage("loading it with every consumer", 1)
+        stated = guess_preprocessing(main).preprocessing
+        manifest = package_manifest(self.model.name, main, stated, ONNX_FILE)
+        self._write(MANIFEST_FILE, _json(manifest))
+        photos = np.ascontiguousarray(sample_faces(CONSUMER_FACES)[..., ::-1])
+        rows = check_consumers(self.folder, self.model, photos)
+        advance(1)
+        # A reason may name the temporary folder, which is another one each time.
+        return tuple(replace(row, note=row.note.replace(f"{self.folder}/", "")) for row in rows)
+
+    def _variant(self, choice: Choice, main: OnnxFile) -> None:
+        """Make, check, measure and compare a variant; write it unless it loses too much."""
+        kind = VARIANTS[choice.kind]
+        # Others compute in the main file's own numbers.
+        exact = kind.bar == Bar()
+        place = f"{VARIANTS_FOLDER}/{choice.name}.onnx"
+        advance = self.stage(f"making variant {choice.name}", 1)
+        file = parse_onnx(self._made(choice, main), str(self.out / place))
+        self.parity[choice.name] = tuple(
+            check_parity(self.model, file, kind.bar or Bar(np.inf, -1.0))
+        )
+        openvino = self._openvino(file, exact)
+        advance(1)
+        self._measure(file, choice.name)
+        results = [] if exact else self._results(choice, main, file)
+        comparisons = tuple(compare(first, second) for first, second in results)
+        cosine = min(row.min_cosine for row in self.parity[choice.name] if row.check == FACES)
+        refused = self._loss(comparisons)
+        self.variants.append(
+            VariantReport(choice.name, len(file.content), cosine, openvino, comparisons, refused)
+        )
+        if refused is not None:
+            return
+        thresholds = self.thresholds
+        if not exact:
+            thresholds = [row for _, second in results for row in result_thresholds(second)]
+        file = parse_onnx(_restate(file.content, thresholds), file.where)
+        self._write(place, file.content)
+        benches = [bench.name for bench in self.options.benches] if results else []
+        self.entries.append(
+            {
+                "name": choice.name,
+                "kind": choice.kind,
+                **_describe(file, place),
+                "made": kind.made,
+                "apart": kind.apart,
+                "consumers": [
+                    name
+                    for name in kind.consumers
+                    if name != OPENVINO or openvino.outcome in ("same", "not installed")
+                ],
+                "openvino": _row(openvino),
+                "exact": exact,
+                "min_cosine": round(cosine, 7),
+                "calibration": self._calibration() if choice.kind == "int8" else None,
+                "accuracy": [
+                    {"bench": name, **comparison.to_json()}
+                    for name, comparison in zip(benches, comparisons, strict=True)
+                ],
+                "thresholds": thresholds,
+            }
+        )
+
+    def _made(self, choice: Choice, main: OnnxFile) -> bytes:
+        if choice.kind == "int8":
+            return quantize_int8(main.content, self.faces, method=self.options.method)
+        return make_variant(choice.kind, main.content, batch=choice.batch or 1)
+
+    def _calibration(self) -> dict[str, Any]:
+        assert self.options.calibration is not None
+        return {
+            "source": self.options.calibration.name,
+            "images": len(self.faces),
+            "sha256": self.faces_sha256,
+            "method": self.options.method,
+        }
+
+    def _openvino(self, file: OnnxFile, exact: bool) -> ConsumerRow:
+        """Compare OpenVINO with onnxruntime on the same file."""
+        faces = sample_faces(CONSUMER_FACES)
+        try:
+            model = OnnxModel(file, engine="openvino")
+            measured = deviation(OnnxModel(file).embed(faces), model.embed(faces))
+        except MissingExtraError as error:
+            return ConsumerRow(OPENVINO, None, "not installed", None, None, str(error))
+        except ModelError as error:
+            reason = str(error).removeprefix(f"{file.where}: ")
+            return ConsumerRow(OPENVINO, None, "cannot load", None, None, reason)
+        version = model.describe()["runtime"].removeprefix(f"{OPENVINO} ")
+        figures = measured.max_abs, measured.min_cosine
+        bar = OPENVINO_EXACT if exact else OPENVINO_ROUNDED
+        if bar.passes(measured):
+            return ConsumerRow(OPENVINO, version, "same", *figures, "")
+        return ConsumerRow(
+            OPENVINO, version, "not suited", *figures, "it embeds otherwise than onnxruntime"
+        )
+
+    def _results(
+        self, choice: Choice, main: OnnxFile, file: OnnxFile
+    ) -> list[tuple[VerificationResult, VerificationResult]]:
+        """Verify the main file and a variant on every bench, both in onnxruntime."""
+        benches = self.options.benches
+        if not self.references:
+            self.references = [self._evaluate(main, MAIN, bench) for bench in benches]
+        found = [self._evaluate(file, choice.name, bench) for bench in benches]
+        return list(zip(self.references, found, strict=True))
+
+    def _evaluate(self, file: OnnxFile, name: str, bench: Bench) -> VerificationResult:
+        advance = self.stage(f"{name} on {bench.name}", len(bench.images))
+        flip = flip_mode(self.thresholds) != "none"
+        return evaluate_bench(OnnxModel(file, name=name), bench, flip=flip, progress=advance)
+
+    def _loss(self, comparisons: Sequence[Comparison]) -> str | None:
+        """Return why a variant loses too much, or None."""
+        limit = self.options.max_loss
+        if limit is None or not comparisons:
+            return None
+        for bench, comparison in zip(self.options.benches, comparisons, strict=True):
+            row = next(row for row in comparison.rows if row.figure == "accuracy")
+            if row.difference is not None and -100 * row.difference > limit:
+                points, interval = format_difference(row)[2:]
+                return (
+                    f"its accuracy on {bench.name} changes by {points} points {interval}, more "
+                    f"than the {limit:g} of --max-loss"
+                )
+        return None
+
+    def _measure(self, file: OnnxFile, name: str) -> None:
+        """Measure the speed of a file on this machine, that of a variant beside the main file's."""
+        fixed = file.image_input().batch
+        batches = BATCHES if fixed is None else (fixed,)
+        advance = self.stage(f"measuring {name}", len(batches))
+        reference = None if name == MAIN else self.engine
+        engine = self.engine if name == MAIN else OnnxruntimeEngine(file)
+        self.loads[name] = tuple(measure_engine(engine, batches, reference=reference))
+        advance(len(batches))
+
+    def _repositories(self, main: OnnxFile) -> None:
+        """Write the folders that servers want as they are."""
+        name = model_id(self.model.name)
+        if self.options.triton:
+            folder = f"{TRITON_FOLDER}/{name}"
+            self._write(f"{folder}/{CONFIG_FILE}", triton_config(name, main).encode())
+            self._write(f"{folder}/{VERSION}/{TRITON_FILE}", main.content)
+        if self.options.server:
+            stated = guess_preprocessing(main).preprocessing
+            manifest = server_manifest(self.model.name, main, stated, ONNX_FILE)
+            self._write(f"{SERVER_FOLDER}/{MANIFEST_FILE}", _json(manifest))
+            self._write(f"{SERVER_FOLDER}/{ONNX_FILE}", main.content)
+            self._write(f"{SERVER_FOLDER}/README.txt", SERVER_REMARK.encode())
+
+    def _note(self, main: OnnxFile, consumers: Sequence[ConsumerRow]) -> dict[str, Any]:
+        model, inside = self.model, main.note
+        assert inside is not None
+        path = model.path
+        return {
+            "schema": BUNDLE_SCHEMA,
+            "facerec": facerec.__version__,
+            "name": model.name,
+            "model_id": model_id(model.name),
+            "license": self.options.license,
+            "model": {**_describe(main, ONNX_FILE), "thresholds": self.thresholds},
+            "preprocessing": inside["preprocessing"],
+            "alignment": ALIGNMENT,
+            "embedding_size": model.embedding_size,
+            "image_size": list(model.image_size),
+            "normalised": False,
+            "flip": inside["flip"],
+            "variants": self.entries,
+            "left_out": [
+                {"name": row.name, "reason": row.refused}
+                for row in self.variants
+                if row.refused is not None
+            ],
+            "triton": TRITON_FOLDER if self.options.triton else None,
+            "server": SERVER_FOLDER if self.options.server else None,
+            "parity": [_row(row) for row in self.parity[MAIN]],
+            "consumers": [_row(row) for row in consumers],
+            "training": training_facts(model.recipe),
+            "source": {
+                "file": None if path is None else path.name,
+                "sha256": model.sha256,
+                "trained_on": to_dict(model.preprocessing),
+                "recipe_sha256": inside["recipe_sha256"],
+                "recipe": model.recipe,
+            },
+        }
+
+    def _write(self, name: str, content: bytes) -> None:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def _describe(file: OnnxFile, place: str) -> dict[str, Any]:
+    """Return what a consumer must know of a file, as JSON types."""
+    assert file.note is not None
+    return {
+        "file": place,
+        "sha256": file.sha256,
+        "bytes": len(file.content),
+        "opset": file.opset,
+        "ir_version": file.ir_version,
+        "parameters": file.parameters,
+        "inputs": [asdict(tensor) for tensor in file.inputs],
+        "outputs": [asdict(tensor) for tensor in file.outputs],
+        "preprocessing": file.note["preprocessing"],
+    }
+
+
+def _restate(content: bytes, thresholds: list[Threshold]) -> bytes:
+    """Return a variant with thresholds of its own in place of those of the main file."""
+    import onnx
+
+    model = onnx.load_from_string(content)
+    for entry in model.metadata_props:
+        if entry.key == METADATA_KEY:
+            note = {**json.loads(entry.value), "thresholds": thresholds}
+            entry.value = json.dumps(note, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def _recipe_hash(recipe: Mapping[str, Any]) -> str | None:
+    """Return the SHA-256 of a recipe as JSON with sorted keys, or None without one."""
+    text = json.dumps(recipe, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest() if recipe else None
+
+
+def _row(row: ParityRow | ConsumerRow) -> dict[str, Any]:
+    """Return a check as JSON types, with as many digits as a repetition gives again."""
+    values = asdict(row)
+    for name, value in values.items():
+        if isinstance(value, float):
+            values[name] = round(value, 7) if name == "min_cosine" else float(f"{value:.1e}")
+    return values
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return f"{text}\n".encode()
+
+
+def _sync(folder: Path) -> None:
+    """Make every file of a folder durable."""
+    for path in folder.rglob("*"):
+        if path.is_dir():
+            fsync_directory(path)
+        else:
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+    fsync_directory(folder)

@@ -1,0 +1,106 @@
+"""The model card of a bundle: Markdown for people, written from the bundle's own note."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+CARD_FILE = "model_card.md"
+
+_WITHDRAWN = (
+    "derives from MS-Celeb-1M, which was withdrawn in 2019; collected by web search without "
+    "consent; for non-commercial research only"
+)
+_RETIRED = "no longer distributed by its authors as far as known; look-up of its terms needed"
+
+DATA_TERMS = {
+    "ms1m": _WITHDRAWN,
+    "emore": _WITHDRAWN,
+    "celeb1m": _WITHDRAWN,
+    "vggface": _RETIRED,
+    "megaface": _RETIRED,
+    "casia": "collected from the web; consent of the people not documented; research use",
+    "glint": "collected from the web; consent of the people not documented; licence unknown",
+    "webface": "collected from the web; consent of the people not documented; licence unknown",
+    "cfp": "photographs of celebrities; consent not documented; distributed for research",
+    "lfw": "news photographs; consent not documented; research use",
+    "agedb": "photographs of celebrities; consent not documented; distributed for research",
+}
+"""What is known of training sets, by a part of the folder's name in small letters; the project's
+BROADER_IMPACT.md has the sources."""
+
+
+def data_terms(path: str | None) -> str | None:
+    """Return what is known of the terms of a training set, judged by the name of its folder alone.
+
+    Args:
+        path: where the set lay when the model was trained; None if unknown.
+    """
+    name = "" if path is None else Path(path).name.lower()
+    return next((terms for part, terms in DATA_TERMS.items() if part in name), None)
+
+
+def training_facts(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a card says about the training, from the recipe as JSON types.
+
+    Args:
+        recipe: of the run; empty for imported weights.
+
+    Returns:
+        ``data``, the name of the training set's folder; ``terms``, see `data_terms`; ``settings``.
+    """
+    path = recipe.get("data", {}).get("path")
+    settings = {
+        name: _words(recipe[name])
+        for name in ("backbone", "margin", "regularizer", "epochs", "batch_size", "seed")
+        if recipe.get(name) is not None
+    }
+    return {
+        "data": None if path is None else Path(path).name,
+        "terms": data_terms(path),
+        "settings": settings,
+    }
+
+
+def model_card(note: Mapping[str, Any]) -> str:
+    """Return the card of a bundle as Markdown.
+
+    Args:
+        note: the bundle's ``facerec.json``.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("facerec.export"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"cell": _cell, "percent": _percent, "points": _points}
+    return environment.get_template("model_card.md.j2").render(note)
+
+
+def _words(value: Any) -> str:
+    """Write a part of a recipe as the recipe file does: ``ArcFace(scale=64.0, margin=0.5)``."""
+    if not isinstance(value, Mapping):
+        return str(value)
+    fields = (f"{name}={_words(inner)}" for name, inner in value.items() if name != "type")
+    return f"{value.get('type', '')}({', '.join(fields)})"
+
+
+def _cell(value: object) -> str:
+    """Make a text safe inside a line of Markdown: no markup, no new cell, no new line."""
+    text = " ".join(str(value).split())
+    for mark in "\\`*_[]<>|#":
+        text = text.replace(mark, f"\\{mark}")
+    return text
+
+
+def _percent(share: float | None) -> str:
+    return "not resolvable" if share is None else f"{100 * share:.2f} %"
+
+
+def _points(difference: float | None) -> str:
+    return "not resolvable" if difference is None else f"{100 * difference:+.2f}"

@@ -1,0 +1,272 @@
+"""The exported bundle through the programs that will use it, from BGR photos on."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from facerec.backbones import Preprocessing, normalize
+from facerec.embedding import TorchModel
+from facerec.embedding.bundle import ONNX_FILE
+from facerec.embedding.engines import Engine, OnnxruntimeEngine, OpenVinoEngine
+from facerec.embedding.onnx_file import (
+    OnnxFile,
+    first_line,
+    guess_preprocessing,
+    insightface_normalizes,
+    parse_onnx,
+)
+from facerec.errors import ExportError
+from facerec.export.graph import copy_for_export, quiet
+from facerec.export.parity import Bar, Vectors, deviation
+
+Photos = npt.NDArray[np.uint8]
+Outcome = Literal["same", "not installed", "cannot load", "not suited"]
+
+
+@dataclass(frozen=True)
+class ConsumerRow:
+    """What one consumer made of the bundle."""
+
+    consumer: str
+    version: str | None
+    outcome: Outcome
+    """``not suited``: it can only feed models trained on other pixels."""
+    max_abs: float | None
+    """Largest difference to torch on unit-scale embeddings."""
+    min_cosine: float | None
+    note: str
+    """Why it is not the same; empty otherwise."""
+
+
+@dataclass(frozen=True)
+class LegacyRoute:
+    """What insightface's package makes of a bare path."""
+
+    handler: Literal[
+        "detector", "landmarks", "attributes", "swapper", "recognition", "none", "error"
+    ]
+    mean: float | None
+    """What it subtracts from RGB pixels 0…255; None unless it takes the file for recognition."""
+    std: float | None
+    problem: str | None
+    """Why recognition would not work, or None."""
+
+
+def legacy_router_simulation(file: OnnxFile) -> LegacyRoute:
+    """Apply the rules by which insightface's package reads a path that ends in ``.onnx``.
+
+    They look at shapes and node names alone (``insightface/model_zoo/model_zoo.py``,
+    ``ModelRouter``, and ``arcface_onnx.py``; alike from 0.7 to 2.1).
+    """
+    shape = file.inputs[0].shape
+    if len(file.outputs) >= 5:
+        return _other("detector", "5 outputs or more make it a detector")
+    if len(shape) != 4:
+        return _other("error", f"the input has {len(shape)} dimensions, not 4")
+    height, width = shape[2:]
+    named: dict[tuple[Any, Any], Literal["landmarks", "attributes"]] = {
+        (192, 192): "landmarks",
+        (96, 96): "attributes",
+    }
+    if handler := named.get((height, width)):
+        return _other(handler, f"images of {height}×{width} make it a model of {handler}")
+    if len(file.inputs) == 2 and (height, width) == (128, 128):
+        return _other("swapper", "2 inputs and images of 128×128 make it a face swapper")
+    if height != width:
+        return _other("none", f"images of {height}×{width} are not square")
+    if not isinstance(height, int):
+        return _other("error", f"the image size is open ({height})")
+    if height < 112 or height % 16:
+        return _other("none", f"{height} pixels are below 112 or no multiple of 16")
+    mean, std = (127.5, 127.5) if insightface_normalizes(file) else (0.0, 1.0)
+    return LegacyRoute("recognition", mean, std, _recognition_problem(file))
+
+
+def _other(
+    handler: Literal["detector", "landmarks", "attributes", "swapper", "none", "error"],
+    problem: str,
+) -> LegacyRoute:
+    return LegacyRoute(handler, None, None, problem)
+
+
+def _recognition_problem(file: OnnxFile) -> str | None:
+    """Return why ArcFaceONNX fails on a file that was routed to it."""
+    info = file.inputs[0]
+    if len(file.outputs) != 1:
+        return f"{len(file.outputs)} outputs, where it asserts one"
+    if info.dtype != "float32":
+        return f"an input of {info.dtype}, where it feeds float32"
+    if isinstance(info.shape[0], int) and info.shape[0] != 1:
+        return f"a fixed batch of {info.shape[0]}, where it feeds single images"
+    if info.shape[1] != 3:
+        return f"{info.shape[1]} channels, where it feeds 3"
+    return None
+
+
+def check_consumers(folder: Path, model: TorchModel, images: Photos) -> list[ConsumerRow]:
+    """Embed photos with every consumer that is installed, and compare with the backbone.
+
+    Each gets the first photo alone and the others as one batch.
+
+    Args:
+        folder: holds ``model.onnx`` and insightface's ``manifest.json``.
+        model: what was exported.
+        images: aligned photos as OpenCV reads them, uint8 BGR ``(N, 112, 112, 3)``, N ≥ 2.
+
+    Raises:
+        ExportError: a consumer embeds otherwise, or one that must load the file does not.
+    """
+    path = folder / ONNX_FILE
+    # The folder has a temporary name as yet, which would tell the user nothing.
+    file = parse_onnx(path.read_bytes(), ONNX_FILE, path)
+    stated = guess_preprocessing(file).preprocessing
+    if stated is None:
+        raise ExportError(f"{ONNX_FILE}: it normalises pixels itself, which only variants may do")
+    reference = _reference(model, images)
+    rows = [_simulated_row(file, stated)]
+    for consumer in _CONSUMERS:
+        rows.append(_row(consumer, _Bundle(folder, file, stated), images, reference))
+    return rows
+
+
+@dataclass(frozen=True)
+class _Bundle:
+    folder: Path
+    file: OnnxFile
+    preprocessing: Preprocessing
+
+
+@dataclass(frozen=True)
+class _Consumer:
+    name: str
+    module: str
+    embed: Callable[[_Bundle, Photos], Vectors]
+    bar: Bar
+    required: bool
+    """Whether an installed one must load the file."""
+    only: Preprocessing | None = None
+    """What it always feeds, if it can feed nothing else."""
+
+
+def _row(consumer: _Consumer, bundle: _Bundle, images: Photos, reference: Vectors) -> ConsumerRow:
+    name, where = consumer.name, bundle.file.where
+    try:
+        with quiet():
+            version = str(importlib.import_module(consumer.module).__version__)
+    except ImportError as error:
+        return ConsumerRow(name, None, "not installed", None, None, first_line(error))
+    if consumer.only is not None and consumer.only != bundle.preprocessing:
+        return ConsumerRow(name, version, "not suited", None, None, _unsuited(bundle.preprocessing))
+    try:
+        with quiet():
+            found = consumer.embed(bundle, images)
+    except Exception as error:  # whatever a stranger's library raises
+        if consumer.required:
+            raise ExportError(
+                f"{where}: {name} {version} cannot use it ({first_line(error)}); try another opset"
+            ) from error
+        return ConsumerRow(name, version, "cannot load", None, None, first_line(error))
+    measured = deviation(reference, found)
+    if not consumer.bar.passes(measured):
+        raise ExportError(
+            f"{where}: {name} {version} does not embed as the backbone does: max |Δ| "
+            f"{measured.max_abs:.2g} (at most {consumer.bar.max_abs:g}), cosine "
+            f"{measured.min_cosine:.7f} (at least {consumer.bar.min_cosine:g}); its pixels go "
+            "through another channel order, mean or std than the bundle states"
+        )
+    return ConsumerRow(name, version, "same", measured.max_abs, measured.min_cosine, "")
+
+
+def _simulated_row(file: OnnxFile, stated: Preprocessing) -> ConsumerRow:
+    name = "insightface's rules for a path (simulated)"
+    route = legacy_router_simulation(file)
+    if route.problem is not None:
+        raise ExportError(f"{file.where}: insightface cannot use it: {route.problem}")
+    if route.std == 1:
+        raise ExportError(
+            f"{file.where}: insightface would feed raw pixels, because of names among its first "
+            f"nodes ({', '.join(file.nodes[:8])}), but it wants {_words(stated)}"
+        )
+    if (route.mean, route.std) != (stated.mean, stated.std):
+        return ConsumerRow(name, None, "not suited", None, None, _unsuited(stated))
+    return ConsumerRow(name, None, "same", None, None, "")
+
+
+def _unsuited(stated: Preprocessing) -> str:
+    return f"it feeds any bare path with {_words(Preprocessing())}; this wants {_words(stated)}"
+
+
+def _words(preprocessing: Preprocessing) -> str:
+    return f"mean {preprocessing.mean:g} and std {preprocessing.std:g}"
+
+
+def _reference(model: TorchModel, images: Photos) -> Vectors:
+    rgb = torch.from_numpy(np.ascontiguousarray(images[..., ::-1]))
+    with torch.no_grad():
+        return copy_for_export(model.backbone)(normalize(rgb, model.preprocessing)).numpy()
+
+
+def _with_engine(open_engine: Callable[[OnnxFile], Engine]) -> Callable[[_Bundle, Photos], Vectors]:
+    def embed(bundle: _Bundle, images: Photos) -> Vectors:
+        rgb = torch.from_numpy(np.ascontiguousarray(images[..., ::-1]))
+        x = np.ascontiguousarray(normalize(rgb, bundle.preprocessing).numpy())
+        engine = open_engine(bundle.file)
+        return np.concatenate([engine.run(x[:1]), engine.run(x[1:])])
+
+    return embed
+
+
+def _insightface_path(bundle: _Bundle, images: Photos) -> Vectors:
+    return _insightface(images, bundle.folder / ONNX_FILE)
+
+
+def _insightface_manifest(bundle: _Bundle, images: Photos) -> Vectors:
+    return _insightface(images, bundle.folder, model_task="recognition")
+
+
+def _insightface(images: Photos, name: Path, **options: str) -> Vectors:
+    model_zoo = importlib.import_module("insightface.model_zoo")
+    model = model_zoo.get_model(str(name.resolve()), providers=["CPUExecutionProvider"], **options)
+    if model is None:
+        raise ExportError("its get_model returns None")
+    return np.concatenate([model.get_feat(images[0]), model.get_feat(list(images[1:]))])
+
+
+def _opencv(bundle: _Bundle, images: Photos) -> Vectors:
+    import cv2
+
+    mean, std = bundle.preprocessing.mean, bundle.preprocessing.std
+    log = cv2.utils.logging
+    level = log.setLogLevel(log.LOG_LEVEL_SILENT)
+    try:
+        net = cv2.dnn.readNetFromONNX(str(bundle.folder / ONNX_FILE))
+        found = []
+        for photos in (images[:1], images[1:]):
+            net.setInput(
+                cv2.dnn.blobFromImages(
+                    list(photos), 1 / std, photos.shape[2:0:-1], (mean,) * 3, swapRB=True
+                )
+            )
+            found.append(np.array(net.forward()))
+    finally:
+        log.setLogLevel(level)
+    return np.concatenate(found)
+
+
+_CONSUMERS = (
+    _Consumer("onnxruntime", "onnxruntime", _with_engine(OnnxruntimeEngine), Bar(), True),
+    _Consumer(
+        "insightface, path", "insightface", _insightface_path, Bar(), True, only=Preprocessing()
+    ),
+    _Consumer("insightface, manifest", "insightface", _insightface_manifest, Bar(), True),
+    _Consumer("OpenCV DNN", "cv2", _opencv, Bar(1e-4), False),
+    _Consumer("OpenVINO", "openvino", _with_engine(OpenVinoEngine), Bar(1e-4), False),
+)

@@ -1,0 +1,346 @@
+"""A backbone as an ONNX file: one float32 image input, one raw embedding, nothing else.
+
+torch's own exporter (the one on ``torch.export``) makes the graph. What it leaves open is settled
+here, so that every consumer reads the file alike and two exports have the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import json
+import logging
+import warnings
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import facerec
+from facerec.backbones import Preprocessing
+from facerec.embedding.onnx_file import METADATA_KEY, first_line
+from facerec.errors import ExportError, MissingExtraError
+
+INPUT = "data"
+OUTPUT = "embedding"
+BATCH = "batch"
+IMAGE_SIZE = (112, 112)
+OPSET = 17
+"""The newest that onnxruntime, OpenCV, OpenVINO and Triton of the last years all read."""
+
+
+def export_graph(
+    backbone: nn.Module,
+    preprocessing: Preprocessing,
+    *,
+    opset: int = OPSET,
+    note: Mapping[str, Any],
+) -> bytes:
+    """Export a backbone as one float32 ONNX file without weights beside it.
+
+    Input ``data`` ``(batch, 3, 112, 112)``, output ``embedding`` ``(batch, D)``, both float32, the
+    batch free. Nothing in the graph normalises pixels or embeddings. Batch norms are folded where
+    that is exact; those before a padded convolution stay. The channel order and, with mean 127.5,
+    the standard deviation go into the first convolution, see `graph_preprocessing`.
+
+    Args:
+        backbone: maps normalised images to raw embeddings; it stays as it is, its mode too.
+        preprocessing: what the backbone was trained with.
+        opset: of the standard operators.
+        note: what the file says about itself, as JSON types; its ``preprocessing`` is set here.
+
+    Raises:
+        ExportError: the exporter fails, cannot honour the opset, or the backbone is no such map.
+        MissingExtraError: onnx or onnxscript is not installed.
+    """
+    module = copy_for_export(backbone)
+    model = _trace(module, opset)
+    graph = model.graph
+    _flatten_before_linear(graph)
+    _fold_batch_norm_into_linear(graph)
+    wanted = graph_preprocessing(preprocessing)
+    if wanted != preprocessing:
+        _fold_preprocessing(graph, preprocessing, wanted)
+    _check_interface(graph)
+    return finish(model, {**note, "preprocessing": asdict(wanted)}, opset)
+
+
+def graph_preprocessing(preprocessing: Preprocessing) -> Preprocessing:
+    """Return what the exported graph wants its pixels to be.
+
+    insightface's package and server know only RGB, and for a bare path only 127.5/127.5. A
+    convolution takes another channel order as a permutation of its weights and, where padding with
+    zeros means the same grey in both, another scale as a factor. Another mean stays as it is.
+    """
+    if preprocessing.mean == Preprocessing().mean:
+        return Preprocessing()
+    return Preprocessing("rgb", preprocessing.mean, preprocessing.std)
+
+
+def finish(
+    model: Any, note: Mapping[str, Any], opset: int, *, keep_names: Collection[str] = ()
+) -> bytes:
+    """Name, annotate, check and serialise an ``onnx.ModelProto``, always to the same bytes.
+
+    Args:
+        model: the model; changed in place.
+        note: becomes the metadata entry that `facerec.embedding.onnx_file` reads.
+        opset: the one that the model must have.
+        keep_names: nodes that keep their name.
+
+    Raises:
+        ExportError: another opset, or onnx.checker finds a fault.
+    """
+    import onnx
+
+    found = [(entry.domain, entry.version) for entry in model.opset_import]
+    if found != [("", opset)]:
+        written = ", ".join(f"{domain or 'opset'} {version}" for domain, version in found)
+        raise ExportError(
+            f"the exporter wrote {written} where opset {opset} was asked for; ask for one that "
+            f"torch {torch.__version__} can write, such as {OPSET}"
+        )
+    _name_all(model.graph, keep_names)
+    # The exporter's own remarks hold paths of this machine.
+    for part in (model, model.graph, *model.graph.node, *model.graph.input, *model.graph.output):
+        del part.metadata_props[:]
+        part.doc_string = ""
+    del model.graph.value_info[:]
+    model.graph.name = "facerec"
+    model.producer_name, model.producer_version = "facerec", facerec.__version__
+    # Older runtimes refuse a newer format of the file, whatever the opset.
+    model.ir_version = onnx.helper.find_min_ir_version_for(model.opset_import)
+    text = json.dumps(note, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    onnx.helper.set_model_props(model, {METADATA_KEY: text})
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise ExportError(
+            f"onnx.checker refuses the exported model ({first_line(error)})"
+        ) from error
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep what libraries print, log and warn off the terminal."""
+    disabled = logging.root.manager.disable
+    sink = io.StringIO()
+    with (
+        contextlib.redirect_stdout(sink),
+        contextlib.redirect_stderr(sink),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(disabled)
+
+
+def copy_for_export(backbone: nn.Module) -> nn.Module:
+    """Copy a backbone to the CPU in float32 and eval mode, without what DDP or compile add."""
+    while isinstance(wrapped := _wrapped(backbone), nn.Module):
+        backbone = wrapped
+    module = copy.deepcopy(backbone).to("cpu", torch.float32).eval()
+    return module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+
+
+def _wrapped(module: nn.Module) -> nn.Module | None:
+    """Return what DistributedDataParallel or ``torch.compile`` wraps."""
+    if isinstance(module, nn.parallel.DistributedDataParallel):
+        return module.module
+    return getattr(module, "_orig_mod", None)
+
+
+def _trace(module: nn.Module, opset: int) -> Any:
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError(
+            "exporting needs onnx and onnxscript; run: pip install 'facerec[onnx]'"
+        ) from error
+    # Two images, since the exporter would take a batch of one for a constant.
+    images = torch.zeros(2, 3, *IMAGE_SIZE)
+    try:
+        with quiet(), torch.no_grad():
+            program = torch.onnx.export(
+                module,
+                (images,),
+                dynamo=True,
+                opset_version=opset,
+                input_names=[INPUT],
+                output_names=[OUTPUT],
+                dynamic_shapes=({0: torch.export.Dim(BATCH)},),
+                external_data=False,
+                verbose=False,
+            )
+    except Exception as error:  # the exporter wraps whatever went wrong, in classes of its own
+        raise ExportError(
+            f"torch.onnx cannot export this {type(module).__name__} ({_reason(error)}); export a "
+            "backbone that maps float32 (B, 3, 112, 112) to (B, D) and branches on no values"
+        ) from error
+    assert program is not None
+    return program.model_proto
+
+
+def _check_interface(graph: Any) -> None:
+    import onnx
+
+    def words(values: Any) -> str:
+        return ", ".join(
+            f"{value.name} {onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type)} "
+            f"{[d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim]}"
+            for value in values
+        )
+
+    found = f"{words(graph.input)} → {words(graph.output)}"
+    shape = graph.output[0].type.tensor_type.shape.dim
+    size = shape[1].dim_value if len(shape) == 2 else 0
+    height, width = IMAGE_SIZE
+    wanted = f"{INPUT} FLOAT {[BATCH, 3, height, width]} → {OUTPUT} FLOAT {[BATCH, size or 'D']}"
+    if found != wanted:
+        raise ExportError(
+            f"the exported graph is {found}, it must be {wanted}; export a backbone that maps any "
+            "batch of images to one embedding each"
+        )
+
+
+def _flatten_before_linear(graph: Any) -> None:
+    """Replace a reshape to two dimensions by Flatten, which needs no stored shape."""
+    import onnx
+
+    stored = _initializers(graph)
+    for node in graph.node:
+        if node.op_type != "Reshape" or node.input[1] not in stored:
+            continue
+        shape = onnx.numpy_helper.to_array(stored[node.input[1]])
+        if len(shape) == 2 and shape[0] == -1:
+            node.CopyFrom(onnx.helper.make_node("Flatten", node.input[:1], node.output, axis=1))
+    _drop_unused(graph)
+
+
+def _fold_batch_norm_into_linear(graph: Any) -> None:
+    """Fold batch norm → flatten → linear, which no padding lies between, into the linear layer.
+
+    With ``y = W(s·x + t) + b``: ``W' = W·s``, ``b' = b + W·t``, computed in float64.
+    """
+    import onnx
+
+    stored = _initializers(graph)
+    made = {node.output[0]: node for node in graph.node}
+    uses = Counter(name for node in graph.node for name in node.input)
+    for linear in graph.node:
+        flatten = made.get(linear.input[0]) if linear.op_type == "Gemm" else None
+        norm = made.get(flatten.input[0]) if flatten and flatten.op_type == "Flatten" else None
+        if flatten is None or norm is None or norm.op_type != "BatchNormalization":
+            continue
+        options = {a.name: onnx.helper.get_attribute_value(a) for a in linear.attribute}
+        names = [*norm.input[1:], *linear.input[1:]]
+        plain = options.get("transB") == 1 and not options.get("transA")
+        if (
+            not plain
+            or {options.get("alpha", 1.0), options.get("beta", 1.0)} != {1.0}
+            or not stored.keys() >= set(names)
+            or any(uses[name] > 1 for name in (*linear.input, norm.output[0]))
+        ):
+            continue
+        gamma, beta, mean, variance, weight, *bias = (
+            onnx.numpy_helper.to_array(stored[name]).astype(np.float64) for name in names
+        )
+        epsilon = next((a.f for a in norm.attribute if a.name == "epsilon"), 1e-5)
+        scale = gamma / np.sqrt(variance + epsilon)
+        pixels = weight.shape[1] // len(scale)
+        shift = np.repeat(beta - mean * scale, pixels)
+        total = weight @ shift + (bias[0] if bias else 0.0)
+        bias_name = linear.input[2] if bias else f"{linear.input[1]}_bias"
+        _store(graph, linear.input[1], weight * np.repeat(scale, pixels))
+        _store(graph, bias_name, total)
+        if not bias:
+            linear.input.append(bias_name)
+        flatten.input[0] = norm.input[0]
+        graph.node.remove(norm)
+        _drop_unused(graph)
+        return
+
+
+def _fold_preprocessing(graph: Any, trained: Preprocessing, wanted: Preprocessing) -> None:
+    import onnx
+
+    readers = [node for node in graph.node if INPUT in node.input]
+    stored = _initializers(graph)
+    first = readers[0]
+    if len(readers) > 1 or first.op_type != "Conv" or first.input[1] not in stored:
+        raise ExportError(
+            f"the backbone was trained with {trained.channels} and std {trained.std:g}, which only "
+            f"a first convolution can absorb, but it begins with {first.op_type}; train it with "
+            f"{wanted.channels} and std {wanted.std:g}"
+        )
+    weight = onnx.numpy_helper.to_array(stored[first.input[1]])
+    if trained.channels != wanted.channels:
+        weight = weight[:, ::-1]
+    _store(graph, first.input[1], weight * np.float64(wanted.std / trained.std))
+
+
+def _initializers(graph: Any) -> dict[str, Any]:
+    return {tensor.name: tensor for tensor in graph.initializer}
+
+
+def _store(graph: Any, name: str, values: np.ndarray) -> None:
+    """Set an initialiser, as float32."""
+    import onnx
+
+    tensor = onnx.numpy_helper.from_array(np.ascontiguousarray(values, np.float32), name)
+    stored = _initializers(graph)
+    if name in stored:
+        stored[name].CopyFrom(tensor)
+    else:
+        graph.initializer.append(tensor)
+
+
+def _drop_unused(graph: Any) -> None:
+    used = {name for node in graph.node for name in node.input}
+    kept = [tensor for tensor in graph.initializer if tensor.name in used]
+    if len(kept) < len(graph.initializer):
+        del graph.initializer[:]
+        graph.initializer.extend(kept)
+
+
+def _name_all(graph: Any, keep: Collection[str]) -> None:
+    """Name nodes and what they make by type and position.
+
+    insightface's package takes first nodes whose names begin with Sub and Mul for a normalisation
+    in the graph, and then feeds raw pixels. Names from here are in lower case.
+    """
+    outer = {value.name for value in (*graph.input, *graph.output)}
+    stored = _initializers(graph)
+    names: dict[str, str] = {}
+    for index, node in enumerate(graph.node):
+        if node.name not in keep:
+            node.name = f"{node.op_type.lower()}_{index}"
+        for place, name in enumerate(node.input):
+            # The exporter's own constants have numbers for names, weights those of the modules.
+            if name in stored and name.startswith("val_") and name not in names:
+                names[name] = f"{node.name}.{place}"
+        for place, name in enumerate(node.output):
+            if name not in outer:
+                names[name] = f"{node.name}:{place}"
+    for tensor in graph.initializer:
+        tensor.name = names.get(tensor.name, tensor.name)
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+
+
+def _reason(error: BaseException) -> str:
+    """Return what first went wrong; the exporter's own words are advice on debugging."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return first_line(error)

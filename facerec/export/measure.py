@@ -1,0 +1,123 @@
+"""What a variant costs and gains: speed on this machine, and accuracy with its interval."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from facerec.embedding import EmbeddingModel
+from facerec.embedding.engines import Engine
+from facerec.verification import Bench, evaluate_bench
+from facerec.verification.compare import Comparison, compare
+
+BATCHES = (1, 32)
+
+
+@dataclass(frozen=True)
+class LoadMeasure:
+    """Speed of an engine with one size of batch."""
+
+    batch: int
+    latency_ms: float
+    """Of a whole batch; median."""
+    images_per_second: float
+    """At that latency."""
+    speedup: float | None
+    """Median ratio to the reference, which took turns; None without one."""
+
+
+def measure_engine(
+    engine: Engine,
+    batches: Sequence[int] = BATCHES,
+    *,
+    reference: Engine | None = None,
+    repeats: int = 5,
+) -> list[LoadMeasure]:
+    """Time an engine on random images.
+
+    Each batch is computed once before it counts. The reference computes every batch right after
+    the engine, so that whatever else the machine does falls on both.
+
+    Args:
+        engine: a loaded file.
+        batches: images at once; a file with a fixed batch takes no others.
+        reference: another engine that takes batches of these sizes.
+        repeats: of each batch.
+    """
+    sides = [engine] if reference is None else [engine, reference]
+    measures = []
+    for batch in batches:
+        inputs = [_random_batch(side, batch) for side in sides]
+        acts = [
+            lambda side=side, images=images: side.run(images)
+            for side, images in zip(sides, inputs, strict=True)
+        ]
+        times = take_turns(acts, repeats)
+        seconds = statistics.median(times[0])
+        measures.append(
+            LoadMeasure(
+                batch,
+                1000 * seconds,
+                batch / seconds,
+                None if reference is None else median_ratio(times[1], times[0]),
+            )
+        )
+    return measures
+
+
+def take_turns(
+    acts: Sequence[Callable[[], object]],
+    repeats: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[list[float]]:
+    """Do all acts in turn, once uncounted and then ``repeats`` times.
+
+    Returns:
+        The seconds of each act, in the order of the repeats.
+    """
+    times: list[list[float]] = [[] for _ in acts]
+    for act in acts:
+        act()
+    for _ in range(repeats):
+        for act, seconds in zip(acts, times, strict=True):
+            start = clock()
+            act()
+            seconds.append(clock() - start)
+    return times
+
+
+def median_ratio(first: Sequence[float], second: Sequence[float]) -> float:
+    """Return the median of the ratios ``first / second`` of what was measured side by side."""
+    return statistics.median(a / b for a, b in zip(first, second, strict=True))
+
+
+def compare_accuracy(
+    reference: EmbeddingModel, variant: EmbeddingModel, bench: Bench, *, flip: bool = True
+) -> Comparison:
+    """Verify two models on one bench; differences are those of the variant to the reference.
+
+    Args:
+        reference: the model in float32.
+        variant: the same in other numbers.
+        bench: images and pairs.
+        flip: sum the raw embeddings of each image and its mirror image.
+
+    Raises:
+        FacerecError: an image does not decode, or the bench has pairs of one kind only.
+    """
+    first, second = (evaluate_bench(model, bench, flip=flip) for model in (reference, variant))
+    return compare(first, second)
+
+
+def _random_batch(engine: Engine, count: int) -> np.ndarray:
+    image = engine.input
+    planes = (3, image.height, image.width)
+    shape = planes if image.layout == "NCHW" else (*planes[1:], 3)
+    pixels = np.random.default_rng(0).integers(256, size=(count, *shape), dtype=np.uint8)
+    if image.dtype == "uint8":
+        return pixels
+    return (pixels.astype(np.float32) - 127.5) / 127.5

@@ -1,0 +1,210 @@
+"""Does an exported file compute what the backbone computes?"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from facerec.backbones import Preprocessing, normalize
+from facerec.embedding import TorchModel
+from facerec.embedding.engines import Engine, OnnxruntimeEngine
+from facerec.embedding.onnx_file import NORM_OUTPUT, ImageInput, OnnxFile, guess_preprocessing
+from facerec.errors import ExportError
+from facerec.export.graph import copy_for_export
+from facerec.records.faces import CONDITIONS, draw_identity, draw_nuisance, render
+
+BATCHES = (1, 2, 5, 64)
+CONSTANTS = (0.0, 1.0, -1.0)
+ROWS_ALONE = 5
+"""Images that are also embedded one by one."""
+
+Vectors = npt.NDArray[np.float32]
+Inputs = npt.NDArray[np.float32] | npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """How far embeddings are from those that they should be.
+
+    Both are divided by the mean norm of the reference, so that 1 is the size of an embedding.
+    """
+
+    max_abs: float
+    min_cosine: float
+    max_norm_ratio: float
+    """The largest relative difference of two norms."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What a `Deviation` must reach."""
+
+    max_abs: float = 1e-5
+    min_cosine: float = 0.999999
+
+    def passes(self, deviation: Deviation) -> bool:
+        """Tell whether both are reached; NaN reaches nothing."""
+        return deviation.max_abs <= self.max_abs and deviation.min_cosine >= self.min_cosine
+
+
+@dataclass(frozen=True)
+class ParityRow:
+    """One comparison of onnxruntime with torch, or of a batch with its rows."""
+
+    check: str
+    batch: int
+    max_abs: float
+    min_cosine: float
+    max_norm_ratio: float
+    passed: bool
+
+
+def deviation(reference: Vectors, found: Vectors) -> Deviation:
+    """Compare embeddings row by row.
+
+    Args:
+        reference: ``(N, D)``, what they should be.
+        found: ``(N, D)``.
+
+    Returns:
+        NaN throughout where a value is not finite or an embedding is zero.
+    """
+    if reference.shape != found.shape:
+        raise ValueError(f"{found.shape} embeddings cannot be compared with {reference.shape}")
+    wanted, got = reference.astype(np.float64), found.astype(np.float64)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        norms, found_norms = np.linalg.norm(wanted, axis=1), np.linalg.norm(got, axis=1)
+        cosines = (wanted * got).sum(axis=1) / (norms * found_norms)
+        result = (
+            float(np.abs(got - wanted).max() / norms.mean()),
+            float(min(cosines.min(), 1.0)),
+            float(np.abs(found_norms / norms - 1).max()),
+        )
+    return Deviation(*(result if np.isfinite(result).all() else (np.nan,) * 3))
+
+
+def check_parity(model: TorchModel, file: OnnxFile, bar: Bar | None = None) -> list[ParityRow]:
+    """Compare a file in onnxruntime with the backbone in torch, both float32 on the CPU.
+
+    Random normal numbers, generated faces and constant inputs (0, 1, −1) go through in batches of
+    1, 2, 5 and 64; in a file with a fixed batch, in that. Rows of a batch are also compared with
+    the same images alone, which catches graphs whose rows depend on each other. A second output
+    ``norm`` is compared with the norms of the first.
+
+    Args:
+        model: what was exported.
+        file: the exported file.
+        bar: what must be reached.
+
+    Raises:
+        ExportError: a row does not pass; the sentence names it.
+    """
+    bar = Bar() if bar is None else bar
+    engine = OnnxruntimeEngine(file)
+    image = file.image_input()
+    stated = guess_preprocessing(file).preprocessing
+    batches = BATCHES if image.batch is None else (image.batch,)
+    rows: list[ParityRow] = []
+
+    def add(check: str, batch: int, reference: Vectors, found: Vectors) -> None:
+        measured = deviation(reference, found)
+        rows.append(
+            ParityRow(
+                check,
+                batch,
+                measured.max_abs,
+                measured.min_cosine,
+                measured.max_norm_ratio,
+                bar.passes(measured),
+            )
+        )
+
+    for check, inputs in _inputs(image, stated, max(batches)):
+        # The constants repeat; torch need not embed them again.
+        distinct = inputs[: len(CONSTANTS)] if check.startswith("constant") else inputs
+        known = _torch_embeddings(model, distinct, stated)
+        reference = np.resize(known, (len(inputs), known.shape[1]))
+        for batch in batches:
+            found = engine.run(inputs[:batch])
+            add(check, batch, reference[:batch], found)
+        if image.batch is None:
+            together = engine.run(inputs[:ROWS_ALONE])
+            alone = [engine.run(inputs[row : row + 1]) for row in range(ROWS_ALONE)]
+            add(f"{check}, rows alone", ROWS_ALONE, together, np.concatenate(alone))
+        if file.outputs[-1].name == NORM_OUTPUT:
+            norms = np.linalg.norm(reference, axis=1, keepdims=True)
+            add(f"{check}, output {NORM_OUTPUT}", len(inputs), norms, _norms(file, inputs))
+    _raise_failed(rows, bar, engine, file)
+    return rows
+
+
+def sample_faces(count: int) -> npt.NDArray[np.uint8]:
+    """Render faces, each of another person: uint8 RGB, ``(count, 112, 112, 3)``."""
+    return np.stack([_face(index) for index in range(count)])
+
+
+@functools.cache
+def _face(index: int) -> npt.NDArray[np.uint8]:
+    generator = np.random.default_rng(index)
+    identity = draw_identity(generator)
+    nuisance = draw_nuisance(identity, CONDITIONS["everyday"], generator)
+    return render(identity, nuisance, generator)
+
+
+def _inputs(
+    image: ImageInput, stated: Preprocessing | None, count: int
+) -> Iterator[tuple[str, Inputs]]:
+    """Yield what goes into the file, ``(count, 3, H, W)`` each."""
+    generator = np.random.default_rng(0)
+    shape = (count, 3, image.height, image.width)
+    faces = sample_faces(count)
+    constants = np.resize(CONSTANTS, count)[:, None, None, None]
+    if stated is None:
+        kind = np.dtype(image.dtype)
+        yield "random pixels", generator.integers(0, 256, shape).astype(kind)
+        yield "faces", np.ascontiguousarray(faces.transpose(0, 3, 1, 2)).astype(kind)
+        yield "constant pixels", np.broadcast_to(constants * 127 + 127, shape).astype(kind)
+        return
+    yield "random normal", generator.standard_normal(shape, np.float32)
+    # Contiguous, since what torch returns lies in memory with the channels last.
+    yield "faces", np.ascontiguousarray(normalize(torch.from_numpy(faces), stated).numpy())
+    yield "constant", np.broadcast_to(constants, shape).astype(np.float32)
+
+
+def _torch_embeddings(model: TorchModel, inputs: Inputs, stated: Preprocessing | None) -> Vectors:
+    """Embed what goes into the file with the backbone, which may have been trained on other."""
+    trained = model.preprocessing
+    x = torch.from_numpy(inputs)
+    if stated is None:
+        x = normalize(x.to(torch.uint8).permute(0, 2, 3, 1), trained)
+    elif stated != trained:
+        x = x.flip(1) if stated.channels != trained.channels else x
+        x = (x * stated.std + (stated.mean - trained.mean)) / trained.std
+    backbone = copy_for_export(model.backbone)
+    with torch.no_grad():
+        return torch.cat([backbone(part) for part in x.split(16)]).numpy()
+
+
+def _norms(file: OnnxFile, inputs: Inputs) -> Vectors:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(file.content, providers=["CPUExecutionProvider"])
+    (norms,) = session.run([NORM_OUTPUT], {file.inputs[0].name: inputs})
+    return np.asarray(norms, np.float32)
+
+
+def _raise_failed(rows: list[ParityRow], bar: Bar, engine: Engine, file: OnnxFile) -> None:
+    failed = [row for row in rows if not row.passed]
+    if failed:
+        worst = max(failed, key=lambda row: np.nan_to_num(row.max_abs, nan=np.inf))
+        raise ExportError(
+            f"{file.where}: {engine.name} and torch differ in {len(failed)} of {len(rows)} checks, "
+            f"most for {worst.check} at batch {worst.batch}: max |Δ| {worst.max_abs:.2g} (at most "
+            f"{bar.max_abs:g}), cosine {worst.min_cosine:.7f} (at least {bar.min_cosine:g}); the "
+            "exporter has changed the network, try another opset"
+        )

@@ -1,0 +1,240 @@
+"""The int8 variant: static quantisation (QDQ, per channel), calibrated on faces."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from facerec.backbones import Preprocessing, normalize
+from facerec.embedding.onnx_file import parse_onnx
+from facerec.errors import ExportError, MissingExtraError
+from facerec.export.graph import INPUT, finish, quiet
+from facerec.export.rewrites import split_batch_norms, split_prelus
+from facerec.recipe import from_dict
+from facerec.records.dataset import Data, open_dataset
+from facerec.records.decode import decode_image
+from facerec.records.images import DatasetImages, FolderImages, ImageSource, PackImages
+from facerec.records.packs import read_pack
+
+Method = Literal["entropy", "percentile", "minmax"]
+Ranges = dict[str, tuple[np.float32, np.float32]]
+
+MIN_IMAGES = 32
+"""Fewer faces leave the ranges of the layers to chance."""
+
+BATCH = 4
+"""Faces that are calibrated on at once; all values of the network for them are kept."""
+
+BINS = {"entropy": 512, "percentile": 2048}
+"""Of the first histogram of a value; wider ones get more. The search for the least entropy takes
+time with the square of them."""
+
+PERCENTILE = 99.999
+"""Share of the values in the range, in percent."""
+
+OPERATORS = ("Conv", "Gemm", "Add", "Mul", "LeakyRelu", "Flatten")
+"""What onnxruntime and OpenVINO compute in int8."""
+
+
+def calibration_images(
+    path: str | Path, count: int = 512, seed: int = 0
+) -> tuple[NDArray[np.uint8], str]:
+    """Choose the faces that the ranges of an int8 model are taken from.
+
+    Args:
+        path: a pack (``.bin``, ``.npz``), a record file or its folder, or a folder with aligned
+            images anywhere below it.
+        count: images to choose at random; all, if there are no more.
+        seed: of the choice.
+
+    Returns:
+        uint8 RGB ``(N, 112, 112, 3)``, and the SHA-256 of the chosen encoded images one after the
+        other.
+
+    Raises:
+        ExportError: fewer than 32 images.
+        FacerecError: missing or damaged data, or an image of another size.
+    """
+    path = Path(path)
+    source = _open(path)
+    found = min(count, len(source))
+    if found < MIN_IMAGES:
+        raise ExportError(
+            f"{path}: calibration on {found} of its {len(source)} images; int8 needs at least "
+            f"{MIN_IMAGES} aligned faces like those of the deployment, some hundreds are better"
+        )
+    chosen = np.sort(np.random.default_rng(seed).choice(len(source), found, replace=False))
+    images = np.empty((found, 112, 112, 3), np.uint8)
+    digest = hashlib.sha256()
+    for place, index in enumerate(chosen.tolist()):
+        encoded = source.encoded(index)
+        digest.update(encoded)
+        images[place] = decode_image(encoded, source.where(index))
+    return images, digest.hexdigest()
+
+
+def quantize_int8(main: bytes, images: NDArray[np.uint8], *, method: Method = "entropy") -> bytes:
+    """Make the int8 variant of an exported file.
+
+    Batch norms and PReLUs are first rewritten into what has integer kernels, exactly. Weights get
+    one scale for each output channel and 7 bits: with 8, the sum of two products can exceed the 16
+    bits of processors without VNNI, which then give other embeddings. Values get 8 bits without
+    sign and one scale for each layer. The first convolution stays in float32, and the embedding is
+    not rounded.
+
+    Args:
+        main: what `export_graph` returned.
+        images: aligned faces, uint8 RGB ``(N, 112, 112, 3)``; see `calibration_images`.
+        method: how the range of a value is chosen: all that occurs (``minmax``), all but the
+            utmost hundred-thousandth (``percentile``), or what changes the distribution least
+            (``entropy``).
+
+    Raises:
+        ExportError: not a main file of ours, or fewer than 32 images.
+        MissingExtraError: onnx or onnxruntime is not installed.
+    """
+    file = parse_onnx(main, "the main file")
+    note = file.note
+    if note is None or "variant" in note:
+        raise ExportError(
+            f"{file.where}: only a main file that facerec exported can be quantised; export the "
+            "model again"
+        )
+    if len(images) < MIN_IMAGES:
+        raise ExportError(
+            f"calibration on {len(images)} images; int8 needs at least {MIN_IMAGES} aligned faces"
+        )
+    try:
+        import onnx
+        from onnxruntime.quantization import CalibrationMethod, QuantType
+        from onnxruntime.quantization.calibrate import TensorsData
+        from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
+    except ImportError as error:
+        raise MissingExtraError(
+            "quantising needs onnx and onnxruntime; run: pip install 'facerec[onnx]'"
+        ) from error
+
+    preprocessing = from_dict(Preprocessing, note["preprocessing"], file.where)
+    model = onnx.load_from_string(main)
+    split_batch_norms(model)
+    split_prelus(model)
+    _name_nodes(model.graph)
+    first = [node.name for node in model.graph.node if INPUT in node.input]
+    names = _quantised_values(model.graph, first)
+    ranges = calibrate(model, names, _batches(images, preprocessing), method)
+    with quiet():
+        quantizer = QDQQuantizer(
+            onnx.shape_inference.infer_shapes(model),
+            per_channel=True,
+            reduce_range=True,
+            weight_qType=QuantType.QInt8,
+            activation_qType=QuantType.QUInt8,
+            tensors_range=TensorsData(CalibrationMethod.MinMax, ranges),
+            nodes_to_quantize=[],
+            nodes_to_exclude=first,
+            op_types_to_quantize=list(OPERATORS),
+            extra_options={
+                "OpTypesToExcludeOutputQuantization": ["Gemm"],
+                # Only weights of convolutions are summed in 16 bits.
+                "TensorQuantOverrides": {
+                    name: [{"quant_type": QuantType.QUInt8, "reduce_range": False}]
+                    for name in _factors(model.graph)
+                },
+            },
+        )
+        quantizer.quantize_model()
+        # It appends what it adds at the end.
+        quantizer.model.topological_sort()
+    return finish(quantizer.model.model, {**note, "variant": "int8"}, file.opset)
+
+
+def calibrate(
+    model: Any, names: list[str], batches: Iterator[NDArray[np.float32]], method: Method
+) -> Ranges:
+    """Return the range of each value; one batch at a time is in memory.
+
+    Args:
+        model: an ``onnx.ModelProto`` with input ``data``.
+        names: values in it.
+        batches: its inputs.
+        method: see `quantize_int8`.
+    """
+    import onnx
+    import onnxruntime
+    from onnxruntime.quantization.calibrate import HistogramCollector
+
+    watched = onnx.ModelProto()
+    watched.CopyFrom(model)
+    told = {value.name for value in watched.graph.output}
+    watched.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in told)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(
+        watched.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    observed = (
+        dict(zip(names, session.run(names, {INPUT: batch}), strict=True)) for batch in batches
+    )
+    if method == "minmax":
+        ranges: Ranges = {}
+        for values in observed:
+            for name, found in values.items():
+                low, high = ranges.get(name, (found.min(), found.max()))
+                ranges[name] = min(low, found.min()), max(high, found.max())
+        return ranges
+    histograms = HistogramCollector(method, False, BINS[method], 128, PERCENTILE, "same")
+    for values in observed:
+        histograms.collect_value(values)
+    with quiet():
+        chosen = histograms.compute_collection_result()
+    return {name: (low, high) for name, (low, high, *_) in chosen.items()}
+
+
+def _factors(graph: Any) -> list[str]:
+    """Return the stored factors of products."""
+    stored = {tensor.name for tensor in graph.initializer}
+    products = (node for node in graph.node if node.op_type == "Mul")
+    return [name for node in products for name in node.input if name in stored]
+
+
+def _open(path: Path) -> ImageSource:
+    if path.suffix in (".bin", ".npz"):
+        return PackImages(read_pack(path))
+    if path.is_file() or any(path.glob("*.rec")):
+        return DatasetImages(open_dataset(Data(path, layout="records"), seed=0))
+    names = (
+        file.relative_to(path).as_posix()
+        for file in path.rglob("*")
+        if file.suffix.lower() in (".jpg", ".jpeg", ".png")
+    )
+    return FolderImages(path, sorted(names))
+
+
+def _batches(
+    images: NDArray[np.uint8], preprocessing: Preprocessing
+) -> Iterator[NDArray[np.float32]]:
+    for start in range(0, len(images), BATCH):
+        pixels = torch.from_numpy(images[start : start + BATCH])
+        yield normalize(pixels, preprocessing).contiguous().numpy()
+
+
+def _name_nodes(graph: Any) -> None:
+    for index, node in enumerate(graph.node):
+        node.name = f"{node.op_type.lower()}_{index}"
+
+
+def _quantised_values(graph: Any, excluded: list[str]) -> list[str]:
+    """Return the values between nodes that the quantised nodes read or make."""
+    stored = {tensor.name for tensor in graph.initializer}
+    names: dict[str, None] = {}
+    for node in graph.node:
+        if node.op_type in OPERATORS and node.name not in excluded:
+            names |= dict.fromkeys((*node.input, *node.output))
+    return [name for name in names if name not in stored]

@@ -1,0 +1,61 @@
+"""A model repository for Triton Inference Server: one model, one version, dynamic batching."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from facerec.embedding.onnx_file import OnnxFile, TensorInfo
+from facerec.errors import ExportError
+
+CONFIG_FILE = "config.pbtxt"
+VERSION = "1"
+MODEL_FILE = "model.onnx"
+"""The name that Triton's onnxruntime backend looks for in a version's folder."""
+
+MAX_BATCH = 64
+
+_TYPES = {"float32": "TYPE_FP32", "float16": "TYPE_FP16", "uint8": "TYPE_UINT8"}
+
+
+def triton_config(name: str, file: OnnxFile, max_batch: int = MAX_BATCH) -> str:
+    """Return ``config.pbtxt`` for a file, from its own names, types and shapes.
+
+    The fields are those of ``protobuf/model_config.proto`` in ``triton-inference-server/common``.
+    Triton adds the batch itself where ``max_batch_size`` is above 0, so dims leave it out.
+
+    Args:
+        name: of the model, which is also that of its folder.
+        file: the model.
+        max_batch: images that Triton puts into one batch at most.
+
+    Raises:
+        ExportError: the batch is fixed, or a tensor has an open size or another type.
+    """
+    lines = [
+        f"name: {json.dumps(name)}",
+        'backend: "onnxruntime"',
+        f"max_batch_size: {max_batch}",
+        *_tensors("input", file.inputs),
+        *_tensors("output", file.outputs),
+        "dynamic_batching { }",
+        "instance_group [ { count: 1 kind: KIND_AUTO } ]",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _tensors(field: str, tensors: Sequence[TensorInfo]) -> list[str]:
+    return [f"{field} [ {{ {_tensor(tensor)} }} ]" for tensor in tensors]
+
+
+def _tensor(tensor: TensorInfo) -> str:
+    batch, *dims = tensor.shape
+    if isinstance(batch, int) or not all(isinstance(size, int) for size in dims):
+        raise ExportError(
+            f"Triton batches a model whose first dimension alone is open; tensor {tensor.name!r} "
+            f"has shape {tensor.shape}"
+        )
+    if tensor.dtype not in _TYPES:
+        raise ExportError(f"no Triton type is known for tensor {tensor.name!r} of {tensor.dtype}")
+    # JSON's escapes are among those of protobuf's text format.
+    return f"name: {json.dumps(tensor.name)} data_type: {_TYPES[tensor.dtype]} dims: {dims}"

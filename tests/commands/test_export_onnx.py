@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from facerec.backbones import Backbone, Preprocessing, create_backbone
+from facerec.commands.export_onnx import default_folder, main
+from facerec.commands.import_weights import main as import_weights
+from facerec.commands.verify import main as verify
+from facerec.embedding import TorchModel, load_model, save_model
+from facerec.embedding.bundle import read_bundle
+from facerec.export import bundle, parity
+from facerec.export.measure import measure_engine
+from facerec.files import sha256
+from facerec.records.packs import write_pack
+
+pytest.importorskip("onnx", reason="needs the extra onnx")
+pytest.importorskip("onnxscript", reason="needs the extra onnx")
+
+SMALL = Backbone("iresnet18", embedding_size=16, width=0.125)
+
+
+def faces(count: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (count, 112, 112, 3), dtype=np.uint8)
+
+
+def toy_pack(path: Path) -> Path:
+    """Write 20 pairs in ten folds."""
+    generator = np.random.default_rng(0)
+
+    def jpeg(person: np.ndarray) -> bytes:
+        pattern = np.clip(person + 0.1 * generator.normal(size=person.shape), 0, 1)
+        pixels = cv2.resize((255 * pattern).astype(np.uint8), (112, 112))
+        return cv2.imencode(".jpg", pixels)[1].tobytes()
+
+    images, issame = [], []
+    for same in [True, False] * 10:
+        first, second = generator.random((2, 6, 6, 3))
+        images += [jpeg(first), jpeg(first if same else second)]
+        issame.append(same)
+    write_pack(path, images, issame)
+    return path
+
+
+def save_run(folder: Path) -> Path:
+    backbone = create_backbone(SMALL, seed=1)
+    save_model(folder / "model.safetensors", backbone, SMALL, Preprocessing(), {"seed": 1})
+    return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fewer_repetitions() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parity, "BATCHES", (1, 2))
+        patch.setattr(bundle, "BATCHES", (1, 4))
+        patch.setattr(bundle, "measure_engine", partial(measure_engine, repeats=1))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run, a pack, and the verification report of the run on that pack."""
+    folder = tmp_path_factory.mktemp("work")
+    save_run(folder / "runs" / "first")
+    pack = toy_pack(folder / "toy.bin")
+    model = ["--model", str(folder / "runs" / "first")]
+    report = ["--json", str(folder / "toy.json"), "--replicates", "20"]
+    verify([*model, "--bench", str(pack), *report])
+    return folder
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    with pytest.raises(SystemExit) as exit_:
+        main([str(argument) for argument in arguments])
+    assert exit_.value.code == 2
+    sentence = capsys.readouterr().err
+    assert sentence.startswith("error: ") and sentence.count("\n") == 1
+    return sentence
+
+
+def test_a_run_becomes_a_bundle_with_all_tables(
+    workplace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, out = workplace / "runs" / "first", tmp_path / "bundle"
+    flags = ["--variant", "norm", "fp16", "fixed-batch:2", "--triton", "--license", "MIT"]
+    bench = ["--bench", str(workplace / "toy.bin"), "--max-loss", "50"]
+    report = ["--thresholds", str(workplace / "toy.json"), "--json", str(tmp_path / "out.json")]
+    main([str(run), "--out", str(out), *flags, *bench, *report])
+    text = capsys.readouterr().out
+
+    note = read_bundle(out).note
+    assert [entry["name"] for entry in note["variants"]] == ["norm", "fp16", "fixed-batch-2"]
+    assert note["license"] == "MIT" and (out / "triton" / "first" / "config.pbtxt").is_file()
+    stored = json.loads((tmp_path / "out.json").read_text())
+    assert stored["note"] == note and set(stored["loads"]) == {
+        "float32",
+        "norm",
+        "fp16",
+        "fixed-batch-2",
+    }
+    found = json.loads((workplace / "toy.json").read_text())["results"][0]["tpr_at_fpr"]
+    assert [row["threshold"] for row in note["model"]["thresholds"]] == [
+        point["threshold"] for point in found if point["resolvable"]
+    ]
+    assert note["model"]["thresholds"][0]["source"]["sha256"] == sha256(workplace / "toy.json")
+
+    for table in ("onnxruntime against torch", "consumers, fed", "variants, in onnxruntime"):
+        assert table in text
+    assert "difference B − A on 10 same and 10 different pairs" in text
+    assert re.search(r"fp16 .* worst of \d+: ", text)
+    assert re.search(r"onnxruntime +\d+\.\S* +same +\S+e-\d\d +1\.0000000", text)
+    # Megabytes, sizes and speeds of both batches; a variant's beside the main file's.
+    assert re.search(r"float32 +0\.\d\d +1\.00 +1 +[\d.]+ +[\d.]+ *\n +4 +[\d.]+ +[\d.]+", text)
+    assert re.search(r"fp16 +0\.\d\d +0\.5\d +0\.99\d+ +1 +[\d.]+ +[\d.]+ +[\d.]+", text)
+    assert text.splitlines()[-1] == f"bundle: {out}"
+    assert "fp16 cost in accuracy is unknown" not in text
+
+    live = load_model(run)
+    np.testing.assert_allclose(
+        load_model(out).embed(faces(3)), live.embed(faces(3)), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_weights_of_others_go_all_the_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A .pth → .safetensors → bundle; trained on BGR, used with RGB images like any other."""
+    monkeypatch.chdir(tmp_path)
+    backbone = create_backbone("mbf", embedding_size=16, width=0.125, embedding_bn="affine", seed=2)
+    # A fresh network maps an image of zeros to zero, which has no cosine.
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for module in backbone.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.bias.normal_(0, 0.2, generator=generator)
+    torch.save(backbone.state_dict(), "theirs.pth")
+    size = ["--embedding-size", "16", "--width", "0.125", "--channels", "bgr", "--std", "128"]
+    import_weights(["theirs.pth", "--backbone", "mbf", *size])
+    main(["theirs.safetensors", "--variant", "fp16"])
+    text = capsys.readouterr().out
+    assert text.splitlines()[-1] == "bundle: theirs_onnx"
+    assert "what fp16 cost in accuracy is unknown" in " ".join(text.split())
+    theirs = TorchModel(backbone, Preprocessing("bgr", 127.5, 128.0)).embed(faces(3))
+    scale = np.abs(theirs).max()
+    bundled = load_model("theirs_onnx")
+    np.testing.assert_allclose(bundled.embed(faces(3)), theirs, atol=1e-5 * scale)
+    # Every consumer feeds RGB scaled by 127.5: the file has taken in the rest.
+    assert bundled.preprocessing == Preprocessing()
+    sentence = refused(capsys, "theirs_onnx")
+    assert "exported model already" in sentence
+    assert "exported model already" in refused(capsys, "theirs_onnx/model.onnx")
+
+
+@pytest.mark.parametrize(
+    ("model", "wanted"),
+    [
+        ("runs/a/model.safetensors", "runs/a/export"),
+        ("weights/r50.safetensors", "weights/r50_onnx"),
+    ],
+)
+def test_where_a_bundle_goes(model: str, wanted: str) -> None:
+    assert default_folder(Path(model)) == Path(wanted)
+
+
+def test_the_bundle_of_a_run_lies_in_the_run(tmp_path: Path) -> None:
+    assert default_folder(tmp_path) == tmp_path / "export"
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--variant", "int4"], "did you mean 'int8'"),
+        (["--variant", "int8"], "int8 needs --calibration"),
+        (["--variant", "int8", "--calibration", "gone.bin"], "gone.bin"),
+        (["--thresholds", "gone.json"], "not a report of facerec verify"),
+        (["--bench", "nonesuch"], "no pack for bench 'nonesuch'"),
+        (["--bench", "tinyface"], "name it with --data"),
+    ],
+)
+def test_wrong_flags_end_in_a_sentence_and_leave_nothing(
+    workplace: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    flags: list[str],
+    sentence: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = shutil.copytree(workplace / "runs" / "first", tmp_path / "run")
+    assert sentence in refused(capsys, run, *flags)
+    assert [path.name for path in run.iterdir()] == ["model.safetensors"]
+
+
+def test_models_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "holds no model.safetensors" in refused(capsys, tmp_path / "empty")
+    assert "no such model" in refused(capsys, tmp_path / "gone.safetensors")
+
+
+def test_a_bundle_is_not_replaced_unasked(
+    workplace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(workplace / "runs" / "first", tmp_path / "run")
+    (run / "export").mkdir()
+    (run / "export" / "notes.txt").write_text("mine")
+    assert "give --force" in refused(capsys, run)
+    assert "is no bundle" in refused(capsys, run, "--force")
+    assert (run / "export" / "notes.txt").read_text() == "mine"
+
+
+def test_an_opset_that_the_exporter_cannot_write(
+    workplace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(workplace / "runs" / "first", tmp_path / "run")
+    sentence = refused(capsys, run, "--opset", "11")
+    assert "where opset 11 was asked for" in sentence
+    assert sentence.rstrip().endswith("no bundle was written")
+    assert [path.name for path in run.iterdir()] == ["model.safetensors"]

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+
+from facerec.backbones import Preprocessing, create_backbone
+from facerec.commands import import_weights as command
+from facerec.commands.import_weights import check_torch, main
+from facerec.embedding import TorchModel, load_model
+from facerec.errors import ModelError
+from facerec.files import sha256
+
+SMALL = ["--embedding-size", "16", "--width", "0.125"]
+
+
+def foreign(path: Path, name: str = "iresnet18", **options: Any) -> TorchModel:
+    """Write the state dict of a backbone as others do; return the model that it belongs to."""
+    backbone = create_backbone(name, width=0.125, embedding_size=16, seed=3, **options)
+    generator = torch.Generator().manual_seed(0)
+    for buffer in backbone.buffers():
+        if buffer.dtype == torch.float32:
+            buffer.copy_(torch.rand(buffer.shape, generator=generator) + 0.5)
+    torch.save(backbone.state_dict(), path)
+    return TorchModel(backbone, Preprocessing())
+
+
+def faces(count: int = 3) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (count, 112, 112, 3), dtype=np.uint8)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    with pytest.raises(SystemExit) as exit_:
+        main([str(argument) for argument in arguments])
+    assert exit_.value.code == 2
+    sentence = capsys.readouterr().err
+    assert sentence.startswith("error: ") and sentence.count("\n") == 1
+    return sentence
+
+
+@pytest.mark.parametrize(("name", "bn"), [("iresnet18", "frozen_gamma"), ("mbf", "affine")])
+def test_a_state_dict_becomes_a_model_that_embeds_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, bn: Any
+) -> None:
+    path = tmp_path / "backbone.pth"
+    theirs = foreign(path, name, embedding_bn=bn)
+    main([str(path), "--backbone", name, *SMALL])
+    out = tmp_path / "backbone.safetensors"
+    assert str(out) in capsys.readouterr().out
+    ours = load_model(out)
+    np.testing.assert_allclose(ours.embed(faces()), theirs.embed(faces()), rtol=1e-4, atol=1e-5)
+    assert ours.preprocessing == Preprocessing() and ours.recipe == {}
+    assert isinstance(ours, TorchModel) and ours.config is not None
+    assert ours.config.embedding_bn == bn
+    with safe_open(out, framework="pt") as file:
+        note = json.loads(file.metadata()["facerec"])
+    assert note["extra"] == {"imported": {"file": "backbone.pth", "sha256": sha256(path)}}
+
+
+def test_preprocessing_is_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "adaface.pth"
+    foreign(path)
+    out = tmp_path / "ours.safetensors"
+    scaling = ["--channels", "bgr", "--mean", "127.5", "--std", "128"]
+    main([str(path), "--backbone", "iresnet18", "--out", str(out), *SMALL, *scaling])
+    assert load_model(out).preprocessing == Preprocessing("bgr", 127.5, 128.0)
+
+
+class Hostile:
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return Path.write_text, (self.mark, "code ran")
+
+
+@pytest.mark.parametrize("writer", ["torch", "pickle"])
+def test_no_code_of_a_hostile_file_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], writer: str
+) -> None:
+    path, mark = tmp_path / "evil.pth", tmp_path / "ran"
+    hostile = {"conv1.weight": Hostile(mark)}
+    if writer == "torch":
+        torch.save(hostile, path)
+    else:
+        path.write_bytes(pickle.dumps(hostile, protocol=2))
+    assert "without running code" in refused(capsys, path, "--backbone", "iresnet18", *SMALL)
+    # Not even --trust makes it run.
+    refused(capsys, path, "--backbone", "iresnet18", *SMALL, "--trust")
+    assert [file.name for file in tmp_path.iterdir()] == ["evil.pth"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--backbone", "iresnet34", *SMALL], "another architecture"),
+        (["--backbone", "iresnet18", "--width", "0.125"], "must be float32"),
+        (["--backbone", "iresnet19", *SMALL], "did you mean 'iresnet18'"),
+        (["--backbone", "iresnet18", *SMALL, "--std", "0"], "std must be a positive number"),
+        (["--backbone", "iresnet18", *SMALL, "--out", "model.onnx"], "written as .safetensors"),
+    ],
+)
+def test_wrong_flags_are_refused_and_leave_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+) -> None:
+    path = tmp_path / "backbone.pth"
+    foreign(path)
+    assert sentence in refused(capsys, path, *arguments)
+    assert [file.name for file in tmp_path.iterdir()] == ["backbone.pth"]
+
+
+def test_a_file_that_is_there_is_replaced_by_force_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = tmp_path / "backbone.pth", tmp_path / "backbone.safetensors"
+    foreign(path)
+    out.write_text("mine")
+    assert "--force" in refused(capsys, path, "--backbone", "iresnet18", *SMALL)
+    assert out.read_text() == "mine"
+    main([str(path), "--backbone", "iresnet18", *SMALL, "--force"])
+    assert load_model(out).embedding_size == 16
+
+
+@pytest.mark.parametrize("version", ["2.5.1", "2.9.1+cu126", "1.13.0", "2.6.0a0+git12"])
+def test_an_old_torch_needs_trust(version: str) -> None:
+    with pytest.raises(ModelError, match=r"backbone.pth: torch .* --trust"):
+        check_torch(Path("backbone.pth"), version, trust=False)
+    check_torch(Path("backbone.pth"), version, trust=True)
+
+
+@pytest.mark.parametrize("version", ["2.10.0", "2.13.0+cpu", "3.0.0.dev2027"])
+def test_a_newer_torch_needs_none(version: str) -> None:
+    check_torch(Path("backbone.pth"), version, trust=False)
+
+
+def test_the_command_asks_for_trust_before_it_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command.torch, "__version__", "2.9.0")
+    path = tmp_path / "backbone.pth"
+    path.write_bytes(b"never read")
+    assert "known holes" in refused(capsys, path, "--backbone", "iresnet18", *SMALL)
+    foreign(path)
+    main([str(path), "--backbone", "iresnet18", *SMALL, "--trust"])
+    assert (tmp_path / "backbone.safetensors").is_file()

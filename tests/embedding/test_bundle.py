@@ -1,0 +1,197 @@
+"""A bundle is read when every file is what its checksum says, and not otherwise."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from facerec.embedding.bundle import (
+    BUNDLE_SCHEMA,
+    check_sums,
+    is_bundle,
+    read_bundle,
+    write_sums,
+)
+from facerec.errors import ModelError
+
+FILES = {
+    "model.onnx": b"weights",
+    "facerec.json": json.dumps({"schema": BUNDLE_SCHEMA, "name": "mine"}).encode(),
+    "manifest.json": b"{}",
+    "variants/int8.onnx": b"small",
+    "variants/fixed-batch-1.onnx": b"one",
+    "variants/README.md": b"words",
+    "triton/mine/1/model.onnx": b"weights",
+    "name with blanks and ü.txt": b"",
+}
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    folder = tmp_path / "bundle"
+    for name, content in FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    write_sums(folder)
+    return folder
+
+
+def test_a_whole_bundle(bundle: Path) -> None:
+    found = read_bundle(str(bundle))
+    assert found.path == bundle and found.model == bundle / "model.onnx"
+    assert found.note == {"schema": BUNDLE_SCHEMA, "name": "mine"}
+    assert found.variants == {
+        kind: bundle / "variants" / f"{kind}.onnx" for kind in ("fixed-batch-1", "int8")
+    }
+    assert found.sums == {
+        name: hashlib.sha256(content).hexdigest() for name, content in sorted(FILES.items())
+    }
+    assert found.onnx() == found.model and found.onnx("int8") == found.variants["int8"]
+    with pytest.raises(ModelError, match=r"no variant 'fp16' in this bundle, it has fixed-batch-1"):
+        found.onnx("fp16")
+
+
+def test_the_list_is_that_of_sha256sum(bundle: Path) -> None:
+    if shutil.which("sha256sum") is None:
+        pytest.skip("no sha256sum here")
+    before = (bundle / "SHA256SUMS").read_text()
+    run = subprocess.run(["sha256sum", "-c", "--strict", "SHA256SUMS"], cwd=bundle, check=False)
+    assert run.returncode == 0
+    write_sums(bundle)  # over the old list, which does not list itself
+    assert (bundle / "SHA256SUMS").read_text() == before
+    assert not list(bundle.glob(".*"))
+
+
+def change(name: str, content: bytes) -> Callable[[Path], Any]:
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+def remove(name: str) -> Callable[[Path], Any]:
+    return lambda folder: (folder / name).unlink()
+
+
+def link(name: str, target: str) -> Callable[[Path], Any]:
+    def make(folder: Path) -> None:
+        if (folder / name).is_dir():
+            (folder / name).rename(folder.parent / "moved")
+        else:
+            (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(target)
+
+    return make
+
+
+def listing(line: str) -> Callable[[Path], Any]:
+    def append(folder: Path) -> None:
+        with (folder / "SHA256SUMS").open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    return append
+
+
+ZEROS = "0" * 64
+EMPTY = hashlib.sha256(b"").hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (change("model.onnx", b"Weights"), r"model.onnx: its SHA-256 is not the one in SHA256SUMS"),
+        (change("variants/int8.onnx", b""), r"int8.onnx: its SHA-256 is not the one"),
+        (change("facerec.json", b"{}"), r"facerec.json: its SHA-256 is not the one"),
+        (change("more.onnx", b"x"), r"the file 'more.onnx' is not listed"),
+        (change("variants/more.onnx", b"x"), r"the file 'variants/more.onnx' is not listed"),
+        (change("\x1b[2J", b"x"), r"the name '\\x1b\[2J' has characters"),
+        (change("a\nb", b"x"), r"the name 'a\\nb' has characters"),
+        (remove("manifest.json"), r"the file 'manifest.json' that SHA256SUMS lists is missing"),
+        (remove("SHA256SUMS"), r"SHA256SUMS: cannot be read \(No such file"),
+        (link("model.onnx", "../moved"), r"'model.onnx' is a link or no regular file"),
+        (link("model.onnx", "variants/int8.onnx"), r"'model.onnx' is a link"),
+        (link("variants", "../moved"), r"'variants' is a link"),
+        (link("SHA256SUMS", "/etc/passwd"), r"SHA256SUMS: is a link"),
+        (link("dangling", "nowhere"), r"'dangling' is a link"),
+        (lambda folder: os.mkfifo(folder / "pipe"), r"'pipe' is a link or no regular file"),
+        (listing(f"{ZEROS}  ../secret"), r"line 9: '../secret' is no plain path inside the bundle"),
+        (listing(f"{ZEROS}  /etc/passwd"), r"line 9: '/etc/passwd' is no plain path"),
+        (listing(f"{ZEROS}  variants/../../x"), r"'variants/../../x' is no plain path"),
+        (listing(f"{ZEROS}  ./model.onnx"), r"'./model.onnx' is no plain path"),
+        (listing(f"{ZEROS}  a\\b"), r"line 9: not a checksum and a path"),
+        (listing(f"{ZEROS}  C:model.onnx"), r"line 9: not a checksum and a path"),
+        (listing(f"{ZEROS} *model.onnx"), r"line 9: not a checksum and a path"),
+        (listing("\x1b[2J"), r"not a checksum and a path, found '\\x1b\[2J'"),
+        (listing("\n"), r"line 9: not a checksum and a path, found ''"),
+        (listing(f"{ZEROS}  model.onnx"), r"'model.onnx' is listed twice"),
+        (listing(f"{EMPTY}  absent"), r"the file 'absent' that SHA256SUMS lists is missing"),
+        (listing(f"{EMPTY}  variants"), r"the file 'variants' that SHA256SUMS lists is missing"),
+        (change("SHA256SUMS", b"\xff"), r"SHA256SUMS: not text in UTF-8"),
+        (change("SHA256SUMS", b"a" * (2**24 + 1)), r"16,777,217 bytes, at most 16,777,216"),
+    ],
+)
+def test_a_bundle_that_is_not_whole(
+    bundle: Path, damage: Callable[[Path], Any], sentence: str
+) -> None:
+    (bundle.parent / "secret").write_bytes(b"")
+    damage(bundle)
+    before = sorted(bundle.parent.rglob("*"))
+    with pytest.raises(ModelError, match=sentence) as caught:
+        read_bundle(bundle)
+    assert str(caught.value).isprintable() and str(bundle) in str(caught.value)
+    assert sorted(bundle.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("note", "sentence"),
+    [
+        (b"{", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"\xff", "not text in UTF-8"),
+        (b"[1]", "must say schema 'facerec.bundle/1', found None"),
+        (b"{}", "must say schema 'facerec.bundle/1', found None"),
+        (b'{"schema": "facerec.bundle/2"}', "found facerec.bundle/2"),
+        (b'{"schema": "\\u001b[2J"}', r"found \\x1b\[2J"),
+    ],
+)
+def test_a_damaged_note(bundle: Path, note: bytes, sentence: str) -> None:
+    """Its checksum may be right all the same."""
+    (bundle / "facerec.json").write_bytes(note)
+    write_sums(bundle)
+    with pytest.raises(ModelError, match=f"facerec.json: .*{sentence}") as caught:
+        read_bundle(bundle)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "facerec.json"])
+def test_a_bundle_needs_a_model_and_a_note(bundle: Path, name: str) -> None:
+    (bundle / name).unlink()
+    write_sums(bundle)
+    with pytest.raises(ModelError, match=f"the bundle has no {name}"):
+        read_bundle(bundle)
+
+
+def test_sums_are_not_written_over_what_they_cannot_carry(bundle: Path) -> None:
+    before = (bundle / "SHA256SUMS").read_bytes()
+    (bundle / "a:b").write_bytes(b"")
+    with pytest.raises(ModelError, match="the name 'a:b' has characters"):
+        write_sums(bundle)
+    (bundle / "a:b").unlink()
+    (bundle / "link").symlink_to("model.onnx")
+    with pytest.raises(ModelError, match="'link' is a link"):
+        write_sums(bundle)
+    assert (bundle / "SHA256SUMS").read_bytes() == before
+    with pytest.raises(ModelError, match="cannot be read"):
+        write_sums(bundle / "absent")
+
+
+def test_what_means_to_be_a_bundle(bundle: Path, tmp_path: Path) -> None:
+    assert is_bundle(bundle) and not is_bundle(tmp_path)
+    assert set(check_sums(bundle)) == set(FILES)
+    (bundle / "SHA256SUMS").unlink()
+    assert is_bundle(bundle)  # and is then refused as a damaged one

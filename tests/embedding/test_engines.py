@@ -1,0 +1,236 @@
+"""Engines compute what the file says, on the bytes that were checked, where they were asked to."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+from onnx import TensorProto  # noqa: E402
+from toy_onnx import WEIGHT, expected, faces, tiles  # noqa: E402
+
+from facerec.backbones import Preprocessing  # noqa: E402
+from facerec.embedding.engines import (  # noqa: E402
+    Engine,
+    OnnxruntimeEngine,
+    OpenVinoEngine,
+    open_engine,
+)
+from facerec.embedding.onnx_file import OnnxFile, parse_onnx, read_onnx  # noqa: E402
+from facerec.errors import MissingExtraError, ModelError  # noqa: E402
+
+UNSCALED = Preprocessing("rgb", 0.0, 1.0)
+
+
+def opened(name: Any, file: OnnxFile, **options: Any) -> Engine:
+    if name == "openvino":
+        pytest.importorskip("openvino")
+    return open_engine(file, name, **options)
+
+
+def parsed(**options: Any) -> OnnxFile:
+    return parse_onnx(tiles(**options).SerializeToString(), "x.onnx")
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+@pytest.mark.parametrize("batch", ["n", 3])
+def test_an_engine_computes_the_file(name: str, layout: str, dtype: str, batch: Any) -> None:
+    kind = {"float32": TensorProto.FLOAT, "uint8": TensorProto.UINT8}[dtype]
+    engine = opened(name, parsed(layout=layout, dtype=kind, batch=batch))
+    for count in (1, 2, 3, 7) if batch == "n" else (3, 3):
+        images = faces(count, seed=count)
+        x = images if layout == "NHWC" else images.transpose(0, 3, 1, 2)
+        found = engine.run(np.ascontiguousarray(x, dtype))
+        assert found.dtype == np.float32 and found.shape == (count, 8)
+        wanted = expected(images, UNSCALED)
+        np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
+    assert engine.device == "cpu"
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
+def test_results_outlive_the_next_call(name: str) -> None:
+    engine = opened(name, parsed())
+    first = engine.run(np.ones((2, 3, 112, 112), np.float32))
+    kept = first.copy()
+    engine.run(np.zeros((2, 3, 112, 112), np.float32))
+    np.testing.assert_array_equal(first, kept)
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
+def test_an_engine_gets_the_checked_bytes(tmp_path: Path, name: str) -> None:
+    """Whoever changes the file after the check changes nothing."""
+    path = tmp_path / "tiles.onnx"
+    path.write_bytes(tiles().SerializeToString())
+    file = read_onnx(path)
+    path.write_bytes(b"changed")
+    images = faces(2)
+    x = np.ascontiguousarray(images.transpose(0, 3, 1, 2), np.float32)
+    wanted = expected(images, UNSCALED)
+    found = opened(name, file).run(x)
+    np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
+def test_no_other_format_is_recognised_in_the_bytes(name: str) -> None:
+    """A name can put onnxruntime's own magic number at its place; it would skip all checks."""
+    disguised = b"\x12\x06xxORTM" + tiles().SerializeToString()
+    with pytest.raises(Exception, match=r"ORT|flatbuffer|verif"):
+        onnxruntime.InferenceSession(disguised, providers=["CPUExecutionProvider"])
+    file = parse_onnx(disguised, "x.onnx")
+    assert file.parameters == WEIGHT.size
+    assert opened(name, file).run(np.zeros((1, 3, 112, 112), np.float32)).shape == (1, 8)
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("size", ["n", 2])
+def test_only_the_files_own_batches_are_taken(name: str, layout: str, size: Any) -> None:
+    engine = opened(name, parsed(layout=layout, batch=size))
+    right = (2, 3, 112, 112) if layout == "NCHW" else (2, 112, 112, 3)
+    other = (2, 112, 112, 3) if layout == "NCHW" else (2, 3, 112, 112)
+    assert engine.run(np.zeros(right, np.float32)).shape == (2, 8)
+    wrong = [np.zeros(other, np.float32), np.zeros(right), np.zeros(right, np.uint8)]
+    wrong += [np.zeros(shape, np.float32) for shape in (right[1:], (2, 3, 112, 113))]
+    if size == 2:
+        wrong.append(np.zeros((3, *right[1:]), np.float32))
+    for batch in wrong:
+        with pytest.raises(
+            ModelError, match=rf"the input is float32 of shape \({str(size).upper()}, "
+        ):
+            engine.run(batch)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("onnxruntime", "onnxruntime"), ("openvino", "OpenVINO")]
+)
+def test_a_graph_that_an_engine_refuses(name: str, words: str) -> None:
+    model = tiles()
+    model.graph.node[-1].input[0] = "nowhere"
+    with pytest.raises(ModelError, match=rf"x.onnx: {words} cannot load it \(") as caught:
+        opened(name, parse_onnx(model.SerializeToString(), "x.onnx"))
+    assert str(caught.value).isprintable()
+
+
+def test_a_failure_while_computing_is_a_sentence() -> None:
+    model = tiles()  # whose output can be cut into threes for every third batch alone
+    shape = onnx.numpy_helper.from_array(np.array([3, -1]), "shape")
+    model.graph.initializer.append(shape)
+    node = onnx.helper.make_node("Reshape", ["embedding", "shape"], ["threes"])
+    model.graph.node.append(node)
+    model.graph.output[0].CopyFrom(
+        onnx.helper.make_tensor_value_info("threes", TensorProto.FLOAT, [3, None])
+    )
+    engine = open_engine(parse_onnx(model.SerializeToString(), "x.onnx"))
+    assert engine.run(np.zeros((3, 3, 112, 112), np.float32)).shape == (3, 8)
+    with pytest.raises(ModelError, match=r"x.onnx: onnxruntime failed \(") as caught:
+        engine.run(np.zeros((1, 3, 112, 112), np.float32))
+    assert str(caught.value).isprintable()
+
+
+def test_unknown_engines_devices_and_precisions() -> None:
+    file = parsed()
+    for options, sentence in [
+        ({"engine": "tensorrt"}, "engine must be onnxruntime or openvino, found 'tensorrt'"),
+        ({"device": "mps"}, "runs on cpu or cuda, not on 'mps'"),
+        ({"precision": "bf16"}, "fixes its own precision"),
+        ({"engine": "openvino", "device": "cuda"}, "openvino runs on cpu here, not on 'cuda'"),
+    ]:
+        with pytest.raises(ModelError, match=sentence):
+            open_engine(file, **options)  # type: ignore[arg-type]
+    assert open_engine(file, device="auto").device == "cpu"
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
+def test_an_engine_that_is_not_installed(name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = parsed()
+    monkeypatch.setitem(sys.modules, name, None)
+    extra = {"onnxruntime": "onnx", "openvino": "openvino"}[name]
+    with pytest.raises(MissingExtraError, match=rf"pip install 'facerec\[{extra}\]'"):
+        open_engine(file, name)
+
+
+# --- devices ----------------------------------------------------------------------------------
+
+
+class Session:
+    """Stands for a session of onnxruntime-gpu; computes nothing."""
+
+    asked: tuple[Any, ...] = ()
+    started = True
+
+    def __init__(self, content: bytes, options: Any, providers: Any) -> None:
+        Session.asked = (content, providers)
+
+    def get_providers(self) -> list[str]:
+        return ["CUDAExecutionProvider"] * Session.started + ["CPUExecutionProvider"]
+
+    def get_inputs(self) -> list[Any]:
+        return [type("Value", (), {"name": "data"})]
+
+    get_outputs = get_inputs
+
+
+@pytest.fixture
+def gpu_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    offered = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: offered)
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
+    monkeypatch.setattr(Session, "started", True)
+
+
+@pytest.mark.usefixtures("gpu_build")
+@pytest.mark.parametrize(("device", "options"), [("cuda", {}), ("cuda:1", {"device_id": "1"})])
+def test_cuda_is_asked_for_alone(device: str, options: dict[str, str]) -> None:
+    file = parsed()
+    engine = OnnxruntimeEngine(file, device)
+    assert engine.device == device
+    assert Session.asked == (file.content, [("CUDAExecutionProvider", options)])
+
+
+@pytest.mark.usefixtures("gpu_build")
+def test_a_provider_that_does_not_start_is_no_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The GPU build lists CUDA also where its libraries are missing, and then takes the CPU."""
+    monkeypatch.setattr(Session, "started", False)
+    with pytest.raises(ModelError, match="offers no CUDAExecutionProvider here, only CPUExec"):
+        OnnxruntimeEngine(parsed(), "cuda")
+
+
+def test_the_cpu_build_refuses_cuda() -> None:
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this is the GPU build")
+    with pytest.raises(ModelError, match="install onnxruntime-gpu in place of onnxruntime"):
+        OnnxruntimeEngine(parsed(), "cuda")
+
+
+# --- precision --------------------------------------------------------------------------------
+
+
+def test_openvino_says_in_which_numbers_it_computes() -> None:
+    openvino = pytest.importorskip("openvino")
+    file = parsed()
+    x = np.ascontiguousarray(faces(4).transpose(0, 3, 1, 2), np.float32) / 255
+    exact = OpenVinoEngine(file)
+    assert exact.precision == "fp32"
+    half = OpenVinoEngine(file, "bf16")
+    able = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    assert half.precision == ("bf16" if able else "fp32 (this processor has no bf16)")
+    same = np.array_equal(exact.run(x), half.run(x))
+    assert same is not able
+    np.testing.assert_allclose(half.run(x), exact.run(x), atol=0.02 * np.abs(exact.run(x)).max())
+
+
+def test_threads_are_bounded() -> None:
+    pytest.importorskip("openvino")
+    file = parsed()
+    session = OnnxruntimeEngine(file, threads=2)._session
+    assert session.get_session_options().intra_op_num_threads == 2
+    compiled = OpenVinoEngine(file, threads=1)._request.get_compiled_model()
+    assert compiled.get_property("INFERENCE_NUM_THREADS") == 1

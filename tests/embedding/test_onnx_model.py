@@ -1,0 +1,238 @@
+"""`OnnxModel` and `load_model`: any embedding file, ours or a stranger's, from uint8 RGB on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+import onnx
+from onnx import TensorProto, helper
+from toy_onnx import expected, faces, noted, tiles
+
+from facerec.backbones import Backbone, Preprocessing, create_backbone
+from facerec.embedding import OnnxModel, load_model, save_model
+from facerec.embedding.bundle import BUNDLE_SCHEMA, write_sums
+from facerec.embedding.onnx_file import parse_onnx
+from facerec.errors import ModelError
+from facerec.files import sha256
+
+UNSCALED = Preprocessing("rgb", 0.0, 1.0)
+RGB = Preprocessing()
+UINT8 = TensorProto.UINT8
+INSIDE = [("Sub", 127.5), ("Mul", 1 / 127.5)]
+
+
+def written(path: Path, **options: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(tiles(**options).SerializeToString())
+    return path
+
+
+def same(found: np.ndarray, wanted: np.ndarray) -> None:
+    np.testing.assert_allclose(found, wanted, atol=2e-6 * np.abs(wanted).max())
+
+
+# --- preprocessing ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("batch", [1, 4, "n"])
+@pytest.mark.parametrize("kind", ["outside", "inside", "uint8"])
+def test_every_kind_of_file_gives_the_same_embeddings(
+    tmp_path: Path, engine: Any, layout: str, batch: Any, kind: str
+) -> None:
+    """Whoever normalises, the embedding of the pixels is one."""
+    pytest.importorskip(engine)
+    options: dict[str, Any] = {"layout": layout, "batch": batch}
+    if kind != "outside":
+        options["leading"] = INSIDE
+    if kind == "uint8":
+        options["dtype"] = UINT8
+    path = written(tmp_path / "tiles.onnx", **options)
+    model = load_model(path, batch_size=3, engine=engine)
+    assert model.preprocessing == (RGB if kind == "outside" else UNSCALED)
+    assert model.batch_size == (3 if batch == "n" else batch)
+    same(model.embed(faces(5)), expected(faces(5), RGB))
+    same(load_model(path, channels="bgr").embed(faces(5)), expected(faces(5), Preprocessing("bgr")))
+    assert model.embed(faces(0)).shape == (0, 8)
+
+
+@pytest.mark.parametrize(
+    "stated", [RGB, Preprocessing("bgr", 127.5, 128.0), Preprocessing("rgb", 0.0, 255.0)]
+)
+def test_what_the_file_states_is_used(tmp_path: Path, stated: Preprocessing) -> None:
+    entry = {"channels": stated.channels, "mean": stated.mean, "std": stated.std}
+    path = written(tmp_path / "ours.onnx", metadata=noted(preprocessing=entry))
+    model = load_model(path)
+    assert model.preprocessing == stated
+    same(model.embed(faces(3)), expected(faces(3), stated))
+    assert model.recipe == {"seed": 5} and model.note is not None
+    assert load_model(path, channels=stated.channels, std=stated.std).preprocessing == stated
+    told = json.loads(json.dumps(model.describe()))
+    assert told["preprocessing_evidence"][0] == "its metadata entry 'facerec' says so"
+
+
+@pytest.mark.parametrize(
+    ("options", "asked", "sentence"),
+    [
+        ({"metadata": noted()}, {"mean": 0.0}, "the file wants mean 127.5, so mean 0.0 would be w"),
+        ({"metadata": noted()}, {"channels": "bgr"}, "wants channels rgb, so channels bgr would"),
+        (
+            {"metadata": noted(preprocessing="embedded"), "leading": INSIDE},
+            {"std": 128.0},
+            "wants std 1.0, since it normalises by itself, so std 128.0 would be wrong",
+        ),
+        (
+            {"metadata": noted(preprocessing="embedded"), "leading": INSIDE},
+            {"channels": "bgr"},
+            "wants channels rgb, since it normalises by itself, so channels bgr would be wrong",
+        ),
+        ({"dtype": UINT8}, {"mean": 127.5}, "wants mean 0.0, since it normalises by itself"),
+        ({}, {"std": -1.0}, "std must be a positive number"),
+        ({}, {"mean": float("nan")}, "mean must be a finite number"),
+    ],
+)
+def test_a_preprocessing_that_the_file_contradicts(
+    tmp_path: Path, options: Any, asked: Any, sentence: str
+) -> None:
+    path = written(tmp_path / "tiles.onnx", **options)
+    with pytest.raises(ModelError, match=rf"tiles.onnx: .*{sentence}"):
+        load_model(path, **asked)
+
+
+def test_a_guess_yields_to_the_user(tmp_path: Path) -> None:
+    path = written(tmp_path / "theirs.onnx", leading=INSIDE)
+    model = load_model(path, mean=10.0)
+    assert model.preprocessing == Preprocessing("rgb", 10.0, 127.5)
+    told = model.describe()["preprocessing_evidence"]
+    assert told[0] == "mean was given by the user" and "Sub 127.5" in told[1]
+    # A graph that scales pixels of 0…1 gets those.
+    path = written(tmp_path / "unit.onnx", leading=[("Sub", 0.5), ("Div", 0.5)])
+    same(load_model(path).embed(faces(2)), expected(faces(2), RGB))
+
+
+def test_an_assumption_is_said_to_be_one(tmp_path: Path) -> None:
+    told = load_model(written(tmp_path / "theirs.onnx")).describe()
+    assert told["preprocessing_evidence"][0].startswith("an assumption: nothing in the file tells")
+    assert told["precision"] == "as stored in the file" and told["device"] == "cpu"
+
+
+# --- files ------------------------------------------------------------------------------------
+
+
+def test_a_model_may_come_from_memory() -> None:
+    model = OnnxModel(parse_onnx(tiles().SerializeToString(), "a variant"), batch_size=2)
+    assert (model.path, model.name) == (None, "model")
+    same(model.embed(faces(3)), expected(faces(3), RGB))
+
+
+def test_a_variant_of_ours_may_have_the_norm_as_a_second_output(tmp_path: Path) -> None:
+    model = tiles(metadata=noted())
+    norm = helper.make_node("ReduceL2", ["embedding"], ["norm"], axes=[1], keepdims=1)
+    model.graph.node.append(norm)
+    model.graph.output.append(
+        helper.make_tensor_value_info("norm", TensorProto.FLOAT, ["batch", 1])
+    )
+    onnx.save(model, tmp_path / "norm.onnx")
+    for engine in ("onnxruntime", "openvino"):
+        pytest.importorskip(engine)
+        found = load_model(tmp_path / "norm.onnx", engine=engine)  # type: ignore[arg-type]
+        same(found.embed(faces(3)), expected(faces(3), RGB))
+    del model.metadata_props[:]
+    onnx.save(model, tmp_path / "theirs.onnx")
+    with pytest.raises(ModelError, match=r"one input and one output, found .*'embedding', 'norm'"):
+        load_model(tmp_path / "theirs.onnx")
+
+
+def test_a_size_without_a_rule_is_read_as_it_is(tmp_path: Path) -> None:
+    model = load_model(written(tmp_path / "tiles.onnx", side=224))
+    assert model.image_size == (224, 224)
+    same(model.embed(faces(2, side=224)), expected(faces(2, side=224), RGB))
+
+
+def test_bf16_is_for_openvino_alone(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    path = written(tmp_path / "tiles.onnx")
+    told = load_model(path, engine="openvino", precision="bf16").describe()
+    assert told["runtime"].startswith("OpenVINO ")
+    assert told["precision"] in ("bf16", "fp32 (this processor has no bf16)")
+    with pytest.raises(ModelError, match="fixes its own precision; leave out bf16, or use engine"):
+        load_model(path, precision="bf16")
+
+
+def test_an_engine_is_for_onnx_alone(tmp_path: Path) -> None:
+    config = Backbone("iresnet18", embedding_size=16, width=0.125)
+    path = tmp_path / "model.safetensors"
+    save_model(path, create_backbone(config, seed=1), config, RGB, {})
+    assert load_model(path).note is None
+    with pytest.raises(ModelError, match=r"engine openvino computes .onnx files"):
+        load_model(path, engine="openvino")
+    with pytest.raises(ModelError, match="only a bundle has variants; leave out 'int8'"):
+        load_model(path, variant="int8")
+
+
+# --- bundles ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    folder = tmp_path / "mine"
+    written(folder / "model.onnx", metadata=noted())
+    written(
+        folder / "variants" / "uint8.onnx",
+        metadata=noted(preprocessing="embedded"),
+        leading=INSIDE,
+        dtype=UINT8,
+    )
+    (folder / "facerec.json").write_text(json.dumps({"schema": BUNDLE_SCHEMA}))
+    write_sums(folder)
+    return folder
+
+
+def test_a_bundle_is_a_model(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_model(bundle, batch_size=2)
+    assert isinstance(model, OnnxModel) and model.name == "mine"
+    assert model.path == bundle / "model.onnx" and model.sha256 == sha256(bundle / "model.onnx")
+    same(model.embed(faces(3)), expected(faces(3), RGB))
+    variant = load_model(bundle, variant="uint8")
+    assert variant.name == "mine (uint8)" and variant.preprocessing == UNSCALED
+    same(variant.embed(faces(3)), expected(faces(3), RGB))
+    with pytest.raises(ModelError, match="no variant 'int8' in this bundle, it has uint8"):
+        load_model(bundle, variant="int8")
+    monkeypatch.chdir(bundle)
+    assert load_model(".").name == "mine"
+
+
+def test_a_changed_bundle_is_no_model(bundle: Path) -> None:
+    path = bundle / "variants" / "uint8.onnx"
+    path.write_bytes(path.read_bytes() + b"\x00")
+    for variant in (None, "uint8"):
+        with pytest.raises(ModelError, match=r"uint8.onnx: its SHA-256 is not the one"):
+            load_model(bundle, variant=variant)
+    (bundle / "SHA256SUMS").unlink()
+    with pytest.raises(ModelError, match="SHA256SUMS: cannot be read"):
+        load_model(bundle)
+
+
+def test_a_file_exchanged_after_its_checksum_is_no_model(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from facerec.embedding import model as module
+
+    def exchanging(folder: Path) -> Any:
+        found = read_bundle(folder)
+        written(bundle / "model.onnx")
+        return found
+
+    read_bundle = module.read_bundle
+    monkeypatch.setattr(module, "read_bundle", exchanging)
+    with pytest.raises(ModelError, match=r"model.onnx: the file changed while it was read"):
+        load_model(bundle)

@@ -1,0 +1,453 @@
+"""Embedding, comparing and deciding through the one object that applications use."""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import facerec
+from facerec.backbones import Backbone, Preprocessing, create_backbone
+from facerec.embedding import TorchModel, align_face, extract, load_model, save_model
+from facerec.embedding.align import face_template
+from facerec.embedding.bundle import BUNDLE_SCHEMA, write_sums
+from facerec.embedding.recognizer import FaceRecognizer, Threshold, load
+from facerec.errors import DeviceError, FacerecError, ImageError, MetricError, ModelError
+from facerec.verification import score_pairs
+
+SMALL = Backbone("iresnet18", embedding_size=16, width=0.125)
+ROWS = [
+    {"bench": "lfw", "fpr": "1e-3", "threshold": 0.31, "flip": False, "source": {"report": "r"}},
+    {"bench": "lfw", "fpr": "1e-2", "threshold": 0.2, "flip": False},
+    {"bench": "cfp_fp", "fpr": "1/100", "threshold": 0.22, "flip": False},
+    {"bench": "agedb_30", "fpr": "1e-4", "threshold": 0.5, "flip": True},
+]
+
+
+def faces(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (count, 112, 112, 3), dtype=np.uint8)
+
+
+def with_thresholds(rows: Any, *, flip: bool = False) -> FaceRecognizer:
+    model = TorchModel(create_backbone(SMALL, seed=1), Preprocessing(), name="mine")
+    model.note = {"thresholds": rows}
+    return FaceRecognizer(model, flip=flip)
+
+
+@functools.cache
+def in_memory() -> FaceRecognizer:
+    return with_thresholds([])
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "first" / "model.safetensors"
+    save_model(path, create_backbone(SMALL, seed=1), SMALL, Preprocessing("bgr"), {})
+    return path
+
+
+@pytest.fixture(scope="module")
+def mine(path: Path) -> FaceRecognizer:
+    return facerec.load(path, device="cpu")
+
+
+# --- the door --------------------------------------------------------------------------------
+
+
+def test_load_comes_with_the_package_and_costs_nothing_before_it_is_used() -> None:
+    assert facerec.load is load
+    assert "load" in facerec.__all__
+    with pytest.raises(AttributeError, match="'facerec' has no attribute 'laod'"):
+        _ = facerec.laod  # type: ignore[attr-defined]
+    code = "import sys, facerec; print(any(m in sys.modules for m in ('torch', 'numpy', 'cv2')))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "False"
+
+
+def test_it_says_what_computes_where(mine: FaceRecognizer, path: Path) -> None:
+    expected = f"<FaceRecognizer first: torch {torch.__version__} on cpu, fp32, 16 dimensions>"
+    assert repr(mine) == expected
+    assert repr(load(path.parent, device="cpu", precision="bf16", flip=True)).endswith(
+        "on cpu, bf16, 16 dimensions, mirror images added>"
+    )
+    about = mine.describe()
+    assert json.loads(json.dumps(about)) == about
+    assert about["device"] == "cpu" and about["image_size"] == [112, 112]
+    assert about["contract"] == mine.contract and about["flip"] is False
+
+
+def test_a_device_that_is_not_there_is_refused(path: Path) -> None:
+    with pytest.raises(DeviceError, match="device 'warp' cannot be used here"):
+        load(path, device="warp")
+    if not torch.cuda.is_available():
+        with pytest.raises(DeviceError, match="device 'cuda' cannot be used here"):
+            load(path, device="cuda")
+    with pytest.raises(ModelError, match="no such model"):
+        load(path.with_name("absent.onnx"))
+
+
+# --- embedding -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+def test_arrays_and_lists_give_the_raw_embeddings_of_the_model(
+    path: Path, mine: FaceRecognizer, count: int
+) -> None:
+    images = faces(count)
+    expected = load_model(path).embed(images)
+    for given_ in (images, list(images), tuple(images)):
+        found = mine.embed(given_)
+        assert found.shape == (count, 16) and found.dtype == np.float32
+        np.testing.assert_array_equal(found, expected)
+    for image, vector in zip(images, expected, strict=True):
+        assert mine.embed(image).shape == (16,)
+        np.testing.assert_allclose(mine.embed(image), vector, rtol=1e-4, atol=1e-5)
+
+
+def test_batches_and_views(path: Path, mine: FaceRecognizer) -> None:
+    images = faces(7)
+    parts = load(path, device="cpu", batch_size=3)
+    assert parts.model.batch_size == 3
+    np.testing.assert_allclose(parts.embed(images), mine.embed(images), rtol=1e-4, atol=1e-5)
+    view = images[::-2, :, ::-1]
+    np.testing.assert_array_equal(mine.embed(view), mine.embed(view.copy()))
+
+
+def test_flip_adds_the_mirror_image_as_verification_does(path: Path, mine: FaceRecognizer) -> None:
+    images = faces(3)
+    both = load(path, device="cpu", flip=True).embed(images)
+    np.testing.assert_array_equal(both, extract(mine.model, images, flip=True).vectors)
+    assert not np.allclose(both, mine.embed(images))
+
+
+def test_photos_with_points_are_aligned_first(mine: FaceRecognizer) -> None:
+    generator = np.random.default_rng(3)
+    sizes = [(200, 300), (150, 131), (112, 112)]
+    photos = [generator.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes]
+    points = [face_template() * scale + shift for scale, shift in ((1.5, 10), (1, 7), (1, 0))]
+    crops = np.stack([align_face(p, k) for p, k in zip(photos, points, strict=True)])
+    expected = mine.embed(crops)
+    np.testing.assert_array_equal(mine.embed(photos, points=points), expected)
+    np.testing.assert_array_equal(mine.embed(photos, points=np.array(points).tolist()), expected)
+    one = mine.embed(photos[0], points=points[0])
+    np.testing.assert_array_equal(one, mine.embed(crops[0]))
+    # The identity: points on the template leave an aligned face as it is.
+    np.testing.assert_array_equal(crops[2], photos[2])
+
+
+@pytest.mark.parametrize(
+    ("images", "points", "sentence"),
+    [
+        (faces(1)[0, :, :, 0], None, r"found uint8 of shape \(112, 112\)"),
+        (faces(2).astype(np.float32), None, r"image 0: uint8 RGB .* found float32 of shape"),
+        ([faces(1)[0], faces(1)[0, :100]], None, r"image 1: first takes .*\(100, 112, 3\)"),
+        ([faces(1)[0], np.zeros((112, 112, 4), np.uint8)], None, r"image 1: .*\(112, 112, 4\)"),
+        ([faces(1)[0], np.zeros((0, 9, 3), np.uint8)], None, r"image 1: .*\(0, 9, 3\)"),
+        (["face.jpg"], None, "image 0: a NumPy array of uint8 RGB is needed, found a str"),
+        ([torch.zeros(112, 112, 3, dtype=torch.uint8)], None, "image 0: .* found a Tensor"),
+        (faces(2), face_template(), r"shape \(2, 5, 2\).*found \(5, 2\)"),
+        (faces(1)[0], [face_template()], r"shape \(5, 2\).*found \(1, 5, 2\)"),
+        (faces(1), [[[1, 2], [3]]], r"points are numbers of shape \(1, 5, 2\)"),
+        (faces(1), [face_template() + 500], "image 0: all five points lie outside"),
+        (faces(1), [face_template() * np.nan], "image 0: its five points are not all usable"),
+    ],
+)
+def test_images_and_points_that_do_not_fit(
+    mine: FaceRecognizer, images: Any, points: Any, sentence: str
+) -> None:
+    with pytest.raises(ImageError, match=sentence) as caught:
+        mine.embed(images, points=points)
+    assert "\n" not in str(caught.value)
+
+
+# --- similarity ------------------------------------------------------------------------------
+
+
+def test_similarity_is_the_cosine_of_every_pair(mine: FaceRecognizer) -> None:
+    a, b = mine.embed(faces(4, 1)), mine.embed(faces(3, 2))
+    found = mine.similarity(a, b)
+    assert found.shape == (4, 3) and found.dtype == np.float32
+    for i, left in enumerate(a.astype(float)):
+        for j, right in enumerate(b.astype(float)):
+            cosine = sum(left * right) / (sum(left**2) * sum(right**2)) ** 0.5
+            assert found[i, j] == pytest.approx(cosine, abs=1e-7)
+            assert mine.similarity(a[i], b[j]).shape == ()
+            assert mine.similarity(a[i], b[j]) == pytest.approx(cosine, abs=1e-7)
+    np.testing.assert_allclose(mine.similarity(a, b[1]), found[:, 1], rtol=1e-6)
+    np.testing.assert_allclose(mine.similarity(a[2], b), found[2], rtol=1e-6)
+    assert mine.similarity(a[:0], b).shape == (0, 3)
+    # ‖a − b‖² = 2 − 2·cosine for unit vectors.
+    units = [side / np.linalg.norm(side, axis=1, keepdims=True) for side in (a, b)]
+    distances = ((units[0][:, None] - units[1]) ** 2).sum(axis=2)
+    np.testing.assert_allclose(distances, 2 - 2 * found, atol=1e-5)
+
+
+def test_images_and_embeddings_mix(mine: FaceRecognizer) -> None:
+    a, b = faces(2, 1), faces(3, 2)
+    expected = mine.similarity(mine.embed(a), mine.embed(b))
+    for left, right in ((a, b), (list(a), mine.embed(b)), (list(mine.embed(a)), b)):
+        np.testing.assert_array_equal(mine.similarity(left, right), expected)
+    assert mine.similarity([], b).shape == (0, 3)
+
+
+VECTORS = st.lists(
+    st.lists(st.floats(-100, 100, width=32), min_size=16, max_size=16), min_size=1, max_size=5
+)
+
+
+@given(VECTORS, VECTORS, st.floats(0.01, 100))
+def test_laws_of_similarity(a: list[list[float]], b: list[list[float]], scale: float) -> None:
+    mine = in_memory()
+    left, right = np.array(a), np.array(b)
+    found = mine.similarity(left, right)
+    finite = found[~np.isnan(found)]
+    assert (np.abs(finite) <= 1).all()
+    zero = (left**2).sum(axis=1)[:, None] * (right**2).sum(axis=1) == 0
+    assert np.isnan(found[zero]).all()
+    np.testing.assert_allclose(found, mine.similarity(right, left).T, atol=1e-6)
+    np.testing.assert_allclose(found, mine.similarity(left * scale, right), atol=1e-6)
+    assert np.nan_to_num(np.diag(mine.similarity(left, left)), nan=1) == pytest.approx(1)
+
+
+def test_the_same_scores_as_in_verification(mine: FaceRecognizer) -> None:
+    vectors = mine.embed(faces(12))
+    first, second = np.triu_indices(12, 1)
+    expected = score_pairs(vectors, first, second)
+    matrix = mine.similarity(vectors, vectors)
+    np.testing.assert_allclose(matrix[first, second], expected, rtol=0, atol=6e-8)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "sentence"),
+    [
+        (np.ones(8, np.float32), ModelError, r"\(N, 16\) or \(16,\), found \(8,\)"),
+        (np.ones((112, 112, 3)), ModelError, "found .112, 112, 3.*give images as uint8"),
+        ([np.ones(16), np.ones(8)], ModelError, "embeddings of one model have one shape"),
+        ([np.ones(16), faces(1)[0]], ImageError, "image 0: .* found float64"),
+        ("face.jpg", ImageError, "image 0: .*found a str"),
+    ],
+)
+def test_what_cannot_be_compared(
+    mine: FaceRecognizer, wrong: Any, error: type[FacerecError], sentence: str
+) -> None:
+    with pytest.raises(error, match=sentence):
+        mine.similarity(np.ones(16), wrong)
+
+
+# --- deciding --------------------------------------------------------------------------------
+
+
+def test_verify_with_a_given_threshold(mine: FaceRecognizer) -> None:
+    a, b = faces(2)
+    similarity = float(mine.similarity(a, b))
+    at = mine.verify(a, b, similarity)
+    above = mine.verify(mine.embed(a), b, np.nextafter(similarity, 2))
+    assert at.similarity == above.similarity == similarity
+    assert at.same is True and above.same is False  # accept at or above
+    assert at.threshold == similarity and at.source == "given"
+    with pytest.raises(AttributeError):
+        at.same = False  # type: ignore[misc]
+
+
+def test_a_threshold_found_in_verification_decides_alike() -> None:
+    """A float32 score at the threshold is accepted, as it was when the threshold was chosen."""
+    mine = in_memory()
+    vectors = np.random.default_rng(0).normal(size=(60, 16)).astype(np.float32)
+    scores = score_pairs(vectors, np.arange(30), np.arange(30, 60))
+    for i, score in enumerate(scores):
+        assert mine.verify(vectors[i], vectors[30 + i], float(score)).same
+
+
+def test_verify_with_the_thresholds_of_the_model() -> None:
+    mine = with_thresholds(ROWS)
+    assert mine.thresholds[0] == Threshold(0.31, "1e-3", "lfw", False, "r")
+    a, b = np.eye(16)[:2]
+    result = mine.verify(a, 0.4 * a + 0.9 * b)
+    assert result.threshold == 0.31 and result.same is True
+    assert result.source == "FPR 1e-3 on lfw (r)"
+    assert result.similarity == pytest.approx(0.4 / np.hypot(0.4, 0.9))
+    for fpr in ("0.001", 1e-3, "1/1000"):
+        assert mine.verify(a, b, fpr=fpr).threshold == 0.31
+    assert mine.verify(a, b, fpr="1e-2", bench="cfp_fp").threshold == 0.22
+    assert mine.verify(a, b, 0.9, fpr="1e-3").source == "given"
+    assert with_thresholds(ROWS, flip=True).threshold("1e-4").value == 0.5
+
+
+@pytest.mark.parametrize(
+    ("fpr", "bench", "sentence"),
+    [
+        ("1e-2", None, "FPR 1e-2 has a threshold on lfw, cfp_fp; name one bench"),
+        ("1e-4", None, "holds for embeddings with flip=True; load the model so, or give"),
+        ("1e-5", None, "no threshold for FPR 1e-5 is known, only for 1e-3, 1e-2, 1/100, 1e-4;"),
+        ("1e-3", "cfp_fp", "on cfp_fp no threshold for FPR 1e-3 is known, only for 1/100;"),
+        ("1e-3", "ijbc", "on ijbc no threshold for FPR 1e-3 is known; give a threshold"),
+    ],
+)
+def test_thresholds_that_are_not_known(fpr: str, bench: str | None, sentence: str) -> None:
+    with pytest.raises(ModelError, match=f"^mine: .*{sentence}|^mine: {sentence}"):
+        with_thresholds(ROWS).verify(np.ones(16), np.ones(16), fpr=fpr, bench=bench)
+
+
+def test_a_file_without_thresholds_asks_for_one(mine: FaceRecognizer) -> None:
+    with pytest.raises(ModelError, match="no threshold for FPR 1e-3 is known; give a threshold"):
+        mine.verify(*faces(2))
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ([{"fpr": "1e-3", "threshold": 0.3, "flip": True}], "KeyError.'bench'"),
+        ([{**ROWS[0], "threshold": "inf"}], "threshold inf"),
+        ([{**ROWS[0], "threshold": None}], "TypeError"),
+        ([{**ROWS[0], "flip": "sum_raw"}], "flip 'sum_raw'"),
+        ([{**ROWS[0], "fpr": "often"}], "FPR target 'often'"),
+        ([3], "TypeError"),
+        (7, "TypeError"),
+        ([{**ROWS[0], "source": "r"}], "AttributeError"),
+    ],
+)
+def test_a_damaged_table_of_thresholds(rows: Any, sentence: str) -> None:
+    with pytest.raises(ModelError, match=f"its table of thresholds is damaged .*{sentence}"):
+        with_thresholds(rows)
+
+
+def test_names_in_the_table_reach_no_terminal_as_they_are() -> None:
+    (threshold,) = with_thresholds([{**ROWS[0], "bench": "lfw\x1b[2J"}]).thresholds
+    assert threshold.bench == "lfw\\x1b[2J"
+
+
+def test_comparisons_that_have_no_answer(mine: FaceRecognizer) -> None:
+    one = np.ones(16)
+    with pytest.raises(ImageError, match="verify compares one face with one other, found 6 pairs"):
+        mine.verify(np.ones((2, 16)), np.ones((3, 16)), 0.5)
+    for wrong in (np.zeros(16), one * np.nan):
+        with pytest.raises(MetricError, match="zero or not finite"):
+            mine.verify(one, wrong, 0.5)
+    with pytest.raises(MetricError, match="the threshold is NaN"):
+        mine.verify(one, one, float("nan"))
+    with pytest.raises(MetricError, match="'2' is not a rate"):
+        mine.verify(one, one, fpr="2")
+
+
+# --- the contract ----------------------------------------------------------------------------
+
+
+def test_the_contract_changes_with_what_changes_embeddings(path: Path, tmp_path: Path) -> None:
+    base = load(path, device="cpu")
+    assert base.contract is not None and base.contract.startswith("facerec-1-")
+    assert load(path, device="cpu", precision="bf16", batch_size=2).contract == base.contract
+    copy = tmp_path / "elsewhere.safetensors"
+    copy.write_bytes(path.read_bytes())
+    assert load(copy, device="cpu").contract == base.contract
+    save_model(copy, create_backbone(SMALL, seed=2), SMALL, Preprocessing("bgr"), {})
+    others = [load(copy, device="cpu"), load(path, device="cpu", flip=True)]
+    assert len({base.contract, *(other.contract for other in others)}) == 3
+    assert in_memory().contract is None
+
+
+# --- ONNX files and bundles ------------------------------------------------------------------
+
+
+def write_onnx(path: Path, note: dict[str, Any] | None, seed: int = 0) -> None:
+    """Write a network that averages patches of 28×28 and multiplies by a random matrix."""
+    onnx = pytest.importorskip("onnx")
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    matrix = np.random.default_rng(seed).normal(size=(48, 16)).astype(np.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node(
+                "AveragePool", ["data"], ["p"], kernel_shape=[28] * 2, strides=[28] * 2
+            ),
+            helper.make_node("Flatten", ["p"], ["f"]),
+            helper.make_node("MatMul", ["f", "w"], ["embedding"]),
+        ],
+        "patches",
+        [helper.make_tensor_value_info("data", kind, ["batch", 3, 112, 112])],
+        [helper.make_tensor_value_info("embedding", kind, ["batch", 16])],
+        [onnx.numpy_helper.from_array(matrix, "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    if note is not None:
+        helper.set_model_props(model, {"facerec": json.dumps(note)})
+    path.write_bytes(model.SerializeToString())
+
+
+def patches(images: np.ndarray, mean: float, std: float, seed: int = 0) -> np.ndarray:
+    """Compute the same with numpy."""
+    matrix = np.random.default_rng(seed).normal(size=(48, 16)).astype(np.float32)
+    x = (images.astype(np.float64).transpose(0, 3, 1, 2) - mean) / std
+    pooled = x.reshape(len(x), 3, 4, 28, 4, 28).mean(axis=(3, 5))
+    return pooled.reshape(len(x), 48) @ matrix
+
+
+NOTE = {
+    "format": 1,
+    "preprocessing": {"channels": "rgb", "mean": 127.5, "std": 128.0},
+    "thresholds": ROWS,
+}
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bundle") / "faces"
+    (folder / "variants").mkdir(parents=True)
+    write_onnx(folder / "model.onnx", NOTE)
+    write_onnx(folder / "variants" / "int8.onnx", {**NOTE, "thresholds": []}, seed=1)
+    (folder / "facerec.json").write_text(json.dumps({"schema": BUNDLE_SCHEMA}))
+    write_sums(folder)
+    return folder
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
+def test_a_bundle_with_its_thresholds_and_variants(bundle: Path, engine: Any) -> None:
+    pytest.importorskip(engine)
+    mine = load(bundle, engine=engine)
+    assert engine in repr(mine).lower() and " on cpu" in repr(mine).lower()
+    images = faces(5)
+    np.testing.assert_allclose(mine.embed(images), patches(images, 127.5, 128), atol=1e-4)
+    assert mine.embed(images[0]).shape == (16,)
+    a, b = mine.embed(images[:2])
+    assert mine.verify(a, b).source == "FPR 1e-3 on lfw (r)"
+    variant = load(bundle, engine=engine, variant="int8")
+    np.testing.assert_allclose(variant.embed(images), patches(images, 127.5, 128, 1), atol=1e-4)
+    assert variant.contract != mine.contract
+    with pytest.raises(ModelError, match="no threshold for FPR 1e-3"):
+        variant.verify(a, b)
+    with pytest.raises(ModelError, match="no variant 'fp8'"):
+        load(bundle, engine=engine, variant="fp8")
+
+
+def test_engines_share_a_contract(bundle: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("openvino")
+    one, other = (load(bundle, engine=engine) for engine in ("onnxruntime", "openvino"))
+    assert one.contract == other.contract
+    np.testing.assert_allclose(one.embed(faces(3)), other.embed(faces(3)), atol=1e-4)
+
+
+def test_a_strangers_file_takes_its_preprocessing_from_the_caller(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    file = tmp_path / "theirs.onnx"
+    write_onnx(file, None)
+    images = faces(2)
+    mine = load(file, channels="bgr", mean=0.0, std=255.0)
+    np.testing.assert_allclose(mine.embed(images), patches(images[..., ::-1], 0, 255), atol=1e-4)
+    assert mine.contract != load(file).contract
+
+
+def test_cuda_is_there_or_refused(bundle: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        assert " on cuda" in repr(load(bundle, device="cuda"))
+    else:
+        with pytest.raises((ModelError, DeviceError), match="CUDAExecutionProvider"):
+            load(bundle, device="cuda")

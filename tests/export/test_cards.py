@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jinja2
+import pytest
+
+from facerec.export.cards import data_terms, model_card, training_facts
+
+RECIPE = {
+    "type": "Recipe",
+    "data": {"type": "Data", "path": "/home/someone/ms1mv3"},
+    "backbone": {"type": "Backbone", "name": "iresnet18", "width": 0.25},
+    "margin": {"type": "ArcFace", "scale": 64.0, "margin": 0.5},
+    "regularizer": None,
+    "epochs": 20,
+}
+
+TENSORS = {
+    "inputs": [{"name": "data", "dtype": "float32", "shape": ["batch", 3, 112, 112]}],
+    "outputs": [{"name": "embedding", "dtype": "float32", "shape": ["batch", 24]}],
+}
+
+THRESHOLD = {
+    "bench": "lfw",
+    "fpr": "1e-3",
+    "threshold": 0.31234,
+    "threshold_interval": [0.3, 0.325],
+    "fpr_realised": 0.001,
+    "false_accepts": [3, 3000],
+    "tpr": 0.987,
+    "true_accepts": [2961, 3000],
+    "reliable": False,
+    "flip": True,
+    "source": {"report": "lfw.json", "sha256": "ef" * 32},
+}
+
+VARIANT: dict[str, Any] = {
+    "name": "int8",
+    "kind": "int8",
+    "file": "variants/int8.onnx",
+    "bytes": 25_000,
+    "made": "computes in int8",
+    "apart": "its embeddings differ",
+    "consumers": ["onnxruntime", "OpenVINO"],
+    "exact": False,
+    "min_cosine": 0.9991234,
+    "preprocessing": {"channels": "rgb", "mean": 127.5, "std": 127.5},
+    "calibration": {"source": "cfp", "images": 512, "sha256": "12" * 32, "method": "entropy"},
+    "openvino": {"outcome": "not installed", "note": "engine openvino is not installed"},
+    "accuracy": [],
+    "thresholds": [],
+    **TENSORS,
+}
+
+
+def note(**changes: Any) -> dict[str, Any]:
+    return {
+        "name": "run",
+        "facerec": "0.1.0",
+        "license": None,
+        "training": training_facts(RECIPE),
+        "model": {
+            "file": "model.onnx",
+            "sha256": "ab" * 32,
+            "bytes": 100_000,
+            "opset": 17,
+            "ir_version": 8,
+            "parameters": 12_345,
+            "thresholds": [],
+            **TENSORS,
+        },
+        "preprocessing": {"channels": "rgb", "mean": 127.5, "std": 127.5},
+        "alignment": "arcface_112x112",
+        "embedding_size": 24,
+        "image_size": [112, 112],
+        "flip": None,
+        "variants": [],
+        "left_out": [],
+        "triton": None,
+        "server": None,
+        "parity": [{"check": "faces", "batch": 5, "max_abs": 1.2e-7, "min_cosine": 0.9999999}],
+        "consumers": [
+            {
+                "consumer": "OpenCV DNN",
+                "version": None,
+                "outcome": "not installed",
+                "max_abs": None,
+                "min_cosine": None,
+                "note": "no opencv-python here",
+            }
+        ],
+        "source": {"file": "model.safetensors", "sha256": "cd" * 32},
+        **changes,
+    }
+
+
+def with_thresholds(*rows: dict[str, Any]) -> dict[str, Any]:
+    return {**note()["model"], "thresholds": list(rows)}
+
+
+def rows(card: str, start: str) -> list[list[str]]:
+    """Return the cells of all table rows that begin with a cell."""
+    lines = [line for line in card.splitlines() if line.startswith(f"| {start} |")]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+
+
+def test_a_card_says_what_is_not_known() -> None:
+    card = model_card(note())
+    assert "# run\n" in card
+    assert "Licence of the weights: **not stated**" in card
+    assert "Do not take one from another model" in card
+    assert rows(card, "Triton")[0][2] == "not run"
+    (consumer,) = rows(card, "OpenCV DNN")
+    assert consumer[2] == "not installed: no opencv-python here"
+    assert rows(card, "faces") == [["faces", "5", "1.2e-07", "0.9999999"]]
+    assert "Undefined" not in card and "None |" not in card
+
+
+def test_numbers_and_names_are_those_of_the_note() -> None:
+    card = model_card(note(license="CC BY-NC 4.0", flip="sum_raw"))
+    assert "Licence of the weights: CC BY-NC 4.0" in card
+    assert rows(card, "input") == [["input", "`data` float32 batch × 3 × 112 × 112"]]
+    assert rows(card, "scaling")[0][1].startswith("(pixel − 127.5) / 127.5")
+    assert "24 dimensions" in card and "100,000 bytes" in card and "ab" * 32 in card
+    assert "sum of the raw embeddings" in rows(card, "mirror image")[0][1]
+    assert rows(card, "margin") == [["margin", "ArcFace(scale=64.0, margin=0.5)"]]
+
+
+def test_thresholds_have_interval_counts_and_source() -> None:
+    bare = {**THRESHOLD, "bench": "cfp_fp", "threshold_interval": None, "reliable": True}
+    card = model_card(note(model=with_thresholds(THRESHOLD, bare)))
+    assert rows(card, "lfw") == [
+        [
+            "lfw",
+            "1e-3",
+            "0.3123",
+            "[0.3000, 0.3250]",
+            "0.10 % (3/3000)",
+            "98.70 % (2961/3000), few errors",
+            "lfw.json `efefefefefef`",
+        ]
+    ]
+    (other,) = rows(card, r"cfp\_fp")
+    assert other[3] == "none" and other[5] == "98.70 % (2961/3000)"
+
+
+def test_a_loss_that_was_not_measured_is_said_so() -> None:
+    card = model_card(note(variants=[VARIANT]))
+    assert "What int8 costs in accuracy was **not measured**" in card
+    assert "calibrated (entropy) on 512 images of cfp" in card
+    assert rows(card, "int8")[0][:4] == ["int8", "25,000", "0.25", "0.9991234"]
+    exact = {**VARIANT, "name": "norm", "exact": True, "calibration": None}
+    assert "not measured" not in model_card(note(variants=[exact]))
+
+
+def test_a_loss_has_its_interval() -> None:
+    accuracy = {
+        "bench": "lfw",
+        "differences": [
+            {
+                "figure": "accuracy",
+                "first": 0.99,
+                "second": 0.9885,
+                "difference": -0.0015,
+                "interval": {"low": -0.004, "high": 0.001},
+            },
+            {
+                "figure": "TPR@FPR=1e-4",
+                "first": None,
+                "second": None,
+                "difference": None,
+                "interval": None,
+            },
+        ],
+    }
+    card = model_card(note(variants=[{**VARIANT, "accuracy": [accuracy]}]))
+    assert rows(card, "lfw, accuracy")[0][1:] == ["99.00 %", "98.85 %", "-0.15", "[-0.40, +0.10]"]
+    assert rows(card, "lfw, TPR@FPR=1e-4")[0][1:] == ["not resolvable"] * 3 + ["none"]
+    assert "not measured" not in card
+
+
+def test_a_consumer_that_fails_is_named() -> None:
+    assert "in OpenVINO" not in model_card(note(variants=[VARIANT]))
+    failed = {"outcome": "cannot load", "note": "int8.onnx: a node | is unknown"}
+    card = model_card(note(variants=[{**VARIANT, "openvino": failed}]))
+    assert r"int8 in OpenVINO: cannot load, int8.onnx: a node \| is unknown." in card
+
+
+def test_what_was_left_out_and_what_servers_get() -> None:
+    left = [{"name": "int8", "reason": "its accuracy on lfw changes by -1.00 points"}]
+    card = model_card(note(left_out=left, triton="triton", server="insightface-server"))
+    assert "int8 was left out: its accuracy on lfw changes by -1.00 points." in card
+    assert "| `triton/` |" in card and "| `insightface-server/` |" in card
+
+
+@pytest.mark.parametrize("hostile", ["a|b\n# c", "<script>x</script>", "[x](http://y)", "`**_"])
+def test_texts_of_users_are_no_markup(hostile: str) -> None:
+    card = model_card(
+        note(name=hostile, license=hostile, model=with_thresholds({**THRESHOLD, "bench": hostile}))
+    )
+    heading, licence = card.splitlines()[0], re.search("weights: (.*)", card)
+    assert licence is not None
+    plain = " ".join(hostile.split())
+    for shown in (heading.removeprefix("# "), licence[1]):
+        assert re.sub(r"\\(.)", r"\1", shown) == plain
+        assert not re.search(r"(?<!\\)[`*_\[\]<>|#]", shown)
+    # The table keeps its columns.
+    (row,) = (line for line in card.splitlines() if "lfw.json" in line)
+    assert len(re.findall(r"(?<!\\)\|", row)) == 8
+
+
+def test_a_note_without_a_part_is_no_card() -> None:
+    incomplete = note()
+    del incomplete["consumers"]
+    with pytest.raises(jinja2.UndefinedError):
+        model_card(incomplete)
+
+
+@pytest.mark.parametrize(
+    ("path", "known"),
+    [
+        ("/data/ms1mv3", "withdrawn"),
+        ("/data/faces_emore", "withdrawn"),
+        ("D/Glint360K.rec", "licence unknown"),
+        ("/ms1mv3/mine", None),
+        ("mine", None),
+        (None, None),
+    ],
+)
+def test_terms_go_by_the_name_of_the_folder(path: str | None, known: str | None) -> None:
+    terms = data_terms(path)
+    assert terms is None if known is None else known in str(terms)
+
+
+def test_facts_of_a_recipe() -> None:
+    facts = training_facts(RECIPE)
+    # Where the set lay on somebody's machine is nobody's business.
+    assert facts["data"] == "ms1mv3" and "withdrawn" in facts["terms"]
+    assert facts["settings"] == {
+        "backbone": "Backbone(name=iresnet18, width=0.25)",
+        "margin": "ArcFace(scale=64.0, margin=0.5)",
+        "epochs": "20",
+    }
+    assert training_facts({}) == {"data": None, "terms": None, "settings": {}}

@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import copy
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import Tensor, nn
+
+from facerec.backbones import Preprocessing
+from facerec.embedding import TorchModel
+from facerec.embedding.onnx_file import METADATA_KEY, TensorInfo, parse_onnx
+from facerec.errors import ExportError, MissingExtraError
+from facerec.export import check_parity, export_graph, graph_preprocessing, make_variant
+from facerec.export.graph import copy_for_export, quiet
+
+
+class Small(nn.Module):
+    """The smallest thing with every part that the exporter treats in a way of its own."""
+
+    def __init__(self, bias: bool = False) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(1)
+        self.embedding_size = 4
+        self.conv = nn.Conv2d(3, 8, 3, stride=8, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(8)
+        self.prelu = nn.PReLU(8)
+        self.last = nn.BatchNorm2d(8)
+        self.dropout = nn.Dropout(0.5)
+        self.fc = nn.Linear(8 * 14 * 14, 4, bias=bias)
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.normal_(generator=generator)
+            for norm in (self.norm, self.last):
+                norm.running_mean.normal_(generator=generator)
+                norm.running_var.uniform_(0.5, 2, generator=generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.last(self.prelu(self.norm(self.conv(x))))
+        return self.fc(self.dropout(x.flatten(1)))
+
+
+class Pooled(nn.Module):
+    """No embedding: one map a channel."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.avg_pool2d(x, 7)
+
+
+class Branching(nn.Module):
+    """Looks at values, which no graph can."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1) if x.mean() > 0 else -x.flatten(1)
+
+
+def export(module: nn.Module, preprocessing: Preprocessing | None = None, **options: Any) -> bytes:
+    return export_graph(module, preprocessing or Preprocessing(), note={"format": 1}, **options)
+
+
+# --- the contract ----------------------------------------------------------------------------
+
+
+def test_one_float32_image_input_and_one_embedding(tiny_onnx: bytes) -> None:
+    file = parse_onnx(tiny_onnx, "tiny")
+    assert file.inputs == (TensorInfo("data", "float32", ("batch", 3, 112, 112)),)
+    assert file.outputs == (TensorInfo("embedding", "float32", ("batch", 32)),)
+    assert (file.opset, file.ir_version) == (17, 8)
+    assert file.scaling is None
+
+
+def test_the_file_stands_alone_and_tells_nothing_of_the_machine(tiny_onnx: bytes) -> None:
+    model = onnx.load_from_string(tiny_onnx)
+    assert [entry.domain for entry in model.opset_import] == [""]
+    assert not model.functions
+    assert all(t.data_location == onnx.TensorProto.DEFAULT for t in model.graph.initializer)
+    assert [entry.key for entry in model.metadata_props] == [METADATA_KEY]
+    assert not any(node.doc_string or node.metadata_props for node in model.graph.node)
+    assert b"/home" not in tiny_onnx and str(Path(__file__).parents[2]).encode() not in tiny_onnx
+
+
+def test_the_note_is_readable_and_tells_the_preprocessing(
+    tiny_onnx: bytes, tiny_note: dict[str, Any]
+) -> None:
+    note = parse_onnx(tiny_onnx, "tiny").note
+    wanted = {"channels": "rgb", "mean": 127.5, "std": 127.5}
+    assert note == {**tiny_note, "preprocessing": wanted}
+
+
+def test_no_node_is_named_like_a_normalisation(tiny_onnx: bytes) -> None:
+    nodes = parse_onnx(tiny_onnx, "tiny").nodes
+    assert len(set(nodes)) == len(nodes)
+    assert not any(name.startswith(("Sub", "Mul", "_minus", "_mul")) for name in nodes)
+    assert nodes[:3] == ("conv_0", "prelu_1", "conv_2")
+
+
+def test_only_batch_norms_before_padded_convolutions_stay(
+    tiny_model: TorchModel, tiny_onnx: bytes
+) -> None:
+    operators = parse_onnx(tiny_onnx, "tiny").operators
+    before_convolutions = [n for n, _ in tiny_model.backbone.named_modules() if n.endswith(".bn1")]
+    assert operators["BatchNormalization"] == len(before_convolutions) == 8
+    assert operators.keys() == {"Conv", "PRelu", "BatchNormalization", "Add", "Flatten", "Gemm"}
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_batch_norms_on_both_sides_are_folded_exactly(bias: bool) -> None:
+    module = Small(bias)
+    content = export(module)
+    file = parse_onnx(content, "small")
+    assert dict(file.operators) == {"Conv": 1, "PRelu": 1, "Flatten": 1, "Gemm": 1}
+    check_parity(TorchModel(module, Preprocessing()), file)
+    graph = onnx.load_from_string(content).graph
+    weight = next(onnx.numpy_helper.to_array(t) for t in graph.initializer if t.name == "fc.weight")
+    scale = module.last.weight / torch.sqrt(module.last.running_var + module.last.eps)
+    wanted = module.fc.weight * scale.repeat_interleave(14 * 14)
+    np.testing.assert_allclose(weight, wanted.detach().numpy(), rtol=1e-6)
+
+
+def test_the_backbone_is_left_as_it_is_and_two_exports_have_the_same_bytes() -> None:
+    backbone = Small()
+    backbone.norm.eval()
+    backbone.fc.requires_grad_(False)
+    before = copy.deepcopy(backbone)
+    first = export(backbone)
+    after = backbone.state_dict()
+    assert all(torch.equal(after[name], t) for name, t in before.state_dict().items())
+    modes = [module.training for module in backbone.modules()]
+    assert modes == [module.training for module in before.modules()]
+    trainable = [p.requires_grad for p in backbone.parameters()]
+    assert trainable == [p.requires_grad for p in before.parameters()]
+    other = before.eval().requires_grad_(True).to(memory_format=torch.channels_last)
+    assert export(other) == first
+
+
+def test_wrappers_are_taken_off(tmp_path: Path) -> None:
+    module = Small().double()
+    compiled = torch.compile(module)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
+    )
+    try:
+        wrapped = nn.parallel.DistributedDataParallel(compiled)
+    finally:
+        torch.distributed.destroy_process_group()
+    bare = copy_for_export(wrapped)
+    assert type(bare) is Small and not bare.training
+    assert bare.fc.weight.dtype == torch.float32 and module.fc.weight.dtype == torch.float64
+
+
+# --- opsets ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("opset", "ir"), [(16, 8), (20, 9)])
+def test_the_opset_is_the_one_asked_for(opset: int, ir: int) -> None:
+    module = Small()
+    content = export(module, opset=opset)
+    file = parse_onnx(content, "small")
+    assert (file.opset, file.ir_version) == (opset, ir)
+    check_parity(TorchModel(module, Preprocessing()), file)
+    # The axes of ReduceL2 became an input in opset 18.
+    norm = parse_onnx(make_variant("norm", content), "norm")
+    check_parity(TorchModel(module, Preprocessing()), norm)
+
+
+@pytest.mark.parametrize("opset", [11, 99])
+def test_an_opset_that_the_exporter_cannot_honour_is_an_error(opset: int) -> None:
+    with pytest.raises(ExportError, match=f"wrote opset 18 where opset {opset} was asked for"):
+        export(Small(), opset=opset)
+
+
+# --- preprocessing ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("trained", "wanted"),
+    [
+        (Preprocessing(), Preprocessing()),
+        (Preprocessing("bgr", 127.5, 128.0), Preprocessing()),
+        (Preprocessing("bgr", 110.0, 64.0), Preprocessing("rgb", 110.0, 64.0)),
+    ],
+)
+def test_what_the_graph_wants(trained: Preprocessing, wanted: Preprocessing) -> None:
+    assert graph_preprocessing(trained) == wanted
+
+
+@pytest.mark.parametrize(("mean", "std"), [(127.5, 127.5), (110.0, 100.0)])
+def test_channel_order_and_scale_go_into_the_first_convolution(mean: float, std: float) -> None:
+    module = Small()
+    trained = Preprocessing("bgr", mean, 100.0)
+    file = parse_onnx(export(module, trained), "bgr")
+    assert file.note is not None
+    assert file.note["preprocessing"] == {"channels": "rgb", "mean": mean, "std": std}
+    check_parity(TorchModel(module, trained), file)
+    with pytest.raises(ExportError, match="differ"):
+        check_parity(TorchModel(module, Preprocessing("rgb", mean, 100.0)), file)
+
+
+def test_another_channel_order_needs_a_first_convolution() -> None:
+    with pytest.raises(ExportError, match=r"trained with bgr .* but it begins with AveragePool"):
+        export(Pooled(), Preprocessing("bgr"))
+
+
+# --- bad input -------------------------------------------------------------------------------
+
+
+def test_a_backbone_that_looks_at_values_is_refused() -> None:
+    with pytest.raises(
+        ExportError, match=r"cannot export this Branching .*data-dependent"
+    ) as error:
+        export(Branching())
+    assert "\n" not in str(error.value) and "\x1b" not in str(error.value)
+
+
+def test_a_backbone_without_an_embedding_is_refused() -> None:
+    with pytest.raises(ExportError, match=r"embedding FLOAT \['batch', 3, 16, 16\], it must be"):
+        export(Pooled())
+
+
+@pytest.mark.parametrize("package", ["onnx", "onnxscript"])
+def test_without_the_extra_the_sentence_names_it(
+    monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtraError, match=r"facerec\[onnx\]"):
+        export(Small())
+
+
+# --- silence ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def loud() -> Iterator[None]:
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.DEBUG)
+    yield
+    logger.setLevel(level)
+
+
+def test_the_exporter_says_nothing(
+    loud: None, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    export(Small())
+    assert capfd.readouterr() == ("", "")
+    assert not list(recwarn)
+
+
+def test_quiet_ends_with_its_block(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="inside"), quiet():
+        print("hidden")
+        logging.getLogger("x").error("hidden")
+        raise ValueError("inside")
+    print("seen")
+    assert capfd.readouterr().out == "seen\n"
+    assert logging.root.manager.disable == logging.NOTSET

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from onnx import TensorProto, helper, numpy_helper
+
+from facerec.backbones import Backbone, list_backbones
+from facerec.embedding import TorchModel
+from facerec.embedding.onnx_file import OnnxFile, parse_onnx
+from facerec.errors import ExportError
+from facerec.export import Bar, check_parity, export_graph, make_variant, sample_faces
+from facerec.export.parity import BATCHES, deviation
+
+DEEP = ("iresnet34", "iresnet50", "iresnet100", "iresnet200", "mbf_large")
+
+
+def changed(content: bytes, change: Callable[[Any], None]) -> OnnxFile:
+    """Apply ``change`` to the graph of a file."""
+    model = onnx.load_from_string(content)
+    change(model.graph)
+    return parse_onnx(model.SerializeToString(), "changed")
+
+
+# --- real exports ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow if n in DEEP else []) for n in list_backbones()],
+)
+def test_every_registered_backbone_reaches_the_bar(
+    request: pytest.FixtureRequest, make_model: Callable[..., TorchModel], name: str
+) -> None:
+    if name == "iresnet18":
+        model, content = map(request.getfixturevalue, ("tiny_model", "tiny_onnx"))
+    else:
+        model = make_model(Backbone(name, 32, width=0.125, embedding_bn="affine"))
+        content = export_graph(model.backbone, model.preprocessing, note={"format": 1})
+    rows = check_parity(model, parse_onnx(content, name))
+    for kind in ("random normal", "faces", "constant"):
+        assert [row.batch for row in rows if row.check == kind] == list(BATCHES)
+        assert [row.batch for row in rows if row.check == f"{kind}, rows alone"] == [5]
+    assert all(row.passed for row in rows)
+    assert max(row.max_abs for row in rows) <= 1e-5
+    assert min(row.min_cosine for row in rows) >= 0.999999
+    assert max(row.max_norm_ratio for row in rows) <= 1e-5
+
+
+# --- controls: what must not pass ------------------------------------------------------------
+
+
+def test_slightly_other_weights_fail(tiny_model: TorchModel, tiny_onnx: bytes) -> None:
+    backbone = copy.deepcopy(tiny_model.backbone)
+    backbone.layer3[0].conv1.weight.data *= 1.001
+    other = TorchModel(backbone, tiny_model.preprocessing)
+    with pytest.raises(ExportError, match=r"tiny: onnxruntime .* and torch differ in 12 of 15"):
+        check_parity(other, parse_onnx(tiny_onnx, "tiny"))
+
+
+def test_rows_that_depend_on_the_batch_fail(tiny_model: TorchModel, tiny_onnx: bytes) -> None:
+    file = changed(tiny_onnx, add_to_batches_of_five)
+    with pytest.raises(ExportError, match="differ in 6 of 15 checks"):
+        check_parity(tiny_model, file)
+    rows = check_parity(tiny_model, file, Bar(np.inf, -1.0))
+    failed = [row for row in rows if row.max_abs > 1e-5]
+    assert {row.batch for row in failed} == {5}
+    kinds = ("random normal", "faces", "constant")
+    assert [row.check for row in failed] == [n for k in kinds for n in (k, f"{k}, rows alone")]
+
+
+def add_to_batches_of_five(graph: Any) -> None:
+    """Add 0.01 to the embeddings of every batch of 5 images."""
+    constants = {"five": np.array(5, np.int64), "much": np.array(0.01, np.float32)}
+    for name, value in constants.items():
+        graph.initializer.append(numpy_helper.from_array(value, name))
+    graph.initializer.append(numpy_helper.from_array(np.array(0, np.int64), "first"))
+    graph.node[-1].output[0] = "inner"
+    steps = [
+        helper.make_node("Shape", ["inner"], ["shape"], "shape"),
+        helper.make_node("Gather", ["shape", "first"], ["count"], "gather"),
+        helper.make_node("Equal", ["count", "five"], ["is_five"], "equal"),
+        helper.make_node("Cast", ["is_five"], ["one"], "cast", to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["one", "much"], ["plus"], "times"),
+        helper.make_node("Add", ["inner", "plus"], ["embedding"], "add"),
+    ]
+    graph.node.extend(steps)
+
+
+def test_values_that_are_not_finite_fail(tiny_model: TorchModel, tiny_onnx: bytes) -> None:
+    def root(graph: Any) -> None:
+        graph.node[-1].output[0] = "inner"
+        graph.node.append(helper.make_node("Sqrt", ["inner"], ["embedding"], "root"))
+
+    with pytest.raises(ExportError, match=r"max \|Δ\| nan"):
+        check_parity(tiny_model, changed(tiny_onnx, root), Bar(np.inf, -1.0))
+
+
+def test_a_wrong_norm_fails(tiny_model: TorchModel, tiny_onnx: bytes) -> None:
+    def sum_of_squares(graph: Any) -> None:
+        graph.node[-1].op_type = "ReduceSumSquare"
+
+    file = changed(make_variant("norm", tiny_onnx), sum_of_squares)
+    with pytest.raises(ExportError, match=r"differ in 3 of 18 checks, most for .*, output norm"):
+        check_parity(tiny_model, file)
+
+
+# --- the measure -----------------------------------------------------------------------------
+
+vectors = arrays(np.float32, (3, 4), elements=st.floats(0.5, 2.0, width=32))
+
+
+@given(vectors)
+def test_equal_embeddings_do_not_deviate(reference: np.ndarray) -> None:
+    found = deviation(reference, reference)
+    assert found.max_abs == found.max_norm_ratio == 0
+    assert found.min_cosine == pytest.approx(1, abs=1e-12)
+
+
+@given(vectors, st.floats(0.25, 4.0))
+def test_a_common_factor_shows_in_the_norms_alone(reference: np.ndarray, factor: float) -> None:
+    found = deviation(reference.astype(np.float64), reference * factor)
+    assert found.min_cosine == pytest.approx(1, abs=1e-12)
+    assert found.max_norm_ratio == pytest.approx(abs(factor - 1), rel=1e-5, abs=1e-7)
+    both = deviation(reference * np.float32(8), reference * np.float32(8) + 1)
+    assert both.max_abs == pytest.approx(deviation(reference, reference + 1 / 8).max_abs, rel=1e-5)
+
+
+def test_deviation_by_hand() -> None:
+    found = deviation(np.array([[3.0, 4.0], [0.0, 1.0]]), np.array([[3.0, 4.0], [1.0, 1.0]]))
+    assert found.max_abs == pytest.approx(1 / 3)
+    assert found.min_cosine == pytest.approx(1 / np.sqrt(2))
+    assert found.max_norm_ratio == pytest.approx(np.sqrt(2) - 1)
+
+
+@pytest.mark.parametrize("bad", [0.0, np.nan, np.inf])
+def test_what_cannot_be_measured_passes_no_bar(bad: float) -> None:
+    found = deviation(np.full((1, 2), bad), np.ones((1, 2)))
+    assert np.isnan([found.max_abs, found.min_cosine, found.max_norm_ratio]).all()
+    assert not Bar(np.inf, -1.0).passes(found)
+
+
+def test_shapes_must_agree() -> None:
+    with pytest.raises(ValueError, match="cannot be compared"):
+        deviation(np.ones((2, 3)), np.ones((1, 3)))
+
+
+# --- faces -----------------------------------------------------------------------------------
+
+
+def test_sample_faces_are_always_the_same_and_all_different() -> None:
+    faces = sample_faces(4)
+    assert faces.dtype == np.uint8 and faces.shape == (4, 112, 112, 3)
+    assert np.array_equal(sample_faces(2), faces[:2])
+    assert len({face.tobytes() for face in faces}) == 4

@@ -1,0 +1,269 @@
+"""The int8 variant: what is in it, what it computes, and on which faces it was calibrated."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from facerec.embedding.onnx_file import parse_onnx
+from facerec.errors import DatasetError, ExportError, FacerecError, ImageError
+from facerec.export import quantize
+from facerec.export.quantize import MIN_IMAGES, Method, calibrate, calibration_images, quantize_int8
+from facerec.export.variants import make_variant
+from facerec.records.layout import write_image_records
+from facerec.records.packs import write_pack
+
+METHODS: tuple[Method, ...] = ("entropy", "percentile", "minmax")
+
+
+@pytest.fixture(scope="module")
+def int8(tiny_onnx: bytes, faces: np.ndarray) -> dict[str, bytes]:
+    """The variant by each method."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(quantize.BINS, "entropy", 200)  # its search takes seconds otherwise
+        return {method: quantize_int8(tiny_onnx, faces, method=method) for method in METHODS}
+
+
+def normalised(faces: np.ndarray) -> np.ndarray:
+    return (faces.astype(np.float32).transpose(0, 3, 1, 2) - 127.5) / 127.5
+
+
+def session(content: bytes, path: Path | None = None, optimise: bool = True) -> Any:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    if path is not None:
+        options.optimized_model_filepath = str(path)
+    if not optimise:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def embed(content: bytes, faces: np.ndarray, optimise: bool = True) -> np.ndarray:
+    return session(content, optimise=optimise).run(None, {"data": normalised(faces)})[0]
+
+
+def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_embeddings_are_nearly_those_of_float32(
+    method: Method, int8: dict[str, bytes], tiny_onnx: bytes, faces: np.ndarray
+) -> None:
+    main, variant = embed(tiny_onnx, faces), embed(int8[method], faces)
+    found = cosines(main, variant)
+    assert found.min() > 0.9 and found.mean() > 0.96
+    assert np.abs(main - variant).max() > 0
+    np.testing.assert_allclose(
+        np.linalg.norm(variant, axis=1), np.linalg.norm(main, axis=1), rtol=0.15
+    )
+
+
+def test_the_file_keeps_interface_and_note(int8: dict[str, bytes], tiny_onnx: bytes) -> None:
+    main, variant = parse_onnx(tiny_onnx, "main"), parse_onnx(int8["minmax"], "variant")
+    assert (variant.inputs, variant.outputs) == (main.inputs, main.outputs)
+    assert variant.opset == main.opset and variant.ir_version == main.ir_version
+    assert variant.note == {**(main.note or {}), "variant": "int8"}
+    assert len(variant.content) < 0.4 * len(main.content)
+
+
+def test_the_same_faces_give_the_same_bytes(
+    int8: dict[str, bytes], tiny_onnx: bytes, faces: np.ndarray
+) -> None:
+    assert quantize_int8(tiny_onnx, faces, method="percentile") == int8["percentile"]
+    assert quantize_int8(tiny_onnx, faces[::-1].copy(), method="minmax") == int8["minmax"]
+    assert len(set(int8.values())) == len(METHODS)
+
+
+def test_all_but_the_ends_runs_in_int8(int8: dict[str, bytes], tmp_path: Path) -> None:
+    session(int8["minmax"], tmp_path / "optimised.onnx")
+    nodes = onnx.load(tmp_path / "optimised.onnx").graph.node
+    count = {
+        kind: len(list(group))
+        for kind, group in itertools.groupby(sorted(node.op_type for node in nodes))
+    }
+    # One float32 convolution of the pixels, one Gemm whose embedding is not rounded.
+    assert count.pop("Conv") == count.pop("QGemm") == count.pop("QuantizeLinear") == 1
+    layout = {"Transpose", "Flatten", "ReorderOutput"}
+    assert set(count) - layout == {"QLinearConv", "QLinearAdd", "QLinearMul", "QLinearLeakyRelu"}
+
+
+def test_weights_have_seven_bits_and_a_scale_for_each_channel(int8: dict[str, bytes]) -> None:
+    graph = onnx.load_from_string(int8["minmax"]).graph
+    stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    checked = 0
+    for node in graph.node:
+        weight = stored.get(node.input[0])
+        if node.op_type != "DequantizeLinear" or weight is None or weight.dtype != np.int8:
+            continue
+        if weight.ndim == 4 and len(stored[node.input[1]]) == len(weight):
+            # Two products of 255 and 64 still fit into 16 bits with a sign.
+            assert weight.min() >= -64 and weight.max() <= 64
+            assert (np.abs(weight).reshape(len(weight), -1).max(axis=1) >= 63).all()
+            checked += 1
+    assert checked == 21 - 1  # the first stays in float32
+
+
+def test_integer_kernels_compute_what_the_file_says(
+    int8: dict[str, bytes], faces: np.ndarray
+) -> None:
+    # Without optimisation all of it is computed in float32, between rounded values.
+    content = int8["percentile"]
+    assert cosines(embed(content, faces), embed(content, faces, optimise=False)).mean() > 0.99
+
+
+def test_nothing_is_printed_and_no_file_is_left(
+    tiny_onnx: bytes,
+    faces: np.ndarray,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    quantize_int8(tiny_onnx, faces, method="percentile")
+    assert list(tmp_path.iterdir()) == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_pixels_are_normalised_as_the_main_file_says(
+    tiny_onnx: bytes, faces: np.ndarray, int8: dict[str, bytes]
+) -> None:
+    other = onnx.load_from_string(tiny_onnx)
+    (entry,) = other.metadata_props
+    note = json.loads(entry.value)
+    note["preprocessing"]["channels"] = "bgr"
+    entry.value = json.dumps(note)
+    swapped = faces[..., ::-1].copy()
+    graphs = []
+    for main in (other.SerializeToString(), tiny_onnx):
+        variant = quantize_int8(main, swapped, method="minmax")
+        graphs.append(onnx.load_from_string(variant).graph)
+    wanted = onnx.load_from_string(int8["minmax"]).graph
+    assert graphs[0] == wanted and graphs[1] != wanted
+
+
+def test_ranges_over_batches_are_those_of_all_values() -> None:
+    node = helper.make_node("Mul", ["data", "two"], ["double"])
+    graph = helper.make_graph(
+        [node],
+        "double",
+        [helper.make_tensor_value_info("data", TensorProto.FLOAT, ["n", 50])],
+        [helper.make_tensor_value_info("double", TensorProto.FLOAT, ["n", 50])],
+        [numpy_helper.from_array(np.array(2, np.float32), "two")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    values = np.random.default_rng(0).standard_gamma(2, (4000, 50)).astype(np.float32)
+    alive = 0
+
+    def batches() -> Any:
+        nonlocal alive
+        for start in range(0, 4000, 500):
+            alive += 1
+            yield values[start : start + 500]
+
+    names = ["data", "double"]
+    exact = calibrate(model, names, batches(), "minmax")
+    assert alive == 8
+    assert exact["data"] == (values.min(), values.max())
+    assert exact["double"] == (2 * values.min(), 2 * values.max())
+    # 99.999 %, half of the rest on either side, to the width of a bin.
+    wanted = np.percentile(values, 99.9995, method="lower")
+    low, high = calibrate(model, names, batches(), "percentile")["data"]
+    assert low == pytest.approx(0, abs=0.1) and high == pytest.approx(wanted, abs=0.1)
+    low, high = calibrate(model, names, batches(), "entropy")["double"]
+    assert 0 <= low < 0.1 and np.percentile(values, 90) < high <= 2 * values.max()
+
+
+@pytest.mark.parametrize("count", [0, 1, MIN_IMAGES - 1])
+def test_too_few_faces(tiny_onnx: bytes, faces: np.ndarray, count: int) -> None:
+    with pytest.raises(ExportError, match=f"calibration on {count} images; int8 needs at least 32"):
+        quantize_int8(tiny_onnx, faces[:count])
+
+
+def test_only_main_files_of_ours(tiny_onnx: bytes, faces: np.ndarray) -> None:
+    foreign = onnx.load_from_string(tiny_onnx)
+    del foreign.metadata_props[:]
+    for content in (foreign.SerializeToString(), make_variant("norm", tiny_onnx)):
+        with pytest.raises(ExportError, match="only a main file that facerec exported"):
+            quantize_int8(content, faces)
+
+
+def encoded(faces: np.ndarray) -> list[bytes]:
+    return [cv2.imencode(".png", face[..., ::-1])[1].tobytes() for face in faces]
+
+
+def write_folder(folder: Path, images: list[bytes]) -> None:
+    for place, image in enumerate(images):
+        path = folder / f"person{place % 3}" / f"{place:03}.PNG"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(image)
+
+
+def test_a_folder_of_faces(tmp_path: Path, faces: np.ndarray) -> None:
+    images = encoded(faces)
+    write_folder(tmp_path, images)
+    (tmp_path / "notes.txt").write_text("no image")
+    found, digest = calibration_images(tmp_path)
+    order = sorted(range(32), key=lambda place: (place % 3, place))
+    np.testing.assert_array_equal(found, faces[order])
+    assert digest == hashlib.sha256(b"".join(images[place] for place in order)).hexdigest()
+
+
+def test_a_choice_is_random_and_repeatable(tmp_path: Path, faces: np.ndarray) -> None:
+    many = np.concatenate([faces, 255 - faces])
+    write_folder(tmp_path, encoded(many))
+    first, second, other = (calibration_images(tmp_path, 40, seed) for seed in (0, 0, 1))
+    assert len(first[0]) == 40 and first[1] == second[1] != other[1]
+    np.testing.assert_array_equal(first[0], second[0])
+    pool = {face.tobytes() for face in many}
+    chosen = {face.tobytes() for face in first[0]}
+    assert len(chosen) == 40 and chosen < pool
+
+
+def test_a_pack_gives_each_image_once(tmp_path: Path, faces: np.ndarray) -> None:
+    images = encoded(faces)
+    write_pack(tmp_path / "bench.bin", images + images[::-1], [True, False] * 16)
+    found, _ = calibration_images(tmp_path / "bench.bin")
+    np.testing.assert_array_equal(found, faces)
+
+
+def test_record_files_and_their_folder(tmp_path: Path, faces: np.ndarray) -> None:
+    items = ((place // 8, str(place), image) for place, image in enumerate(encoded(faces)))
+    record = write_image_records(tmp_path / "train", items).path
+    folder, file = calibration_images(tmp_path), calibration_images(record, 100)
+    assert folder[1] == file[1]
+    for found in (folder, file):
+        np.testing.assert_array_equal(found[0], faces)
+
+
+def test_calibration_sets_that_will_not_do(tmp_path: Path, faces: np.ndarray) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ExportError, match="calibration on 0 of its 0 images; int8 needs"):
+        calibration_images(tmp_path / "empty")
+    write_folder(tmp_path / "few", encoded(faces[:31]))
+    with pytest.raises(ExportError, match="calibration on 31 of its 31 images"):
+        calibration_images(tmp_path / "few")
+    write_folder(tmp_path / "some", encoded(faces))
+    with pytest.raises(ExportError, match="calibration on 5 of its 32 images"):
+        calibration_images(tmp_path / "some", 5)
+    with pytest.raises(DatasetError, match="there is no such folder of images"):
+        calibration_images(tmp_path / "missing")
+    for name in ("missing.bin", "missing.rec"):
+        with pytest.raises(FacerecError, match=name):
+            calibration_images(tmp_path / name)
+    (tmp_path / "some" / "person0" / "photo.png").write_bytes(encoded(faces[:1, :100])[0])
+    with pytest.raises(ImageError, match=r"photo.png: the image is 100×112"):
+        calibration_images(tmp_path / "some")

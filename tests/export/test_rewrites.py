@@ -1,0 +1,235 @@
+"""Rewrites against the graph as it was, in onnxruntime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from facerec.export.rewrites import split_batch_norms, split_prelus
+
+SIZE = (9, 7)
+
+
+def build(
+    nodes: list[Any],
+    stored: dict[str, np.ndarray],
+    channels: int,
+    outputs: tuple[str, ...] = ("y",),
+) -> Any:
+    graph = helper.make_graph(
+        nodes,
+        "test",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", channels, *SIZE])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None] * 4) for name in outputs],
+        [numpy_helper.from_array(values.astype(np.float32), n) for n, values in stored.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def compute(model: Any, x: np.ndarray) -> list[np.ndarray]:
+    onnx.checker.check_model(model, full_check=True)
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return session.run(None, {"x": x})
+
+
+def kinds(model: Any) -> list[str]:
+    return sorted({node.op_type for node in model.graph.node})
+
+
+def assert_same(model: Any, before: Any, x: np.ndarray) -> None:
+    for wanted, found in zip(compute(before, x), compute(model, x), strict=True):
+        np.testing.assert_allclose(found, wanted, atol=2e-5 * max(1, np.abs(wanted).max()))
+
+
+def copy(model: Any) -> Any:
+    return onnx.ModelProto.FromString(model.SerializeToString())
+
+
+def norm_values(channels: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
+    return {
+        "gamma": generator.normal(size=channels),
+        "beta": generator.normal(size=channels),
+        "mean": generator.normal(size=channels),
+        "variance": generator.uniform(0.1, 2, channels),
+    }
+
+
+NORM = ["gamma", "beta", "mean", "variance"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    groups=st.sampled_from([1, 2, 4]),
+    kernel=st.tuples(st.integers(1, 4), st.integers(1, 3)),
+    pads=st.tuples(*4 * [st.integers(0, 4)]),
+    strides=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    dilations=st.tuples(st.integers(1, 2), st.integers(1, 3)),
+    bias=st.booleans(),
+)
+def test_any_convolution_takes_its_batch_norm(
+    seed: int,
+    groups: int,
+    kernel: tuple[int, int],
+    pads: tuple[int, ...],
+    strides: tuple[int, int],
+    dilations: tuple[int, int],
+    bias: bool,
+) -> None:
+    reach = [d * (k - 1) for d, k in zip(dilations, kernel, strict=True)]
+    assume(all(SIZE[i] + pads[i] + pads[i + 2] > reach[i] for i in (0, 1)))
+    generator = np.random.default_rng(seed)
+    stored = norm_values(4, generator)
+    stored["gamma"][0] = 0.0
+    stored["weight"] = generator.normal(size=(8, 4 // groups, *kernel))
+    stored["bias"] = generator.normal(size=8)
+    names = ["n", "weight"] + ["bias"] * bias
+    if not bias:
+        del stored["bias"]
+    model = build(
+        [
+            helper.make_node("BatchNormalization", ["x", *NORM], ["n"], epsilon=0.01),
+            helper.make_node(
+                "Conv",
+                names,
+                ["y"],
+                group=groups,
+                pads=pads,
+                strides=strides,
+                dilations=dilations,
+            ),
+        ],
+        stored,
+        4,
+    )
+    before = copy(model)
+    split_batch_norms(model)
+    assert "BatchNormalization" not in kinds(model)
+    assert ("Add" in kinds(model)) <= any(pads)
+    assert_same(model, before, generator.normal(size=(3, 4, *SIZE)).astype(np.float32))
+
+
+def test_the_border_is_stored_once_for_each_pattern() -> None:
+    generator = np.random.default_rng(0)
+    stored = norm_values(3, generator) | {"weight": generator.normal(size=(5, 3, 3, 3))}
+    model = build(
+        [
+            helper.make_node("BatchNormalization", ["x", *NORM], ["n"]),
+            helper.make_node("Conv", ["n", "weight"], ["y"], pads=[1, 1, 1, 1]),
+        ],
+        stored,
+        3,
+    )
+    split_batch_norms(model)
+    shapes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
+    # First, inner and last rows and columns differ.
+    assert shapes["y_border"] == (1, 5, 3, 3)
+    assert set(shapes) == {"weight", "weight_bias", "y_border", "y_border_rows", "y_border_columns"}
+
+
+def norm_variants() -> dict[str, tuple[list[Any], tuple[str, ...]]]:
+    norm = helper.make_node("BatchNormalization", ["x", *NORM], ["n"])
+    convolution = helper.make_node("Conv", ["n", "weight"], ["y"], pads=[1, 1, 1, 1])
+    other = helper.make_node("Conv", ["x", "weight"], ["z"])
+    automatic = helper.make_node("Conv", ["n", "weight"], ["y"], auto_pad="SAME_UPPER")
+    return {
+        "also an output": ([norm, convolution], ("y", "n")),
+        "two readers": ([norm, convolution, helper.make_node("Relu", ["n"], ["z"])], ("y", "z")),
+        "shared weights": ([norm, convolution, other], ("y", "z")),
+        "automatic padding": ([norm, automatic], ("y",)),
+        "no convolution": ([norm, helper.make_node("Relu", ["n"], ["y"])], ("y",)),
+    }
+
+
+@pytest.mark.parametrize("case", list(norm_variants()))
+def test_batch_norms_that_stay(case: str) -> None:
+    nodes, outputs = norm_variants()[case]
+    generator = np.random.default_rng(0)
+    stored = norm_values(3, generator)
+    if case != "no convolution":
+        stored["weight"] = generator.normal(size=(3, 3, 3, 3))
+    model = build(nodes, stored, 3, outputs)
+    before = copy(model)
+    split_batch_norms(model)
+    assert list(model.graph.node) == list(before.graph.node)
+    assert_same(model, before, generator.normal(size=(2, 3, *SIZE)).astype(np.float32))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    slopes=st.lists(st.floats(-3, 3, width=32), min_size=4, max_size=4),
+    shared=st.booleans(),
+    groups=st.sampled_from([1, 2, 4]),
+)
+def test_any_prelu_before_convolutions(
+    seed: int, slopes: list[float], shared: bool, groups: int
+) -> None:
+    generator = np.random.default_rng(seed)
+    slope = np.array(slopes[:1] if shared else slopes).reshape(-1, 1, 1)
+    stored = {
+        "slope": slope,
+        "first": generator.normal(size=(8, 4 // groups, 3, 3)),
+        "second": generator.normal(size=(4, 4, 1, 1)),
+    }
+    model = build(
+        [
+            helper.make_node("PRelu", ["x", "slope"], ["p"]),
+            helper.make_node("Conv", ["p", "first"], ["y"], pads=[1, 1, 1, 1], group=groups),
+            helper.make_node("Conv", ["p", "second"], ["z"], strides=[2, 2]),
+        ],
+        stored,
+        4,
+        ("y", "z"),
+    )
+    before = copy(model)
+    split_prelus(model)
+    assert kinds(model) == ["Add", "Conv", "LeakyRelu", "Mul"]
+    assert_same(model, before, generator.normal(size=(2, 4, *SIZE)).astype(np.float32))
+
+
+@pytest.mark.parametrize("case", ["read by a sum", "an output", "computed slope"])
+def test_prelus_that_stay(case: str) -> None:
+    stored = {"slope": np.full((3, 1, 1), 0.25), "weight": np.ones((2, 3, 1, 1))}
+    nodes = [
+        helper.make_node("PRelu", ["x", "slope"], ["p"]),
+        helper.make_node("Conv", ["p", "weight"], ["y"]),
+    ]
+    outputs: tuple[str, ...] = ("y",)
+    if case == "read by a sum":
+        nodes.append(helper.make_node("Add", ["p", "p"], ["z"]))
+        outputs = ("y", "z")
+    elif case == "an output":
+        outputs = ("y", "p")
+    elif case == "computed slope":
+        nodes.insert(0, helper.make_node("Abs", ["slope"], ["a"]))
+        nodes[1] = helper.make_node("PRelu", ["x", "a"], ["p"])
+    model = build(nodes, stored, 3, outputs)
+    before = copy(model)
+    split_prelus(model)
+    assert list(model.graph.node) == list(before.graph.node)
+
+
+def test_an_exported_model_loses_all_of_them(tiny_onnx: bytes, faces: np.ndarray) -> None:
+    model = onnx.load_from_string(tiny_onnx)
+    assert {"BatchNormalization", "PRelu"} <= set(kinds(model))
+    split_batch_norms(model)
+    split_prelus(model)
+    assert kinds(model) == ["Add", "Conv", "Flatten", "Gather", "Gemm", "LeakyRelu", "Mul"]
+    batch = (faces[:4].astype(np.float32).transpose(0, 3, 1, 2) - 127.5) / 127.5
+    found, wanted = (
+        ort.InferenceSession(content, providers=["CPUExecutionProvider"]).run(None, {"data": batch})
+        for content in (model.SerializeToString(), tiny_onnx)
+    )
+    np.testing.assert_allclose(found[0], wanted[0], atol=2e-5 * np.abs(wanted[0]).max())

@@ -6,6 +6,7 @@ are of the size that a trained network has.
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -241,7 +242,8 @@ def accuracy(model: Path, bench: Path, calibration: Path) -> list[Row]:
         files = [Path(folder) / f"{name}.onnx" for name in ("float32", "int8")]
         for file, content in zip(files, (main, quantize_int8(main, images)), strict=True):
             file.write_bytes(content)
-        found = compare_accuracy(*map(load_model, files), pack_bench(bench))
+        reference, variant = map(load_model, files)
+        found = compare_accuracy(reference, variant, pack_bench(bench))
     row = next(row for row in found.rows if row.figure == "accuracy")
     assert row.first is not None and row.second is not None
     limits = (
@@ -300,10 +302,10 @@ print(json.dumps({"seconds": time.perf_counter() - start, "latencies": seconds})
 
 def micro_batching(
     *,
-    name: str = "mbf",
+    name: str = "iresnet50",
     width: float = 1.0,
     clients: int = 16,
-    requests: int = 20,
+    requests: int = 6,
     repeats: int = 3,
 ) -> list[Row]:
     """Compare the service of ``examples/`` with itself when it computes one request at a time.
@@ -365,9 +367,7 @@ def micro_batching(
 def _service_module() -> Iterator[ModuleType]:
     sys.path.insert(0, str(EXAMPLES))
     try:
-        import service
-
-        yield service
+        yield importlib.import_module("service")
     finally:
         sys.path.remove(str(EXAMPLES))
 

@@ -33,7 +33,7 @@ def export_onnx(
     insightface_server: bool = False,
     calibration: Path | None = None,
     calibration_images: int = 512,
-    calibration_method: Literal["entropy", "percentile", "minmax"] = "entropy",
+    calibration_method: Literal["entropy", "percentile", "minmax"] = "percentile",
     bench: tuple[str, ...] = (),
     data: Path | None = None,
     max_loss: float = 0.2,
@@ -193,8 +193,7 @@ def _print_variants(report: BundleReport, console: Console) -> None:
         if variant.refused is not None:
             _say(console, f"{variant.name} was not written: {variant.refused}", "yellow")
         if variant.openvino.outcome in ("cannot load", "not suited"):
-            reason = f"{variant.openvino.outcome}, {variant.openvino.note}"
-            _say(console, f"{variant.name} in OpenVINO: {reason}", "yellow")
+            _say(console, f"{variant.name} in OpenVINO: {variant.openvino.note}", "yellow")
     unknown = [
         entry["name"]
         for entry in report.note["variants"]

@@ -213,7 +213,7 @@ def _known_truths(
     """Yield the excess error rates of groups on images of which the truth is known."""
     images = sum(len(faces.ids) for faces in known.values())
     with _progress(console) as bar:
-        task = bar.add_task("embedding faces of known truth", total=2 * images * len(runs))
+        task = bar.add_task("embedding faces of known truth", total=images * len(runs))
         for run in runs:
             model = load_model(run.folder, device=device)
             for name, faces in known.items():

@@ -109,7 +109,7 @@ class BundleOptions:
     calibration: Path | None = None
     """A pack, record file or folder of aligned faces, for int8."""
     calibration_images: int = 512
-    method: Method = "entropy"
+    method: Method = "percentile"
     """How int8 chooses its ranges."""
     benches: tuple[Bench, ...] = ()
     """On which the variants that change numbers are compared with float32."""

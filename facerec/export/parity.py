@@ -72,18 +72,22 @@ def deviation(reference: Vectors, found: Vectors) -> Deviation:
         found: ``(N, D)``.
 
     Returns:
-        NaN throughout where a value is not finite or an embedding is zero.
+        NaN throughout where a value is not finite, or an embedding is zero on one side only. Two
+        zero embeddings agree.
     """
     if reference.shape != found.shape:
         raise ValueError(f"{found.shape} embeddings cannot be compared with {reference.shape}")
     wanted, got = reference.astype(np.float64), found.astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):
         norms, found_norms = np.linalg.norm(wanted, axis=1), np.linalg.norm(got, axis=1)
-        cosines = (wanted * got).sum(axis=1) / (norms * found_norms)
+        both_zero = (norms == 0) & (found_norms == 0)
+        cosines = np.where(both_zero, 1.0, (wanted * got).sum(axis=1) / (norms * found_norms))
+        ratios = np.where(both_zero, 0.0, np.abs(found_norms / norms - 1))
+        unit = norms.mean() if norms.any() else 1.0
         result = (
-            float(np.abs(got - wanted).max() / norms.mean()),
+            float(np.abs(got - wanted).max() / unit),
             float(min(cosines.min(), 1.0)),
-            float(np.abs(found_norms / norms - 1).max()),
+            float(ratios.max()),
         )
     return Deviation(*(result if np.isfinite(result).all() else (np.nan,) * 3))
 

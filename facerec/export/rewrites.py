@@ -23,8 +23,7 @@ def split_batch_norms(model: Any) -> None:
     With ``s`` and ``t`` such that the batch norm is ``s·x + t``, and ``conv`` padding with zeros:
     ``conv_W(s·x + t) + b = conv_{W·s}(x) + b + M`` with ``M = conv_W(t)``, where ``t`` is taken for
     an image of which every pixel is ``t``. ``M`` is one number a channel, which joins the bias,
-    except where the kernel reaches into the padding. Only its different rows and columns are
-    stored.
+    except where the kernel reaches into the padding; what differs there is added as a map.
 
     Args:
         model: an ``onnx.ModelProto``, changed in place.
@@ -48,29 +47,20 @@ def split_batch_norms(model: Any) -> None:
         # What each tap of the kernel contributes where the image is t everywhere.
         taps = (weight * _per_input(beta - mean * scale, weight, groups)).sum(axis=1)
         inside = taps.sum(axis=(1, 2))
-        (rows, row_of), (columns, column_of) = _patterns(convolution, weight.shape[2:], size)
+        rows, columns = _taps_on_image(convolution, weight.shape[2:], size)
         graph.set(convolution.input[1], weight * _per_input(scale, weight, groups))
         graph.add_bias(convolution, inside)
         convolution.input[0] = norm.input[0]
         graph.remove(norm)
         if rows.all() and columns.all():
             continue
-        border = np.einsum("rk,okl,cl->orc", rows, taps, columns) - inside[:, None, None]
+        border = np.einsum("hk,okl,wl->ohw", rows, taps, columns) - inside[:, None, None]
         output = convolution.output[0]
-        name = f"{output}_border"
         convolution.output[0] = f"{output}_inside"
-        graph.set(name, border[None])
-        make = onnx.helper.make_node
+        graph.set(f"{output}_border", border[None])
         graph.insert_after(
             convolution,
-            make("Gather", [name, graph.indices(f"{name}_rows", row_of)], [f"{name}_h"], axis=2),
-            make(
-                "Gather",
-                [f"{name}_h", graph.indices(f"{name}_columns", column_of)],
-                [f"{name}_hw"],
-                axis=3,
-            ),
-            make("Add", [convolution.output[0], f"{name}_hw"], [output]),
+            onnx.helper.make_node("Add", [convolution.output[0], f"{output}_border"], [output]),
         )
     graph.finish()
 
@@ -154,14 +144,7 @@ class _Graph:
         """Store float32 values, in place of those that have the name."""
         import onnx
 
-        self._store(onnx.numpy_helper.from_array(values.astype(np.float32), name))
-
-    def indices(self, name: str, values: NDArray[np.int64]) -> str:
-        """Store indices and return their name."""
-        import onnx
-
-        self._store(onnx.numpy_helper.from_array(values.astype(np.int64), name))
-        return name
+        self.stored[name] = onnx.numpy_helper.from_array(values.astype(np.float32), name)
 
     def add_bias(self, convolution: Any, values: Array) -> None:
         if len(convolution.input) < 3:
@@ -185,9 +168,6 @@ class _Graph:
         del self.graph.initializer[:]
         self.graph.initializer.extend(kept)
         del self.graph.value_info[:]
-
-    def _store(self, tensor: Any) -> None:
-        self.stored[tensor.name] = tensor
 
 
 def _attributes(node: Any) -> dict[str, Any]:
@@ -215,14 +195,13 @@ def _per_input(values: Array, weight: Array, groups: int) -> Array:
     return np.repeat(per_group, len(weight) // groups, axis=0)[:, :, None, None]
 
 
-def _patterns(
+def _taps_on_image(
     convolution: Any, kernel: tuple[int, ...], size: tuple[int, int]
-) -> list[tuple[Array, NDArray[np.int64]]]:
-    """For rows and columns: which taps of the kernel lie on the image, and for which outputs.
+) -> tuple[Array, Array]:
+    """For each output row, and each column, tell by ones which taps lie on the image, not beside.
 
     Returns:
-        Twice, the different patterns ``(P, k)`` of ones and zeros, and the pattern of each output
-        row or column.
+        ``(H', h)`` for rows and ``(W', w)`` for columns.
     """
     attributes = _attributes(convolution)
     found = []
@@ -233,7 +212,5 @@ def _patterns(
         reach = spread * (kernel[axis] - 1)
         starts = np.arange(-before, size[axis] + after - reach, step)
         places = starts[:, None] + spread * np.arange(kernel[axis])
-        on_image = (places >= 0) & (places < size[axis])
-        patterns, index = np.unique(on_image, axis=0, return_inverse=True)
-        found.append((patterns.astype(np.float64), index.reshape(-1)))
-    return found
+        found.append(((places >= 0) & (places < size[axis])).astype(np.float64))
+    return found[0], found[1]

@@ -345,19 +345,22 @@ def embed_views(
     Returns:
         Raw fusion, and the vectors of unit fusion ``(m, D)``.
     """
-    parts = []
-    for bench in faces.benches:
-        both = embed_images(model, bench.images, flip=True, progress=progress)
-        plain = embed_images(model, bench.images, flip=False, progress=progress)
-        parts.append((both, plain))
-    raw = replace(
-        parts[0][0],
-        vectors=np.concatenate([both.vectors for both, _ in parts]),
-        norms=np.concatenate([both.norms for both, _ in parts]),
+    both = _embed(model, faces, True, progress)
+    return both, unit_fusion(both, _embed(model, faces, False, progress))
+
+
+def _embed(
+    model: EmbeddingModel, faces: FaceSet, flip: bool, progress: Callable[[int], None] | None
+) -> Embeddings:
+    parts = [
+        embed_images(model, bench.images, flip=flip, progress=progress) for bench in faces.benches
+    ]
+    return replace(
+        parts[0],
+        vectors=np.concatenate([part.vectors for part in parts]),
+        norms=np.concatenate([part.norms for part in parts]),
         ids=faces.ids,
     )
-    unit = np.concatenate([unit_fusion(both, plain) for both, plain in parts])
-    return raw, unit
 
 
 def errors_by_group(
@@ -372,9 +375,9 @@ def errors_by_group(
         model: what embeds.
         faces: the images.
         targets: nominal FMRs.
-        progress: see `embed_views`.
+        progress: called with the number of images that are done.
     """
-    raw, _ = embed_views(model, faces, progress)
+    raw = _embed(model, faces, True, progress)
     group, names = faces.groups(raw)
     pairs = faces.pairs
     assert pairs.subjects is not None  # as `FaceSet.pairs` has made sure

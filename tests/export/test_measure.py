@@ -137,8 +137,8 @@ def bench() -> Bench:
 
 
 def test_the_loss_of_accuracy_is_that_of_two_verifications(bench: Bench) -> None:
-    models = [Tiles("float32"), Tiles("int8", blind=135)]
-    found = compare_accuracy(*models, bench)
+    models = Tiles("float32"), Tiles("int8", blind=135)
+    found = compare_accuracy(models[0], models[1], bench)
     assert (found.first, found.second) == ("tiles · float32", "tiles · int8")
     results = [evaluate_bench(model, bench) for model in models]
     accuracies = [result.accuracy.mean for result in results if result.accuracy]

@@ -140,6 +140,15 @@ def test_deviation_by_hand() -> None:
     assert found.max_norm_ratio == pytest.approx(np.sqrt(2) - 1)
 
 
+def test_two_zero_embeddings_agree() -> None:
+    """As of black images in an untrained network."""
+    found = deviation(np.zeros((2, 3)), np.zeros((2, 3)))
+    assert (found.max_abs, found.min_cosine, found.max_norm_ratio) == (0.0, 1.0, 0.0)
+    mixed = deviation(np.array([[0.0, 0.0], [3.0, 4.0]]), np.array([[0.0, 0.0], [3.0, 4.0]]))
+    assert (mixed.max_abs, mixed.min_cosine) == (0.0, 1.0)
+    assert np.isnan(deviation(np.zeros((1, 2)), np.ones((1, 2))).min_cosine)
+
+
 @pytest.mark.parametrize("bad", [0.0, np.nan, np.inf])
 def test_what_cannot_be_measured_passes_no_bar(bad: float) -> None:
     found = deviation(np.full((1, 2), bad), np.ones((1, 2)))

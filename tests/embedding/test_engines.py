@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from facerec.embedding.engines import (  # noqa: E402
     OnnxruntimeEngine,
     OpenVinoEngine,
     open_engine,
+    openvino_core,
 )
 from facerec.embedding.onnx_file import OnnxFile, parse_onnx, read_onnx  # noqa: E402
 from facerec.errors import MissingExtraError, ModelError  # noqa: E402
@@ -214,17 +216,41 @@ def test_the_cpu_build_refuses_cuda() -> None:
 
 
 def test_openvino_says_in_which_numbers_it_computes() -> None:
-    openvino = pytest.importorskip("openvino")
+    pytest.importorskip("openvino")
     file = parsed()
     x = np.ascontiguousarray(faces(4).transpose(0, 3, 1, 2), np.float32) / 255
     exact = OpenVinoEngine(file)
     assert exact.precision == "fp32"
     half = OpenVinoEngine(file, "bf16")
-    able = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    able = "BF16" in openvino_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     assert half.precision == ("bf16" if able else "fp32 (this processor has no bf16)")
     same = np.array_equal(exact.run(x), half.run(x))
     assert same is not able
     np.testing.assert_allclose(half.run(x), exact.run(x), atol=0.02 * np.abs(exact.run(x)).max())
+
+
+def test_an_openvino_model_may_go_in_any_thread(tmp_path: Path) -> None:
+    """Its plugin would unmap the stack on which the other thread's signal handlers run."""
+    pytest.importorskip("openvino")
+    path = tmp_path / "x.onnx"
+    path.write_bytes(tiles().SerializeToString())
+    code = """
+import faulthandler, signal, subprocess, sys, threading
+faulthandler.enable()
+signal.signal(signal.SIGCHLD, lambda number, frame: None)
+from facerec.embedding.engines import OpenVinoEngine
+from facerec.embedding.onnx_file import read_onnx
+engines = [OpenVinoEngine(read_onnx(sys.argv[1]))]
+dropping = threading.Thread(target=engines.clear)
+dropping.start()
+dropping.join()
+subprocess.run(["true"])
+print("alive")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "alive\n", done
 
 
 def test_threads_are_bounded() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from facerec.errors import DeviceError
@@ -42,3 +45,20 @@ def has_fast_bf16(device: torch.device) -> bool:
         # The last one is ARM's.
         return any(able.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
     return False
+
+
+@contextmanager
+def exact_products() -> Iterator[int]:
+    """Make matrix products single-threaded and truly float32; give the threads that torch had.
+
+    One thread a product keeps the sums in one order, and threads on tiles of their own need not
+    wait for each other.
+    """
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    torch.set_num_threads(1)
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield threads
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision(precision)

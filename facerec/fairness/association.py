@@ -30,6 +30,7 @@ from facerec.fairness.norms import (
     percentile,
 )
 from facerec.statistics.intervals import Interval, check_confidence
+from facerec.statistics.multiplicity import holm
 
 Role = Literal["primary", "exploratory"]
 
@@ -328,19 +329,6 @@ def permutation_p(
         between = np.add.reduceat(part, starts, axis=1) ** 2 @ (1 / sizes)
         reached += int(np.count_nonzero(between >= least))
     return (1 + reached) / (1 + permutations)
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for their number (Holm, Scandinavian Journal of Statistics 6, 1979).
-
-    Args:
-        p_values: of one family.
-    """
-    p = np.asarray(p_values, dtype=np.float64)
-    order = np.argsort(p, kind="stable")
-    adjusted = np.empty(len(p))
-    adjusted[order] = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
-    return np.minimum(adjusted, 1).tolist()
 
 
 def minimum_detectable_eta2(

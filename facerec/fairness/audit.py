@@ -398,8 +398,14 @@ class _Comparisons(ABC):
     """Which impostors there are, see `Audit.policy`."""
 
     @abstractmethod
-    def calibrate(self, targets: Sequence[str]) -> Calibration:
-        """Fix thresholds on the impostors of these pairs."""
+    def calibrate(self, targets: Sequence[str], group: Rows, names: Sequence[str]) -> Calibration:
+        """Fix thresholds on the impostors of these pairs.
+
+        Args:
+            targets: nominal FMRs.
+            group: code of the group of each row, ``(N,)``, by which errors are asked for first.
+            names: of the groups.
+        """
 
     @abstractmethod
     def errors(
@@ -433,9 +439,15 @@ class _AllImages(_Comparisons):
     ) -> None:
         self._vectors, self._subject = vectors, subject
         self._device, self._progress = device, progress
+        self._counted: tuple[Rows, tuple[str, ...], GroupErrors] | None = None
 
-    def calibrate(self, targets: Sequence[str]) -> Calibration:
+    def calibrate(self, targets: Sequence[str], group: Rows, names: Sequence[str]) -> Calibration:
         known = self._subject != UNKNOWN
+        if (group[known] != UNKNOWN).all():
+            # The same comparison of all pairs gives thresholds and errors.
+            errors = self._errors(group, names, targets)
+            self._counted = group, tuple(names), errors
+            return errors.calibration
         found = score_all_pairs(
             self._vectors[known],
             self._subject[known],
@@ -448,6 +460,19 @@ class _AllImages(_Comparisons):
 
     def errors(
         self, group: Rows, names: Sequence[str], targets: Sequence[str], calibration: Calibration
+    ) -> GroupErrors:
+        if self._counted is not None:
+            counted, known_names, errors = self._counted
+            if np.array_equal(group, counted) and tuple(names) == known_names:
+                return errors
+        return self._errors(group, names, targets, calibration)
+
+    def _errors(
+        self,
+        group: Rows,
+        names: Sequence[str],
+        targets: Sequence[str],
+        calibration: Calibration | None = None,
     ) -> GroupErrors:
         return all_pairs_group_rates(
             self._vectors,
@@ -488,7 +513,7 @@ class _ListedPairs(_Comparisons):
         self._scores = score_pairs(vectors, self._first, self._second)
         self._failed = ~np.isfinite(vectors).all(axis=1)
 
-    def calibrate(self, targets: Sequence[str]) -> Calibration:
+    def calibrate(self, targets: Sequence[str], group: Rows, names: Sequence[str]) -> Calibration:
         points = _points(self._scores, self._same, targets)
         return _calibration(f"this data, {self._name}", points)
 
@@ -549,8 +574,8 @@ class _Auditor:
                 "shown; there is nothing to audit"
             )
         self._mated = self._raw.mated()
-        fixed = self._calibrate(self._raw) if calibration is None else calibration
-        other = self._unit(unit, calibration)
+        fixed = self._calibrate(self._raw, shown[0]) if calibration is None else calibration
+        other = self._unit(unit, calibration, shown[0])
         groupings = tuple(self._grouping(grouping, fixed, other) for grouping in shown)
         found = [part.rates for part in groupings if isinstance(part.rates, GroupRates)]
         thresholds = tuple(point.threshold for point in found[0].points) if found else ()
@@ -594,14 +619,18 @@ class _Auditor:
         assert self._embeddings.ids is not None  # else nothing would have been joined
         return _ListedPairs(vectors, self._subject, self._bench, self._embeddings.ids)
 
-    def _calibrate(self, comparisons: _Comparisons) -> Calibration | NoComparison:
+    def _calibrate(self, comparisons: _Comparisons, first: Grouping) -> Calibration | NoComparison:
+        codes = self._over_rows(first.codes, np.int64(UNKNOWN))
         try:
-            return comparisons.calibrate(self._settings.targets)
+            return comparisons.calibrate(self._settings.targets, codes, first.names)
         except MetricError as problem:
             return NoComparison("", str(problem))
 
     def _unit(
-        self, unit: NDArray[np.floating] | None, calibration: Calibration | None
+        self,
+        unit: NDArray[np.floating] | None,
+        calibration: Calibration | None,
+        first: Grouping,
     ) -> tuple[_Comparisons, Calibration | NoComparison] | str:
         """Return the comparisons with unit fusion and their thresholds, or why there are none."""
         if unit is None and self._embeddings.flip is False:
@@ -611,7 +640,7 @@ class _Auditor:
         if calibration is not None:
             return "the thresholds come from other data, whose unit fusion is not known"
         comparisons = self._comparisons(unit)
-        return comparisons, self._calibrate(comparisons)
+        return comparisons, self._calibrate(comparisons, first)
 
     def _grouping(
         self,

@@ -31,6 +31,9 @@ TARGETS = ("1e-2", "1e-3", "1e-4", "1e-5")
 
 DIAGNOSTIC = "diagnostic, not deployable: a threshold of its own for every group"
 
+POOLED = "this data: impostors within and between all groups pooled"
+"""Source of thresholds that were not fixed on other data."""
+
 UNKNOWN = -1
 """Code of an image whose subject or group is not known."""
 
@@ -46,9 +49,6 @@ a float32 score falls into exactly one bin and counts at or above an edge are ex
 
 _DET_POINTS = 200
 """Points kept of a DET curve."""
-
-_ALL_COUNTED = 2**62
-"""A limit on false matches counted by identity that no data set reaches."""
 
 
 @dataclass(frozen=True)
@@ -293,6 +293,8 @@ class GroupErrors:
     """Persons in all; `IdentityCounts.members` counts among them."""
     histograms: tuple[ScoreHistogram, ...]
     """One a group that has both kinds of pairs."""
+    calibration: Calibration
+    """The operating points that fix the global thresholds, to use them for other groups too."""
 
 
 def pair_group_rates(
@@ -331,7 +333,7 @@ def pair_group_rates(
     found = pairs.scores[~pairs.same]
     if calibration is None:
         fixed = operating_points(pairs.scores[pairs.same], found, targets)
-        source = "this data: impostors within and between all groups pooled"
+        source = POOLED
     else:
         fixed = tuple(calibration.point(target) for target in targets)
         source = calibration.source
@@ -340,7 +342,7 @@ def pair_group_rates(
         "different pairs of the list, within and between groups",
         pairs.excluded,
         pairs.composition(),
-        [_global_threshold(point, source) for point in fixed],
+        Calibration(source, tuple(fixed)),
         [pairs.errors(point.threshold) for point in fixed],
         [pairs.alone(place, targets) for place in range(len(people.names))],
         pairs.group_of.size,
@@ -360,8 +362,8 @@ def all_pairs_group_rates(
 ) -> GroupErrors:
     """Compare every image with every other and count errors by group.
 
-    All images are compared once for the thresholds (unless calibrated) and once for the errors,
-    then the images of each group among themselves for its own thresholds and its DET curve.
+    All images are compared once, which gives the thresholds (unless calibrated), the errors, and
+    the thresholds and the DET curve of each group alone.
 
     Args:
         vectors: raw embeddings, ``(m, D)``; rows that are zero or not finite are failures.
@@ -386,23 +388,18 @@ def all_pairs_group_rates(
         )
     everyone = _Everyone(raw, people, targets, calibration, device, progress)
     if calibration is None:
-        fixed: Sequence[OperatingPoint] = everyone.found.points
-        source = "this data: impostors within and between all groups pooled"
+        fixed = Calibration(POOLED, everyone.found.points)
     else:
-        fixed = [calibration.point(target) for target in targets]
-        source = calibration.source
-    alone = [everyone.alone(place) for place in range(len(people.names))]
+        points = tuple(calibration.point(target) for target in targets)
+        fixed = Calibration(calibration.source, points)
     return _assemble(
         people.names,
         "every image with every image of another person, within and between groups",
         everyone.excluded(),
         everyone.composition(),
-        [_global_threshold(point, source) for point in fixed],
-        [
-            everyone.errors(table, [group.extra[place] if group else None for group in alone])
-            for place, table in enumerate(everyone.found.tables)
-        ],
-        alone,
+        fixed,
+        [everyone.errors(table) for table in everyone.found.tables],
+        [everyone.alone(place) for place in range(len(people.names))],
         everyone.found.subjects.size,
     )
 
@@ -474,8 +471,6 @@ class _Alone:
     points: Sequence[OperatingPoint]
     shares: Sequence[ClusteredShare | None]
     """FNMR at the points."""
-    extra: Sequence[ErrorTable | None] = ()
-    """Tables at the global thresholds where those of everybody lack counts by person."""
 
 
 class _ScoredPairs:
@@ -624,8 +619,7 @@ class _Everyone:
         device: str | torch.device,
         progress: Progress | None,
     ) -> None:
-        self._raw, self._people, self._targets = raw, people, targets
-        self._device, self._progress = device, progress
+        self._people = people
         self._rows = np.flatnonzero(people.known)
         # Text sorts like the codes, so groups keep their order.
         digits = len(str(len(people.names)))
@@ -638,6 +632,7 @@ class _Everyone:
             fpr=targets if calibration is None else (),
             thresholds=thresholds,
             groups=np.char.zfill(people.group[self._rows].astype(np.str_), digits),
+            group_fpr=targets,
             device=device,
             progress=progress,
         )
@@ -679,43 +674,21 @@ class _Everyone:
         return tuple(described)
 
     def alone(self, place: int) -> _Alone | None:
-        """Compare the images of one group among themselves; None if it lacks a kind of pairs."""
+        """Return what one group alone gives; None if it lacks a kind of pairs."""
         at = self._places.get(place)
-        if at is None or not (self._groups.mated[at, at] and self._groups.non_mated[at, at]):
+        part = None if at is None else self.found.alone[at]
+        if part is None:
             return None
-        progress, name = self._progress, self._people.names[place]
-        lacking = [table.identities is None for table in self.found.tables]
-        thresholds = [
-            table.threshold
-            for table, lacks in zip(self.found.tables, lacking, strict=True)
-            if lacks
-        ]
-        rows = self._rows[self._people.group[self._rows] == place]
-        part = score_all_pairs(
-            self._raw[rows],
-            self._people.subject[rows],
-            fpr=self._targets,
-            thresholds=thresholds,
-            device=self._device,
-            identity_limit=_ALL_COUNTED,
-            progress=None
-            if progress is None
-            else lambda stage, done, total: progress(f"{name}: {stage}", done, total),
-        )
-        roc = part.roc()
-        assert roc is not None and part.impostor_histogram is not None  # there are targets
-        extra = iter(part.tables)
         return _Alone(
-            roc,
+            part.roc(),
             _coarse(part.genuine_histogram),
             _coarse(part.impostor_histogram),
             part.points,
-            [table.fnmr_share() for table in part.tables[len(thresholds) :]],
-            [next(extra) if lacks else None for lacks in lacking],
+            [part.fnmr_share(point) for point in range(len(part.points))],
         )
 
-    def errors(self, table: ErrorTable, extra: Sequence[ErrorTable | None]) -> _Errors:
-        """Take the counts at one threshold out of a table, and what it lacks out of others."""
+    def errors(self, table: ErrorTable) -> _Errors:
+        """Take the counts at one threshold out of a table."""
         size = len(self._people.names)
         present = np.array(sorted(self._places), np.int64)
         assert table.group_false_matches is not None and table.group_false_non_matches is not None
@@ -732,8 +705,6 @@ class _Everyone:
             if first in self._places and second in self._places:
                 at = self._places[first], self._places[second]
                 share = self._groups.fmr_share(table, *at)
-            if share is None and first == second and (own := extra[first]) is not None:
-                share = own.fmr_share()
             shares[first, second] = share
         return _Errors(
             false_matches=square[0],
@@ -748,21 +719,18 @@ class _Everyone:
                 for place in range(size)
             ],
             overall=(table.fmr_share(), table.fnmr_share()),
-            counts=tuple(self._counts(place, table, extra[place]) for place in range(size)),
+            counts=tuple(self._counts(place, table) for place in range(size)),
         )
 
-    def _counts(self, place: int, table: ErrorTable, extra: ErrorTable | None) -> IdentityCounts:
+    def _counts(self, place: int, table: ErrorTable) -> IdentityCounts:
         of_identity = self._groups.of_identity
         assert of_identity is not None  # a person is in one group
         members = np.flatnonzero(of_identity == self._places.get(place, UNKNOWN))
-        if table.identities is not None:
-            false_matches = table.identities[members][:, members]
-        else:
-            false_matches = None if extra is None else extra.identities
+        assert table.within is not None  # as groups are looked at alone
         images = table.images[members]
         return IdentityCounts(
             members=members,
-            false_matches=false_matches,
+            false_matches=table.within[members][:, members],
             non_mated=None,
             images=images,
             missed=table.missed[members],
@@ -775,15 +743,15 @@ def _assemble(
     policy: str,
     excluded: Exclusions,
     composition: tuple[GroupComposition, ...],
-    thresholds: Sequence[GlobalThreshold],
+    fixed: Calibration,
     errors: Sequence[_Errors],
     alone: Sequence[_Alone | None],
     identities: int,
 ) -> GroupErrors:
     points = tuple(
         RatesAtThreshold(
-            threshold=threshold,
-            fmr=_overall(found.overall[0], threshold.target),
+            threshold=_global_threshold(point, fixed.source),
+            fmr=_overall(found.overall[0], point.target),
             fnmr=_overall(found.overall[1]),
             groups=tuple(
                 GroupPoint(
@@ -792,7 +760,7 @@ def _assemble(
                         found.fmr_shares[place, place],
                         found.false_matches[place, place],
                         found.non_mated[place, place],
-                        threshold.target,
+                        point.target,
                     ),
                     error_rate(found.fnmr_shares[place], found.missed[place], found.mated[place]),
                     _own_threshold(alone[place], index),
@@ -801,7 +769,7 @@ def _assemble(
             ),
             matrix=_matrix(found),
         )
-        for index, (threshold, found) in enumerate(zip(thresholds, errors, strict=True))
+        for index, (point, found) in enumerate(zip(fixed.points, errors, strict=True))
     )
     det = tuple(_det(name, alone[place], points, place) for place, name in enumerate(names))
     return GroupErrors(
@@ -813,6 +781,7 @@ def _assemble(
             for name, part in zip(names, alone, strict=True)
             if part is not None
         ),
+        fixed,
     )
 
 

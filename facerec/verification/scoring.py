@@ -3,10 +3,11 @@
 The cosines of N images are computed tile by tile and never stored. Images are sorted by identity,
 so that the mated pairs lie near the diagonal and most tiles hold non-mated pairs only.
 
-Exact thresholds come from a histogram of the non-mated scores, whose bins are exact because their
-width is a power of two, and from the scores in those few bins that hold the wanted ranks. The bins
-are guessed from a random sample of pairs; a rank that falls elsewhere costs a second pass, after
-which every rank is known.
+One pass finds exact thresholds and counts the errors at them. A random sample of pairs tells
+between which edges a threshold will lie. What reaches the upper edge is counted at once, what lies
+between them is kept until the threshold is known. A histogram of the non-mated scores, whose bins
+are exact because their width is a power of two, tells whether the edges were right; a threshold
+that lies elsewhere costs another pass. So does one with too many scores about it to keep them.
 
 Each tile is one single-threaded float32 matrix product of fixed shape, so the scores, and with
 them every count, do not depend on the number of threads or ranks.
@@ -14,12 +15,12 @@ them every count, do not depend on the number of threads or ranks.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -29,7 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import coo_array, csr_array
 from torch import Tensor
 
-from facerec.devices import choose_device
+from facerec.devices import choose_device, exact_products
 from facerec.errors import MetricError
 from facerec.heads.collectives import all_reduce_, rank, world_size
 from facerec.statistics.clustered import ClusteredShare
@@ -51,21 +52,33 @@ BIN_WIDTH = 2.0**-13
 BIN_EDGES = np.arange(-(2**13), 2**13 + 1) * BIN_WIDTH
 """Lower edges of the bins, −1, …, 1; the last bin holds the score 1 alone."""
 
+Window = tuple[np.float32, np.float32]
+"""Scores from the first one on and below the second one."""
+
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, the tiles that are done and the tiles in all."""
 
-# Bin 0 of the histograms while they are filled: pairs that are not to be counted.
-_EXCLUDED = 0
-_BINS = BIN_EDGES.size + 1
+# Takes the place of the score where a pair is not to be counted.
+_EXCLUDED = -1.25
+# Every score of a pair is above it.
+_LOWEST = np.float32(-1.125)
+_BIN_OF_EXCLUDED = round(-_EXCLUDED / BIN_WIDTH)
+_BIN_OF_LOWEST = _BIN_OF_EXCLUDED - BIN_EDGES.size // 2
+
+# Row, after those of the groups, for all pairs, or for those that are not within a group.
+_EVERYONE = -1
 
 # Work between merges of what is collected: it bounds memory and is large enough to be rare.
 _PENDING = 2**21
 
-_SAMPLE = 2**18
-"""Random pairs from which the bins of the wanted ranks are guessed, at most."""
+_KEPT = 2**24
+"""Pairs that a thread keeps until their thresholds are known, at most."""
 
-_KEEP_ALL = 2**22
-"""Up to so many non-mated scores nothing is guessed, all are kept."""
+_SHARE = 1024
+"""One of so many pairs is in the sample, so that it takes little time beside all pairs."""
+
+_BLOCK = 32
+"""Images a side of the blocks of pairs in the sample: a compromise of speed and independence."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +106,9 @@ class ErrorTable:
     """False matches between an image of group d and one of group e, ``(D, D)``, symmetric."""
     group_false_non_matches: NDArray[np.int64] | None
     """False non-matches between an image of group d and one of group e, ``(D, D)``, symmetric."""
+    within: csr_array | None = None
+    """Those of ``identities`` that are within a group, however many; None unless each group is
+    looked at alone."""
 
     @property
     def fmr(self) -> float:
@@ -150,14 +166,12 @@ class Groups:
         None where they are not known: an identity is in several groups, or the table has no counts
         by pair of identities; also where there are no such pairs.
         """
-        if (
-            self.of_identity is None
-            or table.identities is None
-            or not self.non_mated[first, second]
-        ):
+        counts = table.identities
+        if counts is None and first == second:
+            counts = table.within
+        if self.of_identity is None or counts is None or not self.non_mated[first, second]:
             return None
         left, right = (np.flatnonzero(self.of_identity == group) for group in (first, second))
-        counts = table.identities
         if first == second:
             return ClusteredShare.from_images(counts[left][:, left], table.images[left])
         between = counts[left][:, right] + counts[right][:, left].T
@@ -170,6 +184,31 @@ class Groups:
         members = self.of_identity == group
         images = table.images[members]
         return ClusteredShare.from_mated_counts(table.missed[members], images * (images - 1) // 2)
+
+
+@dataclass(frozen=True, eq=False)
+class GroupAlone:
+    """What the comparison of the images of one group with each other found."""
+
+    points: tuple[OperatingPoint, ...]
+    """At the FPR targets for groups, in their order."""
+    images: NDArray[np.int64]
+    """Images of each identity of the group, ``(G,)``."""
+    missed: NDArray[np.int64]
+    """False non-matches of each identity at each point, ``(T, G)``."""
+    genuine_histogram: NDArray[np.int64]
+    """Mated scores in each bin of `BIN_EDGES`."""
+    impostor_histogram: NDArray[np.int64]
+    """Non-mated scores in each bin of `BIN_EDGES`."""
+
+    def fnmr_share(self, point: int) -> ClusteredShare:
+        """Return the FNMR at a point, given by its place, with the sums over identities."""
+        comparisons = self.images * (self.images - 1) // 2
+        return ClusteredShare.from_mated_counts(self.missed[point], comparisons)
+
+    def roc(self) -> RocCurve:
+        """Return the ROC at the lower edges of the bins, where it is exact."""
+        return roc_from_counts(BIN_EDGES, self.genuine_histogram, self.impostor_histogram)
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,6 +233,9 @@ class AllPairs:
     tables: tuple[ErrorTable, ...]
     """At the thresholds given, then at the operating points, in their order."""
     groups: Groups | None
+    alone: tuple[GroupAlone | None, ...]
+    """Each group by itself, None if it lacks mated or non-mated pairs; none of them without FPR
+    targets for groups."""
     genuine: NDArray[np.float32] | None
     """All mated scores, ascending; None if there are more than ``genuine_limit``."""
     genuine_histogram: NDArray[np.int64]
@@ -215,6 +257,7 @@ def score_all_pairs(
     fpr: Sequence[Rate] = FPR_TARGETS,
     thresholds: Sequence[float] = (),
     groups: Sequence[str] | NDArray[np.str_] | None = None,
+    group_fpr: Sequence[Rate] = (),
     tables_at_points: bool = True,
     device: str | torch.device = "cpu",
     tile: int | None = None,
@@ -229,7 +272,8 @@ def score_all_pairs(
     CPU torch's number of threads work on different tiles; under torch.distributed every rank calls
     this with the same arguments, computes its share of the tiles, and gets the whole result.
 
-    Targets cost one pass over all tiles (two if a guess fails), tables another one.
+    All this costs one pass over all tiles (more if a guess fails), and one over the few tiles with
+    mated pairs.
 
     Args:
         vectors: raw embeddings, ``(N, D)``. They are normalised in float64 and scored in float32;
@@ -238,54 +282,48 @@ def score_all_pairs(
         fpr: targets; text is taken exactly.
         thresholds: at which errors are counted.
         groups: group of each image, ``(N,)`` text, for counts between groups.
+        group_fpr: targets at which each group is looked at alone, among its own images.
         tables_at_points: count errors by identity and group at the operating points too.
         device: where scores are computed, see `choose_device`.
-        tile: rows and columns of a tile; by default 1024 on the CPU, 8192 elsewhere. Scores may
-            differ in the last bit between tile sizes and devices.
+        tile: rows and columns of a tile, at most; by default 1024 on the CPU, 8192 elsewhere.
+            Scores may differ in the last bit between tile sizes and devices.
         genuine_limit: keep all mated scores up to this number.
         identity_limit: count false matches by pair of identities up to this number.
         progress: see `Progress`.
         process_group: the ranks that share the work; by default all.
 
     Raises:
-        MetricError: shapes that do not fit, a target that is no rate, a NaN threshold, or no mated
-            or no non-mated pair of usable images.
+        MetricError: shapes that do not fit, a target that is no rate, a NaN threshold, no mated
+            or no non-mated pair of usable images, or groups to be looked at alone that are not
+            there or share an identity.
         DeviceError: the device is not there.
     """
-    for target in fpr:
+    for target in (*fpr, *group_fpr):
         parse_rate(target)
     if any(math.isnan(threshold) for threshold in thresholds):
         raise MetricError("a threshold is NaN; give numbers between -1 and 1")
-    people = _People(vectors, subjects, groups)
+    people = _People(vectors, subjects, groups, by_group=bool(group_fpr))
     chosen = choose_device(device)
     size = tile or (1024 if chosen.type == "cpu" else 8192)
-    tiles = _Tiles(people.unit, people.identity, chosen, size, process_group, progress)
+    tiles = _Tiles(people, chosen, size, process_group, progress)
 
-    histogram: NDArray[np.int64] | None = None
-    ranked: dict[int, tuple[np.float32, int]] = {}
-    allowed = [allowed_accepts(target, people.non_mated) for target in fpr]
-    if fpr:
-        ranks = sorted({count + 1 for count in allowed if count < people.non_mated})
-        histogram, ranked = _select(tiles, ranks, _guess(people, ranks, tiles))
-    cuts = [
-        just_above(ranked[count + 1][0]) if count < people.non_mated else np.float32(-np.inf)
-        for count in allowed
-    ]
-
+    searches = people.searches(tiles, fpr, group_fpr)
+    everyone = searches[_EVERYONE]
     given = [_float32_at_least(threshold) for threshold in thresholds]
-    in_all = [*given, *cuts] if tables_at_points else given
-    counts = _count(tiles, people, [*given, *cuts], len(in_all), genuine_limit, identity_limit)
-    points = []
-    for place, (target, cut, count) in enumerate(zip(fpr, cuts, allowed, strict=True), len(given)):
-        false = ranked[count + 1][1] if count < people.non_mated else people.non_mated
-        if tables_at_points and counts.false_matches[place] != false:
-            raise MetricError(
-                f"{counts.false_matches[place]} false matches at {cut} in one pass and {false} in "
-                f"another: matrix products on {chosen} are not reproducible; compute on the cpu"
-            )
-        true = people.mated - int(counts.missed[place].sum())
-        points.append(operating_point(target, cut, (true, false), (people.mated, people.non_mated)))
+    sought = everyone.allowed if tables_at_points else []
+    false = _scan(tiles, people, given, sought, searches, identity_limit)
+
+    cuts = [everyone.cut(count) for count in everyone.allowed]
+    edges = np.full((len(given) + len(cuts) + len(group_fpr), people.rows), _LOWEST)
+    edges[: len(given) + len(cuts)] = np.array([*given, *cuts])[:, None]
+    for row in searches.keys() - {_EVERYONE}:
+        search = searches[row]
+        edges[len(given) + len(cuts) :, row] = [search.cut(count) for count in search.allowed]
+    mated = _count_mated(tiles, people, edges, genuine_limit)
     targets = [None] * len(given) + [str(target) for target in fpr]
+    at_points = slice(len(given), len(given) + len(fpr))
+    at_own = slice(at_points.stop, None)
+    histogram = false.histogram.sum(axis=0)
     return AllPairs(
         images=len(people.identity),
         failures=people.failures,
@@ -295,26 +333,48 @@ def score_all_pairs(
         non_mated=people.non_mated,
         subjects=people.labels,
         images_per_subject=people.images,
-        points=tuple(points),
+        points=everyone.points(fpr, mated.missed[at_points].sum(axis=1), people.mated),
         tables=tuple(
-            counts.table(place, float(edge), targets[place], people)
-            for place, edge in enumerate(in_all)
+            _table(
+                people,
+                float([*given, *cuts][place]),
+                targets[place],
+                table,
+                mated.missed[place],
+                mated.by_group[place],
+            )
+            for place, table in enumerate(false.tables)
         ),
         groups=people.groups,
-        genuine=counts.genuine,
-        genuine_histogram=counts.histogram,
-        impostor_histogram=histogram,
+        alone=tuple(
+            _alone(
+                people,
+                row,
+                searches.get(row),
+                group_fpr,
+                mated.missed[at_own],
+                (mated.histogram[row], false.histogram[row]),
+            )
+            for row in range(people.rows if group_fpr else 0)
+        ),
+        genuine=mated.genuine,
+        genuine_histogram=mated.histogram.sum(axis=0),
+        impostor_histogram=histogram if fpr else None,
     )
 
 
 class _People:
-    """The usable images, sorted by identity."""
+    """The usable images, sorted by identity, or by group and then identity.
+
+    Either way the images of an identity are neighbours.
+    """
 
     def __init__(
         self,
         vectors: ArrayLike,
         subjects: ArrayLike,
         groups: Sequence[str] | NDArray[np.str_] | None,
+        by_group: bool,
     ) -> None:
         raw, names = np.asarray(vectors), np.asarray(subjects)
         if raw.ndim != 2 or raw.dtype.kind != "f":
@@ -348,21 +408,29 @@ class _People:
                 f"{self.mated} mated and {self.non_mated} non-mated pairs ({len(self.failures)} "
                 "images have no usable embedding); error rates need at least one of each"
             )
-        order = np.argsort(identity, kind="stable")
-        self.identity = identity[order].astype(np.int32)
-        self.order = np.flatnonzero(usable)[order]
-        self.unit = _unit(raw, norms, self.order)
-        self.group: NDArray[np.int64] | None = None
-        self.groups: Groups | None = None
+        self.group, self.groups = np.zeros(identity.size, np.int64), None
         if groups is not None:
-            self._set_groups(np.asarray(groups)[self.order])
+            names, self.group = np.unique(np.asarray(groups)[usable], return_inverse=True)
+            self.groups = self._count_groups(names, identity)
+        if by_group and (self.groups is None or self.groups.of_identity is None):
+            raise MetricError(
+                "to look at each group alone takes groups of images that have no identity in common"
+            )
+        order = (
+            np.lexsort((identity, self.group)) if by_group else np.argsort(identity, kind="stable")
+        )
+        self.identity, self.group = identity[order].astype(np.int32), self.group[order]
+        self.unit = _unit(raw, norms, np.flatnonzero(usable)[order])
+        # Parts that tiles do not mix: groups that are looked at alone, else all are one.
+        self.by_group = by_group
+        self.row = self.group if by_group else np.zeros_like(self.group)
+        self.rows = int(self.row[-1]) + 1
 
-    def _set_groups(self, of_image: NDArray[Any]) -> None:
+    def _count_groups(self, names: NDArray[Any], identity: NDArray[np.int64]) -> Groups:
         """Count the pairs between groups."""
-        names, self.group = np.unique(of_image, return_inverse=True)
         ones = np.ones(self.group.size, np.int64)
         shape = self.images.size, names.size
-        members = csr_array((ones, (self.identity, self.group)), shape)
+        members = csr_array((ones, (identity, self.group)), shape)
         images = np.bincount(self.group, minlength=names.size)
         # Ordered pairs of images, each with itself among them, by the groups of the two.
         same = np.asarray((members.T @ members).todense())
@@ -371,13 +439,32 @@ class _People:
         for counts in (mated, pairs):
             np.fill_diagonal(counts, (counts.diagonal() - images) // 2)
         one_each = members.nnz == shape[0]
-        self.groups = Groups(
+        return Groups(
             names=tuple(str(name) for name in names),
             images=images,
             mated=mated,
             non_mated=pairs - mated,
             of_identity=members.indices.astype(np.int64) if one_each else None,
         )
+
+    def spans(self) -> list[slice]:
+        """Return the images of each part that tiles do not mix."""
+        edges = np.searchsorted(self.row, np.arange(self.rows + 1)).tolist()
+        return [slice(start, stop) for start, stop in pairwise(edges)]
+
+    def searches(
+        self, tiles: _Tiles, fpr: Sequence[Rate], group_fpr: Sequence[Rate]
+    ) -> dict[int, _Search]:
+        """Prepare the search for operating points of everyone, and of each group alone."""
+        every = slice(0, len(self.identity))
+        found = {_EVERYONE: _Search(tiles, every, self.non_mated, fpr)}
+        if group_fpr:
+            assert self.groups is not None  # as was made sure
+            pairs = zip(self.groups.mated.diagonal(), self.groups.non_mated.diagonal(), strict=True)
+            for row, ((mated, non_mated), span) in enumerate(zip(pairs, self.spans(), strict=True)):
+                if mated and non_mated:
+                    found[row] = _Search(tiles, span, int(non_mated), group_fpr)
+        return found
 
 
 K = TypeVar("K", bound="_Kernel")
@@ -394,23 +481,29 @@ class _Tiles:
 
     def __init__(
         self,
-        unit: NDArray[np.float32],
-        identity: NDArray[np.int32],
+        people: _People,
         device: torch.device,
         size: int,
         process_group: dist.ProcessGroup | None,
         progress: Progress | None,
     ) -> None:
-        self.identity, self.device, self.size = identity, device, size
-        self._unit = torch.from_numpy(unit).to(device)
+        self.identity, self.device, self.size = people.identity, device, size
+        self.unit = torch.from_numpy(people.unit).to(device)
+        self._row = people.row
         self._process_group, self._progress = process_group, progress
-        blocks = -(-len(identity) // size)
-        first, second = np.triu_indices(blocks)
-        ends = np.minimum((first + 1) * size, len(identity)) - 1
-        near = identity[ends] >= identity[second * size]
+        blocks = np.array(
+            [
+                (start, min(start + size, span.stop))
+                for span in people.spans()
+                for start in range(span.start, span.stop, size)
+            ]
+        )
+        first, second = np.triu_indices(len(blocks))
+        near = self.identity[blocks[first, 1] - 1] == self.identity[blocks[second, 0]]
+        near |= first == second
         # Tiles with mated pairs are dealt first, so that those alone are dealt evenly too.
         order = np.argsort(~near, kind="stable")[rank(process_group) :: world_size(process_group)]
-        self._places = np.stack([first, second], axis=1)[order] * size
+        self._places = np.stack([blocks[first], blocks[second]], axis=1)[order]
         self._near = int(near[order].sum())
 
     def visit(self, make: Callable[[], K], stage: str, near_only: bool = False) -> list[K]:
@@ -435,10 +528,10 @@ class _Tiles:
                     place = next(turn, None)
                 if place is None:
                     break
-                rows, columns = (slice(at, min(at + self.size, len(self._unit))) for at in place)
+                rows, columns = (slice(*ends) for ends in place)
                 shape = rows.stop - rows.start, columns.stop - columns.start
                 scores = buffer[: math.prod(shape)].view(shape)
-                torch.mm(self._unit[rows], self._unit[columns].T, out=scores)
+                torch.mm(self.unit[rows], self.unit[columns].T, out=scores)
                 kernel(scores, rows, columns)
                 with lock:
                     done += 1
@@ -446,7 +539,7 @@ class _Tiles:
                         self._progress(stage, done, len(places))
             return kernel
 
-        with _exact_products() as threads:
+        with exact_products() as threads:
             workers = threads if self.device.type == "cpu" else 1
             with ThreadPoolExecutor(workers) as pool:
                 futures = [pool.submit(work) for _ in range(workers)]
@@ -464,14 +557,20 @@ class _Tiles:
         The latter are mated pairs and, on the diagonal, pairs of an image with itself or an earlier
         one. None if all pairs are non-mated.
         """
-        if self.identity[rows.stop - 1] < self.identity[columns.start]:
+        diagonal = rows.start == columns.start
+        if not diagonal and self.identity[rows.stop - 1] != self.identity[columns.start]:
             return None
         mated = np.equal.outer(self.identity[rows], self.identity[columns])
-        if rows.start != columns.start:
+        if not diagonal:
             return mated, mated
         later = np.triu(np.ones(mated.shape, bool), 1)
         mated &= later
         return mated, mated | ~later
+
+    def row(self, rows: slice, columns: slice) -> int:
+        """Return the part, such as a group, whose images alone make a tile; else `_EVERYONE`."""
+        first, second = self._row[[rows.start, columns.start]].tolist()
+        return first if first == second else _EVERYONE
 
     def total(self, counts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
         """Sum up the counts of all kernels on all ranks."""
@@ -490,23 +589,6 @@ class _Tiles:
     def agreed(self, value: Any) -> Any:
         """Return the value that the first rank has."""
         return self.gather([value])[0]
-
-
-@contextlib.contextmanager
-def _exact_products() -> Iterator[int]:
-    """Make matrix products single-threaded and truly float32; give the threads that torch had.
-
-    One thread a product keeps the sums in one order, and threads on tiles of their own need not
-    wait for each other.
-    """
-    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    torch.set_num_threads(1)
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield threads
-    finally:
-        torch.set_num_threads(threads)
-        torch.set_float32_matmul_precision(precision)
 
 
 class _Scores:
@@ -530,114 +612,150 @@ class _Scores:
         return _merge([*self._parts, np.unique(fresh, return_counts=True)])
 
 
-class _Selection:
-    """Histogram of the non-mated scores, and the scores themselves in some bins.
+class _Search:
+    """Operating points among the non-mated scores of everyone, or of one group alone.
 
     Args:
-        tiles: whose scores come.
-        edges: the bins wanted: from the first up to before the second, from the third, and so on.
+        tiles: have the embeddings.
+        images: whose scores these are.
+        non_mated: how many there are.
+        fpr: targets.
     """
 
-    def __init__(self, tiles: _Tiles, edges: Sequence[int]) -> None:
-        self.histogram = np.zeros(_BINS, np.int64)
-        self.scores = _Scores()
-        self._tiles, self._edges = tiles, edges
-        self._scaled = torch.empty(tiles.size**2, device=tiles.device)
-        self._bins = torch.empty(tiles.size**2, dtype=torch.int16, device=tiles.device)
-        self._wanted, self._spare = (torch.empty_like(self._bins, dtype=torch.bool) for _ in "ab")
+    def __init__(self, tiles: _Tiles, images: slice, non_mated: int, fpr: Sequence[Rate]) -> None:
+        self._device, self._non_mated = tiles.device, non_mated
+        self.allowed = [allowed_accepts(target, non_mated) for target in fpr]
+        # Ranks: 1 for the highest score, 2 for the next, …
+        ranks = sorted({count + 1 for count in self.allowed if count < non_mated})
+        self._missing = _guess(tiles, images, non_mated, ranks)
+        self._found: dict[int, tuple[np.float32, int]] = {}
 
-    def __call__(self, scores: Tensor, rows: slice, columns: slice) -> None:
-        flat = scores.view(-1)
-        buffers = (self._scaled, self._bins, self._wanted, self._spare)
-        scaled, bins, wanted, spare = (buffer[: flat.numel()] for buffer in buffers)
-        torch.clamp(flat, -1, 1, out=scaled).mul_(1 / BIN_WIDTH).floor_()
-        bins.copy_(scaled).add_(_BINS // 2)
-        if (masks := self._tiles.mated(rows, columns)) is not None:
-            excluded = torch.from_numpy(masks[1]).to(bins.device).view(-1)
-            bins.masked_fill_(excluded, _EXCLUDED)
-        self.histogram += torch.bincount(bins, minlength=_BINS).cpu().numpy()
-        _at_least(bins, self._edges[0], out=wanted)
-        for edge in self._edges[1:]:
-            wanted ^= _at_least(bins, edge, out=spare)
-        self.scores.add(np.clip(flat[_positions(wanted)].cpu().numpy(), -1, 1))
+    @property
+    def windows(self) -> list[Window]:
+        """Where the scores are that are still to be found."""
+        return [_window(*bins) for bins in self._missing.values()]
 
+    def window(self, allowed: int) -> Window:
+        """Return where the threshold for so many false accepts is; it is known at equal ends."""
+        if allowed + 1 in self._missing:
+            return _window(*self._missing[allowed + 1])
+        cut = _within_cosines(self.cut(allowed))
+        return cut, cut
 
-def _select(
-    tiles: _Tiles, ranks: Sequence[int], edges: Sequence[int]
-) -> tuple[NDArray[np.int64], dict[int, tuple[np.float32, int]]]:
-    """Find non-mated scores by rank.
+    def settle(
+        self,
+        histogram: NDArray[np.int64],
+        scores: NDArray[np.float32],
+        counts: NDArray[np.int64],
+    ) -> None:
+        """Find the scores that are in their windows, and learn the windows of the others.
 
-    Args:
-        tiles: scores.
-        ranks: 1 for the highest score, 2 for the next, …
-        edges: see `_Selection`; a wrong guess costs a second pass.
-
-    Returns:
-        the histogram over `BIN_EDGES`, and of each rank its score and how many are higher.
-    """
-    found: dict[int, tuple[np.float32, int]] = {}
-    stage = "finding thresholds"
-    while True:
-        kernels = tiles.visit(lambda edges=edges: _Selection(tiles, edges), stage)  # type: ignore[misc]
-        histogram = tiles.total([kernel.histogram for kernel in kernels])[1:]
-        distinct, counts = _merge(tiles.gather([kernel.scores.merged() for kernel in kernels]))
-        bin_of = _bins(distinct)
+        Args:
+            histogram: over `BIN_EDGES`.
+            scores: distinct ones, ascending, among them all in the windows.
+            counts: of these.
+        """
+        bin_of = _bins(scores)
         reached = histogram[::-1].cumsum()[::-1]  # scores in a bin and above
-        missing = set()
-        for wanted in (each for each in ranks if each not in found):
+        for wanted, (bottom, top) in list(self._missing.items()):
             place = int(np.count_nonzero(reached >= wanted)) - 1
-            # Bin 0 of the kernel is for excluded pairs.
-            if np.searchsorted(edges, place + 1, side="right") % 2 == 0:
-                missing.add(place + 1)
+            if not bottom <= place < top:
+                self._missing[wanted] = place, place + 1
                 continue
             inside = bin_of == place
+            _check_passes(int(counts[inside].sum()), int(histogram[place]), self._device)
             higher = int(reached[place] - histogram[place])
             descending = counts[inside][::-1].cumsum() + higher
             index = int(np.searchsorted(descending, wanted))
             above = higher if index == 0 else int(descending[index - 1])
-            found[wanted] = distinct[inside][::-1][index], above
-        if not missing:
-            return histogram, found
-        edges = [edge for place in sorted(missing) for edge in (place, place + 1)]
-        stage = "finding thresholds again"
+            self._found[wanted] = scores[inside][::-1][index], above
+            del self._missing[wanted]
+
+    def cut(self, allowed: int) -> np.float32:
+        """Return the threshold for so many false accepts."""
+        if allowed >= self._non_mated:
+            return np.float32(-np.inf)
+        return just_above(self._found[allowed + 1][0])
+
+    def accepts(self, allowed: int) -> int:
+        """Return the false accepts at that threshold."""
+        return self._non_mated if allowed >= self._non_mated else self._found[allowed + 1][1]
+
+    def points(
+        self, fpr: Sequence[Rate], missed: Sequence[int] | NDArray[np.int64], mated: int
+    ) -> tuple[OperatingPoint, ...]:
+        """Describe the operating points.
+
+        Args:
+            fpr: the targets.
+            missed: mated scores below the threshold of each.
+            mated: all mated scores.
+        """
+        pairs = mated, self._non_mated
+        return tuple(
+            operating_point(
+                target, self.cut(count), (mated - int(below), self.accepts(count)), pairs
+            )
+            for target, count, below in zip(fpr, self.allowed, missed, strict=True)
+        )
 
 
-def _guess(people: _People, ranks: Sequence[int], tiles: _Tiles) -> list[int]:
-    """Guess bins that hold the scores of some ranks, as edges for `_Selection`."""
-    if people.non_mated <= _KEEP_ALL:
-        return [1, _BINS]
+def _guess(
+    tiles: _Tiles, images: slice, non_mated: int, ranks: Sequence[int]
+) -> dict[int, tuple[int, int]]:
+    """Guess the bins that hold the scores of some ranks: of each its first, and one past its last.
+
+    The sample are all pairs of some random images with some others, many times over.
+    """
+    blocks = non_mated // (_SHARE * _BLOCK**2)
     generator = np.random.default_rng(0)
-    # So few that they take little time beside all pairs.
-    size = min(_SAMPLE, people.non_mated // 512)
-    first, second = generator.integers(len(people.unit), size=(2, size))
-    other = people.identity[first] != people.identity[second]
-    first, second = first[other], second[other]
-    scores = np.empty(first.size, np.float32)
-    for start in range(0, first.size, 1024):  # small enough to stay in cache
-        part = slice(start, start + 1024)
-        left, right = people.unit[first[part]], people.unit[second[part]]
-        scores[part] = np.einsum("nd,nd->n", left, right)
-    descending = np.sort(_bins(scores))[::-1] + 1
-    edges: list[int] = []
-    # From the lowest score to the highest, so that the edges ascend.
-    for wanted in sorted(ranks, reverse=True):
-        middle = wanted / people.non_mated * scores.size
+    parts = [np.empty(0, np.int64)]
+    for start in range(0, blocks if ranks else 0, 16):
+        shape = 2, min(16, blocks - start), _BLOCK
+        sides = generator.integers(images.start, images.stop, size=shape)
+        left, right = (
+            tiles.unit[torch.from_numpy(side).to(tiles.device).view(-1)].view(*side.shape, -1)
+            for side in sides
+        )
+        scores = torch.bmm(left, right.transpose(1, 2)).cpu().numpy()
+        identity = tiles.identity[sides]
+        other = identity[0][:, :, None] != identity[1][:, None, :]
+        parts.append(_bins(scores[other]))
+    descending = np.sort(np.concatenate(parts))[::-1]
+    found = {}
+    for wanted in ranks:
+        middle = wanted / non_mated * descending.size
         # Four standard deviations, and some for the smallest counts.
         reach = 4 * math.sqrt(middle) + 4
         low = math.ceil(middle + reach)
         high = math.floor(middle - reach)
-        bottom = int(descending[low]) if low < scores.size else 1
-        top = int(descending[high]) + 1 if high >= 0 else _BINS
-        if edges and bottom <= edges[-1]:
-            edges[-1] = max(top, edges[-1])
-        else:
-            edges += [bottom, top]
-    # Ranks that compute on different hardware could guess differently. No bin is the last edge.
-    return tiles.agreed(edges or [_BINS])
+        bottom = int(descending[low]) if low < descending.size else 0
+        top = int(descending[high]) + 1 if high >= 0 else BIN_EDGES.size
+        found[wanted] = bottom, top
+    # Ranks that compute on different hardware could guess differently.
+    return tiles.agreed(found)
+
+
+def _check_passes(found: int, expected: int, device: torch.device) -> None:
+    """Refuse scores that another pass counted otherwise."""
+    if found != expected:
+        raise MetricError(
+            f"{found} scores in one pass and {expected} in another: matrix products on {device} "
+            "are not reproducible; compute on the cpu"
+        )
+
+
+def _window(bottom: int, top: int) -> Window:
+    """Return the scores in some bins, from the first to before the last: at or above, below."""
+    high = np.float32(BIN_EDGES[top]) if top < BIN_EDGES.size else np.float32(np.inf)
+    return _within_cosines(np.float32(BIN_EDGES[bottom])), high
 
 
 class _PairCounts:
-    """Counts events by pair of identities, each once, in a sparse matrix; gives up at a limit."""
+    """Counts events by pair of identities, each once, in a sparse matrix; gives up at a limit.
+
+    All threads add to one of these.
+    """
 
     def __init__(self, identities: int, limit: int) -> None:
         self._shape = identities, identities
@@ -645,216 +763,413 @@ class _PairCounts:
         self._merged = csr_array(self._shape, dtype=np.int32)
         self._pending: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = []
         self._size = 0
+        self._lock, self._merging = threading.Lock(), threading.Lock()
 
     def add(self, first: NDArray[np.int32], second: NDArray[np.int32]) -> None:
-        self._total += first.size
-        if self._total > self._limit:
-            self._pending = []
-            return
-        self._pending.append((first, second))
-        self._size += first.size
-        if self._size >= _PENDING:
-            self._merge()
+        with self._lock:
+            self._total += first.size
+            if self._total > self._limit:
+                self._pending, self._merged = [], csr_array(self._shape, dtype=np.int32)
+                return
+            self._pending.append((first, second))
+            self._size += first.size
+            # A larger matrix takes longer to add to, so it is done more rarely.
+            if self._size < max(_PENDING, self._merged.nnz // 2):
+                return
+            pending, self._pending, self._size = self._pending, [], 0
+        self._merge(pending)
 
     def matrix(self) -> csr_array | None:
         """Return the counts, or None if there were more than the limit."""
         if self._total > self._limit:
             return None
-        self._merge()
+        self._merge(self._pending)
+        self._pending = []
         return self._merged
 
-    def _merge(self) -> None:
-        if self._pending:
-            rows, columns = (np.concatenate(side) for side in zip(*self._pending, strict=True))
+    def _merge(self, pending: Sequence[tuple[NDArray[np.int32], NDArray[np.int32]]]) -> None:
+        if pending:
+            rows, columns = (np.concatenate(side) for side in zip(*pending, strict=True))
             ones = np.ones(rows.size, np.int32)
-            self._merged = self._merged + coo_array((ones, (rows, columns)), self._shape).tocsr()
-            self._pending, self._size = [], 0
+            fresh = coo_array((ones, (rows, columns)), self._shape).tocsr()
+            with self._merging:
+                self._merged = self._merged + fresh
 
 
-class _Counting:
-    """Counts errors at fixed thresholds, and collects the mated scores.
+class _Scan:
+    """Looks at the non-mated scores: histograms, false matches, and scores that may be thresholds.
 
     Args:
         tiles: whose scores come.
         people: identities and groups of the images.
-        edges: thresholds, float32.
-        matched: so many of them, from the first on, are for non-mated pairs too.
-        keep: whether to collect the mated scores.
-        identity_limit: see `score_all_pairs`.
+        lines: thresholds at which false matches are counted, or where each will be.
+        windows: in which scores are kept, of all pairs and of those within a group.
+        binned: of which pairs the histograms are wanted.
+        pairs: count the false matches of each line by identity: within groups that are looked at
+            alone, and all others.
     """
 
     def __init__(
         self,
         tiles: _Tiles,
         people: _People,
-        edges: Sequence[np.float32],
-        matched: int,
-        keep: bool,
-        identity_limit: int,
+        lines: Sequence[Window],
+        windows: Mapping[int, Sequence[Window]],
+        binned: Collection[int],
+        pairs: Sequence[tuple[_PairCounts, _PairCounts]],
     ) -> None:
-        self._tiles, self._people, self._keep = tiles, people, keep
-        # Scores beyond ±1 by rounding count as ±1, so no threshold may tell them apart. Excluded
-        # pairs are at −∞.
-        self._edges = [_within_cosines(edge) for edge in edges]
-        self._matched = sorted(range(matched), key=lambda place: self._edges[place])
-        identities = people.images.size
+        self._tiles, self._people, self._pairs = tiles, people, pairs
+        self._windows, self._binned = windows, binned
+        self._highs = [high for _, high in lines]
+        self._ascending = np.argsort(self._highs, kind="stable").tolist()
+        self._keeps = any(low < high for low, high in lines)
+        in_all = [low for low, _ in (*lines, *windows.get(_EVERYONE, ()))]
+        self._lowest = [
+            min([*in_all, *(low for low, _ in windows.get(row, ()))], default=np.float32(np.inf))
+            for row in (*range(people.rows), _EVERYONE)
+        ]
         squares = 0 if people.groups is None else len(people.groups.names) ** 2
-        shape = len(edges), identities
-        self.histogram = np.zeros(BIN_EDGES.size, np.int64)
-        self.genuine = [np.empty(0, np.float32)]
-        self.missed, self.involved = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-        self.false_matches = np.zeros(len(edges), np.int64)
-        self.group_missed = np.zeros((len(edges), squares), np.int64)
-        self.group_false_matches = np.zeros((len(edges), squares), np.int64)
-        self.pairs = [_PairCounts(identities, identity_limit) for _ in range(matched)]
-        self._hits = torch.empty(tiles.size**2, dtype=torch.bool, device=tiles.device)
+        self.histogram = np.zeros((people.rows + 1, BIN_EDGES.size), np.int64)
+        self.scores = [_Scores() for _ in range(people.rows + 1)]
+        self.dropped = False
+        """Whether pairs are lost whose score is in a window."""
+        self._kept: list[tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int32]]] = []
+        self._size = 0
+        self.count = np.zeros(len(lines), np.int64)
+        self.involved = np.zeros((len(lines), people.images.size), np.int64)
+        self.by_group = np.zeros((len(lines), squares), np.int64)
+        cells = tiles.size**2
+        self._hits = torch.empty(cells, dtype=torch.bool, device=tiles.device)
+        if binned:
+            self._scaled = torch.empty(cells, device=tiles.device)
+            self._bins = torch.empty(cells, dtype=torch.int16, device=tiles.device)
 
     def __call__(self, scores: Tensor, rows: slice, columns: slice) -> None:
-        masks = self._tiles.mated(rows, columns)
-        if masks is not None:
-            self._count_mated(scores, masks[0], rows, columns)
-        if not self._matched:
+        if (masks := self._tiles.mated(rows, columns)) is not None:
+            scores.masked_fill_(torch.from_numpy(masks[1]).to(scores.device), _EXCLUDED)
+        row, flat = self._tiles.row(rows, columns), scores.view(-1)
+        if row in self._binned:
+            self._bin(flat, row)
+        if self._lowest[row] > 1:
             return
-        if masks is not None:
-            scores.masked_fill_(torch.from_numpy(masks[1]).to(scores.device), -torch.inf)
-        lowest = self._edges[self._matched[0]]
-        hits = self._hits[: scores.numel()].view_as(scores)
-        places = _positions(_at_least(scores, lowest, out=hits).view(-1))
+        places = _positions(_at_least(flat, self._lowest[row], out=self._hits[: flat.numel()]))
         if places.numel():
-            found = scores.view(-1)[places].cpu().numpy()
-            self._count_false_matches(found, places.cpu().numpy(), rows, columns)
+            found = np.clip(flat[places].cpu().numpy(), -1, 1)
+            first, second = _images(places.cpu().numpy(), rows, columns)
+            self._keep(found, first, second, row)
+            for line in self._ascending:  # what one rejects the next ones do too
+                passed = found >= self._highs[line]
+                if not passed.all():
+                    found, first, second = found[passed], first[passed], second[passed]
+                self._add(line, first, second)
 
-    def _count_mated(
-        self, scores: Tensor, mated: NDArray[np.bool_], rows: slice, columns: slice
+    def settle(self, line: int, threshold: np.float32) -> None:
+        """Count the pairs that are kept and reach a threshold between its edges."""
+        for scores, first, second in self._kept:
+            inside = (scores >= threshold) & (scores < self._highs[line])
+            self._add(line, first[inside], second[inside])
+
+    def _bin(self, flat: Tensor, row: int) -> None:
+        scaled, bins = self._scaled[: flat.numel()], self._bins[: flat.numel()]
+        torch.mul(flat, 1 / BIN_WIDTH, out=scaled).floor_()
+        bins.copy_(scaled).add_(_BIN_OF_EXCLUDED)
+        counts = torch.bincount(bins, minlength=_BIN_OF_LOWEST + BIN_EDGES.size).cpu().numpy()
+        self.histogram[row] += counts[_BIN_OF_LOWEST:]
+        # Scores that rounding carries below −1 count as −1.
+        self.histogram[row, 0] += counts[1:_BIN_OF_LOWEST].sum()
+
+    def _keep(
+        self,
+        found: NDArray[np.float32],
+        first: NDArray[np.int64],
+        second: NDArray[np.int64],
+        row: int,
     ) -> None:
-        places = np.flatnonzero(mated)
-        if not places.size:
+        for part in {row, _EVERYONE}:
+            inside = np.zeros(found.size, bool)
+            for low, high in self._windows.get(part, ()):
+                inside |= (found >= low) & (found < high)
+            scores = found[inside]
+            self.scores[part].add(scores)
+            if part == _EVERYONE and self._keeps and not self.dropped:
+                left, right = (side[inside].astype(np.int32) for side in (first, second))
+                self._kept.append((scores, left, right))
+                self._size += scores.size
+                if self._size > _KEPT:
+                    self._kept, self.dropped = [], True
+
+    def _add(self, line: int, first: NDArray[np.integer], second: NDArray[np.integer]) -> None:
+        """Count false matches."""
+        if not first.size:
             return
-        flat = scores.view(-1)
-        found = flat[torch.from_numpy(places).to(flat.device)].cpu().numpy()
-        found = np.clip(found, -1, 1)
-        self.histogram += np.bincount(_bins(found), minlength=BIN_EDGES.size)
-        if self._keep:
-            self.genuine.append(found)
-        first, second = self._images(places, rows, columns)
-        identity, base = self._people.identity[first], self._people.identity[rows.start]
-        between = self._between(first, second)
-        for place, edge in enumerate(self._edges):
-            below = found < edge
-            _add(self.missed[place], identity[below] - base, base)
-            if between is not None:
-                _add(self.group_missed[place], between[below])
-
-    def _count_false_matches(
-        self, found: NDArray[np.float32], places: NDArray[np.int64], rows: slice, columns: slice
-    ) -> None:
-        first, second = self._images(places, rows, columns)
-        between = self._between(first, second)
-        left, right = self._people.identity[first], self._people.identity[second]
-        bases = self._people.identity[[rows.start, columns.start]]
-        for place in self._matched:  # thresholds ascend: what one rejects the next ones do too
-            passed = found >= self._edges[place]
-            if not passed.all():
-                found, left, right = found[passed], left[passed], right[passed]
-                between = None if between is None else between[passed]
-            if not found.size:
-                return
-            self.false_matches[place] += found.size
-            _add(self.involved[place], left - bases[0], bases[0])
-            _add(self.involved[place], right - bases[1], bases[1])
-            self.pairs[place].add(left, right)
-            if between is not None:
-                _add(self.group_false_matches[place], between)
-
-    def _images(
-        self, places: NDArray[np.int64], rows: slice, columns: slice
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the two images of pairs given by their places in a tile."""
-        width = columns.stop - columns.start
-        row = places // width  # np.divmod takes ten times as long
-        return row + rows.start, places - row * width + columns.start
-
-    def _between(
-        self, first: NDArray[np.int64], second: NDArray[np.int64]
-    ) -> NDArray[np.int64] | None:
-        """Return a number for the groups of the two images."""
-        group, groups = self._people.group, self._people.groups
-        if group is None or groups is None:
-            return None
-        return group[first] * len(groups.names) + group[second]
+        people = self._people
+        left, right = people.identity[first], people.identity[second]
+        self.count[line] += first.size
+        _add(self.involved[line], left)
+        _add(self.involved[line], right)
+        # Above the diagonal, whatever the order of the groups.
+        low, high = np.minimum(left, right), np.maximum(left, right)
+        if people.groups is not None:
+            groups = people.group[first], people.group[second]
+            _add(self.by_group[line], groups[0] * len(people.groups.names) + groups[1])
+            if people.by_group:
+                within = groups[0] == groups[1]
+                self._pairs[line][0].add(low[within], high[within])
+                low, high = low[~within], high[~within]
+        self._pairs[line][1].add(low, high)
 
 
 @dataclass(frozen=True, eq=False)
-class _Counts:
-    """What the kernels of all ranks counted; see `_Counting`."""
+class _FalseMatches:
+    """False matches at one threshold; see `ErrorTable`."""
+
+    count: int
+    involved: NDArray[np.int64]
+    by_group: NDArray[np.int64]
+    """By the groups of the first and of the second image, ``(D²,)``."""
+    identities: csr_array | None
+    within: csr_array | None
+
+
+@dataclass(frozen=True, eq=False)
+class _NonMated:
+    """What there is to know of the non-mated scores."""
 
     histogram: NDArray[np.int64]
-    genuine: NDArray[np.float32] | None
-    missed: NDArray[np.int64]
-    involved: NDArray[np.int64]
-    false_matches: NDArray[np.int64]
-    group_missed: NDArray[np.int64]
-    group_false_matches: NDArray[np.int64]
-    pairs: Sequence[csr_array | None]
+    """Over `BIN_EDGES`: within each part, then between them, ``(parts + 1, bins)``."""
+    tables: Sequence[_FalseMatches]
 
-    def table(
-        self, place: int, threshold: float, target: str | None, people: _People
-    ) -> ErrorTable:
-        """Return the errors at one threshold."""
-        grouped = people.groups is not None
-        return ErrorTable(
-            threshold=threshold,
-            target=target,
-            false_matches=int(self.false_matches[place]),
-            non_mated=people.non_mated,
-            false_non_matches=int(self.missed[place].sum()),
-            mated=people.mated,
-            images=people.images,
-            missed=self.missed[place],
-            involved=self.involved[place],
-            identities=self.pairs[place],
-            group_false_matches=_symmetric(self.group_false_matches[place]) if grouped else None,
-            group_false_non_matches=_symmetric(self.group_missed[place]) if grouped else None,
+
+def _scan(
+    tiles: _Tiles,
+    people: _People,
+    given: Sequence[np.float32],
+    sought: Sequence[int],
+    searches: Mapping[int, _Search],
+    identity_limit: int,
+) -> _NonMated:
+    """Find the operating points, and count false matches at thresholds.
+
+    Args:
+        tiles: scores.
+        people: whose scores these are.
+        given: thresholds.
+        sought: false accepts of the operating points of everyone at which they are counted too.
+        searches: operating points to find, by part.
+        identity_limit: see `score_all_pairs`.
+    """
+    everyone = searches[_EVERYONE]
+    known = [_within_cosines(edge) for edge in given]
+
+    def line(place: int) -> Window:
+        if place < len(known):
+            return known[place], known[place]
+        return everyone.window(sought[place - len(known)])
+
+    binned: Collection[int] = [row for row, search in searches.items() if search.allowed]
+    if everyone.allowed:
+        binned = range(_EVERYONE, people.rows)
+    histogram = np.zeros((people.rows + 1, BIN_EDGES.size), np.int64)
+    tables: dict[int, _FalseMatches] = {}
+    open_lines = {place: line(place) for place in range(len(given) + len(sought))}
+    stage = "comparing all pairs"
+    while open_lines or binned or any(search.windows for search in searches.values()):
+        windows = {row: search.windows for row, search in searches.items()}
+        lines = list(open_lines.values())
+        size = people.images.size
+        pairs = [
+            (_PairCounts(size, people.non_mated), _PairCounts(size, identity_limit)) for _ in lines
+        ]
+        kernels = tiles.visit(
+            lambda: _Scan(tiles, people, lines, windows, binned, pairs),  # noqa: B023
+            stage,
+        )
+        histogram += tiles.total([kernel.histogram for kernel in kernels])
+        for row, search in searches.items():
+            if search.windows:
+                part = histogram.sum(axis=0) if row == _EVERYONE else histogram[row]
+                scores = tiles.gather([kernel.scores[row].merged() for kernel in kernels])
+                search.settle(part, *_merge(scores))
+        dropped = tiles.total([np.array([kernel.dropped], np.int64) for kernel in kernels])[0]
+        settled = {}
+        for index, (place, (low, high)) in enumerate(open_lines.items()):
+            threshold, end = line(place)
+            if low == high or (threshold == end and not dropped):
+                settled[index] = place
+                for kernel in kernels:
+                    kernel.settle(index, threshold)
+        for place, table in _false_matches(tiles, kernels, pairs, settled, identity_limit):
+            if place >= len(given):
+                expected = everyone.accepts(sought[place - len(given)])
+                _check_passes(table.count, expected, tiles.device)
+            tables[place] = table
+        open_lines = {place: line(place) for place in open_lines if place not in tables}
+        binned, stage = (), "comparing all pairs again"
+    return _NonMated(histogram, [tables[place] for place in sorted(tables)])
+
+
+def _false_matches(
+    tiles: _Tiles,
+    kernels: Sequence[_Scan],
+    pairs: Sequence[tuple[_PairCounts, _PairCounts]],
+    settled: Mapping[int, int],
+    identity_limit: int,
+) -> Iterator[tuple[int, _FalseMatches]]:
+    """Add up what all ranks counted on some lines; ``settled`` has what to call each."""
+    count, involved, by_group = (
+        tiles.total([getattr(kernel, name) for kernel in kernels])
+        for name in ("count", "involved", "by_group")
+    )
+    for index, place in settled.items():
+        within, others = pairs[index]
+        inside, identities = sum(tiles.gather([within.matrix()])), None
+        if count[index] <= identity_limit:
+            identities = inside + sum(tiles.gather([others.matrix()]))
+        yield (
+            place,
+            _FalseMatches(int(count[index]), involved[index], by_group[index], identities, inside),
         )
 
 
-def _count(
-    tiles: _Tiles,
-    people: _People,
-    edges: Sequence[np.float32],
-    matched: int,
-    genuine_limit: int,
-    identity_limit: int,
-) -> _Counts:
-    """Count errors at thresholds; see `_Counting`. Without ``matched`` near tiles alone matter."""
+class _MatedScores:
+    """Counts the mated scores below thresholds, and collects the scores.
+
+    Args:
+        tiles: whose scores come.
+        people: identities and groups of the images.
+        edges: thresholds, of each part its own, ``(E, parts)``.
+        keep: whether to collect the scores.
+    """
+
+    def __init__(
+        self, tiles: _Tiles, people: _People, edges: NDArray[np.float32], keep: bool
+    ) -> None:
+        self._tiles, self._people, self._edges, self._keep = tiles, people, edges, keep
+        squares = 0 if people.groups is None else len(people.groups.names) ** 2
+        self.histogram = np.zeros((people.rows + 1, BIN_EDGES.size), np.int64)
+        self.genuine = [np.empty(0, np.float32)]
+        self.missed = np.zeros((len(edges), people.images.size), np.int64)
+        self.by_group = np.zeros((len(edges), squares), np.int64)
+
+    def __call__(self, scores: Tensor, rows: slice, columns: slice) -> None:
+        masks = self._tiles.mated(rows, columns)
+        assert masks is not None  # no other tiles come here
+        places = np.flatnonzero(masks[0])
+        flat, people = scores.view(-1), self._people
+        found = flat[torch.from_numpy(places).to(flat.device)].cpu().numpy()
+        found = np.clip(found, -1, 1)
+        if self._keep:
+            self.genuine.append(found)
+        row = self._tiles.row(rows, columns)
+        self.histogram[row] += np.bincount(_bins(found), minlength=BIN_EDGES.size)
+        first, second = _images(places, rows, columns)
+        identity, of = people.identity[first], people.row[first]
+        for place, edge in enumerate(self._edges):
+            below = found < edge[of]
+            _add(self.missed[place], identity[below])
+            if people.groups is not None:
+                groups = people.group[first[below]], people.group[second[below]]
+                _add(self.by_group[place], groups[0] * len(people.groups.names) + groups[1])
+
+
+@dataclass(frozen=True, eq=False)
+class _Mated:
+    """What there is to know of the mated scores; see `_MatedScores`."""
+
+    genuine: NDArray[np.float32] | None
+    histogram: NDArray[np.int64]
+    missed: NDArray[np.int64]
+    by_group: NDArray[np.int64]
+
+
+def _count_mated(
+    tiles: _Tiles, people: _People, edges: NDArray[np.float32], genuine_limit: int
+) -> _Mated:
+    """Count the mated scores below thresholds, given for every part."""
     keep = people.mated <= genuine_limit
     kernels = tiles.visit(
-        lambda: _Counting(tiles, people, edges, matched, keep, identity_limit),
-        "counting errors",
-        near_only=not matched,
+        lambda: _MatedScores(tiles, people, edges, keep),
+        "comparing mated pairs",
+        near_only=True,
     )
     genuine = None
     if keep:
         own = np.concatenate([part for kernel in kernels for part in kernel.genuine])
         genuine = np.sort(np.concatenate(tiles.gather([own])))
-    counts = {
-        name: tiles.total([getattr(kernel, name) for kernel in kernels])
-        for name in (
-            "histogram",
-            "missed",
-            "involved",
-            "false_matches",
-            "group_missed",
-            "group_false_matches",
-        )
-    }
-    pairs: list[csr_array | None] = []
-    for place in range(matched):
-        fits = counts["false_matches"][place] <= identity_limit
-        own_parts = [kernel.pairs[place].matrix() for kernel in kernels] if fits else []
-        parts = tiles.gather(own_parts)
-        pairs.append(sum(parts[1:], start=parts[0]) if fits else None)
-    return _Counts(genuine=genuine, pairs=pairs, **counts)
+    histogram, missed, by_group = (
+        tiles.total([getattr(kernel, name) for kernel in kernels])
+        for name in ("histogram", "missed", "by_group")
+    )
+    return _Mated(genuine, histogram, missed, by_group)
+
+
+def _table(
+    people: _People,
+    threshold: float,
+    target: str | None,
+    false: _FalseMatches,
+    missed: NDArray[np.int64],
+    missed_by_group: NDArray[np.int64],
+) -> ErrorTable:
+    """Put the errors at one threshold together."""
+    grouped = people.groups is not None
+    return ErrorTable(
+        threshold=threshold,
+        target=target,
+        false_matches=false.count,
+        non_mated=people.non_mated,
+        false_non_matches=int(missed.sum()),
+        mated=people.mated,
+        images=people.images,
+        missed=missed,
+        involved=false.involved,
+        identities=false.identities,
+        group_false_matches=_symmetric(false.by_group) if grouped else None,
+        group_false_non_matches=_symmetric(missed_by_group) if grouped else None,
+        within=false.within if people.by_group else None,
+    )
+
+
+def _alone(
+    people: _People,
+    row: int,
+    search: _Search | None,
+    fpr: Sequence[Rate],
+    missed: NDArray[np.int64],
+    histograms: tuple[NDArray[np.int64], NDArray[np.int64]],
+) -> GroupAlone | None:
+    """Put together what one group alone gives.
+
+    Args:
+        people: all.
+        row: number of the group.
+        search: its operating points; None if it lacks mated or non-mated pairs.
+        fpr: their targets.
+        missed: mated scores below its thresholds by identity, ``(T, G)``.
+        histograms: of mated and non-mated scores.
+    """
+    if search is None:
+        return None
+    groups = people.groups
+    assert groups is not None and groups.of_identity is not None  # as was made sure
+    members = groups.of_identity == row
+    own = missed[:, members]
+    return GroupAlone(
+        points=search.points(fpr, own.sum(axis=1), int(groups.mated[row, row])),
+        images=people.images[members],
+        missed=own,
+        genuine_histogram=histograms[0],
+        impostor_histogram=histograms[1],
+    )
+
+
+def _images(
+    places: NDArray[np.int64], rows: slice, columns: slice
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the two images of pairs given by their places in a tile."""
+    width = columns.stop - columns.start
+    row = places // width  # np.divmod takes ten times as long
+    return row + rows.start, places - row * width + columns.start
 
 
 def _norms(raw: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -942,4 +1257,4 @@ def _within_cosines(edge: np.float32) -> np.float32:
     """Return a threshold that treats scores beyond ±1 as ±1."""
     if edge > 1:
         return np.float32(np.inf)
-    return np.float32(-2) if edge <= -1 else edge
+    return _LOWEST if edge <= -1 else edge

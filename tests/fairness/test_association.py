@@ -22,12 +22,12 @@ from facerec.fairness.association import (
     cliffs_delta,
     equivalence_p,
     hodges_lehmann,
-    holm,
     minimum_detectable_eta2,
     permutation_p,
     wasserstein,
 )
 from facerec.fairness.norms import SubjectBootstrap, SubjectNorms
+from facerec.statistics.multiplicity import holm
 
 few = settings(max_examples=25, deadline=None)
 NIST = Path(scipy.stats.__file__).parent / "tests" / "data" / "nist_anova"
@@ -181,21 +181,6 @@ def test_chunks_of_permutations_are_all_counted(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.undo()
     expected = permutation_p(values, groups, 20_000)
     assert found / 1001 == pytest.approx(expected, abs=4 * math.sqrt(0.25 / 1000))
-
-
-@few
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
-def test_holm(p: list[float]) -> None:
-    found = holm(p)
-    order = sorted(range(len(p)), key=lambda i: p[i])
-    largest = 0.0
-    for place, i in enumerate(order):
-        largest = max(largest, min(1.0, p[i] * (len(p) - place)))
-        assert found[i] == pytest.approx(largest)
-
-
-def test_holm_example() -> None:
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
 
 
 @pytest.mark.parametrize(

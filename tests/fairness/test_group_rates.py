@@ -205,20 +205,12 @@ def test_marks_and_flags() -> None:
     assert {flag for _, flag, _ in seen} == {flag for _, _, flag in seen} == {True, False}
 
 
-def test_without_counts_by_person_groups_are_counted_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_within_groups_all_is_counted_by_person(monkeypatch: pytest.MonkeyPatch) -> None:
     faces = toy()
     usual = of_all(faces)
-    original = module.score_all_pairs
-    limits: list[int] = []
-
-    def limited(*args: object, identity_limit: int = 100, **options: object) -> object:
-        limits.append(identity_limit)
-        return original(*args, identity_limit=identity_limit, **options)  # type: ignore[arg-type]
-
+    limited = functools.partial(module.score_all_pairs, identity_limit=100)
     monkeypatch.setattr(module, "score_all_pairs", limited)
     found = of_all(faces)
-    assert limits[0] == 100  # everybody, then each group without a limit
-    assert len(set(limits[1:])) == 1 and limits[1] > 2**60
     for one, other in zip(usual.rates.points, found.rates.points, strict=True):
         assert one.groups == other.groups
         assert one.matrix.false_matches == other.matrix.false_matches
@@ -245,6 +237,17 @@ def test_thresholds_of_pooled_impostors() -> None:
         assert threshold.false_matches == wanted.false_accepts == point.fmr.errors
         assert threshold.resolvable == wanted.resolvable
         assert threshold.source == "this data: impostors within and between all groups pooled"
+
+
+@pytest.mark.parametrize("count", [of_list, of_all])
+def test_thresholds_serve_other_groups(count: functools.partial[GroupErrors]) -> None:
+    faces = toy()
+    usual = count(faces)
+    other = replace(faces, group=faces.subject % 2, names=("even", "odd"))
+    found, expected = count(other, calibration=usual.calibration), count(other)
+    assert found.rates == expected.rates and found.histograms == expected.histograms
+    assert found.calibration == usual.calibration
+    assert usual.calibration.source == usual.rates.points[0].threshold.source
 
 
 @pytest.mark.parametrize("count", [of_list, of_all])

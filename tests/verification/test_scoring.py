@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ from facerec.verification.scoring import (
     BIN_EDGES,
     AllPairs,
     ErrorTable,
+    GroupAlone,
     score_all_pairs,
 )
 
@@ -125,28 +128,57 @@ def test_equals_brute_force_whatever_the_tile(
         dense.check_table(table, table.threshold, found)
 
 
-@settings(deadline=None, max_examples=40)
+def narrow(generator: np.random.Generator, wrong: float) -> Any:
+    """Make a guess of some bins at random, right by chance only, or of all bins."""
+
+    def guess(tiles: object, images: object, pairs: int, ranks: list[int]) -> dict:
+        found = {}
+        for wanted in ranks:
+            bottom, top = np.sort(generator.choice(BIN_EDGES.size + 1, 2, replace=False)).tolist()
+            found[wanted] = (bottom, top) if generator.random() < wrong else (0, BIN_EDGES.size)
+        return found
+
+    return guess
+
+
+@settings(deadline=None, max_examples=25)
 @given(
     seed=st.integers(0, 10**6),
-    edges=st.lists(st.integers(1, BIN_EDGES.size + 1), min_size=2, max_size=6).map(sorted),
+    count=st.integers(2, 12),
+    tile=st.integers(3, 20),
+    wrong=st.sampled_from([0.5, 1.0]),
+    kept=st.sampled_from([0, 30, 2**24]),
 )
-def test_a_wrong_guess_costs_a_pass_and_nothing_else(seed: int, edges: list[int]) -> None:
+def test_a_wrong_guess_costs_a_pass_and_nothing_else(
+    seed: int, count: int, tile: int, wrong: float, kept: int
+) -> None:
     generator = np.random.default_rng(seed)
-    vectors, subjects = on_a_grid(generator, 20, 64), people(generator, 20, 6)
+    vectors, subjects = on_a_grid(generator, 20, 64), people(generator, 20, count)
+    arguments: dict[str, Any] = {
+        "fpr": TARGETS,
+        "thresholds": [0.25],
+        "groups": np.array(["a", "b", "c"])[subjects % 3],
+        "group_fpr": TARGETS,
+        "tile": tile,
+    }
+    whole = score_all_pairs(vectors, subjects, **arguments)
     stages = set()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scoring, "_guess", lambda *arguments: edges[: len(edges) // 2 * 2])
+        patch.setattr(scoring, "_guess", narrow(generator, wrong))
+        patch.setattr(scoring, "_KEPT", kept)
         found = score_all_pairs(
-            vectors,
-            subjects,
-            fpr=TARGETS,
-            tables_at_points=False,
-            tile=7,
-            progress=lambda stage, done, total: stages.add(stage),
+            vectors, subjects, **arguments, progress=lambda stage, done, total: stages.add(stage)
         )
-    Dense(vectors, subjects).check(found, TARGETS)
-    assert {"finding thresholds", "counting errors"} <= stages
-    assert found.tables == ()
+        bare = score_all_pairs(vectors, subjects, fpr=TARGETS, tables_at_points=False, tile=tile)
+    same(whole, found)
+    dense = Dense(vectors, subjects)
+    dense.check(found, TARGETS)
+    dense.check(bare, TARGETS)
+    assert bare.tables == ()
+    for table in found.tables:
+        dense.check_table(table, table.threshold, found)
+    assert {"comparing all pairs", "comparing mated pairs"} <= stages
+    assert wrong < 1 or "comparing all pairs again" in stages
 
 
 def clustered(images: int, count: int, size: int, seed: int = 0) -> tuple[NDArray, NDArray]:
@@ -164,14 +196,17 @@ def test_a_sample_finds_the_bins_and_merging_now_and_then_loses_nothing(
     targets = ("0.9", *scoring.FPR_TARGETS)
     arguments = {"fpr": targets, "thresholds": [0.4, 0.8], "tile": 256}
     whole = score_all_pairs(vectors, subjects, **arguments)
-    guesses = []
+    guesses: list[dict[int, tuple[int, int]]] = []
     guess = scoring._guess
 
-    def listen(*arguments: object) -> list[int]:
-        guesses.append(guess(*arguments))
-        return guesses[-1]
+    def listen(*arguments: Any) -> dict[int, tuple[int, int]]:
+        found = guess(*arguments)
+        guesses.append(dict(found))
+        return found
 
-    monkeypatch.setattr(scoring, "_KEEP_ALL", 0)
+    # Of 2 million pairs 1 in 16, in blocks of 8 × 8.
+    monkeypatch.setattr(scoring, "_SHARE", 16)
+    monkeypatch.setattr(scoring, "_BLOCK", 8)
     monkeypatch.setattr(scoring, "_PENDING", 5000)
     monkeypatch.setattr(scoring, "_guess", listen)
     stages = []
@@ -179,16 +214,15 @@ def test_a_sample_finds_the_bins_and_merging_now_and_then_loses_nothing(
         vectors, subjects, **arguments, progress=lambda stage, done, total: stages.append(stage)
     )
     same(whole, sampled)
-    # Sorted intervals that leave most bins out, yet no second search was needed.
-    (edges,) = guesses
-    assert edges == sorted(edges) and len(edges) % 2 == 0 and edges[-1] == BIN_EDGES.size + 1
-    assert sum(np.diff(edges)[::2]) < BIN_EDGES.size // 2
-    assert set(stages) == {"finding thresholds", "counting errors"}
+    # Windows that leave most bins out, yet no second pass was needed.
+    (windows,) = guesses
+    widths = [top - bottom for bottom, top in windows.values()]
+    assert len(widths) == len(targets) and min(widths) > 0 and sum(widths[1:]) < BIN_EDGES.size // 2
+    assert set(stages) == {"comparing all pairs", "comparing mated pairs"}
 
 
-def test_a_target_that_accepts_everything_needs_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_that_accepts_everything_needs_no_rank() -> None:
     vectors, subjects = clustered(60, 9, 16)
-    monkeypatch.setattr(scoring, "_KEEP_ALL", 0)
     (point,) = score_all_pairs(vectors, subjects, fpr=["1"]).points
     assert point == tpr_at_fpr(np.zeros(point.positives), np.zeros(point.negatives), "1")
 
@@ -207,9 +241,21 @@ def same(first: AllPairs, second: AllPairs) -> None:
         )
         for name in ("missed", "involved", "group_false_matches", "group_false_non_matches"):
             assert np.array_equal(getattr(one, name), getattr(other, name)), name
-        assert (one.identities is None) == (other.identities is None)
-        if one.identities is not None and other.identities is not None:
-            assert (one.identities != other.identities).nnz == 0
+        for name in ("identities", "within"):
+            matrices = getattr(one, name), getattr(other, name)
+            assert (matrices[0] is None) == (matrices[1] is None)
+            assert matrices[0] is None or (matrices[0] != matrices[1]).nnz == 0
+    assert len(first.alone) == len(second.alone)
+    for mine, its in zip(first.alone, second.alone, strict=True):
+        assert (mine is None) == (its is None)
+        if mine is not None and its is not None:
+            same_alone(mine, its)
+
+
+def same_alone(first: GroupAlone, second: GroupAlone) -> None:
+    assert first.points == second.points
+    for name in ("images", "missed", "genuine_histogram", "impostor_histogram"):
+        assert np.array_equal(getattr(first, name), getattr(second, name)), name
 
 
 def test_real_valued_scores_are_those_of_float64_within_a_few_units() -> None:
@@ -265,14 +311,14 @@ def pool(tmp_path_factory: pytest.TempPathFactory):
     pool.close()
 
 
-def ranked(group, vectors, subjects, arguments, limit):
-    scoring._KEEP_ALL = limit
+def ranked(group, vectors, subjects, arguments, share):
+    scoring._SHARE, scoring._BLOCK = share, 4
     return score_all_pairs(vectors, subjects, process_group=group, **arguments)
 
 
-@pytest.mark.parametrize("limit", [0, scoring._KEEP_ALL])
+@pytest.mark.parametrize("share", [8, scoring._SHARE])
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_ranks_change_nothing(pool: GlooPool, ranks: int, limit: int) -> None:
+def test_ranks_change_nothing(pool: GlooPool, ranks: int, share: int) -> None:
     vectors, subjects = clustered(400, 70, 48)
     vectors[7] = 0
     arguments = {
@@ -280,10 +326,11 @@ def test_ranks_change_nothing(pool: GlooPool, ranks: int, limit: int) -> None:
         "thresholds": [0.3, 2.0],
         "tile": 64,
         "groups": np.where(subjects % 3 == 0, "a", "b"),
+        "group_fpr": ("0.9", "1e-2", "1e-9"),
         "identity_limit": 3000,
     }
     alone = score_all_pairs(vectors, subjects, **arguments)
-    for found in pool.run(ranks, ranked, vectors, subjects, arguments, limit):
+    for found in pool.run(ranks, ranked, vectors, subjects, arguments, share):
         same(alone, found)
         assert found.groups is not None and alone.groups is not None
         assert np.array_equal(found.groups.non_mated, alone.groups.non_mated)
@@ -292,7 +339,7 @@ def test_ranks_change_nothing(pool: GlooPool, ranks: int, limit: int) -> None:
 def test_more_ranks_than_tiles(pool: GlooPool) -> None:
     vectors, subjects = clustered(40, 7, 8)
     alone = score_all_pairs(vectors, subjects, tile=40)
-    for found in pool.run(3, ranked, vectors, subjects, {"tile": 40}, 0):
+    for found in pool.run(3, ranked, vectors, subjects, {"tile": 40}, 1):
         same(alone, found)
 
 
@@ -368,6 +415,77 @@ def test_groups_recombine_and_equal_loops(seed: int, tile: int, by_subject: bool
         assert [present[group] for group in counted.of_identity] == [
             groups[subjects == name][0] for name in found.subjects
         ]
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    seed=st.integers(0, 10**6),
+    tile=st.integers(3, 40),
+    names=st.integers(1, 6),
+    limit=st.sampled_from([0, 40, 2**25]),
+)
+def test_groups_alone_are_what_their_images_give_by_themselves(
+    seed: int, tile: int, names: int, limit: int
+) -> None:
+    generator = np.random.default_rng(seed)
+    vectors, subjects = on_a_grid(generator, 40), people(generator, 40, 15)
+    vectors[9] = 0
+    # Random labels, so that the order by group is another one than that by subject.
+    groups = np.array(list("abcdef"))[generator.integers(names, size=15)][subjects]
+    arguments: dict[str, Any] = {"groups": groups, "tile": tile, "identity_limit": limit}
+    arguments |= {"fpr": ("1e-1", "1e-2"), "thresholds": [0.25]}
+    found = score_all_pairs(vectors, subjects, **arguments, group_fpr=TARGETS)
+    plain = score_all_pairs(vectors, subjects, **arguments)
+    # Nothing else changes but that tables tell the false matches within groups.
+    tables = tuple(replace(table, within=None) for table in found.tables)
+    same(plain, replace(found, alone=(), tables=tables))
+    assert found.groups is not None and len(found.alone) == len(found.groups.names)
+    for name, alone in zip(found.groups.names, found.alone, strict=True):
+        members = groups == name
+        counts = np.unique(subjects[members & (vectors != 0).all(axis=1)], return_counts=True)[1]
+        if counts.size < 2 or counts.max() < 2:
+            assert alone is None
+            continue
+        part = score_all_pairs(
+            vectors[members], subjects[members], fpr=TARGETS, thresholds=[0.25], tile=tile
+        )
+        assert alone is not None and part.impostor_histogram is not None
+        missed = np.stack([table.missed for table in part.tables[1:]])
+        histograms = part.genuine_histogram, part.impostor_histogram
+        same_alone(alone, GroupAlone(part.points, part.images_per_subject, missed, *histograms))
+        compare_shares(alone.fnmr_share(3), part.tables[4].fnmr_share())
+        assert part.roc() is not None
+        assert np.array_equal(alone.roc().false_accepts, part.roc().false_accepts)
+        assert found.groups.of_identity is not None and found.tables[0].within is not None
+        own = np.flatnonzero(found.groups.of_identity == found.groups.names.index(name))
+        within = found.tables[0].within[own][:, own]
+        assert part.tables[0].identities is not None
+        assert (within != part.tables[0].identities).nnz == 0
+        share = found.groups.fmr_share(found.tables[0], *[found.groups.names.index(name)] * 2)
+        assert share is not None  # whatever the limit
+        compare_shares(share, part.tables[0].fmr_share())
+
+
+def test_groups_alone_at_given_thresholds() -> None:
+    vectors, subjects = clustered(300, 60, 32)
+    groups = np.where(subjects % 3, "a", "b")
+    arguments: dict[str, Any] = {"groups": groups, "group_fpr": ("1e-1", "1e-2"), "tile": 64}
+    whole = score_all_pairs(vectors, subjects, **arguments)
+    given = score_all_pairs(vectors, subjects, **arguments, fpr=(), thresholds=[0.3])
+    assert given.impostor_histogram is None and given.points == () and len(given.tables) == 1
+    for one, other in zip(whole.alone, given.alone, strict=True):
+        assert one is not None and other is not None
+        same_alone(one, other)
+    bare = score_all_pairs(vectors, subjects, **arguments, fpr=())
+    assert bare.tables == () and bare.alone[0] is not None and whole.alone[0] is not None
+    same_alone(bare.alone[0], whole.alone[0])
+
+
+def test_groups_alone_share_no_identity() -> None:
+    vectors = on_a_grid(np.random.default_rng(0), 6)
+    for groups in (None, list("aabbba")):
+        with pytest.raises(MetricError, match="groups of images that have no identity in common"):
+            score_all_pairs(vectors, [0, 0, 1, 1, 2, 2], groups=groups, group_fpr=["1e-1"])
 
 
 def compare_shares(found: ClusteredShare, expected: ClusteredShare) -> None:
@@ -534,8 +652,12 @@ def test_progress_reaches_its_end() -> None:
         tile=30,
         progress=lambda stage, done, total: seen.setdefault(stage, []).append((done, total)),
     )
-    every = [(done, 10) for done in range(1, 11)]
-    assert seen == {"finding thresholds": every, "counting errors": every}
+    assert seen["comparing all pairs"] == [(done, 10) for done in range(1, 11)]
+    # On the diagonal, and where identities go on in the next tile.
+    near = [(done, len(seen["comparing mated pairs"])) for done in range(1, 8)]
+    assert seen == {"comparing all pairs": seen["comparing all pairs"]} | {
+        "comparing mated pairs": near[: near[0][1]]
+    }
 
 
 def test_an_error_ends_all_threads() -> None:
@@ -591,6 +713,8 @@ def test_products_that_differ_between_passes_are_noticed(monkeypatch: pytest.Mon
         return product(*arguments, out=out).sub_(0.05 * len(calls))
 
     monkeypatch.setattr(torch, "mm", drifting)
+    # Windows that hold no score, so that there is a second pass.
+    monkeypatch.setattr(scoring, "_guess", lambda *arguments: dict.fromkeys(arguments[3], (0, 1)))
     with pytest.raises(MetricError, match="matrix products on cpu are not reproducible"):
         score_all_pairs(vectors, subjects, fpr=["1e-1"])
 

@@ -124,8 +124,8 @@ def quantize_int8(
 
     preprocessing = from_dict(Preprocessing, note["preprocessing"], file.where)
     model = onnx.load_from_string(main)
-    split_batch_norms(model)
     split_prelus(model)
+    split_batch_norms(model)
     _name_nodes(model.graph)
     first = [node.name for node in model.graph.node if INPUT in node.input]
     names = _quantised_values(model.graph, first)
@@ -146,7 +146,6 @@ def quantize_int8(
         quantizer.quantize_model()
         # It appends what it adds at the end.
         quantizer.model.topological_sort()
-    _store_repeats_once(quantizer.model.model.graph)
     return finish(quantizer.model.model, {**note, "variant": "int8"}, file.opset)
 
 
@@ -191,26 +190,6 @@ def calibrate(
     with quiet():
         chosen = histograms.compute_collection_result()
     return {name: (low, high) for name, (low, high, *_) in chosen.items()}
-
-
-def _store_repeats_once(graph: Any) -> None:
-    """Store the equal rows and columns of quantised maps once; engines repeat them at loading."""
-    from onnx import helper, numpy_helper
-
-    for tensor in list(graph.initializer):
-        values = numpy_helper.to_array(tensor)
-        if values.dtype != np.uint8 or values.ndim != 4 or values.shape[2:] == (1, 1):
-            continue
-        graph.initializer.remove(tensor)
-        output = tensor.name
-        for axis, side in ((2, "rows"), (3, "columns")):
-            values, places = np.unique(values, axis=axis, return_inverse=True)
-            index = f"{tensor.name}_{side}"
-            graph.initializer.append(numpy_helper.from_array(places.reshape(-1), index))
-            node = helper.make_node("Gather", [f"{index}_once", index], [output], axis=axis)
-            graph.node.insert(0, node)
-            output = f"{index}_once"
-        graph.initializer.append(numpy_helper.from_array(values, output))
 
 
 def _open(path: Path) -> ImageSource:

@@ -8,7 +8,6 @@ kernels; weights are computed in float64.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -16,84 +15,44 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-
-def split_batch_norms(model: Any) -> None:
-    """Turn every batch norm before a convolution into weights and a map that is added behind it.
-
-    With ``s`` and ``t`` such that the batch norm is ``s·x + t``, and ``conv`` padding with zeros:
-    ``conv_W(s·x + t) + b = conv_{W·s}(x) + b + M`` with ``M = conv_W(t)``, where ``t`` is taken for
-    an image of which every pixel is ``t``. ``M`` is one number a channel, which joins the bias,
-    except where the kernel reaches into the padding; what differs there is added as a map.
-
-    Args:
-        model: an ``onnx.ModelProto``, changed in place.
-    """
-    import onnx
-
-    graph = _Graph(model)
-    sizes = _image_sizes(model)
-    for norm in graph.nodes("BatchNormalization"):
-        readers = graph.readers(norm.output[0])
-        if len(readers) != 1 or not graph.owns_weights(readers[0], norm.output[0]):
-            continue
-        convolution = readers[0]
-        size = sizes.get(norm.input[0])
-        if size is None or _attributes(convolution).get("auto_pad", b"NOTSET") != b"NOTSET":
-            continue
-        gamma, beta, mean, variance = (graph.values(name) for name in norm.input[1:5])
-        scale = gamma / np.sqrt(variance + _attributes(norm).get("epsilon", 1e-5))
-        weight = graph.values(convolution.input[1])
-        groups = _attributes(convolution).get("group", 1)
-        # What each tap of the kernel contributes where the image is t everywhere.
-        taps = (weight * _per_input(beta - mean * scale, weight, groups)).sum(axis=1)
-        inside = taps.sum(axis=(1, 2))
-        rows, columns = _taps_on_image(convolution, weight.shape[2:], size)
-        graph.set(convolution.input[1], weight * _per_input(scale, weight, groups))
-        graph.add_bias(convolution, inside)
-        convolution.input[0] = norm.input[0]
-        graph.remove(norm)
-        if rows.all() and columns.all():
-            continue
-        border = np.einsum("hk,okl,wl->ohw", rows, taps, columns) - inside[:, None, None]
-        output = convolution.output[0]
-        convolution.output[0] = f"{output}_inside"
-        graph.set(f"{output}_border", border[None])
-        graph.insert_after(
-            convolution,
-            onnx.helper.make_node("Add", [convolution.output[0], f"{output}_border"], [output]),
-        )
-    graph.finish()
+WIDEST = 4.0
+"""How far from 0 a channel may be moved, in standard deviations of the widest channel: so far some
+values of that channel lie anyway."""
 
 
 def split_prelus(model: Any) -> None:
-    """Turn every PReLU before convolutions into a leaky rectifier, a product and a sum.
+    """Turn PReLUs before convolutions and batch norms into a leaky rectifier, a product and a sum.
 
     For slopes ``a`` on the negative side, one a channel, and ``l`` the leaky rectifier of slope
     ``c``, ``PReLU(y) = (a − c)/(1 − c) · (y + k·l(y))`` where ``k = (1 − a)/(a − c)``. The first
-    factor goes into the weights of the convolutions. ``c`` lies so far below all ``a`` that neither
+    factor goes into the weights of what reads it. ``c`` lies so far below all ``a`` that neither
     factor grows beyond bounds; where no slope is negative it is −1, and ``l(y) = |y|``.
 
     Args:
         model: an ``onnx.ModelProto``, changed in place.
     """
-    import onnx
+    from onnx.helper import make_node as make
 
     graph = _Graph(model)
     for prelu in graph.nodes("PRelu"):
         (given, slope), (output,) = prelu.input, prelu.output
         readers = graph.readers(output)
-        if slope not in graph.stored or not all(graph.owns_weights(r, output) for r in readers):
+        if slope not in graph.stored or not all(graph.scalable(r, output) for r in readers):
             continue
         a = graph.values(slope)
         c = min(a.min(), 0.0) - 1
+        share = (a.reshape(-1) - c) / (1 - c)
         for reader in readers:
-            weight = graph.values(reader.input[1])
-            groups = _attributes(reader).get("group", 1)
-            share = np.broadcast_to((a.reshape(-1) - c) / (1 - c), groups * weight.shape[1])
-            graph.set(reader.input[1], weight * _per_input(share, weight, groups))
+            if reader.op_type == "BatchNormalization":
+                mean, variance = (graph.values(name) for name in reader.input[3:])
+                epsilon = _epsilon(reader)
+                graph.set(reader.input[3], mean / share)
+                graph.set(reader.input[4], (variance + epsilon) / share**2 - epsilon)
+            else:
+                weight = graph.values(reader.input[1])
+                graph.set(reader.input[1], weight * _per_input(share, reader, weight))
         factor = f"{output}_factor"
         graph.set(factor, (1 - a) / (a - c))
-        make = onnx.helper.make_node
         graph.insert_after(
             prelu,
             make("LeakyRelu", [given], [f"{output}_leaky"], alpha=c),
@@ -104,36 +63,153 @@ def split_prelus(model: Any) -> None:
     graph.finish()
 
 
+def split_batch_norms(model: Any) -> None:
+    """Turn every batch norm before a convolution into weights of its neighbours.
+
+    A batch norm is ``s·x + t``, and a convolution that pads with zeros obeys
+    ``conv_W(s·x + t) + b = conv_{W·s}(x + m) + b + conv_W(t − s·m)``, where ``m`` and ``t`` are
+    taken for images of which every pixel is the same. With ``m = t/s`` the last term is nothing,
+    and the layers before can make ``x + m`` in place of ``x`` by other biases, if the others that
+    read it can take ``m`` off again in the same way; else ``m`` is added. For channels where it
+    would widen the range of ``x``, ``m`` is 0 and the last term stays: one number, which joins
+    ``b``, and a map where the kernel reaches into the padding.
+
+    Args:
+        model: an ``onnx.ModelProto``, changed in place.
+    """
+    from onnx.helper import make_node as make
+
+    graph = _Graph(model)
+    sizes = _image_sizes(model)
+    for norm in graph.nodes("BatchNormalization"):
+        readers = graph.readers(norm.output[0])
+        size = sizes.get(norm.input[0])
+        if size is None or len(readers) != 1 or not graph.convolves(readers[0], norm.output[0]):
+            continue
+        convolution = readers[0]
+        gamma, beta, mean, variance = (graph.values(name) for name in norm.input[1:5])
+        deviation = np.sqrt(variance + _epsilon(norm))
+        scale = gamma / deviation
+        with np.errstate(divide="ignore", invalid="ignore"):
+            wanted_mean = beta / scale
+        movable = np.abs(wanted_mean) <= WIDEST * deviation.max()
+        moved = np.where(movable, wanted_mean - mean, 0)
+        rest = np.where(movable, 0, beta - mean * scale)
+        given = norm.input[0]
+        if not _move(graph, norm, moved):
+            given = f"{norm.output[0]}_moved"
+            graph.set(f"{given}_by", moved[:, None, None])
+            graph.insert_after(norm, make("Add", [norm.input[0], f"{given}_by"], [given]))
+        weight = graph.values(convolution.input[1])
+        # What each tap of the kernel contributes where the image is the rest everywhere.
+        taps = (weight * _per_input(rest, convolution, weight)).sum(axis=1)
+        inside = taps.sum(axis=(1, 2))
+        graph.set(convolution.input[1], weight * _per_input(scale, convolution, weight))
+        graph.add_bias(convolution, inside)
+        convolution.input[0] = given
+        graph.remove(norm)
+        rows, columns = _taps_on_image(convolution, weight.shape[2:], size)
+        if not rest.any() or (rows.all() and columns.all()):
+            continue
+        border = np.einsum("hk,okl,wl->ohw", rows, taps, columns) - inside[:, None, None]
+        output = convolution.output[0]
+        convolution.output[0] = f"{output}_inside"
+        graph.set(f"{output}_border", border[None])
+        graph.insert_after(
+            convolution,
+            make("Add", [convolution.output[0], f"{output}_border"], [output]),
+        )
+    graph.finish()
+
+
+def _move(graph: _Graph, norm: Any, by: Array) -> bool:
+    """Add a number to each channel of what a batch norm reads, without a change for other readers.
+
+    Returns:
+        False where that takes more than biases; nothing is changed then.
+    """
+    if not by.any():
+        return True
+    value = norm.input[0]
+    source = graph.bias_behind(value)
+    if source is None:
+        return False
+    changes = [(source, by)]
+    for reader in graph.readers(value):
+        if reader is norm:
+            continue
+        if reader is not None and reader.op_type == "Add":
+            other = graph.summand_of(reader, but=value)
+            if other is None:
+                return False
+            changes.append((other, -by))
+        elif graph.convolves(reader, value) and not any(_attributes(reader).get("pads", [])):
+            weight = graph.values(reader.input[1])
+            change = (weight * _per_input(by, reader, weight)).sum(axis=(1, 2, 3))
+            changes.append((reader, -change))
+        else:
+            return False
+    for convolution, change in changes:
+        graph.add_bias(convolution, change)
+    return True
+
+
 class _Graph:
     """The graph of a model with its weights by name."""
 
     def __init__(self, model: Any) -> None:
         self.graph = model.graph
         self.stored = {tensor.name: tensor for tensor in model.graph.initializer}
-        self._readers = defaultdict(list)
-        for node in model.graph.node:
-            for name in node.input:
-                self._readers[name].append(node)
-        for value in model.graph.output:
-            self._readers[value.name].append(None)
 
     def nodes(self, kind: str) -> list[Any]:
         return [node for node in self.graph.node if node.op_type == kind]
 
     def readers(self, name: str) -> list[Any]:
         """Return the nodes that read a value, and None for an output of the graph."""
-        return self._readers[name]
+        nodes = [node for node in self.graph.node if name in node.input]
+        return nodes + [None for value in self.graph.output if value.name == name]
 
-    def owns_weights(self, node: Any, given: str) -> bool:
+    def convolves(self, node: Any, given: str) -> bool:
         """Tell whether this is a convolution of ``given`` with stored weights of its own."""
         return (
             node is not None
             and node.op_type == "Conv"
             and node.input[0] == given
-            and all(
-                name in self.stored and len(self._readers[name]) == 1 for name in node.input[1:]
-            )
+            and _attributes(node).get("auto_pad", b"NOTSET") == b"NOTSET"
+            and all(name in self.stored and len(self.readers(name)) == 1 for name in node.input[1:])
         )
+
+    def scalable(self, node: Any, given: str) -> bool:
+        """Tell whether this reads the value so that a factor fits into its own weights."""
+        if node is not None and node.op_type == "BatchNormalization":
+            own = all(name in self.stored and len(self.readers(name)) == 1 for name in node.input[3:])
+            return own and node.input[0] == given
+        return self.convolves(node, given)
+
+    def convolution_of(self, name: str) -> Any:
+        """Return the convolution with weights of its own that makes a value, or None."""
+        for node in self.graph.node:
+            if name in node.output:
+                return node if self.convolves(node, node.input[0]) else None
+        return None
+
+    def summand_of(self, add: Any, but: str = "") -> Any:
+        """Return the convolution that makes a summand for this sum alone, or None."""
+        for name in add.input:
+            if (
+                name != but
+                and len(self.readers(name)) == 1
+                and (found := self.convolution_of(name))
+            ):
+                return found
+        return None
+
+    def bias_behind(self, name: str) -> Any:
+        """Return a convolution whose bias adds to a value and to nothing else, or None."""
+        for node in self.graph.node:
+            if name in node.output and node.op_type == "Add":
+                return self.summand_of(node)
+        return self.convolution_of(name)
 
     def values(self, name: str) -> Array:
         import onnx
@@ -176,22 +252,27 @@ def _attributes(node: Any) -> dict[str, Any]:
     return {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
 
 
+def _epsilon(norm: Any) -> float:
+    return _attributes(norm).get("epsilon", 1e-5)
+
+
 def _image_sizes(model: Any) -> dict[str, tuple[int, int]]:
     """Return height and width of every value that has them."""
     import onnx
 
     sizes = {}
     graph = onnx.shape_inference.infer_shapes(model).graph
-    for value in (*graph.input, *graph.value_info):
+    for value in (*graph.input, *graph.value_info, *graph.output):
         shape = [side.dim_value for side in value.type.tensor_type.shape.dim]
         if len(shape) == 4 and min(shape[2:]) > 0:
             sizes[value.name] = shape[2], shape[3]
     return sizes
 
 
-def _per_input(values: Array, weight: Array, groups: int) -> Array:
-    """Lay one number for each input channel, ``(I,)``, along weights ``(O, I / groups, h, w)``."""
-    per_group = values.reshape(groups, -1)
+def _per_input(values: Array, convolution: Any, weight: Array) -> Array:
+    """Lay numbers, one an input channel or one for all, along weights ``(O, I / g, h, w)``."""
+    groups = _attributes(convolution).get("group", 1)
+    per_group = np.broadcast_to(values, groups * weight.shape[1]).reshape(groups, -1)
     return np.repeat(per_group, len(weight) // groups, axis=0)[:, :, None, None]
 
 

@@ -95,7 +95,6 @@ def test_all_but_the_ends_runs_in_int8(int8: dict[str, bytes], tmp_path: Path) -
         for kind, group in itertools.groupby(sorted(node.op_type for node in nodes))
     }
     # One float32 convolution of the pixels, one Gemm whose embedding is not rounded.
-    # The maps at the borders were put together at loading, so no Gather is left.
     assert count.pop("Conv") == count.pop("QGemm") == count.pop("QuantizeLinear") == 1
     layout = {"Transpose", "Flatten", "ReorderOutput"}
     assert set(count) - layout == {"QLinearConv", "QLinearAdd", "QLinearMul", "QLinearLeakyRelu"}

@@ -56,6 +56,14 @@ def copy(model: Any) -> Any:
     return onnx.ModelProto.FromString(model.SerializeToString())
 
 
+def borders(model: Any) -> dict[str, np.ndarray]:
+    return {
+        tensor.name: numpy_helper.to_array(tensor)
+        for tensor in model.graph.initializer
+        if tensor.name.endswith("_border")
+    }
+
+
 def norm_values(channels: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
     return {
         "gamma": generator.normal(size=channels),
@@ -116,13 +124,14 @@ def test_any_convolution_takes_its_batch_norm(
     before = copy(model)
     split_batch_norms(model)
     assert "BatchNormalization" not in kinds(model)
-    assert ("Add" in kinds(model)) <= any(pads)
+    assert bool(borders(model)) <= any(pads)
     assert_same(model, before, generator.normal(size=(3, 4, *SIZE)).astype(np.float32))
 
 
-def test_the_border_alone_gets_a_map() -> None:
+def test_a_constant_channel_leaves_a_map_at_the_border() -> None:
     generator = np.random.default_rng(0)
     stored = norm_values(3, generator) | {"weight": generator.normal(size=(5, 3, 3, 3))}
+    stored["gamma"] = np.zeros(3)
     model = build(
         [
             helper.make_node("BatchNormalization", ["x", *NORM], ["n"]),
@@ -132,12 +141,116 @@ def test_the_border_alone_gets_a_map() -> None:
         3,
     )
     split_batch_norms(model)
-    tensors = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
-    assert set(tensors) == {"weight", "weight_bias", "y_border"}
-    border = tensors["y_border"]
+    assert [node.op_type for node in model.graph.node] == ["Conv", "Add"]
+    (border,) = borders(model).values()
     assert border.shape == (1, 5, *SIZE)
     np.testing.assert_allclose(border[..., 1:-1, 1:-1], 0, atol=1e-6)
     assert (np.abs(border[..., 0, :]) > 1e-3).all() and (np.abs(border[..., -1]) > 1e-3).all()
+
+
+def residual(
+    generator: np.random.Generator, gamma: np.ndarray, beta: np.ndarray, *extra: Any
+) -> tuple[Any, dict[str, np.ndarray]]:
+    """Build two residual blocks whose batch norms read sums; the second block halves the size."""
+    stored: dict[str, np.ndarray] = {}
+
+    def convolve(given: str, made: str, side: int = 3, step: int = 1) -> Any:
+        pad = side // 2
+        stored[f"{made}.w"] = generator.normal(size=(4, 4, side, side)) / 4
+        stored[f"{made}.b"] = generator.normal(size=4)
+        names = [given, f"{made}.w", f"{made}.b"]
+        return helper.make_node("Conv", names, [made], pads=4 * [pad], strides=[step, step])
+
+    def normalise(given: str, made: str) -> Any:
+        names = [f"{made}.{name}" for name in NORM]
+        values = norm_values(4, generator) | {"gamma": gamma, "beta": beta}
+        stored.update({f"{made}.{name}": values[name] for name in NORM})
+        return helper.make_node("BatchNormalization", [given, *names], [made])
+
+    nodes = [
+        convolve("x", "stem"),
+        normalise("stem", "n1"),
+        convolve("n1", "c1"),
+        convolve("c1", "c2"),
+        helper.make_node("Add", ["c2", "stem"], ["sum"]),
+        normalise("sum", "n2"),
+        convolve("n2", "c3"),
+        helper.make_node("Relu", ["c3"], ["r"]),
+        convolve("r", "c4", step=2),
+        convolve("sum", "down", 1, 2),
+        helper.make_node("Add", ["down", "c4"], ["y"]),
+        *extra,
+    ]
+    outputs = ("y", *(node.output[0] for node in extra))
+    return build(nodes, stored, 4, outputs), stored
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    gamma=st.lists(st.sampled_from([1.0, -0.5, 0.05, 1e-6, 0.0]), min_size=4, max_size=4),
+)
+def test_residual_blocks_of_any_batch_norms(seed: int, gamma: list[float]) -> None:
+    generator = np.random.default_rng(seed)
+    model, _ = residual(generator, np.array(gamma), generator.normal(size=4))
+    before = copy(model)
+    split_batch_norms(model)
+    assert "BatchNormalization" not in kinds(model)
+    assert_same(model, before, generator.normal(size=(2, 4, *SIZE)).astype(np.float32))
+
+
+def test_moved_values_cost_no_node() -> None:
+    generator = np.random.default_rng(0)
+    model, _ = residual(generator, np.array([1.0, 0.5, -0.7, 2]), np.array([0.1, -0.1, 0.3, 0]))
+    before = copy(model)
+    split_batch_norms(model)
+    kept = [node.op_type for node in before.graph.node if node.op_type != "BatchNormalization"]
+    assert [node.op_type for node in model.graph.node] == kept
+    assert_same(model, before, generator.normal(size=(2, 4, *SIZE)).astype(np.float32))
+
+
+def test_a_channel_that_would_move_too_far_stays() -> None:
+    generator = np.random.default_rng(0)
+    model, stored = residual(generator, np.array([1.0, 1, 1, 1e-4]), np.full(4, 0.1))
+    widest = np.sqrt(stored["n2.variance"]).max()
+    before = copy(model)
+    split_batch_norms(model)
+    assert set(borders(model)) == {"c1_border", "c3_border"}
+    assert len(model.graph.node) == len(before.graph.node)
+    # The constant of one channel is left, and no value grew by more than the bound.
+    batch = generator.normal(size=(64, 4, *SIZE)).astype(np.float32)
+    grown = []
+    for each in (before, model):
+        each.graph.output.append(
+            helper.make_tensor_value_info("sum", TensorProto.FLOAT, [None] * 4)
+        )
+        grown.append(np.abs(compute(each, batch)[1]).max())
+    assert grown[1] < grown[0] + np.abs(stored["n2.mean"]).max() + 4 * widest
+
+
+@pytest.mark.parametrize("kind", ["an output", "rectified", "read by a padded convolution"])
+def test_values_that_others_need_as_they_are(kind: str) -> None:
+    generator = np.random.default_rng(0)
+    nodes = {
+        "an output": [],
+        "rectified": [helper.make_node("Relu", ["sum"], ["z"])],
+        "read by a padded convolution": [
+            helper.make_node("Conv", ["sum", "w"], ["z"], pads=[1, 1, 1, 1])
+        ],
+    }[kind]
+    model, _ = residual(generator, np.ones(4), np.full(4, 0.1), *nodes)
+    if kind == "an output":
+        model.graph.output.append(
+            helper.make_tensor_value_info("sum", TensorProto.FLOAT, [None] * 4)
+        )
+    elif nodes[0].op_type == "Conv":
+        weight = generator.normal(size=(4, 4, 3, 3)).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    before = copy(model)
+    split_batch_norms(model)
+    added = [node for node in model.graph.node if node.output[0] == "n2_moved"]
+    assert [node.input[0] for node in added] == ["sum"] and not borders(model)
+    assert_same(model, before, generator.normal(size=(2, 4, *SIZE)).astype(np.float32))
 
 
 def norm_variants() -> dict[str, tuple[list[Any], tuple[str, ...]]]:
@@ -175,7 +288,7 @@ def test_batch_norms_that_stay(case: str) -> None:
     shared=st.booleans(),
     groups=st.sampled_from([1, 2, 4]),
 )
-def test_any_prelu_before_convolutions(
+def test_any_prelu_before_convolutions_and_batch_norms(
     seed: int, slopes: list[float], shared: bool, groups: int
 ) -> None:
     generator = np.random.default_rng(seed)
@@ -184,20 +297,22 @@ def test_any_prelu_before_convolutions(
         "slope": slope,
         "first": generator.normal(size=(8, 4 // groups, 3, 3)),
         "second": generator.normal(size=(4, 4, 1, 1)),
+        **norm_values(4, generator),
     }
     model = build(
         [
             helper.make_node("PRelu", ["x", "slope"], ["p"]),
             helper.make_node("Conv", ["p", "first"], ["y"], pads=[1, 1, 1, 1], group=groups),
             helper.make_node("Conv", ["p", "second"], ["z"], strides=[2, 2]),
+            helper.make_node("BatchNormalization", ["p", *NORM], ["n"], epsilon=0.3),
         ],
         stored,
         4,
-        ("y", "z"),
+        ("y", "z", "n"),
     )
     before = copy(model)
     split_prelus(model)
-    assert kinds(model) == ["Add", "Conv", "LeakyRelu", "Mul"]
+    assert kinds(model) == ["Add", "BatchNormalization", "Conv", "LeakyRelu", "Mul"]
     assert_same(model, before, generator.normal(size=(2, 4, *SIZE)).astype(np.float32))
 
 
@@ -226,8 +341,8 @@ def test_prelus_that_stay(case: str) -> None:
 def test_an_exported_model_loses_all_of_them(tiny_onnx: bytes, faces: np.ndarray) -> None:
     model = onnx.load_from_string(tiny_onnx)
     assert {"BatchNormalization", "PRelu"} <= set(kinds(model))
-    split_batch_norms(model)
     split_prelus(model)
+    split_batch_norms(model)
     assert kinds(model) == ["Add", "Conv", "Flatten", "Gemm", "LeakyRelu", "Mul"]
     batch = (faces[:4].astype(np.float32).transpose(0, 3, 1, 2) - 127.5) / 127.5
     found, wanted = (

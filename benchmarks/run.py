@@ -11,6 +11,8 @@ from typing import Any
 
 import cv2
 import measures
+import measures_comparison
+import measures_engine
 import measures_export
 import measures_fairness
 import measures_intervals
@@ -37,6 +39,7 @@ SUITES: dict[str, dict[str, Callable[[], list[Row]]]] = {
         "training_step": measures.training_step,
         "import_time": measures.import_time,
     },
+    "engine": {"head": measures_engine.head},
     "verification": {
         "figures": measures.figures,
         "exact_figures": measures_verification.exact_figures,
@@ -60,6 +63,11 @@ SUITES: dict[str, dict[str, Callable[[], list[Row]]]] = {
         "audit_speed": measures_fairness.audit_speed,
         "whole_audit": measures_fairness.whole_audit,
     },
+    "comparison": {
+        "retrieval": measures_comparison.retrieval,
+        "null": measures_comparison.null,
+        "smoke": measures_comparison.smoke,
+    },
 }
 """What is measured, by suite and name."""
 
@@ -76,8 +84,8 @@ def run(
     do not.
 
     Args:
-        what: suites (core, verification, export, fairness) or single measures such as loader; by
-            default everything.
+        what: suites (core, engine, verification, export, fairness, comparison) or single measures
+            such as loader; by default everything.
         json: also write the rows and the machine's facts to this file.
         records: record file or folder for the loader; by default faces are generated.
         compile: also measure the training step under torch.compile.

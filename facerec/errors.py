@@ -54,3 +54,7 @@ class MissingExtraError(FacerecError):
 
 class ExportError(FacerecError):
     """A model could not be exported, or what was written did not pass its checks."""
+
+
+class ComparisonError(FacerecError):
+    """A comparison of losses that cannot be run, resumed or read."""

@@ -170,3 +170,21 @@ def test_norm_audit(measures: ModuleType) -> None:
     time, memory = measures_fairness.whole_audit(subjects=60, images=3, dimensions=16)
     assert time.value > 0 and time.bar == 300 and memory.value > 0 and memory.bar == 4000
     assert f"{180 * 179 // 2 - 60 * 3:,} impostor pairs" in time.remark
+
+
+def test_comparison(measures: ModuleType) -> None:
+    pytest.importorskip("pytorch_metric_learning", reason="needs the extra compare")
+    import measures_comparison
+
+    rows = measures_comparison.retrieval(images=400, dimensions=16, per_class=8, batches=(64,))
+    assert [row.bar for row in rows[-2:]] == [2.0, 0.5] and rows[-2].value > 0
+    rows = measures_comparison.null(3, losses=2, seeds=4, classes=5, images=3, replicates=50)
+    assert len(rows) == 4 and all(0 <= row.value <= 100 for row in rows)
+    assert "of 6 comparisons" in rows[0].remark
+
+
+def test_engine(measures: ModuleType) -> None:
+    import measures_engine
+
+    rows = measures_engine.head(batch=8, size=16, classes=(500,), memory_bars=(0.45,), repeats=1)
+    assert len(rows) >= 2 and all(row.value >= 0 for row in rows)

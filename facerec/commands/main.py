@@ -18,6 +18,7 @@ COMMANDS = {
     "convert": "turn any verification set into a pack, or a folder with its pair list",
     "audit": "embedding norms and error rates by recorded group, as a report",
     "study": "train with and without SEC over seeds, audit, compare, and write the answer",
+    "compare": "losses and penalties under equal conditions: search, fresh seeds, one test",
     "make-records": "pack a folder identity/image.jpg into record files",
     "export-folder": "unpack record files into such a folder",
     "repair-records": "write a lost index anew, save the whole records of a damaged file",

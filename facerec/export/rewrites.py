@@ -182,8 +182,9 @@ class _Graph:
     def scalable(self, node: Any, given: str) -> bool:
         """Tell whether this reads the value so that a factor fits into its own weights."""
         if node is not None and node.op_type == "BatchNormalization":
-            own = all(name in self.stored and len(self.readers(name)) == 1 for name in node.input[3:])
-            return own and node.input[0] == given
+            return node.input[0] == given and all(
+                name in self.stored and len(self.readers(name)) == 1 for name in node.input[3:]
+            )
         return self.convolves(node, given)
 
     def convolution_of(self, name: str) -> Any:

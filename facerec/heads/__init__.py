@@ -1,10 +1,13 @@
 """Heads: embedding and label to loss."""
 
 from facerec.heads.classifier import ClassifierOutput, MarginClassifier
+from facerec.heads.margin_softmax import InterclassFilter
 from facerec.heads.margins import (
+    AdaFace,
     ArcFace,
     CombinedMargin,
     CosFace,
+    MagFace,
     Margin,
     Softmax,
     SphereFace,
@@ -27,12 +30,15 @@ from facerec.heads.norm_regularizer import (
 
 __all__ = [
     "SEC",
+    "AdaFace",
     "ArcFace",
     "ClassifierOutput",
     "CombinedMargin",
     "CosFace",
     "FixedNorm",
+    "InterclassFilter",
     "L2Norm",
+    "MagFace",
     "Margin",
     "MarginClassifier",
     "NormMoments",

@@ -1,22 +1,21 @@
 """Softmax over face classes with a margin, its class centres split over the ranks.
 
 With W ranks, B images each, N = W·B, every rank holds about C/W class centres, gathers the whole
-batch of embeddings, and computes the logits of its own classes; the softmax is joined by reducing
-the largest logit and the sum of exponentials. A rank's gradient of its centres is complete and must
-not be averaged. This costs communication that does not grow with the number of classes.
+batch of embeddings, and visits its own classes; the softmax is joined by reducing the largest logit
+and the sum of exponentials. A rank's gradient of its centres is complete and must not be averaged.
+This costs communication that does not grow with the number of classes.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from facerec.errors import TrainingError
 from facerec.heads.collectives import (
@@ -27,11 +26,11 @@ from facerec.heads.collectives import (
     shard_bounds,
     world_size,
 )
-from facerec.heads.margins import Margin
+from facerec.heads.margin_softmax import InterclassFilter, Precision, margin_softmax
+from facerec.heads.margins import AdaFace, Margin
 
 CenterInit = Literal["unit", "normal", "xavier"]
 
-_SMALLEST_NORM = 1e-6  # below it vectors are not normalised further, which bounds the gradient
 _BLOCK = 4096  # rows of centres drawn at a time
 
 
@@ -40,13 +39,70 @@ class ClassifierOutput:
     """The loss and figures for logging, all scalars, the same on all ranks."""
 
     loss: Tensor
-    """Cross-entropy averaged over the global batch; the only one that carries a gradient."""
+    """Cross-entropy averaged over the global batch, and MagFace's penalty on norms; the only one
+    that carries a gradient."""
     target_cosine: Tensor
     """Mean cosine to the own class centre, without margin."""
     other_cosine: Tensor
     """Mean cosine to all other class centres (NaN for a single class)."""
     center_norm: Tensor
     """Mean norm of the class centres; the smaller it is, the faster they turn."""
+    filtered: Tensor
+    """Share of the logits of other classes that the inter-class filter took (NaN for a single
+    class)."""
+
+
+class NormAverage(nn.Module):
+    """Moving mean and standard deviation of the norms of global batches, for AdaFace.
+
+    A training batch counts in the figures that it is compared with, as in AdaFace's head.py. They
+    are kept by ``advance``, once an optimiser step, whose micro-batches then count together; while
+    the step lasts, each is compared with the figures up to and including its own.
+
+    Attributes:
+        average: buffer ``(2,)``: mean and standard deviation.
+        pending: buffer ``(3,)``, not saved: count, sum and sum of squares of the norms of this
+            step, less the mean.
+    """
+
+    average: Tensor
+    pending: Tensor
+
+    def __init__(self, margin: AdaFace) -> None:
+        super().__init__()
+        self.margin = margin
+        self.register_buffer("average", torch.tensor(margin.start))
+        self.register_buffer("pending", torch.zeros(3), persistent=False)
+
+    @torch.no_grad()
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """Return the figures to compare norms with, ``(2,)``.
+
+        Args:
+            embeddings: raw embeddings of the global batch, ``(N, D)``, alike on all ranks; in
+                training mode they count.
+        """
+        if not self.training:
+            return self.average.clone()
+        deviation = self.margin.clip(embeddings.norm(dim=1)) - self.average[0]
+        self.pending += torch.stack(
+            [deviation.new_tensor(len(deviation)), deviation.sum(), deviation.square().sum()]
+        )
+        return self._moved()
+
+    @torch.no_grad()
+    def advance(self) -> None:
+        """Keep the figures of the step that ends."""
+        self.average.copy_(self._moved())
+        self.pending.zero_()
+
+    def _moved(self) -> Tensor:
+        count, first, second = self.pending
+        variance = (second - first.square() / count) / (count - 1)  # unbiased, as in head.py
+        step = torch.stack([self.average[0] + first / count, variance.clamp(min=0).sqrt()])
+        moved = self.average.lerp(step, self.margin.t_alpha)
+        # No batch, one image, or a lost step (NaN) must not stay for ever.
+        return torch.where(moved.isfinite(), moved, self.average)
 
 
 class MarginClassifier(nn.Module):
@@ -74,6 +130,9 @@ class MarginClassifier(nn.Module):
         *,
         seed: int,
         center_init: CenterInit = "unit",
+        precision: Precision = "fp32",
+        chunk: int | None = None,
+        interclass_filter: InterclassFilter | None = None,
         group: dist.ProcessGroup | None = None,
     ) -> None:
         """Draw the centres; they are the same on any number of ranks.
@@ -85,12 +144,18 @@ class MarginClassifier(nn.Module):
             seed: a number >= 0 that fixes the centres.
             center_init: ``unit`` draws directions of length 1, ``normal`` N(0, 0.01²) as
                 insightface does, ``xavier`` N(0, 2/(C+D)) as opensphere does.
+            precision: of the products of embeddings and centres, see ``margin_softmax``.
+            chunk: classes that are visited at a time; by default as many as suit the cache.
+            interclass_filter: which other classes are left out of a sample's softmax.
             group: ranks that share the classes; the default group if None.
         """
         super().__init__()
         self.num_classes = num_classes
         self.embedding_size = embedding_size
         self.margin = margin
+        self.precision: Precision = precision
+        self.chunk = chunk
+        self.interclass_filter = interclass_filter
         self.group = group
         self.class_offset, self.num_local = shard_bounds(
             num_classes, world_size(group), rank(group)
@@ -100,6 +165,7 @@ class MarginClassifier(nn.Module):
             draw_centers(num_classes, embedding_size, rows, seed=seed, center_init=center_init)
         )
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+        self.norm_average = NormAverage(margin) if isinstance(margin, AdaFace) else None
 
     def extra_repr(self) -> str:
         """Show sizes and margin."""
@@ -108,11 +174,15 @@ class MarginClassifier(nn.Module):
 
     @torch.no_grad()
     def advance(self) -> None:
-        """Count one optimiser step (margins that are annealed depend on it)."""
+        """End one optimiser step: annealed margins count it, AdaFace keeps its averages."""
         self.step += 1
+        if self.norm_average is not None:
+            self.norm_average.advance()
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> ClassifierOutput:
         """Compute the loss of the global batch, in float32 whatever autocast says.
+
+        In training mode AdaFace takes in the batch's norms; ``advance`` ends the step.
 
         Args:
             embeddings: raw embeddings of this rank, ``(B, D)``, any float type.
@@ -126,46 +196,30 @@ class MarginClassifier(nn.Module):
         self._check(embeddings, labels)
         with torch.autocast(embeddings.device.type, enabled=False):
             dtype = torch.promote_types(self.weight.dtype, torch.float32)
-            batch = gather_batch(embeddings.to(dtype), self.group)
             column = all_gather(labels, self.group) - self.class_offset
-            norms = batch.norm(dim=1, keepdim=True)
-            unit = batch / norms.clamp(min=_SMALLEST_NORM)
-            lengths = self.weight.to(dtype).norm(dim=1, keepdim=True)
-            centers = self.weight.to(dtype) / lengths.clamp(min=_SMALLEST_NORM)
-
             owned = (column >= 0) & (column < self.num_local)
-            column = column.clamp(0, max(self.num_local - 1, 0))
-            cosine = unit @ centers.T
-            target = _pick(cosine, column)
-            logits = self._logits(cosine, target, column, owned, norms)
-            del cosine
-            loss = _CrossEntropy.apply(logits, column, owned, self.group)
-            loss = self.margin.loss_factor * loss
-            figures = self._figures(unit, centers, lengths, torch.where(owned, target, 0))
-        return ClassifierOutput(loss, *figures)
-
-    def _logits(
-        self, cosine: Tensor, target: Tensor, column: Tensor, owned: Tensor, norms: Tensor
-    ) -> Tensor:
-        """Return ``(N, num_local)`` logits; ``target`` (N,) counts in the ``owned`` rows only."""
-        logits = self.margin.scale * self.margin.other_cosine(cosine)
-        if self.num_local:
-            marked = self.margin.scale * self.margin.target_cosine(target, self.step)
-            marked = torch.where(owned, marked, _pick(logits, column))
-            logits = logits.index_put_((_rows(logits), column), marked)
-        return logits * norms if self.margin.scales_by_norm else logits
-
-    @torch.no_grad()
-    def _figures(
-        self, unit: Tensor, centers: Tensor, lengths: Tensor, target: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return mean target cosine, mean cosine to other classes and mean centre norm."""
-        # Σ_ij x_i·w_j = (Σ_i x_i)·(Σ_j w_j) spares a pass over the cosines.
-        everything = unit.sum(0) @ centers.sum(0)
-        sums = all_reduce_(torch.stack([target.sum(), everything, lengths.sum()]), self.group)
-        rows = unit.shape[0]
-        others = (sums[1] - sums[0]) / (rows * (self.num_classes - 1) or math.nan)
-        return sums[0] / rows, others, sums[2] / self.num_classes
+            batch = gather_batch(embeddings.to(dtype), self.group)
+            found = margin_softmax(
+                batch,
+                self.weight,
+                torch.where(owned, column, -1),
+                self.margin,
+                step=self.step,
+                group=self.group,
+                precision=self.precision,
+                chunk=self.chunk,
+                interclass_filter=self.interclass_filter,
+                norm_average=None if self.norm_average is None else self.norm_average(batch),
+            )
+        rows, own = len(column), found.target_cosine.sum()
+        pairs = rows * (self.num_classes - 1) or math.nan  # a single class has no others
+        return ClassifierOutput(
+            loss=found.loss,
+            target_cosine=own / rows,
+            other_cosine=(found.cosine_sum - own) / pairs,
+            center_norm=found.norm_sum / self.num_classes,
+            filtered=found.filtered / pairs,
+        )
 
     def _check(self, embeddings: Tensor, labels: Tensor) -> None:
         size = len(labels)
@@ -206,45 +260,6 @@ class MarginClassifier(nn.Module):
                 f"{found} lies outside [0, {self.num_classes}), the classes of the head; set "
                 "num_classes to the number of identities, or mend the labels"
             )
-
-
-class _CrossEntropy(torch.autograd.Function):
-    """Mean cross-entropy over rows of logits whose columns are spread over ranks."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, logits: Tensor, column: Tensor, owned: Tensor, group: dist.ProcessGroup | None
-    ) -> Tensor:
-        lowest = logits.new_full((len(logits),), -math.inf)  # of a rank without classes
-        highest = logits.amax(1) if logits.shape[1] else lowest
-        all_reduce_(highest, group, maximum=True)
-        probability = (logits - highest[:, None]).exp_()
-        target = torch.where(owned, _pick(logits, column) - highest, 0)
-        sums = all_reduce_(torch.stack([probability.sum(1), target]), group)
-        probability /= sums[0][:, None]
-        ctx.save_for_backward(probability, column, owned)
-        return (sums[0].log() - sums[1]).mean()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        probability, column, owned = ctx.saved_tensors
-        share = gradient / len(probability)
-        result = probability * share
-        if result.shape[1]:
-            result[_rows(result), column] -= owned * share
-        return result, None, None, None
-
-
-def _rows(matrix: Tensor) -> Tensor:
-    return torch.arange(len(matrix), device=matrix.device)
-
-
-def _pick(matrix: Tensor, column: Tensor) -> Tensor:
-    """Return one element of each row, zeros where the matrix has no columns."""
-    if matrix.shape[1] == 0:
-        return matrix.new_zeros(len(matrix))
-    return matrix[_rows(matrix), column]  # unlike gather, keeps no matrix for backward
 
 
 def draw_centers(

@@ -2,7 +2,8 @@
 
 A margin head compares a face with class j by the cosine ``c_j = cos θ_j`` of embedding and class
 centre. Logits are ``scale · c_j`` for other classes and ``scale · ψ(θ_y)`` for the face's own class
-y, which makes its own class harder to reach. Every margin here is stateless.
+y, which makes its own class harder to reach. Two margins read the norm of the raw embedding
+as well. Every margin here is stateless; what AdaFace remembers is kept by the classifier.
 
 Half-precision cosines are lifted to float32, in which everything is computed. Angles come from
 cosines clamped one float epsilon inside ±1, where the gradient of the arc cosine is still finite.
@@ -61,6 +62,11 @@ class _Margin:
     def loss_factor(self) -> float:
         """What the cross-entropy is multiplied by."""
         return 1.0
+
+    @property
+    def changes_others(self) -> bool:
+        """Whether ``other_cosine`` is anything but the identity."""
+        return False
 
     def other_cosine(self, cosine: Tensor) -> Tensor:
         """Map cosines to classes other than the target, any shape; the identity for most heads."""
@@ -301,6 +307,11 @@ class SphereFaceR(_Margin):
         """What the cross-entropy is multiplied by."""
         return self.loss_weight / self.scale
 
+    @property
+    def changes_others(self) -> bool:
+        """Whether ``other_cosine`` is anything but the identity."""
+        return self.version == "v2" and self.margin != 1
+
     def target_cosine(self, cosine: Tensor, step: Tensor | int = 0) -> Tensor:
         """Return ψ of target cosines, any shape."""
         cosine = _lift(cosine)
@@ -312,10 +323,155 @@ class SphereFaceR(_Margin):
     def other_cosine(self, cosine: Tensor) -> Tensor:
         """Return cos(θ_j / m) for v2, the cosines as they are for v1; any shape."""
         cosine = _lift(cosine)
-        if self.margin == 1 or self.version == "v1":
+        if not self.changes_others:
             return cosine
         return _with_gradient(self.gradient, (_angle(cosine) / self.margin).cos(), cosine)
 
 
-Margin = Softmax | CosFace | ArcFace | CombinedMargin | SphereFace | SphereFace2017 | SphereFaceR
+class NormMargin(_Margin):
+    """A margin whose target also depends on the norms of the raw embeddings."""
+
+    def norm_penalty(self, norms: Tensor) -> Tensor | None:
+        """Return what is added to each sample's loss, if anything; the shape of ``norms``."""
+        return None
+
+
+@dataclass(frozen=True)
+class AdaFace(NormMargin):
+    """AdaFace: hard samples count if their norm says they are good (Kim et al., CVPR 2022).
+
+    ψ = cos(θ − m·q) − (m + m·q), the angle kept in [0, π]. The quality q = h·(n − mean)/(std +
+    0.001), kept in [−1, 1], compares the embedding's norm with moving averages over training
+    batches, and carries no gradient. Formula, constants and averages follow AdaFace's head.py, but
+    cosines are not cut off at ±0.999.
+    """
+
+    smallest_norm: ClassVar[float] = 0.001
+    largest_norm: ClassVar[float] = 100.0
+    start: ClassVar[tuple[float, float]] = (20.0, 100.0)
+    """Mean and standard deviation before the first batch."""
+
+    scale: float = 64.0
+    """Factor s on all cosines."""
+
+    margin: float = 0.4
+    """Margin m, on the angle and on the cosine."""
+
+    h: float = 0.333
+    """Quality of a norm one standard deviation above the mean."""
+
+    t_alpha: float = 0.01
+    """Weight of the new batch in the averages: 0.01, the default of AdaFace's command line; the
+    default of its class, 1.0, compares with the batch alone."""
+
+    def __post_init__(self) -> None:
+        _require(self.scale > 0, self, "scale must be positive")
+        _require(0 <= self.margin <= math.pi / 2, self, "margin must lie in [0, π/2]")
+        _require(self.h >= 0, self, "h must not be negative")
+        _require(0 < self.t_alpha <= 1, self, "t_alpha must lie in (0, 1]")
+
+    def clip(self, norms: Tensor) -> Tensor:
+        """Return norms as quality and averages see them, without gradient."""
+        return norms.detach().clamp(self.smallest_norm, self.largest_norm)
+
+    def quality(self, norms: Tensor, average: Tensor | None = None) -> Tensor:
+        """Return q of raw embeddings' norms, any shape, without gradient.
+
+        Args:
+            norms: of the raw embeddings.
+            average: mean and standard deviation to compare with, ``(2,)``; by default their start.
+        """
+        mean, std = self.start if average is None else average.to(norms)
+        return (self.h * (self.clip(norms) - mean) / (std + 1e-3)).clamp(-1, 1)
+
+    def target_cosine(
+        self, cosine: Tensor, step: Tensor | int, norms: Tensor, average: Tensor | None = None
+    ) -> Tensor:
+        """Return ψ of target cosines; ``norms`` have their shape, ``average`` is as for quality."""
+        cosine = _lift(cosine)
+        if self.margin == 0:
+            return cosine
+        quality = self.quality(norms, average)
+        angle = (_angle(cosine) - self.margin * quality).clamp(0, math.pi)
+        return angle.cos() - self.margin * (1 + quality)
+
+
+@dataclass(frozen=True)
+class MagFace(NormMargin):
+    """MagFace: the larger the norm, the larger the margin (Meng et al., CVPR 2021).
+
+    ψ = cos(θ + m(a)), where a is the norm kept in [l_a, u_a] and m(a) grows linearly between the
+    two from l_margin to u_margin; each sample's loss gets lambda_g·(a/u_a² + 1/a) on top. Norms
+    carry a gradient through both, so that they become a measure of quality. Formula and constants:
+    MagFace's models/magface.py and run/run.sh.
+    """
+
+    scale: float = 64.0
+    """Factor s on all cosines."""
+
+    l_a: float = 10.0
+    """Norm below which margin and penalty stay as they are."""
+
+    u_a: float = 110.0
+    """Norm above which margin and penalty stay as they are."""
+
+    l_margin: float = 0.45
+    """Margin at the norm l_a, in radians."""
+
+    u_margin: float = 0.8
+    """Margin at the norm u_a, in radians."""
+
+    lambda_g: float = 35.0
+    """Weight of the penalty, which falls with the norm: 35 as MagFace's run script sets it, where
+    its argument default is 20."""
+
+    wrap: Literal["easy", "linear"] = "easy"
+    """easy drops the margin wherever cos θ <= 0 (MagFace's default); linear is cos θ − m·sin m
+    where θ + m passes π."""
+
+    def __post_init__(self) -> None:
+        _require(self.scale > 0, self, "scale must be positive")
+        _require(0 < self.l_a < self.u_a, self, "l_a must be positive and below u_a")
+        _require(
+            0 <= self.l_margin <= self.u_margin <= math.pi / 2,
+            self,
+            "l_margin and u_margin must lie in [0, π/2] radians and not fall",
+        )
+        _require(self.lambda_g >= 0, self, "lambda_g must not be negative")
+
+    def norm_penalty(self, norms: Tensor) -> Tensor:
+        """Return lambda_g·(a/u_a² + 1/a) of raw embeddings' norms, any shape."""
+        a = norms.clamp(self.l_a, self.u_a)
+        return self.lambda_g * (a / self.u_a**2 + 1 / a)
+
+    def angle(self, norms: Tensor) -> Tensor:
+        """Return the margin m(a) in radians of raw embeddings' norms, any shape."""
+        slope = (self.u_margin - self.l_margin) / (self.u_a - self.l_a)
+        return self.l_margin + slope * (norms.clamp(self.l_a, self.u_a) - self.l_a)
+
+    def target_cosine(
+        self, cosine: Tensor, step: Tensor | int, norms: Tensor, average: Tensor | None = None
+    ) -> Tensor:
+        """Return ψ of target cosines; ``norms`` have their shape."""
+        cosine = _lift(cosine)
+        if self.u_margin == 0:
+            return cosine
+        margin = self.angle(norms)
+        angle = _angle(cosine) + margin
+        if self.wrap == "easy":
+            return torch.where(cosine > 0, angle.cos(), cosine)
+        return torch.where(angle > math.pi, cosine - margin * margin.sin(), angle.cos())
+
+
+Margin = (
+    Softmax
+    | CosFace
+    | ArcFace
+    | CombinedMargin
+    | SphereFace
+    | SphereFace2017
+    | SphereFaceR
+    | AdaFace
+    | MagFace
+)
 """Any margin of this module; give one to a classifier."""

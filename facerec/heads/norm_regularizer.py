@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from facerec.errors import RecipeError
 from facerec.heads.collectives import all_gather, world_size
-from facerec.heads.margins import Margin, SphereFace2017
+from facerec.heads.margins import Margin, NormMargin, SphereFace2017
 
 _Target = Literal["batch", "constant", "learned"]
 
@@ -334,6 +334,12 @@ def combination_warnings(
                 "that layer pins the mean squared norm; choose embedding_bn='none' to compare "
                 "centres"
             )
+    if isinstance(margin, NormMargin):
+        sentences.append(
+            f"conflict: {name} works against {type(margin).__name__}, which reads the norms as "
+            "image quality: of a spread that is held down it reads noise; use the two together as "
+            "a negative control only, or take another margin"
+        )
     if isinstance(margin, SphereFace2017):
         sentences.append(
             f"{name} changes the meaning of SphereFace2017, whose logits are scaled by the "

@@ -60,8 +60,60 @@ class AdamW:
         )
 
 
+@dataclass(frozen=True)
+class Adam:
+    """Adam (Kingma and Ba, 2015), its L2 penalty added to the gradient."""
+
+    lr: float = 1e-3
+    """Learning rate at the end of the warm-up, for the recipe's batch size (never rescaled)."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Averaging weights of the first and second moment."""
+    weight_decay: float = 0.0
+    """L2 penalty added to the gradient."""
+    decay: Literal["all", "weights"] = "weights"
+    """What decays: all parameters, or only matrices and kernels (not batch-norms, biases and
+    PReLU slopes)."""
+
+    def create(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """Build the optimizer over the given parameter groups."""
+        return torch.optim.Adam(
+            groups, lr=self.lr, betas=self.betas, weight_decay=self.weight_decay
+        )
+
+
+@dataclass(frozen=True)
+class RMSprop:
+    """RMSprop (Hinton, 2012), as *A Metric Learning Reality Check* trains."""
+
+    lr: float = 1e-3
+    """Learning rate at the end of the warm-up, for the recipe's batch size (never rescaled)."""
+    alpha: float = 0.99
+    """Averaging weight of the squared gradient."""
+    momentum: float = 0.0
+    """Weight of the previous step's direction."""
+    weight_decay: float = 0.0
+    """L2 penalty added to the gradient."""
+    decay: Literal["all", "weights"] = "weights"
+    """What decays: all parameters, or only matrices and kernels (not batch-norms, biases and
+    PReLU slopes)."""
+
+    def create(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """Build the optimizer over the given parameter groups."""
+        return torch.optim.RMSprop(
+            groups,
+            lr=self.lr,
+            alpha=self.alpha,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+        )
+
+
+Optimizer = SGD | AdamW | Adam | RMSprop
+"""Any optimizer of this module."""
+
+
 def parameter_groups(
-    modules: Iterable[nn.Module], config: SGD | AdamW, plain: Iterable[nn.Parameter] = ()
+    modules: Iterable[nn.Module], config: Optimizer, plain: Iterable[nn.Parameter] = ()
 ) -> list[dict[str, Any]]:
     """Sort the trainable parameters of ``modules`` into groups that decay and groups that do not.
 
@@ -83,8 +135,10 @@ def parameter_groups(
         groups.append({"params": decaying})
         groups.append({"params": [p for p in owned if id(p) not in kept], "weight_decay": 0.0})
     bare: dict[str, Any] = {"params": special, "weight_decay": 0.0}
+    if isinstance(config, (SGD, RMSprop)):
+        bare["momentum"] = 0.0
     if isinstance(config, SGD):
-        bare |= {"momentum": 0.0, "nesterov": False}
+        bare["nesterov"] = False
     return [group for group in [*groups, bare] if group["params"]]
 
 

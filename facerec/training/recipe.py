@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Literal
 
 from facerec.backbones import Backbone, Preprocessing
+from facerec.heads.margin_softmax import InterclassFilter
 from facerec.heads.margins import ArcFace, Margin
 from facerec.heads.norm_regularizer import NormPenalty
 from facerec.records.dataset import Data
-from facerec.training.optimization import SGD, AdamW, Cosine, MultiStep, Polynomial
+from facerec.training.optimization import SGD, Cosine, MultiStep, Optimizer, Polynomial
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,11 @@ class Head:
     center_init: Literal["unit", "normal", "xavier"] = "unit"
     """How class centres start: unit norm, N(0, 0.01²) as InsightFace, or Xavier normal. The angular
     step of a centre goes with 1/‖w‖², so this is part of the learning rate."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Numbers in the matrix products with all centres; cosines to the own centre, and sums, are
+    float32 either way. bf16 is for devices that compute in it."""
+    interclass_filter: InterclassFilter | None = None
+    """Leave out other classes that are too close to a face, for sets where people occur twice."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,7 @@ class Recipe:
     margin: Margin = field(default_factory=ArcFace)
     regularizer: NormPenalty | None = None
     head: Head = field(default_factory=Head)
-    optimizer: SGD | AdamW = field(default_factory=SGD)
+    optimizer: Optimizer = field(default_factory=SGD)
     schedule: Polynomial | Cosine | MultiStep = field(default_factory=Polynomial)
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     validation: Validation = field(default_factory=Validation)
@@ -73,7 +79,7 @@ class Recipe:
     """Passes over the training images; the last, incomplete batch of an epoch is dropped."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Autocast of the backbone: auto is bf16 where the device computes in it, else fp32; fp16 adds
-    a gradient scaler. Heads and penalties are float32."""
+    a gradient scaler. Penalties are float32; heads have a field of their own."""
     compile: bool = False
     """torch.compile the backbone: faster steps after a minute or so of compiling."""
     clip_norm: float | None = 5.0

@@ -57,7 +57,7 @@ Figures = dict[str, torch.Tensor]
 ``loss`` (margin softmax) and ``penalty`` (unweighted) are means over the global batch; so are
 ``target_cosine`` and ``other_cosine``, without margin. ``norm_mean``, ``norm_variance`` and
 ``norm_min`` describe the raw embeddings, ``center`` is the penalty's μ and ``center_norm`` the mean
-length of the class centres.
+length of the class centres; ``filtered`` is the share of logits that the inter-class filter took.
 """
 
 
@@ -113,6 +113,8 @@ class Trainer:
             recipe.margin,
             seed=recipe.seed,
             center_init=recipe.head.center_init,
+            precision=recipe.head.precision,
+            interclass_filter=recipe.head.interclass_filter,
         ).to(self.device)
         self.regularizer = (
             create_regularizer(recipe.regularizer).to(self.device) if recipe.regularizer else None
@@ -190,6 +192,7 @@ class Trainer:
         regularized: RegularizerOutput | None,
     ) -> Figures:
         moments = global_moments(embeddings)
+        filtered = self.recipe.head.interclass_filter is not None
         return {
             "loss": output.loss.detach(),
             "target_cosine": output.target_cosine,
@@ -198,7 +201,14 @@ class Trainer:
             "norm_mean": moments.mean,
             "norm_variance": moments.variance,
             "norm_min": moments.smallest,
-        } | ({"penalty": regularized.penalty, "center": regularized.center} if regularized else {})
+        } | {
+            **({"filtered": output.filtered} if filtered else {}),
+            **(
+                {"penalty": regularized.penalty, "center": regularized.center}
+                if regularized
+                else {}
+            ),
+        }
 
     @torch.no_grad()
     def _mean_norm(self, micro: list[torch.Tensor]) -> torch.Tensor:

@@ -11,11 +11,13 @@ from torch.nn.parallel import DistributedDataParallel
 from facerec.errors import TrainingError
 from facerec.heads import (
     SEC,
+    AdaFace,
     ArcFace,
     CombinedMargin,
     CosFace,
     FixedNorm,
     L2Norm,
+    MagFace,
     MarginClassifier,
     RingLoss,
     Softmax,
@@ -35,6 +37,8 @@ MARGINS = [
     SphereFace2017(),
     SphereFaceR(version="v1"),
     SphereFaceR(version="v2"),
+    AdaFace(t_alpha=0.5),
+    MagFace(l_a=0.5, u_a=2, lambda_g=1),
 ]
 PENALTIES = [
     SEC(0.5),
@@ -84,6 +88,8 @@ def steps(group, margin, penalty, classes, dtype, count=2):
         record += [p.grad.clone() for p in (*backbone.parameters(), *regularizer.parameters())]
         optimizer.step()
         head.advance()
+        if head.norm_average is not None:
+            record.append(head.norm_average.average.clone())
     shared = [value.detach() for value in record]
     return shared, head.weight.grad, head.weight.detach(), regularizer.center
 
@@ -114,7 +120,7 @@ def test_sharded_equals_dense(pool, ranks, margin):
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("margin", [ArcFace(), SphereFace2017(), SphereFaceR()], ids=str)
+@pytest.mark.parametrize("margin", MARGINS[-5:], ids=str)
 def test_sharded_equals_dense_in_float32(pool, ranks, margin):
     assert_equal_to_dense(pool, ranks, margin, SEC(0.5), 10, torch.float32, 1e-6)
 

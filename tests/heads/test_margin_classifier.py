@@ -11,9 +11,12 @@ import torch.nn.functional as F
 
 from facerec.errors import TrainingError
 from facerec.heads import (
+    AdaFace,
     ArcFace,
     CombinedMargin,
     CosFace,
+    InterclassFilter,
+    MagFace,
     MarginClassifier,
     Softmax,
     SphereFace,
@@ -35,6 +38,7 @@ MARGINS = [
     SphereFaceR(version="v2"),
 ]
 NORM_FREE = [m for m in MARGINS if not isinstance(m, SphereFace2017)]
+MAGFACE = MagFace(l_a=3, u_a=9)  # the embeddings below have norms around 5.6
 
 
 def batch(rows=6, size=8, classes=5, seed=0, dtype=torch.float32):
@@ -104,7 +108,7 @@ def test_gradient_in_closed_form():
         assert torch.allclose(result, 64 / 6 * (error * slopes) @ tangents, atol=1e-12)
 
 
-@pytest.mark.parametrize("margin", NORM_FREE, ids=str)
+@pytest.mark.parametrize("margin", [*NORM_FREE, AdaFace(t_alpha=0.9)], ids=str)
 def test_gradients_are_orthogonal_to_embeddings_and_centres(margin):
     head = classifier(margin, center_init="normal").double()
     x, labels = batch(dtype=torch.float64)
@@ -147,6 +151,8 @@ def test_no_margin_equals_softmax_bit_for_bit():
         CombinedMargin(m1=1, m2=0, m3=0),
         SphereFace(margin=1),
         SphereFaceR(margin=1, scale=64, loss_weight=64),
+        AdaFace(margin=0),
+        MagFace(l_margin=0, u_margin=0, lambda_g=0),
     ]:
         head = classifier(margin)
         loss = head(x, labels).loss
@@ -155,7 +161,7 @@ def test_no_margin_equals_softmax_bit_for_bit():
         assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
 
 
-@pytest.mark.parametrize("margin", MARGINS, ids=str)
+@pytest.mark.parametrize("margin", [*MARGINS, AdaFace(), MAGFACE], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_parallel_and_antiparallel_embeddings_train(margin, dtype):
     head = classifier(margin)
@@ -171,6 +177,16 @@ def test_parallel_and_antiparallel_embeddings_train(margin, dtype):
     # The gradient of the zero embedding is bounded, but too large for float16.
     rows = x.grad[:4] if dtype == torch.float16 else x.grad
     assert rows.isfinite().all()
+
+
+def test_the_filtered_share_is_told():
+    head = classifier(ArcFace(), interclass_filter=InterclassFilter(0.1)).double()
+    x, labels = batch(dtype=torch.float64)
+    cosine = F.normalize(x) @ F.normalize(head.weight).T
+    taken = (cosine > 0.1) & (torch.arange(5) != labels[:, None])
+    assert head(x, labels).filtered.item() == pytest.approx(taken.sum().item() / 24)
+    assert 0 < taken.sum() < 24
+    assert classifier(ArcFace()).double()(x, labels).filtered == 0
 
 
 def test_autocast_does_not_reach_the_logits():
@@ -227,6 +243,157 @@ def test_annealing_counter_is_saved_and_matters():
     assert other.step.item() == 500
     assert other.step.dtype == torch.int64
     assert torch.equal(other(x, labels).loss, head(x, labels).loss)
+
+
+# ---------------------------------------------------------------- margins that read norms
+
+
+def dense(x, weight, labels, target, scale=64):
+    """Cross-entropy with the target's cosine put through ``target``."""
+    rows = torch.arange(len(x))
+    cosine = F.normalize(x) @ F.normalize(weight).T
+    logits = scale * cosine.index_put((rows, labels), target(cosine[rows, labels]))
+    return F.cross_entropy(logits, labels)
+
+
+def assert_same(output, expected, x, weight):
+    assert output.loss.item() == pytest.approx(expected.item(), rel=1e-12)
+    found = torch.autograd.grad(output.loss, (x, weight))
+    for left, right in zip(found, torch.autograd.grad(expected, (x, weight)), strict=True):
+        assert torch.allclose(left, right, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("t_alpha", [0.01, 0.4, 1.0])
+def test_adaface_follows_its_source_over_many_steps(t_alpha):
+    """The update of head.py: the batch counts in the averages that its norms are compared with."""
+    head = classifier(AdaFace(t_alpha=t_alpha)).double()
+    mean, std = 20.0, 100.0
+    for seed in range(4):
+        x, labels = batch(seed=seed, dtype=torch.float64)
+        norms = x.detach().norm(dim=1).clip(0.001, 100)
+        mean = norms.mean() * t_alpha + (1 - t_alpha) * mean
+        std = norms.std() * t_alpha + (1 - t_alpha) * std
+        quality = ((norms - mean) / (std + 1e-3) * 0.333).clip(-1, 1)
+
+        def target(cosine, quality=quality):
+            angle = (cosine.acos() - 0.4 * quality).clip(0, math.pi)
+            return angle.cos() - (0.4 + 0.4 * quality)
+
+        output = head(x, labels)
+        assert_same(output, dense(x, head.weight, labels, target), x, head.weight)
+        head.advance()
+        assert torch.allclose(head.norm_average.average, torch.stack([mean, std]), rtol=1e-12)
+
+
+def magface_margin(norms):
+    return 0.45 + (0.8 - 0.45) / (9 - 3) * (norms.clamp(3, 9) - 3)
+
+
+def test_magface_follows_its_source():
+    head = classifier(MAGFACE).double()
+    x, labels = batch(dtype=torch.float64)
+    norms = x.norm(dim=1)
+    assert ((norms > 3) & (norms < 9)).sum() > 3
+
+    def target(cosine):
+        margin = magface_margin(norms)
+        turned = cosine * margin.cos() - (1 - cosine**2).sqrt() * margin.sin()
+        return torch.where(cosine > 0, turned, cosine)
+
+    a = norms.clamp(3, 9)
+    expected = dense(x, head.weight, labels, target) + 35 * (a / 9**2 + 1 / a).mean()
+    assert_same(head(x, labels), expected, x, head.weight)
+
+
+def test_gradient_of_magface_is_not_orthogonal_to_embeddings():
+    """Its radial part is ∂L/∂n, of the penalty and of the margin, in closed form."""
+    head = classifier(MAGFACE).double()
+    x, labels = batch(dtype=torch.float64)
+    (gradient,) = torch.autograd.grad(head(x, labels).loss, x)
+    assert F.cosine_similarity(x, gradient).abs().max() > 0.05
+    norms = x.detach().norm(dim=1)
+    cosine = F.normalize(x.detach()) @ F.normalize(head.weight.detach()).T
+    for row, label in enumerate(labels):
+        n, theta = norms[row], cosine[row, label].acos()
+        moving = 3 < n < 9
+        margin, slope = magface_margin(n), (0.8 - 0.45) / 6 if moving else 0.0
+        logits = 64 * cosine[row]
+        if theta < math.pi / 2:
+            logits[label] = 64 * (theta + margin).cos()
+        else:
+            slope = 0.0
+        error = logits.softmax(0)[label] - 1
+        radial = -64 * error * (theta + margin).sin() * slope
+        radial += 35 * (1 / 81 - 1 / n**2) if moving else 0
+        found = gradient[row] @ x.detach()[row] / n
+        assert found.item() == pytest.approx(radial.item() / len(x), abs=1e-12)
+
+
+def test_adaface_averages_change_in_training_only_and_once_a_step():
+    head = classifier(AdaFace(t_alpha=0.3))
+    average = head.norm_average.average
+    start = average.clone()
+    x, labels = batch()
+    losses = [head(x, labels).loss for _ in range(2)]
+    assert torch.equal(average, start)
+    head.advance()
+    kept = average.clone()
+    assert kept[0] == pytest.approx(0.7 * 20 + 0.3 * x.norm(dim=1).mean().item())
+    head.advance()  # a step without a batch
+    assert torch.equal(average, kept)
+    head.eval()
+    shown = [head(x, labels).loss for _ in range(2)]
+    head.advance()
+    assert torch.equal(average, kept)
+    assert torch.equal(*shown)
+    assert losses[0].item() == pytest.approx(losses[1].item(), rel=1e-2)
+    assert classifier(ArcFace()).norm_average is None
+
+
+def test_adaface_averages_of_micro_batches_are_those_of_the_batch():
+    whole, parts = (classifier(AdaFace(t_alpha=0.6)).double() for _ in range(2))
+    for seed in range(3):
+        x, labels = batch(rows=12, seed=seed, dtype=torch.float64)
+        whole(x, labels)
+        for rows in (slice(0, 4), slice(4, 8), slice(8, 12)):
+            parts(x[rows], labels[rows])
+        whole.advance()
+        parts.advance()
+        assert torch.allclose(
+            whole.norm_average.average, parts.norm_average.average, rtol=1e-12, atol=0
+        )
+
+
+def test_adaface_averages_are_saved_and_matter():
+    head, other, fresh = (classifier(AdaFace(t_alpha=0.5)) for _ in range(3))
+    for seed in range(3):
+        head(*batch(seed=seed))
+        head.advance()
+    state = head.state_dict()
+    assert set(state) == {"weight", "step", "norm_average.average"}
+    other.load_state_dict(copy.deepcopy(state))
+    x, labels = batch(seed=8)
+    results = [h(x, labels).loss for h in (head, other, fresh)]
+    assert torch.equal(results[0], results[1])
+    assert results[0] != results[2]
+    for h in (head, other):
+        h.advance()
+    assert torch.equal(head.norm_average.average, other.norm_average.average)
+
+
+def test_a_lost_step_or_a_single_image_does_not_spoil_the_averages():
+    head = classifier(AdaFace(t_alpha=0.5))
+    x, labels = batch()
+    x.data[1, 1] = math.nan
+    head(x, labels)
+    head.advance()
+    assert head.norm_average.average.tolist() == [20, 100]
+    x, labels = batch(rows=1)
+    assert head(x, labels).loss.isfinite()  # one norm has a mean, but no deviation
+    head.advance()
+    mean, std = head.norm_average.average.tolist()
+    assert mean == pytest.approx((20 + x.norm().item()) / 2)
+    assert std == 100
 
 
 @pytest.mark.parametrize(

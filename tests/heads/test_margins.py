@@ -9,9 +9,11 @@ import torch
 
 from facerec.errors import RecipeError
 from facerec.heads import (
+    AdaFace,
     ArcFace,
     CombinedMargin,
     CosFace,
+    MagFace,
     Softmax,
     SphereFace,
     SphereFace2017,
@@ -271,8 +273,149 @@ def test_straight_through_keeps_values_and_passes_the_gradient(make):
         lambda: SphereFace(margin=0.5),
         lambda: SphereFace2017(margin=0),
         lambda: SphereFaceR(margin=0.9),
+        lambda: AdaFace(margin=28.6),
+        lambda: AdaFace(h=-0.1),
+        lambda: AdaFace(t_alpha=0.0),
+        lambda: MagFace(l_a=110, u_a=10),
+        lambda: MagFace(l_a=0),
+        lambda: MagFace(l_margin=0.9),
+        lambda: MagFace(lambda_g=-1),
     ],
 )
 def test_impossible_margins_are_refused_in_a_sentence(make):
     with pytest.raises(RecipeError, match=r"must .*; change it in the recipe"):
         make()
+
+
+# ---------------------------------------------------------------- margins that read norms
+
+ANGLES = [0.01 + 3.12 * i / 60 for i in range(61)]
+NORMS = [1e-5, 0.5, 9.0, 14.2, 21.7, 26.0, 60.0, 111.0, 300.0]
+AVERAGE = (22.0, 1.75)
+
+
+def grid():
+    """Every angle with every norm, as cosines and norms."""
+    angles = torch.tensor(ANGLES, dtype=torch.float64)
+    norms = torch.tensor(NORMS, dtype=torch.float64)
+    return angles.cos().repeat_interleave(len(norms)), norms.repeat(len(angles))
+
+
+def naive_adaface(theta, norm, margin=0.4, h=0.333):
+    mean, std = AVERAGE
+    quality = h * (min(max(norm, 0.001), 100) - mean) / (std + 0.001)
+    quality = min(max(quality, -1), 1)
+    return math.cos(min(max(theta - margin * quality, 0), math.pi)) - margin * (1 + quality)
+
+
+def naive_magface(theta, norm, wrap):
+    margin = 0.45 + (0.8 - 0.45) * (min(max(norm, 10), 110) - 10) / 100
+    if wrap == "easy" and math.cos(theta) <= 0:
+        return math.cos(theta)
+    if wrap == "linear" and theta + margin > math.pi:
+        return math.cos(theta) - margin * math.sin(margin)
+    return math.cos(theta + margin)
+
+
+def test_adaface_equals_the_scalar_formula():
+    cosine, norms = grid()
+    found = AdaFace().target_cosine(cosine, 0, norms, torch.tensor(AVERAGE))
+    expected = [naive_adaface(a, n) for a in ANGLES for n in NORMS]
+    assert torch.allclose(found, found.new_tensor(expected), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("wrap", ["easy", "linear"])
+def test_magface_equals_the_scalar_formula(wrap):
+    cosine, norms = grid()
+    found = MagFace(wrap=wrap).target_cosine(cosine, 0, norms)
+    expected = [naive_magface(a, n, wrap) for a in ANGLES for n in NORMS]
+    assert torch.allclose(found, found.new_tensor(expected), atol=1e-12, rtol=0)
+
+
+def test_adaface_lies_between_three_known_margins():
+    """Poor images get ArcFace, average ones CosFace, good ones a negative angle and twice m."""
+    theta = torch.linspace(0.5, 2.6, 50, dtype=torch.float64)
+    mean, std = AVERAGE
+    margin, average = AdaFace(h=1.0), torch.tensor(AVERAGE)
+    poor, medium, good = (
+        margin.target_cosine(theta.cos(), 0, torch.full_like(theta, norm), average)
+        for norm in (mean - 2 * std, mean, mean + 2 * std)
+    )
+    assert torch.allclose(poor, ArcFace(margin=0.4).target_cosine(theta.cos()))
+    assert torch.allclose(medium, CosFace(margin=0.4).target_cosine(theta.cos()))
+    assert torch.allclose(good, (theta - 0.4).cos() - 0.8)
+
+
+def test_adaface_starts_from_its_first_averages():
+    norms = torch.tensor([5.0, 20.0, 50.0])
+    assert torch.equal(
+        AdaFace().quality(norms), AdaFace().quality(norms, torch.tensor([20.0, 100.0]))
+    )
+    assert AdaFace().quality(norms)[1] == 0
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_targets_that_read_norms_never_rise_with_the_angle(norm):
+    angles = torch.linspace(1e-5, math.pi - 1e-5, 10_000, dtype=torch.float64)
+    norms = torch.full_like(angles, norm)
+    found = AdaFace().target_cosine(angles.cos(), 0, norms, torch.tensor(AVERAGE))
+    assert (found.diff() <= 0).all()
+    assert (MagFace(wrap="linear").target_cosine(angles.cos(), 0, norms).diff() < 0).all()
+    easy = MagFace().target_cosine(angles.cos(), 0, norms).diff()
+    assert (easy > 0).sum() == 1  # where the margin is dropped
+
+
+def test_magface_penalty():
+    margin, norms = MagFace(), torch.tensor(NORMS, dtype=torch.float64)
+    expected = [35 * (a / 110**2 + 1 / a) for a in (min(max(n, 10), 110) for n in NORMS)]
+    assert torch.allclose(margin.norm_penalty(norms), norms.new_tensor(expected))
+    # It is smallest at the largest norm, and flat there.
+    grid = torch.linspace(10, 110, 1001, dtype=torch.float64, requires_grad=True)
+    penalty = margin.norm_penalty(grid)
+    assert (penalty.diff() < 0).all()
+    assert torch.autograd.grad(penalty.sum(), grid)[0][-1].abs() < 1e-15
+    assert AdaFace().norm_penalty(norms) is None
+
+
+def test_gradients_reach_norms_in_magface_alone():
+    cosine = torch.linspace(-0.9731, 0.9837, 23, dtype=torch.float64, requires_grad=True)
+    inside = torch.linspace(10.5, 109.5, 23, dtype=torch.float64, requires_grad=True)
+    for wrap in ("easy", "linear"):
+        margin = MagFace(wrap=wrap)
+        assert torch.autograd.gradcheck(
+            lambda c, n, m=margin: m.target_cosine(c, 0, n) + m.norm_penalty(n), (cosine, inside)
+        )
+    outside = torch.tensor([3.0, 9.9, 110.1, 500.0], requires_grad=True)
+    margin = MagFace()
+    total = margin.target_cosine(torch.full((4,), 0.5), 0, outside) + margin.norm_penalty(outside)
+    assert torch.equal(torch.autograd.grad(total.sum(), outside)[0], torch.zeros(4))
+
+    average = torch.tensor(AVERAGE)
+    # 23 norms around the mean, where quality varies and the angle stays off 0 and π.
+    norms = torch.linspace(20.0, 24.0, 23, dtype=torch.float64, requires_grad=True)
+    assert not AdaFace().quality(norms, average).requires_grad
+    assert torch.autograd.gradcheck(
+        lambda c: AdaFace().target_cosine(c, 0, norms.detach(), average), cosine
+    )
+
+
+@pytest.mark.parametrize("margin", [AdaFace(), MagFace(), MagFace(wrap="linear")], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str
+)
+def test_gradient_of_margins_that_read_norms_is_finite_at_the_poles(margin, dtype):
+    cosines = torch.tensor([1, -1, 1 - 1e-8, -1 + 1e-8, 0] * 3, dtype=dtype, requires_grad=True)
+    norms = torch.tensor([1e-6, 20.0, 500.0]).repeat_interleave(5).requires_grad_()
+    target = margin.target_cosine(cosines, 0, norms, torch.tensor(AVERAGE))
+    assert target.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    target.sum().backward()
+    assert target.isfinite().all()
+    assert cosines.grad.isfinite().all()
+    assert norms.grad is None or norms.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("margin", [AdaFace(margin=0), MagFace(l_margin=0, u_margin=0)], ids=str)
+def test_no_margin_leaves_cosines_untouched_whatever_the_norm(margin):
+    cosines, norms = torch.linspace(-1, 1, 1001), torch.linspace(0, 200, 1001)
+    assert torch.equal(margin.target_cosine(cosines, 0, norms), cosines)
+    assert torch.equal(margin.other_cosine(cosines), cosines)

@@ -12,9 +12,11 @@ from torch import nn
 from facerec.errors import RecipeError
 from facerec.heads import (
     SEC,
+    AdaFace,
     ArcFace,
     FixedNorm,
     L2Norm,
+    MagFace,
     RingLoss,
     SphereFace2017,
     combination_warnings,
@@ -283,6 +285,18 @@ def test_warnings_name_the_doubtful_combinations():
     assert "like SEC with another weight" in sentence
     (sentence,) = combination_warnings(SEC(0.1), SphereFace2017(), "frozen_gamma")
     assert "temperature" in sentence
+
+
+@pytest.mark.parametrize("margin", [AdaFace(), MagFace()], ids=str)
+@pytest.mark.parametrize(
+    "penalty", [SEC(0.1), L2Norm(0.1), FixedNorm(0.1, radius=20.0), RingLoss(0.1)], ids=str
+)
+def test_penalties_conflict_with_margins_that_read_norms(penalty, margin):
+    (sentence,) = combination_warnings(penalty, margin, "none")
+    assert sentence.startswith("conflict: ")
+    assert type(penalty).__name__ in sentence and type(margin).__name__ in sentence
+    assert combination_warnings(None, margin, "frozen_gamma") == []
+    assert combination_warnings(SEC(0.0), margin, "frozen_gamma") == []
 
 
 @pytest.mark.parametrize(

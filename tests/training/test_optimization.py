@@ -8,7 +8,16 @@ import pytest
 import torch
 from torch import nn
 
-from facerec.training import SGD, AdamW, Cosine, MultiStep, Polynomial
+from facerec.training import (
+    SGD,
+    Adam,
+    AdamW,
+    Cosine,
+    MultiStep,
+    Optimizer,
+    Polynomial,
+    RMSprop,
+)
 from facerec.training.optimization import parameter_groups
 
 
@@ -47,8 +56,10 @@ class Net(nn.Module):
         self.frozen = nn.Parameter(torch.ones(3), requires_grad=False)
 
 
-@pytest.mark.parametrize("optimizer", [SGD(decay="all"), SGD(decay="weights"), AdamW()])
-def test_groups_hold_every_trainable_parameter_once(optimizer: SGD | AdamW) -> None:
+@pytest.mark.parametrize(
+    "optimizer", [SGD(decay="all"), SGD(decay="weights"), AdamW(), Adam(), RMSprop(momentum=0.9)]
+)
+def test_groups_hold_every_trainable_parameter_once(optimizer: Optimizer) -> None:
     net, head, radius = Net(), nn.Linear(4, 2, bias=False), nn.Parameter(torch.tensor(1.0))
     groups = parameter_groups([net, head], optimizer, plain=[radius])
     owned = [p for group in groups for p in group["params"]]

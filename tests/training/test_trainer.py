@@ -18,8 +18,16 @@ from tiny import make_trainer, narrow_recipe, tiny_recipe, weights, write_traini
 
 from facerec.backbones import Backbone
 from facerec.errors import CheckpointError, TrainingError
-from facerec.heads import SEC, CosFace, L2Norm, RingLoss, SphereFace2017
-from facerec.training import AdamW, Checkpoints, Recipe, checkpoint
+from facerec.heads import (
+    SEC,
+    AdaFace,
+    CosFace,
+    InterclassFilter,
+    L2Norm,
+    RingLoss,
+    SphereFace2017,
+)
+from facerec.training import AdamW, Checkpoints, Head, Recipe, checkpoint
 from facerec.training.distributed import Processes
 from facerec.training.monitor import Monitor
 from facerec.training.trainer import Trainer
@@ -126,8 +134,12 @@ def test_resumed_equals_uninterrupted_bit_for_bit(data: Path, tmp_path: Path, st
     [
         {"optimizer": AdamW(), "workers": 1, "precision": "bf16"},
         {"margin": SphereFace2017(), "regularizer": RingLoss(weight=0.1), "precision": "fp16"},
+        {
+            "margin": AdaFace(t_alpha=0.3),
+            "head": Head(interclass_filter=InterclassFilter(threshold=0.1)),
+        },
     ],
-    ids=["adamw-bf16-workers", "annealed-ring-fp16"],
+    ids=["adamw-bf16-workers", "annealed-ring-fp16", "adaface-filtered"],
 )
 def test_every_kind_of_state_is_resumed(
     data: Path, tmp_path: Path, changes: dict[str, object]

@@ -1,0 +1,229 @@
+"""Measurements of fair comparisons: the search behind their figures, and how often they err."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from measures import Row
+from numpy.typing import NDArray
+
+from facerec.comparison.retrieval import retrieve
+from facerec.comparison.significance import PairedDifference, adjust, compare_paired
+
+_SEARCH = """
+import json, sys, time
+import numpy as np, torch
+
+contestant, batch, images, dimensions, per_class = json.loads(sys.argv[1])
+torch.set_num_threads(1)
+generator = np.random.default_rng(0)
+labels = generator.permutation(np.arange(images) // per_class)
+centres = generator.standard_normal((labels.max() + 1, dimensions), np.float32)
+embeddings = np.empty((images, dimensions), np.float32)
+for start in range(0, images, 4096):
+    part = slice(start, start + 4096)
+    noise = generator.standard_normal(embeddings[part].shape, np.float32)
+    embeddings[part] = centres[labels[part]] + 2.5 * noise
+
+def peak():  # MB
+    line = next(x for x in open("/proc/self/status") if x.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+
+if contestant == "facerec":
+    from facerec.comparison.retrieval import retrieve
+    def search(x, y):
+        means = retrieve(x, y, ks=(1,)).means()
+        return [means[name] for name in ("precision_at_1", "r_precision", "map_at_r")]
+else:
+    from pytorch_metric_learning.distances import CosineSimilarity
+    from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
+    from pytorch_metric_learning.utils.inference import CustomKNN
+    names = ("precision_at_1", "r_precision", "mean_average_precision_at_r")
+    knn = None if contestant == "faiss" else CustomKNN(CosineSimilarity(), batch_size=batch)
+    calculator = AccuracyCalculator(
+        include=names, k="max_bin_count", device=torch.device("cpu"), knn_func=knn,
+        kmeans_func=lambda x, clusters: None,
+    )
+    def search(x, y):
+        x, y = torch.from_numpy(x), torch.from_numpy(y)
+        if contestant == "faiss":  # searches raw vectors, by distance
+            import faiss
+            faiss.omp_set_num_threads(1)
+            x = torch.nn.functional.normalize(x)
+        found = calculator.get_accuracy(x, y)
+        return [found[name] for name in names]
+
+search(embeddings[:64], np.arange(64) // 2)  # loads what is loaded late
+try:
+    open("/proc/self/clear_refs", "w").write("5")  # the peak starts anew
+except OSError:
+    pass
+before, used = peak(), time.process_time()
+figures = search(embeddings, labels)
+print(json.dumps({"seconds": time.process_time() - used, "memory": peak() - before,
+                  "figures": figures}))
+"""
+
+
+def retrieval(
+    images: int = 50_000, dimensions: int = 512, per_class: int = 50, batches: tuple[int, ...] = ()
+) -> list[Row]:
+    """Search and rate all images against all others, as pytorch-metric-learning does too.
+
+    Each contestant runs on one thread in a process of its own; time is CPU time. The other side
+    stands for its faiss index where that is installed, else for its own search with small batches,
+    which take less memory, and with larger ones, which take less time. Both find as many neighbours
+    as the largest class needs.
+
+    Args:
+        images: embeddings.
+        dimensions: of each.
+        per_class: images of one class.
+        batches: of the other side's own search.
+    """
+    others = [("batches of", batch) for batch in batches or (256, 1024)]
+    if importlib.util.find_spec("faiss") is not None:
+        others.insert(0, ("faiss", 0))
+    size = [images, dimensions, per_class]
+    ours = _search(["facerec", 0, *size])
+    name = f"P@1, R-Precision and MAP@R, {images:,} × {dimensions}, against "
+    rows = []
+    for contestant, batch in others:
+        theirs = _search([contestant, batch, *size])
+        # Vectors that are normalised in another precision may swap nearly equal neighbours.
+        assert np.allclose(ours["figures"], theirs["figures"], rtol=0, atol=0.5 / images + 1e-5)
+        what = f"{name}pytorch-metric-learning, {contestant} {batch or ''}".rstrip()
+        rows += [
+            Row(
+                f"{what}: faster",
+                theirs["seconds"] / ours["seconds"],
+                "×",
+                2.0,
+                "higher",
+                f"{ours['seconds']:.1f} against {theirs['seconds']:.1f} s of CPU time, MAP@R "
+                f"{ours['figures'][2]:.6f} and {theirs['figures'][2]:.6f}",
+            ),
+            Row(
+                f"{what}: memory",
+                ours["memory"] / theirs["memory"],
+                "×",
+                0.5,
+                remark=f"{ours['memory']:.0f} against {theirs['memory']:.0f} MB beside the "
+                "embeddings",
+            ),
+        ]
+    return rows
+
+
+def null(
+    families: int = 400,
+    losses: int = 4,
+    seeds: int = 10,
+    classes: int = 24,
+    images: int = 6,
+    replicates: int = 500,
+) -> list[Row]:
+    """Compare arms that do not differ, and count how often a difference is declared.
+
+    A training is a random linear map of cached embeddings. Both arms of one seed share a part of it
+    and have a part of their own, alike in distribution; so do all losses of one family. From there
+    on everything is as in a report: retrieval, paired comparison of MAP@R, Holm over the losses.
+
+    Args:
+        families: repetitions.
+        losses: comparisons in each.
+        seeds: of each arm.
+        classes: of cached embeddings.
+        images: of each class.
+        replicates: of the bootstrap.
+    """
+    generator = np.random.default_rng(0)
+    labels = np.repeat(np.arange(classes), images)
+    cached = generator.standard_normal((classes, 16))[labels]
+    cached += generator.standard_normal(cached.shape)
+    found: list[list[PairedDifference]] = []
+    for _ in range(families):
+        family = []
+        for _ in range(losses):
+            arms = np.array([_train_both(cached, labels, generator) for _ in range(seeds)])
+            family.append(compare_paired(arms[:, 0], arms[:, 1], labels, replicates=replicates))
+        found.append(adjust(family))
+    every = [comparison for family in found for comparison in family]
+    declared = [comparison.p_holm is not None and comparison.p_holm <= 0.05 for comparison in every]
+    wrong = np.reshape(declared, (families, losses)).any(axis=1)
+    name = f"null, {losses} losses × {seeds} seeds, {classes} classes × {images} images"
+    rows = [
+        Row(
+            f"{name}: declared different",
+            100 * float(np.mean(declared)),
+            "%",
+            5,
+            remark=f"{sum(declared):,} of {len(every):,} comparisons, after Holm",
+        ),
+        Row(
+            f"{name}: families with any declared different",
+            100 * float(wrong.mean()),
+            "%",
+            5 + _allowance(families),
+            remark=f"{int(wrong.sum()):,} of {families:,}; the bar is 5 % and 1.64 binomial errors",
+        ),
+    ]
+    for kind in ("over_seeds", "joint"):
+        intervals = [getattr(comparison, kind) for comparison in every]
+        covered = sum(interval.low <= 0 <= interval.high for interval in intervals)
+        rows.append(
+            Row(
+                f"{name}: coverage of 95 % intervals, {kind.replace('_', ' ')}",
+                100 * covered / len(every),
+                "%",
+                95 - _allowance(len(every)),
+                "higher",
+                f"{covered:,} of {len(every):,}; the bar is 95 % less 1.64 binomial errors",
+            )
+        )
+    return rows
+
+
+def _search(arguments: list[Any]) -> dict[str, Any]:
+    command = [sys.executable, "-c", _SEARCH, json.dumps(arguments)]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+
+
+def _train_both(
+    cached: NDArray[np.float64], labels: NDArray[np.int64], generator: np.random.Generator
+) -> list[NDArray[np.float64]]:
+    """Return MAP@R of every query for both arms of one seed."""
+    size = cached.shape[1]
+    shared, *own = generator.standard_normal((3, size, size)) / math.sqrt(size)
+    maps = [np.eye(size) + 0.5 * shared + 0.3 * part for part in own]
+    return [retrieve(cached @ each, labels, ks=()).map_at_r for each in maps]
+
+
+def _allowance(trials: int) -> float:
+    """Return 1.64 binomial standard errors of a share of 5 %, in percent."""
+    return 164 * math.sqrt(0.05 * 0.95 / trials)
+
+
+def smoke() -> list[Row]:
+    """Run a smoke comparison of six arms, three trials and four folds as a user does."""
+    root = Path(__file__).resolve().parents[1]
+    recipe = root / "recipes" / "compare" / "sec_on_margins.py"
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.perf_counter()
+        subprocess.run(
+            [sys.executable, root / "tools" / "compare.py", recipe, "--smoke", "--out", folder],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        seconds = time.perf_counter() - started
+    remark = "6 arms × 3 trials × 4 folds, 2 seeds; faces drawn and report written too"
+    return [Row("smoke comparison on generated faces", seconds, "s", 600, remark=remark)]

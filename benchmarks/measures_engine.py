@@ -1,0 +1,199 @@
+"""Measurements of the training engine against its plain PyTorch form, see `measures`."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from measures import Row, _run
+from torch import Tensor, nn
+
+from facerec.devices import has_fast_bf16
+from facerec.heads import ArcFace
+from facerec.heads.margin_softmax import margin_softmax
+
+_TURN = 4  # passes
+
+_PEAK = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import torch
+from measures_engine import head_step
+
+def peak():  # MB; of this process alone, whatever memory its parent took
+    line = next(x for x in open("/proc/self/status") if x.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+
+side, (batch, size, classes) = sys.argv[2], map(int, sys.argv[3:])
+head_step(side, batch, size, 2000)()  # code, threads and work space of the libraries
+step = head_step(side, batch, size, classes)
+before = peak()
+step()
+print(json.dumps({"extra": peak() - before}))
+"""
+
+
+class _DenseArcFace(nn.Module):
+    """ArcFace as one writes it down: normalise, multiply, change one cosine, cross-entropy."""
+
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        cosine = F.linear(F.normalize(embeddings), F.normalize(self.weight))
+        rows = torch.arange(len(labels))
+        target = cosine[rows, labels].clamp(-1 + 1e-7, 1 - 1e-7)
+        cosine[rows, labels] = (target.acos() + 0.5).cos()
+        return F.cross_entropy(64 * cosine, labels)
+
+
+class _Head:
+    """One side of the comparison: forward and backward from zeroed gradients."""
+
+    def __init__(self, side: str, embeddings: Tensor, weight: Tensor, labels: Tensor) -> None:
+        self.embeddings = embeddings.clone().requires_grad_()
+        self.weight, self.labels = nn.Parameter(weight), labels
+        self.loss: Callable[[], Tensor]
+        if side == "dense":
+            dense = _DenseArcFace(self.weight)
+            self.loss = lambda: dense(self.embeddings, labels)
+        else:
+            margin = ArcFace(wrap="none")
+            self.loss = lambda: (
+                margin_softmax(self.embeddings, self.weight, labels, margin, precision=side).loss
+            )
+
+    def __call__(self) -> float:
+        self.embeddings.grad = self.weight.grad = None
+        loss = self.loss()
+        loss.backward()
+        return loss.item()
+
+
+def head_step(side: str, batch: int, size: int, classes: int) -> Callable[[], float]:
+    """Return a function that does one step of a head and returns its loss.
+
+    Args:
+        side: ``dense``, or the precision of the chunked head, ``fp32`` or ``bf16``.
+        batch: embeddings.
+        size: their dimensions.
+        classes: of the head.
+    """
+    return _heads([side], batch, size, classes)[0]
+
+
+def _heads(sides: list[str], batch: int, size: int, classes: int) -> list[_Head]:
+    """Return heads over the same centres."""
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.empty(classes, size).normal_(0, 0.01, generator=generator)
+    embeddings = torch.randn(batch, size, generator=generator)
+    labels = torch.randint(classes, (batch,), generator=generator)
+    return [_Head(side, embeddings, weight, labels) for side in sides]
+
+
+def head(
+    *,
+    batch: int = 128,
+    size: int = 512,
+    classes: tuple[int, ...] = (93_431, 360_232),
+    memory_bars: tuple[float, ...] = (0.45, 0.40),
+    repeats: int = 3,
+    threads: tuple[int, ...] = (1, 2),
+) -> list[Row]:
+    """Compare the chunked ArcFace head with a dense one: a forward and backward pass of each.
+
+    They take turns over the same centres, several passes at a time, because a pass finds memory as
+    the one before left it, and in training that is one of its kind. The fastest pass of each counts
+    (the slower ones met another process); one thread is timed by its CPU time, which includes what
+    the system does for it, several by the clock. Memory is the
+    growth of the resident peak over one pass, the gradient of the centres included, of a new
+    process for each side. Products in bf16 are left out where the CPU would emulate them, and the
+    bar of speed is for them alone.
+
+    Args:
+        batch: embeddings in a pass.
+        size: their dimensions.
+        classes: one comparison for each.
+        memory_bars: what share of the dense head's memory each may take.
+        repeats: turns of each side.
+        threads: of PyTorch, one comparison of speed for each.
+    """
+    native = has_fast_bf16(torch.device("cpu"))
+    sides = ["dense", "fp32", "bf16"] if native else ["dense", "fp32"]
+    rows = []
+    for count, bar in zip(classes, memory_bars, strict=True):
+        name = f"ArcFace head, batch {batch}, {size}-d, {count:,} classes, against dense"
+        rows += _speed(name, sides, (batch, size, count), repeats, threads)
+        rows += _memory(name, sides, (batch, size, count), bar)
+    return rows
+
+
+def _speed(
+    name: str,
+    sides: list[str],
+    sizes: tuple[int, int, int],
+    repeats: int,
+    threads: tuple[int, ...],
+) -> list[Row]:
+    heads = _heads(sides, *sizes)
+    expected = heads[0]()
+    before, rows = torch.get_num_threads(), []
+    for number in threads:
+        torch.set_num_threads(number)
+        try:
+            seconds = _fastest(dict(zip(sides, heads, strict=True)), expected, repeats, number)
+        finally:
+            torch.set_num_threads(before)
+        kind = "one thread, CPU time" if number == 1 else f"{number} threads, clock"
+        rows += [
+            Row(
+                f"{name}, products in {side}, {kind}",
+                seconds["dense"] / seconds[side],
+                "×",
+                3.5 if side == "bf16" else None,
+                "higher",
+                f"{seconds[side]:.3f} s against {seconds['dense']:.3f} s, fastest of "
+                f"{repeats * _TURN}",
+            )
+            for side in sides[1:]
+        ]
+    return rows
+
+
+def _fastest(
+    heads: dict[str, _Head], expected: float, repeats: int, threads: int
+) -> dict[str, float]:
+    now = time.process_time if threads == 1 else time.perf_counter
+    seconds = dict.fromkeys(heads, math.inf)
+    for _ in range(repeats):
+        for side, step in heads.items():
+            for _ in range(_TURN):
+                start = now()
+                loss = step()
+                seconds[side] = min(seconds[side], now() - start)
+                assert math.isclose(loss, expected, rel_tol=1e-2 if side == "bf16" else 1e-5)
+                # Or the next side would share the room.
+                step.embeddings.grad = step.weight.grad = None
+    return seconds
+
+
+def _memory(name: str, sides: list[str], sizes: tuple[int, int, int], bar: float) -> list[Row]:
+    folder = str(Path(__file__).parent)
+    extra = {side: _run(_PEAK, folder, side, *map(str, sizes))["extra"] for side in sides}
+    gradient = sizes[1] * sizes[2] / 2**18
+    return [
+        Row(
+            f"{name}, products in {side}, extra memory",
+            extra[side] / extra["dense"],
+            "×",
+            bar,
+            remark=f"{extra[side]:,.0f} MB against {extra['dense']:,.0f} MB, of which the gradient "
+            f"of the centres takes {gradient:,.0f} MB",
+        )
+        for side in sides[1:]
+    ]

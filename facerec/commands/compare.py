@@ -1,0 +1,129 @@
+"""``facerec compare``: arms under equal conditions, searched, trained anew and scored once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import tyro
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from facerec.commands.cli import run_command
+from facerec.comparison.harness import Harness, Status
+from facerec.comparison.protocol import Comparison, Protocol
+from facerec.comparison.report import format_table, write_report
+from facerec.comparison.summary import summarize
+from facerec.devices import choose_device
+from facerec.errors import RecipeError
+from facerec.recipe import load_recipe
+
+
+def compare(
+    recipe: tyro.conf.Positional[Path],
+    out: Path | None = None,
+    smoke: bool = False,
+    trials: int | None = None,
+    repetitions: int | None = None,
+    storage: str | None = None,
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
+) -> None:
+    """Compare losses and penalties fairly: equal trials, paired seeds, classes held out.
+
+    Searches the hyperparameters of every arm by class-disjoint cross-validation, trains the best
+    setting anew with fresh seeds and scores it once on the test classes. Writes report.html,
+    tables and figures. The same command goes on where it was interrupted; started several times at
+    once, also on machines that share the folder, the processes share the work.
+
+    Args:
+        recipe: the comparison, such as recipes/compare/sec_on_margins.py.
+        out: folder of state and results; by default compare/NAME.
+        smoke: three trials, two seeds and few steps: shows that everything works, in minutes.
+        trials: settings tried for each arm, in place of the recipe's number.
+        repetitions: fresh seeds of the best settings, in place of the recipe's number.
+        storage: where trials are kept: a database URL, or journal:PATH for a folder on a network;
+            by default a SQLite file in the folder.
+        device: where to compute.
+    """
+    console = Console()
+    plan = load_recipe(recipe, Comparison)
+    if smoke:
+        plan = smaller(plan)
+    try:
+        plan = replace(
+            plan,
+            trials=plan.trials if trials is None else trials,
+            repetitions=plan.repetitions if repetitions is None else repetitions,
+        )
+    except ValueError as error:
+        raise RecipeError(f"{recipe}: {error}") from error
+    folder = out or Path("compare") / (f"{plan.name}-smoke" if smoke else plan.name)
+    console.print(plan.question, style="bold", markup=False)
+    with Live(console=console, refresh_per_second=2) as live:
+
+        def drawing(done: int, total: int) -> None:
+            live.update(Group(Text("drawing faces"), ProgressBar(total=total, completed=done)))
+
+        harness = Harness(
+            plan,
+            folder,
+            choose_device(device),
+            storage,
+            notify=lambda states: live.update(_table(states, plan)),
+            faces=drawing,
+        )
+        for note in harness.images.notes:
+            console.print(f"note: {note}", style="yellow", markup=False)
+        results = harness.run()
+    paths = write_report(results, folder)
+    console.print(format_table(summarize(results)))
+    console.print(f"report: {paths['report.html'].resolve()}", soft_wrap=True, markup=False)
+
+
+def smaller(plan: Comparison) -> Comparison:
+    """Return the comparison with few trials, seeds and steps."""
+
+    def shortened(protocol: Protocol) -> Protocol:
+        return replace(
+            protocol,
+            steps_per_epoch=min(protocol.steps_per_epoch, 8),
+            epochs=min(protocol.epochs, 2),
+        )
+
+    arms = tuple(
+        replace(arm, protocol=shortened(arm.protocol)) if arm.protocol else arm for arm in plan.arms
+    )
+    return replace(
+        plan,
+        arms=arms,
+        protocol=shortened(plan.protocol),
+        trials=min(plan.trials, 3),
+        repetitions=min(plan.repetitions, 2),
+    )
+
+
+def _table(states: Sequence[Status], plan: Comparison) -> Table:
+    table = Table()
+    for name in ("arm", "stage", "trials", "best MAP@R", "final runs", "now"):
+        table.add_column(name, justify="right" if name in ("trials", "best MAP@R") else "left")
+    for state in states:
+        failed = f" ({state.failed} failed)" if state.failed else ""
+        table.add_row(
+            Text(state.arm),
+            state.stage,
+            f"{state.trials}/{state.budget}{failed}",
+            "" if state.best is None else f"{state.best:.4f}",
+            f"{state.finals}/{plan.repetitions}",
+            state.doing,
+        )
+    return table
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command with ``argv``, or with the arguments of the process."""
+    run_command(compare, argv)

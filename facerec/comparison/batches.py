@@ -1,0 +1,93 @@
+"""Batches of so many classes with so many images each, as positions; the same in every arm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from facerec.errors import DatasetError
+
+
+def class_batches(
+    labels: NDArray[np.int64],
+    classes: int,
+    per_class: int,
+    seed: int,
+    epoch: int,
+    steps: int | None = None,
+) -> NDArray[np.int64]:
+    """Return the batches of an epoch, each of different classes with as many images each.
+
+    Classes take turns: after any step, the numbers of steps in which two classes occurred differ
+    by one at most, and so do, within a class, the numbers of times that two of its images were
+    taken. A class with fewer than ``per_class`` images repeats them in a batch, as evenly.
+
+    With ``labels = arange(n)`` and ``per_class = 1`` these are plain shuffled batches.
+
+    Args:
+        labels: int64 ``(n,)``, the class of every image.
+        classes: different classes in a batch.
+        per_class: images of each of them, which follow one another.
+        seed: ≥ 0.
+        epoch: counted from 0; another one has another order.
+        steps: number of batches; by default as many as the images fill, one at least.
+
+    Returns:
+        int64 ``(steps, classes · per_class)``, positions in ``labels``.
+
+    Raises:
+        DatasetError: fewer classes than a batch needs.
+    """
+    order = np.argsort(labels, kind="stable")
+    found, starts = np.unique(labels[order], return_index=True)
+    if min(classes, per_class) < 1 or len(found) < classes:
+        raise DatasetError(
+            f"batches of {classes} classes × {per_class} images cannot be made from "
+            f"{len(found):,} classes; take fewer classes in a batch, or data with more"
+        )
+    if steps is None:
+        steps = max(1, len(labels) // (classes * per_class))
+    generator = np.random.Generator(np.random.Philox(key=np.array([seed, epoch], np.uint64)))
+    turns = _deal(np.arange(len(found)), classes, generator)
+    images = [_deal(group, per_class, generator) for group in np.split(order, starts[1:])]
+    batches = np.empty((steps, classes, per_class), np.int64)
+    for batch in batches:
+        for row, number in zip(batch, next(turns).tolist(), strict=True):
+            row[:] = next(images[number])
+    return batches.reshape(steps, classes * per_class)
+
+
+def two_views(batches: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return each batch twice in a row: the first view of every image, then the second of each.
+
+    An image that a batch holds twice is augmented in two ways (`BatchReader`).
+
+    Args:
+        batches: int64 ``(…, B)`` positions.
+
+    Returns:
+        int64 ``(…, 2B)``.
+    """
+    return np.concatenate([batches, batches], axis=-1)
+
+
+def _deal(
+    items: NDArray[np.int64], size: int, generator: np.random.Generator
+) -> Iterator[NDArray[np.int64]]:
+    """Deal hands of ``size`` from one shuffled pack after the other.
+
+    A hand that begins at the end of a pack goes on with the next, first with cards that it does not
+    hold yet; so it holds none twice unless packs are smaller than hands.
+    """
+    pack = items[:0]
+    while True:
+        hand, pack = pack[:size], pack[size:]
+        while len(hand) < size:
+            shuffled = generator.permutation(items)
+            held = (shuffled[:, None] == hand).sum(axis=1)
+            new_first = shuffled[np.argsort(held, kind="stable")]
+            taken = size - len(hand)
+            hand, pack = np.concatenate([hand, new_first[:taken]]), new_first[taken:]
+        yield hand

@@ -1,0 +1,192 @@
+"""The best setting of each arm, trained anew with fresh seeds and scored once on the test classes.
+
+Each seed trains one model a fold. They are scored together, their unit embeddings concatenated, and
+apart, the mean of their figures (Musgrave, Belongie and Lim, ECCV 2020, section 3.3).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from facerec.comparison.fit import Fit, Trainer, norm_figures
+from facerec.comparison.image_sets import ImageSet
+from facerec.comparison.protocol import METRICS, Protocol
+from facerec.comparison.retrieval import Retrieval, retrieve
+from facerec.comparison.splits import ClassSplit, select_classes
+from facerec.errors import ComparisonError
+from facerec.files import atomic_path
+from facerec.recipe import from_dict, to_dict
+
+View = Literal["concatenated", "separated"]
+VIEWS: tuple[View, ...] = ("concatenated", "separated")
+RECALLS = (1, 2, 4, 8)
+
+PerQuery = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class FinalRun:
+    """One seed of one arm on the test classes."""
+
+    labels: NDArray[np.int64]
+    """Class of each query, ``(q,)``."""
+    scores: Mapping[tuple[View, str], PerQuery]
+    """A figure of each query, ``(q,)``: of each view, the metrics and ``recall@K``."""
+    models: Mapping[str, PerQuery]
+    """A figure of each fold's model, ``(folds,)``: the metrics, ``norm_mean`` and ``norm_cv2`` of
+    its raw test embeddings."""
+    fits: tuple[Fit, ...]
+    """How each of them was trained; none for an untrained model."""
+    dropped: int
+    """Queries without another image of their class."""
+    tied: float
+    """Share of queries whose neighbours were in part ordered by index (concatenated)."""
+
+    def mean(self, view: View, name: str) -> float:
+        """Return a figure's mean over the queries."""
+        return float(self.scores[view, name].mean())
+
+
+@dataclass(frozen=True, eq=False)
+class TestSide:
+    """Positions of the test classes' images: queries, and what they are compared with."""
+
+    queries: NDArray[np.int64]
+    references: NDArray[np.int64] | None
+    """None: with all other queries."""
+
+
+def test_side(images: ImageSet, split: ClassSplit) -> TestSide:
+    """Return what is scored: all test images, or query against gallery where the set says so."""
+    positions, _ = select_classes(images.labels, split.test)
+    if images.partition is None or not (images.partition[positions] == "query").any():
+        return TestSide(positions, None)
+    part = images.partition[positions]
+    return TestSide(positions[part == "query"], positions[part == "gallery"])
+
+
+test_side.__test__ = TestSide.__test__ = False  # type: ignore[attr-defined]  # not for pytest
+
+
+def score_models(
+    trainer: Trainer,
+    protocol: Protocol,
+    models: Sequence[nn.Module],
+    side: TestSide,
+    fits: Sequence[Fit] = (),
+) -> FinalRun:
+    """Score the models of all folds, together and apart.
+
+    Args:
+        trainer: embeds the images.
+        protocol: of the arm.
+        models: trunks, one a fold.
+        side: what is scored.
+        fits: how they were trained.
+    """
+    labels = trainer.labels
+    raw = [
+        [
+            trainer.embed(model, part, protocol)
+            for part in (side.queries, side.references)
+            if part is not None
+        ]
+        for model in models
+    ]
+    joined = [_concatenate([parts[i] for parts in raw]) for i in range(len(raw[0]))]
+
+    def search(parts: list[NDArray[np.float32]]) -> Retrieval:
+        if side.references is None:
+            return retrieve(parts[0], labels[side.queries], ks=RECALLS)
+        return retrieve(
+            parts[0],
+            labels[side.queries],
+            references=parts[1],
+            reference_labels=labels[side.references],
+            ks=RECALLS,
+        )
+
+    together = search(joined)
+    apart = [search(parts) for parts in raw]
+    scores: dict[tuple[View, str], PerQuery] = dict(_named("concatenated", together))
+    for key, values in _named("separated", *apart).items():
+        scores[key] = values
+    norms = [norm_figures(np.concatenate(parts)) for parts in raw]
+    figures = {name: np.array([norm[name] for norm in norms]) for name in norms[0]}
+    for name in METRICS:
+        figures[name] = np.array([getattr(found, name).mean() for found in apart])
+    return FinalRun(together.labels, scores, figures, tuple(fits), together.dropped, together.tied)
+
+
+def _named(view: View, *found: Retrieval) -> dict[tuple[View, str], PerQuery]:
+    """Name the figures of each query; of several models their mean."""
+    result: dict[tuple[View, str], PerQuery] = {}
+    for name in METRICS:
+        result[view, name] = np.mean([getattr(one, name) for one in found], axis=0)
+    for k in RECALLS:
+        result[view, f"recall@{k}"] = np.mean([one.recall_at[k] for one in found], axis=0)
+    return result
+
+
+def _concatenate(parts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """Normalise each model's embeddings and lay them side by side."""
+    unit = [part / np.linalg.norm(part, axis=1, keepdims=True) for part in parts]
+    return np.concatenate(unit, axis=1)
+
+
+def write_final(path: Path, run: FinalRun, note: Mapping[str, Any]) -> None:
+    """Write a run as ``.npz`` without pickles, whole or not at all.
+
+    Args:
+        path: the file.
+        run: what to write.
+        note: JSON types, to be compared when it is read.
+    """
+    arrays: dict[str, Any] = {f"{v}:{name}": values for (v, name), values in run.scores.items()}
+    arrays |= {f"model:{name}": values for name, values in run.models.items()}
+    text = json.dumps(
+        {
+            **note,
+            "fits": [to_dict(fit) for fit in run.fits],
+            "dropped": run.dropped,
+            "tied": run.tied,
+        }
+    )
+    with atomic_path(path, ComparisonError) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, labels=run.labels, note=np.array(text), **arrays)
+
+
+def read_final(path: Path) -> tuple[FinalRun, dict[str, Any]]:
+    """Read what `write_final` wrote, with its note.
+
+    Raises:
+        ComparisonError: the file is missing or damaged.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        note = json.loads(str(arrays.pop("note")))
+        labels = arrays.pop("labels")
+        fits = tuple(from_dict(Fit, fit, str(path)) for fit in note.pop("fits"))
+        dropped, tied = note.pop("dropped"), note.pop("tied")
+    except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
+        raise ComparisonError(
+            f"{path}: is no result of a final run ({error}); delete it and run the same command "
+            "again"
+        ) from error
+    models = {k.removeprefix("model:"): v for k, v in arrays.items() if k.startswith("model:")}
+    scores = {
+        (view, name): arrays[f"{view}:{name}"]
+        for view in VIEWS
+        for name in [k.split(":", 1)[1] for k in arrays if k.startswith(f"{view}:")]
+    }
+    return FinalRun(labels, scores, models, fits, dropped, tied), note

@@ -1,0 +1,438 @@
+"""Run a comparison: search every arm, train the best settings anew, score them once.
+
+All state lies in one folder, in trials and result files that are whole or not there; the same
+command goes on after any interruption, and may run several times at once, on machines that share
+the folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+import facerec
+from facerec.comparison.finals import (
+    FinalRun,
+    read_final,
+    score_models,
+    test_side,
+    write_final,
+)
+from facerec.comparison.fit import Fit, Trainer
+from facerec.comparison.image_sets import ImageData, ImageSet, open_image_set
+from facerec.comparison.protocol import UNTRAINED, Arm, Comparison
+from facerec.comparison.search import Search
+from facerec.comparison.splits import ClassSplit, split_classes
+from facerec.comparison.storage import Worker
+from facerec.comparison.trunks import create_trunk
+from facerec.errors import ComparisonError
+from facerec.files import sha256, write_json
+from facerec.recipe import differences, to_dict
+from facerec.records.synthetic import SyntheticSet, write_synthetic
+
+_WAIT = 1.0
+"""Seconds between two looks at what other workers do."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """What an arm has reached, for a live table."""
+
+    arm: str
+    stage: Literal["waiting", "searching", "final runs", "done", "failed"]
+    trials: int
+    budget: int
+    failed: int
+    best: float | None
+    """Validation MAP@R of the best trial."""
+    finals: int
+    doing: str = ""
+    """What this worker is at."""
+
+
+@dataclass(frozen=True, eq=False)
+class ArmResult:
+    """Everything known of an arm."""
+
+    arm: Arm
+    setting: dict[str, float] | None
+    """The best one; None if all trials failed."""
+    trials: tuple[TrialResult, ...]
+    runs: tuple[FinalRun, ...]
+    """One a seed; none if no trial succeeded."""
+    seeds: tuple[int, ...]
+    """The number of each run's seed."""
+    failures: tuple[str, ...]
+    """Of final runs that could not be trained, with their seed."""
+    first_settings: int
+    """How many of the trials were given, not proposed."""
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """One tried setting."""
+
+    number: int
+    setting: dict[str, float]
+    score: float | None
+    """Mean validation MAP@R; None if it failed."""
+    failure: str | None
+    seconds: float
+    fits: tuple[Fit, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """What a comparison found."""
+
+    comparison: Comparison
+    manifest: dict[str, Any]
+    arms: tuple[ArmResult, ...]
+    untrained: tuple[FinalRun, ...]
+    """Models with drawn weights, one a seed."""
+
+
+class Harness:
+    """One worker of a comparison.
+
+    Args:
+        comparison: what to compare.
+        folder: of all state and results.
+        device: where to compute.
+        storage: URL of an Optuna storage; a SQLite file in the folder by default.
+        notify: called with the state of all arms whenever it changes.
+        faces: called while faces are drawn, with images done and in all.
+    """
+
+    def __init__(
+        self,
+        comparison: Comparison,
+        folder: Path,
+        device: torch.device,
+        storage: str | None = None,
+        notify: Callable[[list[Status]], None] | None = None,
+        faces: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Check everything that can be checked before work begins.
+
+        Raises:
+            FacerecError: the arms are not comparable, the images cannot be used, or the folder
+                belongs to another comparison.
+        """
+        comparison.check()
+        self.comparison, self.folder, self.device = comparison, folder, device
+        self._notify = notify
+        self._states: list[Status] = []
+        self.worker = Worker(folder)
+        try:
+            self.images = self._open_images(faces)
+            common = comparison.protocol
+            self.split: ClassSplit = split_classes(
+                self.images.num_classes, common.folds, common.numbering, self.images.train_classes
+            )
+            self.manifest = self._write_manifest()
+            self.search = Search(comparison, self.manifest["data"], folder, self.worker, storage)
+        except BaseException:
+            self.worker.close()
+            raise
+        self.trainer = Trainer(self.images, device)
+
+    def run(self) -> Results:
+        """Work until nothing is left to do for anybody, and return what all workers found."""
+        try:
+            while True:
+                self._tell()
+                if self._search() or self._finish():
+                    continue
+                if self._is_done():
+                    break
+                time.sleep(_WAIT)
+            self._tell()
+            return self.results()
+        finally:
+            self.worker.close()
+
+    def results(self) -> Results:
+        """Gather what was found; a comparison must be done for this."""
+        arms = []
+        for arm in self.comparison.arms:
+            best = self.search.best(arm)
+            runs, seeds, failures = [], [], []
+            for seed in range(self.comparison.repetitions) if best else ():
+                run, note = read_final(self._final_path(arm.name, seed))
+                if note["failure"]:
+                    failures.append(f"seed {seed}: {note['failure']}")
+                else:
+                    runs.append(run)
+                    seeds.append(seed)
+            arms.append(
+                ArmResult(
+                    arm=arm,
+                    setting=self.search.setting(arm, best) if best else None,
+                    trials=tuple(self._trial(arm, t) for t in self.search.finished(arm)),
+                    runs=tuple(runs),
+                    seeds=tuple(seeds),
+                    failures=tuple(failures),
+                    first_settings=len(self.search.first_settings(arm)) if arm.ranges else 1,
+                )
+            )
+        untrained = [
+            read_final(self._final_path(UNTRAINED, seed))[0]
+            for seed in range(self.comparison.repetitions)
+        ]
+        return Results(self.comparison, self.manifest, tuple(arms), tuple(untrained))
+
+    # ---------------------------------------------------------------- units of work
+
+    def _search(self) -> bool:
+        """Run one trial of the first arm that has one left for us."""
+        for arm in self.comparison.ordered:
+            other = self.comparison.arm(arm.against) if arm.against else None
+            if self.search.is_done(arm) or (other and not self.search.is_done(other)):
+                continue
+            if self.search.work(arm, partial(self._fit_trial, arm)):
+                return True
+        return False
+
+    def _fit_trial(self, arm: Arm, tried: Arm, fold: int) -> Fit:
+        protocol = self.comparison.protocol_of(tried)
+        trial = len(self.search.finished(arm)) + 1
+        fit, _ = self.trainer.fit(
+            tried,
+            protocol,
+            self.split.folds[fold],
+            self._seed(0),
+            partial(self._show, arm.name, f"trial {trial}, fold {fold + 1}/{protocol.folds}"),
+        )
+        return fit
+
+    def _finish(self) -> bool:
+        """Train and score one seed of an arm whose search is done."""
+        for seed in range(self.comparison.repetitions):
+            path = self._final_path(UNTRAINED, seed)
+            if self.worker.claim(path):
+                self._score_untrained(path, seed)
+                return True
+            for arm in self.comparison.ordered:
+                best = self.search.best(arm) if self.search.is_done(arm) else None
+                path = self._final_path(arm.name, seed)
+                if best is not None and self.worker.claim(path):
+                    tuned = arm.at(self.search.setting(arm, best))
+                    self._train_final(tuned, path, seed, best.number)
+                    return True
+        return False
+
+    def _train_final(self, arm: Arm, path: Path, seed: int, trial: int) -> None:
+        protocol = self.comparison.protocol_of(arm)
+        fits, models = [], []
+        for number, fold in enumerate(self.split.folds):
+            label = f"seed {seed + 1}, fold {number + 1}/{protocol.folds}"
+            fit, model = self.trainer.fit(
+                arm, protocol, fold, self._seed(1, seed), partial(self._show, arm.name, label)
+            )
+            fits.append(fit)
+            models.append(model)
+        failure = next((fit.failure for fit in fits if fit.failure), None)
+        side = test_side(self.images, self.split)
+        # A model that diverged has no score; its weights before that are not the result.
+        run = score_models(self.trainer, protocol, models, side, fits)
+        self._write(path, run, arm.name, seed, trial, failure)
+
+    def _score_untrained(self, path: Path, seed: int) -> None:
+        protocol = self.comparison.protocol
+        trunk = create_trunk(protocol.trunk, seed=self._seed(1, seed)).to(self.device)
+        side = test_side(self.images, self.split)
+        self._write(path, score_models(self.trainer, protocol, [trunk], side), UNTRAINED, seed)
+
+    def _write(
+        self,
+        path: Path,
+        run: FinalRun,
+        name: str,
+        seed: int,
+        trial: int | None = None,
+        failure: str | None = None,
+    ) -> None:
+        note = {
+            "arm": name,
+            "seed": seed,
+            "trial": trial,
+            "failure": failure,
+            "comparison_sha256": self.manifest["comparison_sha256"],
+        }
+        write_final(path, run, note)
+        self.worker.release(path)
+
+    def _is_done(self) -> bool:
+        for arm in self.comparison.arms:
+            if not self.search.is_done(arm):
+                return False
+            names = [arm.name] if self.search.best(arm) else []
+            for name in [UNTRAINED, *names]:
+                for seed in range(self.comparison.repetitions):
+                    if not self._final_path(name, seed).is_file():
+                        return False
+        return True
+
+    def _seed(self, *place: int) -> int:
+        """Return the seed of trials (0) or of a final run (1, k): the same for all arms."""
+        return int(np.random.SeedSequence([self.comparison.seed, *place]).generate_state(1)[0])
+
+    def _final_path(self, name: str, seed: int) -> Path:
+        return self.folder / "finals" / name / f"seed-{seed}.npz"
+
+    def _trial(self, arm: Arm, trial: Any) -> TrialResult:
+        fits = tuple(Search.fits(trial))
+        return TrialResult(
+            number=trial.number,
+            setting=self.search.setting(arm, trial),
+            score=trial.value,
+            failure=trial.user_attrs.get("failure"),
+            seconds=sum(fit.seconds for fit in fits),
+            fits=fits,
+        )
+
+    # ---------------------------------------------------------------- what is told
+
+    def _show(self, arm: str, label: str, epoch: int, epochs: int, best: float | None) -> None:
+        score = "" if best is None else f", best {best:.4f}"
+        doing = f"{label}: epoch {epoch}/{epochs}{score}"
+        # What else the table says is not asked of the storage again in the middle of a trial.
+        self._states = [
+            replace(state, doing=doing if state.arm == arm else "") for state in self._states
+        ]
+        if self._notify is not None:
+            self._notify(self._states)
+
+    def _tell(self) -> None:
+        if self._notify is not None:
+            self._states = [self._status(arm) for arm in self.comparison.arms]
+            self._notify(self._states)
+
+    def _status(self, arm: Arm) -> Status:
+        trials = self.search.finished(arm)
+        best = self.search.best(arm)
+        finals = sum(
+            self._final_path(arm.name, seed).is_file()
+            for seed in range(self.comparison.repetitions)
+        )
+        stage: Literal["waiting", "searching", "final runs", "done", "failed"]
+        if len(trials) < self.search.budget(arm):
+            stage = "searching" if self.search.is_begun(arm) else "waiting"
+        elif best is None:
+            stage = "failed"
+        else:
+            stage = "done" if finals == self.comparison.repetitions else "final runs"
+        return Status(
+            arm=arm.name,
+            stage=stage,
+            trials=len(trials),
+            budget=self.search.budget(arm),
+            failed=sum(t.value is None for t in trials),
+            best=None if best is None else best.value,
+            finals=finals,
+        )
+
+    # ---------------------------------------------------------------- data and manifest
+
+    def _open_images(self, progress: Callable[[int, int], None] | None) -> ImageSet:
+        data = self.comparison.data
+        if isinstance(data, SyntheticSet):
+            folder = self.folder / "faces"
+            with self.worker.turn():
+                if not (folder / "dataset.json").is_file():
+                    _draw_faces(folder, data, progress)
+            data = ImageData(folder)
+        return open_image_set(data)
+
+    def _write_manifest(self) -> dict[str, Any]:
+        comparison = json.loads(json.dumps(to_dict(self.comparison)))
+        split = self.split.to_dict()
+        manifest = {
+            "schema": "facerec.comparison/1",
+            "comparison": comparison,
+            "comparison_sha256": _hash(comparison),
+            "protocols": {
+                arm.name: self.comparison.protocol_of(arm).fingerprint
+                for arm in self.comparison.arms
+            },
+            "data": json.loads(json.dumps(self.images.fingerprint())),
+            "notes": list(self.images.notes),
+            "split": split,
+            "split_sha256": _hash(split),
+            "seeds": {
+                "trials": self._seed(0),
+                "final_runs": [self._seed(1, k) for k in range(self.comparison.repetitions)],
+            },
+            "weights_sha256": _weights_hash(self.comparison.protocol.trunk.weights),
+            "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+            "device": str(self.device),
+            "versions": _versions(),
+        }
+        path = self.folder / "manifest.json"
+        with self.worker.turn():
+            if path.is_file():
+                found = json.loads(path.read_text(encoding="utf-8"))
+                changed = differences(found.get("comparison"), comparison)
+                if changed:
+                    raise ComparisonError(
+                        f"{path}: this folder holds a comparison with another "
+                        f"{', '.join(changed)}; take the change back, or choose another folder "
+                        "with --out"
+                    )
+                for key in ("data", "split_sha256", "weights_sha256"):
+                    if found.get(key) != manifest[key]:
+                        raise ComparisonError(
+                            f"{path}: the images or weights are not those that this comparison "
+                            f"began with ({key} differs); put them back, or choose another folder "
+                            "with --out"
+                        )
+                return dict(found)
+            write_json(path, manifest)
+        return manifest
+
+
+def _draw_faces(
+    folder: Path, data: SyntheticSet, progress: Callable[[int, int], None] | None
+) -> None:
+    done = 0
+
+    def advance(images: int) -> None:
+        nonlocal done
+        done += images
+        if progress is not None:
+            progress(done, data.total_images)
+
+    write_synthetic(folder, data, 2, advance)
+
+
+def _hash(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _weights_hash(path: Path | None) -> str | None:
+    return None if path is None else sha256(path)
+
+
+def _versions() -> dict[str, str]:
+    found = {"facerec": facerec.__version__, "python": platform.python_version()}
+    for name in ("torch", "numpy", "optuna", "pytorch-metric-learning", "timm"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {**found, "system": platform.platform()}

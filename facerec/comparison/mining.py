@@ -1,0 +1,280 @@
+"""Mining of hard examples: in a batch by distance-weighted sampling, in a whole set by search.
+
+Offline mining needs the embeddings of the whole training set. The caller computes them every few
+epochs and asks for batches of classes that are hard to tell apart (after Suh et al., *Stochastic
+Class-based Hard Example Mining*, CVPR 2019, who likewise take nearest classes by their mean).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+
+from facerec.comparison.pair_losses import pair_masks, unit_vectors
+from facerec.errors import DatasetError
+
+_CUTOFF = 0.5  # Wu et al. (2017): nearer negatives count as if at this distance
+_FARTHEST = 1.4  # and farther ones are not drawn, as they would give no loss
+
+_ROWS, _COLUMNS = 256, 8192  # of the similarities held at a time; 50 MB with their keys
+_LOW = 0xFFFFFFFF  # the half of a key that holds the column
+
+
+class DistanceWeightedMiner(nn.Module):
+    """Draw one negative for each positive pair, evenly over distances from the anchor.
+
+    Wu et al., *Sampling Matters in Deep Embedding Learning* (ICCV 2017): the probability of a
+    negative at distance d is proportional to 1/q(d), q(d) ∝ d^(D−2)·(1 − d²/4)^((D−3)/2) being the
+    density of distances on the sphere. Anchors without a negative nearer than 1.4 are left out.
+
+    Attributes:
+        draws: buffer, int64: how many batches were mined, so that a resumed run draws on.
+    """
+
+    draws: Tensor
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.seed = seed
+        self.register_buffer("draws", torch.zeros((), dtype=torch.int64))
+
+    @torch.no_grad()
+    def forward(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return anchors, positives and negatives, positions in the batch ``(T,)``.
+
+        Args:
+            embeddings: raw embeddings, ``(N, D)``.
+            labels: their classes, ``(N,)``.
+        """
+        weight = negative_weights(embeddings, labels)
+        positive, _ = pair_masks(labels)
+        anchor, other = (positive & (weight.sum(1, keepdim=True) > 0)).nonzero(as_tuple=True)
+        if not len(anchor):
+            return anchor, other, anchor
+        # On the CPU, so that a seed gives the same draws on every device.
+        generator = torch.Generator().manual_seed(_child_seed(self.seed, int(self.draws)))
+        self.draws += 1
+        drawn = torch.multinomial(weight[anchor].cpu(), 1, generator=generator)
+        return anchor, other, drawn[:, 0].to(labels.device)
+
+
+def negative_weights(embeddings: Tensor, labels: Tensor) -> Tensor:
+    """Return the probability of each sample (column) as a negative of each anchor, ``(N, N)``.
+
+    Rows sum to 1, or to 0 where no negative is near enough.
+    """
+    unit = unit_vectors(embeddings)
+    distance = (2 - 2 * unit @ unit.T).clamp(min=_CUTOFF**2).sqrt()
+    _, negative = pair_masks(labels)
+    size = embeddings.shape[1]
+    near = distance.clamp(max=_FARTHEST)
+    log_inverse = (2 - size) * near.log() + (3 - size) / 2 * (1 - near.square() / 4).log()
+    allowed = negative & (distance < _FARTHEST)
+    # The softmax only scales each row to sum 1; densities themselves overflow at D = 512.
+    return log_inverse.masked_fill(~allowed, -torch.inf).softmax(1).nan_to_num(0)
+
+
+def hardest_negatives(
+    embeddings: ArrayLike | Tensor, labels: ArrayLike | Tensor, count: int
+) -> NDArray[np.int64]:
+    """Find the most similar samples of other classes, most similar first, ``(n, count)``.
+
+    Exact, by cosine in float32; ties go to the sample that comes first. Memory does not grow with
+    the square of the set.
+
+    Args:
+        embeddings: raw embeddings of the whole set, ``(n, D)``.
+        labels: their classes, ``(n,)`` integers.
+        count: how many to find for each sample.
+
+    Raises:
+        DatasetError: some sample has fewer than ``count`` samples of other classes.
+    """
+    unit = _unit(embeddings)
+    known = torch.as_tensor(labels, device=unit.device)
+    classes, sizes = known.unique(return_counts=True)
+    available = len(known) - int(sizes.max()) if len(known) else 0
+    if not 1 <= count <= available:
+        raise DatasetError(
+            f"{count} hard negatives were asked for, but {len(classes)} classes with "
+            f"{len(known)} images leave {available} images of other classes; ask for 1 to "
+            f"{available}"
+        )
+    rows = zip(unit.split(_ROWS), known.split(_ROWS), strict=True)
+    found = torch.cat([_search(queries, own, unit, known, count) for queries, own in rows])
+    return found.cpu().numpy()
+
+
+def hard_classes(
+    embeddings: ArrayLike | Tensor, labels: ArrayLike | Tensor, count: int
+) -> dict[int, list[int]]:
+    """Find for each class the classes whose mean directions are most similar, hardest first.
+
+    Args:
+        embeddings: raw embeddings of the whole set, ``(n, D)``.
+        labels: their classes, ``(n,)`` integers.
+        count: how many classes to find for each.
+
+    Raises:
+        DatasetError: there are not that many other classes.
+    """
+    names, _, centers = _class_centers(embeddings, labels)
+    neighbours = names[hardest_negatives(centers, np.arange(len(names)), count)]
+    return dict(zip(names.tolist(), neighbours.tolist(), strict=True))
+
+
+def hard_batches(
+    embeddings: ArrayLike | Tensor,
+    labels: ArrayLike | Tensor,
+    classes: int,
+    per_class: int,
+    seed: int,
+    epoch: int,
+    steps: int | None = None,
+) -> NDArray[np.int64]:
+    """Compose the batches of an epoch from classes that are hard for one another.
+
+    A batch starts from a class that was not used yet, in random order. Of the unused classes that
+    are nearest to it, eight times as many as a batch holds, it takes one by one that with the
+    largest summed cosine to those taken. When too few classes are left all are free again. Images
+    of a class come in random order; a class with fewer than ``per_class`` images repeats some.
+
+    Args:
+        embeddings: raw embeddings of the whole set, ``(n, D)``; may be some epochs old.
+        labels: their classes, ``(n,)`` integers.
+        classes: classes in a batch.
+        per_class: images of each class in a batch.
+        seed: fixes the order together with ``epoch``; a number >= 0.
+        epoch: the epoch that the batches are for.
+        steps: number of batches; by default as many as the images fill, one at least.
+
+    Returns:
+        Positions in the set, ``(steps, classes·per_class)``; images of one class are neighbours.
+
+    Raises:
+        DatasetError: there are fewer classes than a batch needs.
+    """
+    names, number, centers = _class_centers(embeddings, labels)
+    if not 1 <= classes <= len(names) or per_class < 1:
+        raise DatasetError(
+            f"a batch of {classes} classes × {per_class} images cannot be made of {len(names)} "
+            f"classes; ask for 1 to {len(names)} classes and at least one image of each"
+        )
+    generator = np.random.default_rng([seed, epoch])
+    members = np.split(np.argsort(number, kind="stable"), np.bincount(number).cumsum()[:-1])
+    decks: list[list[int]] = [[] for _ in names]
+    if steps is None:
+        steps = max(1, len(number) // (classes * per_class))
+    batches = np.empty((steps, classes * per_class), np.int64)
+    groups = _hard_groups(centers, classes, generator)
+    for batch in batches:
+        drawn = [_draw(members[c], decks[c], per_class, generator) for c in next(groups)]
+        batch[:] = np.concatenate(drawn)
+    return batches
+
+
+def _hard_groups(
+    centers: Tensor, classes: int, generator: np.random.Generator
+) -> Iterator[list[int]]:
+    """Yield groups of classes without end, see ``hard_batches``."""
+    while True:
+        free = torch.ones(len(centers), dtype=torch.bool, device=centers.device)
+        left = len(centers)
+        order = torch.from_numpy(generator.permutation(len(centers))).to(centers.device)
+        for part in order.split(_ROWS):
+            firsts = part[free[part]]
+            rows = centers[firsts] @ centers.T
+            for first, row in zip(firsts.tolist(), rows, strict=True):
+                if free[first] and left >= classes:
+                    row[first] = 2  # above any cosine, should another class have the same centre
+                    near = row.masked_fill_(~free, -2).topk(min(left, 8 * classes)).indices
+                    group = near[_greedy(centers[near], classes)]
+                    free[group] = False
+                    left -= classes
+                    yield group.tolist()
+
+
+def _greedy(centers: Tensor, count: int) -> list[int]:
+    """Return the first row and those, one by one, with the largest summed cosine to the taken."""
+    cosine = (centers @ centers.T).cpu().numpy()
+    np.fill_diagonal(cosine, -np.inf)
+    chosen, total = [0], cosine[0].copy()
+    while len(chosen) < count:
+        chosen.append(int(total.argmax()))
+        total += cosine[chosen[-1]]
+    return chosen
+
+
+def _draw(
+    members: NDArray[np.int64], deck: list[int], count: int, generator: np.random.Generator
+) -> list[int]:
+    """Deal images from a class's shuffled deck, which is filled again when it runs out.
+
+    No image comes twice into one batch unless the class is too small.
+    """
+    dealt: list[int] = []
+    while len(dealt) < count:
+        if not deck:
+            shuffled = generator.permutation(members).tolist()
+            # Those just dealt go to the bottom.
+            deck[:] = [i for i in shuffled if i in dealt] + [i for i in shuffled if i not in dealt]
+        dealt.append(deck.pop())
+    return dealt
+
+
+def _search(queries: Tensor, own: Tensor, unit: Tensor, labels: Tensor, count: int) -> Tensor:
+    """Return the positions of the most similar samples of other classes, ``(len(queries), k)``."""
+    best = torch.empty(len(queries), 0, dtype=torch.int64, device=unit.device)
+    for start in range(0, len(unit), _COLUMNS):
+        part = slice(start, start + _COLUMNS)
+        similarity = queries @ unit[part].T
+        similarity.masked_fill_(own[:, None] == labels[part], -2)
+        keys = torch.cat([best, _best_keys(similarity, start, count)], 1)
+        best = keys.topk(min(count, keys.shape[1]), dim=1).values
+    return _LOW - (best & _LOW)
+
+
+def _best_keys(similarity: Tensor, start: int, count: int) -> Tensor:
+    """Return the keys of each row's largest similarities, in any order.
+
+    topk promises no order of ties, so rows where the last place is tied are searched by key.
+    """
+    count = min(count, similarity.shape[1])
+    values, column = similarity.topk(count, dim=1)
+    keys = _keys(values, start + column)
+    tied = (similarity >= values[:, -1:]).sum(1) > count
+    if tied.any():
+        every = torch.arange(similarity.shape[1], device=similarity.device) + start
+        keys[tied] = _keys(similarity[tied], every).topk(count, dim=1).values
+    return keys
+
+
+def _keys(similarity: Tensor, column: Tensor) -> Tensor:
+    """Return integers ordered by similarity, and where that is equal by falling column number."""
+    bits = (similarity + 0.0).view(torch.int32).long()  # −0 becomes 0
+    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    return (ordered << 32) | (_LOW - column)
+
+
+def _class_centers(
+    embeddings: ArrayLike | Tensor, labels: ArrayLike | Tensor
+) -> tuple[NDArray[np.int64], NDArray[np.int64], Tensor]:
+    """Return the classes in rising order, the place of each label there, and mean directions."""
+    unit = _unit(embeddings)
+    known = torch.as_tensor(labels, device=unit.device)
+    names, number = known.unique(return_inverse=True)
+    sums = torch.zeros(len(names), unit.shape[1], device=unit.device)
+    sums.index_add_(0, number, unit)
+    return names.cpu().numpy(), number.cpu().numpy(), unit_vectors(sums)
+
+
+def _unit(embeddings: ArrayLike | Tensor) -> Tensor:
+    return unit_vectors(torch.as_tensor(embeddings).detach().float())
+
+
+def _child_seed(seed: int, number: int) -> int:
+    return int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0])

@@ -1,0 +1,355 @@
+"""What a comparison is: one protocol for all arms, the arms, and what may differ between them.
+
+Two arms are comparable if their protocols agree in every field but those declared as the subject of
+the study; any other difference is an error. What is searched lies in the arms: hyperparameters of
+the loss, the weight of the norm penalty, learning rates.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, Literal, TypeVar
+
+from facerec.comparison.image_sets import ImageData
+from facerec.comparison.losses import Loss
+from facerec.comparison.splits import Numbering
+from facerec.comparison.transforms import CropTransform, FaceTransform
+from facerec.comparison.trunks import Trunk
+from facerec.errors import RecipeError
+from facerec.heads import NormPenalty
+from facerec.recipe import differences, to_dict
+from facerec.records.synthetic import SyntheticSet
+from facerec.training import Cosine, MultiStep, Optimizer, Polynomial, RMSprop
+
+Metric = Literal["map_at_r", "r_precision", "precision_at_1"]
+METRICS: dict[Metric, str] = {
+    "map_at_r": "MAP@R",
+    "r_precision": "R-Precision",
+    "precision_at_1": "P@1",
+}
+
+NOTHING = "nothing"
+"""Name of a searched parameter without effect: what one more dimension gains by luck."""
+
+UNTRAINED = "untrained"
+"""Name of the baseline that is not trained at all."""
+
+_FLOOR = 1e-4
+"""Smallest weight of a penalty that a search tells from 0 (comparison.md §6.2 of the protocol)."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Images of a training step: ``classes`` × ``per_class``."""
+
+    classes: int = 8
+    """Classes in a batch, C."""
+    per_class: int = 4
+    """Images of each, M."""
+
+    def __post_init__(self) -> None:
+        if self.classes < 2 or self.per_class < 1:
+            raise ValueError(f"{self}: a batch needs at least two classes and an image of each")
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Everything that is equal for all arms, unless it is declared."""
+
+    trunk: Trunk = field(default_factory=Trunk)
+    transform: FaceTransform | CropTransform = field(default_factory=FaceTransform)
+    optimizer: Optimizer = field(default_factory=RMSprop)
+    schedule: Polynomial | Cosine | MultiStep | None = None
+    """Of all learning rates; None keeps them, and early stopping ends training."""
+    batch: Batch = field(default_factory=Batch)
+    steps_per_epoch: int = 100
+    """Optimizer steps between two validations."""
+    epochs: int = 40
+    """Upper limit of epochs."""
+    patience: int = 9
+    """Epochs without a better validation score after which training ends."""
+    remine_every: int = 0
+    """Epochs after which batches are made anew of classes that the present model confuses (offline
+    hard mining); 0 draws classes at random."""
+    probe_every: int = 0
+    """Epochs between two measurements of gradients and angular steps; 0 makes none."""
+    clip_norm: float | None = None
+    """Largest gradient norm of all parameters together; None does not clip."""
+    precision: Literal["auto", "fp32", "bf16"] = "fp32"
+    """Autocast of the trunk; auto is bf16 where the device computes in it. Losses are float32."""
+    folds: int = 4
+    """Class-disjoint parts of the first half of the classes; each validates once."""
+    numbering: Numbering = "kfold"
+    """Which classes make a fold: scikit-learn's KFold without shuffling, or as in the Reality
+    Check."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps_per_epoch", "epochs", "patience"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, found {getattr(self, name)}")
+        if self.transform.size != self.trunk.image_size:
+            raise ValueError(
+                f"the transform gives images of {self.transform.size}×{self.transform.size} "
+                f"pixels, but trunk.image_size is {self.trunk.image_size}; make them equal"
+            )
+        if self.folds < 2:
+            raise ValueError(f"folds must be at least 2, found {self.folds}")
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of all fields, as hex; arms with the same one are comparable."""
+        text = json.dumps(to_dict(self), sort_keys=True, ensure_ascii=False)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Range:
+    """A searched parameter and its bounds."""
+
+    field: str
+    """Dotted name in the arm, such as ``loss.margin``, ``regularizer.weight``, ``loss_lr`` or
+    ``protocol.optimizer.lr``; ``nothing`` is a control without effect."""
+    low: float
+    high: float
+    scale: Literal["linear", "log", "log_with_zero"] = "linear"
+    """``log_with_zero`` is linear near 0 and logarithmic above: 1e-4·((1 + high/1e-4)^u − 1)."""
+    integer: bool = False
+    """Whole numbers only."""
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high:
+            raise ValueError(f"{self.field}: low {self.low} must lie below high {self.high}")
+        if self.scale == "log" and self.low <= 0:
+            raise ValueError(f"{self.field}: a log scale needs low > 0, found {self.low}")
+        if self.scale == "log_with_zero" and (self.low != 0 or self.integer):
+            raise ValueError(f"{self.field}: log_with_zero starts at 0 and has no whole numbers")
+
+    def value(self, position: float) -> float:
+        """Return the value at the position that a search sees.
+
+        With ``log_with_zero`` positions lie in [0, 1]; else they are the values themselves.
+        """
+        if self.scale != "log_with_zero":
+            return position
+        return _FLOOR * math.expm1(position * math.log1p(self.high / _FLOOR))
+
+    def position(self, value: float) -> float:
+        """Return what `value` maps to this value."""
+        if self.scale != "log_with_zero":
+            return value
+        return math.log1p(value / _FLOOR) / math.log1p(self.high / _FLOOR)
+
+
+PENALTY_RANGE = Range("regularizer.weight", 0.0, 10.0, "log_with_zero")
+LOSS_LR_RANGE = Range("loss_lr", 1e-6, 1.0, "log")
+
+Setting = Mapping[str, float]
+"""Value of each searched parameter, by the field's name."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One contestant: a loss, perhaps with a penalty on the embeddings' norms."""
+
+    name: str
+    """Short and unique; names files too."""
+    loss: Loss
+    regularizer: NormPenalty | None = None
+    loss_lr: float = 1e-2
+    """Learning rate of the loss's own parameters, if it has some."""
+    against: str | None = None
+    """Name of the arm that this one is compared with."""
+    search: tuple[Range, ...] | None = None
+    """What is searched; None takes the published ranges of the loss, ``loss_lr`` if the loss has
+    parameters, and the penalty's weight."""
+    start: tuple[tuple[tuple[str, float], ...], ...] = ()
+    """Settings that are tried first, each a tuple of (field, value)."""
+    protocol: Protocol | None = None
+    """Where it differs from the common one, in declared fields; None is the common one."""
+
+    def __post_init__(self) -> None:
+        if not self.name or not all(c.isalnum() or c in "+-_.=" for c in self.name):
+            raise ValueError(
+                f"an arm is named {self.name!r}; use letters, digits and + - _ . = only"
+            )
+
+    @property
+    def ranges(self) -> tuple[Range, ...]:
+        """What is searched."""
+        if self.search is not None:
+            return self.search
+        found = [
+            Range(f"loss.{name}", b.low, b.high, "log" if b.log else "linear", integer=b.integer)
+            for name, b in self.loss.search.items()
+        ]
+        if self.loss.learns:
+            found.append(LOSS_LR_RANGE)
+        if self.regularizer is not None:
+            found.append(PENALTY_RANGE)
+        return tuple(found)
+
+    @property
+    def defaults(self) -> dict[str, float]:
+        """The arm's own values of what is searched."""
+        return {
+            r.field: 0.5 if r.field == NOTHING else float(_get(self, r.field)) for r in self.ranges
+        }
+
+    def at(self, setting: Setting) -> Arm:
+        """Return the arm with a setting written into it.
+
+        Raises:
+            RecipeError: a value that its dataclass refuses.
+        """
+        arm = self
+        for name, value in setting.items():
+            if name != NOTHING:
+                whole = next((r.integer for r in self.ranges if r.field == name), False)
+                try:
+                    arm = _set(arm, name, int(value) if whole else value)
+                except (ValueError, RecipeError) as error:
+                    raise RecipeError(f"arm {self.name}: {error}") from error
+        return arm
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Arms under one protocol, and how much is spent on each."""
+
+    name: str
+    question: str
+    """What the comparison is to answer, in one sentence."""
+    arms: tuple[Arm, ...]
+    data: ImageData | SyntheticSet = field(default_factory=SyntheticSet)
+    """Images of classes; generated faces where it is a `SyntheticSet`."""
+    protocol: Protocol = field(default_factory=Protocol)
+    declared: tuple[str, ...] = ()
+    """Fields of the protocol that are the subject of the study, in which arms may differ."""
+    trials: int = 50
+    """Settings tried for each arm."""
+    repetitions: int = 10
+    """Fresh seeds that the best setting of each arm is trained with; the same for all arms."""
+    sampler: Literal["tpe", "gp", "random"] = "tpe"
+    """How settings are proposed after the first ones: tree-structured Parzen estimators, Gaussian
+    processes (slower, closest to the Reality Check), or at random."""
+    confidence: float = 0.95
+    """Of all intervals."""
+    replicates: int = 2000
+    """Resamples of the test classes."""
+    seed: int = 0
+    """Source of all seeds."""
+
+    def __post_init__(self) -> None:
+        names = [arm.name for arm in self.arms]
+        if not names:
+            raise ValueError("a comparison needs at least one arm")
+        if UNTRAINED in names:
+            raise ValueError(f"no arm can be named {UNTRAINED!r}, the name of a baseline")
+        twice = sorted({n for n in names if names.count(n) > 1})
+        if twice:
+            raise ValueError(f"two arms are named {twice[0]!r}; names must be unique")
+        for arm in self.arms:
+            if arm.against is not None and (arm.against == arm.name or arm.against not in names):
+                raise ValueError(
+                    f"arm {arm.name!r} is compared with {arm.against!r}; arms are "
+                    f"{', '.join(names)}"
+                )
+        for name in ("trials", "repetitions", "replicates"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, found {getattr(self, name)}")
+
+    def protocol_of(self, arm: Arm) -> Protocol:
+        """Return the protocol that an arm is run under."""
+        return arm.protocol or self.protocol
+
+    def arm(self, name: str) -> Arm:
+        """Return the arm of a name."""
+        return next(arm for arm in self.arms if arm.name == name)
+
+    @property
+    def ordered(self) -> tuple[Arm, ...]:
+        """The arms, every one after the arm that it is compared with."""
+        done: list[Arm] = []
+        waiting = list(self.arms)
+        while waiting:
+            ready = [a for a in waiting if a.against is None or self.arm(a.against) in done]
+            if not ready:
+                raise RecipeError(
+                    "arms are compared in a circle: "
+                    + ", ".join(f"{a.name} with {a.against}" for a in waiting)
+                )
+            done += ready
+            waiting = [a for a in waiting if a not in ready]
+        return tuple(done)
+
+    def check(self) -> None:
+        """Refuse what would make the comparison unfair or impossible.
+
+        Raises:
+            RecipeError: arms differ in a field that is not declared, a searched or started field
+                does not exist, or a setting lies outside its range.
+        """
+        common = to_dict(self.protocol)
+        for arm in self.ordered:
+            found = differences(common, to_dict(self.protocol_of(arm)))
+            undeclared = [
+                name
+                for name in found
+                if not any(name == d or name.startswith(f"{d}.") for d in self.declared)
+            ]
+            if undeclared:
+                raise RecipeError(
+                    f"arm {arm.name}: differs from the common protocol in "
+                    f"{', '.join(undeclared)}; make it equal, or declare the field as the subject "
+                    f"of the study with declared={undeclared!r}"
+                )
+            self._check_search(arm)
+
+    def _check_search(self, arm: Arm) -> None:
+        names = [r.field for r in arm.ranges]
+        for name in names:
+            if name == NOTHING:
+                continue
+            where = f"arm {arm.name}: {name} is searched"
+            value = _get(arm, name, where)
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise RecipeError(f"{where}, but it is {value!r} and not a number")
+            if name.startswith("protocol.") and arm.protocol is None:
+                raise RecipeError(
+                    f"{where}, but the arm has no protocol of its own; give it "
+                    "protocol=replace(...) and declare the field, or search it in no arm"
+                )
+        for start in arm.start:
+            for name, value in start:
+                if name not in names:
+                    raise RecipeError(
+                        f"arm {arm.name}: a start sets {name}, which is not searched; searched are "
+                        f"{', '.join(names) or 'none'}"
+                    )
+                limits = next(r for r in arm.ranges if r.field == name)
+                if not limits.low <= value <= limits.high:
+                    raise RecipeError(
+                        f"arm {arm.name}: a start sets {name} to {value:g}, outside "
+                        f"[{limits.low:g}, {limits.high:g}]"
+                    )
+
+
+def _get(root: Any, name: str, where: str = "") -> Any:
+    for part in name.split("."):
+        if not is_dataclass(root) or part not in {f.name for f in fields(root)}:
+            raise RecipeError(f"{where or name}: there is no field {part!r} in {root!r}")
+        root = getattr(root, part)
+    return root
+
+
+def _set(root: T, name: str, value: Any) -> T:
+    first, _, rest = name.partition(".")
+    if rest:
+        value = _set(getattr(root, first), rest, value)
+    return replace(root, **{first: value})  # type: ignore[type-var]

@@ -1,0 +1,307 @@
+"""Search for each arm's best setting with Optuna, resumable after any interruption.
+
+A trial is one setting, trained on every fold; its value is the mean validation score. Folds are
+stored one by one, and the proposals depend on the seed, the trial's number and the trials before,
+so that a search that was killed goes on exactly where it was. Several workers share a storage.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from facerec.comparison.fit import Fit
+from facerec.comparison.protocol import Arm, Comparison, Range
+from facerec.comparison.storage import Worker
+from facerec.errors import ComparisonError, MissingExtraError
+from facerec.recipe import differences, from_dict, to_dict
+
+if TYPE_CHECKING:
+    import optuna
+
+FORMAT = 1
+"""Of what is stored with the trials; another one is not read."""
+
+FitFold = Callable[[Arm, int], Fit]
+"""Trains an arm, its setting written into it, on one fold."""
+
+
+def import_optuna() -> Any:
+    """Import optuna, quiet about every trial.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        import optuna
+    except ImportError as error:
+        raise MissingExtraError(
+            "searching hyperparameters needs optuna; run: pip install 'facerec[compare]'"
+        ) from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+class Search:
+    """All arms' trials in one storage.
+
+    Args:
+        comparison: what is compared.
+        data: fingerprint of the images.
+        folder: of the comparison; holds the storage unless ``url`` names another.
+        worker: this process.
+        url: of an Optuna storage: a database, or ``journal:PATH`` for folders on a network.
+    """
+
+    def __init__(
+        self,
+        comparison: Comparison,
+        data: dict[str, Any],
+        folder: Path,
+        worker: Worker,
+        url: str | None = None,
+    ) -> None:
+        self.comparison, self.worker = comparison, worker
+        self._data = data
+        self._optuna = import_optuna()
+        self._url = url or f"sqlite:///{folder / 'trials.db'}"
+        self._studies: dict[str, optuna.Study] = {}
+        with self._told():
+            self._storage = self._open()
+
+    # ---------------------------------------------------------------- what is found there
+
+    def study(self, arm: Arm) -> optuna.Study:
+        """Return the trials of an arm; made if there are none.
+
+        Raises:
+            ComparisonError: the storage holds another comparison of this name, or is of another
+                version.
+        """
+        if arm.name not in self._studies:
+            with self._told(), self.worker.turn():
+                study = self._optuna.create_study(
+                    study_name=f"{self.comparison.name}/{arm.name}",
+                    storage=self._storage,
+                    direction="maximize",
+                    load_if_exists=True,
+                )
+                self._check(arm, study)
+            self._studies[arm.name] = study
+        return self._studies[arm.name]
+
+    def finished(self, arm: Arm) -> list[optuna.trial.FrozenTrial]:
+        """Return the trials that ended, those that failed among them, in order."""
+        state = self._optuna.trial.TrialState
+        return self.study(arm).get_trials(deepcopy=False, states=(state.COMPLETE, state.FAIL))
+
+    def budget(self, arm: Arm) -> int:
+        """Return how many trials the arm gets: one where there is nothing to search."""
+        return self.comparison.trials if arm.ranges else 1
+
+    def is_begun(self, arm: Arm) -> bool:
+        """Tell whether a trial of an arm runs or has ended."""
+        waiting = self._optuna.trial.TrialState.WAITING
+        return any(t.state != waiting for t in self.study(arm).get_trials(deepcopy=False))
+
+    def is_done(self, arm: Arm) -> bool:
+        """Tell whether all trials of an arm have ended."""
+        return len(self.finished(arm)) >= self.budget(arm)
+
+    def best(self, arm: Arm) -> optuna.trial.FrozenTrial | None:
+        """Return the trial with the highest validation score; None if all failed."""
+        state = self._optuna.trial.TrialState
+        complete = [t for t in self.finished(arm) if t.state == state.COMPLETE]
+        return max(complete, key=lambda t: (t.value, -t.number), default=None)
+
+    def setting(self, arm: Arm, trial: optuna.trial.FrozenTrial) -> dict[str, float]:
+        """Return the values that a trial searched."""
+        return {r.field: r.value(trial.params[r.field]) for r in arm.ranges}
+
+    @staticmethod
+    def fits(trial: optuna.trial.FrozenTrial) -> list[Fit]:
+        """Return a trial's folds so far."""
+        stored = sorted((k, v) for k, v in trial.user_attrs.items() if k.startswith("fold "))
+        return [from_dict(Fit, json.loads(v), k) for k, v in stored]
+
+    # ---------------------------------------------------------------- work
+
+    def work(self, arm: Arm, fit: FitFold) -> bool:
+        """Run one trial of an arm, or take over one whose worker died.
+
+        Returns:
+            False if all that is left is in the hands of other workers, or nothing is.
+        """
+        with self._told():
+            trial = self._claim(arm)
+        if trial is None:
+            return False
+        setting = {r.field: r.value(_suggest(trial, r)) for r in arm.ranges}
+        tried = arm.at(setting)
+        scores = []
+        state = self._optuna.trial.TrialState
+        for fold in range(self.comparison.protocol_of(arm).folds):
+            name = f"fold {fold}"
+            if name not in trial.user_attrs:
+                trial.set_user_attr(name, json.dumps(to_dict(fit(tried, fold))))
+            found = from_dict(Fit, json.loads(trial.user_attrs[name]), name)
+            if found.score is None:
+                trial.set_user_attr("failure", f"{name}: {found.failure}")
+                self.study(arm).tell(trial, state=state.FAIL)
+                return True
+            scores.append(found.score)
+        self.study(arm).tell(trial, float(np.mean(scores)))
+        return True
+
+    def _claim(self, arm: Arm) -> optuna.Trial | None:
+        study = self.study(arm)
+        states = self._optuna.trial.TrialState
+        with self.worker.turn():
+            self._enqueue(arm, study)
+            trials = study.get_trials(deepcopy=False)
+            begun = [t for t in trials if t.state != states.WAITING]
+            for trial in begun:
+                owner = trial.user_attrs.get("worker")
+                if trial.state == states.RUNNING and not (owner and self.worker.is_alive(owner)):
+                    number = trial.number
+                    break
+            else:
+                if len(begun) >= self.budget(arm):
+                    return None
+                number = next((t.number for t in trials if t.state == states.WAITING), len(trials))
+                trial = None
+            # A sampler of its own for each trial, or a resumed search would propose others.
+            study.sampler = self._sampler(arm, number)
+            claimed = study.ask() if trial is None else self._optuna.Trial(study, trial._trial_id)
+            claimed.set_user_attr("worker", self.worker.name)
+        return claimed
+
+    def _enqueue(self, arm: Arm, study: optuna.Study) -> None:
+        """Line up the first settings of an arm, once."""
+        if study.user_attrs.get("enqueued") or not arm.ranges:
+            return
+        for setting in self.first_settings(arm):
+            study.enqueue_trial(
+                {r.field: r.position(setting[r.field]) for r in arm.ranges}, skip_if_exists=True
+            )
+        study.set_user_attr("enqueued", True)
+
+    def first_settings(self, arm: Arm) -> list[dict[str, float]]:
+        """Return what is tried before the search proposes anything.
+
+        Its own defaults; its ``start``; the published best setting of the loss, or, for an arm that
+        is compared with one of the same loss, that one's best setting with a penalty of weight 0,
+        so that it contains the other arm.
+        """
+        defaults = arm.defaults
+        settings = [defaults, *({**defaults, **dict(start)} for start in arm.start)]
+        other = self.comparison.arm(arm.against) if arm.against else None
+        weight = "regularizer.weight"
+        if other is not None and type(other.loss) is type(arm.loss) and weight in defaults:
+            best = self.best(other)
+            if best is not None:
+                shared = {k: v for k, v in self.setting(other, best).items() if k in defaults}
+                settings.append({**defaults, **shared, weight: 0.0})
+        else:
+            published = {f"loss.{k}": v for k, v in arm.loss.mlrc.items()}
+            if arm.loss.mlrc_lr is not None:
+                published["loss_lr"] = arm.loss.mlrc_lr
+            if found := {k: v for k, v in published.items() if k in defaults}:
+                settings.append({**defaults, **found})
+        limits = {r.field: r for r in arm.ranges}
+        return [
+            {k: float(np.clip(v, limits[k].low, limits[k].high)) for k, v in setting.items()}
+            for setting in settings
+        ]
+
+    def _sampler(self, arm: Arm, number: int) -> Any:
+        place = [a.name for a in self.comparison.arms].index(arm.name)
+        sequence = np.random.SeedSequence([self.comparison.seed, 2, place, number])
+        seed = int(sequence.generate_state(1)[0])
+        samplers = self._optuna.samplers
+        startup = min(10, max(1, self.comparison.trials // 3))
+        if self.comparison.sampler == "random":
+            return samplers.RandomSampler(seed=seed)
+        if self.comparison.sampler == "gp":
+            return samplers.GPSampler(
+                seed=seed, n_startup_trials=startup, deterministic_objective=False
+            )
+        return samplers.TPESampler(
+            seed=seed, n_startup_trials=startup, multivariate=True, constant_liar=True
+        )
+
+    # ---------------------------------------------------------------- the storage
+
+    def _open(self) -> Any:
+        storages = self._optuna.storages
+        if self._url.startswith("journal:"):
+            path = self._url.removeprefix("journal:")
+            return storages.JournalStorage(storages.journal.JournalFileBackend(path))
+        return storages.RDBStorage(
+            self._url,
+            engine_kwargs={"connect_args": {"timeout": 100}}
+            if self._url.startswith("sqlite")
+            else {},
+        )
+
+    def _check(self, arm: Arm, study: optuna.Study) -> None:
+        comparison = self.comparison
+        mine = {
+            "arm": to_dict(arm),
+            "protocol": to_dict(comparison.protocol_of(arm)),
+            "data": self._data,
+            "seed": comparison.seed,
+            "sampler": comparison.sampler,
+        }
+        mine = json.loads(json.dumps(mine))
+        stored = study.user_attrs
+        if not stored:
+            study.set_user_attr("format", FORMAT)
+            study.set_user_attr("comparison", mine)
+            return
+        if stored.get("format") != FORMAT:
+            raise ComparisonError(
+                f"{self._url}: trials of {study.study_name} have format {stored.get('format')}, "
+                f"this facerec reads {FORMAT}; use the version that began it, or another folder"
+            )
+        changed = differences(stored.get("comparison", {}), mine)
+        if changed:
+            raise ComparisonError(
+                f"{self._url}: {study.study_name} was begun with another "
+                f"{', '.join(changed)}; take the change back, or choose another folder with --out"
+            )
+
+    @contextmanager
+    def _told(self) -> Any:
+        """Word what storages raise."""
+        from sqlalchemy.exc import SQLAlchemyError
+
+        exceptions = self._optuna.exceptions
+        try:
+            yield
+        except (exceptions.StorageInternalError, SQLAlchemyError, OSError) as error:
+            raise ComparisonError(
+                f"{self._url}: the storage of trials cannot be used "
+                f"({str(error).strip().splitlines()[0]}); check the path and its rights, or choose "
+                "another with --storage"
+            ) from error
+        except RuntimeError as error:
+            raise ComparisonError(
+                f"{self._url}: {str(error).strip().splitlines()[0]} (optuna "
+                f"{self._optuna.__version__}); upgrade with `optuna storage upgrade`, or choose "
+                "another folder with --out"
+            ) from error
+
+
+def _suggest(trial: optuna.Trial, limits: Range) -> float:
+    if limits.scale == "log_with_zero":
+        return trial.suggest_float(limits.field, 0.0, 1.0)
+    log = limits.scale == "log"
+    if limits.integer:
+        return trial.suggest_int(limits.field, int(limits.low), int(limits.high), log=log)
+    return trial.suggest_float(limits.field, limits.low, limits.high, log=log)

@@ -1,0 +1,709 @@
+"""The figures of a comparison: means with their intervals, declared pairs with their tests.
+
+Everything is a tree of frozen dataclasses that `to_json` turns into JSON. Retrieval figures are
+shares; differences are arm − base, paired by seed and by query.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from facerec.comparison.finals import RECALLS, VIEWS, FinalRun, View
+from facerec.comparison.fit import SELECTED_BY, Fit
+from facerec.comparison.harness import ArmResult, Results, TrialResult
+from facerec.comparison.protocol import METRICS, Comparison, Range
+from facerec.comparison.significance import (
+    Correlation,
+    PairedDifference,
+    SeedMean,
+    StepRatio,
+    compare_paired,
+    compare_steps,
+    mean_over_seeds,
+    spearman,
+    steps_to_reach,
+)
+from facerec.errors import MetricError
+from facerec.recipe import differences, to_dict
+from facerec.statistics.multiplicity import holm
+
+SCHEMA = "facerec.comparison.results/1"
+
+HEADLINE: tuple[View, str] = ("concatenated", SELECTED_BY)
+"""View and metric that the comparison is decided by."""
+
+FIGURES: dict[str, str] = {
+    **{str(name): title for name, title in METRICS.items()},
+    **{f"recall@{k}": f"Recall@{k}" for k in RECALLS},
+}
+"""Retrieval figures and how they are written."""
+
+SHARES = (0.9, 0.95, 0.99)
+"""Of the base's final validation score, at which speeds are compared."""
+
+PROBES = ("slope", "gradient_cv", "radial", "angular_step", "norm_growth")
+"""Figures of `facerec.comparison.probe.Probe` that are averaged."""
+
+BAND = (0.1, 0.9)
+"""Quantiles between which most learning curves lie."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """A retrieval figure on the test classes, a share."""
+
+    view: View
+    metric: str
+    mean: SeedMean
+    values: tuple[float, ...]
+    """Of each seed that was scored."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Another figure, averaged over folds, and over epochs if there are several."""
+
+    name: str
+    mean: SeedMean | None
+    values: tuple[float, ...]
+    """Of each seed."""
+    reason: str
+    """Why there is no mean, empty if there is one."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A tried setting."""
+
+    number: int
+    setting: Mapping[str, float]
+    score: float | None
+    """Mean validation MAP@R; None if it failed."""
+    folds: tuple[float | None, ...]
+    """Validation MAP@R of each fold that was trained."""
+    best_so_far: float | None
+    """Best score of this and earlier trials; None while all failed."""
+    seconds: float
+    failure: str | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One seed of the best setting."""
+
+    seed: int
+    """Counted from 0; the same number is the same seed in all arms."""
+    validation: tuple[float, ...]
+    """Best validation MAP@R of each fold; none for an untrained model."""
+    epochs: tuple[int, ...]
+    """When that was."""
+    norm_mean: float
+    """Of raw test embeddings, mean over the folds' models."""
+    norm_cv2: float
+    """Variance of these norms over their squared mean, mean over the folds' models."""
+    seconds: float
+    tied: float
+    """Share of queries whose neighbours were in part ordered by index."""
+
+
+@dataclass(frozen=True)
+class LearningCurve:
+    """Validation MAP@R of the weights kept so far, by epoch, over all seeds and folds.
+
+    Training that stopped early keeps its score, so that later epochs show no selection of runs.
+    """
+
+    epochs: tuple[int, ...]
+    mean: tuple[float, ...]
+    low: tuple[float, ...]
+    """Lower quantile of `BAND`."""
+    high: tuple[float, ...]
+    """Upper quantile of `BAND`."""
+    fits: int
+    """Seeds × folds."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an arm was given, and what it took."""
+
+    trials: int
+    failed_trials: int
+    first_settings: int
+    """Trials that were given, not proposed."""
+    parameters: int
+    """That are searched."""
+    trial_seconds: float
+    final_runs: int
+    failed_runs: int
+    final_seconds: float
+    """Of the runs that did not fail."""
+
+
+@dataclass(frozen=True)
+class ArmSummary:
+    """What is known of an arm."""
+
+    name: str
+    against: str | None
+    family: str
+    """The arm at the end of the chain of those that it is compared with; itself without one."""
+    reason: str
+    """Why there are no scores, empty if there are."""
+    failures: tuple[str, ...]
+    """Of final runs."""
+    scores: tuple[Score, ...]
+    runs: tuple[Run, ...]
+    norms: tuple[Measured, ...]
+    """Mean and squared coefficient of variation of norms of raw test embeddings."""
+    probes: tuple[Measured, ...]
+    learning: LearningCurve | None
+    trials: tuple[Trial, ...]
+    best_trial: int | None
+    setting: Mapping[str, float] | None
+    """The best one; None if all trials failed."""
+    validation: float | None
+    """Its mean validation MAP@R."""
+    loss: str
+    """As in a recipe, the best setting written into it."""
+    penalty: str | None
+    """Likewise."""
+    ranges: tuple[Range, ...]
+    cost: Cost
+    protocol: str
+    """Fingerprint."""
+    changed: Mapping[str, Any]
+    """Fields of its protocol, dotted, that differ from the common one, with their values."""
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Those that were scored."""
+        return tuple(run.seed for run in self.runs)
+
+    def score(self, view: View, metric: str) -> Score | None:
+        """Return a figure; None where there are none."""
+        return _find(self.scores, view, metric)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Arm − base in a retrieval figure, a share."""
+
+    view: View
+    metric: str
+    mean: PairedDifference
+    base: float
+    """Mean of the base over the same seeds."""
+
+    @property
+    def relative(self) -> float | None:
+        """The difference over the base."""
+        return self.mean.estimate / self.base if self.base > 0 else None
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Steps until validation MAP@R reaches a share of the base's final one.
+
+    Steps are known to a validation; the score is that of the weights kept so far.
+    """
+
+    share: float
+    ratio: StepRatio | None
+    """Of the scores' means over folds, one a seed."""
+    reason: str
+    """Why there is no ratio, empty if there is one."""
+    arm_steps: tuple[tuple[int | None, ...], ...]
+    """Of each seed and fold, to that share of the base's score there; None where never."""
+    base_steps: tuple[tuple[int | None, ...], ...]
+    """Likewise."""
+
+
+@dataclass(frozen=True)
+class Fairness:
+    """Whether two arms had the same conditions."""
+
+    fair: bool
+    declared: tuple[str, ...]
+    """Fields of the protocol that differ and are the subject of the study."""
+    reasons: tuple[str, ...]
+    """What takes the mark away."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An arm and what it is compared with."""
+
+    arm: str
+    base: str
+    family: str
+    seeds: tuple[int, ...]
+    """That were scored in both."""
+    reason: str
+    """Why there are no differences, empty if there are."""
+    differences: tuple[Difference, ...]
+    norm_reduction: PairedDifference | None
+    """Squared coefficient of variation of norms, base − arm."""
+    speeds: tuple[Speed, ...]
+    fairness: Fairness
+
+    def difference(self, view: View, metric: str) -> Difference | None:
+        """Return the difference in a figure; None where there are none."""
+        return _find(self.differences, view, metric)
+
+    @property
+    def headline(self) -> Difference | None:
+        """The difference that the comparison is decided by."""
+        return self.difference(*HEADLINE)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Whether pairs with more reduction of norm variance gain more."""
+
+    correlation: Correlation | None
+    """Of `Pair.norm_reduction` with the headline; families are resampled."""
+    reason: str
+    """Why there is none, empty if there is."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A comparison in figures."""
+
+    name: str
+    question: str
+    confidence: float
+    replicates: int
+    repetitions: int
+    classes: int
+    """Test classes with a query; 0 without a scored run."""
+    queries: int
+    dropped: int
+    """Queries without another image of their class."""
+    arms: tuple[ArmSummary, ...]
+    untrained: tuple[Score, ...]
+    untrained_runs: tuple[Run, ...]
+    pairs: tuple[Pair, ...]
+    gain: Gain
+    protocol: Mapping[str, Any]
+    """The common one, as `facerec.recipe.to_dict` writes it."""
+    declared: tuple[str, ...]
+    manifest: Mapping[str, Any]
+
+    def arm(self, name: str) -> ArmSummary:
+        """Return the arm of a name."""
+        return next(arm for arm in self.arms if arm.name == name)
+
+
+def summarize(results: Results) -> Summary:
+    """Compute all figures of a comparison."""
+    comparison = results.comparison
+    arms = tuple(_arm(comparison, arm) for arm in results.arms)
+    pairs = _adjusted([_pair(results, arm.name) for arm in arms if arm.against is not None])
+    runs = [run for arm in results.arms for run in arm.runs] or list(results.untrained)
+    return Summary(
+        name=comparison.name,
+        question=comparison.question,
+        confidence=comparison.confidence,
+        replicates=comparison.replicates,
+        repetitions=comparison.repetitions,
+        classes=len(np.unique(runs[0].labels)) if runs else 0,
+        queries=len(runs[0].labels) if runs else 0,
+        dropped=runs[0].dropped if runs else 0,
+        arms=arms,
+        untrained=_scores(comparison, results.untrained),
+        untrained_runs=_runs(range(len(results.untrained)), results.untrained),
+        pairs=pairs,
+        gain=_gain(comparison, pairs),
+        protocol=to_dict(comparison.protocol),
+        declared=comparison.declared,
+        manifest=results.manifest,
+    )
+
+
+def to_json(summary: Summary) -> dict[str, Any]:
+    """Return the summary as JSON types; what is unknown is null, with a reason beside it."""
+    return {"schema": SCHEMA, **_plain(summary)}
+
+
+# ---------------------------------------------------------------- arms
+
+
+def _arm(comparison: Comparison, result: ArmResult) -> ArmSummary:
+    arm, setting = result.arm, result.setting
+    best = max(
+        (trial for trial in result.trials if trial.score is not None),
+        key=lambda trial: (trial.score, -trial.number),
+        default=None,
+    )
+    tuned = arm.at(setting) if setting else arm
+    return ArmSummary(
+        name=arm.name,
+        against=arm.against,
+        family=_family(comparison, arm.name),
+        reason=_missing(result),
+        failures=result.failures,
+        scores=_scores(comparison, result.runs),
+        runs=_runs(result.seeds, result.runs),
+        norms=tuple(
+            _measured(name, [float(run.models[name].mean()) for run in result.runs], comparison)
+            for name in ("norm_mean", "norm_cv2")
+        ),
+        probes=tuple(_probed(name, result, comparison) for name in PROBES),
+        learning=_learning(result.runs),
+        trials=_trials(result.trials),
+        best_trial=None if best is None else best.number,
+        setting=setting,
+        validation=None if best is None else best.score,
+        loss=repr(tuned.loss),
+        penalty=None if tuned.regularizer is None else repr(tuned.regularizer),
+        ranges=arm.ranges,
+        cost=Cost(
+            trials=len(result.trials),
+            failed_trials=sum(trial.score is None for trial in result.trials),
+            first_settings=result.first_settings,
+            parameters=len(arm.ranges),
+            trial_seconds=math.fsum(trial.seconds for trial in result.trials),
+            final_runs=len(result.runs) + len(result.failures),
+            failed_runs=len(result.failures),
+            final_seconds=math.fsum(fit.seconds for run in result.runs for fit in run.fits),
+        ),
+        protocol=comparison.protocol_of(arm).fingerprint,
+        changed=_changed(to_dict(comparison.protocol), to_dict(comparison.protocol_of(arm))),
+    )
+
+
+def _family(comparison: Comparison, name: str) -> str:
+    against = comparison.arm(name).against
+    return name if against is None else _family(comparison, against)
+
+
+def _changed(common: Any, own: Any) -> dict[str, Any]:
+    found = {}
+    for name in differences(common, own):
+        value = own
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        found[name] = value
+    return found
+
+
+def _missing(result: ArmResult) -> str:
+    """Say why an arm has no scores."""
+    if result.runs:
+        return ""
+    if result.failures:
+        return f"all {len(result.failures)} final runs failed; {result.failures[0]}"
+    failures = [trial.failure for trial in result.trials if trial.failure]
+    told = f"; trial {result.trials[-1].number}, {failures[-1]}" if failures else ""
+    return f"all {len(result.trials)} trials failed{told}"
+
+
+def _scores(comparison: Comparison, runs: Sequence[FinalRun]) -> tuple[Score, ...]:
+    return tuple(
+        Score(
+            view,
+            metric,
+            mean_over_seeds(
+                np.stack([run.scores[view, metric] for run in runs]),
+                runs[0].labels,
+                **_resampling(comparison),
+            ),
+            tuple(run.mean(view, metric) for run in runs),
+        )
+        for view in VIEWS
+        for metric in FIGURES
+        if runs
+    )
+
+
+def _resampling(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "confidence": comparison.confidence,
+        "replicates": comparison.replicates,
+        "seed": comparison.seed,
+    }
+
+
+def _runs(seeds: Sequence[int], runs: Sequence[FinalRun]) -> tuple[Run, ...]:
+    return tuple(
+        Run(
+            seed=seed,
+            validation=tuple(fit.score for fit in run.fits if fit.score is not None),
+            epochs=tuple(fit.epoch for fit in run.fits),
+            norm_mean=float(run.models["norm_mean"].mean()),
+            norm_cv2=float(run.models["norm_cv2"].mean()),
+            seconds=math.fsum(fit.seconds for fit in run.fits),
+            tied=run.tied,
+        )
+        for seed, run in zip(seeds, runs, strict=True)
+    )
+
+
+def _trials(trials: Sequence[TrialResult]) -> tuple[Trial, ...]:
+    best = accumulate((-math.inf if trial.score is None else trial.score for trial in trials), max)
+    return tuple(
+        Trial(
+            number=trial.number,
+            setting=trial.setting,
+            score=trial.score,
+            folds=tuple(fit.score for fit in trial.fits),
+            best_so_far=so_far if math.isfinite(so_far) else None,
+            seconds=trial.seconds,
+            failure=trial.failure,
+        )
+        for trial, so_far in zip(trials, best, strict=True)
+    )
+
+
+def _measured(name: str, values: Sequence[float], comparison: Comparison) -> Measured:
+    if not values:
+        return Measured(name, None, (), "no run was scored")
+    mean = mean_over_seeds(values, confidence=comparison.confidence)
+    return Measured(name, mean, tuple(values), "")
+
+
+def _probed(name: str, result: ArmResult, comparison: Comparison) -> Measured:
+    """Average a figure of the probes over epochs and folds; slopes may be missing in some."""
+    of_seeds = [
+        [getattr(probe, name) for fit in run.fits for probe in fit.probes] for run in result.runs
+    ]
+    known = [[value for value in values if value is not None] for values in of_seeds]
+    if any(known) and not all(known):
+        return Measured(name, None, (), "some seeds have no measurement")
+    if result.runs and not any(of_seeds):
+        return Measured(name, None, (), "the protocol makes no measurement; set probe_every")
+    if any(of_seeds) and not any(known):
+        return Measured(name, None, (), "all norms of a batch were equal")
+    return _measured(name, [float(np.mean(values)) for values in known], comparison)
+
+
+# ---------------------------------------------------------------- curves
+
+
+def _kept(fit: Fit) -> NDArray[np.float64]:
+    """Return the score of the weights kept after each epoch, the untrained model first."""
+    return np.maximum.accumulate([point.score() for point in fit.curve])
+
+
+def _aligned(fits: Sequence[Fit]) -> NDArray[np.float64]:
+    """Return curves of one length, ``(fits, epochs + 1)``; those that stopped keep their score."""
+    curves = [_kept(fit) for fit in fits]
+    length = max(map(len, curves))
+    return np.stack([np.pad(curve, (0, length - len(curve)), "edge") for curve in curves])
+
+
+def _learning(runs: Sequence[FinalRun]) -> LearningCurve | None:
+    fits = [fit for run in runs for fit in run.fits]
+    if not fits:
+        return None
+    curves = _aligned(fits)
+    low, high = np.quantile(curves, BAND, axis=0).tolist()
+    return LearningCurve(
+        epochs=tuple(range(curves.shape[1])),
+        mean=tuple(curves.mean(axis=0).tolist()),
+        low=tuple(low),
+        high=tuple(high),
+        fits=len(fits),
+    )
+
+
+# ---------------------------------------------------------------- pairs
+
+
+def _pair(results: Results, name: str) -> Pair:
+    comparison = results.comparison
+    by_name = {each.arm.name: each for each in results.arms}
+    arm = by_name[name]
+    base = by_name[str(arm.arm.against)]
+    sides = [dict(zip(each.seeds, each.runs, strict=True)) for each in (arm, base)]
+    seeds = tuple(sorted(sides[0].keys() & sides[1].keys()))
+    first, second = ([side[seed] for seed in seeds] for side in sides)
+    return Pair(
+        arm=name,
+        base=base.arm.name,
+        family=_family(comparison, name),
+        seeds=seeds,
+        reason="" if seeds else _unpaired(arm, base),
+        differences=_differences(comparison, first, second),
+        norm_reduction=_norm_reduction(comparison, first, second),
+        speeds=tuple(_speed(comparison, arm, base, first, second, x) for x in SHARES if seeds),
+        fairness=_fairness(comparison, arm, base),
+    )
+
+
+def _unpaired(arm: ArmResult, base: ArmResult) -> str:
+    missing = [f"{each.arm.name}: {_missing(each)}" for each in (arm, base) if not each.runs]
+    return "; ".join(missing) or "no seed was scored in both"
+
+
+def _differences(
+    comparison: Comparison, arm: Sequence[FinalRun], base: Sequence[FinalRun]
+) -> tuple[Difference, ...]:
+    found = []
+    for view in VIEWS:
+        for metric in FIGURES if arm else ():
+            first, second = (
+                np.stack([run.scores[view, metric] for run in runs]) for runs in (arm, base)
+            )
+            mean = compare_paired(first, second, arm[0].labels, **_resampling(comparison))
+            found.append(Difference(view, metric, mean, float(second.mean())))
+    return tuple(found)
+
+
+def _norm_reduction(
+    comparison: Comparison, arm: Sequence[FinalRun], base: Sequence[FinalRun]
+) -> PairedDifference | None:
+    if not arm:
+        return None
+    spread, before = ([run.models["norm_cv2"].mean() for run in runs] for runs in (arm, base))
+    return compare_paired(before, spread, confidence=comparison.confidence)
+
+
+def _speed(
+    comparison: Comparison,
+    arm: ArmResult,
+    base: ArmResult,
+    first: Sequence[FinalRun],
+    second: Sequence[FinalRun],
+    share: float,
+) -> Speed:
+    steps = [comparison.protocol_of(each.arm).steps_per_epoch for each in (arm, base)]
+
+    def curve(fits: Sequence[Fit], per_epoch: int) -> tuple[list[int], NDArray[np.float64]]:
+        scores = _aligned(fits).mean(axis=0)[1:]
+        return [per_epoch * epoch for epoch in range(1, len(scores) + 1)], scores
+
+    ratio, reason = None, ""
+    try:
+        ratio = compare_steps(
+            [curve(run.fits, steps[0]) for run in first],
+            [curve(run.fits, steps[1]) for run in second],
+            share,
+            comparison.confidence,
+        )
+    except MetricError as error:  # a base that never finds a neighbour
+        reason = str(error)
+
+    def reached(run: FinalRun, reference: FinalRun, per_epoch: int) -> tuple[int | None, ...]:
+        found = []
+        for fit, other in zip(run.fits, reference.fits, strict=True):
+            needed = steps_to_reach(*curve([fit], per_epoch), share * float(_kept(other)[-1]))
+            found.append(int(needed) if math.isfinite(needed) else None)
+        return tuple(found)
+
+    both = list(zip(first, second, strict=True))
+    return Speed(
+        share=share,
+        ratio=ratio,
+        reason=reason,
+        arm_steps=tuple(reached(run, other, steps[0]) for run, other in both),
+        base_steps=tuple(reached(other, other, steps[1]) for _, other in both),
+    )
+
+
+def _fairness(comparison: Comparison, arm: ArmResult, base: ArmResult) -> Fairness:
+    different = differences(*(to_dict(comparison.protocol_of(each.arm)) for each in (arm, base)))
+    declared = [
+        each for each in comparison.declared if any(_is_within(name, each) for name in different)
+    ]
+    reasons = [
+        f"{name} differs and is not declared"
+        for name in different
+        if not any(_is_within(name, each) for each in declared)
+    ]
+    for noun, counts in (
+        ("trials", (len(arm.trials), len(base.trials))),
+        ("first settings", (arm.first_settings, base.first_settings)),
+    ):
+        if counts[0] != counts[1]:
+            reasons.append(f"{counts[0]} and {counts[1]} {noun}")
+    return Fairness(not reasons, tuple(declared), tuple(reasons))
+
+
+def _is_within(name: str, field: str) -> bool:
+    return name == field or name.startswith(f"{field}.")
+
+
+def _adjusted(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
+    """Fill in p-values adjusted for all declared pairs, each figure for itself."""
+    of_figure = {
+        (view, metric): _holm([_mean(pair.difference(view, metric)) for pair in pairs])
+        for view in VIEWS
+        for metric in FIGURES
+    }
+    of_share = {share: _holm([_ratio(pair, share) for pair in pairs]) for share in SHARES}
+    return tuple(
+        replace(
+            pair,
+            differences=tuple(
+                replace(each, mean=replace(each.mean, p_holm=of_figure[each.view, each.metric][k]))
+                for each in pair.differences
+            ),
+            speeds=tuple(
+                replace(each, ratio=replace(each.ratio, p_holm=of_share[each.share][k]))
+                if each.ratio
+                else each
+                for each in pair.speeds
+            ),
+        )
+        for k, pair in enumerate(pairs)
+    )
+
+
+def _mean(found: Difference | None) -> PairedDifference | None:
+    return None if found is None else found.mean
+
+
+def _ratio(pair: Pair, share: float) -> StepRatio | None:
+    return next((speed.ratio for speed in pair.speeds if speed.share == share), None)
+
+
+def _holm(tests: Sequence[PairedDifference | StepRatio | None]) -> list[float | None]:
+    """Adjust the p of one family; without a p, None.
+
+    A pair that failed counts as one with p = 1, so that it cannot make the others easier.
+    """
+    p = [None if test is None else test.p for test in tests]
+    adjusted = holm([1.0 if each is None else each for each in p])
+    return [None if old is None else new for old, new in zip(p, adjusted, strict=True)]
+
+
+def _gain(comparison: Comparison, pairs: Sequence[Pair]) -> Gain:
+    points = [
+        (pair.headline.mean.estimate, pair.norm_reduction.estimate, pair.family)
+        for pair in pairs
+        if pair.headline is not None and pair.norm_reduction is not None
+    ]
+    if not points:
+        return Gain(None, "no pair was scored")
+    gains, reductions, families = zip(*points, strict=True)
+    found = spearman(gains, reductions, families, **_resampling(comparison))
+    return Gain(None, found.reason) if math.isnan(found.estimate) else Gain(found, found.reason)
+
+
+# ---------------------------------------------------------------- JSON
+
+
+def _find(figures: Sequence[Any], view: View, metric: str) -> Any:
+    return next((each for each in figures if (each.view, each.metric) == (view, metric)), None)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    # An interval without an upper limit says so in its assumption.
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,342 @@
+"""The network that all arms of a comparison share: images → raw embeddings.
+
+A backbone of facerec, one of timm's models with a linear embedder after its pooled features, or a
+small network for quick studies. Weights come from a file; nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import math
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from facerec.backbones import Backbone, create_backbone, list_backbones
+from facerec.backbones.registry import embedding_batch_norm, full_precision, scaled
+from facerec.embedding.model import TorchModel, load_model, load_state_dict_file
+from facerec.embedding.onnx_file import first_line
+from facerec.errors import MissingExtraError, ModelError, RecipeError
+
+TIMM = "timm:"
+SMALL_CNN = "small_cnn"
+FACE_SIZE = 112
+"""Height and width in pixels that facerec's backbones take."""
+
+
+@dataclass(frozen=True)
+class Trunk:
+    """The network from an image to its raw embedding."""
+
+    name: str = "iresnet18"
+    """A backbone of facerec (iresnet18, mbf, …), timm:NAME for one of timm's models, or small_cnn,
+    for smoke tests and quick studies on generated faces."""
+    embedding_size: int = 128
+    """Dimensions D of the embedding."""
+    width: float = 1.0
+    """Factor on all channel counts; 1 for timm's models."""
+    embedding_bn: Literal["none", "frozen_gamma", "affine"] = "none"
+    """Batch norm after the last linear layer, as in `Backbone`; none leaves the norm free."""
+    last_layer: Literal["none", "l2", "layer_norm"] = "none"
+    """What follows all that: nothing, division by the norm (after which every norm is 1), or layer
+    norm without parameters (after which every norm is √D)."""
+    weights: Path | None = None
+    """A .safetensors file, or a state dict that torch.save wrote; None starts at random. For
+    timm's models it holds the trunk alone, with or without its classifier."""
+    freeze_bn: bool = False
+    """Keep statistics, γ and β of the trunk's batch norms as the weights have them. The one after
+    the last linear layer is not part of the trunk."""
+    image_size: int = FACE_SIZE
+    """Height and width of the images in pixels; facerec's backbones take 112, and small_cnn is
+    meant for 28."""
+
+    def __post_init__(self) -> None:
+        for name in ("embedding_size", "image_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, found {getattr(self, name)}")
+        if self.name.startswith(TIMM):
+            if self.width != 1:
+                raise ValueError(f"width must be 1 for {self.name}, found {self.width:g}")
+        elif self.name != SMALL_CNN and self.image_size != FACE_SIZE:
+            raise ValueError(
+                f"image_size must be {FACE_SIZE} for {self.name}, found {self.image_size}"
+            )
+
+
+class Embedder(nn.Module):
+    """A trunk and its last layers; made by `create_trunk`.
+
+    Args:
+        trunk: normalised images → features, or for facerec's backbones → raw embeddings.
+        head: features → raw embeddings; None where the trunk does it.
+        config: the recipe's section.
+
+    Attributes:
+        embedding_size: D.
+        image_size: height and width of the images in pixels.
+    """
+
+    def __init__(self, trunk: nn.Module, head: nn.Module | None, config: Trunk) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.head = head
+        self.last_layer = config.last_layer
+        self.embedding_size = config.embedding_size
+        self.image_size = config.image_size
+        own = list(self._last_layers())
+        # The last layers start untrained or are what the study is about: they always learn.
+        self._frozen = [
+            module
+            for module in trunk.modules()
+            if config.freeze_bn and isinstance(module, _BatchNorm) and module not in own
+        ]
+        for norm in self._frozen:
+            norm.requires_grad_(False)
+        self.train()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map normalised images ``(B, 3, S, S)`` to raw embeddings ``(B, D)``, float32."""
+        x = self.trunk(x)
+        with full_precision(x):
+            if self.head is not None:
+                x = self.head(x.float())
+            if self.last_layer == "l2":
+                return functional.normalize(x)
+            if self.last_layer == "layer_norm":
+                return functional.layer_norm(x, x.shape[1:])
+            return x
+
+    def features(self, x: Tensor) -> Tensor:
+        """Map normalised images to what the trunk alone tells of them, float32 ``(B, F)``.
+
+        Without weights of one's own this is the baseline "untrained trunk", as `forward` is
+        "trunk with an untrained embedder"; for facerec's backbones the two are the same.
+        """
+        return self.trunk(x).float()
+
+    def train(self, mode: bool = True) -> Embedder:
+        """Switch to training mode, or out of it; frozen batch norms stay in evaluation mode."""
+        super().train(mode)
+        for norm in self._frozen:
+            norm.eval()
+        return self
+
+    def embedder_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of the last linear layer and the batch norm after it."""
+        return [p for layer in self._last_layers() for p in layer.parameters()]
+
+    def trunk_parameters(self) -> list[nn.Parameter]:
+        """Return all other parameters."""
+        own = {id(parameter) for parameter in self.embedder_parameters()}
+        return [p for p in self.parameters() if id(p) not in own]
+
+    def _last_layers(self) -> Iterator[nn.Module]:
+        if self.head is not None:
+            yield self.head
+            return
+        yield [module for module in self.trunk.modules() if isinstance(module, nn.Linear)][-1]
+        if isinstance(norm := self.trunk.embedding_norm, nn.Module):
+            yield norm
+
+
+class SmallCNN(nn.Module):
+    """Three strided convolutions, for quick studies of generated faces.
+
+    155,000 parameters at width 1, 128 dimensions and 28×28 pixels. Far below a real backbone in
+    accuracy, and many times as fast as the smallest of them.
+
+    Args:
+        config: embedding size, width and last batch norm.
+        image_size: height and width of the images in pixels.
+    """
+
+    def __init__(self, config: Backbone, image_size: int) -> None:
+        super().__init__()
+        self.embedding_size = config.embedding_size
+        channels = [3, *(scaled(c, config.width) for c in (16, 32, 64))]
+        layers: list[nn.Module] = []
+        for inputs, outputs in itertools.pairwise(channels):
+            convolution = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False)
+            layers += [convolution, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
+        self.layers = nn.Sequential(*layers)
+        side = math.ceil(image_size / 2 ** len(layers[::3]))
+        self.fc = nn.Linear(channels[-1] * side**2, config.embedding_size)
+        self.embedding_norm = embedding_batch_norm(config)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map normalised images ``(B, 3, S, S)`` to raw embeddings ``(B, D)``, float32."""
+        x = self.layers(x).flatten(1)
+        with full_precision(x):
+            x = self.fc(x.float())
+            return x if self.embedding_norm is None else self.embedding_norm(x)
+
+
+def create_trunk(config: Trunk, seed: int) -> Embedder:
+    """Build the network in training mode, with weights from the file if there is one.
+
+    timm's models are asked for pooled features (``num_classes=0``), which a new linear layer maps
+    to the embedding. Which releases of timm and torchvision import beside the torch at hand is for
+    the reader to check; only `timm.create_model` is used.
+
+    Args:
+        config: the recipe's section.
+        seed: of all that the file does not give; the global random state is left alone.
+
+    Raises:
+        RecipeError: there is no such trunk.
+        MissingExtraError: timm does not import.
+        ModelError: weights missing, damaged, or of another architecture; a model of timm that
+            takes no such images.
+    """
+    backbone = Backbone(
+        config.name, config.embedding_size, config.width, embedding_bn=config.embedding_bn
+    )
+    if config.name.startswith(TIMM):
+        return _seeded(lambda: _timm_trunk(config, backbone), seed)
+    if config.name == SMALL_CNN:
+        trunk: nn.Module = _seeded(lambda: SmallCNN(backbone, config.image_size), seed)
+        if config.weights is not None:
+            _load(trunk, _read_tensors(config.weights), config.weights, config.name)
+    elif config.name in list_backbones():
+        trunk = create_backbone(backbone, seed=seed)
+        if config.weights is not None:
+            _load_backbone(trunk, backbone, config.weights)
+    else:
+        raise RecipeError(
+            f"trunk.name: no trunk is called {config.name!r}; known are "
+            f"{', '.join(list_backbones())}, {SMALL_CNN} and {TIMM}NAME"
+        )
+    return Embedder(trunk, None, config)
+
+
+def _seeded(build: Callable[[], Any], seed: int) -> Any:
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        # Not torch.manual_seed, which would also reseed the accelerators' generators.
+        torch.default_generator.manual_seed(seed)
+        return build()
+
+
+def _timm_trunk(config: Trunk, backbone: Backbone) -> Embedder:
+    try:
+        timm = importlib.import_module("timm")
+    # torchvision, which timm needs, fails in other ways beside a torch that it does not fit.
+    except (ImportError, RuntimeError, OSError) as error:
+        raise MissingExtraError(
+            f"trunk {config.name} needs timm, which does not import ({first_line(error)}); "
+            "run: pip install 'facerec[timm]'"
+        ) from error
+    try:
+        trunk = timm.create_model(config.name.removeprefix(TIMM), pretrained=False, num_classes=0)
+    except Exception as error:  # timm raises whatever a model's own code does
+        raise RecipeError(
+            f"trunk.name: timm makes no model {config.name.removeprefix(TIMM)!r} "
+            f"({first_line(error)}); see timm.list_models()"
+        ) from error
+    if config.weights is not None:
+        tensors = _without_classifier(_read_tensors(config.weights), trunk)
+        _load(trunk, tensors, config.weights, config.name)
+    size = _feature_size(trunk, config)
+    norm = embedding_batch_norm(backbone)
+    layers = [nn.Linear(size, config.embedding_size), *([] if norm is None else [norm])]
+    return Embedder(trunk, nn.Sequential(*layers), config)
+
+
+def _feature_size(trunk: nn.Module, config: Trunk) -> int:
+    """Return how many features an image gives, which timm's attributes do not tell for all."""
+    side = config.image_size
+    trunk.eval()
+    try:
+        with torch.no_grad():
+            shape = trunk(torch.zeros(1, 3, side, side)).shape
+    except Exception as error:  # as above
+        raise ModelError(
+            f"trunk {config.name} takes no images of {side}×{side} pixels "
+            f"({first_line(error)}); set trunk.image_size and the transform to what it takes"
+        ) from error
+    if len(shape) != 2:
+        raise ModelError(
+            f"trunk {config.name} gives features of shape {tuple(shape)}, not one row an image; "
+            "choose a model that pools"
+        )
+    return shape[1]
+
+
+def _without_classifier(tensors: dict[str, Tensor], trunk: nn.Module) -> dict[str, Tensor]:
+    """Leave out the tensors of the classifier, which published weights have and the trunk not."""
+    classifier = getattr(trunk, "pretrained_cfg", {}).get("classifier") or ()
+    names = (classifier,) if isinstance(classifier, str) else tuple(classifier)
+    prefixes = tuple(f"{name}." for name in names)
+    return {name: t for name, t in tensors.items() if not name.startswith(prefixes)}
+
+
+def _load_backbone(trunk: nn.Module, backbone: Backbone, path: Path) -> None:
+    """Load a model file of facerec, or a state dict, into one of facerec's backbones."""
+    if path.suffix != ".safetensors":
+        load_state_dict_file(trunk, path)
+        return
+    model = load_model(path)
+    assert isinstance(model, TorchModel)
+    assert model.config is not None
+    for field in ("name", "embedding_size", "width", "embedding_bn"):
+        found, wanted = getattr(model.config, field), getattr(backbone, field)
+        if found != wanted:
+            raise ModelError(
+                f"{path}: the weights are those of a trunk with {field} {found}, but the recipe "
+                f"has {wanted}; set trunk.{field} to {found} or take other weights"
+            )
+    trunk.load_state_dict(model.backbone.state_dict())
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise ModelError(f"{path}: no such file of weights")
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        tensors = torch.load(path, map_location="cpu", weights_only=True)
+    except (
+        SafetensorError,
+        OSError,
+        pickle.UnpicklingError,
+        RuntimeError,
+        EOFError,
+        ValueError,
+        KeyError,
+    ) as error:
+        raise ModelError(
+            f"{path}: no weights that load without running code ({first_line(error)})"
+        ) from error
+    if not isinstance(tensors, dict) or not all(isinstance(t, Tensor) for t in tensors.values()):
+        raise ModelError(
+            f"{path}: a state dict maps names to tensors, found a {type(tensors).__name__} of "
+            "something else; save the model's state_dict() alone"
+        )
+    return tensors
+
+
+def _load(trunk: nn.Module, tensors: dict[str, Tensor], path: Path, name: str) -> None:
+    """Load weights strictly: all names and shapes must be those of the trunk."""
+    expected = {n: tuple(t.shape) for n, t in trunk.state_dict().items()}
+    found = {n: tuple(t.shape) for n, t in tensors.items()}
+    wrong = [n for n in {**expected, **found} if expected.get(n) != found.get(n)]
+    if wrong:
+        first = wrong[0]
+        raise ModelError(
+            f"{path}: {len(wrong)} tensors are not those of {name}, the first is {first!r} (shape "
+            f"{expected.get(first, 'none')} in the trunk, {found.get(first, 'none')} in the "
+            "file); the weights belong to another architecture"
+        )
+    for tensor_name, tensor in tensors.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise ModelError(f"{path}: tensor {tensor_name!r} holds NaN or infinity")
+    trunk.load_state_dict(tensors)

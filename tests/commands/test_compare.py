@@ -1,0 +1,117 @@
+"""`facerec compare` from the command line: results, resumption, one sentence for every mistake."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("optuna")
+pytest.importorskip("pytorch_metric_learning")
+sys.path.insert(0, str(Path(__file__).parents[1] / "comparison"))
+
+from tiny_comparison import comparison, write_images
+
+from facerec.commands.compare import main, smaller
+from facerec.comparison import Comparison
+from facerec.recipe import load_recipe
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+RECIPE = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from tiny_comparison import comparison
+recipe = comparison(Path({images!r}), trials=2)
+"""
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recipe")
+    images = write_images(folder / "images")
+    tests = str(REPOSITORY / "tests" / "comparison")
+    path = folder / "tiny.py"
+    path.write_text(RECIPE.format(tests=tests, images=str(images)))
+    return path
+
+
+def test_a_comparison_from_the_command_line(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    main([str(recipe), "--out", str(out)])
+    printed = capsys.readouterr().out
+    assert "Does SEC help?" in printed and "CosFace+SEC" in printed
+    assert str(out / "report.html") in printed.replace("\n", "")
+    results = json.loads((out / "results.json").read_text())
+    assert results["schema"] == "facerec.comparison.results/1"
+    with (out / "table.csv").open(newline="") as file:
+        assert {"CosFace", "CosFace+SEC"} <= {row["arm"] for row in csv.DictReader(file)}
+    page = (out / "report.html").read_bytes()
+    main([str(recipe), "--out", str(out)])  # nothing is left to do
+    assert (out / "report.html").read_bytes() == page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere.py"], "nowhere.py: no such recipe file"),
+        (["RECIPE", "--trials", "0"], "trials must be at least 1, found 0"),
+        (
+            ["RECIPE", "--storage", "sqlite:////nowhere/x.db"],
+            "the storage of trials cannot be used",
+        ),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    recipe: Path,
+    tmp_path: Path,
+    arguments: list[str],
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    filled = [str(recipe) if a == "RECIPE" else a for a in arguments]
+    with pytest.raises(SystemExit) as ended:
+        main([*filled, "--out", str(tmp_path / "out")])
+    assert ended.value.code == 2
+    message = capsys.readouterr().err
+    assert words in message and "Traceback" not in message
+
+
+def test_a_smoke_test_is_small() -> None:
+    plan = comparison(Path("x"), trials=50, repetitions=10)
+    small = smaller(plan)
+    assert (small.trials, small.repetitions) == (3, 2)
+    assert small.protocol.epochs == 2 and small.protocol.steps_per_epoch == 4
+    assert [arm.name for arm in small.arms] == [arm.name for arm in plan.arms]
+    other = replace(plan.arms[0], protocol=replace(plan.protocol, epochs=9))
+    assert smaller(replace(plan, arms=(other,))).arms[0].protocol == small.protocol
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        path
+        for folder in ("compare", "studies")
+        for path in sorted((REPOSITORY / "recipes" / folder).glob("*.py"))
+        if not path.name.startswith("_") and path.name != "sec_fairness.py"
+    ],
+    ids=lambda path: path.stem,
+)
+def test_every_recipe_is_fair(path: Path) -> None:
+    plan = load_recipe(path, Comparison)
+    plan.check()
+    smaller(plan).check()
+    assert plan.name == path.stem and plan.question.endswith("?")
+    for arm in plan.arms:
+        if arm.against is not None:
+            base = plan.arm(arm.against)
+            # A search of the base is part of that of the arm, but for the penalty's weight.
+            own = {r for r in arm.ranges if r.field != "regularizer.weight"}
+            assert own == set(base.ranges)

@@ -1,0 +1,93 @@
+"""Batches by class: their shape, their balance, their repetition."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from facerec.comparison.batches import class_batches, two_views
+from facerec.errors import DatasetError
+
+
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=12),
+    st.integers(1, 6),
+    st.integers(1, 5),
+    st.integers(0, 3),
+    st.integers(1, 30),
+    st.randoms(use_true_random=False),
+)
+def test_every_batch_and_the_balance(
+    images: list[int], classes: int, per_class: int, epoch: int, steps: int, random: object
+) -> None:
+    labels = np.repeat(np.arange(len(images)) * 3, images)  # class numbers with gaps
+    random.shuffle(labels)  # type: ignore[attr-defined]
+    if len(images) < classes:
+        with pytest.raises(DatasetError, match=f"cannot be made from {len(images)} classes"):
+            class_batches(labels, classes, per_class, 0, epoch)
+        return
+    batches = class_batches(labels, classes, per_class, 7, epoch, steps)
+    assert batches.shape == (steps, classes * per_class)
+    assert batches.dtype == np.int64
+    turns = np.zeros(len(images), int)
+    taken = np.zeros(len(labels), int)
+    for batch in batches:
+        rows = batch.reshape(classes, per_class)
+        of_row = labels[rows]
+        assert (of_row == of_row[:, :1]).all()
+        assert len(set(of_row[:, 0].tolist())) == classes
+        turns[of_row[:, 0] // 3] += 1
+        assert np.ptp(turns) <= 1
+        np.add.at(taken, batch, 1)
+        for row, label in zip(rows, of_row[:, 0], strict=True):
+            counts = np.unique(row, return_counts=True)[1]
+            # No image twice, unless the class is too short; then all as often as can be.
+            assert len(counts) == min(per_class, images[label // 3])
+            assert np.ptp(counts) <= 1
+            assert np.ptp(taken[labels == label]) <= 1
+    np.testing.assert_array_equal(
+        batches, class_batches(labels, classes, per_class, 7, epoch, steps)
+    )
+
+
+def test_an_epoch_is_as_many_images_as_there_are() -> None:
+    labels = np.repeat(np.arange(10), 9)
+    assert class_batches(labels, 4, 2, 0, 0).shape == (90 // 8, 8)
+    assert class_batches(labels[:5], 1, 8, 0, 0).shape == (1, 8)
+    # As every class and every image takes its turn, an epoch that divides shows each image once.
+    batches = class_batches(labels, 5, 3, 0, 0)
+    assert sorted(batches.ravel().tolist()) == list(range(90))
+
+
+def test_thirty_two_by_one() -> None:
+    labels = np.repeat(np.arange(40), 4)
+    batches = class_batches(labels, 32, 1, 3, 0)
+    assert batches.shape == (5, 32)
+    assert all(len(set(labels[batch].tolist())) == 32 for batch in batches)
+
+
+def test_seed_and_epoch_change_the_order() -> None:
+    labels = np.repeat(np.arange(20), 5)
+    first = class_batches(labels, 4, 2, 0, 0)
+    assert (first != class_batches(labels, 4, 2, 1, 0)).any()
+    assert (first != class_batches(labels, 4, 2, 0, 1)).any()
+    # A longer epoch begins as a shorter one does.
+    np.testing.assert_array_equal(class_batches(labels, 4, 2, 0, 0, 30)[: len(first)], first)
+
+
+def test_plain_shuffled_batches() -> None:
+    batches = class_batches(np.arange(24), 6, 1, 0, 0)
+    assert sorted(batches.ravel().tolist()) == list(range(24))
+
+
+@pytest.mark.parametrize(("classes", "per_class"), [(0, 4), (4, 0)])
+def test_empty_batches_are_refused(classes: int, per_class: int) -> None:
+    with pytest.raises(DatasetError, match="cannot be made"):
+        class_batches(np.arange(8), classes, per_class, 0, 0)
+
+
+def test_two_views() -> None:
+    assert two_views(np.array([4, 1])).tolist() == [4, 1, 4, 1]
+    assert two_views(np.array([[4, 1], [2, 3]])).tolist() == [[4, 1, 4, 1], [2, 3, 2, 3]]

@@ -1,0 +1,671 @@
+"""The report of a comparison: its page, its figures and its tables say what the summary says."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console
+from toy_results import HEADS, PROTOCOL, WEIGHT, failed, toy_arms, toy_results, with_arm
+
+from facerec.comparison.figures import (
+    difference_figure,
+    gain_figure,
+    learning_figure,
+    trial_figure,
+)
+from facerec.comparison.finals import VIEWS
+from facerec.comparison.harness import Results
+from facerec.comparison.losses import MarginHead
+from facerec.comparison.protocol import Arm
+from facerec.comparison.report import (
+    COLUMNS,
+    answers,
+    format_table,
+    meeting_best,
+    reaching,
+    render,
+    to_latex,
+    write_report,
+)
+from facerec.comparison.significance import SeedMean
+from facerec.comparison.summary import FIGURES, SCHEMA, SHARES, Summary, summarize
+from facerec.errors import ComparisonError
+from facerec.heads import SEC, CosFace
+from facerec.statistics.intervals import Interval
+from facerec.training import SGD
+
+NAMES = {
+    "results.json",
+    "table.csv",
+    "runs.csv",
+    "trials.csv",
+    "table.tex",
+    "figures/differences.svg",
+    "figures/learning.svg",
+    "figures/norm_variance.svg",
+    "figures/trials.svg",
+    "report.html",
+}
+ODD = "-Odd_name=1.5+SEC-é"
+EVIL = "<script>alert(1)</script> & \"quoted\" 'too' $x_1$ {{ 7 * 7 }} €"
+DIVERGED = "the loss is <img src=x onerror=alert(2)> & nan"
+GAINS = {"CosFace+SEC": 0.02, "ArcFace+SEC": 0.05, "SphereFace+SEC": -0.01}
+
+
+def odd_results() -> Results:
+    """Return results with everything that can go wrong: text, failures, unfair pairs."""
+    odd = Arm(
+        ODD,
+        MarginHead(CosFace(scale=32.0)),
+        SEC(weight=0.1),
+        against="CosFace",
+        search=(HEADS["CosFace"][1], WEIGHT),
+        protocol=replace(PROTOCOL, optimizer=SGD(lr=0.1)),
+    )
+    arms = (*toy_arms(("CosFace", "ArcFace")), odd)
+    results = toy_results(
+        arms,
+        repetitions=4,
+        trials=9,
+        classes=8,
+        per_class=4,
+        replicates=20,
+        question=EVIL,
+        declared=("optimizer",),
+    )
+    broken = tuple(
+        failed(each) if each.arm.name == "ArcFace+SEC" else each for each in results.arms
+    )
+    results = replace(results, arms=broken)
+    runs = next(each.runs for each in results.arms if each.arm.name == "CosFace+SEC")
+    return with_arm(
+        results,
+        "CosFace+SEC",
+        runs=(runs[0], *runs[2:]),
+        seeds=(0, *range(2, len(runs))),
+        failures=(f"seed 1: {DIVERGED}",),
+        first_settings=3,
+    )
+
+
+@pytest.fixture(scope="module")
+def summary() -> Summary:
+    return summarize(toy_results(gains=GAINS, replicates=20, classes=12, per_class=5))
+
+
+@pytest.fixture(scope="module")
+def odd() -> Summary:
+    return summarize(odd_results())
+
+
+@pytest.fixture(scope="module")
+def files(summary: Summary) -> dict[str, bytes]:
+    return render(summary)
+
+
+@pytest.fixture(scope="module")
+def odd_files(odd: Summary) -> dict[str, bytes]:
+    return render(odd)
+
+
+VOID = {"meta", "img", "br"}
+
+
+class Page(HTMLParser):
+    """What a reader sees, and whether all elements are closed."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, dict[str, str]]] = []
+        self.text = ""
+        self.tables: dict[str, list[list[str]]] = {}
+        self._rows: list[list[str]] = []
+        self._caption = ""
+        self.feed(content.decode())
+        self.close()
+        assert self.tags == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes.append((tag, {name: value or "" for name, value in attrs}))
+        if tag not in VOID:
+            self.tags.append(tag)
+        if tag == "table":
+            self._rows, self._caption = [], ""
+        elif tag == "tr":
+            self._rows.append([])
+        elif tag in ("td", "th"):
+            self._rows[-1].append("")
+        elif tag == "small":
+            self._rows[-1][-1] += " "
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.tags.pop() == tag
+        if tag == "table":
+            assert self._caption not in self.tables
+            self.tables[self._caption] = self._rows
+
+    def handle_data(self, data: str) -> None:
+        if "style" in self.tags:
+            return
+        self.text += data
+        if "caption" in self.tags:
+            self._caption += data
+        elif "td" in self.tags or "th" in self.tags:
+            self._rows[-1][-1] += data
+
+    def row(self, caption: str, name: str) -> list[str]:
+        """Return the row of a heading, dashes and spaces as in ASCII."""
+        plain = {"\N{NO-BREAK SPACE}": " ", "−": "-"}
+        for row in self.tables[caption]:
+            cells = [re.sub("|".join(plain), lambda m: plain[m[0]], cell) for cell in row]
+            if re.match(re.escape(name) + r"($| n=)", cells[0]):
+                return cells[1:]
+        raise AssertionError(f"{caption}: no row {name}")
+
+
+@pytest.fixture(scope="module")
+def page(files: dict[str, bytes]) -> Page:
+    return Page(files["report.html"])
+
+
+@pytest.fixture(scope="module")
+def odd_page(odd_files: dict[str, bytes]) -> Page:
+    return Page(odd_files["report.html"])
+
+
+def document(files: dict[str, bytes]) -> dict[str, Any]:
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    found = json.loads(files["results.json"], parse_constant=refuse)
+    assert isinstance(found, dict)
+    return found
+
+
+def cell(mean: dict[str, Any]) -> str:
+    seeds, joint = mean["over_seeds"], mean["joint"]
+    half = 50 * (seeds["high"] - seeds["low"])
+    return (
+        f"{100 * mean['estimate']:.2f} ± {half:.2f} "
+        f"[{100 * joint['low']:.2f}, {100 * joint['high']:.2f}]"
+    )
+
+
+def signed(mean: dict[str, Any]) -> str:
+    joint = mean["joint"]
+    return f"{100 * mean['estimate']:+.2f} [{100 * joint['low']:+.2f}, {100 * joint['high']:+.2f}]"
+
+
+def rows(content: bytes) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(content.decode())))
+
+
+# ---------------------------------------------------------------- the page and its numbers
+
+
+def test_the_page_has_the_numbers_of_the_json(files: dict[str, bytes], page: Page) -> None:
+    found = document(files)
+    assert found["schema"] == SCHEMA
+    named = [("untrained", found["untrained"]), *((a["name"], a["scores"]) for a in found["arms"])]
+    for name, scores in named:
+        by_figure = {(score["view"], score["metric"]): score["mean"] for score in scores}
+        expected = [cell(by_figure[column]) for column in COLUMNS]
+        assert page.row("Retrieval on the test classes", name) == expected
+    for pair in found["pairs"]:
+        heading = f"{pair['arm']} - {pair['base']}"
+        by_figure = {(d["view"], d["metric"]): d["mean"] for d in pair["differences"]}
+        mean = by_figure["concatenated", "map_at_r"]
+        cells = page.row("Concatenated MAP@R, arm − base", heading)
+        assert cells[:2] == [str(mean["n"]), signed(mean)]
+        assert cells[4:] == [f"{mean['p']:.2g}", f"{mean['p_holm']:.2g}", "fair"]
+        for view in VIEWS:
+            expected = [
+                f"{signed(by_figure[view, m])}\np {by_figure[view, m]['p_holm']:.2g}"
+                for m in FIGURES
+            ]
+            assert page.row(f"All figures, {view}", heading) == expected
+        ratios = [speed["ratio"]["estimate"] for speed in pair["speeds"]]
+        cells = page.row("Ratio of steps", f"{pair['arm']} : {pair['base']}")
+        assert [float(each.split()[0]) for each in cells] == [round(r, 2) for r in ratios]
+        assert len(ratios) == len(SHARES)
+    for arm in found["arms"]:
+        values = page.row("Concatenated MAP@R of every run, %", arm["name"])
+        assert values == [f"{100 * value:.2f}" for value in arm["scores"][0]["values"]]
+        assert page.row("Best settings", arm["name"])[0] == str(arm["best_trial"])
+
+
+def test_the_question_comes_first_and_the_answers_next(summary: Summary, page: Page) -> None:
+    text = page.text
+    places = [text.index(summary.question)]
+    for answer in answers(summary):
+        places += [text.index(answer.subject), text.index(answer.estimate)]
+        assert f"{answer.detail}." in text
+    places.append(text.index("Retrieval on the test classes"))
+    assert places == sorted(places)
+
+
+def test_answers_give_estimate_interval_and_n(summary: Summary, files: dict[str, bytes]) -> None:
+    said = answers(summary)
+    assert len(said) == 2 + len(summary.pairs)
+    assert document(files)["answers"] == [answer.text for answer in said]
+    for answer, pair in zip(said[1:], summary.pairs, strict=False):
+        assert pair.headline is not None
+        mean = pair.headline.mean
+        assert mean.joint is not None
+        text = answer.text.replace("−", "-").replace("\N{NO-BREAK SPACE}", " ")
+        limits = f"[{100 * mean.joint.low:+.2f}, {100 * mean.joint.high:+.2f}]"
+        assert text.startswith(f"{pair.arm} against {pair.base}: {100 * mean.estimate:+.2f} ")
+        assert limits in text and "n = 6 seeds × 12 test classes" in text
+        assert f"p = {mean.p:.2g}, adjusted for 3 pairs {mean.p_holm:.2g}" in text
+        inside = mean.joint.low <= 0 <= mean.joint.high
+        assert ("interval includes 0" in text) == inside
+    verdict = re.compile(r"\b(better|worse|wins?|improv\w+|significant\w*|proves?|helps?)\b", re.I)
+    assert not any(verdict.search(answer.text) for answer in said)
+
+
+def test_answers_place_intervals(summary: Summary) -> None:
+    def moved(low: float, high: float) -> Summary:
+        def with_interval(found: Any) -> Any:
+            joint = replace(found.mean.joint, low=low, high=high)
+            return replace(found, mean=replace(found.mean, joint=joint))
+
+        pairs = [
+            replace(pair, differences=tuple(map(with_interval, pair.differences)))
+            for pair in summary.pairs
+        ]
+        return replace(summary, pairs=tuple(pairs))
+
+    for ends, said, counts in (
+        ((0.01, 0.02), "lies above 0", "above 0 in 3, including 0 in 0, below 0 in 0"),
+        ((-0.01, 0.02), "includes 0", "above 0 in 0, including 0 in 3, below 0 in 0"),
+        ((0.0, 0.02), "includes 0", "above 0 in 0, including 0 in 3, below 0 in 0"),
+        ((-0.02, -0.01), "lies below 0", "above 0 in 0, including 0 in 0, below 0 in 3"),
+    ):
+        first, *others = answers(moved(*ends))
+        assert first.estimate == counts
+        assert all(said in answer.detail for answer in others[:3])
+
+
+def test_no_effect_is_said_with_its_interval() -> None:
+    heads = ("CosFace", "ArcFace")
+    results = toy_results(
+        toy_arms(heads), replicates=10, repetitions=3, trials=2, classes=6, per_class=4
+    )
+    for name in heads:
+        base = next(each for each in results.arms if each.arm.name == name)
+        results = with_arm(results, f"{name}+SEC", runs=base.runs)
+    summary = summarize(results)
+    for answer in answers(summary)[1:3]:
+        text = answer.text.replace("\N{NO-BREAK SPACE}", " ")
+        assert "0.00 points of concatenated MAP@R [+0.00, +0.00]" in text
+        assert "includes 0" in text and "p = 1, adjusted for 2 pairs 1" in text
+
+
+def test_how_the_reality_check_marks_the_best() -> None:
+    # Concatenated MAP@R on CUB200 and Cars196, and what was read from these columns.
+    cub = {
+        "Contrastive": (26.53, 0.29),
+        "Triplet": (23.69, 0.23),
+        "NT-Xent": (25.09, 0.22),
+        "N.Softmax": (25.25, 0.13),
+        "CosFace": (26.70, 0.23),
+        "ArcFace": (26.45, 0.20),
+        "SNR": (25.75, 0.36),
+        "MS+Miner": (26.52, 0.18),
+        "SoftTriple": (26.51, 0.20),
+    }
+    cars = {
+        "CosFace": (27.57, 0.30),
+        "ArcFace": (27.22, 0.30),
+        "MS": (28.07, 0.22),
+        "MS+Miner": (27.01, 0.35),
+        "SoftTriple": (27.08, 0.21),
+    }
+
+    def means(column: dict[str, tuple[float, float]]) -> dict[str, SeedMean]:
+        return {
+            name: SeedMean(mean, 10, Interval(mean - half, mean + half), None, None, "")
+            for name, (mean, half) in column.items()
+        }
+
+    assert meeting_best(means(cub)) == {
+        "CosFace",
+        "Contrastive",
+        "MS+Miner",
+        "SoftTriple",
+        "ArcFace",
+    }
+    assert meeting_best(means(cars)) == {"MS", "CosFace"}
+    assert meeting_best({}) == set()
+    single = {
+        "a": SeedMean(0.5, 1, None, None, None, ""),
+        "b": SeedMean(0.4, 1, None, None, None, ""),
+    }
+    assert meeting_best(single) == {"a"}
+
+
+def test_bold_cells_are_those_that_meet_the_best(summary: Summary, files: dict[str, bytes]) -> None:
+    html = files["report.html"].decode()
+    table = html[html.index("<caption>Retrieval") : html.index("</table>")]
+    for arm in summary.arms:
+        row = table[table.index(f'scope="row">{arm.name}<') :]
+        kinds = re.findall(r'<td class="number( strong)?">', row[: row.index("</tr>")])
+        assert [kind != "" for kind in kinds] == [
+            arm.name in reaching(summary, *column) for column in COLUMNS
+        ]
+
+
+# ---------------------------------------------------------------- safety and form
+
+
+def test_the_page_is_self_contained(files: dict[str, bytes], page: Page) -> None:
+    html = files["report.html"].decode()
+    tags = {tag for tag, _ in page.attributes}
+    assert not tags & {"script", "link", "iframe", "object", "form", "base"}
+    policy = next(a["content"] for tag, a in page.attributes if a.get("http-equiv"))
+    style = re.search(r"<style>(.*)</style>", html, re.DOTALL)
+    assert style is not None
+    digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
+    assert policy == (
+        f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'; base-uri 'none'; "
+        "form-action 'none'"
+    )
+    assert "http:" not in html.replace("http-equiv", "") and "https:" not in html
+    for tag, attributes in page.attributes:
+        assert not any(name.startswith("on") or name == "style" for name in attributes)
+        if tag == "img":
+            assert attributes["src"].startswith("data:image/svg+xml;base64,") and attributes["alt"]
+            picture = base64.b64decode(attributes["src"].partition(",")[2])
+            assert picture in files.values()
+    anchors = {a["href"][1:] for tag, a in page.attributes if tag == "a"}
+    assert anchors <= {a["id"] for _, a in page.attributes if "id" in a}
+    assert html.count("<h1>") == 1 and "<html lang=" in html
+
+
+def test_text_is_escaped(odd_files: dict[str, bytes], odd_page: Page) -> None:
+    html = odd_files["report.html"].decode()
+    assert "<script" not in html and "<img src=x" not in html and "{{" in odd_page.text
+    assert EVIL in odd_page.text and DIVERGED in odd_page.text
+    for name, content in odd_files.items():
+        if name.endswith(".svg"):
+            ElementTree.fromstring(content)
+            assert b"<script" not in content
+    assert document(odd_files)["question"] == EVIL
+
+
+def test_failures_are_told(odd: Summary, odd_page: Page) -> None:
+    text = odd_page.text
+    assert "ArcFace+SEC has no scores: all 9 trials failed" in text
+    assert "CosFace+SEC: 1 final run failed, left out of all figures: seed 1" in text
+    assert "CosFace+SEC against CosFace does not bear the mark “fair”: 3 and 2 first" in text
+    assert "With 4 seeds the sign-flip test cannot give a p below 0.12" in text
+    assert "2 classes with one image are left out." in text
+    failed_row = odd_page.row("Retrieval on the test classes", "ArcFace+SEC")
+    assert len(failed_row) == 1 and failed_row[0].startswith("failed all 9 trials failed")
+    caption = "Concatenated MAP@R, arm − base"
+    assert odd_page.row(caption, "ArcFace+SEC - ArcFace")[-1] == "fair"
+    assert odd_page.row(caption, "CosFace+SEC - CosFace")[-1] == "not fair 3 and 2 first settings"
+    odd_row = next(row for row in odd_page.tables[caption] if row[0].startswith(ODD))
+    assert odd_row[-1] == "fair declared: optimizer"
+    assert odd_page.row("Concatenated MAP@R of every run, %", "CosFace+SEC")[1] == "– failed"
+    own = odd_page.tables["Where arms differ from it"]
+    assert [ODD, "optimizer.type", "SGD"] in own
+    assert "unknown in 1" in answers(odd)[0].estimate
+
+
+def test_one_run_has_no_plus_minus() -> None:
+    summary = summarize(toy_results(repetitions=1, trials=1, replicates=10, classes=6, per_class=4))
+    files = render(summary)
+    assert "figures/trials.svg" not in files
+    page = Page(files["report.html"])
+    for arm in summary.arms:
+        cells = page.row("Retrieval on the test classes", arm.name)
+        assert all(re.fullmatch(r"\d+\.\d\d \(n=1\)", cell) for cell in cells)
+    for pair in summary.pairs:
+        cells = page.row("Concatenated MAP@R, arm − base", f"{pair.arm} - {pair.base}")
+        assert cells[0] == "1" and cells[1].endswith(" n=1") and cells[4:6] == ["–", "–"]
+    assert "One seed each: no interval and no p" in page.text
+    assert "±" not in " ".join(answer.text for answer in answers(summary))
+    assert "\\pm" not in files["table.tex"].decode() and "$n=1$" in files["table.tex"].decode()
+    assert "nan" not in page.text.lower()
+
+
+def test_a_comparison_without_pairs() -> None:
+    arms = tuple(replace(arm, against=None) for arm in toy_arms(("CosFace",)))
+    summary = summarize(
+        toy_results(arms, repetitions=2, trials=3, replicates=10, classes=6, per_class=4)
+    )
+    files = render(summary)
+    assert NAMES - set(files) == {"figures/differences.svg", "figures/norm_variance.svg"}
+    page = Page(files["report.html"])
+    assert "Ratio of steps" not in page.tables and "Differences" not in page.text
+    assert [answer.subject for answer in answers(summary)] == ["Highest concatenated MAP@R"]
+
+
+def test_nothing_but_failures() -> None:
+    results = toy_results(
+        toy_arms(("CosFace",)), replicates=5, repetitions=2, trials=3, classes=4, per_class=3
+    )
+    results = replace(results, arms=tuple(map(failed, results.arms)))
+    summary = summarize(results)
+    files = render(summary)
+    assert {name for name in files if name.endswith(".svg")} == set()
+    assert "no difference can be computed" in Page(files["report.html"]).text
+    assert reaching(summary, "concatenated", "map_at_r") == set()
+    json.loads(files["results.json"])
+
+
+def test_equal_results_give_equal_bytes(odd_files: dict[str, bytes]) -> None:
+    again = render(summarize(odd_results()))
+    assert list(again) == list(odd_files)
+    assert again == odd_files
+
+
+# ---------------------------------------------------------------- other files
+
+
+def test_writing_leaves_other_files_alone(tmp_path: Path) -> None:
+    results = toy_results(
+        toy_arms(("CosFace",)), replicates=5, repetitions=2, trials=2, classes=4, per_class=3
+    )
+    (tmp_path / "manifest.json").write_text("mine")
+    (tmp_path / "table.csv").write_text("old")
+    paths = write_report(results, tmp_path)
+    assert set(paths) == NAMES
+    expected = render(summarize(results))
+    for name, path in paths.items():
+        assert path == tmp_path / name and path.read_bytes() == expected[name]
+    assert (tmp_path / "manifest.json").read_text() == "mine"
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    results = toy_results(
+        toy_arms(("CosFace",)), replicates=5, repetitions=1, trials=1, classes=4, per_class=3
+    )
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ComparisonError, match="file"):
+        write_report(results, tmp_path / "file")
+
+
+def test_latex(odd: Summary, odd_files: dict[str, bytes]) -> None:
+    text = odd_files["table.tex"].decode()
+    assert text == to_latex(odd)
+    lines = [line for line in text.splitlines() if not line.startswith("%")]
+    assert lines[0] == r"\begin{tabular}{lcccccc}" and lines[-1] == r"\end{tabular}"
+    assert [line for line in lines if line.endswith("rule")] == [
+        r"\toprule",
+        r"\midrule",
+        r"\bottomrule",
+    ]
+    body = [line for line in lines if line.endswith(r"\\")]
+    assert len(body) == 2 + 1 + len(odd.arms)
+    named = dict(zip([arm.name for arm in odd.arms], body[3:], strict=True))
+    assert named[ODD].startswith(r"{-}Odd\_name=1.5+SEC{-}é & ")
+    assert named["ArcFace+SEC"] == r"ArcFace+SEC & -- & -- & -- & -- & -- & -- \\"
+    for arm in odd.arms:
+        cells = named[arm.name].removesuffix(r" \\").split(" & ")[1:]
+        for column, found in zip(COLUMNS, cells, strict=True):
+            score = arm.score(*column)
+            if score is not None and score.mean.over_seeds is not None:
+                interval = score.mean.over_seeds
+                half = 50 * (interval.high - interval.low)
+                value = f"{100 * score.mean.estimate:.2f}"
+                bold = arm.name in reaching(odd, *column)
+                value = rf"\textbf{{{value}}}" if bold else value
+                assert found == rf"{value} $\pm$ {half:.2f}"
+    # Nothing that LaTeX would take for a command of its own.
+    plain = re.sub(r"\\(_|[a-z]+|\\)|\$[^$]*\$|[{}&]", "", "\n".join(body))
+    assert not re.search(r"[\\_#$%^~]", plain)
+
+
+def test_tables_for_spreadsheets(odd: Summary, odd_files: dict[str, bytes]) -> None:
+    table = rows(odd_files["table.csv"])
+    scored = [arm for arm in odd.arms if arm.scores]
+    assert len(table) == len(VIEWS) * len(FIGURES) * (1 + len(scored)) + 1
+    # A name that a spreadsheet would compute is quoted.
+    assert {row["arm"] for row in table} == {
+        "untrained",
+        *(f"'{arm.name}" if arm.name == ODD else arm.name for arm in odd.arms),
+    }
+    for row in table:
+        if row["arm"] == "ArcFace+SEC":
+            assert row["reason"].startswith("all 9 trials failed") and row["mean"] == ""
+            continue
+        arm = next((a for a in odd.arms if a.name == row["arm"].removeprefix("'")), None)
+        if arm is not None:
+            score = arm.score(row["view"], row["metric"])
+            assert score is not None and score.mean.joint is not None
+            assert float(row["mean"]) == score.mean.estimate
+            assert float(row["mean_joint_low"]) == score.mean.joint.low
+        pair = next((p for p in odd.pairs if arm is not None and p.arm == arm.name), None)
+        if pair is not None and pair.headline is not None:
+            found = pair.difference(row["view"], row["metric"])
+            assert found is not None and float(row["difference"]) == found.mean.estimate
+            assert float(row["p_holm"]) == found.mean.p_holm and row["against"] == pair.base
+
+
+def test_runs_and_trials(odd: Summary, odd_files: dict[str, bytes]) -> None:
+    runs = rows(odd_files["runs.csv"])
+    assert len(runs) == 4 + sum(len(arm.runs) for arm in odd.arms) == 4 + 4 + 3 + 4 + 0 + 4
+    of_failed = [row for row in runs if row["arm"] == "CosFace+SEC"]
+    assert [row["seed"] for row in of_failed] == ["0", "2", "3"]
+    assert [row["generator_seed"] for row in of_failed] == ["100", "102", "103"]
+    score = odd.arm("CosFace+SEC").scores[0]
+    assert [float(row["concatenated_map_at_r"]) for row in of_failed] == list(score.values)
+    assert len(of_failed[0]["validation_map_at_r"].split()) == 4
+
+    trials = rows(odd_files["trials.csv"])
+    assert len(trials) == sum(len(arm.trials) for arm in odd.arms) == 9 * 5
+    for arm in odd.arms:
+        name = f"'{arm.name}" if arm.name == ODD else arm.name
+        found = [row for row in trials if row["arm"] == name]
+        best = [int(row["trial"]) for row in found if row["best"] == "True"]
+        assert best == ([] if arm.best_trial is None else [arm.best_trial])
+        for row, trial in zip(found, arm.trials, strict=True):
+            assert row["score"] == ("" if trial.score is None else str(trial.score))
+            margin = row["loss.margin.margin"]
+            assert float(margin) == trial.setting["loss.margin.margin"]
+
+
+def test_the_terminal_table(odd: Summary) -> None:
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(format_table(odd))
+    text = console.export_text().replace("\N{NO-BREAK SPACE}", " ")
+    for arm in odd.arms:
+        line = next(line for line in text.splitlines() if line.strip().startswith(f"{arm.name} "))
+        if arm.reason:
+            assert "failed" in line
+            continue
+        for column in COLUMNS[:3]:
+            score = arm.score(*column)
+            assert score is not None and f"{100 * score.mean.estimate:.2f}±" in line
+    headline = odd.pairs[0].headline
+    assert headline is not None and headline.mean.joint is not None
+    assert f"{100 * headline.mean.joint.low:+.2f}".replace("-", "−") in text
+
+
+# ---------------------------------------------------------------- figures
+
+
+def test_figures_are_well_formed(files: dict[str, bytes]) -> None:
+    assert set(files) == NAMES
+    for name, content in files.items():
+        if name.endswith(".svg"):
+            root = ElementTree.fromstring(content)
+            assert root.tag.endswith("svg") and b"<dc:date>" not in content
+
+
+def test_the_forest_draws_estimates_and_intervals(summary: Summary) -> None:
+    figure = difference_figure(summary)
+    assert figure is not None
+    drawn = [
+        (line.get_marker(), [float(x) for x in line.get_xdata()]) for line in figure.axes[0].lines
+    ]
+    estimates = [x for marker, (x, *_) in drawn if marker == "D"]
+    expected, whiskers = [], []
+    for pair in summary.pairs:
+        for view in VIEWS:
+            found = pair.difference(view, "map_at_r")
+            assert found is not None and found.mean.joint is not None
+            expected.append(100 * found.mean.estimate)
+            joint, mean = found.mean.joint, found.mean.estimate
+            whiskers.append([100 * min(joint.low, mean), 100 * max(joint.high, mean)])
+    assert estimates == pytest.approx(expected)
+    ends = [xs for marker, xs in drawn if marker == "|" and len(xs) == 2]
+    for whisker in whiskers:
+        assert any(xs == pytest.approx(whisker) for xs in ends)
+
+
+def test_the_scatter_draws_every_pair(summary: Summary) -> None:
+    figure = gain_figure(summary)
+    assert figure is not None
+    points = [
+        (float(line.get_xdata()[0]), float(line.get_ydata()[0]))
+        for line in figure.axes[0].lines
+        if line.get_marker() not in ("None", None, "")
+    ]
+    expected = [
+        (pair.norm_reduction.estimate, 100 * pair.headline.mean.estimate)
+        for pair in summary.pairs
+        if pair.norm_reduction and pair.headline
+    ]
+    assert points == [pytest.approx(point) for point in expected]
+
+
+def test_curves_share_panels_by_family(summary: Summary) -> None:
+    for figure, marker in ((trial_figure(summary), True), (learning_figure(summary), False)):
+        assert figure is not None and len(figure.axes) == 3
+        for axes, name in zip(figure.axes, ("SphereFace", "CosFace", "ArcFace"), strict=True):
+            legend = axes.get_legend()
+            assert legend is not None
+            assert [text.get_text() for text in legend.get_texts()] == [name, f"{name}+SEC"]
+            curve = summary.arm(name)
+            ends = [float(line.get_ydata()[-1]) for line in axes.lines]
+            assert curve.learning is not None and curve.validation is not None
+            last = curve.validation if marker else curve.learning.mean[-1]
+            assert any(end == pytest.approx(100 * last) for end in ends)
+
+
+def test_many_arms_are_cut_into_panels() -> None:
+    head = MarginHead(CosFace(scale=32.0))
+    arms = tuple(Arm(f"loss{k}", head, search=()) for k in range(9))
+    summary = summarize(
+        toy_results(arms, repetitions=1, trials=2, replicates=5, classes=4, per_class=3)
+    )
+    figure = trial_figure(summary)
+    assert figure is not None
+    sizes = [len(axes.get_legend().get_texts()) for axes in figure.axes if axes.get_visible()]
+    assert sizes == [5, 4]

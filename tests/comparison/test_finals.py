@@ -1,0 +1,142 @@
+"""Models of all folds scored together and apart; result files that are whole or refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_comparison import BASE, protocol, write_images
+from torch import nn
+
+from facerec.comparison import ImageData
+from facerec.comparison.finals import (
+    RECALLS,
+    TestSide,
+    read_final,
+    score_models,
+    test_side,
+    write_final,
+)
+from facerec.comparison.fit import Trainer
+from facerec.comparison.image_sets import open_image_set
+from facerec.comparison.protocol import METRICS
+from facerec.comparison.retrieval import retrieve
+from facerec.comparison.splits import split_classes
+from facerec.comparison.trunks import create_trunk
+from facerec.errors import ComparisonError
+
+SPLIT = split_classes(16)
+
+
+@pytest.fixture(scope="module")
+def trainer(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
+    folder = write_images(tmp_path_factory.mktemp("images"))
+    return Trainer(open_image_set(ImageData(folder, "folder")), torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def models() -> list[nn.Module]:
+    return [create_trunk(protocol().trunk, seed=seed).eval() for seed in range(4)]
+
+
+def test_the_test_classes_are_scored(trainer: Trainer) -> None:
+    side = test_side(trainer.images, SPLIT)
+    assert set(trainer.labels[side.queries].tolist()) == set(range(8, 16))
+    assert len(side.queries) == 48 and side.references is None
+
+
+def test_query_against_gallery(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = np.where(np.arange(96) % 6 < 2, "query", "gallery")
+    monkeypatch.setattr(trainer.images, "partition", part)
+    side = test_side(trainer.images, SPLIT)
+    assert side.references is not None
+    assert len(side.queries) == 16 and len(side.references) == 32
+    model = create_trunk(protocol().trunk, seed=0).eval()
+    run = score_models(trainer, protocol(), [model], side)
+    assert len(run.labels) == 16
+    query, gallery = (trainer.embed(model, p, protocol()) for p in (side.queries, side.references))
+    found = retrieve(
+        query,
+        trainer.labels[side.queries],
+        references=gallery,
+        reference_labels=trainer.labels[side.references],
+    )
+    assert run.mean("concatenated", "map_at_r") == found.map_at_r.mean()
+
+
+def test_together_and_apart(trainer: Trainer, models: list[nn.Module]) -> None:
+    side = test_side(trainer.images, SPLIT)
+    run = score_models(trainer, protocol(), models, side)
+    labels = trainer.labels[side.queries]
+    raw = [trainer.embed(model, side.queries, protocol()) for model in models]
+    unit = [r / np.linalg.norm(r, axis=1, keepdims=True) for r in raw]
+    # The cosine of the concatenation is the mean of the models' cosines.
+    cosine = np.mean([u @ u.T for u in unit], axis=0)
+    np.fill_diagonal(cosine, -2)
+    order = np.argsort(-cosine, axis=1, kind="stable")
+    hits = labels[order] == labels[:, None]
+    assert run.mean("concatenated", "precision_at_1") == hits[:, 0].mean()
+    assert run.mean("concatenated", "r_precision") == pytest.approx(hits[:, :5].mean())
+    for k in RECALLS:
+        assert run.mean("concatenated", f"recall@{k}") == hits[:, :k].any(1).mean()
+    apart = [retrieve(r, labels) for r in raw]
+    for name in METRICS:
+        values = [getattr(found, name).mean() for found in apart]
+        assert run.mean("separated", name) == pytest.approx(np.mean(values))
+        assert run.models[name].tolist() == values
+    norms = np.linalg.norm(raw[2].astype(np.float64), axis=1)
+    assert run.models["norm_mean"][2] == pytest.approx(norms.mean())
+    assert run.models["norm_cv2"][2] == pytest.approx(norms.var() / norms.mean() ** 2)
+
+
+def test_one_model_alone_is_both(trainer: Trainer, models: list[nn.Module]) -> None:
+    run = score_models(trainer, protocol(), models[:1], test_side(trainer.images, SPLIT))
+    for name in METRICS:
+        assert np.array_equal(run.scores["concatenated", name], run.scores["separated", name])
+
+
+def test_there_and_back(trainer: Trainer, tmp_path: Path) -> None:
+    fit, model = trainer.fit(BASE, protocol(), SPLIT.folds[0], seed=0)
+    side = TestSide(np.arange(48, 96), None)
+    run = score_models(trainer, protocol(), [model], side, [fit])
+    write_final(tmp_path / "x.npz", run, {"arm": "a", "seed": 3})
+    again, note = read_final(tmp_path / "x.npz")
+    assert note == {"arm": "a", "seed": 3}
+    assert again.fits == (fit,) and again.tied == run.tied and again.dropped == run.dropped
+    assert again.scores.keys() == run.scores.keys() and again.models.keys() == run.models.keys()
+    for key, values in run.scores.items():
+        assert np.array_equal(again.scores[key], values)
+    assert np.array_equal(again.labels, run.labels)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no archive", b"PK\x03\x04 cut"])
+def test_damaged_results_are_refused(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "x.npz"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ComparisonError, match=r"x\.npz: is no result .* delete it and run"):
+        read_final(path)
+
+
+def test_pickles_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    hostile: Any = np.array([print], dtype=object)
+    np.savez(path, note=hostile, labels=np.zeros(1))
+    with pytest.raises(ComparisonError, match="is no result"):
+        read_final(path)
+
+
+def test_transforms_of_arms_are_their_own(trainer: Trainer) -> None:
+    first, second = protocol(), protocol()
+    assert trainer._reader(first) is trainer._reader(second)
+    mirrored = replace(
+        first,
+        transform=replace(
+            first.transform, augmentation=replace(first.transform.augmentation, flip=0.0)
+        ),
+    )
+    assert trainer._reader(mirrored) is not trainer._reader(first)

@@ -1,0 +1,202 @@
+"""One training: the same for the same seed, the best epoch kept, failures named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_comparison import BASE, WITH_SEC, protocol, write_images
+
+from facerec.comparison import ImageData
+from facerec.comparison.fit import Fit, Trainer
+from facerec.comparison.image_sets import open_image_set
+from facerec.comparison.losses import Contrastive, NTXent, SupCon, Triplet
+from facerec.comparison.protocol import Arm, Batch, Protocol
+from facerec.comparison.retrieval import retrieve
+from facerec.comparison.splits import Fold, select_classes, split_classes
+from facerec.heads import SEC, RingLoss
+from facerec.training import SGD, Adam, Cosine, RMSprop
+
+FOLD = split_classes(16).folds[0]
+
+
+@pytest.fixture(scope="module")
+def trainer(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
+    folder = write_images(tmp_path_factory.mktemp("images"))
+    return Trainer(open_image_set(ImageData(folder, "folder")), torch.device("cpu"))
+
+
+def fitted(trainer: Trainer, arm: Arm = BASE, seed: int = 1, **changes: Any) -> Fit:
+    return trainer.fit(arm, protocol(**changes), FOLD, seed)[0]
+
+
+def same(first: Fit, second: Fit) -> bool:
+    return replace(first, seconds=0.0) == replace(second, seconds=0.0)
+
+
+def test_the_same_seed_gives_the_same_training(trainer: Trainer) -> None:
+    torch.manual_seed(5)
+    first = fitted(trainer)
+    torch.manual_seed(6)
+    state = torch.get_rng_state()
+    assert same(first, fitted(trainer)) and not same(first, fitted(trainer, seed=2))
+    assert torch.equal(state, torch.get_rng_state())
+    assert first.score is not None and first.score == first.best.map_at_r
+    assert [point.epoch for point in first.curve] == list(range(len(first.curve)))
+
+
+def test_a_penalty_of_weight_zero_changes_nothing(trainer: Trainer) -> None:
+    """So the arm with SEC contains the arm without, and pairs of arms see the same data."""
+    without = fitted(trainer)
+    zero = fitted(trainer, replace(WITH_SEC, regularizer=SEC(weight=0.0)))
+
+    def figures(fit: Fit) -> list[tuple[float, ...]]:
+        return [(p.map_at_r, p.norm_mean, p.norm_cv2) for p in fit.curve]
+
+    assert figures(zero) == figures(without)
+    assert zero.curve[1].penalty == 0.0 and without.curve[1].penalty is None
+
+
+def test_the_best_epoch_is_returned(trainer: Trainer) -> None:
+    fit, trunk = trainer.fit(
+        BASE, protocol(optimizer=Adam(lr=0.03), epochs=8, patience=8), FOLD, seed=3
+    )
+    scores = [point.map_at_r for point in fit.curve]
+    assert fit.score == max(scores) and fit.epoch == scores.index(max(scores))
+    positions, _ = select_classes(trainer.labels, FOLD.validation)
+    found = retrieve(trainer.embed(trunk, positions, protocol()), trainer.labels[positions])
+    assert found.map_at_r.mean() == fit.score
+    assert not trunk.training
+
+
+def test_training_stops_without_progress(trainer: Trainer) -> None:
+    fit = fitted(trainer, optimizer=SGD(lr=1e-12, momentum=0.0), epochs=9, patience=3)
+    # Batch-norm statistics move even so; the score may rise once or twice before.
+    assert fit.epoch + 3 == len(fit.curve) - 1 or len(fit.curve) == 10
+
+
+def test_a_training_that_diverges_says_so(trainer: Trainer) -> None:
+    fit = fitted(trainer, Arm("a", Contrastive()), optimizer=SGD(lr=1e30), epochs=6)
+    assert fit.score is None and fit.failure is not None
+    assert "epoch" in fit.failure
+
+
+def test_training_uses_its_classes_alone(trainer: Trainer) -> None:
+    """Other pixels in validation and test classes change no weight."""
+    seen: list[np.ndarray] = []
+    reader = trainer._reader(protocol())
+    original = reader.train
+
+    def watched(positions: np.ndarray, *args: Any) -> torch.Tensor:
+        seen.append(positions)
+        return original(positions, *args)
+
+    reader.train = watched  # type: ignore[method-assign]
+    try:
+        fitted(trainer)
+    finally:
+        del reader.train
+    classes = set(trainer.labels[np.concatenate(seen)].tolist())
+    assert classes == set(FOLD.train.tolist())
+    assert classes.isdisjoint(FOLD.validation.tolist())
+
+
+def naive_step(trainer: Trainer, setup: Protocol, fold: Fold) -> torch.Tensor:
+    """One plain step of triplets and SEC, written out."""
+    from facerec.comparison.batches import class_batches
+    from facerec.comparison.trunks import create_trunk
+
+    positions, targets = select_classes(trainer.labels, fold.train)
+    trunk = create_trunk(setup.trunk, seed=4)
+    optimizer = torch.optim.SGD(trunk.parameters(), lr=0.1)
+    places = class_batches(targets, 4, 2, 4, 1, 1)[0]
+    pixels = np.stack([trainer.images.read(i) for i in positions[places]])
+    augmented = trainer._reader(setup).train(positions[places], 4, 0).numpy()
+    mirrored = pixels[:, :, ::-1]
+    assert all(
+        np.array_equal(a, p) or np.array_equal(a, m)
+        for a, p, m in zip(augmented, pixels, mirrored, strict=True)
+    )
+    x = (torch.from_numpy(augmented).permute(0, 3, 1, 2).float() - 127.5) / 127.5
+    f = trunk(x)
+    unit = f / f.norm(dim=1, keepdim=True)
+    losses = []
+    labels = targets[places]
+    for a in range(8):
+        for p in range(8):
+            for n in range(8):
+                if a != p and labels[a] == labels[p] != labels[n]:
+                    margin = (unit[a] - unit[p]).norm() - (unit[a] - unit[n]).norm() + 0.05
+                    if margin > 0:
+                        losses.append(margin)
+    norms = f.norm(dim=1)
+    loss = torch.stack(losses).mean() + 0.5 * (norms - norms.mean().detach()).square().mean()
+    loss.backward()
+    optimizer.step()
+    return trunk.trunk.fc.weight.detach()
+
+
+def test_a_step_is_what_it_should_be(trainer: Trainer) -> None:
+    setup = protocol(
+        optimizer=SGD(lr=0.1, momentum=0.0, weight_decay=0.0), steps_per_epoch=1, epochs=1
+    )
+    arm = Arm("a", Triplet(margin=0.05), SEC(weight=0.5))
+    seen: list[torch.Tensor] = []
+    original = trainer._validate
+
+    def watched(state: Any, *args: Any) -> Any:
+        seen.append(state.trunk.trunk.fc.weight.detach().clone())
+        return original(state, *args)
+
+    trainer._validate = watched  # type: ignore[method-assign]
+    try:
+        trainer.fit(arm, setup, FOLD, seed=4)
+    finally:
+        del trainer._validate
+    torch.testing.assert_close(seen[1], naive_step(trainer, setup, FOLD), atol=1e-6, rtol=1e-4)
+    assert not torch.equal(seen[0], seen[1])
+
+
+@pytest.mark.parametrize(
+    ("arm", "changes"),
+    [
+        (Arm("a", NTXent(views=2)), {"batch": Batch(6, 1)}),
+        (Arm("a", SupCon(views=2)), {}),
+        (BASE, {"remine_every": 1}),
+        (BASE, {"remine_every": 2, "schedule": Cosine()}),
+        (Arm("a", Triplet(), RingLoss(weight=0.1)), {"optimizer": RMSprop(lr=1e-3, momentum=0.9)}),
+        (BASE, {"clip_norm": 0.1, "probe_every": 2}),
+    ],
+)
+def test_options_train_and_repeat(trainer: Trainer, arm: Arm, changes: dict[str, Any]) -> None:
+    first, second = (fitted(trainer, arm, **changes) for _ in range(2))
+    assert same(first, second) and first.failure is None
+    assert len(first.probes) == (2 if "probe_every" in changes else 0) or len(first.curve) < 4
+    plain = fitted(trainer, arm)
+    assert [p.loss for p in first.curve] != [p.loss for p in plain.curve] or not changes
+
+
+def test_two_views_fill_a_batch_twice(trainer: Trainer) -> None:
+    sizes = []
+    reader = trainer._reader(protocol())
+    original = reader.train
+
+    def watched(positions: np.ndarray, *args: Any) -> torch.Tensor:
+        sizes.append(len(positions))
+        return original(positions, *args)
+
+    reader.train = watched  # type: ignore[method-assign]
+    try:
+        fitted(trainer, Arm("a", SupCon(views=2)))
+    finally:
+        del reader.train
+    assert set(sizes) == {16}
+
+
+def test_a_learning_rate_of_the_losses_own(trainer: Trainer) -> None:
+    still = fitted(trainer, replace(BASE, loss_lr=0.0))
+    moving = fitted(trainer, replace(BASE, loss_lr=0.1))
+    assert still.curve[0] == moving.curve[0] and still.curve[1] != moving.curve[1]

@@ -1,0 +1,250 @@
+"""A whole comparison: shared by workers, killed and resumed, null effects, refusals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_comparison import BASE, HEAD, MARGIN, WITH_SEC, comparison, write_images
+
+from facerec.comparison import Arm, Comparison, ImageData
+from facerec.comparison.fit import Fit
+from facerec.comparison.harness import Harness, Results
+from facerec.comparison.losses import Contrastive
+from facerec.comparison.protocol import UNTRAINED
+from facerec.errors import ComparisonError, DatasetError, RecipeError
+from facerec.heads import SEC
+from facerec.recipe import to_dict
+from facerec.records.synthetic import SyntheticSet
+from facerec.training import SGD
+
+pytest.importorskip("optuna")
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_images(tmp_path_factory.mktemp("images"))
+
+
+def run(plan: Comparison, folder: Path, **options: Any) -> Results:
+    return Harness(plan, folder, torch.device("cpu"), **options).run()
+
+
+def figures(results: Results) -> Any:
+    """Return everything that was measured, without times."""
+    return {
+        arm.arm.name: (
+            arm.setting,
+            [(t.number, t.setting, t.score) for t in arm.trials],
+            [
+                (
+                    {"/".join(key): values.tolist() for key, values in r.scores.items()},
+                    [replace(fit, seconds=0.0) for fit in r.fits],
+                )
+                for r in arm.runs
+            ],
+        )
+        for arm in results.arms
+    }
+
+
+@pytest.fixture(scope="module")
+def whole(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return run(comparison(images), tmp_path_factory.mktemp("whole"))
+
+
+def test_what_a_comparison_holds(whole: Results) -> None:
+    base, sec = whole.arms
+    assert [len(arm.trials) for arm in whole.arms] == [3, 3]
+    assert [len(arm.runs) for arm in whole.arms] == [2, 2] and len(whole.untrained) == 2
+    for arm in whole.arms:
+        best = max(t.score for t in arm.trials if t.score is not None)
+        assert arm.setting == next(t.setting for t in arm.trials if t.score == best)
+        for trial in arm.trials:
+            assert trial.score == np.mean([fit.score for fit in trial.fits])
+            assert len(trial.fits) == 4
+        assert all(len(r.fits) == 4 and len(r.labels) == 48 for r in arm.runs)
+    assert base.first_settings == sec.first_settings == 2
+    # The second setting of the arm with SEC is the base's best without SEC.
+    assert sec.trials[1].score == max(t.score for t in base.trials if t.score is not None)
+    first, second = base.runs
+    assert first.mean("concatenated", "map_at_r") != second.mean("concatenated", "map_at_r")
+
+
+CODE = """
+import json, sys
+from pathlib import Path
+import torch
+from facerec.comparison import Comparison
+from facerec.comparison.harness import Harness
+from facerec.recipe import from_dict
+torch.set_num_threads(1)
+plan = from_dict(Comparison, json.loads(Path(sys.argv[1]).read_text()), sys.argv[1])
+Harness(plan, Path(sys.argv[2]), torch.device("cpu")).run()
+"""
+
+
+def started(plan: Comparison, folder: Path) -> subprocess.Popen[bytes]:
+    """Start a worker of the comparison in ``folder / "out"``."""
+    (folder / "recipe.json").write_text(json.dumps(to_dict(plan)))
+    (folder / "run.py").write_text(CODE)
+    return subprocess.Popen(
+        [sys.executable, str(folder / "run.py"), str(folder / "recipe.json"), str(folder / "out")],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def test_workers_share_a_comparison(images: Path, tmp_path: Path) -> None:
+    """Final runs of two processes equal those of one; trials may be proposed in another order."""
+    plan = comparison(images, trials=1)
+    alone = run(plan, tmp_path / "alone")
+    with started(plan, tmp_path) as process:
+        found = run(plan, tmp_path / "out")
+        assert process.wait(timeout=120) == 0
+    assert figures(found) == figures(alone)
+
+
+def test_a_killed_comparison_ends_in_the_same_table(
+    images: Path, whole: Results, tmp_path: Path
+) -> None:
+    plan = comparison(images)
+    generator = np.random.default_rng(0)
+    kills = 0
+    while True:
+        process = started(plan, tmp_path)
+        try:
+            # Importing takes seconds; then it dies anywhere.
+            process.wait(timeout=6 + 3 * generator.random() if kills < 3 else 300)
+        except subprocess.TimeoutExpired:
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+            kills += 1
+            continue
+        assert process.returncode == 0
+        break
+    resumed = Harness(plan, tmp_path / "out", torch.device("cpu"))
+    begun = time.perf_counter()
+    assert figures(resumed.run()) == figures(whole)
+    assert time.perf_counter() - begun < 60  # nothing was left to do
+    assert not list((tmp_path / "out").rglob("*.tmp"))
+
+
+def test_identical_arms_are_identical(images: Path, tmp_path: Path) -> None:
+    twin = replace(WITH_SEC, name="twin", search=(MARGIN,), regularizer=SEC(weight=0.0))
+    plan = comparison(images, arms=(BASE, twin), trials=1)
+    base, other = run(plan, tmp_path).arms
+    for first, second in zip(base.runs, other.runs, strict=True):
+        for key, values in first.scores.items():
+            assert np.array_equal(values, second.scores[key])
+
+
+def test_an_arm_that_diverges_does_not_end_the_comparison(images: Path, tmp_path: Path) -> None:
+    wild = Arm(
+        "wild", Contrastive(), protocol=replace(comparison(images).protocol, optimizer=SGD(lr=1e30))
+    )
+    plan = comparison(images, arms=(wild, BASE), declared=("optimizer",), trials=2)
+    seen: list[Any] = []
+    bad, good = run(plan, tmp_path, notify=seen.append).arms
+    assert bad.setting is None and not bad.runs
+    assert all(t.score is None and t.failure for t in bad.trials) and len(bad.trials) == 2
+    assert len(good.runs) == 2
+    assert [status.stage for status in seen[-1]] == ["failed", "done"]
+    assert seen[-1][0].failed == 2
+
+
+def test_a_final_run_that_diverges_is_named(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = Harness(comparison(images, arms=(BASE,), trials=1), tmp_path, torch.device("cpu"))
+    original = harness.trainer.fit
+
+    def failing(arm: Any, protocol: Any, fold: Any, seed: int, progress: Any = None) -> Any:
+        fit, model = original(arm, protocol, fold, seed, progress)
+        if seed == harness._seed(1, 1):
+            fit = Fit(None, fit.epoch, fit.curve, fit.seconds, "the loss is nan in epoch 2")
+        return fit, model
+
+    monkeypatch.setattr(harness.trainer, "fit", failing)
+    (arm,) = harness.run().arms
+    assert len(arm.runs) == 1 and arm.seeds == (0,)
+    assert arm.failures == ("seed 1: the loss is nan in epoch 2",)
+
+
+def test_a_folder_of_another_comparison_is_refused(images: Path, tmp_path: Path) -> None:
+    plan = comparison(images, arms=(BASE,), trials=1, repetitions=1)
+    run(plan, tmp_path)
+    with pytest.raises(ComparisonError, match=r"manifest\.json: .* with another trials; take"):
+        run(replace(plan, trials=2), tmp_path)
+    (images / "class03" / "0.png").rename(images / "class03" / "moved.png")
+    try:
+        with pytest.raises(ComparisonError, match=r"not those .* \(data differs\)"):
+            run(plan, tmp_path)
+    finally:
+        (images / "class03" / "moved.png").rename(images / "class03" / "0.png")
+
+
+def test_what_is_refused_before_work_begins(images: Path, tmp_path: Path) -> None:
+    few = tmp_path / "few"
+    for name in ("class00", "class01", "class02"):
+        (few / name).mkdir(parents=True)
+        for i in range(2):
+            (few / name / f"{i}.png").write_bytes((images / name / f"{i}.png").read_bytes())
+    with pytest.raises(DatasetError, match="fewer than the 4 folds"):
+        run(comparison(few), tmp_path / "a")
+    with pytest.raises(DatasetError, match="lfw"):
+        bench = tmp_path / "lfw"
+        few.rename(bench)
+        run(comparison(bench), tmp_path / "b")
+    slower = replace(comparison(images).protocol, epochs=2)
+    with pytest.raises(RecipeError, match="differs from the common protocol in epochs"):
+        run(comparison(images, arms=(replace(BASE, protocol=slower),)), tmp_path / "c")
+
+
+def test_the_manifest_says_everything(images: Path, tmp_path: Path) -> None:
+    plan = comparison(images, arms=(Arm("a", HEAD, search=()),), trials=1, repetitions=1)
+    harness = Harness(plan, tmp_path, torch.device("cpu"))
+    harness.worker.close()
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest["data"]["classes"] == 16 and manifest["data"]["images"] == 96
+    assert manifest["protocols"] == {"a": plan.protocol.fingerprint}
+    assert manifest["split"]["test"] == list(range(8, 16))
+    assert manifest["seeds"]["final_runs"] == [harness._seed(1, 0)]
+    assert {"torch", "optuna", "facerec"} <= set(manifest["versions"])
+    assert harness._final_path(UNTRAINED, 0).parent.name == UNTRAINED
+
+
+def test_generated_faces_are_drawn_once(tmp_path: Path) -> None:
+    from facerec.comparison import FaceTransform
+
+    plan = comparison(tmp_path, trials=1, repetitions=1)
+    small = replace(
+        plan.protocol,
+        trunk=replace(plan.protocol.trunk, image_size=28),
+        transform=FaceTransform(28, shrink=4),
+    )
+    faces = SyntheticSet(identities=10, images_per_identity=2, pairs_per_fold=4)
+    plan = replace(plan, data=faces, protocol=small, arms=(BASE,))
+    drawn: list[tuple[int, int]] = []
+    first = Harness(
+        plan, tmp_path, torch.device("cpu"), faces=lambda done, total: drawn.append((done, total))
+    )
+    first.worker.close()
+    assert drawn[-1] == (faces.total_images, faces.total_images)
+    assert first.images.num_classes == 10 and len(first.images) == 20
+    count = len(drawn)
+    again = Harness(
+        plan, tmp_path, torch.device("cpu"), faces=lambda done, total: drawn.append((done, total))
+    )
+    again.worker.close()
+    assert len(drawn) == count
+    assert isinstance(plan.data, SyntheticSet) and not isinstance(plan.data, ImageData)

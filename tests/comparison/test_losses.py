@@ -1,0 +1,991 @@
+"""Every loss of the union against a formula written as plain loops, and the shared promises."""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import json
+import math
+import sys
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from facerec import heads, recipe
+from facerec.comparison.losses import (
+    LEARNING_RATE,
+    Angular,
+    Bounds,
+    Circle,
+    Contrastive,
+    FastAP,
+    GeneralizedLiftedStructure,
+    LiftedStructure,
+    Loss,
+    Margin,
+    MarginHead,
+    MarginPerClass,
+    MultiSimilarity,
+    MultiSimilarityMined,
+    MultiSimilaritySEC,
+    NormalizedSoftmax,
+    NPairInnerProductL2,
+    NPairNormalized,
+    NPairs,
+    NTXent,
+    PmlArcFace,
+    PmlCosFace,
+    PmlSphereFace,
+    ProxyAnchor,
+    ProxyNCA,
+    SemihardTriplet,
+    SNRContrastive,
+    SoftTriple,
+    SupCon,
+    Triplet,
+    TripletAll,
+    TupletMargin,
+    create_loss,
+)
+from facerec.errors import MissingExtraError, RecipeError, TrainingError
+from facerec.heads import margins
+
+pml_losses = pytest.importorskip("pytorch_metric_learning.losses")
+from pytorch_metric_learning import distances, miners, reducers, regularizers  # noqa: E402
+
+KINDS: tuple[type[Any], ...] = typing.get_args(Loss)
+
+# Each kind with settings that reach its branches; every kind of the union must occur.
+CONFIGS: list[Any] = [
+    *(kind() for kind in KINDS),
+    Contrastive(pos_margin=0.3, neg_margin=0.8),
+    Contrastive(miner="batch_hard"),
+    Contrastive(miner="distance_weighted"),
+    Triplet(margin=0.4),
+    Triplet(margin=0.3, miner="semihard"),
+    Triplet(margin=0.3, miner="hard"),
+    Triplet(miner="batch_hard"),
+    Triplet(miner="distance_weighted"),
+    NTXent(temperature=0.5, views=2),
+    SupCon(temperature=0.5, views=2),
+    Margin(miner="distance_weighted"),
+    MarginPerClass(miner="distance_weighted"),
+    PmlSphereFace(margin=2, scale=0.5),
+    PmlArcFace(margin=80.0),
+    SNRContrastive(pos_margin=0.1, neg_margin=0.9, zero_mean_weight=0.5),
+    SoftTriple(centers_per_class=3, reg_weight=0.5),
+    SoftTriple(centers_per_class=1, reg_weight=0.5),
+    ProxyNCA(softmax_scale=14.0, center_init="standard_normal"),
+    MarginHead(heads.CosFace()),
+    MarginHead(heads.SphereFace(), center_init="normal"),
+    MarginHead(heads.SphereFace2017()),
+    MarginHead(heads.SphereFaceR()),
+    MarginHead(heads.CombinedMargin()),
+    MarginHead(heads.AdaFace(t_alpha=0.5)),
+    MarginHead(heads.MagFace(l_a=2.0, u_a=8.0)),
+    MarginHead(heads.Softmax(scale=20.0)),
+]
+SEES_NORMS = (PmlSphereFace, NPairInnerProductL2)
+
+CLASSES, SIZE = 5, 7
+
+
+def sees_norms(config: Any) -> bool:
+    return isinstance(config, SEES_NORMS) or (
+        isinstance(config, MarginHead)
+        and (config.margin.scales_by_norm or isinstance(config.margin, margins.NormMargin))
+    )
+
+
+def name(config: Any) -> str:
+    return str(config)[:70]
+
+
+def batch(seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    """Twelve samples of four of the five classes, one class with a single sample."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.tensor([0, 2, 0, 3, 2, 4, 3, 0, 2, 3, 3, 0])
+    centers = torch.randn(CLASSES, SIZE, generator=generator, dtype=torch.float64)
+    noise = torch.randn(len(labels), SIZE, generator=generator, dtype=torch.float64)
+    return ((centers[labels] + 0.8 * noise) * 2).to(dtype), labels
+
+
+# --- naive formulas -------------------------------------------------------------------------------
+
+
+class Naive:
+    """What the loops need: cosines, distances, and lists of pairs and triplets, in plain Python."""
+
+    def __init__(self, embeddings: Tensor, labels: Tensor, weights: list[Tensor]) -> None:
+        self.raw = embeddings.detach().numpy()
+        self.unit = self.raw / np.sqrt((self.raw**2).sum(1, keepdims=True))
+        self.labels = labels.tolist()
+        self.weights = [w.detach().double().numpy() for w in weights]
+        self.n = len(self.labels)
+        rows = range(self.n)
+        self.cos = [[float(self.unit[i] @ self.unit[j]) for j in rows] for i in rows]
+        self.dist = [
+            [math.sqrt(float(((self.unit[i] - self.unit[j]) ** 2).sum())) for j in rows]
+            for i in rows
+        ]
+        self.positives = [
+            (i, j) for i in rows for j in rows if i != j and self.labels[i] == self.labels[j]
+        ]
+        self.negatives = [(i, j) for i in rows for j in rows if self.labels[i] != self.labels[j]]
+        self.triplets = [(a, p, n) for a, p in self.positives for n in self.negatives_of(a)]
+
+    def negatives_of(self, anchor: int) -> list[int]:
+        return [j for j in range(self.n) if self.labels[j] != self.labels[anchor]]
+
+    def positives_of(self, anchor: int) -> list[int]:
+        return [p for a, p in self.positives if a == anchor]
+
+    def class_cosines(self, centers: Any) -> list[list[float]]:
+        lengths = [math.sqrt(float(c @ c)) for c in centers]
+        return [
+            [float(u @ c) / length for c, length in zip(centers, lengths, strict=True)]
+            for u in self.unit
+        ]
+
+
+def relu(x: float) -> float:
+    return max(x, 0.0)
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def nonzero_mean(values: list[float]) -> float:
+    return mean([v for v in values if v > 0])
+
+
+def log_softmax(logits: list[float], target: int) -> float:
+    top = max(logits)
+    return logits[target] - top - math.log(sum(math.exp(z - top) for z in logits))
+
+
+def contrastive(c: Any, x: Naive) -> float:
+    return nonzero_mean([relu(x.dist[a][p] - c.pos_margin) for a, p in x.positives]) + nonzero_mean(
+        [relu(c.neg_margin - x.dist[a][n]) for a, n in x.negatives]
+    )
+
+
+def triplet(c: Any, x: Naive) -> float:
+    return nonzero_mean([relu(x.dist[a][p] - x.dist[a][n] + c.margin) for a, p, n in x.triplets])
+
+
+def nt_xent(c: Any, x: Naive) -> float:
+    values = []
+    for a, p in x.positives:
+        logits = [x.cos[a][p], *(x.cos[a][n] for n in x.negatives_of(a))]
+        values.append(-log_softmax([z / c.temperature for z in logits], 0))
+    return mean(values)
+
+
+def sup_con(c: Any, x: Naive) -> float:
+    values = []
+    for a in range(x.n):
+        others = [k for k in range(x.n) if k != a]
+        logits = [x.cos[a][k] / c.temperature for k in others]
+        own = [-log_softmax(logits, others.index(p)) for p in x.positives_of(a)]
+        values.append(mean(own))
+    return nonzero_mean(values)
+
+
+def proxy_nca(c: Any, x: Naive) -> float:
+    (columns,) = x.weights
+    values = []
+    for i, row in enumerate(x.class_cosines(columns.T)):
+        logits = [-c.softmax_scale * (2 - 2 * cosine) for cosine in row]
+        values.append(-log_softmax(logits, x.labels[i]))
+    return mean(values)
+
+
+def margin_loss(c: Any, x: Naive) -> float:
+    (beta,) = x.weights
+    total, count = 0.0, 0
+    for a, p, n in x.triplets:
+        own = beta[0] if len(beta) == 1 else beta[x.labels[a]]
+        terms = (relu(x.dist[a][p] - own + c.margin), relu(own - x.dist[a][n] + c.margin))
+        total += sum(terms)
+        count += sum(term > 0 for term in terms)
+    return total / count
+
+
+def normalized_softmax(c: Any, x: Naive) -> float:
+    rows = x.class_cosines(x.weights[0].T)
+    return mean(
+        [
+            -log_softmax([z / c.temperature for z in r], y)
+            for r, y in zip(rows, x.labels, strict=True)
+        ]
+    )
+
+
+def margin_softmax(
+    x: Naive, centers: Any, target: Callable[[float], float], scale: Callable[[int], float]
+) -> float:
+    values = []
+    for i, row in enumerate(x.class_cosines(centers)):
+        y = x.labels[i]
+        logits = [scale(i) * (target(z) if j == y else z) for j, z in enumerate(row)]
+        values.append(-log_softmax(logits, y))
+    return mean(values)
+
+
+def sphereface(c: Any, x: Naive) -> float:
+    def psi(cosine: float) -> float:
+        k = math.floor(c.margin * math.acos(cosine) / math.pi)
+        return (-1) ** k * math.cos(c.margin * math.acos(cosine)) - 2 * k
+
+    norms = np.sqrt((x.raw**2).sum(1))
+    return margin_softmax(x, x.weights[0].T, psi, lambda i: c.scale * norms[i])
+
+
+def cosface(c: Any, x: Naive) -> float:
+    return margin_softmax(x, x.weights[0].T, lambda z: z - c.margin, lambda _: c.scale)
+
+
+def arcface(c: Any, x: Naive) -> float:
+    m = math.radians(c.margin)
+
+    def psi(cosine: float) -> float:
+        angle = math.acos(cosine)
+        return math.cos(angle + m) if angle + m <= math.pi else cosine - m * math.sin(m)
+
+    return margin_softmax(x, x.weights[0].T, psi, lambda _: c.scale)
+
+
+def fast_ap(c: Any, x: Naive) -> float:
+    width = 4 / c.num_bins
+    values = []
+    for a in range(x.n):
+        if not x.positives_of(a):
+            continue
+
+        def histogram(members: list[int], a: int = a) -> list[float]:
+            return [
+                sum(relu(1 - abs(x.dist[a][j] ** 2 - b * width) / width) for j in members)
+                for b in range(c.num_bins + 1)
+            ]
+
+        positive, negative = histogram(x.positives_of(a)), histogram(x.negatives_of(a))
+        precision = 0.0
+        for b in range(c.num_bins + 1):
+            above = sum(positive[: b + 1])
+            total = above + sum(negative[: b + 1])
+            precision += positive[b] * above / total if total > 0 else 0.0
+        values.append(1 - precision / len(x.positives_of(a)))
+    return mean(values)
+
+
+def snr(c: Any, x: Naive) -> float:
+    def distance(a: int, b: int) -> float:
+        return float(np.var(x.unit[a] - x.unit[b]) / np.var(x.unit[a]))
+
+    pull = nonzero_mean([relu(distance(a, p) - c.pos_margin) for a, p in x.positives])
+    push = nonzero_mean([relu(c.neg_margin - distance(a, n)) for a, n in x.negatives])
+    return pull + push + c.zero_mean_weight * mean([abs(float(u.sum())) for u in x.unit])
+
+
+def multi_similarity_terms(c: Any, pull: list[float], push: list[float]) -> float:
+    first = math.log(1 + sum(math.exp(-c.alpha * (z - c.base)) for z in pull)) / c.alpha
+    return first + math.log(1 + sum(math.exp(c.beta * (z - c.base)) for z in push)) / c.beta
+
+
+def multi_similarity(c: Any, x: Naive) -> float:
+    return mean(
+        [
+            multi_similarity_terms(
+                c,
+                [x.cos[a][p] for p in x.positives_of(a)],
+                [x.cos[a][n] for n in x.negatives_of(a)],
+            )
+            for a in range(x.n)
+        ]
+    )
+
+
+def multi_similarity_mined(c: Any, x: Naive) -> float:
+    total = 0.0
+    for a in range(x.n):
+        pull = [x.cos[a][p] for p in x.positives_of(a) if x.cos[a][p] < 1 - 1e-5]
+        push = [x.cos[a][n] for n in x.negatives_of(a)]
+        if not pull or not push:
+            continue
+        kept_push = [z for z in push if z + c.epsilon > min(pull)]
+        kept_pull = [z for z in pull if z - c.epsilon < max(push)]
+        if kept_push and kept_pull:
+            total += multi_similarity_terms(c, kept_pull, kept_push)
+    return total / x.n
+
+
+def soft_triple(c: Any, x: Naive) -> float:
+    count = c.centers_per_class
+    centers = x.weights[0].T.reshape(CLASSES, count, SIZE)
+    centers = centers / np.sqrt((centers**2).sum(2, keepdims=True))
+    values = []
+    for i in range(x.n):
+        logits = []
+        for j in range(CLASSES):
+            to_centers = [float(x.unit[i] @ centers[j, k]) for k in range(count)]
+            weight = [math.exp(z / c.gamma) for z in to_centers]
+            similarity = sum(w * z for w, z in zip(weight, to_centers, strict=True)) / sum(weight)
+            logits.append(c.la * (similarity - (c.margin if j == x.labels[i] else 0)))
+        values.append(-log_softmax(logits, x.labels[i]))
+    if count == 1 or c.reg_weight == 0:
+        return mean(values)
+    spread = sum(
+        math.sqrt(2 - 2 * float(centers[j, s] @ centers[j, t]))
+        for j in range(CLASSES)
+        for t in range(count)
+        for s in range(t + 1, count)
+    )
+    return mean(values) + c.reg_weight * spread / (CLASSES * count * (count - 1))
+
+
+def angular(c: Any, x: Naive) -> float:
+    tangent = math.tan(math.radians(c.alpha)) ** 2
+    values = []
+    for a, p in x.positives:
+        total = 0.0
+        for n in x.negatives_of(a):
+            both = x.cos[a][n] + x.cos[p][n]
+            total += math.exp(4 * tangent * both - 2 * (1 + tangent) * x.cos[a][p])
+        values.append(math.log(1 + total))
+    return mean(values)
+
+
+def lifted(c: Any, x: Naive) -> float:
+    values = []
+    for a, p in x.positives:
+        total = sum(
+            math.exp(c.neg_margin - x.dist[i][n]) for i in (a, p) for n in x.negatives_of(i)
+        )
+        values.append(relu(math.log(total) + x.dist[a][p] - c.pos_margin) ** 2 / 2)
+    return mean(values)
+
+
+def generalized_lifted(c: Any, x: Naive) -> float:
+    values = []
+    for a in range(x.n):
+        pull = [math.exp(x.dist[a][p] - c.pos_margin) for p in x.positives_of(a)]
+        push = [math.exp(c.neg_margin - x.dist[a][n]) for n in x.negatives_of(a)]
+        values.append(relu((math.log(sum(pull)) if pull else 0.0) + math.log(sum(push))))
+    return mean(values)
+
+
+def n_pairs(vectors: Any, labels: list[int]) -> float:
+    pairs = []
+    for label in sorted(set(labels)):
+        members = [i for i, y in enumerate(labels) if y == label]
+        if len(members) > 1:
+            pairs.append((members[0], members[1]))
+    return mean(
+        [
+            -log_softmax([float(vectors[a] @ vectors[p]) for _, p in pairs], k)
+            for k, (a, _) in enumerate(pairs)
+        ]
+    )
+
+
+def n_pairs_l2(c: Any, x: Naive) -> float:
+    used = [
+        i
+        for label in set(x.labels)
+        if x.labels.count(label) > 1
+        for i in [k for k, y in enumerate(x.labels) if y == label][:2]
+    ]
+    return n_pairs(x.raw, x.labels) + c.l2_weight * mean([float(x.raw[i] @ x.raw[i]) for i in used])
+
+
+def tuplet_margin(c: Any, x: Naive) -> float:
+    values = []
+    for a, p in x.positives:
+        own = math.cos(math.acos(x.cos[a][p]) - math.radians(c.margin))
+        total = sum(math.exp(c.scale * (x.cos[a][n] - own)) for n in x.negatives_of(a))
+        values.append(math.log(1 + total))
+    return mean(values)
+
+
+def circle(c: Any, x: Naive) -> float:
+    values = []
+    for a in range(x.n):
+        pull = [x.cos[a][p] for p in x.positives_of(a)]
+        push = [x.cos[a][n] for n in x.negatives_of(a)]
+        if pull and push:
+            first = sum(math.exp(-c.gamma * relu(1 + c.m - z) * (z - (1 - c.m))) for z in pull)
+            second = sum(math.exp(c.gamma * relu(z + c.m) * (z - c.m)) for z in push)
+            values.append(math.log(1 + first * second))
+    return nonzero_mean(values)
+
+
+def proxy_anchor(c: Any, x: Naive) -> float:
+    cosines = x.class_cosines(x.weights[0])
+    pull, push = [], []
+    for j in range(CLASSES):
+        own = [cosines[i][j] for i in range(x.n) if x.labels[i] == j]
+        other = [cosines[i][j] for i in range(x.n) if x.labels[i] != j]
+        if own:
+            pull.append(math.log(1 + sum(math.exp(-c.alpha * (z - c.margin)) for z in own)))
+        push.append(math.log(1 + sum(math.exp(c.alpha * (z + c.margin)) for z in other)))
+    return mean(pull) + mean(push)
+
+
+def triplet_all(c: Any, x: Naive) -> float:
+    return mean([relu(c.margin + x.dist[a][p] ** 2 - x.dist[a][n] ** 2) for a, p, n in x.triplets])
+
+
+def semihard(c: Any, x: Naive) -> float:
+    values = []
+    for a, p in x.positives:
+        to_negatives = [x.dist[a][n] ** 2 for n in x.negatives_of(a)]
+        outside = [d for d in to_negatives if d > x.dist[a][p] ** 2]
+        chosen = min(outside) if outside else max(to_negatives)
+        values.append(relu(c.margin + x.dist[a][p] ** 2 - chosen))
+    return mean(values)
+
+
+def margin_head(c: Any, x: Naive) -> float:
+    margin = c.margin
+    norms = np.sqrt((x.raw**2).sum(1))
+    values = []
+    for i, row in enumerate(x.class_cosines(x.weights[0])):
+        scale = margin.scale * (norms[i] if margin.scales_by_norm else 1.0)
+        tensor = torch.tensor(row, dtype=torch.float64)
+        logits = margin.other_cosine(tensor).tolist()
+        if isinstance(margin, margins.NormMargin):
+            target, penalty = norm_target(margin, row[x.labels[i]], norms, i)
+        else:
+            target, penalty = float(margin.target_cosine(tensor)[x.labels[i]]), 0.0
+        logits[x.labels[i]] = target
+        values.append(penalty - log_softmax([scale * z for z in logits], x.labels[i]))
+    return margin.loss_factor * mean(values)
+
+
+def norm_target(margin: Any, cosine: float, norms: Any, i: int) -> tuple[float, float]:
+    """The target of a margin that reads norms, at the first step, and what it adds to the loss."""
+    theta = math.acos(cosine)
+    if isinstance(margin, heads.AdaFace):
+        batch_mean = (1 - margin.t_alpha) * 20 + margin.t_alpha * norms.mean()
+        batch_std = (1 - margin.t_alpha) * 100 + margin.t_alpha * norms.std(ddof=1)
+        quality = margin.h * (norms[i] - batch_mean) / (batch_std + 1e-3)
+        m = margin.margin
+        angle = min(max(theta - m * quality, 0.0), math.pi)
+        return math.cos(angle) - m * (1 + quality), 0.0
+    a = min(max(norms[i], margin.l_a), margin.u_a)
+    share = (a - margin.l_a) / (margin.u_a - margin.l_a)
+    angle = theta + margin.l_margin + (margin.u_margin - margin.l_margin) * share
+    penalty = margin.lambda_g * (a / margin.u_a**2 + 1 / a)
+    return (math.cos(angle) if cosine > 0 else cosine), penalty
+
+
+NAIVE: dict[type[Any], Callable[[Any, Naive], float]] = {
+    Contrastive: contrastive,
+    Triplet: triplet,
+    NTXent: nt_xent,
+    SupCon: sup_con,
+    ProxyNCA: proxy_nca,
+    Margin: margin_loss,
+    MarginPerClass: margin_loss,
+    NormalizedSoftmax: normalized_softmax,
+    PmlSphereFace: sphereface,
+    PmlCosFace: cosface,
+    PmlArcFace: arcface,
+    FastAP: fast_ap,
+    SNRContrastive: snr,
+    MultiSimilarity: multi_similarity,
+    MultiSimilarityMined: multi_similarity_mined,
+    SoftTriple: soft_triple,
+    Angular: angular,
+    LiftedStructure: lifted,
+    GeneralizedLiftedStructure: generalized_lifted,
+    NPairs: lambda c, x: n_pairs(x.unit, x.labels),
+    NPairNormalized: lambda c, x: n_pairs(x.unit * math.sqrt(c.scale), x.labels),
+    NPairInnerProductL2: n_pairs_l2,
+    TupletMargin: tuplet_margin,
+    Circle: circle,
+    ProxyAnchor: proxy_anchor,
+    TripletAll: triplet_all,
+    SemihardTriplet: semihard,
+    MultiSimilaritySEC: multi_similarity_mined,
+    MarginHead: margin_head,
+}
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(
+    "config", [c for c in CONFIGS if getattr(c, "miner", "none") == "none"], ids=name
+)
+def test_equals_a_naive_loop(config: Any, seed: int) -> None:
+    embeddings, labels = batch(seed)
+    loss = create_loss(config, CLASSES, SIZE, seed).double()
+    seen = labels
+    if getattr(config, "views", 1) == 2 and isinstance(config, NTXent):
+        seen = torch.arange(len(labels) // 2).repeat(2)
+    expected = NAIVE[type(config)](config, Naive(embeddings, seen, list(loss.parameters())))
+    found = loss(embeddings, labels)
+    assert found.shape == () and found.dtype == torch.float64
+    assert expected > 0
+    # 1e-7: centres and some constants of the library are float32.
+    assert found.item() == pytest.approx(expected, rel=2e-7)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=name)
+def test_float32_agrees_with_float64(config: Any) -> None:
+    embeddings, labels = batch(3, torch.float32)
+    single = create_loss(config, CLASSES, SIZE, 4)
+    double = create_loss(config, CLASSES, SIZE, 4).double()
+    found = single(embeddings, labels)
+    assert found.dtype == torch.float32
+    expected = double(embeddings.double(), labels).item()
+    assert found.item() == pytest.approx(expected, rel=1e-4)
+
+
+def is_adaface(config: Any) -> bool:
+    return isinstance(config, MarginHead) and isinstance(config.margin, heads.AdaFace)
+
+
+# Circle's weights and AdaFace's quality carry no gradient, and a stochastic loss is no function of
+# its input.
+DIFFERENTIABLE = [
+    c
+    for c in CONFIGS
+    if not (isinstance(c, Circle) or is_adaface(c))
+    and getattr(c, "miner", "none") != "distance_weighted"
+]
+
+
+@pytest.mark.parametrize("config", DIFFERENTIABLE, ids=name)
+def test_gradients_agree_with_finite_differences(config: Any) -> None:
+    embeddings, labels = batch(5)
+    loss = create_loss(config, CLASSES, SIZE, 1).double().eval()
+    step = torch.randn(embeddings.shape, generator=torch.Generator().manual_seed(0)).double()
+    embeddings.requires_grad_()
+    (gradient,) = torch.autograd.grad(loss(embeddings, labels), embeddings)
+    with torch.no_grad():
+        up, down = (float(loss(embeddings + e * step, labels)) for e in (1e-6, -1e-6))
+    assert float((gradient * step).sum()) == pytest.approx((up - down) / 2e-6, rel=1e-4, abs=1e-7)
+
+
+# --- promises -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dtype", "autocast"),
+    [
+        (torch.float32, False),
+        (torch.float32, True),
+        (torch.bfloat16, False),
+        (torch.bfloat16, True),
+        (torch.float16, False),
+    ],
+)
+@pytest.mark.parametrize("config", CONFIGS, ids=name)
+def test_any_precision_gives_finite_float32(
+    config: Any, dtype: torch.dtype, autocast: bool
+) -> None:
+    embeddings, labels = batch(2, dtype)
+    embeddings.requires_grad_()
+    loss = create_loss(config, CLASSES, SIZE, 0)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        found = loss(embeddings, labels)
+    found.backward()
+    assert found.dtype == torch.float32 and found.isfinite()
+    assert embeddings.grad is not None and embeddings.grad.dtype == dtype
+    assert embeddings.grad.isfinite().all()
+    for parameter in loss.parameters():
+        assert parameter.dtype == torch.float32
+        assert parameter.grad is not None and parameter.grad.isfinite().all()
+    # Lifted before anything is computed: the same as lifting first.
+    again = create_loss(config, CLASSES, SIZE, 0)(embeddings.detach().float(), labels)
+    # (Not to the last bit: small batched products may depend on the alignment of memory.)
+    torch.testing.assert_close(found.detach(), again.detach(), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=name)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_parallel_and_antiparallel_embeddings(config: Any, dtype: torch.dtype) -> None:
+    loss = create_loss(config, 4, SIZE, 0).to(dtype)
+    axis = torch.randn(SIZE, generator=torch.Generator().manual_seed(1), dtype=dtype)
+    for parameter in loss.parameters():
+        if parameter.ndim == 2:
+            rows = parameter if parameter.shape[-1] == SIZE else parameter.T
+            rows.data[:2] = axis
+            rows.data[2:] = -axis
+    embeddings = (torch.tensor([1, 1, -1, 2, -3, 1, 1, 5.0], dtype=dtype)[:, None] * axis).clone()
+    embeddings.requires_grad_()
+    found = loss(embeddings, torch.tensor([0, 0, 0, 1, 1, 2, 2, 3]))
+    found.backward()
+    assert found.isfinite()
+    assert embeddings.grad is not None and embeddings.grad.isfinite().all()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in loss.parameters())
+
+
+@pytest.mark.parametrize("labels", [[1] * 6, [0, 1, 2, 3, 4, 5], [2, 2, 2, 4, 5, 0]])
+@pytest.mark.parametrize("config", CONFIGS, ids=name)
+def test_gradient_where_little_or_nothing_is_to_be_learned(config: Any, labels: list[int]) -> None:
+    embeddings = torch.randn(6, SIZE, generator=torch.Generator().manual_seed(0))
+    embeddings.requires_grad_()
+    loss = create_loss(config, 6, SIZE, 0)
+    found = loss(embeddings, torch.tensor(labels))
+    found.backward()
+    assert found.isfinite() and found > -1e-6
+    assert embeddings.grad is not None and embeddings.grad.isfinite().all()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in loss.parameters())
+    if found == 0:
+        assert not embeddings.grad.any()
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=name)
+def test_one_sample(config: Any) -> None:
+    if getattr(config, "views", 1) == 2 and isinstance(config, NTXent):
+        pytest.skip("two views of an image are two samples")
+    embeddings = torch.ones(1, SIZE, requires_grad=True)
+    create_loss(config, 3, SIZE, 0)(embeddings, torch.tensor([1])).backward()
+    assert embeddings.grad is not None and embeddings.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=name)
+def test_which_losses_see_norms(config: Any) -> None:
+    embeddings, labels = batch(7)
+    lengths = torch.rand(len(labels), 1, generator=torch.Generator().manual_seed(0)).double() + 0.5
+    losses = [create_loss(config, CLASSES, SIZE, 0).double() for _ in range(2)]
+    plain = embeddings.clone().requires_grad_()
+    first, second = losses[0](plain, labels), losses[1](embeddings * lengths, labels)
+    first.backward()
+    assert plain.grad is not None
+    radial = (plain.grad * embeddings).sum(1).abs().max()
+    if sees_norms(config):
+        assert first.item() != pytest.approx(second.item(), rel=1e-6)
+        assert radial < 1e-10 if is_adaface(config) else radial > 1e-6
+    else:
+        assert first.item() == pytest.approx(second.item(), rel=1e-12)
+        assert radial < 1e-10
+        assert plain.grad.abs().max() > 1e-6
+
+
+@pytest.mark.parametrize("label", [-1, CLASSES])
+@pytest.mark.parametrize("config", CONFIGS, ids=name)
+def test_label_out_of_range(config: Any, label: int) -> None:
+    embeddings, labels = batch()
+    labels[3] = label
+    with pytest.raises(TrainingError, match=rf"label {label} lies outside \[0, 5\)"):
+        create_loss(config, CLASSES, SIZE, 0)(embeddings, labels)
+
+
+def test_wrong_shapes_and_types() -> None:
+    loss = create_loss(TripletAll(), CLASSES, SIZE, 0)
+    embeddings, labels = batch()
+    with pytest.raises(TrainingError, match=r"shape \(12, 6\) with 12 labels"):
+        loss(embeddings[:, :-1], labels)
+    with pytest.raises(TrainingError, match="at least one"):
+        loss(embeddings[:0], labels[:0])
+    with pytest.raises(TrainingError, match=r"float32 and shape \(12,\)"):
+        loss(embeddings, labels.float())
+    with pytest.raises(TrainingError, match="two views got 11 embeddings"):
+        create_loss(NTXent(views=2), CLASSES, SIZE, 0)(embeddings[:11], labels[:11])
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=name)
+def test_seed_alone_fixes_the_module(config: Any) -> None:
+    before = torch.get_rng_state()
+    embeddings, labels = batch(1)
+    first, again, other = (create_loss(config, CLASSES, SIZE, seed) for seed in (3, 3, 4))
+    values = [loss(embeddings, labels) for loss in (first, again, other)]
+    torch.testing.assert_close(torch.get_rng_state(), before)
+    assert values[0] == values[1]
+    learned = list(first.parameters())
+    assert bool(learned) == config.learns
+    assert config.learns or not config.classification
+    if any(parameter.ndim == 2 for parameter in learned):
+        assert values[0] != values[2]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=name)
+def test_resumes_from_its_state(config: Any) -> None:
+    embeddings, labels = batch(1)
+    whole, stopped = (create_loss(config, CLASSES, SIZE, 3) for _ in range(2))
+    for _ in range(2):
+        whole(embeddings, labels)
+        stopped(embeddings, labels)
+    resumed = create_loss(config, CLASSES, SIZE, 3)
+    resumed.load_state_dict(stopped.state_dict())
+    assert whole(embeddings, labels) == resumed(embeddings, labels)
+
+
+# --- configuration --------------------------------------------------------------------------------
+
+
+def test_every_loss_of_the_union_is_tested() -> None:
+    assert set(NAIVE) == set(KINDS) == {type(config) for config in CONFIGS}
+    assert len({kind.__name__ for kind in KINDS}) == len(KINDS)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=name)
+def test_recipe_round_trip(config: Any) -> None:
+    assert recipe.check(Loss, config, "here") == config
+    stored = json.loads(json.dumps(recipe.to_dict(config)))
+    assert recipe.check(Loss, stored, "here") == config
+
+
+def _nested(config: Any, values: dict[str, float]) -> Any:
+    flat = {key: value for key, value in values.items() if "." not in key}
+    inner = {key.split(".")[1]: value for key, value in values.items() if "." in key}
+    if inner:
+        flat["margin"] = dataclasses.replace(config.margin, **inner)
+    return dataclasses.replace(config, **flat)
+
+
+def _value(config: Any, field: str) -> Any:
+    for part in field.split("."):
+        config = getattr(config, part)
+    return config
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=name)
+def test_search_ranges_hold_defaults_and_published_optima(config: Any) -> None:
+    default = type(config)(config.margin) if isinstance(config, MarginHead) else type(config)()
+    for field, bounds in config.search.items():
+        value = _value(default, field)
+        # Whole numbers are ints, everything else floats: what a search would put there.
+        assert isinstance(value, int) == bounds.integer
+        if value != 0 or not bounds.log:
+            assert bounds.low <= value <= bounds.high, field
+    assert set(config.mlrc) <= set(config.search)
+    for field, value in config.mlrc.items():
+        assert config.search[field].low <= value <= config.search[field].high, field
+    assert (config.mlrc_lr is not None) <= config.learns
+    if config.mlrc_lr is not None:
+        assert LEARNING_RATE.low <= config.mlrc_lr <= LEARNING_RATE.high
+    # Both ends and the optimum must give a loss that works.
+    embeddings, labels = batch(0, torch.float32)
+    ends = [
+        {f: (int if b.integer else float)(getattr(b, end)) for f, b in config.search.items()}
+        for end in ("low", "high")
+    ]
+    for values in [*ends, dict(config.mlrc)]:
+        chosen = _nested(config, values)
+        assert recipe.check(Loss, chosen, "here") == chosen
+        assert create_loss(chosen, CLASSES, SIZE, 0)(embeddings, labels).isfinite()
+
+
+def test_wrong_settings_are_refused() -> None:
+    with pytest.raises(RecipeError, match="temperature must be positive"):
+        NTXent(temperature=0.0)
+    with pytest.raises(RecipeError, match="num_bins must be positive"):
+        FastAP(num_bins=0)
+    with pytest.raises(RecipeError, match="must be int"):
+        recipe.check(Loss, PmlSphereFace(margin=1.5), "here")  # type: ignore[arg-type]
+    with pytest.raises(RecipeError, match="low must be below high"):
+        Bounds(1.0, 0.0)
+    with pytest.raises(RecipeError, match="logarithmic"):
+        Bounds(0.0, 1.0, log=True)
+
+
+def test_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [m for m in sys.modules if m.startswith("pytorch_metric_learning")]:
+        monkeypatch.delitem(sys.modules, module)
+    original = builtins.__import__
+
+    def refuse(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.startswith("pytorch_metric_learning"):
+            raise ImportError(name)
+        return original(name, *args, **kwargs)
+
+    monkeypatch.setattr("importlib.import_module", refuse)
+    with pytest.raises(MissingExtraError, match=r"pip install 'facerec\[compare\]'"):
+        create_loss(Contrastive(), CLASSES, SIZE, 0)
+    create_loss(TripletAll(), CLASSES, SIZE, 0)
+
+
+# --- relations between losses ---------------------------------------------------------------------
+
+
+def value_and_gradient(loss: Any, embeddings: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    embeddings = embeddings.clone().requires_grad_()
+    value = loss(embeddings, *rest)
+    (gradient,) = torch.autograd.grad(value, embeddings)
+    return value.detach(), gradient
+
+
+LIBRARY = {
+    TripletAll(): lambda: pml_losses.TripletMarginLoss(
+        margin=1, distance=distances.LpDistance(power=2), reducer=reducers.MeanReducer()
+    ),
+    NTXent(): lambda: pml_losses.NTXentLoss(0.07),
+    TupletMargin(): lambda: pml_losses.TupletMarginLoss(),
+    NTXent(temperature=0.3): lambda: pml_losses.NTXentLoss(0.3),
+    LiftedStructure(): lambda: pml_losses.LiftedStructureLoss(),
+    LiftedStructure(neg_margin=0.6, pos_margin=0.4): lambda: pml_losses.LiftedStructureLoss(
+        neg_margin=0.6, pos_margin=0.4
+    ),
+    SNRContrastive(pos_margin=0.1, neg_margin=0.9): (
+        lambda: pml_losses.SignalToNoiseRatioContrastiveLoss(pos_margin=0.1, neg_margin=0.9)
+    ),
+}
+
+
+@pytest.mark.parametrize("config", LIBRARY, ids=name)
+def test_our_formulas_equal_the_library_where_it_is_sound(config: Any) -> None:
+    embeddings, labels = batch(4)
+    ours = value_and_gradient(create_loss(config, CLASSES, SIZE, 0), embeddings, labels)
+    theirs = value_and_gradient(LIBRARY[config](), embeddings, labels)
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
+
+
+def test_npair_equals_the_library_on_raw_products_of_scaled_units() -> None:
+    embeddings, labels = batch(4)
+    distance = distances.DotProductSimilarity(normalize_embeddings=False)
+    library = pml_losses.NPairsLoss(distance=distance)
+    ours = create_loss(NPairNormalized(), CLASSES, SIZE, 0)(embeddings, labels)
+    unit = embeddings / embeddings.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(ours, library(5 * unit, labels))
+    raw = create_loss(NPairInnerProductL2(l2_weight=0.0), CLASSES, SIZE, 0)(embeddings, labels)
+    torch.testing.assert_close(raw, library(embeddings, labels))
+
+
+def test_multi_similarity_of_the_authors_equals_the_library_with_its_miner() -> None:
+    embeddings, labels = batch(4)
+    library, miner = pml_losses.MultiSimilarityLoss(2, 40, 0.5), miners.MultiSimilarityMiner(0.1)
+    theirs = value_and_gradient(lambda e, y: library(e, y, miner(e, y)), embeddings, labels)
+    for config in (MultiSimilaritySEC(), MultiSimilarityMined(beta=40.0)):
+        ours = value_and_gradient(create_loss(config, CLASSES, SIZE, 0), embeddings, labels)
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
+
+
+def test_proxy_nca_equals_the_library() -> None:
+    embeddings, labels = batch(4)
+    ours = create_loss(ProxyNCA(softmax_scale=3.0), CLASSES, SIZE, 0).double()
+    theirs = pml_losses.ProxyNCALoss(CLASSES, SIZE, softmax_scale=3.0)
+    theirs.proxies.data = next(ours.parameters()).detach().T.clone()
+    torch.testing.assert_close(
+        value_and_gradient(ours, embeddings, labels),
+        value_and_gradient(theirs, embeddings, labels),
+        rtol=1e-9,
+        atol=1e-10,
+    )
+
+
+def test_soft_triple_regulariser_equals_the_library() -> None:
+    embeddings, labels = batch(4)
+    ours = create_loss(SoftTriple(centers_per_class=4, reg_weight=0.7), CLASSES, SIZE, 0).double()
+    theirs = pml_losses.SoftTripleLoss(
+        CLASSES,
+        SIZE,
+        centers_per_class=4,
+        weight_regularizer=regularizers.SparseCentersRegularizer(CLASSES, 4),
+        weight_reg_weight=0.7,
+    )
+    theirs.fc.data = next(ours.parameters()).detach().clone()
+    torch.testing.assert_close(ours(embeddings, labels), theirs(embeddings, labels))
+
+
+def test_zero_mean_regulariser_equals_the_library_on_unit_vectors() -> None:
+    embeddings, labels = batch(4)
+    ours = create_loss(SNRContrastive(zero_mean_weight=0.3), CLASSES, SIZE, 0)
+    theirs = pml_losses.SignalToNoiseRatioContrastiveLoss(
+        embedding_regularizer=regularizers.ZeroMeanRegularizer(), embedding_reg_weight=0.3
+    )
+    unit = embeddings / embeddings.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(ours(embeddings, labels), theirs(unit, labels))
+
+
+def test_triplet_on_squared_distances_is_twice_the_cosine_triplet() -> None:
+    # ‖a − b‖² = 2 − 2c, so margin M on the one is margin M/2 on the other.
+    embeddings, labels = batch(4)
+    for margin in (0.3, 1.0):
+        squared = value_and_gradient(
+            create_loss(TripletAll(margin), CLASSES, SIZE, 0), embeddings, labels
+        )
+        cosine = pml_losses.TripletMarginLoss(
+            margin=margin / 2,
+            distance=distances.CosineSimilarity(),
+            reducer=reducers.MeanReducer(),
+        )
+        twice = value_and_gradient(lambda e, y, f=cosine: 2 * f(e, y), embeddings, labels)
+        torch.testing.assert_close(squared, twice, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("ours", "library"),
+    [
+        (heads.CosFace(scale=30.0, margin=0.2), PmlCosFace(scale=30.0, margin=0.2)),
+        (
+            heads.ArcFace(scale=30.0, margin=math.radians(40), wrap="linear"),
+            PmlArcFace(scale=30.0, margin=40.0),
+        ),
+        (heads.Softmax(scale=20.0), NormalizedSoftmax(temperature=0.05)),
+        (heads.Softmax(scale=28.0), ProxyNCA(softmax_scale=14.0)),
+    ],
+    ids=name,
+)
+def test_margin_heads_equal_the_library_from_one_seed(ours: Any, library: Any) -> None:
+    embeddings, labels = batch(6)
+    losses = [
+        create_loss(config, CLASSES, SIZE, 8).double() for config in (MarginHead(ours), library)
+    ]
+    first, second = (value_and_gradient(loss, embeddings, labels) for loss in losses)
+    torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-10)
+
+
+def test_center_init_sets_the_norms() -> None:
+    size = 128
+    expected = {"unit": 1.0, "normal": 0.01 * math.sqrt(size), "standard_normal": math.sqrt(size)}
+    for kind, norm in expected.items():
+        for config in (PmlCosFace(center_init=kind), ProxyAnchor(center_init=kind)):  # type: ignore[arg-type]
+            (weight,) = create_loss(config, 50, size, 0).parameters()
+            rows = weight if weight.shape == (50, size) else weight.T
+            assert rows.norm(dim=1).mean().item() == pytest.approx(norm, rel=0.02)
+    (flat,) = create_loss(SoftTriple(centers_per_class=3), 4, size, 0).parameters()
+    torch.testing.assert_close(flat.norm(dim=0), torch.ones(12))
+
+
+def test_nt_xent_keeps_its_gradient_at_low_temperature() -> None:
+    # A positive far behind a negative: exponentials underflow before the library's logarithm.
+    embeddings = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.05], [0.05, 1.0]])
+    labels = torch.tensor([0, 0, 1, 1])
+    ours, gradient = value_and_gradient(
+        create_loss(NTXent(temperature=0.0091), 2, 2, 0), embeddings, labels
+    )
+    theirs, lost = value_and_gradient(pml_losses.NTXentLoss(0.0091), embeddings, labels)
+    assert float(ours) > float(theirs) and gradient.abs().max() > 10
+    assert lost.abs().max() < 1e-2
+
+
+def test_annealed_head_counts_training_steps_only() -> None:
+    embeddings, labels = batch(0, torch.float32)
+    loss = create_loss(MarginHead(heads.SphereFace2017()), CLASSES, SIZE, 0)
+    first = loss(embeddings, labels).item()
+    second = loss(embeddings, labels).item()
+    assert first < second  # the margin grows
+    loss.eval()
+    third, fourth = (loss(embeddings, labels).item() for _ in range(2))
+    assert third == fourth > second
+
+
+@pytest.mark.parametrize("miner", ["semihard", "hard", "batch_hard"])
+def test_triplet_miners(miner: Any) -> None:
+    embeddings, labels = batch(9)
+    margin = 0.3
+    x = Naive(embeddings, labels, [])
+    if miner == "batch_hard":
+        chosen = []
+        for a in range(x.n):
+            if x.positives_of(a):
+                p = max(x.positives_of(a), key=lambda j, a=a: x.dist[a][j])
+                n = min(x.negatives_of(a), key=lambda j, a=a: x.dist[a][j])
+                chosen.append((a, p, n))
+    else:
+        gaps = {t: x.dist[t[0]][t[2]] - x.dist[t[0]][t[1]] for t in x.triplets}
+        chosen = [t for t, g in gaps.items() if (g <= 0 if miner == "hard" else 0 < g <= margin)]
+    assert 0 < len(chosen) < len(x.triplets)
+    expected = nonzero_mean([relu(x.dist[a][p] - x.dist[a][n] + margin) for a, p, n in chosen])
+    found = create_loss(Triplet(margin, miner=miner), CLASSES, SIZE, 0)(embeddings, labels)
+    assert float(found) == pytest.approx(expected, rel=1e-9)

@@ -1,0 +1,169 @@
+"""Laws of the formulas, and the corners that batches of a comparison reach."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from facerec.comparison import pair_losses
+from facerec.errors import TrainingError
+
+FORMULAS = {
+    "triplet_all": lambda e, y: pair_losses.triplet_all(e, y, 1.0),
+    "semihard_triplet": lambda e, y: pair_losses.semihard_triplet(e, y, 0.2),
+    "npair_normalized": lambda e, y: pair_losses.npair_normalized(e, y, 25.0),
+    "npair_inner_product_l2": lambda e, y: pair_losses.npair_inner_product_l2(e, y, 1e-3),
+    "multi_similarity": lambda e, y: pair_losses.multi_similarity(e, y, 2.0, 40.0, 0.5, 0.1),
+    "nt_xent": lambda e, y: pair_losses.nt_xent(e, y, 0.07),
+    "lifted_structure": lambda e, y: pair_losses.lifted_structure(e, y, 1.0, 0.2),
+    "snr_contrastive": lambda e, y: pair_losses.snr_contrastive(e, y, 0.1, 0.9, 0.0),
+    "tuplet_margin": lambda e, y: pair_losses.tuplet_margin(e, y, 64.0, 0.1),
+}
+# Which sample of a class comes first decides what N-pair does.
+ORDERLESS = sorted(set(FORMULAS) - {"npair_normalized", "npair_inner_product_l2"})
+
+LABELS = st.lists(st.integers(0, 4), min_size=2, max_size=14)
+
+
+def drawn(labels: list[int], seed: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    embeddings = torch.randn(len(labels), 6, generator=generator, dtype=torch.float64)
+    return embeddings, torch.tensor(labels)
+
+
+@settings(max_examples=40, deadline=None)
+@given(labels=LABELS, seed=st.integers(0, 2**31))
+@pytest.mark.parametrize("name", FORMULAS)
+def test_laws(name: str, labels: list[int], seed: int) -> None:
+    formula = FORMULAS[name]
+    embeddings, classes = drawn(labels, seed)
+    embeddings.requires_grad_()
+    loss = formula(embeddings, classes)
+    loss.backward()
+    assert loss.isfinite() and loss.item() >= 0
+    assert embeddings.grad is not None and embeddings.grad.isfinite().all()
+    plain = embeddings.detach()
+
+    if name != "snr_contrastive":  # whose variances depend on the axes
+        rotation = torch.linalg.qr(drawn([0] * 6, seed + 1)[0]).Q
+        assert formula(plain @ rotation, classes).item() == pytest.approx(loss.item(), abs=1e-9)
+    # Names of classes carry no meaning.
+    assert formula(plain, 7 - classes).item() == pytest.approx(loss.item(), abs=1e-12)
+    if name in ORDERLESS:
+        order = torch.randperm(len(classes), generator=torch.Generator().manual_seed(seed))
+        moved = formula(plain[order], classes[order]).item()
+        assert moved == pytest.approx(loss.item(), abs=1e-9)
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.parametrize("labels", [[0], [0, 0, 0], [0, 1, 2]])
+def test_nothing_to_learn_gives_zero_with_a_gradient_of_zeros(name: str, labels: list[int]) -> None:
+    embeddings, classes = drawn(labels, 0)
+    embeddings.requires_grad_()
+    loss = FORMULAS[name](embeddings, classes)
+    loss.backward()
+    assert embeddings.grad is not None
+    if name == "npair_inner_product_l2" and labels == [0, 0, 0]:
+        # Its penalty on norms does not need other classes: 2λ/2 times each of the first two.
+        torch.testing.assert_close(embeddings.grad[:2], 1e-3 * embeddings.detach()[:2])
+        assert not embeddings.grad[2].any()
+        return
+    # Contrastive losses learn from pairs of one kind, too.
+    if name != "snr_contrastive" or labels == [0]:
+        assert loss.item() == 0
+        assert not embeddings.grad.any()
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_zero_vector_is_finite(name: str) -> None:
+    embeddings, classes = drawn([0, 0, 1, 1, 2], 3)
+    embeddings[1] = 0
+    embeddings.requires_grad_()
+    FORMULAS[name](embeddings, classes).backward()
+    assert embeddings.grad is not None and embeddings.grad.isfinite().all()
+
+
+def test_losses_by_hand() -> None:
+    # Anchor and positive at right angles, the negative opposite to the first.
+    embeddings = torch.tensor([[2.0, 0.0], [0.0, 3.0], [-1.0, 0.0]])
+    labels = torch.tensor([1, 1, 0])
+    # D: 01 → 2, 02 → 4, 12 → 2. Triplets (0,1,2): [1+2−4] → 0; (1,0,2): [1+2−2] → 1.
+    assert pair_losses.triplet_all(embeddings, labels, 1.0).item() == pytest.approx(0.5)
+    # Anchor 0: the negative at 4 is outside, [.2+2−4]₊ = 0. Anchor 1: none is farther than 2, so
+    # the farthest, [.2+2−2]₊ = .2; two positive pairs.
+    assert pair_losses.semihard_triplet(embeddings, labels, 0.2).item() == pytest.approx(0.1)
+    # Anchor 0: c_p = 0, c_n = −1; anchor 1: c_p = 0, c_n = 0.
+    expected = (math.log(1 + math.exp(-1 / 0.5)) + math.log(2)) / 2
+    assert pair_losses.nt_xent(embeddings, labels, 0.5).item() == pytest.approx(expected)
+
+
+def test_positives_at_cosine_one_are_dropped_by_multi_similarity() -> None:
+    unit = torch.tensor([[1.0, 0.0], [1.0, 0.001], [0.6, 0.8], [0.8, 0.6]], dtype=torch.float64)
+    labels = torch.tensor([0, 0, 1, 1])
+    without = pair_losses.multi_similarity(unit, labels, 2.0, 40.0, 0.5, 0.1)
+    # The first two samples then have no positive and are skipped: only the last two count, whose
+    # positive has cosine 0.96 and whose negatives 0.6008, 0.6 and 0.8006, 0.8.
+    nearest = [(0.8 + 0.6e-3) / math.hypot(1, 1e-3), 0.8]
+    pull = math.log(1 + math.exp(-2 * (0.96 - 0.5))) / 2
+    assert max(nearest) < 0.96 - 0.1  # nothing is mined
+    assert without.item() == 0
+    mined = pair_losses.multi_similarity(unit, labels, 2.0, 40.0, 0.5, 0.2).item()
+    push = math.log(1 + sum(math.exp(40 * (c - 0.5)) for c in nearest)) / 40
+    assert mined == pytest.approx((pull + push) / 4)
+
+
+def test_first_pairs_in_batch_order() -> None:
+    anchor, positive = pair_losses.first_pairs(torch.tensor([7, 3, 7, 3, 3, 5, 7]))
+    assert anchor.tolist() == [1, 0]
+    assert positive.tolist() == [3, 2]
+
+
+@settings(max_examples=50, deadline=None)
+@given(labels=st.lists(st.integers(0, 5), min_size=1, max_size=20))
+def test_first_pairs_law(labels: list[int]) -> None:
+    expected = [
+        tuple(i for i, y in enumerate(labels) if y == label)[:2]
+        for label in sorted(set(labels))
+        if labels.count(label) > 1
+    ]
+    anchor, positive = pair_losses.first_pairs(torch.tensor(labels))
+    assert list(zip(anchor.tolist(), positive.tolist(), strict=True)) == expected
+
+
+def test_two_views_take_rows_of_one_image_as_positives() -> None:
+    embeddings, _ = drawn([0] * 8, 1)
+    found = pair_losses.two_view_nt_xent(embeddings, torch.zeros(8, dtype=torch.int64), 0.5)
+    unit = embeddings / embeddings.norm(dim=1, keepdim=True)
+    total = 0.0
+    for i in range(8):
+        logits = [float(unit[i] @ unit[k]) / 0.5 for k in range(8) if k != i]
+        own = float(unit[i] @ unit[(i + 4) % 8]) / 0.5
+        total += math.log(sum(map(math.exp, logits))) - own
+    assert found.item() == pytest.approx(total / 8)
+    with pytest.raises(TrainingError, match="7 embeddings"):
+        pair_losses.two_view_nt_xent(embeddings[:7], torch.zeros(7, dtype=torch.int64), 0.5)
+
+
+def test_angles_have_a_finite_slope_everywhere() -> None:
+    for dtype in (torch.float32, torch.float64):
+        cosine = torch.tensor([-1.0, -0.5, 0.0, 1.0, 1.5], dtype=dtype, requires_grad=True)
+        found = pair_losses.angles(cosine)
+        found.sum().backward()
+        assert cosine.grad is not None and cosine.grad.isfinite().all()
+        expected = torch.tensor([math.pi, 2 * math.pi / 3, math.pi / 2, 0, 0], dtype=dtype)
+        torch.testing.assert_close(found.detach(), expected, rtol=0, atol=1e-3)
+
+
+def test_sparse_centers_by_hand_and_merged() -> None:
+    # Distances within the class: √2, 2, √2.
+    centers = torch.tensor([[[2.0, 0.0], [0.0, 1.0], [-3.0, 0.0]]], requires_grad=True)
+    expected = (2 * math.sqrt(2) + 2) / 6
+    assert pair_losses.sparse_centers(centers).item() == pytest.approx(expected)
+    merged = torch.ones(2, 3, 4, requires_grad=True)
+    pair_losses.sparse_centers(merged).backward()
+    assert merged.grad is not None and not merged.grad.any()

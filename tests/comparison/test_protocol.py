@@ -1,0 +1,133 @@
+"""What may differ between arms, what is searched, and in which order arms run."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_comparison import BASE, HEAD, MARGIN, WEIGHT, WITH_SEC, comparison, protocol
+
+from facerec.comparison.losses import Contrastive, MultiSimilarity, NormalizedSoftmax
+from facerec.comparison.protocol import NOTHING, Arm, Comparison, Range
+from facerec.errors import RecipeError
+from facerec.heads import SEC, CosFace
+from facerec.recipe import from_dict, to_dict
+from facerec.training import Adam
+
+
+def test_a_difference_must_be_declared() -> None:
+    faster = replace(protocol(), optimizer=Adam(lr=1e-2), epochs=5)
+    arms = (BASE, replace(WITH_SEC, protocol=faster))
+    with pytest.raises(
+        RecipeError, match=r"arm CosFace\+SEC: differs .* in optimizer\.lr, epochs; make it equal"
+    ):
+        comparison(Path("x"), arms=arms).check()
+    with pytest.raises(RecipeError, match="in epochs; make it equal"):
+        comparison(Path("x"), arms=arms, declared=("optimizer",)).check()
+    comparison(Path("x"), arms=arms, declared=("optimizer", "epochs")).check()
+    comparison(Path("x"), arms=arms, declared=("optimizer.lr", "epochs")).check()
+    assert faster.fingerprint != protocol().fingerprint == protocol().fingerprint
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"search": (Range("loss.margn", 0, 1),)}, r"there is no field 'margn'"),
+        ({"search": (Range("loss.margin", 0, 1),)}, r"is searched, but it is CosFace.* not a numb"),
+        ({"search": (Range("protocol.optimizer.lr", 0, 1),)}, "there is no field 'optimizer'"),
+        ({"start": ((("loss_lr", 0.1),),)}, "a start sets loss_lr, which is not searched"),
+        ({"start": ((("loss.margin.margin", 0.9),),)}, r"to 0\.9, outside \[0, 0\.6\]"),
+    ],
+)
+def test_searches_that_make_no_sense(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(RecipeError, match=words):
+        comparison(Path("x"), arms=(replace(BASE, **changes),)).check()
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: comparison(Path("x"), arms=()), "at least one arm"),
+        (lambda: comparison(Path("x"), arms=(BASE, BASE)), "two arms are named 'CosFace'"),
+        (lambda: comparison(Path("x"), arms=(WITH_SEC,)), r"compared with 'CosFace'; arms are"),
+        (lambda: comparison(Path("x"), trials=0), "trials must be at least 1"),
+        (lambda: replace(BASE, name="a/b"), "letters, digits and"),
+        (lambda: comparison(Path("x"), arms=(replace(BASE, name="untrained"),)), "of a baseline"),
+        (lambda: protocol(folds=1), "folds must be at least 2"),
+        (lambda: protocol(epochs=0), "epochs must be at least 1"),
+        (lambda: Range("x", 1, 1), "low 1 must lie below high 1"),
+        (lambda: Range("x", 0, 1, "log"), "needs low > 0"),
+        (lambda: Range("x", 1, 2, "log_with_zero"), "starts at 0"),
+    ],
+)
+def test_values_out_of_range(make: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+def test_images_must_have_the_size_of_the_trunk() -> None:
+    with pytest.raises(ValueError, match=r"gives images of 8×8 pixels, but trunk\.image_size is 9"):
+        protocol(trunk=replace(protocol().trunk, image_size=9))
+
+
+@given(st.floats(0, 1), st.floats(1e-3, 100))
+def test_a_log_scale_with_zero(position: float, high: float) -> None:
+    limits = Range("x", 0.0, high, "log_with_zero")
+    value = limits.value(position)
+    assert 0 <= value <= high * (1 + 1e-12)
+    assert limits.position(value) == pytest.approx(position, abs=1e-9)
+    assert limits.value(0.0) == 0.0 and limits.value(1.0) == pytest.approx(high)
+
+
+def test_a_log_scale_with_zero_is_the_published_one() -> None:
+    """η(u) = 1e-4·(10^{5u} − 1) reaches 10 − 1e-4 at u = 1."""
+    limits = Range("x", 0.0, 1e-4 * (10**5 - 1), "log_with_zero")
+    for u in (0.0, 0.1, 0.5, 0.9, 1.0):
+        assert limits.value(u) == pytest.approx(1e-4 * (10 ** (5 * u) - 1), abs=1e-12)
+
+
+def test_settings_are_written_into_an_arm() -> None:
+    arm = replace(WITH_SEC, search=(MARGIN, WEIGHT, Range(NOTHING, 0, 1)))
+    found = arm.at({"loss.margin.margin": 0.4, "regularizer.weight": 0.0, NOTHING: 0.7})
+    assert found.loss == replace(HEAD, margin=CosFace(scale=16.0, margin=0.4))
+    assert found.regularizer == SEC(weight=0.0)
+    assert arm.defaults == {
+        "loss.margin.margin": 0.2,
+        "regularizer.weight": 0.1,
+        NOTHING: 0.5,
+    }
+    with pytest.raises(RecipeError, match=r"arm CosFace\+SEC: .*margin must lie in \[0, 2\)"):
+        arm.at({"loss.margin.margin": 5.0})
+
+
+def test_what_is_searched_unless_said() -> None:
+    assert [r.field for r in Arm("a", Contrastive()).ranges] == [
+        "loss.pos_margin",
+        "loss.neg_margin",
+    ]
+    found = Arm("a", NormalizedSoftmax(), SEC(weight=1.0)).ranges
+    assert [r.field for r in found] == ["loss.temperature", "loss_lr", "regularizer.weight"]
+    assert [r.scale for r in found] == ["log", "log", "log_with_zero"]
+    assert all(math.isfinite(v) for v in Arm("a", MultiSimilarity()).defaults.values())
+
+
+def test_arms_follow_those_that_they_are_compared_with() -> None:
+    def arm(name: str, against: str | None = None) -> Arm:
+        return replace(BASE, name=name, against=against)
+
+    arms = (arm("c", "b"), arm("b", "a"), arm("d"), arm("a"))
+    assert [a.name for a in comparison(Path("x"), arms=arms).ordered] == ["d", "a", "b", "c"]
+    with pytest.raises(RecipeError, match="compared in a circle: a with b, b with a"):
+        comparison(Path("x"), arms=(arm("a", "b"), arm("b", "a"))).check()
+
+
+def test_a_comparison_goes_through_json() -> None:
+    plan = comparison(Path("x"), arms=(BASE, replace(WITH_SEC, start=((("loss_lr", 0.1),),))))
+    again = from_dict(Comparison, json.loads(json.dumps(to_dict(plan))), "x.json")
+    assert again == plan

@@ -1,0 +1,370 @@
+"""Retrieval figures against naive loops, the Reality Check's tables and its reference tool."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from facerec.comparison import retrieval
+from facerec.comparison.retrieval import Retrieval, clustering, retrieve
+from facerec.errors import MetricError, MissingExtraError
+
+Array = NDArray[np.floating]
+Labels = NDArray[np.int64]
+KS = (1, 2, 5)
+
+
+def unit(x: Array) -> Array:
+    values = x.astype(np.float64)
+    return values / np.linalg.norm(values, axis=1, keepdims=True)
+
+
+def naive(
+    scores: Array, labels: Labels, reference_labels: Labels, itself: bool
+) -> tuple[list[list[float]], list[int], float]:
+    """Rate every query by loops over all references; rows as in `table`, classes, tied."""
+    rows, classes, tied = [], [], 0
+    for query, label in enumerate(labels):
+        others = [j for j in range(len(reference_labels)) if not (itself and j == query)]
+        order = sorted(others, key=lambda j: (-scores[query, j], j))
+        right = [bool(reference_labels[j] == label) for j in order]
+        relevant = sum(right)
+        if not relevant:
+            continue
+        hits, precision = 0, 0.0
+        for rank in range(1, relevant + 1):
+            if right[rank - 1]:
+                hits += 1
+                precision += hits / rank
+        rows.append([right[0], hits / relevant, precision / relevant])
+        rows[-1] += [any(right[:k]) for k in KS]
+        classes.append(int(label))
+        needed = order[: max(relevant, *KS) + 1]
+        tied += any(scores[query, a] == scores[query, b] for a, b in zip(needed, needed[1:]))  # noqa: B905, RUF007
+    return rows, classes, tied / max(len(rows), 1)
+
+
+def table(found: Retrieval) -> Array:
+    assert list(found.recall_at) == list(KS)
+    columns = [found.precision_at_1, found.r_precision, found.map_at_r, *found.recall_at.values()]
+    return np.stack(columns, axis=1)
+
+
+def check(found: Retrieval, expected: tuple[list[list[float]], list[int], float]) -> None:
+    rows, classes, tied = expected
+    np.testing.assert_allclose(table(found), rows, rtol=0, atol=1e-12)
+    assert found.labels.tolist() == classes
+    assert found.tied == pytest.approx(tied, abs=1e-12)
+
+
+def one_query(ranks: set[int], references: int = 30, relevant: int = 10) -> Retrieval:
+    """Search for one query of class 0 whose right references have these ranks, and late ones."""
+    late = range(references - relevant + len(ranks) + 1, references + 1)
+    right = ranks | set(late)
+    angles = np.arange(1, references + 1) / references
+    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    classes = [0 if rank in right else 1 for rank in range(1, references + 1)]
+    assert classes.count(0) == relevant
+    return retrieve(
+        np.array([[1.0, 0.0]]), np.array([0]), references=vectors, reference_labels=classes
+    )
+
+
+@pytest.mark.parametrize(
+    ("ranks", "precision_at_1", "r_precision", "map_at_r"),
+    [
+        ({1}, 100, 10, 10),
+        ({1, 10}, 100, 20, 12),
+        ({1, 2}, 100, 20, 20),
+        (set(range(1, 11)), 100, 100, 100),
+    ],
+)
+def test_the_four_rows_of_the_reality_check(
+    ranks: set[int], precision_at_1: float, r_precision: float, map_at_r: float
+) -> None:
+    means = one_query(ranks).means()
+    assert 100 * means["precision_at_1"] == precision_at_1
+    assert 100 * means["r_precision"] == pytest.approx(r_precision, abs=1e-12)
+    assert 100 * means["map_at_r"] == pytest.approx(map_at_r, abs=1e-12)
+
+
+def test_three_toy_embeddings_that_only_map_at_r_tells_apart() -> None:
+    """Eight classes on a circle: touching arcs, arcs with gaps, narrow arcs.
+
+    The Reality Check shows three such sets, with R-Precision 77.4, 83.3 and 99.8 %, MAP@R 71.4,
+    77.9 and 99.8 %, and all else above 95 %.
+    """
+    place = np.random.default_rng(0).random((8, 100))
+    labels = np.repeat(np.arange(8), 100)
+    rows = []
+    for share in (0.97, 0.85, 0.5):
+        angles = (np.arange(8)[:, None] + share * place).ravel() * np.pi / 4
+        points = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+        clusters = [clustering(points, labels, seed) for seed in range(8)]  # k-means may get stuck
+        rows.append((retrieve(points, labels).means(), max(clusters, key=lambda each: each.nmi)))
+    assert all(means["recall_at_1"] > 0.98 for means, _ in rows)
+    assert all(clusters.nmi > 0.94 and clusters.f1 > 0.94 for _, clusters in rows)
+    r_precisions = [means["r_precision"] for means, _ in rows]
+    maps = [means["map_at_r"] for means, _ in rows]
+    assert r_precisions == sorted(r_precisions) and maps == sorted(maps)
+    assert maps[0] < r_precisions[0] < 0.8 and maps[1] < r_precisions[1] < 0.85
+    assert maps[2] > 0.99
+    assert maps[1] - maps[0] > 5 * abs(rows[1][0]["recall_at_1"] - rows[0][0]["recall_at_1"])
+
+
+@st.composite
+def sets(draw: st.DrawFn) -> dict[str, Any]:
+    """Sign vectors, so that every cosine is exact and many are equal; lone classes too."""
+    dimensions = draw(st.sampled_from([1, 4, 16]))
+
+    def side(least: int) -> tuple[Array, Labels]:
+        size = draw(st.integers(least, 40))
+        generator = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+        vectors = generator.choice([-1.0, 1.0], size=(size, dimensions))
+        return vectors, generator.integers(draw(st.integers(1, 12)), size=size)
+
+    x, labels = side(2)
+    others = side(1) if draw(st.booleans()) else None
+    return {"x": x, "labels": labels, "others": others, "block": draw(st.sampled_from([1, 16, 99]))}
+
+
+@settings(max_examples=150, deadline=None)
+@given(sets())
+def test_equals_the_naive_loop_with_ties_and_lone_queries(case: dict[str, Any]) -> None:
+    x, labels, others = case["x"], case["labels"], case["others"]
+    references, reference_labels = others or (x, labels)
+    scores = unit(x) @ unit(references).T
+    expected = naive(scores, labels, reference_labels, others is None)
+    options: dict[str, Any] = {"ks": KS, "block": case["block"]}
+    if others is not None:
+        options |= {"references": references, "reference_labels": reference_labels}
+    if not expected[0]:
+        with pytest.raises(MetricError, match="has a reference of its class"):
+            retrieve(x, labels, **options)
+        return
+    found = retrieve(x, labels, **options)
+    check(found, expected)
+    assert found.dropped == len(labels) - len(expected[0])
+    assert (found.map_at_r <= found.r_precision + 1e-12).all()
+    assert ((found.map_at_r == 1) == (found.r_precision == 1)).all()
+
+
+def draw_set(
+    size: int = 700, classes: int = 60, dimensions: int = 24, seed: int = 0
+) -> tuple[Array, Labels]:
+    """Embeddings of classes of very different sizes."""
+    generator = np.random.default_rng(seed)
+    labels = (classes * generator.random(size) ** 2).astype(np.int64)
+    centres = generator.standard_normal((classes, dimensions))
+    x = centres[labels] + 1.5 * generator.standard_normal((size, dimensions))
+    return x.astype(np.float32), labels
+
+
+def test_equals_the_naive_loop_on_real_vectors() -> None:
+    x, labels = draw_set(300)
+    expected = naive(unit(x) @ unit(x).T, labels, labels, itself=True)
+    check(retrieve(x, labels, ks=KS, block=64), expected)
+    queries, query_labels = draw_set(50, seed=1)
+    expected = naive(unit(queries) @ unit(x).T, query_labels, labels, itself=False)
+    found = retrieve(queries, query_labels, references=x, reference_labels=labels, ks=KS, block=64)
+    check(found, expected)
+
+
+def test_neither_blocks_nor_threads_nor_mirroring_change_anything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x, labels = draw_set()
+    expected = retrieve(x, labels, ks=KS)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        variants = [retrieve(x, labels, ks=KS, block=block) for block in (8, 37, 100, 699)]
+    finally:
+        torch.set_num_threads(threads)
+    monkeypatch.setattr(retrieval, "_HELD", 0)
+    variants.append(retrieve(x, labels, ks=KS, block=100))
+    monkeypatch.setattr(retrieval, "_SPARE", 1)  # sorts far more often
+    variants.append(retrieve(x, labels, ks=KS, block=16))
+    for found in variants:
+        np.testing.assert_array_equal(table(found), table(expected))
+        assert found.tied == expected.tied and found.dropped == expected.dropped
+
+
+@pytest.mark.parametrize("block", [8, 60, 1000])
+def test_equal_vectors_score_equally_wherever_they_stand(block: int) -> None:
+    x, labels = draw_set(130, classes=9)
+    generator = np.random.default_rng(3)
+    copies = generator.permutation(np.tile(np.arange(130), 3))
+    distinct = unit(x) @ unit(x).T
+    everywhere = np.where(distinct > 1 - 1e-9, 1, distinct)[copies][:, copies]
+    classes = generator.integers(9, size=390)
+    found = retrieve(x[copies], classes, ks=KS, block=block)
+    check(found, naive(everywhere, classes, classes, itself=True))
+    assert found.tied == 1
+    assert retrieve(x, labels).tied < 0.02
+
+
+def test_a_collapsed_embedding_is_decided_by_index() -> None:
+    labels = np.arange(300) % 3
+    found = retrieve(np.tile([[0.3, -0.7, 0.2]], (300, 1)), labels, ks=KS, block=64)
+    check(found, naive(np.ones((300, 300)), labels, labels, itself=True))
+    assert found.tied == 1
+
+
+def test_large_classes_need_more_neighbours_than_a_block_holds() -> None:
+    x, labels = draw_set(400, classes=2, dimensions=6)
+    expected = naive(unit(x) @ unit(x).T, labels, labels, itself=True)
+    check(retrieve(x, labels, ks=KS, block=32), expected)
+
+
+def test_invariances() -> None:
+    x, labels = draw_set()
+    expected = retrieve(x, labels, ks=KS)
+    generator = np.random.default_rng(1)
+    rotation = np.linalg.qr(generator.standard_normal((24, 24)))[0]
+    scaled = x.astype(np.float64) * generator.uniform(0.1, 10, (len(x), 1))
+    for changed in (x @ rotation, scaled, 4 * x):
+        np.testing.assert_array_equal(table(retrieve(changed, labels, ks=KS)), table(expected))
+    order = generator.permutation(len(x))
+    queries, query_labels = draw_set(40, seed=2)
+
+    def search(order: NDArray[np.int64]) -> Array:
+        found = retrieve(
+            queries, query_labels, references=x[order], reference_labels=labels[order], ks=KS
+        )
+        return table(found)
+
+    np.testing.assert_array_equal(search(order), search(np.arange(len(x))))
+
+
+def test_queries_among_the_references_find_themselves_unless_they_are_the_references() -> None:
+    x, labels = draw_set(100)
+    found = retrieve(x, labels, references=x, reference_labels=labels)
+    assert found.dropped == 0 and found.precision_at_1.all()
+    assert retrieve(x, labels).precision_at_1.mean() < 0.9
+
+
+def test_means_and_recall_beyond_all_references() -> None:
+    x, labels = draw_set(60)
+    found = retrieve(x, labels, ks=(1000, 1, 1))
+    assert list(found.recall_at) == [1, 1000] and found.recall_at[1000].all()
+    means = found.means()
+    assert list(means) == [
+        "precision_at_1",
+        "r_precision",
+        "map_at_r",
+        "recall_at_1",
+        "recall_at_1000",
+    ]
+    assert means["recall_at_1"] == means["precision_at_1"] == found.precision_at_1.mean()
+    assert list(retrieve(x, labels, ks=()).means()) == list(means)[:3]
+
+
+def test_progress_counts_the_products() -> None:
+    x, labels = draw_set(100)
+    seen: list[tuple[str, int, int]] = []
+    retrieve(x, labels, block=25, progress=lambda *state: seen.append(state))
+    # 100 = 3 blocks of 32 and one of 4; products on and above the diagonal.
+    assert seen == [("searching neighbours", done, 10) for done in range(1, 11)]
+
+
+def test_equals_pytorch_metric_learning() -> None:
+    calculators = pytest.importorskip("pytorch_metric_learning.utils.accuracy_calculator")
+    from pytorch_metric_learning.distances import CosineSimilarity
+    from pytorch_metric_learning.utils.inference import CustomKNN
+    from sklearn.cluster import KMeans
+
+    x, labels = draw_set(500, classes=40)
+    labels[-1] = 77  # alone in its class
+
+    def kmeans(vectors: torch.Tensor, clusters: int) -> torch.Tensor:
+        model = KMeans(clusters, n_init=1, random_state=5)
+        return torch.from_numpy(model.fit_predict(unit(vectors.numpy()).astype(np.float32)))
+
+    calculator = calculators.AccuracyCalculator(
+        include=("precision_at_1", "r_precision", "mean_average_precision_at_r", "NMI"),
+        k="max_bin_count",
+        device=torch.device("cpu"),
+        knn_func=CustomKNN(CosineSimilarity()),
+        kmeans_func=kmeans,
+    )
+    queries, query_labels = draw_set(90, classes=40, seed=1)
+    ours = retrieve(x, labels)
+    theirs = calculator.get_accuracy(x, labels)
+    assert ours.dropped == 1
+    assert clustering(x, labels, seed=5).nmi == pytest.approx(theirs["NMI"], abs=1e-12)
+    apart = retrieve(queries, query_labels, references=x, reference_labels=labels)
+    others = calculator.get_accuracy(queries, query_labels, x, labels, exclude=("NMI",))
+    for found, expected in ((ours, theirs), (apart, others)):
+        means = found.means()
+        assert means["precision_at_1"] == pytest.approx(expected["precision_at_1"], abs=1e-9)
+        assert means["r_precision"] == pytest.approx(expected["r_precision"], abs=1e-9)
+        assert means["map_at_r"] == pytest.approx(expected["mean_average_precision_at_r"], abs=1e-9)
+
+
+def test_f1_counts_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, labels = draw_set(80, classes=5)
+    drawn = np.random.default_rng(0).integers(5, size=80)
+
+    class Drawn:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            pass
+
+        def fit_predict(self, _: Array) -> Labels:
+            return drawn
+
+    monkeypatch.setattr("sklearn.cluster.KMeans", Drawn)
+    pairs = [(i, j) for i in range(80) for j in range(i)]
+    same = np.array([labels[i] == labels[j] for i, j in pairs])
+    together = np.array([drawn[i] == drawn[j] for i, j in pairs])
+    precision = (same & together).sum() / together.sum()
+    recall = (same & together).sum() / same.sum()
+    f1 = clustering(x, labels, seed=0).f1
+    assert f1 == pytest.approx(2 * precision * recall / (precision + recall), abs=1e-12)
+
+
+def test_clusters_of_separated_classes() -> None:
+    labels = np.arange(60) % 3
+    found = clustering(np.eye(3)[labels] + 0.01 * draw_set(60, dimensions=3)[0], labels, seed=0)
+    assert found.nmi == pytest.approx(1) and found.f1 == 1
+    x, labels = draw_set(200, classes=10)
+    assert clustering(x, labels, seed=1) == clustering(x, labels, seed=1)
+    alone = clustering(np.eye(3), np.arange(3), seed=0)
+    assert alone.nmi == pytest.approx(1) and alone.f1 == 1
+
+
+def test_clustering_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
+    with pytest.raises(MissingExtraError, match=r"facerec\[compare\]"):
+        clustering(np.eye(3), np.arange(3), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"embeddings": np.ones(4)}, r"must have shape \(N, D\) and real values, found float64"),
+        ({"embeddings": np.ones((4, 2), int)}, "real values, found int64"),
+        ({"embeddings": np.ones((3, 2))}, "3 query embeddings need one whole number each"),
+        ({"labels": np.ones(4)}, "as label, found float64 of shape"),
+        ({"embeddings": np.array([[1, 1], [0, 0], [1, 0], [1, 1.0]])}, "of query 1 has norm 0.0"),
+        ({"embeddings": np.array([[1, 1], [1, 0], [np.nan, 0], [1, 1.0]])}, "query 2 has norm nan"),
+        ({"references": np.ones((2, 2))}, "references and their labels must be given together"),
+        ({"references": np.ones((2, 3)), "reference_labels": [0, 1]}, "2 dimensions cannot be"),
+        ({"references": np.array([[0.0, np.inf]]), "reference_labels": [0]}, "reference 0 has no"),
+        ({"references": np.ones((1, 2)), "reference_labels": [5]}, "none of the 4 queries has"),
+        ({"labels": [0, 1, 2, 3]}, "none of the 4 queries has a reference of its class"),
+        ({"ks": (0, 1)}, r"numbers of neighbours \(0, 1\) must be ≥ 1"),
+        ({"block": 0}, "block 0 and"),
+    ],
+)
+def test_bad_input(changes: dict[str, Any], sentence: str) -> None:
+    arguments: dict[str, Any] = {"embeddings": np.ones((4, 2)), "labels": [0, 0, 1, 1]}
+    with pytest.raises(MetricError, match=sentence):
+        retrieve(**{**arguments, **changes})

@@ -1,0 +1,242 @@
+"""Trials: the same after any interruption, equal budgets, refusals."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_comparison import BASE, HEAD, MARGIN, WITH_SEC, comparison
+
+from facerec.comparison.fit import Fit, Point
+from facerec.comparison.losses import Contrastive, FastAP
+from facerec.comparison.protocol import NOTHING, Arm, Comparison, Range
+from facerec.comparison.search import Search
+from facerec.comparison.storage import Worker
+from facerec.errors import ComparisonError
+
+pytest.importorskip("optuna")
+
+DATA = {"images": 1}
+
+
+def result(score: float | None, failure: str | None = None) -> Fit:
+    point = Point(0, score or 0.0, 0.0, 0.0, 1.0, 0.1)
+    return Fit(score, 0, (point,), 0.1, failure)
+
+
+def by_setting(arm: Arm, fold: int) -> Fit:
+    """A smooth function of the setting, best at margin 0.35 and weight 1."""
+    score = 1 - (arm.loss.margin.margin - 0.35) ** 2 - 0.01 * fold  # type: ignore[union-attr]
+    if arm.regularizer is not None:
+        score -= 0.01 * abs(arm.regularizer.weight - 1)
+    return result(score)
+
+
+class Killed(BaseException):
+    """Stands for the end of a process."""
+
+
+def opened(plan: Comparison, folder: Path, **options: Any) -> Search:
+    return Search(plan, DATA, folder, Worker(folder), **options)
+
+
+def run(search: Search, fit: Callable[[Arm, int], Fit] = by_setting) -> None:
+    for arm in search.comparison.ordered:
+        while search.work(arm, fit):
+            pass
+
+
+def table(search: Search) -> list[tuple[Any, ...]]:
+    return [
+        (arm.name, t.number, t.value, tuple(search.setting(arm, t).items()))
+        for arm in search.comparison.arms
+        for t in search.finished(arm)
+    ]
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "gp", "random"])
+def test_a_killed_search_goes_on_as_if_nothing_had_been(tmp_path: Path, sampler: Any) -> None:
+    plan = comparison(tmp_path, trials=6, sampler=sampler)
+    whole = opened(plan, tmp_path / "whole")
+    run(whole)
+    calls = 0
+
+    def dying(arm: Arm, fold: int) -> Fit:
+        nonlocal calls
+        calls += 1
+        if calls % 7 == 0:
+            raise Killed
+        return by_setting(arm, fold)
+
+    killed = 0
+    while True:
+        search = opened(plan, tmp_path / "killed")
+        try:
+            run(search, dying)
+            break
+        except Killed:
+            killed += 1
+            search.worker.close()
+    assert killed > 5
+    assert table(search) == table(whole)
+    # Folds that were stored are not trained again.
+    assert calls == 2 * 6 * 4 + killed
+
+
+def test_budgets_are_equal_and_the_arm_with_sec_contains_the_other(tmp_path: Path) -> None:
+    search = opened(comparison(tmp_path, trials=5), tmp_path)
+    run(search)
+    base, sec = (search.finished(arm) for arm in (BASE, WITH_SEC))
+    assert len(base) == len(sec) == 5
+    best = search.best(BASE)
+    assert best is not None and best.value == max(t.value for t in base)
+    settings = [search.setting(WITH_SEC, trial) for trial in sec]
+    assert settings[0] == pytest.approx({"loss.margin.margin": 0.2, "regularizer.weight": 0.1})
+    wanted = {**search.setting(BASE, best), "regularizer.weight": 0.0}
+    assert (
+        settings[1] == pytest.approx(wanted, abs=1e-12) and settings[1]["regularizer.weight"] == 0.0
+    )
+    weights = [setting["regularizer.weight"] for setting in settings]
+    assert all(0 <= weight <= 10 for weight in weights)
+
+
+def test_published_settings_come_first(tmp_path: Path) -> None:
+    arm = Arm("a", Contrastive())
+    search = opened(comparison(tmp_path, arms=(arm,)), tmp_path)
+    assert search.first_settings(arm) == [
+        {"loss.pos_margin": 0.0, "loss.neg_margin": 1.0},
+        {"loss.pos_margin": 0.0, "loss.neg_margin": 0.3841},
+    ]
+    started = replace(arm, start=((("loss.neg_margin", 0.7),),))
+    assert search.first_settings(started)[1] == {"loss.pos_margin": 0.0, "loss.neg_margin": 0.7}
+
+
+def test_whole_numbers_stay_whole(tmp_path: Path) -> None:
+    arm = Arm("a", FastAP())
+    search = opened(comparison(tmp_path, arms=(arm,), trials=6), tmp_path)
+    seen: list[Any] = []
+
+    def fit(tried: Arm, fold: int) -> Fit:
+        seen.append(tried.loss.num_bins)  # type: ignore[union-attr]
+        return result(0.5)
+
+    run(search, fit)
+    assert len(set(seen)) > 1 and all(type(bins) is int for bins in seen)
+
+
+def test_an_arm_without_anything_to_search_has_one_trial(tmp_path: Path) -> None:
+    arm = replace(BASE, search=())
+    search = opened(comparison(tmp_path, arms=(arm,)), tmp_path)
+    run(search)
+    assert len(search.finished(arm)) == 1 and search.is_done(arm)
+
+
+def test_a_dimension_of_nothing(tmp_path: Path) -> None:
+    arm = replace(BASE, search=(MARGIN, Range(NOTHING, 0, 1)))
+    search = opened(comparison(tmp_path, arms=(arm,)), tmp_path)
+    run(search)
+    assert all(0 <= search.setting(arm, t)[NOTHING] <= 1 for t in search.finished(arm))
+
+
+def test_failed_trials_count_and_the_study_goes_on(tmp_path: Path) -> None:
+    def fit(arm: Arm, fold: int) -> Fit:
+        low = arm.loss.margin.margin < 0.25  # type: ignore[union-attr]
+        return result(None, "the loss is nan in epoch 2") if low and fold else by_setting(arm, fold)
+
+    search = opened(comparison(tmp_path, trials=8), tmp_path)
+    run(search, fit)
+    trials = search.finished(BASE)
+    failed = [t for t in trials if t.value is None]
+    assert len(trials) == 8 and 0 < len(failed) < 8
+    assert failed[0].user_attrs["failure"] == "fold 1: the loss is nan in epoch 2"
+    assert len(search.fits(failed[0])) == 2
+    assert search.best(BASE) in [t for t in trials if t.value is not None]
+
+
+def test_an_arm_that_always_fails_has_no_best_trial(tmp_path: Path) -> None:
+    search = opened(comparison(tmp_path), tmp_path)
+    run(search, lambda arm, fold: result(None, "the loss is nan"))
+    assert search.best(BASE) is None and search.is_done(WITH_SEC)
+    assert len(search.first_settings(WITH_SEC)) == 1
+
+
+@pytest.mark.parametrize("url", [None, "journal:"])
+def test_workers_share_the_trials(tmp_path: Path, url: str | None) -> None:
+    plan = comparison(tmp_path, arms=(BASE,), trials=8)
+    if url:
+        url += str(tmp_path / "trials.journal")
+    barrier = threading.Barrier(2)
+    done: list[int] = []
+
+    def fit(arm: Arm, fold: int) -> Fit:
+        if fold == 0 and len(done) < 1:
+            done.append(0)
+            barrier.wait(30)  # both are at work at once
+        elif fold == 0 and len(done) < 2:
+            done.append(0)
+            barrier.wait(30)
+        return by_setting(arm, fold)
+
+    searches = [opened(plan, tmp_path, url=url) for _ in range(2)]
+    threads = [threading.Thread(target=run, args=(search, fit)) for search in searches]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    trials = searches[0].finished(BASE)
+    assert [t.number for t in trials] == list(range(8))
+    owners = {t.user_attrs["worker"] for t in trials}
+    assert owners == {search.worker.name for search in searches}
+
+
+def test_a_storage_of_another_comparison_is_refused(tmp_path: Path) -> None:
+    opened(comparison(tmp_path), tmp_path).study(BASE)
+    changed = comparison(tmp_path, arms=(replace(BASE, loss_lr=0.5), WITH_SEC))
+    with pytest.raises(ComparisonError, match=r"tiny/CosFace was begun with another arm\.loss_lr"):
+        opened(changed, tmp_path).study(changed.arms[0])
+    other = Search(comparison(tmp_path), {"images": 2}, tmp_path, Worker(tmp_path))
+    with pytest.raises(ComparisonError, match=r"with another data\.images"):
+        other.study(BASE)
+    study = opened(comparison(tmp_path), tmp_path).study(BASE)
+    study.set_user_attr("format", 99)
+    with pytest.raises(ComparisonError, match="have format 99, this facerec reads 1"):
+        opened(comparison(tmp_path), tmp_path).study(BASE)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("sqlite:////nowhere/trials.db", "the storage of trials cannot be used"),
+        ("nonsense://x", "the storage of trials cannot be used"),
+    ],
+)
+def test_a_storage_that_does_not_open(tmp_path: Path, url: str, words: str) -> None:
+    with pytest.raises(ComparisonError, match=words):
+        opened(comparison(tmp_path), tmp_path, url=url)
+
+
+def test_a_storage_of_another_optuna(tmp_path: Path) -> None:
+    import sqlite3
+
+    opened(comparison(tmp_path), tmp_path).study(BASE)
+    with sqlite3.connect(tmp_path / "trials.db") as database:
+        database.execute("UPDATE alembic_version SET version_num = 'v2.6.0.a'")
+    with pytest.raises(ComparisonError, match=r"trials\.db: .*(optuna|version)"):
+        opened(comparison(tmp_path), tmp_path)
+
+
+def test_an_sqlite_file_that_is_damaged(tmp_path: Path) -> None:
+    (tmp_path / "trials.db").write_bytes(b"no database" * 100)
+    with pytest.raises(ComparisonError, match=r"trials\.db: the storage of trials cannot be used"):
+        opened(comparison(tmp_path), tmp_path)
+
+
+def test_margins_of_heads_are_searched_by_default(tmp_path: Path) -> None:
+    arm = Arm("a", HEAD)
+    search = opened(comparison(tmp_path, arms=(arm,)), tmp_path)
+    assert {"loss.margin.margin", "loss.margin.scale", "loss_lr"} <= set(arm.defaults)
+    assert all(set(s) == set(arm.defaults) for s in search.first_settings(arm))

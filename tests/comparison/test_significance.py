@@ -1,0 +1,389 @@
+"""Paired statistics against closed forms, naive resamples and simulated truth."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.stats import binomtest, norm, spearmanr, t
+
+from facerec.comparison.significance import (
+    ONE_CLASS,
+    ONE_SEED,
+    PairedDifference,
+    adjust,
+    compare_paired,
+    compare_steps,
+    mean_over_seeds,
+    sign_flip_p,
+    spearman,
+    steps_to_reach,
+)
+from facerec.errors import MetricError
+from facerec.statistics.bootstrap import VertexBootstrap
+from facerec.statistics.intervals import Interval
+
+Array = NDArray[np.float64]
+LABELS = np.repeat(np.arange(12), np.arange(3, 15))
+
+
+def holds(interval: Interval | None, value: float) -> bool:
+    assert interval is not None
+    return interval.low <= value <= interval.high
+
+
+@pytest.mark.parametrize(("n", "factor"), [(3, 4.30), (5, 2.78), (10, 2.26)])
+def test_t_factors(n: int, factor: float) -> None:
+    values = np.random.default_rng(n).standard_normal(n)
+    interval = mean_over_seeds(values).over_seeds
+    assert interval is not None and interval.confidence == 0.95
+    error = values.std(ddof=1) / math.sqrt(n)
+    assert round((interval.high - interval.low) / 2 / error, 2) == factor
+    assert (interval.high + interval.low) / 2 == pytest.approx(values.mean())
+
+
+@pytest.mark.parametrize("n", range(2, 17))
+def test_the_smallest_sign_flip_p(n: int) -> None:
+    values = np.random.default_rng(n).uniform(0.1, 1, n)
+    assert sign_flip_p(values) == sign_flip_p(-values) == 2.0 ** (1 - n)
+
+
+def test_ten_seeds_are_enough_for_fourteen_losses_and_nine_are_not() -> None:
+    def least(n: int) -> float:
+        gain = np.linspace(0.1, 0.2, n)
+        none = np.zeros(n)
+        family = [compare_paired(gain, none)] + [compare_paired(none, none)] * 13
+        adjusted = adjust(family)[0].p_holm
+        assert adjusted is not None
+        return adjusted
+
+    assert least(10) == pytest.approx(14 * 2**-9) and least(10) < 0.05 < least(9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(-4, 4), min_size=1, max_size=8))
+def test_sign_flip_equals_the_enumeration(values: list[int]) -> None:
+    flips = itertools.product([-1, 1], repeat=len(values))
+    beyond = [
+        abs(sum(s * v for s, v in zip(signs, values, strict=True))) >= abs(sum(values))
+        for signs in flips
+    ]
+    # A tenth is not exact, so equal sums differ by rounding.
+    assert sign_flip_p(np.array(values) / 10) == sum(beyond) / len(beyond)
+
+
+def test_random_signs_come_near_the_enumeration() -> None:
+    values = np.random.default_rng(0).normal(0.4, 1, 20)
+    every = 1 - 2 * (np.arange(2**19)[:, None] >> np.arange(20) & 1)
+    exact = (np.abs(every @ values) >= abs(values.sum())).mean()
+    assert sign_flip_p(values) == pytest.approx(exact, abs=0.004)
+    assert sign_flip_p(values, seed=1) == sign_flip_p(values, seed=1)
+    assert sign_flip_p(np.ones(40), draws=999) == 1 / 1000
+
+
+def test_identical_arms() -> None:
+    figures = np.random.default_rng(0).random((5, len(LABELS)))
+    found = compare_paired(figures, figures, LABELS)
+    assert found.estimate == 0 and found.differences == (0,) * 5 and found.p == 1
+    for interval in (found.over_seeds, found.over_classes, found.joint):
+        assert interval is not None and interval.low == interval.high == 0
+    assert adjust([found])[0].p_holm == 1
+
+
+def test_one_seed_has_no_interval_over_seeds() -> None:
+    found = compare_paired([0.7], [0.6])
+    assert found.estimate == pytest.approx(0.1) and found.n == 1 and found.reason == ONE_SEED
+    assert found.interval is found.over_seeds is found.joint is found.p is None
+    figures = np.random.default_rng(0).random((1, len(LABELS)))
+    known = mean_over_seeds(figures, LABELS)
+    assert known.over_classes is not None and known.interval is None and known.reason == ONE_SEED
+
+
+def test_one_class_has_no_interval_over_classes() -> None:
+    figures = np.random.default_rng(0).random((4, 9))
+    found = mean_over_seeds(figures, np.zeros(9, int))
+    assert found.over_classes is None and found.joint is None and found.reason == ONE_CLASS
+    assert found.interval == found.over_seeds == mean_over_seeds(figures.mean(axis=1)).over_seeds
+    alone = mean_over_seeds(figures[:1], np.zeros(9, int))
+    assert ONE_SEED in alone.reason and ONE_CLASS in alone.reason and alone.interval is None
+
+
+def test_the_difference_is_the_mean_of_the_differences() -> None:
+    generator = np.random.default_rng(0)
+    arm, base = generator.random((2, 6, len(LABELS)))
+    found = compare_paired(arm, base, LABELS)
+    assert found.differences == pytest.approx(tuple(arm.mean(axis=1) - base.mean(axis=1)))
+    assert found.estimate == pytest.approx(np.mean(found.differences))
+    assert found.p == sign_flip_p(found.differences)
+    flat = compare_paired(arm.mean(axis=1), base.mean(axis=1))
+    assert flat.over_classes is None and flat.interval == flat.over_seeds
+    for field in ("estimate", "p"):
+        assert getattr(flat, field) == pytest.approx(getattr(found, field))
+    back = compare_paired(base, arm, LABELS)
+    assert back.estimate == -found.estimate and back.p == found.p
+    assert back.joint is not None and found.joint is not None
+    assert back.joint.low == pytest.approx(-found.joint.high)
+    assert compare_paired(arm, base, LABELS) == found
+    assert compare_paired(arm, base, LABELS, seed=1).joint != found.joint
+
+
+def resample(values: Array, weights: Array, seed_weights: Array) -> Array:
+    """Gather the queries of every drawn class and seed, one resample at a time."""
+    drawn = []
+    for classes, seeds in zip(weights, seed_weights, strict=True):
+        rows = np.repeat(np.arange(len(values)), seeds)
+        queries = np.concatenate(
+            [np.tile(np.flatnonzero(c == LABELS), times) for c, times in enumerate(classes)]
+        )
+        drawn.append(values[np.ix_(rows, queries)].mean())
+    return np.sort(drawn)
+
+
+def test_intervals_equal_a_naive_resample() -> None:
+    generator = np.random.default_rng(4)
+    effects = generator.normal(0, 0.3, (12,))[LABELS] + generator.normal(0, 0.1, (4, 1))
+    values = effects + generator.normal(0, 1, (4, len(LABELS)))
+    found = mean_over_seeds(values, LABELS, replicates=300, seed=7)
+    mean = values.mean()
+    assert found.estimate == pytest.approx(mean)
+
+    def draw(count: int, seed: int) -> NDArray[np.uint8]:
+        each = np.arange(count)
+        return VertexBootstrap(each, each, np.ones(count), 300, seed).multiplicities
+
+    # Variances by linearisation: of the seeds, of the classes, and of what belongs to both.
+    queries = len(LABELS)
+    cells = np.array(
+        [[(row - row.mean())[c == LABELS].sum() / queries for c in range(12)] for row in values]
+    )
+    seeds = values.mean(axis=1).var(ddof=1) / 4
+    classes = 12 / 11 * (cells.mean(axis=0) ** 2).sum()
+    both = 12 / 11 * ((cells - cells.mean(axis=0)) ** 2).sum() / (4 * 3)
+    variance = max(seeds, classes, seeds + classes - both)
+    freedom = (seeds + classes) ** 2 / (seeds**2 / 3 + classes**2 / 11)
+    for interval, seed_weights, wanted, degrees in (
+        (found.over_classes, np.ones((300, 4), int), classes, 11),
+        (found.joint, draw(4, 8), variance, freedom),
+    ):
+        drawn = resample(values, draw(12, 7), seed_weights)
+        scale = math.sqrt(wanted / drawn.var()) * t.ppf(0.975, degrees) / norm.ppf(0.975)
+        limits = mean + scale * (drawn[[7, -8]] - mean)
+        assert interval is not None
+        assert [interval.low, interval.high] == pytest.approx(limits)
+
+
+def test_queries_need_not_be_sorted_by_class() -> None:
+    values = np.random.default_rng(0).random((3, len(LABELS)))
+    order = np.random.default_rng(1).permutation(len(LABELS))
+    first = mean_over_seeds(values, LABELS)
+    second = mean_over_seeds(values[:, order], LABELS[order])
+    assert first.joint is not None and second.joint is not None
+    assert second.joint.low == pytest.approx(first.joint.low)
+
+
+def test_class_bootstrap_covers_where_queries_are_not_independent() -> None:
+    generator = np.random.default_rng(0)
+    labels = np.repeat(np.arange(30), generator.integers(3, 15, size=30))
+    by_class = by_query = 0
+    for seed in range(200):
+        effects = generator.normal(0, 1, 30)[labels]
+        values = effects + generator.normal(0, 1, labels.size)
+        found = mean_over_seeds(values[None], labels, replicates=200, seed=seed)
+        by_class += holds(found.over_classes, 0)
+        by_query += abs(values.mean()) < 1.96 * values.std() / math.sqrt(labels.size)
+    assert 180 <= by_class <= 198
+    assert by_query < 150  # what queries taken for independent would claim
+
+
+@pytest.mark.parametrize(
+    ("seeds", "of_seed", "of_class", "of_both"),
+    [(3, 0.3, 0.0, 0.5), (5, 0.0, 1.0, 1.0), (10, 0.0, 0.0, 1.0), (4, 0.3, 1.0, 1.0)],
+)
+def test_the_joint_interval_covers(
+    seeds: int, of_seed: float, of_class: float, of_both: float
+) -> None:
+    generator = np.random.default_rng(seeds)
+    labels = np.repeat(np.arange(25), 2)
+    covered = 0
+    for seed in range(120):
+        cells = of_seed * generator.standard_normal((seeds, 1))
+        cells = cells + of_class * generator.standard_normal(25)
+        cells = cells + of_both * generator.standard_normal((seeds, 25))
+        found = mean_over_seeds(cells[:, labels], labels, replicates=200, seed=seed)
+        covered += holds(found.interval, 0)
+    assert 0.89 <= covered / 120 <= 1
+
+
+def test_a_planted_effect_is_found_with_its_sign() -> None:
+    generator = np.random.default_rng(0)
+    base = generator.random((10, len(LABELS)))
+    noise = generator.normal(0, 0.05, (2, *base.shape))
+    better, same = adjust(
+        [compare_paired(base + 0.1 + noise[0], base, LABELS), compare_paired(base, base, LABELS)]
+    )
+    assert better.estimate > 0.08 and better.p_holm == 2 * 2**-9 and same.p_holm == 1
+    assert better.joint is not None and better.joint.low > 0.08
+
+
+def test_holm_counts_what_has_no_p() -> None:
+    found = compare_paired(np.linspace(1, 2, 6), np.zeros(6))
+    alone = compare_paired([1.0], [0.0])
+    first, second = adjust([found, alone])
+    assert first.p_holm == 2 * 2**-5 and second.p_holm is None and second.p is None
+    assert adjust([found])[0].p_holm == found.p and adjust([]) == []
+
+
+def test_spearman() -> None:
+    generator = np.random.default_rng(0)
+    x = generator.integers(0, 8, 30).astype(float)
+    y = x + generator.normal(0, 3, 30)
+    found = spearman(x, y)
+    assert found.estimate == pytest.approx(spearmanr(x, y).statistic) and found.n == 30
+    assert holds(found.interval, found.estimate) and found.reason == ""
+    assert spearman(x, np.exp(y)) == found and spearman(x, y, seed=1).interval != found.interval
+    assert spearman(x, -y).estimate == pytest.approx(-found.estimate)
+
+
+def test_spearman_resamples_groups_as_a_whole() -> None:
+    generator = np.random.default_rng(0)
+    centres = generator.normal(size=(2, 10))
+    groups = np.repeat(np.arange(10), 20)
+    x, y = centres[:, groups] + 0.01 * generator.normal(size=(2, 200))
+    whole, single = spearman(x, y, groups), spearman(x, y)
+    assert whole.n == 10 and whole.estimate == single.estimate
+    assert whole.interval is not None and single.interval is not None
+    width = whole.interval.high - whole.interval.low
+    assert width > 2 * (single.interval.high - single.interval.low)
+
+
+def test_spearman_without_interval() -> None:
+    few = spearman([1, 2, 3, 4], [1, 3, 2, 4], [0, 0, 1, 1])
+    assert few.estimate == pytest.approx(0.8) and few.interval is None
+    assert few.reason == "2 groups are too few"
+    constant = spearman(np.ones(5), np.arange(5))
+    assert math.isnan(constant.estimate) and "constant" in constant.reason
+    mostly = spearman([0, 0, 0, 1], [0, 1, 2, 3])
+    assert mostly.interval is not None and "constant and left out" in mostly.interval.assumption
+
+
+STEPS = np.arange(1, 11) * 100
+
+
+def reaching(step: float, last: int = 1000) -> tuple[Array, Array]:
+    """Return a curve that stays at 0.1 and is 1 from a step on, validated up to the last."""
+    when = STEPS[last >= STEPS]
+    return when, np.where(when >= step, 1.0, 0.1)
+
+
+def test_steps_to_reach() -> None:
+    assert steps_to_reach([10, 20, 30], [0.1, 0.9, 0.5], 0.9) == 20
+    assert steps_to_reach([10, 20, 30], [0.1, 0.2, 0.3], 0.9) == math.inf
+
+
+def test_step_ratios_of_runs_that_all_arrive() -> None:
+    base = [reaching(step) for step in (400, 400, 500, 800, 200, 1000)]
+    arm = [reaching(step) for step in (200, 300, 300, 400, 100, 400)]
+    found = compare_steps(arm, base, 0.9)
+    assert found.ratios == pytest.approx((0.5, 0.75, 0.6, 0.5, 0.5, 0.4))
+    assert found.estimate == 0.5 and not found.at_least and not any(found.censored)
+    assert found.interval is not None and found.p == 2 * 2**-6
+    assert (found.interval.low, found.interval.high) == (0.4, 0.75)
+    assert found.interval.confidence == 1 - 2 * 2**-6
+    assert adjust([found, found])[1].p_holm == 4 * 2**-6
+    even = compare_steps(arm[3:] + arm[1:2], base[3:] + base[1:2], 0.95)
+    assert even.estimate == 0.5
+    assert compare_steps(arm[1:3], base[1:3], 0.9).estimate == pytest.approx(math.sqrt(0.75 * 0.6))
+
+
+def test_step_ratios_keep_runs_that_never_arrive() -> None:
+    base = [reaching(step) for step in (500, 500, 500, 500, 900)]
+    arm = [reaching(250), reaching(400), reaching(600), reaching(2000), reaching(2000)]
+    found = compare_steps(arm, base, 0.9)
+    assert found.censored == (False, False, False, True, True)
+    assert found.ratios == pytest.approx((0.6, 0.8, 1.2, 2, 1000 / 900))
+    # Taken for their bounds or for infinite, the middle moves from 10/9 to 1.2.
+    assert found.estimate == pytest.approx(1000 / 900) and found.at_least
+    assert found.interval is not None and found.interval.confidence == 0.9375
+    assert (found.interval.low, found.interval.high) == (0.6, math.inf)
+    assert found.p == binomtest(2, 5).pvalue
+
+
+def test_a_run_that_ended_early_may_be_faster_or_slower() -> None:
+    base = [reaching(800)] * 8
+    arm = [reaching(400)] * 6 + [reaching(2000, last=300)] * 2
+    found = compare_steps(arm, base, 0.9)
+    assert found.p == binomtest(2, 8).pvalue and sum(found.censored) == 2
+    assert found.interval is not None and found.interval.low == 300 / 800
+    # One that ended where its base arrived is slower.
+    ended = compare_steps([reaching(2000, last=800)] * 6, base[:6], 0.9)
+    assert ended.p == 2 * 2**-6 and ended.estimate == 1 and ended.at_least
+
+
+@pytest.mark.parametrize(("n", "place"), [(5, 0), (6, 0), (8, 0), (9, 1), (12, 2), (20, 5)])
+def test_order_statistics(n: int, place: int) -> None:
+    """Places are those of tables of the sign test's 95 % interval."""
+    steps = np.arange(1, n + 1)
+    scores = np.ones(n)
+    base = [(np.array([50.0]), np.ones(1))] * n
+    arm = [(steps + 10 * k, scores) for k in range(n)]
+    interval = compare_steps(arm, base, 0.9).interval
+    assert interval is not None
+    ratios = [(1 + 10 * k) / 50 for k in range(n)]
+    assert (interval.low, interval.high) == (ratios[place], ratios[n - 1 - place])
+
+
+def test_identical_curves() -> None:
+    runs = [reaching(step) for step in (100, 400, 700)]
+    found = compare_steps(runs, runs, 0.95)
+    assert found.ratios == (1, 1, 1) and found.p == 1 and not found.at_least
+    alone = compare_steps(runs[:1], runs[:1], 0.95)
+    assert alone.interval is None and alone.p is None and alone.reason == ONE_SEED
+
+
+def test_the_level_is_a_share_of_the_last_score() -> None:
+    base = [(STEPS, np.linspace(0.1, 1, 10))]
+    arm = [(STEPS, np.linspace(0.2, 2, 10))]
+    assert compare_steps(arm, base, 0.9).ratios == pytest.approx((500 / 900,))
+    assert compare_steps(arm, base, 0.5).ratios == pytest.approx((300 / 500,))
+
+
+@pytest.mark.parametrize(
+    ("act", "sentence"),
+    [
+        (lambda: compare_paired([1, 2], [1, 2, 3]), "cannot be paired; both arms need the same"),
+        (lambda: mean_over_seeds([[1, 2]]), r"of shape \(1, 2\) must be one a seed"),
+        (lambda: mean_over_seeds([1, 2], [0, 1]), r"one a seed and query, \(n, q\)"),
+        (lambda: mean_over_seeds([]), r"values of shape \(0,\)"),
+        (lambda: mean_over_seeds([[1, 2, 3]], [0, 1]), "3 queries need one class each"),
+        (lambda: mean_over_seeds([1, math.nan]), r"value nan at \(1,\) is not finite"),
+        (lambda: mean_over_seeds([1, 2], confidence=95), "confidence 95 is not between"),
+        (lambda: sign_flip_p([]), r"values of shape \(0,\)"),
+        (lambda: spearman([1, 2, 3], [1, 2]), "3 and 2 values in groups of shape"),
+        (lambda: spearman([1, 2], [1, 2], [0]), "are not paired"),
+        (lambda: compare_steps([reaching(100)], [], 0.9), "1 and 0 runs cannot be paired"),
+        (lambda: compare_steps([reaching(100)], [reaching(100)], 90), "share 90 of the final"),
+        (lambda: steps_to_reach([0, 1], [0.1, 0.2], 1), "leave out a validation before training"),
+        (lambda: steps_to_reach([2, 2], [0.1, 0.2], 1), "positive steps that ascend"),
+        (lambda: steps_to_reach([1], [0.1, 0.2], 1), "1 steps and 2 scores"),
+        (
+            lambda: compare_steps([reaching(100)], [([1, 2], [0.5, 0.0])], 0.9),
+            "the final score 0.0 of run 0 of the base is not positive",
+        ),
+    ],
+)
+def test_bad_input(act: Any, sentence: str) -> None:
+    with pytest.raises(MetricError, match=sentence):
+        act()
+
+
+def test_results_are_plain_values() -> None:
+    found = compare_paired([1, 2, 3], [0, 0, 0])
+    assert isinstance(found, PairedDifference) and hash(found) == hash(
+        compare_paired([1, 2, 3], [0] * 3)
+    )

@@ -1,0 +1,139 @@
+"""Splits of classes: disjoint, complete, and numbered as the two sources do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.model_selection import KFold
+
+from facerec.comparison.splits import (
+    ClassSplit,
+    Fold,
+    Numbering,
+    refuse_seen,
+    select_classes,
+    split_classes,
+)
+from facerec.errors import DatasetError
+
+
+def sizes(split: ClassSplit) -> list[tuple[int, int]]:
+    return [(len(fold.train), len(fold.validation)) for fold in split.folds]
+
+
+def published(num_classes: int, folds: int) -> list[tuple[list[int], list[int]]]:
+    """The authors' rule, by walking: fold k starts at ⌊kD/K⌋, trains, then validates."""
+    half = num_classes // 2
+    validation = num_classes // (2 * folds)
+    found = []
+    for k in range(folds):
+        walk = [(int(k / folds * half) + step) % half for step in range(half)]
+        found.append((sorted(walk[: half - validation]), sorted(walk[half - validation :])))
+    return found
+
+
+@pytest.mark.parametrize("num_classes", [8, 196, 200])
+def test_kfold_is_that_of_scikit_learn(num_classes: int) -> None:
+    split = split_classes(num_classes, 4, "kfold")
+    half = np.arange(num_classes // 2)
+    for fold, (train, validation) in zip(split.folds, KFold(4).split(half), strict=True):
+        np.testing.assert_array_equal(fold.train, train)
+        np.testing.assert_array_equal(fold.validation, validation)
+    np.testing.assert_array_equal(split.test, np.arange(num_classes // 2, num_classes))
+
+
+@pytest.mark.parametrize("num_classes", [8, 9, 196, 200, 22634])
+def test_mlrc_is_the_published_rule(num_classes: int) -> None:
+    split = split_classes(num_classes, 4, "mlrc")
+    found = [(fold.train.tolist(), fold.validation.tolist()) for fold in split.folds]
+    assert found == published(num_classes, 4)
+
+
+def test_sizes_of_the_reality_check() -> None:
+    assert sizes(split_classes(200, 4, "mlrc")) == [(75, 25)] * 4
+    assert sizes(split_classes(200, 4, "kfold")) == [(75, 25)] * 4
+    assert sizes(split_classes(196, 4, "mlrc")) == [(74, 24)] * 4
+    assert sizes(split_classes(196, 4, "kfold")) == [(73, 25), (73, 25), (74, 24), (74, 24)]
+    assert sizes(split_classes(8, 4, "mlrc")) == sizes(split_classes(8, 4)) == [(3, 1)] * 4
+
+
+def test_mlrc_never_validates_two_classes_of_cars() -> None:
+    folds = split_classes(196, 4, "mlrc").folds
+    validated = np.concatenate([fold.validation for fold in folds])
+    assert set(range(98)) - set(validated.tolist()) == {24, 73}
+    assert folds[0].validation.tolist() == list(range(74, 98))  # the last run comes first
+
+
+def test_both_numberings_have_the_same_pairs_where_the_folds_divide() -> None:
+    for num_classes in (8, 200):
+        pairs = [
+            {(tuple(f.train), tuple(f.validation)) for f in split_classes(num_classes, 4, n).folds}
+            for n in ("kfold", "mlrc")
+        ]
+        assert pairs[0] == pairs[1]
+
+
+@given(
+    st.integers(4, 120),
+    st.integers(2, 7),
+    st.sampled_from(["kfold", "mlrc"]),
+    st.none() | st.integers(1, 119),
+)
+def test_laws(num_classes: int, folds: int, numbering: Numbering, development: int | None) -> None:
+    size = num_classes // 2 if development is None else development
+    if size < folds or size >= num_classes:
+        with pytest.raises(DatasetError, match="for cross-validation"):
+            split_classes(num_classes, folds, numbering, development)
+        return
+    split = split_classes(num_classes, folds, numbering, development)
+    assert split.test.tolist() == list(range(size, num_classes))
+    assert len(split.folds) == folds
+    validated = np.concatenate([fold.validation for fold in split.folds])
+    assert len(np.unique(validated)) == len(validated)  # nothing is validated twice
+    for fold in split.folds:
+        both = np.concatenate([fold.train, fold.validation])
+        assert sorted(both.tolist()) == list(range(size))
+        assert (np.diff(fold.train) > 0).all()
+        assert (np.diff(fold.validation) > 0).all()
+        assert abs(len(fold.validation) - size / folds) < 1
+    if numbering == "kfold":
+        assert len(validated) == size
+    assert split.to_dict() == split_classes(num_classes, folds, numbering, development).to_dict()
+
+
+def test_fewer_classes_than_folds() -> None:
+    with pytest.raises(DatasetError, match=r"3 of 7 classes .* fewer than the 4 folds"):
+        split_classes(7, 4)
+    with pytest.raises(DatasetError, match="at least two folds, found 1"):
+        split_classes(8, 1)
+
+
+def test_a_split_with_a_shared_class_is_refused() -> None:
+    a, b, c = np.array([0, 1]), np.array([2]), np.array([3, 4])
+    ClassSplit((Fold(a, b),), c)
+    with pytest.raises(DatasetError, match="fold 1: 1 classes are in training and in validation"):
+        ClassSplit((Fold(a, b), Fold(a, np.array([1, 2]))), c)
+    with pytest.raises(DatasetError, match="in training and in test, the first is class 1"):
+        ClassSplit((Fold(a, b),), np.array([1, 3]))
+    with pytest.raises(DatasetError, match="in validation and in test"):
+        ClassSplit((Fold(a, b),), np.array([2]))
+
+
+@given(st.lists(st.integers(0, 9), max_size=40), st.sets(st.integers(0, 9)))
+def test_select_classes_equals_a_loop(labels: list[int], chosen: set[int]) -> None:
+    classes = np.array(sorted(chosen), np.int64)
+    positions, numbers = select_classes(np.array(labels, np.int64), classes)
+    expected = [i for i, label in enumerate(labels) if label in chosen]
+    assert positions.tolist() == expected
+    assert numbers.tolist() == [sorted(chosen).index(labels[i]) for i in expected]
+
+
+def test_test_identities_in_training_are_refused() -> None:
+    refuse_seen(["a", "b"], ["c"], "run")
+    with pytest.raises(DatasetError, match=r"run: 1 test identities .* data: b; take them out"):
+        refuse_seen(["a", "b"], ["c", "b"], "run")
+    names = [f"person {i}" for i in range(9)]
+    with pytest.raises(DatasetError, match=r"9 test .* person 0, person 1, person 2 and 6 more"):
+        refuse_seen(names, names, "run")

@@ -1,0 +1,101 @@
+"""Claims end with their process, and nobody claims twice."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from facerec.comparison.storage import Worker
+from facerec.errors import ComparisonError
+
+
+def test_a_claim_is_exclusive_until_its_worker_ends(tmp_path: Path) -> None:
+    first, second = Worker(tmp_path), Worker(tmp_path)
+    result = tmp_path / "finals" / "a" / "seed-0.npz"
+    assert first.is_alive(second.name) and second.is_alive(first.name)
+    assert first.claim(result) and not second.claim(result)
+    assert first.claim(result)  # its own
+    first.close()
+    assert not second.is_alive(first.name)
+    assert second.claim(result)
+    result.write_bytes(b"done")
+    second.release(result)
+    third = Worker(tmp_path)
+    assert not third.claim(result)
+    assert not list(result.parent.glob("*.worker"))
+
+
+def test_a_killed_process_gives_up_its_claims(tmp_path: Path) -> None:
+    code = """
+import sys, time
+from pathlib import Path
+from facerec.comparison.storage import Worker
+worker = Worker(Path(sys.argv[1]))
+assert worker.claim(Path(sys.argv[1]) / "x")
+print(worker.name, flush=True)
+time.sleep(600)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        name = process.stdout.readline().strip()
+        worker = Worker(tmp_path)
+        assert worker.is_alive(name) and not worker.claim(tmp_path / "x")
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    assert not worker.is_alive(name) and worker.claim(tmp_path / "x")
+
+
+def test_one_at_a_time_looks_for_work(tmp_path: Path) -> None:
+    inside, most = 0, 0
+    lock = threading.Lock()
+
+    def visit() -> None:
+        nonlocal inside, most
+        worker = Worker(tmp_path)
+        for _ in range(5):
+            with worker.turn():
+                with lock:
+                    inside += 1
+                    most = max(most, inside)
+                time.sleep(0.002)
+                with lock:
+                    inside -= 1
+        worker.close()
+
+    threads = [threading.Thread(target=visit) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1
+
+
+def _claim_all(folder: Path, count: int) -> list[int]:
+    worker, done = Worker(folder), []
+    for i in range(count):
+        if worker.claim(folder / f"{i}"):
+            (folder / f"{i}").write_text("done")
+            done.append(i)
+    return done
+
+
+def test_processes_share_the_work(tmp_path: Path) -> None:
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        shares = pool.starmap(_claim_all, [(tmp_path, 20)] * 2)
+        assert sorted(shares[0] + shares[1]) == list(range(20))
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "workers").write_text("a file")
+    with pytest.raises(ComparisonError, match="cannot be written"):
+        Worker(tmp_path)

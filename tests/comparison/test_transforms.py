@@ -1,0 +1,245 @@
+"""Transforms: exact geometry, the same pixels in every arm, batches as single images."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from facerec.backbones import Preprocessing, normalize
+from facerec.comparison.batches import two_views
+from facerec.comparison.image_sets import ImageData, ImageSet, open_image_set
+from facerec.comparison.transforms import (
+    AreaCrop,
+    BatchReader,
+    CropTransform,
+    FaceTransform,
+    SideCrop,
+    Transform,
+    _random_box,
+)
+from facerec.errors import ImageError
+from facerec.records import Augmentation
+
+LIVELY = Augmentation(0.5, 0.5, 0.5, 0.5, 0.5)
+PLAIN = Augmentation(flip=0.0)
+
+
+def photo(seed: int, height: int, width: int) -> np.ndarray:
+    coarse = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), dtype=np.uint8)
+    return cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
+
+
+@pytest.fixture(scope="module")
+def faces(tmp_path_factory: pytest.TempPathFactory) -> ImageSet:
+    root = tmp_path_factory.mktemp("faces")
+    for i in range(12):
+        path = root / f"p{i // 3}" / f"{i}.png"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(cv2.imencode(".png", photo(i, 32, 32))[1].tobytes())
+    return open_image_set(ImageData(root, "folder"))
+
+
+# ---- geometry --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "expected"),
+    [(375, 500, (256, 341)), (500, 375, (341, 256)), (100, 100, (256, 256)), (40, 99, (256, 633))],
+)
+def test_the_shorter_side_is_scaled(height: int, width: int, expected: tuple[int, int]) -> None:
+    transform = CropTransform()
+    prepared = transform.prepare(photo(0, height, width), "x")
+    assert prepared.shape == (*expected, 3)
+    scored = transform.evaluate(prepared)
+    assert scored.shape == (227, 227, 3)
+    top, left = (expected[0] - 227) // 2, (expected[1] - 227) // 2
+    np.testing.assert_array_equal(scored, prepared[top:, left:][:227, :227])
+
+
+@pytest.mark.parametrize("crop", [SideCrop(), AreaCrop()])
+@pytest.mark.parametrize(("height", "width"), [(256, 341), (341, 256), (256, 256)])
+def test_boxes_lie_inside_and_have_the_aspect(
+    crop: SideCrop | AreaCrop, height: int, width: int
+) -> None:
+    generator = np.random.default_rng(0)
+    for _ in range(500):
+        rows, columns = _random_box(height, width, crop, generator)
+        assert 0 <= rows.start < rows.stop <= height
+        assert 0 <= columns.start < columns.stop <= width
+        box_height, box_width = rows.stop - rows.start, columns.stop - columns.start
+        # Each side is rounded to whole pixels.
+        assert (box_width + 0.5) / (box_height - 0.5) >= 3 / 4
+        assert (box_width - 0.5) / (box_height + 0.5) <= 4 / 3
+
+
+def sides(crop: SideCrop | AreaCrop, height: int, width: int) -> np.ndarray:
+    generator = np.random.default_rng(0)
+    boxes = [_random_box(height, width, crop, generator) for _ in range(4000)]
+    return np.array([math.sqrt((r.stop - r.start) * (c.stop - c.start)) for r, c in boxes])
+
+
+def test_the_crop_trap() -> None:
+    """A share of 0.16 is a side of 102 pixels of 256, where the text says 40."""
+    assert 39 <= sides(SideCrop(), 256, 256).min() < 45
+    assert 102 <= sides(AreaCrop(), 256, 256).min() < 110
+
+
+def test_sizes_are_uniform_in_side_and_in_area() -> None:
+    # On a large image every box fits, so none is drawn again and the law shows.
+    side = sides(SideCrop(40, 256), 2000, 2000)
+    np.testing.assert_allclose(np.quantile(side, [0.25, 0.5, 0.75]), [94, 148, 202], atol=5)
+    area = sides(AreaCrop(0.16, 0.5), 2000, 2000) ** 2 / 2000**2
+    np.testing.assert_allclose(
+        np.quantile(area, [0.25, 0.5, 0.75]), [0.245, 0.33, 0.415], atol=0.01
+    )
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "expected"),
+    [
+        (100, 600, (0, 100, 234, 367)),
+        (600, 100, (234, 367, 0, 100)),
+        (100, 110, (0, 100, 0, 110)),
+    ],
+)
+def test_the_box_where_none_fits(
+    height: int, width: int, expected: tuple[int, int, int, int]
+) -> None:
+    """torchvision's last resort: the largest box of an allowed aspect, in the centre."""
+    rows, columns = _random_box(height, width, SideCrop(900, 900), np.random.default_rng(0))
+    found = (rows.start, rows.stop, columns.start, columns.stop)
+    assert found == pytest.approx(expected, abs=1)
+
+
+def test_a_training_crop_is_a_scaled_part_of_the_image() -> None:
+    # Red is the column and green the row, so a crop tells where it was taken.
+    image = np.zeros((256, 256, 3), np.uint8)
+    image[..., 0], image[..., 1] = np.arange(256), np.arange(256)[:, None]
+    crop = CropTransform(crop=SideCrop(100, 200), augmentation=PLAIN).train(image, 1, 2, 3)
+    assert crop.shape == (227, 227, 3)
+    columns, rows = crop[113, :, 0].astype(int), crop[:, 113, 1].astype(int)
+    for ramp in (columns, rows):
+        assert (np.diff(ramp) >= 0).all()
+        assert 80 <= ramp[-1] - ramp[0] + 1 <= 232
+    flipped = CropTransform(crop=SideCrop(100, 200), augmentation=Augmentation(flip=1.0))
+    np.testing.assert_array_equal(flipped.train(image, 1, 2, 3), crop[:, ::-1])
+
+
+def test_ranges_that_are_none() -> None:
+    with pytest.raises(ValueError, match="no range"):
+        SideCrop(50, 40)
+    with pytest.raises(ValueError, match="no range"):
+        AreaCrop(0.2, 1.5)
+    with pytest.raises(ValueError, match="size must lie between 1 and resize"):
+        CropTransform(resize=200, size=227)
+    with pytest.raises(ValueError, match="std must be three positive"):
+        CropTransform(std=(1.0, 0.0, 1.0))
+
+
+# ---- pixels ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("channels", ["rgb", "bgr"])
+def test_normalised_by_channel(channels: str) -> None:
+    transform = CropTransform(4, 4, mean=(1.0, 2.0, 3.0), std=(4.0, 5.0, 6.0), channels=channels)  # type: ignore[arg-type]
+    pixels = torch.from_numpy(photo(0, 4, 4))[None]
+    expected = (pixels.double() - torch.tensor([1.0, 2.0, 3.0])) / torch.tensor([4.0, 5.0, 6.0])
+    expected = expected.permute(0, 3, 1, 2)
+    expected = expected.flip(1) if channels == "bgr" else expected
+    torch.testing.assert_close(transform.normalize(pixels), expected.float())
+
+
+def test_faces_are_normalised_as_everywhere() -> None:
+    pixels = torch.from_numpy(photo(0, 8, 8))[None]
+    preprocessing = Preprocessing("bgr", 127.5, 128.0)
+    transform = FaceTransform(8, preprocessing=preprocessing)
+    assert torch.equal(transform.normalize(pixels), normalize(pixels, preprocessing))
+
+
+def test_a_face_of_another_size_is_refused(faces: ImageSet) -> None:
+    reader = BatchReader(faces, FaceTransform())
+    with pytest.raises(ImageError, match=r"p1/3\.png: the image is 32×32 .* 112×112 is needed"):
+        reader.train(np.array([3]), 0, 0)
+
+
+def test_faces_are_shrunk_by_averaging() -> None:
+    image = photo(3, 24, 24)
+    found = FaceTransform(6, shrink=4).prepare(image, "x.png")
+    blocks = image.reshape(6, 4, 6, 4, 3).astype(np.float64).mean(axis=(1, 3))
+    assert found.shape == (6, 6, 3)
+    assert np.abs(found - blocks).max() <= 0.5
+    with pytest.raises(ImageError, match=r"24×24 \(height×width\) where 28×28 is needed"):
+        FaceTransform(7, shrink=4).prepare(image, "x.png")
+    with pytest.raises(ValueError, match="size and shrink must be at least 1"):
+        FaceTransform(7, shrink=0)
+
+
+# ---- batches ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "transform", [FaceTransform(32, LIVELY), CropTransform(40, 24, AreaCrop())]
+)
+@pytest.mark.parametrize("cache_bytes", [0, 10_000, 1 << 30])
+@pytest.mark.parametrize("threads", [0, 3])
+def test_a_batch_is_its_images_one_by_one(
+    faces: ImageSet, transform: Transform, cache_bytes: int, threads: int
+) -> None:
+    reader = BatchReader(faces, transform, cache_bytes=cache_bytes, threads=threads)
+    batches = [np.array([3, 0, 11, 7]), np.array([7, 5, 1, 2])]
+    for epoch in range(2):
+        found = list(reader.train_batches(batches, 5, epoch))
+        for positions, batch in zip(batches, found, strict=True):
+            assert batch.dtype == torch.uint8
+            assert batch.shape == (4, transform.size, transform.size, 3)
+            for row, position in zip(batch.numpy(), positions.tolist(), strict=True):
+                prepared = transform.prepare(faces.read(position), "x")
+                np.testing.assert_array_equal(row, transform.train(prepared, 5, epoch, position))
+    scored = list(reader.evaluate(np.arange(12), 5))
+    assert [len(batch) for batch in scored] == [5, 5, 2]
+    for row, position in zip(torch.cat(scored).numpy(), range(12), strict=True):
+        prepared = transform.prepare(faces.read(position), "x")
+        np.testing.assert_array_equal(row, transform.evaluate(prepared))
+    assert sum(image.nbytes for image in reader._cache.values()) <= cache_bytes
+    assert len(reader._cache) == {0: 0, 1 << 30: 12}.get(cache_bytes, len(reader._cache))
+    reader.close()
+
+
+def test_seed_and_epoch_change_the_pixels(faces: ImageSet) -> None:
+    reader = BatchReader(faces, CropTransform(40, 24, AreaCrop()))
+    positions = np.arange(12)
+    first = reader.train(positions, 0, 0)
+    assert torch.equal(first, reader.train(positions, 0, 0))
+    assert not torch.equal(first, reader.train(positions, 1, 0))
+    assert not torch.equal(first, reader.train(positions, 0, 1))
+
+
+@pytest.mark.parametrize(
+    "transform", [FaceTransform(32, LIVELY), CropTransform(40, 24, AreaCrop())]
+)
+def test_two_views_differ_and_the_first_is_that_of_one_view(
+    faces: ImageSet, transform: Transform
+) -> None:
+    reader = BatchReader(faces, transform)
+    positions = np.arange(12)
+    first, second = reader.train(two_views(positions), 0, 0).chunk(2)
+    assert torch.equal(first, reader.train(positions, 0, 0))
+    changed = (first != second).flatten(1).any(1)
+    assert changed.sum() >= 6  # a face may by chance be left alone twice
+
+
+def test_a_damaged_image_is_named(faces: ImageSet, tmp_path: Path) -> None:
+    for name in faces.ids.tolist():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"\xff\xd8\xff nothing")
+    images = open_image_set(ImageData(tmp_path, "folder"))
+    for threads in (0, 2):
+        reader = BatchReader(images, FaceTransform(32), threads=threads)
+        with pytest.raises(ImageError, match=r"p2/7\.png"):
+            reader.train(np.array([7]), 0, 0)
+        reader.close()

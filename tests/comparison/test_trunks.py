@@ -1,0 +1,337 @@
+"""Trunks: shapes, seeds, weights from files, frozen batch norms, timm's interface."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from facerec.backbones import Backbone, Preprocessing, create_backbone
+from facerec.comparison.image_sets import ImageData
+from facerec.comparison.transforms import AreaCrop, CropTransform, FaceTransform
+from facerec.comparison.trunks import Embedder, SmallCNN, Trunk, create_trunk
+from facerec.embedding.model import save_model
+from facerec.errors import MissingExtraError, ModelError, RecipeError
+from facerec.recipe import from_dict, to_dict
+from facerec.records import Augmentation
+
+MBF = Trunk("mbf", embedding_size=16, width=0.25)
+SMALL = Trunk("small_cnn", embedding_size=16)
+RESNET = Trunk("timm:toy_resnet", embedding_size=16, image_size=32)
+
+
+class ToyResNet(nn.Module):
+    """What timm gives for ``num_classes=0``: pooled features."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.pretrained_cfg = {"classifier": "fc"}
+        self.conv1 = nn.Conv2d(3, 8, 3, stride=2)
+        self.bn1 = nn.BatchNorm2d(8)
+        self.fc = nn.Linear(8, num_classes) if num_classes else nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert x.shape[2] == 32, "Input height doesn't match model"
+        return self.fc(self.bn1(self.conv1(x)).mean((2, 3)))
+
+
+@pytest.fixture
+def timm(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """A module in timm's place, since timm may not import beside a CPU build of torch."""
+    module = types.ModuleType("timm")
+
+    def create_model(name: str, pretrained: bool, num_classes: int) -> nn.Module:
+        assert not pretrained
+        if name == "toy_map":
+            return nn.Conv2d(3, 8, 3)
+        if name != "toy_resnet":
+            raise RuntimeError(f"Unknown model ({name})")
+        return ToyResNet(num_classes)
+
+    module.create_model = create_model  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "timm", module)
+    return module
+
+
+def images(config: Trunk, count: int = 4, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, 3, config.image_size, config.image_size, generator=generator)
+
+
+ALL = [MBF, SMALL, RESNET, Trunk("iresnet18", 16, 0.125, "frozen_gamma")]
+
+
+@pytest.mark.parametrize("config", ALL, ids=lambda c: c.name)
+@pytest.mark.parametrize("embedding_bn", ["none", "frozen_gamma", "affine"])
+def test_embeddings_parameters_and_seeds(
+    timm: types.ModuleType, config: Trunk, embedding_bn: Any
+) -> None:
+    config = Trunk(config.name, 16, config.width, embedding_bn, image_size=config.image_size)
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    trunk = create_trunk(config, seed=3)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert trunk.training
+    y = trunk(images(config))
+    assert y.shape == (4, 16)
+    assert y.dtype == torch.float32
+    again, other = create_trunk(config, seed=3), create_trunk(config, seed=4)
+    pairs = list(zip(trunk.parameters(), again.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in pairs)
+    assert any(
+        not torch.equal(a, b) for a, b in zip(trunk.parameters(), other.parameters(), strict=True)
+    )
+    own, rest = trunk.embedder_parameters(), trunk.trunk_parameters()
+    assert {id(p) for p in own} | {id(p) for p in rest} == {id(p) for p in trunk.parameters()}
+    assert len(own) + len(rest) == len(list(trunk.parameters()))
+    linear = [m for m in trunk.modules() if isinstance(m, nn.Linear)][-1]
+    expected = [*linear.parameters()]
+    if embedding_bn != "none":
+        (norm,) = [m for m in trunk.modules() if isinstance(m, nn.BatchNorm1d)]
+        assert norm.weight.requires_grad == (embedding_bn == "affine")
+        expected += [*norm.parameters()]
+    assert {id(p) for p in own} == {id(p) for p in expected}
+    y.sum().backward()
+    assert all(p.grad is not None for p in trunk.parameters() if p.requires_grad)
+
+
+@pytest.mark.parametrize("config", [MBF, SMALL, RESNET], ids=lambda c: c.name)
+def test_embeddings_stay_float32_under_autocast(timm: types.ModuleType, config: Trunk) -> None:
+    trunk = create_trunk(config, 0).eval()
+    x = images(config)
+    with torch.no_grad():
+        plain = trunk(x)
+        with torch.autocast("cpu", torch.bfloat16):
+            cast = trunk(x)
+            assert trunk.features(x).dtype == torch.float32
+    assert cast.dtype == torch.float32
+    assert torch.nn.functional.cosine_similarity(cast, plain).min() > 0.99
+
+
+@pytest.mark.parametrize("config", [MBF, SMALL, RESNET], ids=lambda c: c.name)
+@pytest.mark.parametrize("embedding_bn", ["none", "affine"])
+def test_frozen_batch_norms(timm: types.ModuleType, config: Trunk, embedding_bn: Any) -> None:
+    config = Trunk(
+        config.name, 16, config.width, embedding_bn, freeze_bn=True, image_size=config.image_size
+    )
+    trunk = create_trunk(config, 0)
+    trunk.eval().train()
+    norms = [m for m in trunk.modules() if isinstance(m, nn.BatchNorm2d)]
+    assert norms
+    assert not any(m.training for m in norms)
+    assert not any(p.requires_grad for m in norms for p in m.parameters())
+    before = {name: value.clone() for name, value in trunk.state_dict().items()}
+    optimizer = torch.optim.SGD([p for p in trunk.parameters() if p.requires_grad], 0.1)
+    trunk(images(config)).square().sum().backward()
+    optimizer.step()
+    after = trunk.state_dict()
+    frozen = {
+        f"{name}.{part}"
+        for name, m in trunk.named_modules()
+        if isinstance(m, nn.BatchNorm2d)
+        for part in m.state_dict()
+    }
+    assert all(torch.equal(before[name], after[name]) for name in frozen)
+    assert any(not torch.equal(before[name], after[name]) for name in after if name not in frozen)
+    # The batch norm after the last linear layer belongs to the embedder, and goes on learning.
+    last = [m for m in trunk.modules() if isinstance(m, nn.BatchNorm1d)]
+    assert all(m.training and m.weight.requires_grad for m in last)
+    assert len(last) == (embedding_bn == "affine")
+
+
+def test_batch_norms_learn_unless_frozen() -> None:
+    trunk = create_trunk(SMALL, 0)
+    trunk(images(SMALL))
+    norms = [m for m in trunk.modules() if isinstance(m, nn.BatchNorm2d)]
+    assert all(m.training and bool(m.running_mean.any()) for m in norms)
+
+
+# ---- weights ---------------------------------------------------------------------------------
+
+
+def same(trunk: Embedder, module: nn.Module, config: Trunk) -> bool:
+    with torch.no_grad():
+        x = images(config)
+        return torch.equal(trunk.eval().features(x), module.eval()(x))
+
+
+def with_weights(config: Trunk, path: Path, **changes: Any) -> Trunk:
+    fields = {"image_size": config.image_size, "width": config.width, **changes}
+    fields.setdefault("embedding_size", 16)
+    return Trunk(config.name, weights=path, **fields)
+
+
+@pytest.fixture
+def mbf() -> nn.Module:
+    return create_backbone("mbf", width=0.25, embedding_size=16, embedding_bn="none", seed=9)
+
+
+def test_a_model_file_of_facerec(tmp_path: Path, mbf: nn.Module) -> None:
+    path = tmp_path / "model.safetensors"
+    config = Backbone("mbf", 16, 0.25, "none")
+    save_model(path, mbf, config, Preprocessing(), {})
+    assert same(create_trunk(with_weights(MBF, path), 0), mbf, MBF)
+    for change in ({"embedding_size": 8}, {"width": 0.5}, {"embedding_bn": "affine"}):
+        with pytest.raises(ModelError, match=f"with {next(iter(change))} .* set trunk."):
+            create_trunk(with_weights(MBF, path, **change), 0)
+    with pytest.raises(ModelError, match="with name mbf, but the recipe has iresnet18"):
+        create_trunk(Trunk("iresnet18", 16, weights=path), 0)
+
+
+def test_a_state_dict_of_a_backbone(tmp_path: Path, mbf: nn.Module) -> None:
+    path = tmp_path / "backbone.pth"
+    torch.save(mbf.state_dict(), path)
+    assert same(create_trunk(with_weights(MBF, path), 0), mbf, MBF)
+    with pytest.raises(ModelError, match="another architecture"):
+        create_trunk(with_weights(MBF, path, embedding_size=8), 0)
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
+def test_weights_of_small_cnn(tmp_path: Path, suffix: str) -> None:
+    module = SmallCNN(Backbone("small_cnn", 16, embedding_bn="none"), 112)
+    path = tmp_path / f"weights{suffix}"
+    (save_file if suffix == ".safetensors" else torch.save)(module.state_dict(), path)  # type: ignore[operator]
+    assert same(create_trunk(with_weights(SMALL, path), 0), module, SMALL)
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
+@pytest.mark.parametrize("num_classes", [0, 10])
+def test_weights_of_timm_with_and_without_classifier(
+    tmp_path: Path, timm: types.ModuleType, suffix: str, num_classes: int
+) -> None:
+    module = ToyResNet(num_classes)
+    path = tmp_path / f"weights{suffix}"
+    (save_file if suffix == ".safetensors" else torch.save)(module.state_dict(), path)  # type: ignore[operator]
+    module.fc = nn.Identity()
+    trunk = create_trunk(with_weights(RESNET, path), 0)
+    assert same(trunk, module, RESNET)
+    # The embedder is drawn as it is without weights.
+    plain = create_trunk(RESNET, 0)
+    assert trunk.head is not None
+    assert plain.head is not None
+    assert torch.equal(trunk.head[0].weight, plain.head[0].weight)  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda d: d.pop("conv1.weight"),
+            "1 tensors are not .* 'conv1.weight' .* none in the file",
+        ),
+        (lambda d: d.update(more=torch.zeros(2)), "'more' .* none in the trunk"),
+        (lambda d: d.update({"bn1.bias": torch.zeros(9)}), "'bn1.bias' .*8.* in the trunk, .*9"),
+        (lambda d: d["bn1.bias"].fill_(torch.nan), "'bn1.bias' holds NaN"),
+    ],
+)
+def test_weights_of_another_architecture(
+    tmp_path: Path, timm: types.ModuleType, change: Any, words: str
+) -> None:
+    state = ToyResNet(0).state_dict()
+    change(state)
+    torch.save(state, tmp_path / "weights.pth")
+    with pytest.raises(ModelError, match=words):
+        create_trunk(with_weights(RESNET, tmp_path / "weights.pth"), 0)
+
+
+class Hostile:
+    def __reduce__(self) -> Any:
+        return (builtins.print, ("run",))
+
+
+def test_weights_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "weights.pth"
+    with pytest.raises(ModelError, match="no such file of weights"):
+        create_trunk(with_weights(SMALL, path), 0)
+    torch.save({"x": Hostile()}, path)
+    with pytest.raises(ModelError, match="without running code"):
+        create_trunk(with_weights(SMALL, path), 0)
+    assert capsys.readouterr().out == ""
+    torch.save({"state_dict": {"x": torch.zeros(1)}}, path)
+    with pytest.raises(ModelError, match=r"save the model's state_dict\(\) alone"):
+        create_trunk(with_weights(SMALL, path), 0)
+    for name in ("weights.pth", "weights.safetensors"):
+        (tmp_path / name).write_bytes(b"nothing")
+        with pytest.raises(ModelError, match="no weights that load without running code"):
+            create_trunk(with_weights(SMALL, tmp_path / name), 0)
+
+
+# ---- what is refused -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [ImportError("no timm"), RuntimeError("torchvision::nms")])
+def test_timm_that_does_not_import(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fail(name: str) -> types.ModuleType:
+        raise error
+
+    monkeypatch.setattr(importlib, "import_module", fail)
+    with pytest.raises(MissingExtraError, match=r"facerec\[timm\]"):
+        create_trunk(RESNET, 0)
+
+
+def test_trunks_that_do_not_exist(timm: types.ModuleType) -> None:
+    with pytest.raises(RecipeError, match="no trunk is called 'resnet'; known are iresnet18"):
+        create_trunk(Trunk("resnet"), 0)
+    with pytest.raises(RecipeError, match=r"timm makes no model 'foo' \(Unknown model \(foo\)\)"):
+        create_trunk(Trunk("timm:foo"), 0)
+    with pytest.raises(ModelError, match=r"takes no images of 227×227 .*Input height"):
+        create_trunk(Trunk("timm:toy_resnet", image_size=227), 0)
+    with pytest.raises(ModelError, match=r"features of shape \(1, 8, 30, 30\)"):
+        create_trunk(Trunk("timm:toy_map", image_size=32), 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"embedding_size": 0}, "embedding_size must be at least 1"),
+        ({"name": "timm:x", "width": 0.5}, "width must be 1 for timm:x"),
+        ({"image_size": 227}, "image_size must be 112 for iresnet18"),
+        ({"name": "timm:x", "image_size": 0}, "image_size must be at least 1"),
+    ],
+)
+def test_fields_out_of_range(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Trunk(**fields)
+
+
+def test_last_layers() -> None:
+    plain, l2, layer = (
+        create_trunk(Trunk("small_cnn", 16, image_size=28, last_layer=kind), 0).eval()
+        for kind in ("none", "l2", "layer_norm")
+    )
+    x = torch.randn(3, 3, 28, 28)
+    raw = plain(x)
+    torch.testing.assert_close(l2(x), raw / raw.norm(dim=1, keepdim=True))
+    centred = raw - raw.mean(1, keepdim=True)
+    torch.testing.assert_close(
+        layer(x), centred / (centred.square().mean(1, keepdim=True) + 1e-5).sqrt()
+    )
+    assert layer(x).norm(dim=1).sub(4).abs().max() < 0.1
+
+
+def test_the_size_of_small_cnn() -> None:
+    trunk = Trunk("small_cnn", image_size=28)
+    assert sum(p.numel() for p in create_trunk(trunk, 0).parameters()) == 154_896
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        Trunk("timm:resnet50", width=1.0, weights=Path("w.pth"), freeze_bn=True, image_size=227),
+        ImageData(Path("cub"), "cub"),
+        FaceTransform(augmentation=Augmentation(crop=0.2)),
+        CropTransform(crop=AreaCrop(0.16, 1.0)),
+    ],
+)
+def test_sections_of_a_recipe_survive_json(section: Any) -> None:
+    stored = json.loads(json.dumps(to_dict(section)))
+    assert from_dict(type(section), stored, "recipe.json") == section

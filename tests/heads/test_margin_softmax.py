@@ -1,0 +1,485 @@
+"""The chunked softmax equals the dense one, whatever the tiles, the ranks and the cosines."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from gloo_pool import GlooPool
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import facerec.heads.margin_softmax as module
+from facerec.errors import RecipeError
+from facerec.heads import (
+    AdaFace,
+    ArcFace,
+    CombinedMargin,
+    CosFace,
+    InterclassFilter,
+    MagFace,
+    MarginClassifier,
+    Softmax,
+    SphereFace,
+    SphereFace2017,
+    SphereFaceR,
+)
+from facerec.heads.margin_softmax import default_chunk
+from facerec.heads.margin_softmax import margin_softmax as softmax
+from facerec.heads.margins import NormMargin
+
+MARGINS = [
+    Softmax(),
+    CosFace(),
+    *(ArcFace(wrap=wrap) for wrap in ("fold", "linear", "clamp", "none", "easy")),
+    ArcFace(gradient="straight_through"),
+    CombinedMargin(m1=0.9, m2=0.4, m3=0.15),
+    SphereFace(),
+    SphereFace2017(),
+    SphereFaceR(version="v1"),
+    SphereFaceR(version="v2"),
+    SphereFaceR(version="v2", gradient="straight_through"),
+    AdaFace(),
+    MagFace(l_a=3, u_a=8),  # the embeddings below have norms around 5.6
+    MagFace(l_a=3, u_a=8, wrap="linear"),
+]
+EXACT = [m for m in MARGINS if getattr(m, "gradient", "exact") == "exact"]
+AVERAGE = torch.tensor([5.0, 1.5], dtype=torch.float64)
+"""What AdaFace compares these norms with."""
+
+
+def problem(rows, size, classes, dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = 2 * torch.randn(rows, size, generator=generator, dtype=torch.float64)
+    weight = torch.randn(classes, size, generator=generator, dtype=torch.float64)
+    labels = torch.randint(classes, (rows,), generator=generator)
+    return x.to(dtype).requires_grad_(), weight.to(dtype).requires_grad_(), labels
+
+
+def dense(x, weight, labels, margin, interclass_filter=None, step=0, norm_average=AVERAGE):
+    """The loss as the papers write it, all logits at once."""
+    rows, norms, penalty = torch.arange(len(x)), x.norm(dim=1), 0
+    cosine = F.normalize(x, eps=1e-6) @ F.normalize(weight, eps=1e-6).T
+    others, own = cosine, cosine[rows, labels]
+    if interclass_filter is not None:
+        filtered = cosine > interclass_filter.threshold
+        filtered[rows, labels] = False
+        if interclass_filter.mode == "zero":
+            others = cosine.masked_fill(filtered, 0)
+    if isinstance(margin, NormMargin):
+        target = margin.target_cosine(own, step, norms, norm_average)
+        if isinstance(margin, MagFace):
+            penalty = margin.norm_penalty(norms).mean()
+    else:
+        target = margin.target_cosine(own, step)
+    logits = margin.scale * margin.other_cosine(others).index_put((rows, labels), target)
+    if margin.scales_by_norm:
+        logits = logits * norms[:, None]
+    if interclass_filter is not None and interclass_filter.mode == "drop":
+        logits = logits.masked_fill(filtered, -math.inf)
+    return margin.loss_factor * F.cross_entropy(logits, labels) + penalty
+
+
+FILTERS = [None, InterclassFilter(0.2, "drop"), InterclassFilter(0.2, "zero")]
+
+
+def with_gradients(loss, *tensors):
+    return [loss.detach(), *torch.autograd.grad(loss, tensors)]
+
+
+def assert_close(found, expected, tolerance):
+    for left, right in zip(found, expected, strict=True):
+        bound = tolerance * max(1.0, right.abs().max().item())
+        assert (left - right).abs().max() <= bound
+
+
+CHUNKS = (1, 3, 10, 11, None)
+
+
+@pytest.mark.parametrize("rows", [5, 20])
+@pytest.mark.parametrize("margin", MARGINS, ids=str)
+def test_equals_the_dense_form(margin, rows):
+    x, weight, labels = problem(rows, 8, 11)
+    for rule in FILTERS:
+        options = {"interclass_filter": rule, "step": 700, "norm_average": AVERAGE}
+        expected = with_gradients(dense(x, weight, labels, margin, **options), x, weight)
+        for chunk in CHUNKS:
+            found = softmax(x, weight, labels, margin, chunk=chunk, **options).loss
+            assert_close(with_gradients(found, x, weight), expected, 1e-12)
+
+
+@pytest.mark.parametrize("rows", [5, 20])
+@pytest.mark.parametrize("margin", MARGINS, ids=str)
+def test_float32_is_as_exact_as_the_dense_form(margin, rows):
+    """Within 1e-6 of float64, or at least as near as the dense form in float32 (and a half).
+
+    Around 64 the spacing of logits is 8e-6, which no form escapes.
+    """
+    x, weight, labels = problem(rows, 8, 11, torch.float32)
+    exact = [t.detach().double().requires_grad_() for t in (x, weight)]
+    for rule in FILTERS:
+        options = {"interclass_filter": rule, "step": 700, "norm_average": AVERAGE}
+        expected = with_gradients(dense(*exact, labels, margin, **options), *exact)
+        plain = with_gradients(dense(x, weight, labels, margin, **options), x, weight)
+        for chunk in CHUNKS:
+            loss = softmax(x, weight, labels, margin, chunk=chunk, **options).loss
+            found = with_gradients(loss, x, weight)
+            for ours, theirs, truth in zip(found, plain, expected, strict=True):
+                bound = 1e-6 * max(1.0, truth.abs().max().item())
+                bound = max(bound, 1.5 * (theirs - truth).abs().max().item())
+                assert (ours - truth).abs().max() <= bound
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.integers(1, 12),
+    size=st.integers(1, 10),
+    classes=st.integers(1, 40),
+    chunk=st.integers(1, 50),
+    margin=st.sampled_from(MARGINS),
+    interclass_filter=st.none()
+    | st.builds(InterclassFilter, st.floats(-0.9, 0.9), st.sampled_from(["drop", "zero"])),
+    seed=st.integers(0, 2**31),
+)
+def test_equals_the_dense_form_at_any_size(
+    rows, size, classes, chunk, margin, interclass_filter, seed
+):
+    x, weight, labels = problem(rows, size, classes, seed=seed)
+    options = {"interclass_filter": interclass_filter, "norm_average": AVERAGE}
+    found = softmax(x, weight, labels, margin, chunk=chunk, **options).loss
+    expected = dense(x, weight, labels, margin, interclass_filter)
+    # Near cosines of ±1, where a tiny size leads, the slope of the arc cosine is huge.
+    tolerance = 1e-9 if size > 1 else 1e-5
+    assert_close(with_gradients(found, x, weight), with_gradients(expected, x, weight), tolerance)
+
+
+@pytest.mark.parametrize("margin", EXACT, ids=str)
+def test_gradients_equal_finite_differences(margin):
+    for rows in (3, 6):
+        x, weight, labels = problem(rows, 4, 7)
+
+        def loss(x, weight, labels=labels, mode="drop"):
+            options = {"chunk": 3, "interclass_filter": InterclassFilter(0.6, mode)}
+            options["norm_average"] = AVERAGE
+            return softmax(x, weight, labels, margin, step=900, **options).loss
+
+        # AdaFace's quality carries no gradient, so finite differences of the norms would differ.
+        x.requires_grad_(not isinstance(margin, AdaFace))
+        assert torch.autograd.gradcheck(loss, (x, weight))
+        assert torch.autograd.gradcheck(lambda x, w: loss(x, w, mode="zero"), (x, weight))
+
+
+@pytest.mark.parametrize("margin", [Softmax(), ArcFace(), SphereFaceR()], ids=str)
+@pytest.mark.parametrize("nearest", ["none", "own", "last other", "first other"])
+def test_cosines_near_minus_one_do_not_underflow(margin, nearest):
+    """e^(64·(−1 − 1)) is 0 in float32; a shift by anything but the largest logit loses it all."""
+    generator = torch.Generator().manual_seed(0)
+    direction = torch.zeros(16, dtype=torch.float64)
+    direction[0] = 1
+    x = direction + 0.01 * torch.randn(4, 16, generator=generator, dtype=torch.float64)
+    weight = 0.01 * torch.randn(9, 16, generator=generator, dtype=torch.float64) - direction
+    labels = torch.tensor([3, 3, 4, 5])
+    if nearest != "none":
+        weight[{"own": 3, "last other": 8, "first other": 0}[nearest]] *= -1
+    exact = [t.requires_grad_() for t in (x, weight)]
+    rounded = [t.detach().float().requires_grad_() for t in exact]
+    expected = with_gradients(dense(*exact, labels, margin), *exact)
+    found = with_gradients(softmax(*rounded, labels, margin, chunk=2).loss, *rounded)
+    assert all(value.isfinite().all() for value in found)
+    # The slope of the arc cosine, 1/sin θ, magnifies what rounding leaves of the cosine.
+    assert_close(found[:1], expected[:1], 1e-6 if margin == Softmax() else 1e-5)
+    assert_close(found[1:], expected[1:], 2e-4)
+    if nearest == "none" and margin == Softmax():
+        # All logits lie around −64, none of them is lost.
+        assert found[0].item() == pytest.approx(math.log(9), abs=0.1)
+
+
+def test_logits_of_any_size_stay_finite():
+    for scale in (1e-3, 1.0, 1e3, 1e6):
+        x, weight, labels = problem(6, 8, 30, torch.float32)
+        exact = [t.detach().double().requires_grad_() for t in (x, weight)]
+        found = softmax(x, weight, labels, Softmax(scale=scale), chunk=4).loss
+        expected = dense(*exact, labels, Softmax(scale=scale))
+        assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+        assert all(g.isfinite().all() for g in torch.autograd.grad(found, (x, weight)))
+
+
+def test_filtered_classes_are_absent():
+    """With cosines .9 (own), .7 and .1 and a threshold of .4 only the last competes."""
+    weight = torch.tensor([[0.9, 0.19**0.5], [0.7, 0.51**0.5], [0.1, 0.99**0.5]])
+    weight = weight.double().requires_grad_()
+    x, label = torch.tensor([[1.0, 0.0]]).double(), torch.tensor([0])
+    near = {"drop": 0.0, "zero": math.exp(64 * (0.0 - 0.5))}
+    for chunk in (1, 2, 3):
+        for mode, term in near.items():
+            options = {"chunk": chunk, "interclass_filter": InterclassFilter(0.4, mode)}
+            found = softmax(x, weight, label, CosFace(), **options)
+            expected = math.log1p(math.exp(64 * (0.1 - 0.5)) + term)
+            assert found.loss.item() == pytest.approx(expected, rel=1e-6)
+            assert found.filtered.item() == 1
+            (gradient,) = torch.autograd.grad(found.loss, weight)
+            assert torch.equal(gradient[1], torch.zeros(2).double())
+            assert gradient[2].abs().max() > 0
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_filtered_classes_are_counted_without_the_target(monkeypatch, precision):
+    monkeypatch.setattr(module, "has_fast_bf16", lambda device: True)
+    x, weight, labels = problem(6, 8, 30, torch.float32)
+    weight = torch.cat([weight.detach(), F.normalize(x.detach())])
+    labels = torch.arange(30, 36)  # every target has cosine 1
+    cosine = F.normalize(x) @ F.normalize(weight).T
+    # Far from every cosine, so that rounding to bf16 does not change the count.
+    values = cosine.detach().flatten().sort().values
+    gap = values.diff()[100:150].argmax() + 100
+    threshold = ((values[gap] + values[gap + 1]) / 2).item()
+    others = int((cosine > threshold).sum()) - 6
+    for chunk in (4, 7, 36):
+        options = {"chunk": chunk, "precision": precision}
+        rule = InterclassFilter(threshold)
+        found = softmax(x, weight, labels, ArcFace(), interclass_filter=rule, **options)
+        assert found.filtered.item() == others > 0
+        assert softmax(x, weight, labels, ArcFace(), **options).filtered == 0
+
+
+def test_impossible_filters_are_refused():
+    with pytest.raises(RecipeError, match="threshold is a cosine and must lie"):
+        InterclassFilter(1.5)
+
+
+@pytest.mark.parametrize("margin", [ArcFace(), SphereFace2017(), SphereFaceR()], ids=str)
+def test_without_other_classes_nothing_is_learnt(margin):
+    x, weight, labels = problem(4, 8, 5, torch.float32)
+    for found in (
+        softmax(x, weight, labels, margin, interclass_filter=InterclassFilter(-1.0), chunk=2),
+        softmax(x, weight[:1], torch.zeros_like(labels), margin),
+    ):
+        values = with_gradients(found.loss, x, weight)
+        assert all(torch.equal(value, torch.zeros_like(value)) for value in values)
+
+
+def test_figures():
+    x, weight, labels = problem(6, 8, 9)
+    rule = InterclassFilter(0.0)
+    found = softmax(x, weight, labels, ArcFace(), chunk=4, interclass_filter=rule)
+    cosine = F.normalize(x) @ F.normalize(weight).T
+    assert torch.allclose(found.target_cosine, cosine[torch.arange(6), labels])
+    assert found.cosine_sum.item() == pytest.approx(cosine.sum().item())
+    assert found.norm_sum.item() == pytest.approx(weight.norm(dim=1).sum().item())
+    assert not any(t.requires_grad for t in found[1:])
+
+
+def test_backward_again_gives_the_same():
+    x, weight, labels = problem(5, 8, 11)
+    loss = softmax(x, weight, labels, ArcFace(), chunk=4).loss
+    first = torch.autograd.grad(loss, (x, weight), retain_graph=True)
+    second = torch.autograd.grad(loss, (x, weight))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_one_gradient_without_the_other():
+    x, weight, labels = problem(5, 8, 11)
+    both = torch.autograd.grad(softmax(x, weight, labels, ArcFace(), chunk=4).loss, (x, weight))
+    fixed = softmax(x, weight.detach(), labels, ArcFace(), chunk=4).loss
+    assert torch.allclose(torch.autograd.grad(fixed, x)[0], both[0], atol=1e-14)
+    fixed = softmax(x.detach(), weight, labels, ArcFace(), chunk=4).loss
+    assert torch.allclose(torch.autograd.grad(fixed, weight)[0], both[1], atol=1e-14)
+
+
+def test_a_centre_without_length_is_not_normalised():
+    x, weight, labels = problem(5, 8, 6)
+    with torch.no_grad():
+        weight[2], weight[4] = 0, 1e-9 * weight[4]
+    found = with_gradients(softmax(x, weight, labels, ArcFace(), chunk=4).loss, x, weight)
+    assert_close(found, with_gradients(dense(x, weight, labels, ArcFace()), x, weight), 1e-12)
+
+
+def test_centres_in_half_precision_get_their_own_type():
+    x, weight, labels = problem(5, 8, 6, torch.float32)
+    half = weight.detach().bfloat16().requires_grad_()
+    lifted = half.detach().float().requires_grad_()
+    found = with_gradients(softmax(x, half, labels, ArcFace()).loss, x, half)
+    expected = with_gradients(softmax(x, lifted, labels, ArcFace()).loss, x, lifted)
+    assert found[2].dtype == torch.bfloat16
+    assert torch.equal(found[2], expected[2].bfloat16())
+    assert torch.equal(found[1], expected[1])
+
+
+class Memory(TorchDispatchMode):
+    """Follows the memory behind every result, but for that of tensors given before.
+
+    Attributes:
+        most: most bytes alive at once.
+        wholes: sizes in bytes of what is as large as the gradient of the centres or larger, which
+            is not counted in ``most``.
+    """
+
+    def __init__(self, whole, *given):
+        super().__init__()
+        self.whole, self.given = whole, {t.untyped_storage().data_ptr() for t in given}
+        self.alive, self.most, self.wholes = {}, 0, {}
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(tensor, torch.Tensor):
+                self.see(tensor.untyped_storage())
+        self.alive = {k: v for k, v in self.alive.items() if not v[0].expired()}
+        self.most = max(self.most, sum(size for _, size in self.alive.values()))
+        return result
+
+    def see(self, storage):
+        if storage.data_ptr() in self.given:
+            return
+        if storage.nbytes() >= self.whole:
+            self.wholes[storage.data_ptr()] = storage.nbytes()
+        else:
+            self.alive[storage.data_ptr()] = StorageWeakRef(storage), storage.nbytes()
+
+
+@pytest.mark.parametrize("rows", [8, 64], ids=["fewer than dimensions", "more than dimensions"])
+@pytest.mark.parametrize("margin", [ArcFace(), SphereFaceR(), MagFace()], ids=str)
+@pytest.mark.parametrize("interclass_filter", FILTERS, ids=str)
+def test_no_matrix_of_batch_by_classes_is_ever_held(margin, rows, interclass_filter):
+    size, classes, chunk = 16, 4000, 40
+    x, weight, labels = problem(rows, size, classes, torch.float32)
+    matrix, centers = 4 * rows * classes, 4 * classes * size
+    forward, backward = (Memory(centers, weight) for _ in range(2))
+    with forward:
+        rule = {"interclass_filter": interclass_filter}
+        loss = softmax(x, weight, labels, margin, chunk=chunk, **rule).loss
+    with backward:
+        loss.backward()
+    # A tile is a hundredth of the matrix; the lengths of the centres take the rest.
+    for memory in (forward, backward):
+        assert 0 < memory.most < 0.15 * matrix + 4 * classes + 20_000
+    assert forward.wholes == {}
+    # The gradient itself, but for the room that aligns it.
+    (only,) = backward.wholes.values()
+    assert centers <= only < centers + 100
+    assert list(backward.wholes) == [weight.grad.untyped_storage().data_ptr()]
+
+
+@pytest.mark.parametrize(
+    "margin",
+    [ArcFace(), SphereFace2017(), SphereFaceR(), AdaFace(), MagFace(l_a=12, u_a=20, lambda_g=100)],
+    ids=str,
+)
+@pytest.mark.parametrize("rows", [32, 96])
+def test_products_in_bf16(monkeypatch, margin, rows):
+    x, weight, labels = problem(rows, 64, 500, torch.float32)
+    options = {"chunk": 128, "norm_average": torch.tensor([16.0, 1.5])}
+    plain = softmax(x, weight, labels, margin, **options)
+    monkeypatch.setattr(module, "has_fast_bf16", lambda device: True)
+    rounded = softmax(x, weight, labels, margin, precision="bf16", **options)
+    # The target's path knows nothing of it.
+    assert torch.equal(rounded.target_cosine, plain.target_cosine)
+    assert rounded.loss.item() == pytest.approx(plain.loss.item(), rel=1e-2)
+    assert rounded.loss != plain.loss
+    for left, right in zip(
+        torch.autograd.grad(rounded.loss, (x, weight)),
+        torch.autograd.grad(plain.loss, (x, weight)),
+        strict=True,
+    ):
+        assert left.dtype == torch.float32
+        assert F.cosine_similarity(left.flatten(), right.flatten(), 0) > 0.999
+        assert (left - right).norm() < 0.05 * right.norm()
+
+
+def test_bf16_is_fp32_where_it_would_not_be_faster(monkeypatch):
+    x, weight, labels = problem(5, 8, 11, torch.float32)
+    monkeypatch.setattr(module, "has_fast_bf16", lambda device: False)
+    plain, other = (
+        softmax(x, weight, labels, ArcFace(), precision=precision).loss
+        for precision in ("fp32", "bf16")
+    )
+    assert torch.equal(plain, other)
+
+
+@pytest.mark.parametrize("batch", [1, 128, 1024, 10**6])
+def test_tiles_suit_the_cache(batch):
+    chunk = default_chunk(batch, torch.device("cpu"))
+    assert chunk >= 256
+    assert chunk * batch <= 2**18 or chunk == 256
+    assert default_chunk(batch, torch.device("cuda")) >= chunk
+
+
+def test_the_classifier_hands_on_its_settings(monkeypatch):
+    calls = []
+
+    def spy(*arguments, **options):
+        calls.append(options)
+        return softmax(*arguments, **options)
+
+    monkeypatch.setattr("facerec.heads.classifier.margin_softmax", spy)
+    x, _, labels = problem(5, 8, 11, torch.float32)
+    settings = {"precision": "bf16", "chunk": 3, "interclass_filter": InterclassFilter(0.4)}
+    MarginClassifier(11, 8, ArcFace(), seed=0, **settings)(x, labels)
+    MarginClassifier(11, 8, ArcFace(), seed=0)(x, labels)
+    assert settings.items() <= calls[0].items()
+    assert {"precision": "fp32", "chunk": None, "interclass_filter": None}.items() <= (
+        calls[1].items()
+    )
+
+
+# ---------------------------------------------------------------- ranks
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory):
+    pool = GlooPool(3, tmp_path_factory.mktemp("gloo"))
+    yield pool
+    pool.close()
+
+
+def some_rows(group, margin, share, options, dtype):
+    """Each rank holds the classes that are its own in ``share``, in shuffled order."""
+    x, weight, labels = problem(6, 8, len(share), dtype)
+    rank = group.rank() if group else 0
+    rows = torch.randperm(len(share), generator=torch.Generator().manual_seed(rank))
+    rows = rows[share[rows] == rank]
+    column = (rows[None] == labels[:, None]).int()
+    column = torch.where(column.any(1), column.argmax(1) if len(rows) else 0, -1)
+    mine = weight.detach()[rows].requires_grad_()
+    found = softmax(x, mine, column, margin, group=group, **options)
+    to_x, to_mine = torch.autograd.grad(found.loss, (x, mine))
+    to_weight = torch.zeros_like(weight).index_copy(0, rows, to_mine)
+    return [t.detach() for t in (*found, to_x, to_weight)]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("margin", MARGINS, ids=str)
+def test_ranks_with_any_rows_equal_one_process(pool, margin, ranks):
+    share = torch.arange(17) * 7 % ranks
+    options = {"chunk": 2, "interclass_filter": InterclassFilter(0.3), "step": 800}
+    options["norm_average"] = AVERAGE
+    for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 2e-6)):
+        x, weight, labels = problem(6, 8, 17, dtype)
+        exact = [t.detach().double().requires_grad_() for t in (x, weight)]
+        one = softmax(*exact, labels, margin, **options)
+        expected = [*one, *torch.autograd.grad(one.loss, exact)]
+        each = pool.run(ranks, some_rows, margin, share, options, dtype)
+        for found in each:
+            assert_close(found[:5], expected[:5], tolerance)
+            assert all(torch.equal(a, b) for a, b in zip(found[:5], each[0][:5], strict=True))
+        # Every rank has a part of the gradients, and the parts are to be summed.
+        sums = [sum(parts) for parts in zip(*(found[5:] for found in each), strict=True)]
+        assert_close(sums, expected[5:], tolerance)
+
+
+@pytest.mark.parametrize(
+    "margin", [ArcFace(), SphereFace2017(), SphereFaceR(), MagFace(l_a=3, u_a=8)], ids=str
+)
+def test_ranks_without_rows(pool, margin):
+    share = torch.ones(5, dtype=torch.int64)  # rank 0 and 2 have none
+    x, weight, labels = problem(6, 8, 5)
+    one = softmax(x, weight, labels, margin)
+    expected = [*one, *torch.autograd.grad(one.loss, (x, weight))]
+    each = pool.run(3, some_rows, margin, share, {}, torch.float64)
+    for found in each:
+        assert_close(found[:5], expected[:5], 1e-12)
+    assert_close([sum(found[5] for found in each), each[1][6]], expected[5:], 1e-12)

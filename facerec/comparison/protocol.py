@@ -139,6 +139,16 @@ class Range:
             return position
         return _FLOOR * math.expm1(position * math.log1p(self.high / _FLOOR))
 
+    @property
+    def middle(self) -> float:
+        """The value half-way on the scale."""
+        if self.scale == "log_with_zero":
+            return self.value(0.5)
+        middle = (
+            math.sqrt(self.low * self.high) if self.scale == "log" else self.low / 2 + self.high / 2
+        )
+        return float(round(middle)) if self.integer else middle
+
     def position(self, value: float) -> float:
         """Return what `value` maps to this value."""
         if self.scale != "log_with_zero":

@@ -176,7 +176,7 @@ class Search:
                 number = next((t.number for t in trials if t.state == states.WAITING), len(trials))
                 trial = None
             # A sampler of its own for each trial, or a resumed search would propose others.
-            study.sampler = self._sampler(arm, number)
+            study.sampler = self._sampler(number)
             claimed = study.ask() if trial is None else self._optuna.Trial(study, trial._trial_id)
             claimed.set_user_attr("worker", self.worker.name)
         return claimed
@@ -194,9 +194,9 @@ class Search:
     def first_settings(self, arm: Arm) -> list[dict[str, float]]:
         """Return what is tried before the search proposes anything.
 
-        Its own defaults; its ``start``; the published best setting of the loss, or, for an arm that
-        is compared with one of the same loss, that one's best setting with a penalty of weight 0,
-        so that it contains the other arm.
+        Its own defaults; its ``start``; and one more: for an arm that is compared with one of the
+        same loss, that one's best setting with a penalty of weight 0, so that it contains the other
+        arm; else the published best setting of the loss, or the middle of all ranges.
         """
         defaults = arm.defaults
         settings = [defaults, *({**defaults, **dict(start)} for start in arm.start)]
@@ -211,17 +211,19 @@ class Search:
             published = {f"loss.{k}": v for k, v in arm.loss.mlrc.items()}
             if arm.loss.mlrc_lr is not None:
                 published["loss_lr"] = arm.loss.mlrc_lr
-            if found := {k: v for k, v in published.items() if k in defaults}:
-                settings.append({**defaults, **found})
+            found = {k: v for k, v in published.items() if k in defaults}
+            settings.append(
+                {**defaults, **found} if found else {r.field: r.middle for r in arm.ranges}
+            )
         limits = {r.field: r for r in arm.ranges}
         return [
             {k: float(np.clip(v, limits[k].low, limits[k].high)) for k, v in setting.items()}
             for setting in settings
         ]
 
-    def _sampler(self, arm: Arm, number: int) -> Any:
-        place = [a.name for a in self.comparison.arms].index(arm.name)
-        sequence = np.random.SeedSequence([self.comparison.seed, 2, place, number])
+    def _sampler(self, number: int) -> Any:
+        """Return what proposes a trial: the same in all arms, so that none is luckier by it."""
+        sequence = np.random.SeedSequence([self.comparison.seed, 2, number])
         seed = int(sequence.generate_state(1)[0])
         samplers = self._optuna.samplers
         startup = min(10, max(1, self.comparison.trials // 3))

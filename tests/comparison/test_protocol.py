@@ -92,6 +92,13 @@ def test_a_log_scale_with_zero_is_the_published_one() -> None:
         assert limits.value(u) == pytest.approx(1e-4 * (10 ** (5 * u) - 1), abs=1e-12)
 
 
+def test_the_middle_of_a_range() -> None:
+    assert Range("x", 1, 4).middle == 2.5 and Range("x", 1, 4, integer=True).middle == 2
+    assert Range("x", 1, 100, "log").middle == 10
+    limits = Range("x", 0, 10, "log_with_zero")
+    assert limits.position(limits.middle) == pytest.approx(0.5)
+
+
 def test_settings_are_written_into_an_arm() -> None:
     arm = replace(WITH_SEC, search=(MARGIN, WEIGHT, Range(NOTHING, 0, 1)))
     found = arm.at({"loss.margin.margin": 0.4, "regularizer.weight": 0.0, NOTHING: 0.7})

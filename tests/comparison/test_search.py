@@ -12,15 +12,17 @@ import pytest
 from tiny_comparison import BASE, HEAD, MARGIN, WITH_SEC, comparison
 
 from facerec.comparison.fit import Fit, Point
-from facerec.comparison.losses import Contrastive, FastAP
+from facerec.comparison.losses import Contrastive, FastAP, MarginHead
 from facerec.comparison.protocol import NOTHING, Arm, Comparison, Range
 from facerec.comparison.search import Search
 from facerec.comparison.storage import Worker
 from facerec.errors import ComparisonError
+from facerec.heads import MagFace
 
 pytest.importorskip("optuna")
 
 DATA = {"images": 1}
+MARGIN_OF = Range("loss.margin.u_a", 50.0, 150.0)
 
 
 def result(score: float | None, failure: str | None = None) -> Fit:
@@ -104,6 +106,17 @@ def test_budgets_are_equal_and_the_arm_with_sec_contains_the_other(tmp_path: Pat
     assert all(0 <= weight <= 10 for weight in weights)
 
 
+@pytest.mark.parametrize("sampler", ["tpe", "gp", "random"])
+def test_equal_arms_try_equal_settings(tmp_path: Path, sampler: Any) -> None:
+    twin = replace(BASE, name="twin")
+    search = opened(comparison(tmp_path, arms=(BASE, twin), trials=6, sampler=sampler), tmp_path)
+    run(search)
+    first, second = (
+        [(search.setting(arm, t), t.value) for t in search.finished(arm)] for arm in (BASE, twin)
+    )
+    assert first == second and len(first) == 6
+
+
 def test_published_settings_come_first(tmp_path: Path) -> None:
     arm = Arm("a", Contrastive())
     search = opened(comparison(tmp_path, arms=(arm,)), tmp_path)
@@ -113,6 +126,15 @@ def test_published_settings_come_first(tmp_path: Path) -> None:
     ]
     started = replace(arm, start=((("loss.neg_margin", 0.7),),))
     assert search.first_settings(started)[1] == {"loss.pos_margin": 0.0, "loss.neg_margin": 0.7}
+
+
+def test_an_arm_without_published_settings_tries_the_middle(tmp_path: Path) -> None:
+    arm = Arm("a", MarginHead(MagFace()), search=(Range("loss_lr", 1e-4, 1.0, "log"), MARGIN_OF))
+    search = opened(comparison(tmp_path, arms=(arm,)), tmp_path)
+    assert search.first_settings(arm) == [
+        {"loss_lr": 0.01, "loss.margin.u_a": 110.0},
+        {"loss_lr": pytest.approx(0.01), "loss.margin.u_a": 100.0},
+    ]
 
 
 def test_whole_numbers_stay_whole(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ import cv2
 import numpy as np
 import torch
 from measures import Row
+from numpy.typing import NDArray
 from torch import nn
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone, normalize
@@ -265,39 +265,6 @@ def accuracy(model: Path, bench: Path, calibration: Path) -> list[Row]:
     ]
 
 
-_CLIENTS = """
-import http.client, json, sys, time
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-
-host, clients, requests = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-image = Path(sys.argv[4]).read_bytes()
-body = (b'--b\\r\\nContent-Disposition: form-data; name="images"; filename="a.png"\\r\\n\\r\\n'
-        + image + b"\\r\\n--b--\\r\\n")
-headers = {"Content-Type": "multipart/form-data; boundary=b"}
-
-def client(requests):
-    seconds = []
-    connection = http.client.HTTPConnection(host, timeout=600)
-    for request in range(requests):
-        start = time.perf_counter()
-        connection.request("POST", "/v1/embed", body, headers)
-        answer = connection.getresponse()
-        text = answer.read()
-        assert answer.status == 200, text
-        seconds.append(time.perf_counter() - start)
-    connection.close()
-    return seconds
-
-with ThreadPoolExecutor(clients) as pool:
-    list(pool.map(client, [1] * clients))  # does not count
-    start = time.perf_counter()
-    latencies = list(pool.map(client, [requests] * clients))
-    seconds = time.perf_counter() - start
-print(json.dumps({"seconds": seconds, "latencies": sum(latencies, [])}))
-"""
-
-
 def micro_batching(
     *,
     name: str = "iresnet50",
@@ -318,23 +285,17 @@ def micro_batching(
         repeats: of both sides in turn.
     """
     exported = _export(name, width)
-    with tempfile.TemporaryDirectory() as place, _service_module() as service:
+    image = cv2.imencode(".png", exported.images[0, ..., ::-1])[1].tobytes()
+    with tempfile.TemporaryDirectory() as place, _examples() as (service, client):
         path = Path(place) / ONNX_FILE
         path.write_bytes(exported.file.content)
-        image = Path(place) / "face.png"
-        cv2.imwrite(str(image), exported.images[0, ..., ::-1])
         recognizer = FaceRecognizer(load_model(path))
 
-        def answer(max_batch: int) -> tuple[float, list[float]]:
+        def answer(max_batch: int) -> tuple[float, NDArray[np.float64]]:
             limits = service.Limits(max_batch=max_batch)
             with service.running(service.Service(recognizer, limits)) as url:
-                arguments = [url.removeprefix("http://"), str(clients), str(requests), str(image)]
-                done = subprocess.run(
-                    [sys.executable, "-c", _CLIENTS, *arguments], check=True, stdout=subprocess.PIPE
-                )
-            found = json.loads(done.stdout)
-            assert len(found["latencies"]) == clients * requests
-            return found["seconds"], found["latencies"]
+                found = client.load_service(url, image, clients=clients, requests=requests)
+            return found.seconds, found.latencies
 
         runs = [[answer(size) for size in (1, 32)] for _ in range(repeats)]
     alone, together = ([seconds for seconds, _ in side] for side in zip(*runs, strict=True))
@@ -363,10 +324,11 @@ def micro_batching(
 
 
 @contextmanager
-def _service_module() -> Iterator[ModuleType]:
+def _examples() -> Iterator[tuple[ModuleType, ModuleType]]:
+    """Give the service of ``examples/`` and its client, which runs in a process of its own."""
     sys.path.insert(0, str(EXAMPLES))
     try:
-        yield importlib.import_module("service")
+        yield importlib.import_module("service"), importlib.import_module("load_service")
     finally:
         sys.path.remove(str(EXAMPLES))
 

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
-from toy_results import HEADS, PROTOCOL, WEIGHT, failed, toy_arms, toy_results, with_arm
+from toy_comparison import HEADS, PROTOCOL, WEIGHT, failed, toy_arms, toy_results, with_arm
 
 from facerec.comparison.figures import (
     difference_figure,

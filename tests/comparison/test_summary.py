@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
-from toy_results import FOLDS, PROTOCOL, failed, toy_arms, toy_results, with_arm
+from toy_comparison import FOLDS, PROTOCOL, failed, toy_arms, toy_results, with_arm
 
 from facerec.comparison.finals import VIEWS, FinalRun
 from facerec.comparison.fit import Fit, Point

@@ -77,7 +77,7 @@ def compare(
             notify=lambda states: live.update(_table(states, plan)),
             faces=drawing,
         )
-        for note in harness.images.notes:
+        for note in harness.manifest["notes"]:
             console.print(f"note: {note}", style="yellow", markup=False)
         results = harness.run()
     paths = write_report(results, folder)

@@ -50,8 +50,8 @@ def class_batches(
     if steps is None:
         steps = max(1, len(labels) // (classes * per_class))
     generator = np.random.Generator(np.random.Philox(key=np.array([seed, epoch], np.uint64)))
-    turns = _deal(np.arange(len(found)), classes, generator)
-    images = [_deal(group, per_class, generator) for group in np.split(order, starts[1:])]
+    turns = deal(np.arange(len(found)), classes, generator)
+    images = [deal(group, per_class, generator) for group in np.split(order, starts[1:])]
     batches = np.empty((steps, classes, per_class), np.int64)
     for batch in batches:
         for row, number in zip(batch, next(turns).tolist(), strict=True):
@@ -73,7 +73,7 @@ def two_views(batches: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate([batches, batches], axis=-1)
 
 
-def _deal(
+def deal(
     items: NDArray[np.int64], size: int, generator: np.random.Generator
 ) -> Iterator[NDArray[np.int64]]:
     """Deal hands of ``size`` from one shuffled pack after the other.

@@ -222,15 +222,15 @@ class Trainer:
                 targets, shape.classes, shape.per_class, seed, epoch, protocol.steps_per_epoch
             )
         elif (epoch - 1) % every == 0 or last is None:
-            found = hard_batches(
+            batches = hard_batches(
                 self.embed(state.trunk, positions, protocol),
                 targets,
                 shape.classes,
                 shape.per_class,
                 seed,
                 epoch,
+                protocol.steps_per_epoch,
             )
-            batches = np.resize(found, (protocol.steps_per_epoch, found.shape[1]))
         else:
             return last
         return batches

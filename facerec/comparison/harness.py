@@ -35,12 +35,13 @@ from facerec.comparison.fit import Fit, Trainer
 from facerec.comparison.image_sets import ImageData, ImageSet, open_image_set
 from facerec.comparison.protocol import UNTRAINED, Arm, Comparison
 from facerec.comparison.search import Search
-from facerec.comparison.splits import ClassSplit, split_classes
+from facerec.comparison.splits import ClassSplit, refuse_seen, split_classes
 from facerec.comparison.storage import Worker
-from facerec.comparison.trunks import create_trunk
+from facerec.comparison.trunks import create_trunk, read_recipe
 from facerec.errors import ComparisonError
 from facerec.files import sha256, write_json
-from facerec.recipe import differences, to_dict
+from facerec.recipe import differences, from_dict, to_dict
+from facerec.records.dataset import Data, open_dataset
 from facerec.records.synthetic import SyntheticSet, write_synthetic
 
 _WAIT = 1.0
@@ -143,6 +144,7 @@ class Harness:
             self.split: ClassSplit = split_classes(
                 self.images.num_classes, common.folds, common.numbering, self.images.train_classes
             )
+            self._notes = [*self.images.notes, *self._check_weights()]
             self.manifest = self._write_manifest()
             self.search = Search(comparison, self.manifest["data"], folder, self.worker, storage)
         except BaseException:
@@ -356,7 +358,35 @@ class Harness:
                 if not (folder / "dataset.json").is_file():
                     _draw_faces(folder, data, progress)
             data = ImageData(folder)
+        self._path = data.path
         return open_image_set(data)
+
+    def _weights(self) -> list[Path]:
+        """Return the files that trunks begin with."""
+        comparison = self.comparison
+        trunks = [comparison.protocol_of(arm).trunk for arm in comparison.arms]
+        return sorted({trunk.weights for trunk in trunks if trunk.weights is not None})
+
+    def _check_weights(self) -> list[str]:
+        """Refuse weights that were trained on test identities; say where that is unknown."""
+        notes = []
+        test = {self.images.class_names[label] for label in self.split.test.tolist()}
+        for path in self._weights():
+            recipe = read_recipe(path)
+            data = from_dict(Data, recipe["data"], str(path)) if "data" in recipe else None
+            if data is None or not data.path.exists():
+                notes.append(f"{path}: whether it was trained on test identities is not known")
+                continue
+            trained = open_dataset(data, seed=0)
+            names = trained.class_names
+            if names is None and data.path.resolve() != self._path.resolve():
+                notes.append(
+                    f"{path}: it was trained on {data.path}, which has no names of identities; "
+                    "whether test identities are among them is not known"
+                )
+                continue
+            refuse_seen(names or map(str, range(trained.num_classes)), test, str(path))
+        return notes
 
     def _write_manifest(self) -> dict[str, Any]:
         comparison = json.loads(json.dumps(to_dict(self.comparison)))
@@ -370,14 +400,14 @@ class Harness:
                 for arm in self.comparison.arms
             },
             "data": json.loads(json.dumps(self.images.fingerprint())),
-            "notes": list(self.images.notes),
+            "notes": self._notes,
             "split": split,
             "split_sha256": _hash(split),
             "seeds": {
                 "trials": self._seed(0),
                 "final_runs": [self._seed(1, k) for k in range(self.comparison.repetitions)],
             },
-            "weights_sha256": _weights_hash(self.comparison.protocol.trunk.weights),
+            "weights_sha256": {str(path): sha256(path) for path in self._weights()},
             "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
             "device": str(self.device),
             "versions": _versions(),
@@ -422,10 +452,6 @@ def _draw_faces(
 def _hash(value: Any) -> str:
     text = json.dumps(value, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _weights_hash(path: Path | None) -> str | None:
-    return None if path is None else sha256(path)
 
 
 def _versions() -> dict[str, str]:

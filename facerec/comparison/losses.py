@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import importlib
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -67,7 +68,7 @@ _EXPONENT = Bounds(0.01, 100.0, log=True)
 
 
 @dataclass(frozen=True)
-class _Config:
+class _Config(ABC):
     """What all losses share.
 
     Of the search ranges the Reality Check's authors published those of multi-similarity (in
@@ -103,9 +104,9 @@ class _Config:
         """How many augmented views of each image a batch must hold."""
         return 1
 
+    @abstractmethod
     def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
         """Make the module without the guarantees that ``create_loss`` adds."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

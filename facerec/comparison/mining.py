@@ -14,14 +14,14 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from facerec.comparison.batches import deal
 from facerec.comparison.pair_losses import pair_masks, unit_vectors
 from facerec.errors import DatasetError
 
 _CUTOFF = 0.5  # Wu et al. (2017): nearer negatives count as if at this distance
 _FARTHEST = 1.4  # and farther ones are not drawn, as they would give no loss
 
-_ROWS, _COLUMNS = 256, 8192  # of the similarities held at a time; 50 MB with their keys
-_LOW = 0xFFFFFFFF  # the half of a key that holds the column
+_ROWS = 256  # of the similarities of classes held at a time
 
 
 class DistanceWeightedMiner(nn.Module):
@@ -78,55 +78,6 @@ def negative_weights(embeddings: Tensor, labels: Tensor) -> Tensor:
     return log_inverse.masked_fill(~allowed, -torch.inf).softmax(1).nan_to_num(0)
 
 
-def hardest_negatives(
-    embeddings: ArrayLike | Tensor, labels: ArrayLike | Tensor, count: int
-) -> NDArray[np.int64]:
-    """Find the most similar samples of other classes, most similar first, ``(n, count)``.
-
-    Exact, by cosine in float32; ties go to the sample that comes first. Memory does not grow with
-    the square of the set.
-
-    Args:
-        embeddings: raw embeddings of the whole set, ``(n, D)``.
-        labels: their classes, ``(n,)`` integers.
-        count: how many to find for each sample.
-
-    Raises:
-        DatasetError: some sample has fewer than ``count`` samples of other classes.
-    """
-    unit = _unit(embeddings)
-    known = torch.as_tensor(labels, device=unit.device)
-    classes, sizes = known.unique(return_counts=True)
-    available = len(known) - int(sizes.max()) if len(known) else 0
-    if not 1 <= count <= available:
-        raise DatasetError(
-            f"{count} hard negatives were asked for, but {len(classes)} classes with "
-            f"{len(known)} images leave {available} images of other classes; ask for 1 to "
-            f"{available}"
-        )
-    rows = zip(unit.split(_ROWS), known.split(_ROWS), strict=True)
-    found = torch.cat([_search(queries, own, unit, known, count) for queries, own in rows])
-    return found.cpu().numpy()
-
-
-def hard_classes(
-    embeddings: ArrayLike | Tensor, labels: ArrayLike | Tensor, count: int
-) -> dict[int, list[int]]:
-    """Find for each class the classes whose mean directions are most similar, hardest first.
-
-    Args:
-        embeddings: raw embeddings of the whole set, ``(n, D)``.
-        labels: their classes, ``(n,)`` integers.
-        count: how many classes to find for each.
-
-    Raises:
-        DatasetError: there are not that many other classes.
-    """
-    names, _, centers = _class_centers(embeddings, labels)
-    neighbours = names[hardest_negatives(centers, np.arange(len(names)), count)]
-    return dict(zip(names.tolist(), neighbours.tolist(), strict=True))
-
-
 def hard_batches(
     embeddings: ArrayLike | Tensor,
     labels: ArrayLike | Tensor,
@@ -166,14 +117,13 @@ def hard_batches(
         )
     generator = np.random.default_rng([seed, epoch])
     members = np.split(np.argsort(number, kind="stable"), np.bincount(number).cumsum()[:-1])
-    decks: list[list[int]] = [[] for _ in names]
+    hands = [deal(group, per_class, generator) for group in members]
     if steps is None:
         steps = max(1, len(number) // (classes * per_class))
     batches = np.empty((steps, classes * per_class), np.int64)
     groups = _hard_groups(centers, classes, generator)
     for batch in batches:
-        drawn = [_draw(members[c], decks[c], per_class, generator) for c in next(groups)]
-        batch[:] = np.concatenate(drawn)
+        batch[:] = np.concatenate([next(hands[number]) for number in next(groups)])
     return batches
 
 
@@ -207,57 +157,6 @@ def _greedy(centers: Tensor, count: int) -> list[int]:
         chosen.append(int(total.argmax()))
         total += cosine[chosen[-1]]
     return chosen
-
-
-def _draw(
-    members: NDArray[np.int64], deck: list[int], count: int, generator: np.random.Generator
-) -> list[int]:
-    """Deal images from a class's shuffled deck, which is filled again when it runs out.
-
-    No image comes twice into one batch unless the class is too small.
-    """
-    dealt: list[int] = []
-    while len(dealt) < count:
-        if not deck:
-            shuffled = generator.permutation(members).tolist()
-            # Those just dealt go to the bottom.
-            deck[:] = [i for i in shuffled if i in dealt] + [i for i in shuffled if i not in dealt]
-        dealt.append(deck.pop())
-    return dealt
-
-
-def _search(queries: Tensor, own: Tensor, unit: Tensor, labels: Tensor, count: int) -> Tensor:
-    """Return the positions of the most similar samples of other classes, ``(len(queries), k)``."""
-    best = torch.empty(len(queries), 0, dtype=torch.int64, device=unit.device)
-    for start in range(0, len(unit), _COLUMNS):
-        part = slice(start, start + _COLUMNS)
-        similarity = queries @ unit[part].T
-        similarity.masked_fill_(own[:, None] == labels[part], -2)
-        keys = torch.cat([best, _best_keys(similarity, start, count)], 1)
-        best = keys.topk(min(count, keys.shape[1]), dim=1).values
-    return _LOW - (best & _LOW)
-
-
-def _best_keys(similarity: Tensor, start: int, count: int) -> Tensor:
-    """Return the keys of each row's largest similarities, in any order.
-
-    topk promises no order of ties, so rows where the last place is tied are searched by key.
-    """
-    count = min(count, similarity.shape[1])
-    values, column = similarity.topk(count, dim=1)
-    keys = _keys(values, start + column)
-    tied = (similarity >= values[:, -1:]).sum(1) > count
-    if tied.any():
-        every = torch.arange(similarity.shape[1], device=similarity.device) + start
-        keys[tied] = _keys(similarity[tied], every).topk(count, dim=1).values
-    return keys
-
-
-def _keys(similarity: Tensor, column: Tensor) -> Tensor:
-    """Return integers ordered by similarity, and where that is equal by falling column number."""
-    bits = (similarity + 0.0).view(torch.int32).long()  # −0 becomes 0
-    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-    return (ordered << 32) | (_LOW - column)
 
 
 def _class_centers(

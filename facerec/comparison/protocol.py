@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from facerec.comparison.image_sets import ImageData
-from facerec.comparison.losses import Loss
+from facerec.comparison.losses import LEARNING_RATE, Loss
 from facerec.comparison.splits import Numbering
 from facerec.comparison.transforms import CropTransform, FaceTransform
 from facerec.comparison.trunks import Trunk
@@ -157,7 +157,7 @@ class Range:
 
 
 PENALTY_RANGE = Range("regularizer.weight", 0.0, 10.0, "log_with_zero")
-LOSS_LR_RANGE = Range("loss_lr", 1e-6, 1.0, "log")
+LOSS_LR_RANGE = Range("loss_lr", LEARNING_RATE.low, LEARNING_RATE.high, "log")
 
 Setting = Mapping[str, float]
 """Value of each searched parameter, by the field's name."""

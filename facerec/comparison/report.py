@@ -6,20 +6,15 @@ Equal results give equal bytes.
 
 from __future__ import annotations
 
-import base64
 import csv
-import hashlib
 import io
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import jinja2
-from markupsafe import Markup
 from matplotlib.figure import Figure
 from rich import box
 from rich.table import Table as TerminalTable
@@ -51,6 +46,7 @@ from facerec.comparison.summary import (
 from facerec.errors import ComparisonError
 from facerec.files import atomic_path
 from facerec.statistics.intervals import Interval
+from facerec.verification.blocks import Cell, Drawing, Table, render_page
 from facerec.verification.page import assumptions, counted, data_uri, provenance_of
 from facerec.verification.plots import draw
 
@@ -78,43 +74,6 @@ _TEX = str.maketrans(
         "-": r"{-}",
     }
 )
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cell of a table."""
-
-    text: str
-    small: str = ""
-    strong: bool = False
-    withheld: bool = False
-    """Whether a figure is missing here, so that the cell is hatched."""
-    span: int = 1
-    """Columns that it takes."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table; the first cell of a row is its heading."""
-
-    caption: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-    remarks: Sequence[str] = ()
-    words: Sequence[str] = ()
-    """Columns that hold words rather than numbers."""
-    groups: Sequence[tuple[str, int]] = ()
-    """Headings above the columns, and how many of these each has."""
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """A figure, and what it shows in words."""
-
-    picture: str
-    """Data URI."""
-    alt: str
-    caption: str
 
 
 @dataclass(frozen=True)
@@ -354,18 +313,14 @@ def _figures(summary: Summary) -> dict[str, Figure | None]:
 
 
 def _page(summary: Summary, figures: Mapping[str, bytes]) -> str:
-    style = files("facerec.comparison").joinpath("pages", "report.css").read_text(encoding="utf-8")
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("facerec.comparison", "pages"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-    )
     drawings = {
         name: Drawing(data_uri("image/svg+xml", picture), *_captions(summary)[name])
         for name, picture in figures.items()
     }
-    return environment.get_template("report.html.j2").render(
+    return render_page(
+        "facerec.comparison",
+        "report.html.j2",
+        "report.css",
         question=summary.question,
         title=f"Comparison: {summary.name}",
         lead=_lead(summary),
@@ -386,8 +341,6 @@ def _page(summary: Summary, figures: Mapping[str, bytes]) -> str:
         files=["results.json", "table.csv", "runs.csv", "trials.csv", "table.tex", "figures/*.svg"],
         percent=_percent(summary),
         replicates=f"{summary.replicates:,}",
-        style=Markup(style),
-        style_hash="sha256-" + base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
     )
 
 

@@ -10,13 +10,13 @@ import importlib
 import itertools
 import math
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
@@ -93,12 +93,12 @@ class Embedder(nn.Module):
         self.last_layer = config.last_layer
         self.embedding_size = config.embedding_size
         self.image_size = config.image_size
-        own = list(self._last_layers())
-        # The last layers start untrained or are what the study is about: they always learn.
+        # The one after the last linear layer is what a study may be about: it always learns.
+        last = getattr(trunk, "embedding_norm", None)
         self._frozen = [
             module
             for module in trunk.modules()
-            if config.freeze_bn and isinstance(module, _BatchNorm) and module not in own
+            if config.freeze_bn and isinstance(module, _BatchNorm) and module is not last
         ]
         for norm in self._frozen:
             norm.requires_grad_(False)
@@ -116,37 +116,12 @@ class Embedder(nn.Module):
                 return functional.layer_norm(x, x.shape[1:])
             return x
 
-    def features(self, x: Tensor) -> Tensor:
-        """Map normalised images to what the trunk alone tells of them, float32 ``(B, F)``.
-
-        Without weights of one's own this is the baseline "untrained trunk", as `forward` is
-        "trunk with an untrained embedder"; for facerec's backbones the two are the same.
-        """
-        return self.trunk(x).float()
-
     def train(self, mode: bool = True) -> Embedder:
         """Switch to training mode, or out of it; frozen batch norms stay in evaluation mode."""
         super().train(mode)
         for norm in self._frozen:
             norm.eval()
         return self
-
-    def embedder_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of the last linear layer and the batch norm after it."""
-        return [p for layer in self._last_layers() for p in layer.parameters()]
-
-    def trunk_parameters(self) -> list[nn.Parameter]:
-        """Return all other parameters."""
-        own = {id(parameter) for parameter in self.embedder_parameters()}
-        return [p for p in self.parameters() if id(p) not in own]
-
-    def _last_layers(self) -> Iterator[nn.Module]:
-        if self.head is not None:
-            yield self.head
-            return
-        yield [module for module in self.trunk.modules() if isinstance(module, nn.Linear)][-1]
-        if isinstance(norm := self.trunk.embedding_norm, nn.Module):
-            yield norm
 
 
 class SmallCNN(nn.Module):
@@ -217,6 +192,25 @@ def create_trunk(config: Trunk, seed: int) -> Embedder:
             f"{', '.join(list_backbones())}, {SMALL_CNN} and {TIMM}NAME"
         )
     return Embedder(trunk, None, config)
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """Return the recipe, as JSON types, of the run that made a file of weights; {} if unknown.
+
+    Raises:
+        ModelError: a model file of facerec that is damaged.
+    """
+    if path.suffix != ".safetensors" or "facerec" not in _metadata(path):
+        return {}
+    return load_model(path).recipe
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return file.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{path}: no weights that can be read ({first_line(error)})") from error
 
 
 def _seeded(build: Callable[[], Any], seed: int) -> Any:

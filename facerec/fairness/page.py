@@ -6,15 +6,10 @@ one style sheet, each by its hash, so nothing that a name smuggles in could run 
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any, ClassVar
 
-import jinja2
-from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from facerec.fairness.association import (
@@ -53,6 +48,7 @@ from facerec.fairness.rates import (
 )
 from facerec.statistics.intervals import Interval
 from facerec.statistics.operating_points import RULE_OF_30
+from facerec.verification.blocks import Cell, Drawing, Table, render_page
 from facerec.verification.page import assumptions, counted, data_uri, provenance_of, slug
 from facerec.verification.plots import draw
 
@@ -64,42 +60,6 @@ _SPOKEN = 12
 _LONG = 40
 """Rows from which on a table is folded."""
 _SUPPRESSED = "under ten subjects, or else such a cell would follow from totals"
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cell of a table."""
-
-    text: str
-    small: str = ""
-    withheld: bool = False
-    """Whether a figure is missing here, so that the cell is hatched."""
-    span: int = 1
-    """Columns that it takes."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table; the first cell of a row is its heading."""
-
-    caption: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-    remarks: Sequence[str] = ()
-    words: Sequence[str] = ()
-    """Columns that hold words rather than numbers."""
-    kind: ClassVar[str] = "table"
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """A figure, and what it shows in words."""
-
-    picture: str
-    """Data URI."""
-    alt: str
-    caption: str
-    kind: ClassVar[str] = "drawing"
 
 
 @dataclass(frozen=True)
@@ -170,18 +130,12 @@ def render(audit: Audit, command: str | None = None) -> Files:
         audit: what to show.
         command: the command line that led to it, for the record.
     """
-    style, script = (
-        files("facerec.fairness").joinpath("pages", name).read_text(encoding="utf-8")
-        for name in ("audit.css", "slider.js")
-    )
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("facerec.fairness", "pages"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-    )
     figures = _Figures()
-    page = environment.get_template("audit.html.j2").render(
+    page = render_page(
+        "facerec.fairness",
+        "audit.html.j2",
+        "audit.css",
+        "slider.js",
         title="Demographic norm audit: " + ", ".join(part.name for part in audit.groupings),
         lead=f"{counted(audit.images, 'image')} of {counted(audit.subjects, 'subject')}, by "
         f"recorded group; facerec {audit.version}. Estimates have a 95 % interval and their "
@@ -194,10 +148,6 @@ def render(audit: Audit, command: str | None = None) -> Files:
         slider=_slider(audit),
         measures=_measures(),
         rule=RULE_OF_30,
-        style=Markup(style),
-        style_hash=_hash(style),
-        script=Markup(script),
-        script_hash=_hash(script),
     )
     return {"report.html": page.encode(), **figures.files}
 
@@ -1174,11 +1124,6 @@ def _spoken_rates(point: RatesAtThreshold) -> str:
         for group in point.groups[:_SPOKEN]
     ]
     return f"At target {point.threshold.target}: {'; '.join(said)}."
-
-
-def _hash(content: str) -> str:
-    """Return what a content security policy calls a script or a style sheet by."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
 
 
 def _said(value: Any) -> str:

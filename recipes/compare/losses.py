@@ -7,10 +7,12 @@ CUB-200-2011 as there: data=ImageData("CUB_200_2011", "cub"), transform=CropTran
 with ImageNet weights from a file, freeze_bn=True, RMSprop(lr=1e-6).
 """
 
-from facerec.comparison import Arm, Batch, Comparison, FaceTransform, Protocol, Trunk, losses
+from dataclasses import replace
+
+from sec_on_margins import recipe as margins
+
+from facerec.comparison import Arm, losses
 from facerec.heads import SEC
-from facerec.records.synthetic import SyntheticSet
-from facerec.training import Adam
 
 contestants = {
     "Contrastive": losses.Contrastive(),
@@ -29,19 +31,10 @@ contestants = {
     "SoftTriple": losses.SoftTriple(),
 }
 
-recipe = Comparison(
+recipe = replace(
+    margins,
     name="losses",
     question="Which of the losses of the Reality Check are better than others, and does SEC help?",
-    data=SyntheticSet(identities=160, images_per_identity=12, pairs_per_fold=4),
-    protocol=Protocol(
-        trunk=Trunk(name="small_cnn", embedding_size=64, image_size=28),
-        transform=FaceTransform(size=28, shrink=4),
-        optimizer=Adam(lr=1e-3),
-        batch=Batch(classes=8, per_class=4),
-        steps_per_epoch=20,
-        epochs=8,
-        patience=3,
-    ),
     arms=tuple(
         arm
         for name, loss in contestants.items()

@@ -18,5 +18,5 @@ protocol = Protocol(
 )
 
 weight = Range("regularizer.weight", 0.0, 10.0, "log_with_zero")
-scale = Range("loss.margin.scale", 8.0, 64.0, "log")
+scale = Range("loss.margin.scale", 4.0, 64.0, "log")
 trials, repetitions = 6, 6

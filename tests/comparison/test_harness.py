@@ -15,16 +15,27 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_comparison import BASE, HEAD, MARGIN, WITH_SEC, comparison, write_images
+from tiny_comparison import (
+    BASE,
+    HEAD,
+    MARGIN,
+    WITH_SEC,
+    comparison,
+    protocol,
+    write_images,
+)
 
-from facerec.comparison import Arm, Comparison, ImageData
+from facerec.backbones import Backbone, Preprocessing, create_backbone
+from facerec.comparison import Arm, Comparison, FaceTransform, ImageData, Trunk
 from facerec.comparison.fit import Fit
 from facerec.comparison.harness import Harness, Results
 from facerec.comparison.losses import Contrastive
 from facerec.comparison.protocol import UNTRAINED
+from facerec.embedding.model import save_model
 from facerec.errors import ComparisonError, DatasetError, RecipeError
 from facerec.heads import SEC
 from facerec.recipe import to_dict
+from facerec.records import Data
 from facerec.records.synthetic import SyntheticSet
 from facerec.training import SGD
 
@@ -210,6 +221,32 @@ def test_what_is_refused_before_work_begins(images: Path, tmp_path: Path) -> Non
         run(comparison(images, arms=(replace(BASE, protocol=slower),)), tmp_path / "c")
 
 
+def test_weights_trained_on_test_identities_are_refused(images: Path, tmp_path: Path) -> None:
+    def saved(name: str, data: Data | None) -> Path:
+        recipe = {} if data is None else {"data": to_dict(data)}
+        backbone = Backbone("mbf", 8, width=0.25, embedding_bn="none")
+        save_model(tmp_path / name, create_backbone(backbone), backbone, Preprocessing(), recipe)
+        return tmp_path / name
+
+    def opened(weights: Path, out: str) -> list[str]:
+        trunk = Trunk("mbf", 8, width=0.25, weights=weights)
+        plan = comparison(images, protocol=protocol(trunk=trunk, transform=FaceTransform()))
+        harness = Harness(plan, tmp_path / out, torch.device("cpu"))
+        harness.worker.close()
+        assert list(harness.manifest["weights_sha256"]) == [str(weights)]
+        return list(harness.manifest["notes"])
+
+    with pytest.raises(DatasetError, match=r"all\.safetensors: 8 test identities .* class08,"):
+        opened(saved("all.safetensors", Data(images)), "a")
+    kept = tmp_path / "kept.txt"
+    kept.write_text("".join(f"class{k:02d}\n" for k in range(8)))
+    assert opened(saved("half.safetensors", Data(images, identities=kept)), "b") == []
+    unknown = r"whether it was trained on test identities is not known"
+    assert unknown in opened(saved("none.safetensors", None), "c")[0]
+    gone = saved("gone.safetensors", Data(tmp_path / "nowhere"))
+    assert unknown in opened(gone, "d")[0]
+
+
 def test_the_manifest_says_everything(images: Path, tmp_path: Path) -> None:
     plan = comparison(images, arms=(Arm("a", HEAD, search=()),), trials=1, repetitions=1)
     harness = Harness(plan, tmp_path, torch.device("cpu"))
@@ -224,8 +261,6 @@ def test_the_manifest_says_everything(images: Path, tmp_path: Path) -> None:
 
 
 def test_generated_faces_are_drawn_once(tmp_path: Path) -> None:
-    from facerec.comparison import FaceTransform
-
     plan = comparison(tmp_path, trials=1, repetitions=1)
     small = replace(
         plan.protocol,

@@ -7,8 +7,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from facerec.comparison import mining
@@ -29,56 +27,6 @@ def planted(
     embeddings = centers[which] + 0.3 * generator.normal(size=(len(which), size))
     lengths = generator.uniform(0.5, 20, size=(len(which), 1))
     return (embeddings * lengths).astype(np.float32), names[which], group[which]
-
-
-def brute_force(
-    embeddings: NDArray[np.float32], labels: NDArray[np.int64], count: int
-) -> NDArray[np.int64]:
-    unit = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
-    similarity = (unit @ unit.T).astype(np.float64)
-    similarity[labels[:, None] == labels] = -np.inf
-    return np.argsort(-similarity, axis=1, kind="stable")[:, :count]
-
-
-def test_hardest_negatives_equal_brute_force() -> None:
-    embeddings, labels, _ = planted()
-    found = mining.hardest_negatives(embeddings, labels, 7)
-    np.testing.assert_array_equal(found, brute_force(embeddings, labels, 7))
-    tensors = mining.hardest_negatives(torch.tensor(embeddings), torch.tensor(labels), 7)
-    np.testing.assert_array_equal(found, tensors)
-
-
-@settings(max_examples=60, deadline=None)
-@given(data=st.data())
-def test_hardest_negatives_in_tiles_with_ties(data: st.DataObject) -> None:
-    labels = data.draw(st.lists(st.integers(0, 3), min_size=2, max_size=25))
-    # On the axes, cosines are 1, 0 or −1 without rounding, and most of them tie.
-    axes = data.draw(st.lists(st.integers(0, 3), min_size=len(labels), max_size=len(labels)))
-    table = np.array([[1, 0], [-2, 0], [0, 4], [0, -1]], np.float32)
-    embeddings, classes = table[axes], np.array(labels)
-    available = len(labels) - int(np.bincount(classes).max())
-    if not available:
-        with pytest.raises(DatasetError, match="hard negatives were asked for"):
-            mining.hardest_negatives(embeddings, classes, 1)
-        return
-    count = data.draw(st.integers(1, available))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mining, "_ROWS", data.draw(st.integers(1, 8)))
-        patch.setattr(mining, "_COLUMNS", data.draw(st.integers(1, 8)))
-        found = mining.hardest_negatives(embeddings, classes, count)
-    np.testing.assert_array_equal(found, brute_force(embeddings, classes, count))
-
-
-def test_hard_classes_are_those_of_the_group() -> None:
-    embeddings, labels, group = planted()
-    of_class = {int(name): int(group[labels == name][0]) for name in np.unique(labels)}
-    found = mining.hard_classes(embeddings, labels, 2)
-    assert set(found) == set(of_class)
-    for name, neighbours in found.items():
-        assert len(set(neighbours)) == 2 and name not in neighbours
-        assert all(of_class[other] == of_class[name] for other in neighbours)
-    with pytest.raises(DatasetError):
-        mining.hard_classes(embeddings, labels, len(of_class))
 
 
 def test_batches_are_made_of_hard_classes() -> None:

@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from margin_list import MARGINS
 
 from facerec.errors import TrainingError
 from facerec.heads import (
@@ -26,17 +27,6 @@ from facerec.heads import (
 from facerec.heads.classifier import draw_centers
 from facerec.heads.collectives import shard_bounds
 
-MARGINS = [
-    Softmax(),
-    CosFace(),
-    *(ArcFace(wrap=wrap) for wrap in ("fold", "linear", "clamp", "none", "easy")),
-    ArcFace(gradient="straight_through"),
-    CombinedMargin(m1=0.9, m2=0.4, m3=0.15),
-    SphereFace(),
-    SphereFace2017(),
-    SphereFaceR(version="v1"),
-    SphereFaceR(version="v2"),
-]
 NORM_FREE = [m for m in MARGINS if not isinstance(m, SphereFace2017)]
 MAGFACE = MagFace(l_a=3, u_a=9)  # the embeddings below have norms around 5.6
 

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from gloo_pool import GlooPool
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from margin_list import MARGINS as EVERY
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -18,13 +19,11 @@ from facerec.errors import RecipeError
 from facerec.heads import (
     AdaFace,
     ArcFace,
-    CombinedMargin,
     CosFace,
     InterclassFilter,
     MagFace,
     MarginClassifier,
     Softmax,
-    SphereFace,
     SphereFace2017,
     SphereFaceR,
 )
@@ -33,15 +32,7 @@ from facerec.heads.margin_softmax import margin_softmax as softmax
 from facerec.heads.margins import NormMargin
 
 MARGINS = [
-    Softmax(),
-    CosFace(),
-    *(ArcFace(wrap=wrap) for wrap in ("fold", "linear", "clamp", "none", "easy")),
-    ArcFace(gradient="straight_through"),
-    CombinedMargin(m1=0.9, m2=0.4, m3=0.15),
-    SphereFace(),
-    SphereFace2017(),
-    SphereFaceR(version="v1"),
-    SphereFaceR(version="v2"),
+    *EVERY,
     SphereFaceR(version="v2", gradient="straight_through"),
     AdaFace(),
     MagFace(l_a=3, u_a=8),  # the embeddings below have norms around 5.6

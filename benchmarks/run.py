@@ -39,7 +39,10 @@ SUITES: dict[str, dict[str, Callable[[], list[Row]]]] = {
         "training_step": measures.training_step,
         "import_time": measures.import_time,
     },
-    "engine": {"head": measures_engine.head},
+    "engine": {
+        "head": measures_engine.head,
+        "sampled_head": measures_engine.sampled_head,
+    },
     "verification": {
         "figures": measures.figures,
         "exact_figures": measures_verification.exact_figures,

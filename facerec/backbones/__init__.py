@@ -3,6 +3,7 @@
 from facerec.backbones.iresnet import IResNet
 from facerec.backbones.mobilefacenet import MobileFaceNet
 from facerec.backbones.preprocessing import Preprocessing, normalize
+from facerec.backbones.recompute import recompute_activations
 from facerec.backbones.registry import Backbone, create_backbone, list_backbones, register_backbone
 
 __all__ = [
@@ -13,5 +14,6 @@ __all__ = [
     "create_backbone",
     "list_backbones",
     "normalize",
+    "recompute_activations",
     "register_backbone",
 ]

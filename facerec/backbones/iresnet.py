@@ -75,6 +75,11 @@ class IResNet(nn.Module):
         """The batch norm that makes the embedding, or None with ``embedding_bn="none"``."""
         return self.features
 
+    @property
+    def blocks(self) -> list[nn.Module]:
+        """The residual blocks."""
+        return [module for module in self.modules() if isinstance(module, IResNetBlock)]
+
     def forward(self, x: Tensor) -> Tensor:
         """Map normalised images ``(B, 3, 112, 112)`` to raw embeddings ``(B, D)``, float32."""
         x = self.prelu(self.bn1(self.conv1(x)))

@@ -93,6 +93,11 @@ class MobileFaceNet(nn.Module):
         last = self.features.layers[-1]
         return last if isinstance(last, nn.BatchNorm1d) else None
 
+    @property
+    def blocks(self) -> list[nn.Module]:
+        """The depthwise units."""
+        return [module for module in self.modules() if isinstance(module, _DepthWise)]
+
     def forward(self, x: Tensor) -> Tensor:
         """Map normalised images ``(B, 3, 112, 112)`` to raw embeddings ``(B, D)``, float32."""
         for layer in self.layers:

@@ -49,7 +49,8 @@ def register_backbone(builder: Builder) -> Builder:
     """Make a function from `Backbone` to a module available under the function's own name.
 
     The module maps float32 ``(B, 3, 112, 112)`` to raw embeddings float32 ``(B, D)``, and has the
-    attributes ``embedding_size`` (D) and ``embedding_norm`` (its last ``BatchNorm1d``, or None).
+    attributes ``embedding_size`` (D), ``embedding_norm`` (its last ``BatchNorm1d``, or None) and
+    ``blocks`` (the modules whose activations can be computed again, see `recompute_activations`).
 
     Raises:
         ValueError: the name is taken.

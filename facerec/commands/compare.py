@@ -16,6 +16,7 @@ from rich.text import Text
 
 from facerec.commands.cli import run_command
 from facerec.comparison.harness import Harness, Status
+from facerec.comparison.image_sets import ImageData
 from facerec.comparison.protocol import Comparison, Protocol
 from facerec.comparison.report import format_table, write_report
 from facerec.comparison.summary import summarize
@@ -26,6 +27,7 @@ from facerec.recipe import load_recipe
 
 def compare(
     recipe: tyro.conf.Positional[Path],
+    data: Path | None = None,
     out: Path | None = None,
     smoke: bool = False,
     trials: int | None = None,
@@ -42,6 +44,8 @@ def compare(
 
     Args:
         recipe: the comparison, such as recipes/compare/sec_on_margins.py.
+        data: images to take in place of the recipe's; of the recipe's layout, or a record file or
+            its folder where the recipe's faces are generated.
         out: folder of state and results; by default compare/NAME.
         smoke: three trials, two seeds and few steps: shows that everything works, in minutes.
         trials: settings tried for each arm, in place of the recipe's number.
@@ -52,6 +56,9 @@ def compare(
     """
     console = Console()
     plan = load_recipe(recipe, Comparison)
+    if data is not None:
+        own = plan.data if isinstance(plan.data, ImageData) else ImageData(data)
+        plan = replace(plan, data=replace(own, path=data))
     if smoke:
         plan = smaller(plan)
     try:

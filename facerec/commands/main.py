@@ -9,6 +9,7 @@ import facerec
 
 COMMANDS = {
     "train": "train a recipe, alone or under torchrun",
+    "plan": "memory, network traffic and arithmetic of a recipe's step, before any training",
     "verify": "score a model, embeddings or scores on LFW, CFP, IJB and others, with intervals",
     "embed": "write the raw embeddings of records, a folder or a bench into a file",
     "export-onnx": "one folder that inference services load, with proof that it computes the same",

@@ -11,16 +11,19 @@ from typing import Annotated, Literal
 import torch
 import tyro
 from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from facerec.commands.cli import exit_on_error, run_command
 from facerec.errors import RecipeError
 from facerec.recipe import load_recipe
-from facerec.records.dataset import open_dataset
+from facerec.records.dataset import FaceDataset, open_dataset
+from facerec.training import checkpoint
 from facerec.training import run as runs
 from facerec.training.distributed import Processes, launched
 from facerec.training.monitor import Monitor
 from facerec.training.recipe import Recipe
+from facerec.training.sampler import Shuffle
 from facerec.training.trainer import Trainer
 from facerec.training.validation import PackValidator
 
@@ -37,6 +40,10 @@ class Options:
     """Continue the newest run of this name from its last checkpoint."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to compute; auto takes CUDA, then MPS, then the CPU."""
+    profile: bool = False
+    """Instead of training measure some steps, print where time and memory go, and write nothing."""
+    profile_steps: int = 10
+    """Steps that --profile measures, after a few to warm up."""
 
 
 def train_recipe(
@@ -61,27 +68,33 @@ def train_recipe(
 def _train(
     recipe: Recipe, name: str, options: Options, console: Console | None, processes: Processes
 ) -> Path | None:
-    dataset = open_dataset(recipe.data, recipe.seed)
+    dataset = open_data(recipe, console)
     validator = PackValidator(recipe, processes) if recipe.validation.benches else None
+    launches = {launch for launch in processes.gather_objects(runs.launch()) if launch}
 
-    def prepare() -> Path:
+    def prepare() -> tuple[Path, bool]:
         folder = runs.choose_folder(
             options.runs,
             options.name or name,
             resume=options.resume,
             exact=options.name is not None,
+            launches=launches,
         )
-        if options.resume:
+        runs.remove_leftovers(folder)
+        # torchrun may have started us again, before or after the first checkpoint.
+        going_on = checkpoint.latest(folder / "checkpoints") is not None
+        if going_on:
             runs.check_same_run(folder, recipe, dataset)
         else:
             runs.write_recipe(folder, recipe)
             runs.write_manifest(folder, recipe, dataset, processes)
-        return folder
+        return folder, going_on
 
     # The trainer first, so that what cannot be trained at all leaves no run behind.
     trainer = Trainer(recipe, dataset, processes, validator=validator)
-    trainer.folder = folder = processes.on_main(prepare)
-    if options.resume:
+    folder, going_on = processes.on_main(prepare)
+    trainer.folder = folder
+    if going_on:
         trainer.resume()
     trainer.monitor = Monitor(
         folder,
@@ -102,6 +115,26 @@ def _train(
     return None if trainer.interrupted else folder
 
 
+def open_data(recipe: Recipe, console: Console | None) -> FaceDataset:
+    """Open the training images; a bar shows where all labels must be read for that."""
+    with Progress(
+        TextColumn("reading labels"),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console or Console(quiet=True),
+        transient=True,
+        disable=console is None or not console.is_terminal,
+    ) as bar:
+        task: TaskID | None = None
+
+        def advance(count: int) -> None:
+            nonlocal task
+            task = bar.add_task("", total=None) if task is None else task
+            bar.advance(task, count)
+
+        return open_dataset(recipe.data, recipe.seed, advance)
+
+
 def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Table:
     """Tabulate what is about to be trained, as the settings really are."""
     recipe, dataset = trainer.recipe, trainer.dataset
@@ -111,9 +144,15 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Table:
     table.add_row(
         "run", str(folder) + (f" (resumed at step {trainer.step})" if trainer.step else "")
     )
+    further = f" and {len(recipe.data.also)} further sets" if recipe.data.also else ""
     table.add_row(
-        "data", f"{len(dataset):,} images of {dataset.num_classes:,} people, {recipe.data.path}"
+        "data",
+        f"{len(dataset):,} images of {dataset.num_classes:,} people, {recipe.data.path}{further}",
     )
+    if recipe.sampling != Shuffle():
+        table.add_row("sampling", str(recipe.sampling))
+    if recipe.head.sample_rate < 1:
+        table.add_row("head", f"visits {recipe.head.sample_rate:g} of the classes in a step")
     table.add_row("backbone", f"{recipe.backbone.name}, {count:,} parameters")
     table.add_row("margin", str(recipe.margin))
     table.add_row("norm penalty", str(penalty))
@@ -150,8 +189,29 @@ def _print_end(console: Console, trainer: Trainer, folder: Path) -> None:
     console.print(f"model: {folder / 'model.safetensors'}", soft_wrap=True, highlight=False)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command; the recipe's path comes first."""
+@dataclass(frozen=True)
+class RecipeArgument:
+    """A command line whose first argument is a recipe file."""
+
+    path: Path | None
+    """None where only help is asked for."""
+    recipe: Recipe
+    arguments: list[str]
+    """Everything behind it."""
+
+    @property
+    def name(self) -> str:
+        """The file's name without its suffix."""
+        return self.path.stem if self.path else "run"
+
+
+def recipe_argument(command: str, argv: Sequence[str] | None) -> RecipeArgument:
+    """Take the recipe off a command line; a wrong one ends the process with status 2.
+
+    Args:
+        command: its name, for the error sentence.
+        argv: arguments without the program's name; None takes ``sys.argv``.
+    """
     given = list(sys.argv[1:] if argv is None else argv)
     arguments = [word for word in given if word != "--debug"]
     debug = len(arguments) < len(given)
@@ -160,15 +220,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     with exit_on_error(debug):
         if path is None and not wants_help:
             raise RecipeError(
-                "facerec train needs a recipe file as its first argument, "
+                f"facerec {command} needs a recipe file as its first argument, "
                 "for example recipes/arcface_sec_r50.py"
             )
         loaded = load_recipe(path, Recipe) if path else Recipe()
+    return RecipeArgument(path, loaded, ["--debug"] * debug + arguments)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command; the recipe's path comes first."""
+    given = recipe_argument("train", argv)
 
     @tyro.conf.configure(tyro.conf.AvoidSubcommands)
     def train(
         options: Annotated[Options, tyro.conf.arg(name="")] = Options(),
-        recipe: Annotated[Recipe, tyro.conf.arg(name="")] = loaded,
+        recipe: Annotated[Recipe, tyro.conf.arg(name="")] = given.recipe,
     ) -> None:
         """Train a recipe: RECIPE.py [--name NAME] [--resume] [--FIELD VALUE …].
 
@@ -177,6 +243,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         and model.safetensors. On several processes: torchrun --nproc-per-node 2 tools/train.py
         RECIPE.py.
         """
-        train_recipe(recipe, path.stem if path else "run", options, Console())
+        if options.profile:
+            from facerec.training.profile import profile_recipe  # loads what runs never need
 
-    run_command(train, ["--debug"] * debug + arguments)
+            profile_recipe(recipe, options.device, options.profile_steps, Console())
+            return
+        train_recipe(recipe, given.name, options, Console())
+
+    run_command(train, given.arguments)

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from facerec.errors import TrainingError
+from facerec.heads.class_sampling import place_among, sample_classes, sample_size
 from facerec.heads.collectives import (
     all_gather,
     all_reduce_,
@@ -44,9 +45,9 @@ class ClassifierOutput:
     target_cosine: Tensor
     """Mean cosine to the own class centre, without margin."""
     other_cosine: Tensor
-    """Mean cosine to all other class centres (NaN for a single class)."""
+    """Mean cosine to the other class centres that take part (NaN for a single class)."""
     center_norm: Tensor
-    """Mean norm of the class centres; the smaller it is, the faster they turn."""
+    """Mean norm of the class centres that take part; the smaller it is, the faster they turn."""
     filtered: Tensor
     """Share of the logits of other classes that the inter-class filter took (NaN for a single
     class)."""
@@ -117,6 +118,8 @@ class MarginClassifier(nn.Module):
         weight: parameter ``(num_local, D)``, float32: this rank's class centres, of any length.
         class_offset: the class of the first local row.
         num_local: how many classes this rank holds; may be 0.
+        classes: the rows that take part, ``(n,)``; all if None. See ``draw``.
+        num_visited: how many classes take part over all ranks.
         step: buffer, int64: optimiser steps so far, see ``advance``.
     """
 
@@ -133,6 +136,7 @@ class MarginClassifier(nn.Module):
         precision: Precision = "fp32",
         chunk: int | None = None,
         interclass_filter: InterclassFilter | None = None,
+        sample_rate: float = 1.0,
         group: dist.ProcessGroup | None = None,
     ) -> None:
         """Draw the centres; they are the same on any number of ranks.
@@ -147,6 +151,8 @@ class MarginClassifier(nn.Module):
             precision: of the products of embeddings and centres, see ``margin_softmax``.
             chunk: classes that are visited at a time; by default as many as suit the cache.
             interclass_filter: which other classes are left out of a sample's softmax.
+            sample_rate: share of its classes that each rank visits in a step, in (0, 1]; below 1
+                the gradient of ``weight`` is sparse (Partial FC).
             group: ranks that share the classes; the default group if None.
         """
         super().__init__()
@@ -156,6 +162,9 @@ class MarginClassifier(nn.Module):
         self.precision: Precision = precision
         self.chunk = chunk
         self.interclass_filter = interclass_filter
+        self.seed, self.sample_rate = seed, sample_rate
+        self.classes: Tensor | None = None
+        self.num_visited = num_classes
         self.group = group
         self.class_offset, self.num_local = shard_bounds(
             num_classes, world_size(group), rank(group)
@@ -179,6 +188,29 @@ class MarginClassifier(nn.Module):
         if self.norm_average is not None:
             self.norm_average.advance()
 
+    @torch.no_grad()
+    def draw(self, labels: Tensor, number: int) -> None:
+        """Choose the classes that take part in the coming passes; a collective.
+
+        Every rank draws on its own; at a ``sample_rate`` of 1 there is nothing to choose.
+
+        Args:
+            labels: classes of this rank's images in all of these passes, ``(B,)``.
+            number: of the draw, such as the optimiser step; the same gives the same classes.
+        """
+        if self.sample_rate == 1:
+            return
+        column = self._column(labels)
+        ranks, batch = world_size(self.group), len(column)
+        sizes = [
+            sample_size(self.sample_rate, shard_bounds(self.num_classes, ranks, each)[1], batch)
+            for each in range(ranks)
+        ]
+        own = rank(self.group)
+        seed = (self.seed, own, number)
+        self.classes = sample_classes(column, self.num_local, sizes[own], seed)
+        self.num_visited = sum(sizes)
+
     def forward(self, embeddings: Tensor, labels: Tensor) -> ClassifierOutput:
         """Compute the loss of the global batch, in float32 whatever autocast says.
 
@@ -196,13 +228,14 @@ class MarginClassifier(nn.Module):
         self._check(embeddings, labels)
         with torch.autocast(embeddings.device.type, enabled=False):
             dtype = torch.promote_types(self.weight.dtype, torch.float32)
-            column = all_gather(labels, self.group) - self.class_offset
-            owned = (column >= 0) & (column < self.num_local)
+            column = self._column(labels)
+            if self.classes is not None:
+                column = place_among(self.classes, column)
             batch = gather_batch(embeddings.to(dtype), self.group)
             found = margin_softmax(
                 batch,
                 self.weight,
-                torch.where(owned, column, -1),
+                column,
                 self.margin,
                 step=self.step,
                 group=self.group,
@@ -210,16 +243,22 @@ class MarginClassifier(nn.Module):
                 chunk=self.chunk,
                 interclass_filter=self.interclass_filter,
                 norm_average=None if self.norm_average is None else self.norm_average(batch),
+                rows=self.classes,
             )
         rows, own = len(column), found.target_cosine.sum()
-        pairs = rows * (self.num_classes - 1) or math.nan  # a single class has no others
+        pairs = rows * (self.num_visited - 1) or math.nan  # a single class has no others
         return ClassifierOutput(
             loss=found.loss,
             target_cosine=own / rows,
             other_cosine=(found.cosine_sum - own) / pairs,
-            center_norm=found.norm_sum / self.num_classes,
+            center_norm=found.norm_sum / self.num_visited,
             filtered=found.filtered / pairs,
         )
+
+    def _column(self, labels: Tensor) -> Tensor:
+        """Return the local row of each class of the global batch, −1 where it is elsewhere."""
+        column = all_gather(labels, self.group) - self.class_offset
+        return torch.where((column >= 0) & (column < self.num_local), column, -1)
 
     def _check(self, embeddings: Tensor, labels: Tensor) -> None:
         size = len(labels)

@@ -95,6 +95,7 @@ def margin_softmax(
     chunk: int | None = None,
     interclass_filter: InterclassFilter | None = None,
     norm_average: Tensor | None = None,
+    rows: Tensor | None = None,
 ) -> MarginSoftmax:
     """Compute the margin softmax over the rows of ``weight`` on all ranks; a collective.
 
@@ -112,6 +113,8 @@ def margin_softmax(
         interclass_filter: which other classes are left out; by default none.
         norm_average: mean and standard deviation that AdaFace compares norms with, ``(2,)``; by
             default those that it starts from.
+        rows: the only rows of ``weight`` that take part, ascending, ``(n,)`` int64; ``column`` then
+            is a place among them, and the gradient of ``weight`` is sparse with these rows.
     """
     dtype = torch.promote_types(weight.dtype, torch.float32)
     batch = embeddings.to(dtype)
@@ -129,7 +132,7 @@ def margin_softmax(
     if interclass_filter is not None:
         limit = interclass_filter.threshold * temperature.detach()
     others, product, shift, product_sums, norm_sum, filtered = _Others.apply(
-        query, weight, column, limit, settings
+        query, weight, column, limit, rows, settings
     )
     # The ranks' gradients are summed, so what follows the collectives counts on one of them.
     own = torch.where(column >= 0, temperature, temperature.detach())
@@ -190,16 +193,17 @@ class _Others(torch.autograd.Function):
         weight: Tensor,
         column: Tensor,
         limit: Tensor | None,
+        rows: Tensor | None,
         settings: _Settings,
     ) -> tuple[Tensor, ...]:
         query = query.detach().contiguous()
-        tiles = _Tiles(query, weight.detach(), column, limit, settings)
+        tiles = _Tiles(query, weight.detach(), column, limit, rows, settings)
         size = len(query)
         sums = query.new_zeros(3 * size + 2)
         total, target, products = sums[: 3 * size].view(3, size)
         norm_sum, filtered = sums[-2], sums[-1]
         highest = query.new_full((size,), _FLOOR)
-        lengths = query.new_empty(len(weight))
+        lengths = query.new_empty(tiles.count)
 
         target.copy_(tiles.target())
         for number, part in tiles.parts():
@@ -224,7 +228,7 @@ class _Others(torch.autograd.Function):
         all_reduce_(sums, settings.group)
         total.clamp_(min=torch.finfo(total.dtype).tiny)  # there may be no other class at all
 
-        ctx.save_for_backward(query, weight, column, limit, shift, total, target, lengths)
+        ctx.save_for_backward(query, weight, column, limit, rows, shift, total, target, lengths)
         ctx.settings = settings
         results = total.log(), *(t.clone() for t in (target, shift, products, norm_sum, filtered))
         ctx.mark_non_differentiable(*results[2:])
@@ -234,12 +238,14 @@ class _Others(torch.autograd.Function):
     @once_differentiable
     def backward(
         ctx: Any, others_slope: Tensor, target_slope: Tensor, *_: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, None, None, None]:
-        query, weight, column, limit, shift, total, target, lengths = ctx.saved_tensors
+    ) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
+        query, weight, column, limit, rows, shift, total, target, lengths = ctx.saved_tensors
         with torch.autocast(query.device.type, enabled=False):
-            tiles = _Tiles(query, weight.detach(), column, limit, ctx.settings)
+            tiles = _Tiles(query, weight.detach(), column, limit, rows, ctx.settings)
             to_query = torch.zeros_like(query) if ctx.needs_input_grad[0] else None
-            to_weight = _empty_rows(weight, query.dtype) if ctx.needs_input_grad[1] else None
+            to_weight = None
+            if ctx.needs_input_grad[1]:
+                to_weight = _empty(tiles.count, query)
             for number, part in tiles.parts():
                 centers, norms = tiles.centers(part), lengths[part]
                 tile = tiles.multiply(centers, norms, part)
@@ -259,7 +265,11 @@ class _Others(torch.autograd.Function):
                     tiles.add_product(to_weight[part], slopes, tiles.factor)
         if to_weight is not None:
             to_weight = to_weight.to(weight.dtype)
-        return to_query, to_weight, None, None, None
+            if rows is not None:
+                to_weight = torch.sparse_coo_tensor(
+                    rows[None], to_weight, weight.shape, check_invariants=False, is_coalesced=True
+                )
+        return to_query, to_weight, None, None, None, None
 
 
 class _Tiles:
@@ -271,11 +281,13 @@ class _Tiles:
         weight: Tensor,
         column: Tensor,
         limit: Tensor | None,
+        rows: Tensor | None,
         settings: _Settings,
     ) -> None:
         self.query, self.weight, self.column, self.limit = query, weight, column, limit
-        self.settings = settings
-        self.chunk = max(1, min(settings.chunk, len(weight)))
+        self.rows, self.settings = rows, settings
+        self.count = len(weight) if rows is None else len(rows)
+        self.chunk = max(1, min(settings.chunk, self.count))
         self.factor = query.bfloat16() if settings.reduced else query
         self.memory = query.new_empty(2, self.chunk, len(query))
         self.first = torch.arange(len(query), device=query.device)
@@ -284,17 +296,20 @@ class _Tiles:
 
     def parts(self) -> Iterator[tuple[int, slice]]:
         """Yield the number and the rows of each chunk."""
-        for number, start in enumerate(range(0, len(self.weight), self.chunk)):
-            yield number, slice(start, min(start + self.chunk, len(self.weight)))
+        for number, start in enumerate(range(0, self.count, self.chunk)):
+            yield number, slice(start, min(start + self.chunk, self.count))
 
     def centers(self, part: slice) -> Tensor:
-        return self.weight[part].to(self.query.dtype)
+        rows = self.weight[part] if self.rows is None else self.weight[self.rows[part]]
+        return rows.to(self.query.dtype)
 
     def target(self) -> Tensor:
         """Return q·ŵ of each sample and its own class, 0 where another rank holds that (N,)."""
-        if not len(self.weight):
+        if not self.count:
             return self.query.new_zeros(len(self.query))
-        centers = self.weight[self.column.clamp(min=0)].to(self.query.dtype)
+        place = self.column.clamp(min=0)
+        centers = self.weight[place if self.rows is None else self.rows[place]]
+        centers = centers.to(self.query.dtype)
         norms = centers.norm(dim=1).clamp(min=SMALLEST_NORM)
         return torch.where(self.column >= 0, (self.query * centers).sum(1) / norms, 0)
 
@@ -359,14 +374,14 @@ class _Tiles:
         flat.scatter_(0, place, torch.where(here, values, flat[place]))
 
 
-def _empty_rows(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return memory for the gradient of the centres."""
-    if weight.device.type != "cpu":
-        return torch.empty(weight.shape, dtype=dtype, device=weight.device)
+def _empty(count: int, like: Tensor) -> Tensor:
+    """Return memory for the gradient of ``count`` centres."""
+    if like.device.type != "cpu":
+        return like.new_empty(count, like.shape[1])
     # NumPy asks the kernel for huge pages. With small ones the first use of hundreds of megabytes
     # takes as long as a matrix product. It aligns to 16 bytes only, on which the last bit of a
     # product may depend, and a resumed run must not differ from an uninterrupted one.
-    size = weight.numel() * dtype.itemsize
+    size = count * like.shape[1] * like.dtype.itemsize
     memory = torch.from_numpy(np.empty(size + _ALIGNMENT, np.uint8))
     start = -memory.data_ptr() % _ALIGNMENT
-    return memory[start : start + size].view(dtype).view(weight.shape)
+    return memory[start : start + size].view(like.dtype).view(count, like.shape[1])

@@ -8,6 +8,7 @@ from facerec.records.dataset import (
     Data,
     FaceDataset,
     FolderDataset,
+    Part,
     RecordDataset,
     Skipped,
     Subset,
@@ -15,6 +16,7 @@ from facerec.records.dataset import (
     split_identities,
 )
 from facerec.records.decode import decode_image, image_size
+from facerec.records.joined import JoinedDataset
 from facerec.records.layout import open_image_records, write_image_records
 from facerec.records.make import export_folder, make_records
 from facerec.records.packs import Pack, read_pack, write_pack
@@ -27,7 +29,9 @@ __all__ = [
     "Data",
     "FaceDataset",
     "FolderDataset",
+    "JoinedDataset",
     "Pack",
+    "Part",
     "RecordDataset",
     "Skipped",
     "Subset",

@@ -1,12 +1,13 @@
 """Data sets of faces: record files, image folders, subsets; and the loader that batches them.
 
 A batch is asked for as a whole (`BatchRequest`) and comes back as one uint8 tensor. What it holds
-depends on seed, epoch and indices alone: not on workers, ranks, batch size or order.
+depends on the seed and the request alone: not on workers, ranks, batch size or order.
 """
 
 from __future__ import annotations
 
 import bisect
+import math
 import mmap
 import os
 import signal
@@ -14,7 +15,7 @@ import struct
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,6 +43,29 @@ _PLAIN = struct.Struct("<4sIIf")  # magic, length; flag and label of the image h
 
 
 @dataclass(frozen=True)
+class Part:
+    """A further set of training images, read with the layout, label and policy of the first."""
+
+    path: Path
+    """A record file (.rec), the folder that holds it, or a folder of identity/image.jpg."""
+
+    weight: float = 1.0
+    """Visits of each image in an epoch, where one of the first set has one; of 0.5 each epoch
+    visits one half, the next the other."""
+
+    shared_classes: bool = False
+    """Its class numbers mean the same people as those of the first set; by default its people are
+    others, and their numbers follow those of the sets before."""
+
+    identities: Path | None = None
+    """Text file of the identities to keep, a class name or number a line; by default all."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.weight < math.inf:
+            raise ValueError(f"weight must be a positive number, found {self.weight}")
+
+
+@dataclass(frozen=True)
 class Data:
     """Where the training images are and how they are read."""
 
@@ -63,6 +87,16 @@ class Data:
     identities: Path | None = None
     """Text file of the identities to keep, a class name or number a line; by default all."""
 
+    also: tuple[Part, ...] = ()
+    """Further sets, joined to this one; identities above are those of this one alone."""
+
+    min_images: int = 1
+    """Leave out people with fewer images than this, in all sets together."""
+
+    def __post_init__(self) -> None:
+        if self.min_images < 1:
+            raise ValueError(f"min_images must be at least 1, found {self.min_images}")
+
 
 @dataclass(frozen=True, eq=False)
 class BatchRequest:
@@ -71,10 +105,13 @@ class BatchRequest:
     Attributes:
         epoch: counted from 0; another epoch augments the same sample in another way.
         indices: int64 ``(B,)`` into the data set.
+        repeats: int64 ``(B,)``, how often the epoch had each sample before, which augments it in
+            another way; ``None`` where no sample comes twice.
     """
 
     epoch: int
     indices: np.ndarray
+    repeats: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -199,9 +236,18 @@ class FaceDataset(Dataset, ABC):
     @property
     def labels(self) -> np.ndarray:
         """The classes of all samples, int64 ``(N,)``; read on first use, see `read_labels`."""
+        return self.load_labels()
+
+    def load_labels(self, progress: Progress | None = None) -> np.ndarray:
+        """Return `labels`, with a view of the reading if they are not there yet."""
         if self._labels is None:
-            self._labels = self.read_labels()
+            self._labels = self.read_labels(progress)
         return self._labels
+
+    @property
+    def weights(self) -> np.ndarray | None:
+        """Visits of each sample in an epoch, float64 ``(N,)``; ``None`` where each has one."""
+        return None
 
     def __getstate__(self) -> dict[str, Any]:
         # Workers read the class with each image; the table would only cost them memory.
@@ -235,9 +281,9 @@ class FaceDataset(Dataset, ABC):
         images = _allocate((len(indices), *self.image_size, 3))
         labels = np.empty(len(indices), np.int64)
         skipped: list[Skipped] = []
-        augment = BatchAugmentation(
-            self.augmentation, self.seed, request.epoch, np.array(request.indices)
-        )
+        # Numbers that no sample has make a repeated one look different.
+        numbers = indices if request.repeats is None else indices + request.repeats * len(self)
+        augment = BatchAugmentation(self.augmentation, self.seed, request.epoch, numbers.copy())
         rows = images.numpy()
         order = np.argsort(self.positions(indices), kind="stable")
         for row, index in zip(order.tolist(), indices[order].tolist(), strict=True):
@@ -542,6 +588,12 @@ class Subset(FaceDataset):
         """Return those of the other data set."""
         return self.dataset.positions(self.indices[indices])
 
+    @property
+    def weights(self) -> np.ndarray | None:
+        """Those of the other data set."""
+        weights = self.dataset.weights
+        return None if weights is None else weights[self.indices]
+
 
 def split_identities(dataset: FaceDataset, fraction: float, seed: int) -> tuple[Subset, Subset]:
     """Split a data set in two that share no identity.
@@ -577,9 +629,28 @@ def open_dataset(data: Data, seed: int, progress: Progress | None = None) -> Fac
     Raises:
         FacerecError: the data is missing, damaged or empty, or an identity to keep is unknown.
     """
+    first = _open_set(data, "data.path", seed, progress)
+    dataset: FaceDataset
+    if data.also:
+        dataset = _join(data, first, seed, progress)
+    elif data.identities is not None:
+        classes = read_identities(data.identities, first)
+        first.load_labels(progress)
+        dataset = Subset(first, classes=classes)
+    else:
+        dataset = first
+    if data.min_images > 1:
+        frequent = _frequent_classes(dataset.load_labels(progress), data)
+        if len(frequent) < dataset.num_classes:
+            dataset = Subset(dataset, classes=frequent)
+    return dataset
+
+
+def _open_set(data: Data, field: str, seed: int, progress: Progress | None) -> FaceDataset:
+    """Open the first set of ``data``, with all its identities."""
     path = Path(data.path)
     if not path.exists():
-        raise DatasetError(f"{path}: there is no such file or folder; check data.path")
+        raise DatasetError(f"{path}: there is no such file or folder; check {field}")
     records = data.layout == "records" or (
         data.layout == "auto" and (path.is_file() or any(path.glob("*.rec")))
     )
@@ -588,14 +659,51 @@ def open_dataset(data: Data, seed: int, progress: Progress | None = None) -> Fac
         "on_error": data.on_error,
         "seed": seed,
     }
-    dataset: FaceDataset
     if records:
-        dataset = RecordDataset(path, label_index=data.label_index, progress=progress, **options)
-    else:
-        dataset = FolderDataset(path, **options)
-    if data.identities is not None:
-        dataset = Subset(dataset, classes=read_identities(data.identities, dataset))
-    return dataset
+        return RecordDataset(path, label_index=data.label_index, progress=progress, **options)
+    return FolderDataset(path, **options)
+
+
+def _join(data: Data, first: FaceDataset, seed: int, progress: Progress | None) -> FaceDataset:
+    """Join the further sets to the first; what no set keeps has no class number afterwards."""
+    from facerec.records.joined import JoinedDataset  # which builds on this file
+
+    sets = [first]
+    for number, part in enumerate(data.also):
+        alone = replace(data, path=part.path)
+        sets.append(_open_set(alone, f"data.also[{number}].path", seed, progress))
+    lists = [data.identities, *(part.identities for part in data.also)]
+    classes = []
+    for place, (dataset, path) in enumerate(zip(sets, lists, strict=True)):
+        if path is None:
+            classes.append(np.arange(dataset.num_classes))
+            continue
+        classes.append(np.array(read_identities(path, dataset)))
+        dataset.load_labels(progress)
+        # The numbers stay, so that those of sets with the same people mean the same.
+        sets[place] = Subset(dataset, classes=classes[-1], relabel=False)
+    joined = JoinedDataset(
+        sets,
+        weights=[1.0, *(part.weight for part in data.also)],
+        shared_classes=[True, *(part.shared_classes for part in data.also)],
+    )
+    pairs = zip(classes, joined.offsets, strict=True)
+    kept = np.unique(np.concatenate([numbers + offset for numbers, offset in pairs]))
+    if len(kept) == joined.num_classes:
+        return joined
+    joined.load_labels(progress)
+    return Subset(joined, classes=kept)
+
+
+def _frequent_classes(labels: np.ndarray, data: Data) -> np.ndarray:
+    counts = np.bincount(labels[labels >= 0], minlength=1)
+    classes = np.flatnonzero(counts >= data.min_images)
+    if not len(classes):
+        raise DatasetError(
+            f"{data.path}: nobody has {data.min_images:,} images, the most are {counts.max():,}; "
+            "lower data.min_images"
+        )
+    return classes
 
 
 def read_identities(path: str | os.PathLike[str], dataset: FaceDataset) -> list[int]:

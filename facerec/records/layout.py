@@ -335,7 +335,7 @@ def _load_index(file: RecordFile, notes: list[str]) -> RecordIndex:
     index = read_index(path, file.size)
     if not len(index):
         raise RecordError(f"{path}: the index is empty; remove it to have it rebuilt")
-    if (np.diff(index.keys) > 0).all():
+    if (index.keys[1:] > index.keys[:-1]).all():
         return index
     order = np.argsort(index.keys)
     return RecordIndex(index.keys[order], index.offsets[order])

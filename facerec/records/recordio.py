@@ -336,17 +336,15 @@ def read_index(path: str | os.PathLike[str], record_size: int) -> RecordIndex:
     path = Path(path)
     try:
         with path.open("rb") as file:
-            numbers = _parse_index(path, file)
+            keys, offsets = _parse_index(path, file)
     except OSError as problem:
         raise RecordError(
             f"{path}: the index cannot be read ({problem.strerror or problem}); check the path, or "
             "rebuild it"
         ) from problem
-    keys, offsets = numbers[:, 0].copy(), numbers[:, 1].copy()
-    del numbers
-    bad = np.flatnonzero((offsets % 4 != 0) | (offsets > record_size - 8))
-    if len(bad):
-        line = bad[0]
+    # First without a table as long as the index; only a bad one is worth the memory.
+    if len(offsets) and (np.bitwise_or.reduce(offsets) % 4 or offsets.max() > record_size - 8):
+        line = np.flatnonzero((offsets % 4 != 0) | (offsets > record_size - 8))[0]
         raise RecordError(
             f"{path}, line {line + 1}, key {keys[line]}: no record can begin at offset "
             f"{offsets[line]} of a record file of {record_size:,} bytes; the index is damaged or "
@@ -375,9 +373,9 @@ def _first_duplicate(values: np.ndarray) -> tuple[int, int] | None:
     return int(order[at]), int(order[at + 1])
 
 
-def _parse_index(path: Path, file: BinaryIO) -> np.ndarray:
-    """Return int64 ``(lines, 2)``, parsed in blocks so that memory stays near the result's."""
-    tables: list[np.ndarray] = []
+def _parse_index(path: Path, file: BinaryIO) -> tuple[np.ndarray, np.ndarray]:
+    """Return keys and offsets, int64 ``(lines,)``, parsed in blocks into memory that grows."""
+    keys, offsets = array("q"), array("q")
     lines = 0
     blank: int | None = None  # number of a blank line; fine as long as nothing follows it
     carry = file.read(3)
@@ -396,11 +394,12 @@ def _parse_index(path: Path, file: BinaryIO) -> np.ndarray:
             table = _parse_clean_lines(text) if blank is None else None
             if table is None:
                 table, blank = _parse_lines(path, text, lines, blank)
-            tables.append(table)
+            for column, values in zip((keys, offsets), table.T, strict=True):
+                column.frombytes(values.tobytes())
             lines += len(table) if blank is None else text.count(b"\n")
         if not block:
             break
-    return np.concatenate(tables) if tables else np.empty((0, 2), dtype=np.int64)
+    return np.asarray(keys).view(np.int64), np.asarray(offsets).view(np.int64)
 
 
 def _parse_clean_lines(text: bytes) -> np.ndarray | None:
@@ -415,18 +414,10 @@ def _parse_clean_lines(text: bytes) -> np.ndarray | None:
         or (marks[1::2] != ord("\n")).any()
     ):
         return None
-    starts = np.empty_like(breaks)
-    starts[0] = 0
-    starts[1:] = breaks[:-1] + 1
-    lengths = breaks - starts
+    lengths = np.diff(breaks, prepend=-1) - 1
     if lengths.min() < 1 or lengths.max() > 18:  # 18 digits always fit in 64 bits
         return None
-    values = np.zeros(len(breaks), dtype=np.int64)
-    for place in range(int(lengths.max())):
-        # A number that has ended already meets its own break or later text, which is not used.
-        digits = chars[np.minimum(starts + place, len(chars) - 1)].astype(np.int64) - ord("0")
-        values = np.where(lengths > place, values * 10 + digits, values)
-    return values.reshape(-1, 2)
+    return np.fromstring(text, dtype=np.int64, sep=" ").reshape(-1, 2)  # any blank separates
 
 
 def _parse_lines(

@@ -10,19 +10,24 @@ from facerec.training.optimization import (
     Polynomial,
     RMSprop,
 )
-from facerec.training.recipe import Checkpoints, Head, Recipe, Validation
+from facerec.training.recipe import Checkpoints, DataParallel, Head, Recipe, Validation
+from facerec.training.sampler import Balanced, ClassBatches, Shuffle
 
 __all__ = [
     "SGD",
     "Adam",
     "AdamW",
+    "Balanced",
     "Checkpoints",
+    "ClassBatches",
     "Cosine",
+    "DataParallel",
     "Head",
     "MultiStep",
     "Optimizer",
     "Polynomial",
     "RMSprop",
     "Recipe",
+    "Shuffle",
     "Validation",
 ]

@@ -2,7 +2,8 @@
 
 A checkpoint is a folder ``checkpoints/step-00001200`` written by ``torch.distributed.checkpoint``:
 every tensor of the training state, class-sharded ones as `DTensor`, and ``state.json`` with the few
-numbers. It is written under a temporary name and renamed when every byte is on the disk.
+numbers and the check sums of the other files. It is written under a hidden name and renamed when
+every byte is on the disk.
 """
 
 from __future__ import annotations
@@ -11,117 +12,256 @@ import contextlib
 import json
 import os
 import shutil
+import threading
 import warnings
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 
 from facerec.errors import CheckpointError
 from facerec.files import fsync_directory, full_disk_sentence
 from facerec.training.distributed import Processes
 
 STATE_FILE = "state.json"
+METADATA_FILE = ".metadata"
+"""Which tensor is where, by ``torch.distributed.checkpoint``."""
 
 
-def save(
-    folder: Path,
-    step: int,
-    tensors: dict[str, torch.Tensor],
-    state: dict[str, Any],
-    processes: Processes,
-    keep: int,
-) -> Path:
-    """Write the checkpoint of ``step`` and delete all but the last ``keep``.
+class CheckpointWriter:
+    """Writes the checkpoints of a run while training goes on.
 
-    All ranks call this together; ``folder`` must be one that all of them see.
+    Training waits only for a copy of its state in memory; a thread writes that copy. The thread
+    has a process group of its own, so that its messages and training's never mix. As a context
+    manager it sees to it that no write outlives the block.
 
     Args:
-        folder: the run's ``checkpoints`` folder.
-        step: optimizer steps done.
-        tensors: replicated tensors as they are, sharded ones as `DTensor`.
-        state: small JSON-able facts (the same on every rank).
-        processes: this rank among its peers.
+        folder: the run's ``checkpoints`` folder, which all ranks must see.
+        processes: this rank among its peers; all of them call `save` together.
         keep: how many checkpoints stay.
-
-    Returns:
-        The checkpoint's folder.
-
-    Raises:
-        CheckpointError: it cannot be written, for example because the disk is full; earlier
-            checkpoints stay as they are.
+        asynchronous: False writes without a copy, and training waits for the disk.
     """
-    final = folder / f"step-{step:08d}"
-    if processes.broadcast_object(final.is_dir()):  # the same step of the same run
-        return final
-    temporary = folder / f".{final.name}.tmp"
 
-    def prepare() -> None:
-        if processes.is_main:
-            shutil.rmtree(temporary, ignore_errors=True)
-            temporary.mkdir(parents=True)
+    def __init__(
+        self, folder: Path, processes: Processes, keep: int, asynchronous: bool = True
+    ) -> None:
+        self.folder, self.processes = folder, processes
+        self.keep, self.asynchronous = keep, asynchronous
+        self._copy: dict[str, torch.Tensor] = {}
+        self._group: dist.ProcessGroup | None = None
+        self._thread: threading.Thread | None = None
+        self._problem: Exception | None = None
+        _silence()
 
-    def write() -> None:
-        with _quiet():
-            dcp.save(tensors, storage_writer=dcp.FileSystemWriter(temporary, sync_files=True))
+    def __enter__(self) -> CheckpointWriter:
+        return self
 
-    def finish() -> None:
-        if processes.is_main:
-            with (temporary / STATE_FILE).open("w", encoding="utf-8") as file:
-                json.dump({"step": step, **state}, file, indent=2)
-                file.flush()
-                os.fsync(file.fileno())
-            fsync_directory(temporary)
-            temporary.rename(final)
-            fsync_directory(folder)
-
-    # After each stage all ranks agree whether it worked: one rank's failure ends all of them.
-    for stage in (prepare, write, finish):
-        problem = None
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         try:
-            stage()
-        except (Exception, CheckpointException) as error:  # the latter is no Exception
-            cause = _cause(error)
-            problem = (
-                full_disk_sentence(final, cause)
-                if isinstance(cause, OSError)
-                else f"{final}: not saved ({_words(cause)})"
-            )
-        problems = [text for text in processes.gather_objects(problem) if text]
-        if problems:
+            self.wait()
+        except Exception:
+            if error is None:  # else that one tells why training ended
+                raise
+
+    def save(self, step: int, tensors: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
+        """Write the checkpoint of ``step``, after the one before it, and delete all but the last.
+
+        Args:
+            step: optimizer steps done.
+            tensors: replicated tensors as they are, sharded ones as `DTensor`; they may change as
+                soon as this returns.
+            state: small JSON-able facts (the same on every rank).
+
+        Raises:
+            CheckpointError: this checkpoint, or if ``asynchronous`` the one before it, cannot be
+                written, for example because the disk is full; earlier ones stay as they are.
+        """
+        self.wait()
+        if not self.asynchronous:
+            self._write(step, tensors, state)
+            return
+        copy = self._stage(tensors)
+
+        def write() -> None:
+            try:
+                self._write(step, copy, state)
+            except Exception as error:
+                self._problem = error
+
+        # A daemon, so that a second Ctrl-C need not wait for peers that are gone.
+        self._thread = threading.Thread(target=write, name="checkpoint", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until the checkpoint that is being written is whole.
+
+        Raises:
+            CheckpointError: it cannot be written; the same one on every rank.
+        """
+        if self._thread is None:
+            return
+        self._thread.join()
+        self._thread = None
+        problem, self._problem = self._problem, None
+        if problem is not None:
+            raise problem
+
+    @torch.no_grad()
+    def _stage(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Copy this rank's part of ``tensors`` to memory on the CPU, the same one every time."""
+        mesh = None
+        if self.processes.world_size > 1:
+            self._group = self._group or dist.new_group(backend="gloo")
+            mesh = DeviceMesh.from_group(self._group, "cpu")
+        result: dict[str, torch.Tensor] = {}
+        memory: dict[str, torch.Tensor] = {}
+        for name, tensor in tensors.items():
+            local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+            copy = self._copy.get(name)
+            if copy is None or copy.shape != local.shape or copy.dtype != local.dtype:
+                copy = torch.empty_like(local, device="cpu")
+            result[name] = memory[name] = copy.copy_(local)
+            if isinstance(tensor, DTensor):
+                result[name] = DTensor.from_local(
+                    copy,
+                    mesh,
+                    tensor.placements,
+                    run_check=False,
+                    shape=tensor.shape,
+                    stride=tensor.stride(),
+                )
+        self._copy = memory
+        return result
+
+    def _write(self, step: int, tensors: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
+        final = self.folder / f"step-{step:08d}"
+        temporary = _hidden(final)
+        if self._gather(final, final.is_dir())[0]:  # the same step of the same run
+            return
+        processes = self.processes
+        sums: dict[str, list[int]] = {}
+
+        def prepare() -> None:
             if processes.is_main:
-                shutil.rmtree(temporary, ignore_errors=True)
-            last = latest(folder)
-            kept = f"; the last good checkpoint is {last}" if last else ""
-            raise CheckpointError(f"{problems[0]}{kept}")
-    if processes.is_main:
-        for old in complete(folder)[:-keep]:
-            shutil.rmtree(old, ignore_errors=True)
-    return final
+                remove_leftovers(self.folder)
+                temporary.mkdir(parents=True)
+
+        def write() -> None:
+            dcp.save(
+                tensors,
+                storage_writer=dcp.FileSystemWriter(temporary, sync_files=True),
+                process_group=self._group,
+                no_dist=processes.world_size == 1,
+            )
+            own = sorted(temporary.glob(f"__{processes.rank}_*.distcp"))
+            sums.update((path.name, _checksum(path)) for path in own)
+
+        def finish() -> None:
+            if processes.is_main:
+                sums[METADATA_FILE] = _checksum(temporary / METADATA_FILE)
+                with (temporary / STATE_FILE).open("w", encoding="utf-8") as file:
+                    json.dump({"step": step, **state, "files": sums}, file, indent=2)
+                    file.flush()
+                    os.fsync(file.fileno())
+                fsync_directory(temporary)
+                temporary.rename(final)
+                fsync_directory(self.folder)
+
+        # After each stage all ranks agree whether it worked: one rank's failure ends all of them.
+        for stage in (prepare, write, finish):
+            problem = None
+            try:
+                stage()
+            except (Exception, CheckpointException) as error:  # the latter is no Exception
+                cause = _cause(error)
+                problem = (
+                    full_disk_sentence(final, cause)
+                    if isinstance(cause, OSError)
+                    else f"{final}: not saved ({_words(cause)})"
+                )
+            answers = self._gather(final, (problem, sums))
+            if problems := [text for text, _ in answers if text]:
+                if processes.is_main:
+                    shutil.rmtree(temporary, ignore_errors=True)
+                last = latest(self.folder)
+                kept = f"; the last good checkpoint is {last}" if last else ""
+                raise CheckpointError(f"{problems[0]}{kept}")
+            for _, found in answers:
+                sums.update(found)
+        if processes.is_main:
+            self._prune()
+
+    def _gather(self, final: Path, value: Any) -> list[Any]:
+        """Return the values of all ranks; the thread cannot use those of `Processes`."""
+        if self.processes.world_size == 1:
+            return [value]
+        values: list[Any] = [None] * self.processes.world_size
+        try:
+            dist.all_gather_object(values, value, group=self._group)
+        except RuntimeError as error:
+            raise CheckpointError(
+                f"{final}: not saved, another process of this run is gone ({_words(error)})"
+            ) from error
+        return values
+
+    def _prune(self) -> None:
+        for old in complete(self.folder)[: -self.keep]:
+            # Out of sight first: a kill in between must not leave a part of it.
+            with contextlib.suppress(OSError):
+                shutil.rmtree(old.rename(_hidden(old)))
 
 
 def load(
-    checkpoint: Path, tensors: dict[str, torch.Tensor], optional: dict[str, torch.Tensor]
+    checkpoint: Path,
+    tensors: dict[str, torch.Tensor],
+    optional: dict[str, torch.Tensor],
+    processes: Processes,
 ) -> dict[str, Any]:
     """Fill ``tensors`` in place from ``checkpoint``, whatever number of ranks wrote it.
 
+    All ranks call this together.
+
     Args:
-        checkpoint: a folder made by `save`.
+        checkpoint: a folder made by `CheckpointWriter`.
         tensors: what must be in it, with the right shapes; sharded ones as `DTensor`.
         optional: what is filled only if it is there (per-rank random states).
+        processes: this rank among its peers.
 
     Returns:
-        The JSON facts given to `save`, with ``step``.
+        The JSON facts given to `CheckpointWriter.save`, with ``step``.
 
     Raises:
         CheckpointError: incomplete, damaged, or of another architecture.
     """
+    _silence()
     try:
         state = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
+        files = sorted(state.pop("files", {}).items())[processes.rank :: processes.world_size]
+    except Exception as error:
+        raise CheckpointError(
+            f"{checkpoint}: not a whole checkpoint ({_words(error)}); "
+            "delete it to go on from an earlier one"
+        ) from error
+    for damage in processes.gather_objects(_damage(checkpoint, files)):
+        if damage:
+            raise CheckpointError(
+                f"{checkpoint}: damaged, {damage}; delete it to go on from an earlier one"
+            )
+    try:
         reader = dcp.FileSystemReader(checkpoint)
         stored = reader.read_metadata().state_dict_metadata
     except Exception as error:
@@ -140,8 +280,7 @@ def load(
             )
     wanted = tensors | {name: t for name, t in optional.items() if name in stored}
     try:
-        with _quiet():
-            dcp.load(wanted, storage_reader=reader)
+        dcp.load(wanted, storage_reader=reader)
     except (Exception, CheckpointException) as error:
         raise CheckpointError(
             f"{checkpoint}: damaged, it cannot be read back ({_words(_cause(error))}); "
@@ -161,6 +300,37 @@ def latest(folder: Path) -> Path | None:
     return found[-1] if found else None
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Delete what a process that was killed had not written, or not deleted, to the end."""
+    for path in folder.glob(_hidden(folder / "step-*").name):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _hidden(checkpoint: Path) -> Path:
+    return checkpoint.with_name(f".{checkpoint.name}.tmp")
+
+
+def _checksum(path: Path) -> list[int]:
+    """Return the length in bytes and the CRC-32 of a file."""
+    size = crc = 0
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            size, crc = size + len(chunk), zlib.crc32(chunk, crc)
+    return [size, crc]
+
+
+def _damage(checkpoint: Path, files: Iterable[tuple[str, list[int]]]) -> str | None:
+    """Say which of ``files`` is not there as it was written, if any."""
+    for name, written in files:
+        try:
+            found = _checksum(checkpoint / name)
+        except OSError as error:
+            return f"{name} cannot be read ({error.strerror})"
+        if found != written:
+            return f"{name} holds other bytes than were written"
+    return None
+
+
 def _cause(error: BaseException) -> BaseException:
     """Return what went wrong on the first rank that failed, without torch's wrapper."""
     if isinstance(error, CheckpointException) and error.failures:
@@ -173,10 +343,10 @@ def _words(error: BaseException) -> str:
     return " ".join([type(error).__name__, *str(error).split("\n")[:1]])
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence torch's remark that a single process saves without a process group."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*torch.distributed is disabled.*")
-        warnings.filterwarnings("ignore", message=".*TypedStorage is deprecated.*")
-        yield
+def _silence() -> None:
+    """Silence torch's remark that a single process saves without a process group.
+
+    For good, because putting filters back is not safe beside a thread.
+    """
+    warnings.filterwarnings("ignore", message=".*torch.distributed is disabled.*")
+    warnings.filterwarnings("ignore", message=".*TypedStorage is deprecated.*")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import time
+import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -95,7 +97,15 @@ def launched(device: str = "auto", timeout_minutes: float = 30.0) -> Iterator[Pr
     ours = not dist.is_initialized() and int(os.environ.get("WORLD_SIZE", "1")) > 1
     if ours:
         backend = "nccl" if chosen.type == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=timedelta(minutes=timeout_minutes))
+        timeout = timedelta(minutes=timeout_minutes)
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            store, rank, world_size = next(dist.rendezvous("env://", timeout=timeout))
+            store = own_space(store, rank, world_size, timeout)
+            dist.init_process_group(
+                backend, timeout=timeout, store=store, rank=rank, world_size=world_size
+            )
+        else:
+            dist.init_process_group(backend, timeout=timeout)
     try:
         if dist.is_initialized():
             yield Processes(dist.get_rank(), dist.get_world_size(), chosen)
@@ -106,3 +116,43 @@ def launched(device: str = "auto", timeout_minutes: float = 30.0) -> Iterator[Pr
     finally:
         if ours:
             dist.destroy_process_group()
+
+
+def own_space(store: dist.Store, rank: int, world_size: int, timeout: timedelta) -> dist.Store:
+    """Agree on a part of ``store`` into which processes of an earlier life have written nothing.
+
+    torchrun keeps its store when it starts processes again, so that the new ones would find the
+    addresses of the dead (pytorch issue 167288). Its count of restarts does not tell lives apart,
+    because each machine has its own. Here every process asks under a name that nobody had before
+    it, and rank 0 answers.
+
+    Args:
+        store: that of torchrun, the same for all.
+        rank: this process.
+        world_size: number of processes.
+        timeout: how long to wait for the others.
+
+    Raises:
+        DistStoreError: not all of them came.
+    """
+    if rank:
+        name = uuid.uuid4().hex
+        store.set(f"facerec/asks/{rank}", name)
+        store.wait([f"facerec/answer/{name}"], timeout)
+        life = store.get(f"facerec/answer/{name}").decode()
+        store.add(f"facerec/heard/{life}", 1)
+        return dist.PrefixStore(life, store)
+    life, answered = uuid.uuid4().hex, set()
+    deadline = time.monotonic() + timeout.total_seconds()
+    while store.add(f"facerec/heard/{life}", 0) < world_size - 1:
+        if time.monotonic() > deadline:
+            raise dist.DistStoreError(
+                f"not all of {world_size} processes came within {timeout.total_seconds():.0f} s"
+            )
+        for other in range(1, world_size):
+            key = f"facerec/asks/{other}"
+            if store.check([key]) and (name := store.get(key).decode()) not in answered:
+                answered.add(name)
+                store.set(f"facerec/answer/{name}", life)
+        time.sleep(0.01)
+    return dist.PrefixStore(life, store)

@@ -8,6 +8,7 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Collection
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -34,30 +35,78 @@ FREE_TO_CHANGE = (
     "validation",
     "checkpoints",
     "compile",
+    "on_nonfinite",
 )
 
 
-def choose_folder(runs: Path, name: str, *, resume: bool, exact: bool) -> Path:
-    """Make the folder of a new run, or return that of a run to resume.
+LAUNCH_FILE = "launch.json"
+"""In a run's folder: the launches of torchrun that started it last."""
+
+
+def launch() -> str | None:
+    """Name the launch of torchrun that this process belongs to; None without torchrun.
+
+    All processes that one torchrun starts, and starts again after a failure, have the same name.
+    """
+    # torchrun makes a log folder of its own at every launch, with a folder for each restart.
+    file = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    return str(Path(file).parents[2]) if file else None
+
+
+def choose_folder(
+    runs: Path, name: str, *, resume: bool, exact: bool, launches: Collection[str] = ()
+) -> Path:
+    """Make the folder of a new run, or return that of a run to continue.
 
     Args:
         runs: the folder of all runs.
         name: the run's name; the recipe file's stem unless the user gave one.
         resume: continue the newest run of this name.
         exact: refuse an existing name rather than take ``name-2``, ``name-3``, …
+        launches: the `launch` of every process; a run of this name that one of them has begun is
+            continued, whether it has a checkpoint or not.
 
     Raises:
         RecipeError: the name is taken, or the folder cannot be made.
         CheckpointError: nothing to resume.
     """
-    if resume:
-        candidates = [runs / name] if exact else list(_of_name(runs, name).values())
-        resumable = [p for p in candidates if checkpoint.latest(p / "checkpoints")]
-        if not resumable:
-            raise CheckpointError(
-                f"{runs / name}: no checkpoint to resume from; start the run without --resume"
-            )
+    candidates = [runs / name] if exact else list(_of_name(runs, name).values())
+    begun = [path for path in candidates if not _launches(path).isdisjoint(launches)]
+    if begun:
+        folder = begun[-1]
+    elif resume:
+        folder = _resumable(candidates, runs / name)
+    else:
+        folder = _new_folder(runs, name, exact)
+    if launches:
+        write_json(folder / LAUNCH_FILE, {"torchrun": sorted(launches)})
+    return folder
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete the temporary files that a process which was killed left in a run's folder."""
+    for path in folder.glob(".*.tmp"):
+        path.unlink(missing_ok=True)
+
+
+def _launches(folder: Path) -> set[str]:
+    try:
+        return set(json.loads((folder / LAUNCH_FILE).read_text(encoding="utf-8"))["torchrun"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return set()
+
+
+def _resumable(candidates: list[Path], first: Path) -> Path:
+    resumable = [p for p in candidates if checkpoint.latest(p / "checkpoints")]
+    if resumable:
         return resumable[-1]
+    taken = " and another --name, or delete this folder" if first.exists() else ""
+    raise CheckpointError(
+        f"{first}: no checkpoint to resume from; start the run without --resume{taken}"
+    )
+
+
+def _new_folder(runs: Path, name: str, exact: bool) -> Path:
     number = 1 if exact else max(_of_name(runs, name), default=0) + 1
     while True:
         folder = runs / (name if number == 1 else f"{name}-{number}")
@@ -98,7 +147,9 @@ def check_same_run(folder: Path, recipe: Recipe, dataset: FaceDataset) -> None:
     stored, manifest = _read_json(path), _read_json(folder / "manifest.json")
     changed = [
         name
-        for name in recipes.differences(stored, recipes.to_dict(recipe))
+        for name in recipes.differences(
+            _without_places(stored), _without_places(recipes.to_dict(recipe))
+        )
         if not any(name == free or name.startswith(free + ".") for free in FREE_TO_CHANGE)
     ]
     if changed:
@@ -115,6 +166,13 @@ def check_same_run(folder: Path, recipe: Recipe, dataset: FaceDataset) -> None:
             f"{folder} was started on {found['images']} of {found['classes']}; resume with the "
             "data that started it, or start a new run"
         )
+
+
+def _without_places(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Leave out where the further training sets lie; like the first, they may have moved."""
+    data = recipe.get("data", {})
+    also = [{**part, "path": None} for part in data.get("also", [])]
+    return {**recipe, "data": {**data, "also": also}}
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -150,6 +208,7 @@ def write_manifest(
         "threads": torch.get_num_threads(),
         "hardware": _hardware(processes),
         "data": fingerprint(recipe.data.path)
+        | {"also": [fingerprint(part.path) for part in recipe.data.also]}
         | {"images": len(dataset), "classes": dataset.num_classes},
     }
     write_json(folder / "manifest.json", manifest)

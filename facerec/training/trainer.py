@@ -9,11 +9,12 @@ the data and the step alone, so that a resumed run continues bit for bit on the 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -21,14 +22,19 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
+    bf16_compress_hook,
+    fp16_compress_hook,
+)
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import record_function
 
-from facerec.backbones import create_backbone, normalize
+from facerec.backbones import create_backbone, normalize, recompute_activations
 from facerec.devices import has_fast_bf16
 from facerec.embedding.model import save_model
-from facerec.errors import TrainingError
+from facerec.errors import CheckpointError, RecipeError, TrainingError
 from facerec.files import write_json
 from facerec.heads.classifier import ClassifierOutput, MarginClassifier
 from facerec.heads.norm_regularizer import (
@@ -42,8 +48,11 @@ from facerec.records.dataset import Batch, BatchLoader, FaceDataset, Skipped
 from facerec.training import checkpoint
 from facerec.training.distributed import Processes
 from facerec.training.monitor import Monitor
+from facerec.training.nonfinite import LIMIT, NonfiniteGuard
 from facerec.training.optimization import parameter_groups
-from facerec.training.recipe import Recipe
+from facerec.training.prefetch import prefetched
+from facerec.training.recipe import DataParallel, Recipe
+from facerec.training.row_update import RowUpdate, no_rows
 from facerec.training.sampler import GlobalBatchSampler
 from facerec.training.validation import PackValidator
 from facerec.verification import VerificationResult
@@ -58,11 +67,16 @@ Figures = dict[str, torch.Tensor]
 ``target_cosine`` and ``other_cosine``, without margin. ``norm_mean``, ``norm_variance`` and
 ``norm_min`` describe the raw embeddings, ``center`` is the penalty's μ and ``center_norm`` the mean
 length of the class centres; ``filtered`` is the share of logits that the inter-class filter took.
+``nonfinite`` counts the steps so far that were skipped for not being finite.
 """
 
 
 class Trainer:
     """Trains one recipe on one data set, as one of the processes of `Processes`.
+
+    Attributes:
+        phase: entered around each part of a step with its name: ``forward``, ``head``, ``backward``
+            and ``optimizer``; by default these are ranges for torch's profiler.
 
     Args:
         recipe: the whole configuration.
@@ -101,11 +115,14 @@ class Trainer:
                 "times slower; use precision auto or fp32"
             )
         self.best_accuracy = -1.0
+        self.phase: Callable[[str], contextlib.AbstractContextManager[Any]] = record_function
         self._stop_signal: int | None = None
 
         # Dropout is the only user of torch's global generator; ranks must differ in it.
         torch.manual_seed(recipe.seed * 1_000_003 + processes.rank)
         backbone = create_backbone(recipe.backbone, seed=recipe.seed)
+        if recipe.recompute:
+            recompute_activations(backbone)
         self.backbone = backbone.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.head = MarginClassifier(
             dataset.num_classes,
@@ -115,6 +132,7 @@ class Trainer:
             center_init=recipe.head.center_init,
             precision=recipe.head.precision,
             interclass_filter=recipe.head.interclass_filter,
+            sample_rate=recipe.head.sample_rate,
         ).to(self.device)
         self.regularizer = (
             create_regularizer(recipe.regularizer).to(self.device) if recipe.regularizer else None
@@ -123,7 +141,7 @@ class Trainer:
         if recipe.compile:
             self.model = cast(nn.Module, torch.compile(self.backbone))
         if processes.world_size > 1:
-            self.model = DistributedDataParallel(self.model)
+            self.model = _data_parallel(self.model, recipe.data_parallel)
         self.optimizer = recipe.optimizer.create(
             parameter_groups(
                 [self.backbone, self.head],
@@ -131,6 +149,8 @@ class Trainer:
                 plain=self.regularizer.parameters() if self.regularizer else (),
             )
         )
+        if recipe.head.sample_rate < 1:
+            RowUpdate(self.optimizer, self.head.weight, distinct=recipe.accumulation == 1)
         self.scaler = self._create_scaler()
         self.sampler = self._sampler(start=0)
         self.total_steps = self.sampler.total_steps
@@ -157,32 +177,42 @@ class Trainer:
         if count > 1 and self.regularizer is not None and self.regularizer.couples_samples:
             mean_norm = self._mean_norm([x for x, _ in micro])
 
+        self.head.draw(labels, self.step)
+        if self._guard is not None:
+            self._guard.remember()
         self.optimizer.zero_grad(set_to_none=True)
         parts: list[Figures] = []
         for position, (x, y) in enumerate(micro):
             last = position == count - 1
             with self._no_sync() if not last else contextlib.nullcontext():
-                with self._autocast():
+                with self.phase("forward"), self._autocast():
                     embeddings = self.model(x)
-                output, regularized = self.head(embeddings, y), None
-                loss = output.loss
-                if self.regularizer is not None:
-                    # Outside the head: its embedding gradient is scaled for DDP already.
-                    regularized = self.regularizer(
-                        embeddings, mean_norm=mean_norm, progress=progress, update=position == 0
-                    )
-                    loss = loss + regularized.loss
-                self.scaler.scale(loss / count).backward()
+                with self.phase("head"):
+                    output, regularized = self.head(embeddings, y), None
+                    loss = output.loss
+                    if self.regularizer is not None:
+                        # Outside the head: its embedding gradient is scaled for DDP already.
+                        regularized = self.regularizer(
+                            embeddings, mean_norm=mean_norm, progress=progress, update=position == 0
+                        )
+                        loss = loss + regularized.loss
+                with self.phase("backward"):
+                    self.scaler.scale(loss / count).backward()
             parts.append(self._figures(embeddings, output, regularized))
 
-        self.scaler.unscale_(self.optimizer)
-        if recipe.clip_norm is not None:
-            nn.utils.clip_grad_norm_(self.backbone.parameters(), recipe.clip_norm)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        self.head.advance()
+        figures = _average(parts)
+        with self.phase("optimizer"):
+            self.scaler.unscale_(self.optimizer)
+            if self._guard is not None and self._guard.undoes(figures):
+                self.scaler.update(self.scaler.get_scale())  # ends its step, keeps its scale
+            else:
+                if recipe.clip_norm is not None:
+                    nn.utils.clip_grad_norm_(self.backbone.parameters(), recipe.clip_norm)
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+                self.head.advance()
         self.step += 1
-        return _average(parts)
+        return figures
 
     @torch.no_grad()
     def _figures(
@@ -254,16 +284,20 @@ class Trainer:
         """Train to the end of the recipe, or to the first SIGTERM; save, validate and report.
 
         Raises:
-            TrainingError: the loss is not finite; the last checkpoint is from before that.
+            TrainingError: the loss is not finite, or for too many steps in a row if they may be
+                skipped; the last checkpoint is from before that.
             CheckpointError: a checkpoint cannot be written.
         """
         if self._is_done():
             return
         pending: tuple[int, Figures] | None = None
-        with self._signals(), self.monitor:
+        with self._signals(), self.monitor, self._writer or contextlib.nullcontext():
             for batch in self._batches():
                 self.skipped += batch.skipped
                 figures = self.train_step(batch)
+                if self._guard is not None:
+                    figures["nonfinite"] = torch.tensor(float(self._guard.count))
+                    self._check_finite(self.step, figures)
                 if pending:  # a step late, so that the device always has a step to work on
                     self._check_finite(*pending)
                 pending = (self.step, figures)
@@ -286,6 +320,8 @@ class Trainer:
                     break
             if self.step == self.total_steps:
                 self.validate(self.recipe.epochs)
+                if self._writer is not None:
+                    self._writer.wait()
                 self.save_model("model.safetensors")
         self._write_skipped()
 
@@ -339,7 +375,7 @@ class Trainer:
             pin_memory=self.device.type == "cuda",
         )
         try:
-            yield from loader
+            yield from prefetched(loader, self.device)
         except RuntimeError as error:
             if "DataLoader worker" not in str(error):
                 raise
@@ -369,17 +405,40 @@ class Trainer:
             rank=self.processes.rank,
             world_size=self.processes.world_size,
             start=start,
+            order=self.recipe.sampling,
+            labels=self.dataset.labels if self.recipe.sampling.by_identity else None,
+            weights=self.dataset.weights,
         )
 
+    @functools.cached_property
+    def _guard(self) -> NonfiniteGuard | None:
+        """Skips steps that are not finite, if the recipe says so."""
+        if self.recipe.on_nonfinite == "stop":
+            return None
+        modules = [m for m in (self.backbone, self.head, self.regularizer) if m is not None]
+        changing = [buffer for module in modules for buffer in module.buffers()]
+        if self.regularizer is not None:
+            changing += self.regularizer.parameters()  # a first batch sets a learned radius
+        return NonfiniteGuard(self.optimizer, changing, self.processes, self.scaler.is_enabled())
+
     def _check_finite(self, step: int, figures: Figures) -> None:
-        loss, norm = float(figures["loss"]), float(figures["norm_mean"])
-        if math.isfinite(loss) and math.isfinite(norm):
-            return
+        if self._guard is not None:
+            if self._guard.in_a_row < LIMIT:
+                return
+            what = f"the last {LIMIT} steps were skipped because loss or gradient was not finite"
+        else:
+            loss, norm = float(figures["loss"]), float(figures["norm_mean"])
+            if math.isfinite(loss) and math.isfinite(norm):
+                return
+            what = f"the loss is {loss} with a mean embedding norm of {norm}"
+        if self._writer is not None:
+            with contextlib.suppress(CheckpointError):  # this error tells more
+                self._writer.wait()
         last = checkpoint.latest(self.folder / "checkpoints") if self.folder else None
         kept = f"the last good checkpoint is {last}" if last else "no checkpoint was written yet"
         raise TrainingError(
-            f"step {step}: the loss is {loss} with a mean embedding norm of {norm}; {kept}; lower "
-            "the learning rate, lengthen the warm-up or use precision fp32"
+            f"step {step}: {what}; {kept}; lower the learning rate, lengthen the warm-up or use "
+            "precision fp32"
         )
 
     # ---------------------------------------------------------------- signals
@@ -409,14 +468,23 @@ class Trainer:
 
     # ---------------------------------------------------------------- checkpoints
 
-    def save_checkpoint(self) -> None:
-        """Write ``checkpoints/step-N`` (all ranks together)."""
+    @functools.cached_property
+    def _writer(self) -> checkpoint.CheckpointWriter | None:
+        """Writes the checkpoints, if there is a folder for them."""
         if self.folder is None:
+            return None
+        config = self.recipe.checkpoints
+        return checkpoint.CheckpointWriter(
+            self.folder / "checkpoints", self.processes, config.keep, config.asynchronous
+        )
+
+    def save_checkpoint(self) -> None:
+        """Begin to write ``checkpoints/step-N`` (all ranks together)."""
+        if self._writer is None:
             return
         self._share_buffers()
         tensors, own = self._tensors()
-        checkpoint.save(
-            self.folder / "checkpoints",
+        self._writer.save(
             self.step,
             tensors | own,
             {
@@ -425,9 +493,8 @@ class Trainer:
                 "benches": list(self.recipe.validation.benches),
                 "scaler": self.scaler.state_dict(),
                 "skipped": len(self.skipped),
+                "nonfinite": self._guard.count if self._guard is not None else 0,
             },
-            self.processes,
-            self.recipe.checkpoints.keep,
         )
 
     def resume(self) -> None:
@@ -439,17 +506,22 @@ class Trainer:
         Raises:
             CheckpointError: none there, damaged, or of another architecture.
         """
-        if self.folder is None:
+        if self.folder is None or self._writer is None:
             return
+        self._writer.wait()
+        if self.processes.is_main:
+            checkpoint.remove_leftovers(self.folder / "checkpoints")
         newest = self.processes.broadcast_object(checkpoint.latest(self.folder / "checkpoints"))
         self._create_optimizer_state()
         tensors, own = self._tensors()
-        state = checkpoint.load(newest, tensors, own)
+        state = checkpoint.load(newest, tensors, own, self.processes)
         if state["found"]:
             for name, value in own.items():
                 (torch.cuda.set_rng_state if "cuda" in name else torch.set_rng_state)(value)
         self.scaler.load_state_dict(state["scaler"])
         self.step = state["step"]
+        if self._guard is not None:
+            self._guard.count = state.get("nonfinite", 0)
         if state["benches"] == list(self.recipe.validation.benches):
             self.best_accuracy = state["best_accuracy"]
         skipped = self.folder / "skipped.json"
@@ -494,11 +566,19 @@ class Trainer:
             own[f"random.rank{rank}.cuda"] = torch.cuda.get_rng_state()
         return tensors, own
 
+    @functools.cached_property
+    def _mesh(self) -> DeviceMesh:
+        return init_device_mesh(self.device.type, (self.processes.world_size,))
+
     def _as_sharded(self, rows: torch.Tensor) -> DTensor:
-        mesh = init_device_mesh(self.device.type, (self.processes.world_size,))
         whole = torch.Size((self.head.num_classes, rows.shape[1]))
         return DTensor.from_local(
-            rows.detach(), mesh, [Shard(0)], run_check=False, shape=whole, stride=(rows.shape[1], 1)
+            rows.detach(),
+            self._mesh,
+            [Shard(0)],
+            run_check=False,
+            shape=whole,
+            stride=(rows.shape[1], 1),
         )
 
     def _create_optimizer_state(self) -> None:
@@ -507,11 +587,30 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = 0.0
             for parameter in group["params"]:
-                parameter.grad = torch.zeros_like(parameter)
+                sampled = parameter is self.head.weight and self.head.sample_rate < 1
+                parameter.grad = no_rows(parameter) if sampled else torch.zeros_like(parameter)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         for group, rate in zip(self.optimizer.param_groups, saved, strict=True):
             group["lr"] = rate
+
+
+def _data_parallel(model: nn.Module, config: DataParallel) -> DistributedDataParallel:
+    wrapped = DistributedDataParallel(
+        model,
+        bucket_cap_mb=config.bucket_mb,
+        static_graph=config.static_graph,
+        gradient_as_bucket_view=True,  # or every gradient would be there twice
+    )
+    if config.compression != "none":
+        # As torch checks too late, and not in a sentence.
+        if config.compression == "bf16" and dist.get_backend() != "nccl":
+            raise RecipeError(
+                "data_parallel.compression bf16 needs GPUs that talk through NCCL; use fp16 or none"
+            )
+        hooks = {"bf16": bf16_compress_hook, "fp16": fp16_compress_hook}
+        wrapped.register_comm_hook(None, hooks[config.compression])
+    return wrapped
 
 
 def _average(parts: list[Figures]) -> Figures:

@@ -1,6 +1,6 @@
 """Which weight η of SEC for face recipes? Photos of people, and the last layer of face recipes.
 
-    facerec compare recipes/studies/eta.py --data.path data/cfp
+    facerec compare recipes/studies/eta.py --data data/cfp
 
 SEC at fixed weights on three margin heads; nothing is searched, so that weights are all that
 differs. The batch norm at the end has a frozen γ as in `recipes/_ms1mv3.py`. Take the weight by the

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import multiprocessing
 import os
 import pickle
 import struct
 import tempfile
+import tracemalloc
 import warnings
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from facerec.errors import RecordError
+from facerec.records import recordio
 from facerec.records.recordio import (
     MAGIC,
     MAX_PAYLOAD,
@@ -25,6 +29,7 @@ from facerec.records.recordio import (
     RecordFile,
     RecordWriter,
     _parse_clean_lines,
+    _parse_index,
     _parse_lines,
     encode_record,
     read_index,
@@ -452,6 +457,65 @@ def test_any_index_gives_numbers_or_a_record_error(text):
         else:
             assert ((index.offsets % 4 == 0) & (index.offsets <= 3992)).all()
             assert len(np.unique(index.keys)) == len(index)
+
+
+def naive_index(text: bytes) -> list[list[int]] | int:
+    """Numbers of all lines, or the number of the first line that is wrong."""
+    table, blank = [], None
+    for number, line in enumerate(text.split(b"\n"), 1):
+        if not line.strip():
+            blank = blank or number
+            continue
+        if blank:
+            return blank
+        fields = [field.strip() for field in line.split(b"\t")]
+        if len(fields) != 2 or not all(field.isdigit() for field in fields):
+            return number
+        if max(map(int, fields)) >= 1 << 63:
+            return number
+        table.append([int(field) for field in fields])
+    return table
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.integers(0, 1 << 63), st.integers(0, 10**6)).map(
+                lambda pair: f"{pair[0]}\t{pair[1]}"
+            ),
+            st.sampled_from(["7\t8", "7\t8", "", " 1 \t2", "3\t4\r", "3 4", "x\t1", "1\t2\t3"]),
+        ),
+        max_size=12,
+    ),
+    st.sampled_from(["", "\n", "\n\n"]),
+    st.integers(1, 40),
+)
+def test_blocks_give_what_the_lines_say(lines, end, block):
+    text = ("\n".join(lines) + end).encode()
+    expected = naive_index(text)
+    with mock.patch.object(recordio, "_INDEX_BLOCK", block):
+        if isinstance(expected, int):
+            with pytest.raises(RecordError, match=rf"^a\.idx, line {expected}: "):
+                _parse_index(Path("a.idx"), io.BytesIO(text))
+        else:
+            keys, offsets = _parse_index(Path("a.idx"), io.BytesIO(text))
+            assert keys.dtype == offsets.dtype == np.int64
+            assert np.stack([keys, offsets], 1).tolist() == expected
+
+
+def test_reading_an_index_takes_little_more_memory_than_it(tmp_path):
+    count = 500_000
+    path = tmp_path / "a.idx"
+    np.savetxt(path, np.arange(count)[:, None] * [1, 3000], "%d", "\t")
+    tracemalloc.start()
+    try:
+        index = read_index(path, count * 3000)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (index.offsets == index.keys * 3000).all() and len(index) == count
+    assert peak < 1.4 * 16 * count + (6 << 20)  # the last are the blocks
 
 
 def test_a_million_records_open_without_touching_them(tmp_path):

@@ -148,6 +148,7 @@ FREE = [
     {"log_every": 7},
     {"tensorboard": True},
     {"compile": True},
+    {"on_nonfinite": "skip"},
     {"checkpoints": Checkpoints(every_steps=5, keep=9)},
     {"validation": Validation(benches=("lfw",), every_epochs=3)},
 ]

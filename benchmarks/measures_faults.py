@@ -1,0 +1,74 @@
+"""Measurements of what guards a run against faults, see `measures`."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from measures import Row, _Faces
+
+from facerec.backbones import Backbone
+from facerec.records import Data
+from facerec.training import Checkpoints, Recipe
+from facerec.training.distributed import Processes
+from facerec.training.trainer import Trainer
+
+
+def checkpoint(
+    *,
+    backbone: str = "iresnet50",
+    classes: int = 93_431,
+    repeats: int = 5,
+    folder: Path | None = None,
+) -> list[Row]:
+    """Time a checkpoint of a backbone and its class centres with SGD's momentum.
+
+    Training stalls while the state is copied; the first copy takes its memory from the system too.
+    A checkpoint is written when it has its final name, on the disk and not only on the way there.
+
+    Args:
+        backbone: a registered name.
+        classes: of 512 dimensions each.
+        repeats: checkpoints after the first.
+        folder: on the disk to measure; by default that of temporary files.
+    """
+    faces = _Faces()
+    faces.num_classes = classes
+    recipe = Recipe(data=Data(Path()), backbone=Backbone(backbone), checkpoints=Checkpoints(keep=1))
+    with TemporaryDirectory(dir=folder) as runs:
+        trainer = Trainer(recipe, faces, Processes(0, 1, torch.device("cpu")), Path(runs))
+        trainer._create_optimizer_state()
+        writer = trainer._writer
+        assert writer is not None
+        stalls, totals = [], []
+        for step in range(1 + repeats):
+            trainer.step = step
+            start = time.perf_counter()
+            trainer.save_checkpoint()
+            stalls.append(time.perf_counter() - start)
+            writer.wait()
+            totals.append(time.perf_counter() - start)
+        (written,) = (Path(runs) / "checkpoints").iterdir()
+        size = sum(file.stat().st_size for file in written.iterdir()) / 1e6
+    name = f"checkpoint of {backbone} and {classes:,} classes with momentum, {size:,.0f} MB"
+    total = statistics.median(totals[1:])
+    stall = statistics.median(stalls[1:])
+    return [
+        Row(
+            f"{name}: until written",
+            total,
+            "s",
+            5.0,
+            remark=f"median of {repeats}; the first took {totals[0]:.2f} s",
+        ),
+        Row(
+            f"{name}: training stalls",
+            stall,
+            "s",
+            1.0,
+            remark=f"median of {repeats}; the first took {stalls[0]:.2f} s",
+        ),
+    ]

@@ -1,0 +1,62 @@
+"""Activation checkpointing: blocks keep their input and compute the rest again in backward."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
+
+from facerec.errors import RecipeError
+
+
+def recompute_activations(backbone: nn.Module) -> None:
+    """Make each of the backbone's ``blocks`` keep only its input for backward.
+
+    Gradients and running statistics stay what they are; backward computes every block's forward
+    once more, about a third more work in a step.
+
+    Args:
+        backbone: from `create_backbone`; changed in place, its state's names stay.
+
+    Raises:
+        RecipeError: it has no blocks.
+    """
+    blocks: Any = getattr(backbone, "blocks", None)
+    if not blocks:
+        raise RecipeError(
+            f"{type(backbone).__name__} does not say which of its modules are blocks, so its "
+            "activations cannot be computed again; train without recompute, or give it a property "
+            "`blocks`"
+        )
+    for block in blocks:
+        block.forward = functools.partial(
+            checkpoint,
+            block.forward,
+            use_reentrant=False,
+            context_fn=functools.partial(_contexts, block),
+        )
+
+
+def _contexts(block: nn.Module) -> tuple[Any, Any]:
+    return contextlib.nullcontext(), _uncounted(block)
+
+
+@contextlib.contextmanager
+def _uncounted(block: nn.Module) -> Iterator[None]:
+    """Keep the second forward out of the batch norms' running statistics."""
+    norms = [m for m in block.modules() if isinstance(m, _BatchNorm)]
+    rates = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = 0.0
+    try:
+        yield
+    finally:
+        for norm, rate in zip(norms, rates, strict=True):
+            norm.momentum = rate
+            if norm.training and norm.num_batches_tracked is not None:
+                norm.num_batches_tracked.sub_(1)

@@ -1,0 +1,190 @@
+"""``facerec plan``: what a recipe's step needs of every rank, before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from facerec.commands.cli import run_command
+from facerec.commands.train import open_data, recipe_argument
+from facerec.errors import RecipeError
+from facerec.training.plan import Plan, plan_step, remedies
+from facerec.training.recipe import Recipe
+
+GB = 10**9
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the step is planned for."""
+
+    ranks: int = 1
+    """Processes that share the training, each with a device of its own."""
+    classes: int | None = None
+    """People in the training set; by default those of the recipe's data, which is then opened."""
+    device_memory: float | None = None
+    """Memory of one device in GB of 10⁹ bytes: say whether the step fits, and what would help."""
+    device: Literal["cuda", "cpu"] = "cuda"
+    """Kind of device: cuda is a GPU that computes in bfloat16, cpu is this computer's."""
+
+
+def show_plan(recipe: Recipe, options: Options, console: Console) -> None:
+    """Print what a step of ``recipe`` needs.
+
+    Raises:
+        FacerecError: the batch does not divide among the ranks, or the data cannot be opened.
+    """
+    if options.device_memory is not None and options.device_memory <= 0:
+        raise RecipeError(f"device_memory must be positive, found {options.device_memory:g} GB")
+    classes = options.classes
+    if classes is None:
+        classes = open_data(recipe, console).num_classes
+    plan = plan_step(recipe, classes, options.ranks, options.device)
+    for table in (_facts(plan), _memory(plan), _network(plan), _arithmetic(plan)):
+        if table is not None:
+            console.print(table)
+            console.print()
+    if options.device_memory is not None:
+        _print_verdict(plan, options.device_memory, console)
+    for line in _assumptions(plan):
+        console.print(line, style="dim", highlight=False, markup=False)
+
+
+def _facts(plan: Plan) -> Table:
+    recipe = plan.recipe
+    table = Table.grid(padding=(0, 2))
+    micro = recipe.batch_size // (plan.ranks * recipe.accumulation)
+    times = f" in {recipe.accumulation} micro-batches" if recipe.accumulation > 1 else ""
+    table.add_row("backbone", f"{recipe.backbone.name}, {plan.precision} on {plan.device}")
+    table.add_row(
+        "batch",
+        f"{recipe.batch_size:,} images on {plan.ranks} ranks, {recipe.batch_size // plan.ranks:,} "
+        f"each{times}" + (f" of {micro:,}" if times else ""),
+    )
+    table.add_row(
+        "classes",
+        f"{plan.num_classes:,}, of which rank 0 holds {plan.classes:,} and visits {plan.visited:,} "
+        "in a step",
+    )
+    return table
+
+
+def _memory(plan: Plan) -> Table:
+    unit, name = _unit(plan.memory)
+    table = Table(
+        title=f"memory of a rank in {name}, while the backward passes of head and backbone and the "
+        "update are at work",
+        title_justify="left",
+        show_footer=True,
+    )
+    totals = plan.totals
+    table.add_column("part", footer=totals.name)
+    for title, total in (
+        ("head", totals.head),
+        ("backbone", totals.backward),
+        ("update", totals.update),
+    ):
+        bold = "bold" if total == plan.memory else ""
+        table.add_column(title, footer=f"{total / unit:,.2f}", justify="right", footer_style=bold)
+    for part in plan.parts:
+        sizes = (part.head, part.backward, part.update)
+        if any(sizes):
+            table.add_row(part.name, *(f"{size / unit:,.2f}" if size else "" for size in sizes))
+    return table
+
+
+def _network(plan: Plan) -> Table | None:
+    if not plan.transfers:
+        return None
+    unit, name = _unit(plan.traffic)
+    table = Table(
+        title=f"network, {name} that a rank sends in a step, and as many received",
+        title_justify="left",
+        show_footer=True,
+    )
+    table.add_column("what", footer="together")
+    table.add_column("sent", footer=f"{plan.traffic / unit:,.3f}", justify="right")
+    for transfer in plan.transfers:
+        table.add_row(transfer.name, f"{transfer.size / unit:,.3f}")
+    return table
+
+
+def _arithmetic(plan: Plan) -> Table:
+    total = plan.backbone_flop + plan.head_flop
+    table = Table(
+        title="arithmetic of a rank, TFLOP a step", title_justify="left", show_footer=True
+    )
+    table.add_column("where", footer="together")
+    table.add_column("TFLOP", footer=f"{total / 1e12:,.3f}", justify="right")
+    table.add_row("backbone", f"{plan.backbone_flop / 1e12:,.3f}")
+    table.add_row("head", f"{plan.head_flop / 1e12:,.3f}")
+    return table
+
+
+def _print_verdict(plan: Plan, memory: float, console: Console) -> None:
+    fits = plan.memory <= memory * GB
+    console.print(
+        f"{plan.memory / GB:.2f} GB {'fits in' if fits else 'does not fit in'} {memory:g} GB",
+        style="green" if fits else "red",
+        highlight=False,
+    )
+    if fits:
+        return
+    found = remedies(plan, int(memory * GB))
+    for remedy in found:
+        needs = remedy.plan.memory / GB
+        verdict = "fits" if needs <= memory else "still too much"
+        console.print(f"  {remedy.words} → {needs:.2f} GB, {verdict}", highlight=False)
+    if not found:
+        console.print("  nothing in the recipe would help; use more ranks", highlight=False)
+
+
+def _assumptions(plan: Plan) -> list[str]:
+    lines = [
+        "Memory counts tensors. Not in it: the allocator's fragmentation, the CUDA context, the "
+        "work space of cuDNN and NCCL, and, on a CPU, Python, the libraries and the copy of the "
+        "state that is made for a checkpoint."
+        if plan.device == "cpu"
+        else "Memory counts tensors. Not in it: the allocator's fragmentation, the CUDA context "
+        "and the work space of cuDNN, cuBLAS and NCCL.",
+        "Activations are what autograd keeps on a CPU; FLOP are those of convolutions and matrix "
+        "products, an addition and a product each one.",
+    ]
+    if plan.ranks > 1:
+        lines.append(
+            "Rank 0 is planned for, which holds the most classes. Bytes on the network are those "
+            "of ring algorithms."
+        )
+    if plan.recipe.precision == "auto":
+        lines.append(f"Precision auto is taken for {plan.precision}.")
+    if plan.recipe.compile:
+        lines.append("The step is planned as if it were not compiled, which needs more memory.")
+    return lines
+
+
+def _unit(largest: int) -> tuple[int, str]:
+    return (GB, "GB (10⁹ bytes)") if largest >= GB else (10**6, "MB (10⁶ bytes)")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command; the recipe's path comes first."""
+    given = recipe_argument("plan", argv)
+
+    @tyro.conf.configure(tyro.conf.AvoidSubcommands)
+    def plan(
+        options: Annotated[Options, tyro.conf.arg(name="")] = Options(),
+        recipe: Annotated[Recipe, tyro.conf.arg(name="")] = given.recipe,
+    ) -> None:
+        """Predict memory, network traffic and arithmetic of a step: RECIPE.py [--ranks W].
+
+        Nothing is trained, and with --classes no data is read. The recipe's path comes first; every
+        field of the recipe can then be overridden by its dotted name.
+        """
+        show_plan(recipe, options, Console())
+
+    run_command(plan, given.arguments)

@@ -1,0 +1,51 @@
+"""Which classes a step visits when not all of them take part (Partial FC; An et al., 2022).
+
+Every class of the batch takes part, and so many others, drawn at random, that a rank visits a fixed
+share of its classes. So every step has tensors of one shape, and nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def sample_size(rate: float, num_local: int, batch_size: int) -> int:
+    """Return how many of ``num_local`` classes a rank visits in a step.
+
+    That is the share ``rate``, but enough for a global batch of ``batch_size`` different people.
+    """
+    return max(int(rate * num_local), min(batch_size, num_local))
+
+
+def sample_classes(column: Tensor, num_local: int, size: int, seed: tuple[int, ...]) -> Tensor:
+    """Draw the classes of a step.
+
+    Args:
+        column: the class of each sample, counted from this rank's first, ``(N,)`` int64; −1 where
+            another rank holds it.
+        num_local: classes of this rank.
+        size: how many to draw, at least as many as there are different classes in ``column``.
+        seed: numbers >= 0; equal ones draw the same classes for the same ``column``.
+
+    Returns:
+        The classes of ``column`` and others, in ascending order, ``(size,)``.
+    """
+    state = np.random.SeedSequence(seed).generate_state(1, np.uint64)
+    generator = torch.Generator(column.device).manual_seed(int(state[0]))
+    # The last key takes the writes of samples whose class is elsewhere.
+    keys = torch.rand(num_local + 1, device=column.device, generator=generator)
+    keys[torch.where(column >= 0, column, num_local)] = 2.0
+    return keys[:num_local].topk(size, sorted=False).indices.sort().values
+
+
+def place_among(classes: Tensor, column: Tensor) -> Tensor:
+    """Return the place of each of ``column`` among the drawn classes, −1 where it is −1."""
+    if not len(classes):
+        return column
+    place = torch.searchsorted(classes, column.clamp(min=0)).clamp(max=len(classes) - 1)
+    torch._assert_async(
+        ((column < 0) | (classes[place] == column)).all(), "a class of the batch was not drawn"
+    )
+    return torch.where(column >= 0, place, -1)

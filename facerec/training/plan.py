@@ -1,0 +1,590 @@
+"""What a training step needs on each rank: memory, network traffic and arithmetic, before any run.
+
+Nothing is allocated and no data is read. The backbone goes forward and backward once on tensors
+without content (``FakeTensorMode``), while every block of memory that comes or goes is counted; so
+activations are those that autograd keeps. The head follows formulas, see `_head_work`, and so does
+the network, for which ring algorithms are assumed: a rank sends as many bytes as it receives.
+
+The rank planned for is rank 0, which holds the most classes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from facerec.backbones import Backbone, create_backbone, recompute_activations
+from facerec.devices import has_fast_bf16
+from facerec.errors import RecipeError
+from facerec.heads.class_sampling import sample_size
+from facerec.heads.collectives import shard_bounds
+from facerec.heads.margin_softmax import default_chunk
+from facerec.training.optimization import Optimizer
+from facerec.training.recipe import Recipe
+from facerec.training.row_update import chunk_rows
+
+PIXELS = 112 * 112 * 3
+"""Numbers in the input of a backbone."""
+
+DeviceType = Literal["cuda", "cpu"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Bytes of one part of a rank's memory at the three moments when it is fullest."""
+
+    name: str
+    head: int
+    """While the head's backward pass is at work: all activations are there, and the tiles."""
+    backward: int
+    """At the fullest moment of the backbone's backward pass."""
+    update: int
+    """While the optimizer is at work."""
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Bytes that each rank sends in a step for one purpose; it receives as many."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The needs of one rank in one optimizer step."""
+
+    recipe: Recipe
+    num_classes: int
+    ranks: int
+    device: DeviceType
+    precision: str
+    """That of the backbone: fp32, bf16 or fp16."""
+    classes: int
+    """Classes whose centres the rank holds."""
+    visited: int
+    """Classes that it visits in a step."""
+    parts: tuple[Part, ...]
+    transfers: tuple[Transfer, ...]
+    backbone_flop: int
+    head_flop: int
+
+    @property
+    def totals(self) -> Part:
+        """All parts together."""
+        return Part(
+            "together",
+            sum(part.head for part in self.parts),
+            sum(part.backward for part in self.parts),
+            sum(part.update for part in self.parts),
+        )
+
+    @property
+    def memory(self) -> int:
+        """Bytes at the fullest moment."""
+        totals = self.totals
+        return max(totals.head, totals.backward, totals.update)
+
+    @property
+    def traffic(self) -> int:
+        """Bytes that the rank sends in a step."""
+        return sum(transfer.size for transfer in self.transfers)
+
+
+def plan_step(
+    recipe: Recipe, num_classes: int, ranks: int = 1, device: DeviceType = "cuda"
+) -> Plan:
+    """Predict what a step of ``recipe`` needs on rank 0 of ``ranks``.
+
+    Args:
+        recipe: the whole configuration.
+        num_classes: people in the training set.
+        ranks: processes, each with a device of its own.
+        device: kind of device, on which the sizes of the head's tiles depend. ``cuda`` stands for a
+            GPU that computes in bfloat16; ``cpu`` is this computer's.
+
+    Raises:
+        RecipeError: the batch does not divide among the ranks and micro-batches, or there are no
+            people or ranks.
+    """
+    for name, value in (("number of classes", num_classes), ("number of ranks", ranks)):
+        if value < 1:
+            raise RecipeError(f"the {name} must be at least 1, found {value}")
+    if recipe.batch_size % (ranks * recipe.accumulation):
+        raise RecipeError(
+            f"batch_size {recipe.batch_size} does not divide among {ranks} ranks × "
+            f"{recipe.accumulation} micro-batches; change one of the three"
+        )
+    fast_bf16 = device == "cuda" or has_fast_bf16(torch.device(device))
+    precision = recipe.precision
+    if precision == "auto":
+        precision = "bf16" if fast_bf16 else "fp32"
+    share = recipe.batch_size // ranks
+    classes = shard_bounds(num_classes, ranks, 0)[1]
+    rate = recipe.head.sample_rate
+    visited = classes if rate == 1 else sample_size(rate, classes, recipe.batch_size)
+    backbone = _backbone_step(
+        recipe.backbone,
+        share // recipe.accumulation,
+        precision,
+        recompute=recipe.recompute,
+        bucketed=ranks > 1,
+        accumulating=recipe.accumulation > 1,
+    )
+    passes = forward_and_backward_passes(recipe)
+    return Plan(
+        recipe=recipe,
+        num_classes=num_classes,
+        ranks=ranks,
+        device=device,
+        precision=precision,
+        classes=classes,
+        visited=visited,
+        parts=(
+            *_backbone_parts(recipe, backbone, share, ranks, device),
+            *_head_parts(recipe, classes, visited, ranks, device, fast_bf16),
+        ),
+        transfers=_transfers(recipe, backbone, ranks) if ranks > 1 else (),
+        backbone_flop=passes * share * forward_flop(recipe.backbone),
+        head_flop=head_flop(recipe.batch_size, visited, recipe.backbone.embedding_size),
+    )
+
+
+# ---------------------------------------------------------------- what would help
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """Other settings of the recipe, and what they need."""
+
+    words: str
+    plan: Plan
+
+
+def remedies(plan: Plan, limit: int) -> list[Remedy]:
+    """Find settings that need less memory than ``plan``, each of them computed.
+
+    Of the classes' sample rate, recomputing and the number of micro-batches, each alone is taken as
+    mildly as suffices for ``limit`` bytes, else as far as it helps; if none of them suffices, the
+    best of their combinations comes last.
+    """
+    single = [_mildest(recipes, plan, limit) for recipes in _levers(plan)]
+    useful = [r for r in single if r is not None and r.plan.memory < 0.99 * plan.memory]
+    if len(useful) > 1 and all(remedy.plan.memory > limit for remedy in useful):
+        together = [
+            _joined(plan, chosen)
+            for count in range(2, len(useful) + 1)
+            for chosen in itertools.combinations(useful, count)
+        ]
+        useful.append(min(together, key=lambda remedy: remedy.plan.memory))
+    return useful
+
+
+def _joined(plan: Plan, chosen: Sequence[Remedy]) -> Remedy:
+    recipe = plan.recipe
+    for remedy in chosen:
+        for name in ("head", "recompute", "accumulation"):
+            value = getattr(remedy.plan.recipe, name)
+            if value != getattr(plan.recipe, name):
+                recipe = replace(recipe, **{name: value})
+    return Remedy(" and ".join(remedy.words for remedy in chosen), _again(plan, recipe))
+
+
+def _levers(plan: Plan) -> Iterator[dict[str, Recipe]]:
+    """Yield the settings of each kind, the mildest first."""
+    recipe = plan.recipe
+    yield {
+        f"head.sample_rate {rate:g}": replace(recipe, head=replace(recipe.head, sample_rate=rate))
+        for rate in (0.3, 0.1)
+        if rate < recipe.head.sample_rate
+    }
+    if not (recipe.recompute or recipe.compile) and _has_blocks(recipe.backbone):
+        yield {"recompute": replace(recipe, recompute=True)}
+    counts = [recipe.accumulation * factor for factor in (2, 4, 8, 16)]
+    yield {
+        f"accumulation {count}": replace(recipe, accumulation=count)
+        for count in counts
+        if recipe.batch_size % (plan.ranks * count) == 0
+        and recipe.batch_size // (plan.ranks * count) > 1  # or batch norms have nothing to average
+    }
+
+
+def _mildest(recipes: dict[str, Recipe], plan: Plan, limit: int) -> Remedy | None:
+    """Return the first that needs no more than ``limit`` bytes, else the one that needs least."""
+    found = []
+    for words, recipe in recipes.items():
+        found.append(Remedy(words, _again(plan, recipe)))
+        if found[-1].plan.memory <= limit:
+            return found[-1]
+    return min(found, key=lambda remedy: remedy.plan.memory, default=None)
+
+
+def _again(plan: Plan, recipe: Recipe) -> Plan:
+    return plan_step(recipe, plan.num_classes, plan.ranks, plan.device)
+
+
+@functools.cache
+def _has_blocks(config: Backbone) -> bool:
+    with FakeTensorMode():
+        return hasattr(create_backbone(config), "blocks")
+
+
+# ---------------------------------------------------------------- arithmetic
+
+
+@functools.cache
+def forward_flop(config: Backbone) -> int:
+    """Return the FLOP of one image's way through a backbone, an addition and a product each one.
+
+    Counted are convolutions and matrix products, as everywhere in the literature; the rest is small
+    beside them.
+    """
+    with FakeTensorMode(), torch.no_grad():
+        backbone = create_backbone(config).eval()
+        with FlopCounterMode(display=False) as counter:
+            backbone(torch.empty(1, 3, 112, 112))
+        return int(counter.get_total_flops())
+
+
+def forward_and_backward_passes(recipe: Recipe) -> int:
+    """Return how many times the work of a forward pass the backbone does in a step.
+
+    Backward is two of them: the gradients of inputs and of weights.
+    """
+    coupled = recipe.regularizer is not None and recipe.regularizer.couples_samples
+    return 3 + recipe.recompute + (recipe.accumulation > 1 and coupled)
+
+
+def head_flop(batch_size: int, visited: int, embedding_size: int) -> int:
+    """Return the FLOP of the head in a step: four products of N × D × n, of which one is forward.
+
+    Args:
+        batch_size: images of all ranks, N.
+        visited: classes that this rank visits, n.
+        embedding_size: D.
+    """
+    return 8 * batch_size * visited * embedding_size
+
+
+# ---------------------------------------------------------------- backbone
+
+
+class LiveMemory(TorchDispatchMode):
+    """Counts the bytes of the tensors that are alive, real ones or ones without content.
+
+    Attributes:
+        now: bytes of what was made in the block and is still alive.
+        peak: the largest ``now`` so far.
+        gradients: bytes of finished gradients, kept by whoever accumulates them.
+        gradients_at_peak: that figure when ``now`` was largest.
+    """
+
+    def __init__(self, *present: Tensor) -> None:
+        """Start at 0.
+
+        Args:
+            present: tensors that are there already and do not count.
+        """
+        super().__init__()
+        self.now = self.peak = self.gradients = self.gradients_at_peak = 0
+        self._sizes = {tensor.untyped_storage()._cdata: 0 for tensor in present}
+        self._present = present  # their addresses must not be given to others
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Compute, and count what comes out."""
+        result = function(*args, **(kwargs or {}))
+        for value in tree_leaves(result):
+            if isinstance(value, Tensor) and value.layout == torch.strided:
+                self._count(value.untyped_storage())
+        return result
+
+    def restart_peak(self) -> None:
+        """Look for the peak from now on."""
+        self.peak, self.gradients_at_peak = self.now, self.gradients
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        if key in self._sizes:
+            return
+        self._sizes[key] = storage.nbytes()
+        self.now += self._sizes[key]
+        if self.now > self.peak:
+            self.restart_peak()
+        weakref.finalize(storage, self._forget, key)
+
+    def _forget(self, key: int) -> None:
+        self.now -= self._sizes.pop(key)
+
+
+@dataclass(frozen=True)
+class _BackboneStep:
+    """Bytes and counts of the backbone's part of a step on one rank."""
+
+    weights: int
+    """Parameters and buffers."""
+    buffers: int
+    sizes: tuple[int, ...]
+    """Numbers in each trainable parameter."""
+    activations: int
+    """Kept for backward, with the embeddings."""
+    gradients: int
+    """At backward's fullest moment, as far as they are not in buckets."""
+    working: int
+    """Everything else that forward and backward made, at that moment."""
+
+
+@functools.cache
+def _backbone_step(
+    config: Backbone,
+    batch: int,
+    precision: str,
+    *,
+    recompute: bool,
+    bucketed: bool,
+    accumulating: bool,
+) -> _BackboneStep:
+    """Go forward and backward on tensors without content.
+
+    Args:
+        config: which backbone.
+        batch: images of a micro-batch.
+        precision: of the autocast.
+        recompute: whether its blocks compute their activations again.
+        bucketed: whether each gradient moves into the memory of DistributedDataParallel.
+        accumulating: whether gradients of an earlier micro-batch are there.
+    """
+    # A CPU's graph keeps the same tensors as a GPU's, and this build of torch may know no GPU.
+    with FakeTensorMode():
+        backbone = create_backbone(config).train()
+        if recompute:
+            recompute_activations(backbone)
+        if batch == 1 and backbone.embedding_norm is not None:
+            raise RecipeError(
+                "a micro-batch of a rank has a single image, over which the last batch norm cannot "
+                "average; set a larger batch_size, or fewer ranks or a smaller accumulation"
+            )
+        trainable = [p for p in backbone.parameters() if p.requires_grad]
+        images = torch.empty(batch, 112, 112, 3).permute(0, 3, 1, 2)
+        present = [*backbone.parameters(), *backbone.buffers(), images]
+        if accumulating and not bucketed:
+            for parameter in trainable:
+                parameter.grad = torch.empty_like(parameter)
+                present.append(parameter.grad)
+        live = LiveMemory(*present)
+
+        def finished(parameter: Tensor) -> None:
+            assert parameter.grad is not None
+            if bucketed:
+                parameter.grad = None
+            elif not accumulating:
+                live.gradients += parameter.grad.nbytes
+
+        for parameter in trainable:
+            parameter.register_post_accumulate_grad_hook(finished)
+        with live:
+            with _autocast(precision):
+                embeddings = backbone(images)
+            activations = live.now
+            slope = torch.empty_like(embeddings)
+            live.restart_peak()
+            embeddings.backward(slope)
+    return _BackboneStep(
+        weights=_bytes(backbone.parameters()) + _bytes(backbone.buffers()),
+        buffers=_bytes(backbone.buffers()),
+        sizes=tuple(p.numel() for p in trainable),
+        activations=activations,
+        gradients=live.gradients_at_peak,
+        working=live.peak - live.gradients_at_peak,
+    )
+
+
+def _autocast(precision: str) -> contextlib.AbstractContextManager[Any]:
+    if precision == "fp32":
+        return contextlib.nullcontext()
+    return torch.autocast("cpu", torch.bfloat16)  # fp16 has numbers of the same size
+
+
+def _bytes(tensors: Iterator[Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+def _backbone_parts(
+    recipe: Recipe, step: _BackboneStep, share: int, ranks: int, device: DeviceType
+) -> Iterator[Part]:
+    gradients = 4 * sum(step.sizes)
+    state = optimizer_state(recipe.optimizer)
+    kept = gradients if recipe.accumulation > 1 else 0
+    # A GPU holds the next batch too, see `prefetched`.
+    pixels = share * PIXELS * (4 + (2 if device == "cuda" else 1))
+    embeddings = 4 * share // recipe.accumulation * recipe.backbone.embedding_size
+    skipping = recipe.on_nonfinite == "skip"  # a step's statistics are kept to go back to
+    weights = step.weights + (step.buffers if skipping else 0)
+    yield _constant("backbone: weights", weights)
+    yield _constant("backbone: optimizer state", sum(map(state.size, step.sizes)))
+    if ranks > 1:
+        yield _constant("backbone: gradients", gradients)
+    else:
+        during = gradients if kept else step.gradients
+        yield Part("backbone: gradients", kept, during, gradients)
+    yield Part("activations", step.activations, step.working, embeddings)
+    yield _constant("images", pixels)
+    single = max(step.sizes) if device == "cpu" else sum(step.sizes)
+    yield Part("backbone: optimizer's work", 0, 0, state.work * single)
+
+
+def _constant(name: str, size: int) -> Part:
+    return Part(name, size, size, size)
+
+
+# ---------------------------------------------------------------- optimizer
+
+
+@dataclass(frozen=True)
+class OptimizerState:
+    """What an optimizer keeps for a parameter."""
+
+    each: int
+    """Bytes for each number of the parameter."""
+    fixed: int
+    """Bytes for each parameter, such as its count of steps."""
+    work: int
+    """Bytes for each number that a step needs and gives back."""
+
+    def size(self, count: int) -> int:
+        """Return the bytes for a parameter of ``count`` numbers."""
+        return self.each * count + self.fixed
+
+
+@functools.cache
+def optimizer_state(config: Optimizer) -> OptimizerState:
+    """Find out by two steps on a few numbers what an optimizer keeps."""
+    count = 64
+    parameter = nn.Parameter(torch.zeros(count))
+    parameter.grad = torch.zeros(count)
+    optimizer = config.create([{"params": [parameter]}])
+    optimizer.step()
+    state = [v for v in optimizer.state[parameter].values() if isinstance(v, Tensor)]
+    with LiveMemory(parameter, parameter.grad, *state) as live:
+        optimizer.step()
+    like = [value for value in state if value.shape == parameter.shape]
+    each = sum(value.itemsize for value in like)
+    fixed = sum(value.nbytes for value in state) - each * count
+    return OptimizerState(each, fixed, live.peak // count)
+
+
+# ---------------------------------------------------------------- head
+
+
+def _head_parts(
+    recipe: Recipe, classes: int, visited: int, ranks: int, device: DeviceType, fast_bf16: bool
+) -> Iterator[Part]:
+    size, count = recipe.backbone.embedding_size, recipe.accumulation
+    state = optimizer_state(recipe.optimizer)
+    yield _constant("head: class centres", 4 * classes * size)
+    yield _constant("head: optimizer state", state.size(classes * size))
+    one = 4 * visited * size
+    if recipe.head.sample_rate == 1:
+        # Autograd adds the gradient of a micro-batch to that of the ones before.
+        yield Part("head: gradient", one * min(count, 2), one, one)
+    else:
+        one += 8 * visited  # row numbers
+        # Sums of sparse gradients are longer lists: before, new, and joined.
+        joined = 2 * count * one if count > 1 else one
+        coalesced = one if count > 1 else 0
+        yield Part("head: gradient", joined, count * one, count * one + coalesced)
+    work = _head_work(recipe, visited, ranks, device, fast_bf16)
+    yield Part("head: tiles and embeddings", work, 0, 0)
+    yield Part("head: optimizer's work", 0, 0, _update_work(recipe, visited, device))
+
+
+def _head_work(
+    recipe: Recipe, visited: int, ranks: int, device: DeviceType, fast_bf16: bool
+) -> int:
+    """Return what the head's backward pass holds beside centres and their gradient.
+
+    With N embeddings of D numbers in a global micro-batch, and t of the n classes in a tile, these
+    are the gathered embeddings, the queries made of them and their gradient (N × D each); logits
+    and their slopes (t × N each); and lengths and numbers of the classes. See
+    `facerec.heads.margin_softmax`.
+    """
+    rows, size = recipe.batch_size // recipe.accumulation, recipe.backbone.embedding_size
+    tile = max(1, min(default_chunk(rows, torch.device(device)), visited))
+    sampled, reduced = recipe.head.sample_rate < 1, recipe.head.precision == "bf16" and fast_bf16
+    total = 4 * rows * size * (2 + (ranks > 1))
+    total += 4 * tile * rows * 2
+    total += visited * (4 + (8 if sampled else 0))
+    several = visited > tile  # then the tensors of the tile before are still there
+    if sampled:
+        total += 4 * tile * size * (1 + several)  # centres are gathered for each tile
+    if reduced:
+        # The queries, and whichever product takes most: operands, and on a GPU a float32 result.
+        result = 4 if device == "cuda" else 2
+        logits = 2 * tile * size + result * tile * rows
+        to_queries = 2 * tile * (rows + size) + result * rows * size
+        total += 2 * rows * size + max(logits, to_queries)
+    if recipe.margin.changes_others:
+        total += 4 * tile * rows * (_TRANSFORMED + several)
+    if recipe.head.interclass_filter is not None:
+        total += tile * rows
+    return total
+
+
+_TRANSFORMED = 11
+"""Tiles that autograd holds at once for a margin that changes all logits, as counted."""
+
+
+def _update_work(recipe: Recipe, visited: int, device: DeviceType) -> int:
+    state, size = optimizer_state(recipe.optimizer), recipe.backbone.embedding_size
+    if recipe.head.sample_rate == 1:
+        return state.work * visited * size
+    row = 4 * size
+    room = chunk_rows(row, torch.device(device))
+    held = state.each // 4
+    # Of one chunk, the centres and their state; a second one comes before the first one goes.
+    copies = 1 + held if visited <= room else 1 + 2 * held
+    return min(visited, room) * row * copies
+
+
+# ---------------------------------------------------------------- network
+
+
+def _transfers(recipe: Recipe, step: _BackboneStep, ranks: int) -> tuple[Transfer, ...]:
+    """List what a rank sends in a step.
+
+    In rings an all-gather or reduce-scatter of S bytes in all sends S·(W − 1)/W, an all-reduce
+    twice that, and a broadcast S.
+    """
+    count, size = recipe.accumulation, recipe.backbone.embedding_size
+    batch = recipe.batch_size
+    width = 4 if recipe.data_parallel.compression == "none" else 2
+
+    def ring(size: int) -> int:
+        return size * (ranks - 1) // ranks
+
+    penalty = recipe.regularizer is not None
+    return (
+        Transfer("gradients of the backbone (all-reduce)", 2 * ring(width * sum(step.sizes))),
+        Transfer("statistics of batch norms (broadcast)", step.buffers),
+        Transfer("embeddings (all-gather)", ring(4 * batch * size)),
+        Transfer("their gradients (reduce-scatter)", ring(4 * batch * size)),
+        Transfer("labels (all-gather)", ring(8 * batch) * (1 + (recipe.head.sample_rate < 1))),
+        Transfer("softmax (all-reduce)", 2 * ring(4 * (batch + 3 * batch + 2 * count))),
+        Transfer(
+            "checks and norms",
+            count * (2 * ring(24) + ring(20 * ranks) * (1 + penalty) + ring(8 * ranks) * penalty),
+        ),
+    )

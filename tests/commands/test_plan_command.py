@@ -1,0 +1,151 @@
+"""What ``facerec plan`` prints, and what it refuses."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from facerec.commands.plan import main
+from facerec.training import plan as plans
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "training"))
+
+from tiny import write_training_set
+
+RECIPE = """
+from pathlib import Path
+
+from facerec.backbones import Backbone
+from facerec.records import Data
+from facerec.training import Recipe
+
+recipe = Recipe(
+    data=Data(path=Path("data")),
+    backbone=Backbone(name="iresnet18", embedding_size=32, width=0.125),
+    batch_size=64,
+)
+"""
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    (tmp_path / "arc.py").write_text(RECIPE)
+    return tmp_path
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    text = capsys.readouterr().out.replace("│", " ")
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def test_tables_without_data(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["arc.py", "--ranks", "64", "--classes", "10000000", "--batch-size", "128"])
+    found = lines(capsys)
+    assert "backbone iresnet18, bf16 on cuda" in found
+    assert "batch 128 images on 64 ranks, 2 each" in found
+    assert "classes 10,000,000, of which rank 0 holds 156,250 and visits 156,250 in a step" in found
+    assert "head: class centres 20.00 20.00 20.00" in found  # 156,250 × 32 × 4 bytes
+    assert "embeddings (all-gather) 0.016" in found  # 63 × 2 × 32 × 4 bytes
+    assert "head 0.005" in found  # 8 × 128 × 156,250 × 32 FLOP
+    assert sum(line.startswith("together ") for line in found) == 3
+    text = " ".join(found)
+    assert "Precision auto is taken for bf16." in text and "ring algorithms" in text
+    assert "fragmentation" in text and "cuDNN" in text
+    assert " GB fits" not in text
+    assert {path.name for path in workplace.iterdir()} == {"arc.py"}
+
+
+def test_classes_come_from_the_data(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_training_set(workplace / "data", people=7, images=1)
+    main(["arc.py", "--device", "cpu", "--head.sample-rate", "0.5", "--batch-size", "2"])
+    found = lines(capsys)
+    assert "classes 7, of which rank 0 holds 7 and visits 3 in a step" in found
+    text = " ".join(found)
+    assert "network" not in text and "ring algorithms" not in text
+    assert "checkpoint" in text
+
+
+def test_what_fits_and_what_would_help(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["arc.py", "--ranks", "2", "--classes", "1000000", "--precision", "fp32"]
+    main([*flags, "--device-memory", "80"])
+    text = " ".join(lines(capsys))
+    assert " GB fits in 80 GB" in text and "→" not in text
+    main([*flags, "--device-memory", "0.05"])
+    found = lines(capsys)
+    verdict = next(line for line in found if "does not fit" in line)
+    assert verdict.endswith(" GB does not fit in 0.05 GB")
+    helping = [line for line in found if "→" in line]
+    assert len(helping) == 4 and helping[0].startswith("head.sample_rate 0.1 → ")
+    assert all(line.endswith("still too much") for line in helping)
+    total = float(verdict.split()[0])
+    assert all(float(line.split("→ ")[1].split()[0]) < total for line in helping)
+    # The limit lies just below what the step needs, so that the mildest change suffices.
+    main([*flags, "--device-memory", f"{total - 0.02:.2f}"])
+    found = [line for line in lines(capsys) if "→" in line]
+    assert found and all(line.endswith("fits") for line in found)
+
+
+def test_overrides_count(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["arc.py", "--classes", "10", "--accumulation", "4", "--compile"])
+    text = " ".join(lines(capsys))
+    assert "64 each in 4 micro-batches of 16" in text
+    assert "as if it were not compiled" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "facerec plan needs a recipe file as its first argument"),
+        (["gone.py"], "gone.py: no such recipe file"),
+        (["arc.py"], "data: "),
+        (["arc.py", "--classes", "0"], "the number of classes must be at least 1, found 0"),
+        (["arc.py", "--classes", "9", "--ranks", "5"], "batch_size 64 does not divide among 5"),
+        (
+            ["arc.py", "--classes", "9", "--ranks", "64"],
+            "a micro-batch of a rank has a single image",
+        ),
+        (["arc.py", "--classes", "9", "--device-memory", "0"], "device_memory must be positive"),
+        (
+            ["arc.py", "--classes", "9", "--backbone.name", "iresnet19"],
+            "backbone.name: no backbone is called",
+        ),
+    ],
+)
+def test_errors_are_sentences(
+    workplace: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    assert exit_.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {sentence}") and error.count("\n") == 1
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["--help"])
+    assert exit_.value.code == 0
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "--ranks INT Processes that share the training" in text
+    assert "--device-memory" in text and "--head.sample-rate" in text
+
+
+def test_ten_million_people_take_no_memory(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head of all ranks would be 20 GB; nothing of its size is ever made."""
+    made = []
+    original = plans.LiveMemory._count
+
+    def count(self: plans.LiveMemory, storage: object) -> None:
+        made.append(storage.nbytes())  # type: ignore[attr-defined]
+        original(self, storage)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(plans.LiveMemory, "_count", count)
+    plans._backbone_step.cache_clear()
+    main(["arc.py", "--classes", "10000000", "--batch-size", "2"])
+    assert made and max(made) < 10**8

@@ -1,0 +1,335 @@
+"""Several sets as one, sets without rare people, and visits beyond the first."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from facerec.errors import DatasetError, FacerecError, RecipeError
+from facerec.recipe import check, from_dict, to_dict
+from facerec.records.augment import Augmentation
+from facerec.records.dataset import (
+    BatchLoader,
+    BatchRequest,
+    Data,
+    FaceDataset,
+    Part,
+    Progress,
+    Subset,
+    open_dataset,
+)
+from facerec.records.joined import JoinedDataset
+from facerec.records.layout import write_image_records
+
+ALL = Augmentation(0.5, 0.2, 0.2, 0.2, 0.2)
+
+
+class Numbers(FaceDataset):
+    """Samples that are nothing but their labels and positions."""
+
+    def __init__(self, name: str, labels: list[int], positions: list[int] | None = None) -> None:
+        super().__init__()
+        self._own, self._name = np.array(labels, np.int64), name
+        self._places = np.array(positions or range(len(labels)))
+        self.num_classes = max(labels, default=-1) + 1
+
+    def __len__(self) -> int:
+        return len(self._own)
+
+    def encoded(self, i: int) -> tuple[bytes, int]:
+        return f"{self._name}{i}".encode(), int(self._own[i])
+
+    def where(self, i: int) -> str:
+        return f"{self._name}, sample {i}"
+
+    def name(self, i: int) -> str:
+        return str(i)
+
+    def read_labels(self, progress: Progress | None = None) -> np.ndarray:
+        if progress is not None:
+            progress(len(self))
+        return self._own
+
+    def positions(self, indices: np.ndarray) -> np.ndarray:
+        return self._places[indices]
+
+
+def face(seed: int) -> bytes:
+    coarse = np.random.default_rng(seed).integers(0, 256, (7, 7, 3), dtype=np.uint8)
+    image = cv2.resize(coarse, (112, 112), interpolation=cv2.INTER_CUBIC)
+    return cv2.imencode(".jpg", image)[1].tobytes()
+
+
+def write(folder: Path, counts: list[int], first: int = 0, bad: tuple[int, ...] = ()) -> Path:
+    """Write people with so many images each; the pixels are numbered from ``first``."""
+    labels = np.repeat(np.arange(len(counts)), counts).tolist()
+    images = [face(first + i)[: -200 if i in bad else None] for i in range(len(labels))]
+    folder.mkdir()
+    items = [(c, f"{c}/{i}.jpg", images[i]) for i, c in enumerate(labels)]
+    write_image_records(folder / "train", items)
+    return folder
+
+
+def write_folder(folder: Path, people: dict[str, int], first: int = 0) -> Path:
+    for name, count in people.items():
+        (folder / name).mkdir(parents=True)
+        for i in range(count):
+            (folder / name / f"{i}.jpg").write_bytes(face(first := first + 1))
+    return folder
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[Path, Path]:
+    return write(tmp_path / "a", [2, 3, 1]), write(tmp_path / "b", [1, 4], first=100)
+
+
+@st.composite
+def parts(draw: st.DrawFn) -> list[tuple[list[int], bool]]:
+    labels = st.lists(st.integers(-1, 4), min_size=1, max_size=8)
+    return draw(st.lists(st.tuples(labels, st.booleans()), min_size=1, max_size=4))
+
+
+@given(parts(), st.randoms(use_true_random=False))
+def test_numbers_of_samples_and_classes(parts: list[tuple[list[int], bool]], random) -> None:
+    shared = [True, *(same for _, same in parts[1:])]
+    sets = []
+    for number, (labels, _) in enumerate(parts):
+        positions = list(range(len(labels)))
+        random.shuffle(positions)
+        sets.append(Numbers("abcd"[number], labels, positions))
+    joined = JoinedDataset(sets, shared_classes=shared)
+    # A person is (number of the own set, or 0 where classes are shared; class).
+    people = [
+        None if label < 0 else (0 if shared[p] else p, label)
+        for p, (labels, _) in enumerate(parts)
+        for label in labels
+    ]
+    found = joined.labels.tolist()
+    assert [label < 0 for label in found] == [person is None for person in people]
+    pairs = {(a, b) for a, b in zip(found, people, strict=True) if b is not None}
+    assert len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})
+    # Numbers follow the order of the sets.
+    numbered = sorted(pairs)
+    assert [person for _, person in numbered] == sorted(person for _, person in numbered)
+    assert max(found) < joined.num_classes
+    assert joined.num_classes == sum(
+        [max(s.num_classes for s, same in zip(sets, shared, strict=True) if same)]
+        + [s.num_classes for s, same in zip(sets, shared, strict=True) if not same]
+    )
+    samples = [(p, i) for p, s in enumerate(sets) for i in range(len(s))]
+    assert len(joined) == len(samples)
+    for i, (p, within) in enumerate(samples):
+        data, label = joined.encoded(i)
+        assert data == f"{'abcd'[p]}{within}".encode()
+        assert label == found[i] or found[i] < 0
+        assert joined.where(i) == f"{'abcd'[p]}, sample {within}"
+    assert len({joined.name(i) for i in range(len(joined))}) == len(joined)
+    asked = np.array(random.sample(range(len(joined)), random.randint(1, len(joined))))
+    order = asked[np.argsort(joined.positions(asked), kind="stable")]
+    expected = sorted(
+        asked.tolist(), key=lambda i: (samples[i][0], sets[samples[i][0]]._places[samples[i][1]])
+    )
+    assert order.tolist() == expected
+
+
+def test_images_come_from_their_files(two: tuple[Path, Path]) -> None:
+    data = Data(two[0], also=(Part(two[1]),), augmentation=ALL)
+    joined = open_dataset(data, seed=3)
+    assert isinstance(joined, JoinedDataset) and joined.weights is None
+    assert joined.labels.tolist() == [0, 0, 1, 1, 1, 2, 3, 4, 4, 4, 4]
+    assert joined.num_classes == 5 and joined.class_names is None
+    singles = [open_dataset(Data(path), seed=3) for path in two]
+    images = [single[i] for single in singles for i in range(len(single))]
+    batch = joined.__getitems__(BatchRequest(1, np.array([10, 2, 6, 0])))
+    for row, i in enumerate([10, 2, 6, 0]):
+        np.testing.assert_array_equal(joined[i][0], images[i][0])
+        np.testing.assert_array_equal(batch.images[row], ALL(images[i][0], 3, 1, i))
+    assert batch.labels.tolist() == [4, 1, 3, 0]
+    assert joined.where(8).startswith(f"{two[1]}/train.rec, key 3, offset ")
+    assert joined.name(8) == "1/3"
+    copy = pickle.loads(pickle.dumps(joined))
+    np.testing.assert_array_equal(copy[8][0], joined[8][0])
+
+
+class Requests:
+    def __init__(self, rows: list[list[int]]) -> None:
+        self.rows = rows
+
+    def __iter__(self) -> Iterator[BatchRequest]:
+        for row in self.rows:
+            yield BatchRequest(0, np.array(row))
+
+
+def test_workers_read_all_sets(two: tuple[Path, Path]) -> None:
+    joined = open_dataset(Data(two[0], also=(Part(two[1]),), min_images=2), seed=3)
+    rows = [[8, 0, 3], [5, 1], [2, 7]]
+    loader = BatchLoader(joined, Requests(rows), workers=2)  # type: ignore[arg-type]
+    for row, batch in zip(rows, loader, strict=True):
+        expected = joined.__getitems__(BatchRequest(0, np.array(row)))
+        assert batch.images.equal(expected.images) and batch.labels.equal(expected.labels)
+
+
+def test_a_record_file_and_a_folder_share_their_people(tmp_path: Path) -> None:
+    records = write(tmp_path / "a", [2, 2])
+    (records / "classes.txt").write_text("ann\nbob\n")
+    folder = write_folder(tmp_path / "more", {"ann": 1, "bob": 2, "eve": 1})
+    shared = Data(records, also=(Part(folder, shared_classes=True),))
+    joined = open_dataset(shared, seed=0)
+    assert joined.labels.tolist() == [0, 0, 1, 1, 0, 1, 1, 2]
+    assert joined.class_names == ["ann", "bob", "eve"]
+    apart = open_dataset(replace(shared, also=(Part(folder),)), seed=0)
+    assert apart.labels.tolist() == [0, 0, 1, 1, 2, 3, 3, 4]
+    assert apart.class_names == ["ann", "bob", "ann", "bob", "eve"]
+    (records / "classes.txt").write_text("ann\nben\n")
+    with pytest.raises(
+        DatasetError,
+        match=r"a/train\.rec, key 1, .*: class 1 of its set is 'ben', but 'bob' in .*ann/0\.jpg;",
+    ):
+        open_dataset(shared, seed=0)
+
+
+def test_identities_of_sets_with_the_same_people(tmp_path: Path) -> None:
+    first, second = write(tmp_path / "a", [2, 2, 2]), write(tmp_path / "b", [1, 1, 3, 2], first=50)
+    third = write(tmp_path / "c", [2, 1, 1], first=90)
+    keep = {name: tmp_path / f"{name}.txt" for name in "abc"}
+    for name, numbers in {"a": "2\n0\n", "b": "2\n3\n", "c": "1\n"}.items():
+        keep[name].write_text(numbers)
+    data = Data(
+        first,
+        identities=keep["a"],
+        also=(
+            Part(second, shared_classes=True, identities=keep["b"]),
+            Part(third, identities=keep["c"]),
+        ),
+    )
+    joined = open_dataset(data, seed=0)
+    # People 0, 2, 3 of the shared numbers and 1 of the third set, numbered anew.
+    assert joined.labels.tolist() == [0, 0, 1, 1, 1, 1, 1, 2, 2, 3]
+    assert joined.num_classes == 4
+    whole = [open_dataset(Data(path), seed=0) for path in (first, second, third)]
+    sources = [(0, 0), (0, 1), (0, 4), (0, 5), (1, 2), (1, 3), (1, 4), (1, 5), (1, 6), (2, 2)]
+    for i, (p, within) in enumerate(sources):
+        assert joined.encoded(i) == (whole[p].encoded(within)[0], joined.labels[i])
+        assert joined.where(i) == whole[p].where(within)
+    # A part without a list keeps everybody, also those whom the first leaves out.
+    everybody = replace(data, also=(Part(second, shared_classes=True),))
+    assert open_dataset(everybody, seed=0).num_classes == 4
+
+
+def test_damage_in_a_further_set(two: tuple[Path, Path], tmp_path: Path) -> None:
+    bad = write(tmp_path / "bad", [2, 2], first=30, bad=(1,))
+    data = Data(two[0], also=(Part(bad),), on_error="skip")
+    joined = open_dataset(data, seed=0)
+    batch = joined.__getitems__(BatchRequest(0, np.arange(len(joined))))
+    assert [item.index for item in batch.skipped] == [7]
+    assert batch.skipped[0].where.startswith(f"{bad}/train.rec, key 2, ")
+    assert batch.labels.tolist() == joined.labels[batch.indices.numpy()].tolist()
+    with pytest.raises(FacerecError, match=r"bad/train\.rec, key 2"):
+        open_dataset(replace(data, on_error="error"), seed=0)[7]
+
+
+def test_weights_follow_the_samples(two: tuple[Path, Path]) -> None:
+    data = Data(two[0], also=(Part(two[1], weight=0.5), Part(two[0], weight=2.0)))
+    joined = open_dataset(data, seed=0)
+    expected = [1.0] * 6 + [0.5] * 5 + [2.0] * 6
+    assert joined.weights is not None and joined.weights.tolist() == expected
+    assert open_dataset(Data(two[0]), seed=0).weights is None
+    subset = Subset(joined, indices=[12, 3, 8])
+    assert subset.weights is not None and subset.weights.tolist() == [2.0, 1.0, 0.5]
+
+
+def test_remarks_of_all_sets(two: tuple[Path, Path]) -> None:
+    for path in two:
+        (path / "property").write_text("5,112,112\n99\n")
+    notes = open_dataset(Data(two[0], also=(Part(two[1]),)), seed=0).notes
+    assert [note.split(":")[0] for note in notes] == [str(path / "property") for path in two]
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
+def test_bad_weights_are_refused(weight: float) -> None:
+    with pytest.raises(ValueError, match=r"weight must be a positive number"):
+        Part(Path("a"), weight=weight)
+    with pytest.raises(RecipeError, match=r"data\.also\[0\]: weight must be a positive number"):
+        check(Data, {"path": "a", "also": [{"path": "b", "weight": weight}]}, "recipe.json", "data")
+
+
+def test_parts_survive_json() -> None:
+    data = Data(Path("a"), also=(Part(Path("b"), 2.0, True, Path("c")), Part(Path("d"))))
+    assert from_dict(Data, json.loads(json.dumps(to_dict(data))), "recipe.json") == data
+
+
+def test_a_missing_part_is_named(two: tuple[Path, Path]) -> None:
+    data = Data(two[0], also=(Part(two[1]), Part(Path("nowhere"))))
+    with pytest.raises(
+        DatasetError, match=r"nowhere: there is no such .*; check data\.also\[1\]\.path"
+    ):
+        open_dataset(data, seed=0)
+
+
+# People with few images
+
+
+@pytest.mark.parametrize("least", [1, 2, 3])
+def test_people_with_few_images_are_left_out(two: tuple[Path, Path], least: int) -> None:
+    dataset = open_dataset(Data(two[0], min_images=least), seed=0)
+    counts = [count for count in (2, 3, 1) if count >= least]
+    assert dataset.labels.tolist() == np.repeat(np.arange(len(counts)), counts).tolist()
+    assert dataset.num_classes == len(counts)
+
+
+def test_images_of_all_sets_count(two: tuple[Path, Path]) -> None:
+    data = Data(two[0], also=(Part(two[1], shared_classes=True),), min_images=3)
+    dataset = open_dataset(data, seed=0)  # 2 + 1, 3 + 4 and 1 images of the three
+    assert np.bincount(dataset.labels).tolist() == [3, 7]
+
+
+def test_people_are_counted_among_those_to_keep(two: tuple[Path, Path], tmp_path: Path) -> None:
+    keep = tmp_path / "keep.txt"
+    keep.write_text("0\n2\n")
+    dataset = open_dataset(Data(two[0], identities=keep, min_images=2), seed=0)
+    assert dataset.labels.tolist() == [0, 0]
+
+
+def test_labels_are_read_once_and_in_view(two: tuple[Path, Path]) -> None:
+    for also, images in (((), 6), ((Part(two[1]),), 11)):
+        seen: list[int] = []
+        dataset = open_dataset(Data(two[0], also=also, min_images=2), 0, progress=seen.append)
+        assert sum(seen) == images
+        assert len(dataset.labels) == len(dataset) and sum(seen) == images
+
+
+def test_nobody_is_left(two: tuple[Path, Path]) -> None:
+    with pytest.raises(
+        DatasetError, match=r"/a: nobody has 4 images, the most are 3; lower data\.min_images"
+    ):
+        open_dataset(Data(two[0], min_images=4), seed=0)
+    with pytest.raises(ValueError, match="min_images must be at least 1, found 0"):
+        Data(two[0], min_images=0)
+
+
+# Visits beyond the first
+
+
+def test_a_repeated_image_is_changed_in_another_way(two: tuple[Path, Path]) -> None:
+    dataset = open_dataset(Data(two[0], augmentation=ALL), seed=3)
+    indices = np.array([4, 4, 1, 4])
+    repeats = np.array([0, 1, 0, 2])
+    batch = dataset.__getitems__(BatchRequest(5, indices, repeats))
+    for row, (index, again) in enumerate(zip(indices.tolist(), repeats.tolist(), strict=True)):
+        expected = ALL(dataset[index][0], 3, 5, index + again * len(dataset))
+        np.testing.assert_array_equal(batch.images[row], expected)
+    plain = dataset.__getitems__(BatchRequest(5, indices))
+    assert plain.images[0].equal(batch.images[0]) and plain.images[1].equal(batch.images[0])
+    assert batch.labels.equal(plain.labels) and batch.indices.equal(plain.indices)
+    many = np.full(40, 4)
+    flips = dataset.__getitems__(BatchRequest(5, many, np.arange(40))).images
+    assert len({image.numpy().tobytes() for image in flips}) > 10

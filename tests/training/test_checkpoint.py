@@ -1,0 +1,402 @@
+"""The writer of checkpoints: whole or not there, beside training, on one rank or several."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from lives import Ranks
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+
+from facerec.errors import CheckpointError, TrainingError
+from facerec.training import checkpoint
+from facerec.training.checkpoint import CheckpointWriter
+from facerec.training.distributed import Processes, launched
+
+ALONE = Processes(0, 1, torch.device("cpu"))
+
+
+def state(step: int) -> dict[str, torch.Tensor]:
+    """Tensors of several kinds and layouts whose values tell the step."""
+    return {
+        "weight": torch.arange(24.0).reshape(4, 6) + step,
+        "kernel": (torch.arange(48.0).reshape(2, 2, 3, 4) - step).to(
+            memory_format=torch.channels_last
+        ),
+        "count": torch.tensor(step),
+        "random": torch.full((8,), step, dtype=torch.uint8),
+    }
+
+
+def loaded(path: Path, processes: Processes = ALONE) -> dict[str, torch.Tensor]:
+    found = state(0)
+    assert checkpoint.load(path, found, {}, processes)["step"] == int(path.name[5:])
+    return found
+
+
+def assert_is(path: Path, step: int) -> None:
+    found, expected = loaded(path), state(step)
+    assert [name for name in expected if not torch.equal(found[name], expected[name])] == []
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+class Gate:
+    """Holds up every write until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.entered, self.open = threading.Event(), threading.Event()
+        self.threads: list[threading.Thread] = []
+        save = checkpoint.dcp.save
+
+        def held(*arguments: object, **options: object) -> object:
+            self.threads.append(threading.current_thread())
+            self.entered.set()
+            assert self.open.wait(60)
+            return save(*arguments, **options)
+
+        monkeypatch.setattr(checkpoint.dcp, "save", held)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    made = Gate(monkeypatch)
+    yield made
+    made.open.set()
+
+
+# ---------------------------------------------------------------- beside training
+
+
+def test_training_goes_on_while_a_copy_is_written(tmp_path: Path, gate: Gate) -> None:
+    tensors = state(3)
+    with CheckpointWriter(tmp_path, ALONE, keep=2) as writer:
+        writer.save(3, tensors, {"note": "x"})
+        assert gate.entered.wait(60)
+        assert gate.threads != [threading.current_thread()]
+        for tensor in tensors.values():
+            tensor.zero_()
+        assert names(tmp_path) == [".step-00000003.tmp"]
+        gate.open.set()
+    assert names(tmp_path) == ["step-00000003"]
+    assert_is(tmp_path / "step-00000003", 3)
+    facts = checkpoint.load(tmp_path / "step-00000003", state(0), {}, ALONE)
+    assert facts == {"step": 3, "note": "x", "found": []}
+    assert not any(thread.name == "checkpoint" for thread in threading.enumerate())
+
+
+def test_a_checkpoint_waits_for_the_one_before(tmp_path: Path, gate: Gate) -> None:
+    writer = CheckpointWriter(tmp_path, ALONE, keep=5)
+    writer.save(1, state(1), {})
+    assert gate.entered.wait(60)
+    second = threading.Thread(target=writer.save, args=(2, state(2), {}))
+    second.start()
+    second.join(0.2)
+    assert second.is_alive() and names(tmp_path) == [".step-00000001.tmp"]
+    gate.open.set()
+    second.join(60)
+    writer.wait()
+    assert names(tmp_path) == ["step-00000001", "step-00000002"]
+    for step in (1, 2):
+        assert_is(tmp_path / f"step-{step:08d}", step)
+
+
+def test_the_copy_has_the_same_memory_every_time(tmp_path: Path) -> None:
+    places = []
+    with CheckpointWriter(tmp_path, ALONE, keep=9) as writer:
+        for step in range(3):
+            writer.save(step, state(step), {})
+            places.append({name: copy.data_ptr() for name, copy in writer._copy.items()})
+        # A tensor that grew or went has no old copy that would stay behind.
+        writer.save(3, {"weight": torch.ones(7, 6)}, {})
+        assert writer._copy.keys() == {"weight"} and writer._copy["weight"].shape == (7, 6)
+    assert places[0] == places[1] == places[2]
+
+
+def test_without_a_copy_training_waits(tmp_path: Path, gate: Gate) -> None:
+    gate.open.set()
+    writer = CheckpointWriter(tmp_path, ALONE, keep=2, asynchronous=False)
+    writer.save(3, state(3), {})
+    assert gate.threads == [threading.current_thread()] and writer._copy == {}
+    assert_is(tmp_path / "step-00000003", 3)
+
+
+def test_the_same_step_is_not_written_twice(tmp_path: Path) -> None:
+    with CheckpointWriter(tmp_path, ALONE, keep=2) as writer:
+        writer.save(3, state(3), {})
+        writer.save(3, state(4), {})
+    assert_is(tmp_path / "step-00000003", 3)
+
+
+def test_the_last_are_kept_and_the_rest_of_a_killed_one_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = tmp_path / ".step-00000007.tmp"
+    half.mkdir()
+    (half / "__0_0.distcp").write_bytes(b"half")
+    (tmp_path / "notes.txt").write_text("mine")
+    remove = shutil.rmtree
+    with CheckpointWriter(tmp_path, ALONE, keep=2) as writer:
+        for step in (1, 2):
+            writer.save(step, state(step), {})
+        writer.wait()
+        assert names(tmp_path) == ["notes.txt", "step-00000001", "step-00000002"]
+        # Killed while it deletes the oldest: what is left of that is out of sight.
+        monkeypatch.setattr(shutil, "rmtree", lambda *arguments, **options: None)
+        writer.save(3, state(3), {})
+        writer.wait()
+        assert names(tmp_path)[0] == ".step-00000001.tmp"
+        assert [p.name for p in checkpoint.complete(tmp_path)] == ["step-00000002", "step-00000003"]
+        monkeypatch.setattr(shutil, "rmtree", remove)
+        writer.save(4, state(4), {})
+    assert names(tmp_path) == ["notes.txt", "step-00000003", "step-00000004"]
+
+
+# ---------------------------------------------------------------- faults
+
+
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+
+
+ENDS: dict[str, Callable[[CheckpointWriter], None]] = {
+    "next save": lambda writer: writer.save(5, state(5), {}),
+    "wait": lambda writer: writer.wait(),
+    "end": lambda writer: writer.__exit__(None, None, None),
+}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
+def test_a_full_disk_is_told_when_training_next_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: Callable[[CheckpointWriter], None]
+) -> None:
+    writer = CheckpointWriter(tmp_path, ALONE, keep=2)
+    writer.save(3, state(3), {})
+    writer.wait()
+    with monkeypatch.context() as patch:
+        full_disk(patch)
+        writer.save(4, state(4), {})
+        with pytest.raises(
+            CheckpointError, match=r"step-00000004: the disk is full.*checkpoint is .*step-00000003"
+        ) as caught:
+            end(writer)
+    assert "\n" not in str(caught.value)
+    assert names(tmp_path) == ["step-00000003"]
+    writer.wait()  # told once
+    writer.save(6, state(6), {})
+    writer.wait()
+    assert_is(tmp_path / "step-00000006", 6)
+
+
+def test_a_full_disk_does_not_hide_why_training_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full_disk(monkeypatch)
+    with (
+        pytest.raises(TrainingError, match="the loss is nan"),
+        CheckpointWriter(tmp_path, ALONE, keep=2) as writer,
+    ):
+        writer.save(3, state(3), {})
+        raise TrainingError("the loss is nan")
+    assert names(tmp_path) == []
+
+
+def test_no_error_of_the_thread_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: CheckpointWriter) -> None:
+        raise ValueError("no sentence")
+
+    monkeypatch.setattr(CheckpointWriter, "_prune", broken)
+    with (
+        pytest.raises(ValueError, match="no sentence"),
+        CheckpointWriter(tmp_path, ALONE, keep=2) as writer,
+    ):
+        writer.save(3, state(3), {})
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "a shard is missing": (
+        lambda path: (path / "__0_0.distcp").unlink(),
+        r"damaged, __0_0\.distcp cannot be read \(No such file or directory\)",
+    ),
+    "a shard is cut off": (
+        lambda path: os.truncate(path / "__0_0.distcp", 1000),
+        r"damaged, __0_0\.distcp holds other bytes than were written",
+    ),
+    "a bit of a shard is flipped": (
+        lambda path: flip(path / "__0_0.distcp"),
+        r"damaged, __0_0\.distcp holds other bytes than were written",
+    ),
+    "a bit of the table is flipped": (
+        lambda path: flip(path / ".metadata"),
+        r"damaged, \.metadata holds other bytes than were written",
+    ),
+    "the facts are cut off": (
+        lambda path: os.truncate(path / "state.json", 20),
+        r"not a whole checkpoint \(JSONDecodeError",
+    ),
+}
+
+
+@pytest.mark.parametrize(("damage", "words"), DAMAGES.values(), ids=DAMAGES.keys())
+def test_a_damaged_checkpoint_says_how_to_go_on_from_the_one_before(
+    tmp_path: Path, damage: Callable[[Path], None], words: str
+) -> None:
+    with CheckpointWriter(tmp_path, ALONE, keep=2) as writer:
+        for step in (3, 6):
+            writer.save(step, state(step), {})
+    newest = checkpoint.latest(tmp_path)
+    assert newest is not None and newest.name == "step-00000006"
+    damage(newest)
+    with pytest.raises(
+        CheckpointError, match=f"^{newest}: {words}.*; delete it to go on from an earlier one$"
+    ) as caught:
+        loaded(newest)
+    assert "\n" not in str(caught.value)
+    shutil.rmtree(newest)
+    before = checkpoint.latest(tmp_path)
+    assert before is not None
+    assert_is(before, 3)
+
+
+def test_a_folder_that_was_not_written_to_the_end_is_no_checkpoint(tmp_path: Path) -> None:
+    with CheckpointWriter(tmp_path, ALONE, keep=2) as writer:
+        writer.save(3, state(3), {})
+    shutil.copytree(tmp_path / "step-00000003", tmp_path / ".step-00000006.tmp")
+    shutil.copytree(tmp_path / "step-00000003", tmp_path / "step-00000009")
+    (tmp_path / "step-00000009" / "state.json").unlink()
+    assert [path.name for path in checkpoint.complete(tmp_path)] == ["step-00000003"]
+    checkpoint.remove_leftovers(tmp_path)
+    assert names(tmp_path) == ["step-00000003", "step-00000009"]
+
+
+# ---------------------------------------------------------------- several ranks
+
+
+ROWS = 7  # uneven over two ranks and over three
+
+
+def sharded(step: int, processes: Processes) -> dict[str, torch.Tensor]:
+    rows = torch.arange(ROWS * 3.0).reshape(ROWS, 3) * (step + 1)
+    mesh = init_device_mesh("cpu", (processes.world_size,))
+    parts = [*rows.chunk(processes.world_size), *[rows[:0]] * processes.world_size]
+    own = DTensor.from_local(
+        parts[processes.rank].clone(),
+        mesh,
+        [Shard(0)],
+        run_check=False,
+        shape=rows.shape,
+        stride=rows.stride(),
+    )
+    return {**state(step), "rows": own}
+
+
+def save_beside_collectives(folder: Path) -> None:
+    """Save three times, with other collectives before, between and after, in this rank's order."""
+    with launched("cpu") as processes, CheckpointWriter(folder, processes, keep=2) as writer:
+        for step in (1, 2, 3):
+            tensors = sharded(step, processes)
+            writer.save(step, tensors, {"world_size": processes.world_size})
+            for tensor in tensors.values():
+                (tensor.to_local() if isinstance(tensor, DTensor) else tensor).zero_()
+            for number in range(200):
+                total = torch.tensor(float(processes.rank + number))
+                dist.all_reduce(total)
+                assert total == sum(range(processes.world_size)) + number * processes.world_size
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_ranks_write_beside_their_collectives(tmp_path: Path, world: int) -> None:
+    ranks = Ranks(world, tmp_path, save_beside_collectives, tmp_path / "checkpoints")
+    assert ranks.join() == [0] * world, ranks.log.read_text()
+    folder = tmp_path / "checkpoints"
+    assert names(folder) == ["step-00000002", "step-00000003"]
+    for step in (2, 3):
+        path = folder / f"step-{step:08d}"
+        files = json.loads((path / "state.json").read_text())["files"]
+        assert sorted(files) == [".metadata", *(f"__{rank}_0.distcp" for rank in range(world))]
+        assert_is(path, step)
+        found = {"rows": torch.zeros(ROWS, 3)}
+        checkpoint.load(path, found, {}, ALONE)
+        assert torch.equal(found["rows"], torch.arange(ROWS * 3.0).reshape(ROWS, 3) * (step + 1))
+
+
+def one_disk_is_full(folder: Path) -> None:
+    with launched("cpu") as processes:
+        writer = CheckpointWriter(folder, processes, keep=2)
+        writer.save(1, sharded(1, processes), {})
+        writer.wait()
+        if processes.rank == 1:
+            full_disk(pytest.MonkeyPatch())
+        writer.save(2, sharded(2, processes), {})
+        with pytest.raises(
+            CheckpointError, match=r"step-00000002: the disk is full.*step-00000001"
+        ) as caught:
+            writer.save(3, sharded(3, processes), {})
+        assert len(set(processes.gather_objects(str(caught.value)))) == 1
+
+
+def test_one_rank_s_full_disk_is_every_rank_s_sentence(tmp_path: Path) -> None:
+    ranks = Ranks(2, tmp_path, one_disk_is_full, tmp_path / "checkpoints")
+    assert ranks.join() == [0, 0], ranks.log.read_text()
+    assert names(tmp_path / "checkpoints") == ["step-00000001"]
+
+
+def one_dies_while_writing(folder: Path) -> None:
+    with launched("cpu") as processes:
+        writer = CheckpointWriter(folder, processes, keep=2)
+        writer.save(1, sharded(1, processes), {})
+        writer.wait()
+        if processes.rank == 1:
+            checkpoint.fsync_directory = checkpoint.dcp.save = lambda *_, **__: os._exit(9)  # type: ignore
+        writer.save(2, sharded(2, processes), {})
+        with pytest.raises(CheckpointError, match=r"step-00000002: not saved, another process"):
+            writer.wait()
+        assert [path.name for path in checkpoint.complete(folder)] == ["step-00000001"]
+        os._exit(0)  # without the peer there is no orderly end
+
+
+def test_a_rank_that_dies_while_writing_does_not_hold_up_the_other(tmp_path: Path) -> None:
+    ranks = Ranks(2, tmp_path, one_dies_while_writing, tmp_path / "checkpoints")
+    assert ranks.join() == [0, 9], ranks.log.read_text()
+    with CheckpointWriter(tmp_path / "checkpoints", ALONE, keep=2) as writer:
+        writer.save(2, state(2), {})
+    assert names(tmp_path / "checkpoints") == ["step-00000001", "step-00000002"]
+
+
+def resume_damaged(folder: Path, name: str) -> None:
+    with launched("cpu") as processes:
+        tensors = sharded(0, processes)
+        with pytest.raises(CheckpointError, match=f"damaged, {name} .*delete it to go on"):
+            checkpoint.load(folder / "step-00000003", tensors, {}, processes)
+        state = checkpoint.load(folder / "step-00000002", tensors, {}, processes)
+        assert state["step"] == 2
+        assert torch.equal(tensors["rows"].to_local(), sharded(2, processes)["rows"].to_local())
+
+
+def test_a_missing_shard_is_every_rank_s_sentence(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    ranks = Ranks(2, tmp_path, save_beside_collectives, folder)
+    assert ranks.join() == [0, 0], ranks.log.read_text()
+    (folder / "step-00000003" / "__1_0.distcp").unlink()
+    ranks = Ranks(2, tmp_path, resume_damaged, folder, "__1_0.distcp")
+    assert ranks.join() == [0, 0], ranks.log.read_text()

@@ -1,0 +1,216 @@
+"""Options of the engine that must not change, or hardly change, what is learned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from test_trainer import (
+    assert_close,
+    assert_same,
+    joined,
+    over_ranks,
+    trained,
+)
+from tiny import make_trainer, narrow_recipe, tiny_recipe, weights, write_training_set
+from torch import nn
+
+from facerec.backbones import create_backbone, list_backbones, recompute_activations
+from facerec.errors import RecipeError
+from facerec.recipe import from_dict, to_dict
+from facerec.records.dataset import Batch
+from facerec.training import Adam, AdamW, DataParallel, Head, Recipe, RMSprop
+from facerec.training.prefetch import prefetched
+
+SAMPLED = Head(sample_rate=0.5)
+
+
+@pytest.fixture(scope="session")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """More people than a batch has images, so that a draw leaves some out."""
+    return write_training_set(tmp_path_factory.mktemp("many"), people=45, images=2)
+
+
+# ---------------------------------------------------------------- sampled classes
+
+
+def test_only_drawn_classes_change(many: Path) -> None:
+    trainer = make_trainer(tiny_recipe(many, head=Head(sample_rate=0.3)))
+    before = trainer.head.weight.detach().clone()
+    batch = next(trainer._batches())
+    trainer.train_step(batch)
+    drawn = trainer.head.classes
+    assert drawn is not None and len(drawn) == 13
+    assert set(batch.labels.tolist()) <= set(drawn.tolist())
+    changed = (trainer.head.weight != before).any(dim=1).nonzero()[:, 0]
+    assert torch.equal(changed, drawn)
+
+
+def test_a_rate_that_takes_all_classes_is_the_dense_head(many: Path) -> None:
+    # There is always room for a batch of different people.
+    sampled = trained(tiny_recipe(many, batch_size=45, head=Head(sample_rate=0.1)))
+    whole = trained(tiny_recipe(many, batch_size=45))
+    assert sampled.head.classes is not None and len(sampled.head.classes) == 45
+    assert whole.head.classes is None
+    assert_close(weights(whole), weights(sampled))
+
+
+@pytest.mark.parametrize("optimizer", [None, AdamW(lr=1e-2), Adam(lr=1e-2), RMSprop()], ids=str)
+def test_sampled_resumed_equals_uninterrupted(
+    many: Path, tmp_path: Path, optimizer: object
+) -> None:
+    changes = {} if optimizer is None else {"optimizer": optimizer}
+    recipe = tiny_recipe(many, head=SAMPLED, **changes)
+    whole = trained(recipe)
+    trained(recipe, steps=3, folder=tmp_path)
+    resumed = make_trainer(recipe, tmp_path)
+    resumed.resume()
+    resumed.fit()
+    assert_same(weights(whole), weights(resumed))
+
+
+def test_sampled_micro_batches_add_up(many: Path) -> None:
+    whole = trained(tiny_recipe(many, head=SAMPLED))
+    parts = trained(tiny_recipe(many, head=SAMPLED, accumulation=3))
+    assert_close(weights(whole), weights(parts))
+
+
+def test_sampled_with_a_gradient_scaler_resumes(many: Path, tmp_path: Path) -> None:
+    recipe = tiny_recipe(many, head=SAMPLED, precision="fp16")
+    whole = trained(recipe)
+    trained(recipe, steps=3, folder=tmp_path)
+    resumed = make_trainer(recipe, tmp_path)
+    resumed.resume()
+    resumed.fit()
+    assert_same(weights(whole), weights(resumed))
+
+
+def test_two_ranks_with_sampled_classes_resume_bit_for_bit(many: Path, tmp_path: Path) -> None:
+    recipe = tiny_recipe(many, head=SAMPLED)
+    whole = joined(over_ranks(2, tmp_path / "whole", recipe))
+    over_ranks(2, tmp_path / "part", recipe, "stop")
+    assert_same(whole, joined(over_ranks(2, tmp_path / "part", recipe, "resume")))
+
+
+@pytest.mark.parametrize("rate", [0.0, -0.1, 1.5, float("nan")])
+def test_impossible_rates_are_refused(many: Path, rate: float) -> None:
+    tree = to_dict(tiny_recipe(many))
+    tree["head"]["sample_rate"] = rate
+    with pytest.raises(RecipeError, match=r"sample_rate must lie in \(0, 1\]"):
+        from_dict(Recipe, tree, "recipe")
+
+
+# ---------------------------------------------------------------- activations
+
+
+def test_recomputed_activations_change_nothing(many: Path) -> None:
+    kept = trained(narrow_recipe(many))
+    again = trained(narrow_recipe(many, recompute=True))
+    assert_same(weights(kept), weights(again))
+
+
+@pytest.mark.parametrize("name", list_backbones())
+def test_backbones_keep_less_when_they_recompute(name: str) -> None:
+    if name == "tiny_linear":
+        pytest.skip("has no blocks")
+
+    def kept(recompute: bool) -> tuple[int, list[torch.Tensor]]:
+        backbone = create_backbone(name, width=0.125, embedding_size=8, seed=0)
+        if recompute:
+            recompute_activations(backbone)
+        storages: dict[int, int] = {}
+
+        def remember(tensor: torch.Tensor) -> torch.Tensor:
+            storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        generator = torch.Generator().manual_seed(0)
+        images = torch.randn(2, 3, 112, 112, generator=generator)
+        with torch.autograd.graph.saved_tensors_hooks(remember, lambda tensor: tensor):
+            loss = backbone(images).square().sum()
+        loss.backward()
+        found = [p.grad for p in backbone.parameters() if p.grad is not None]
+        return sum(storages.values()), [*found, *backbone.buffers()]
+
+    plain, expected = kept(False)
+    less, found = kept(True)
+    assert less < 0.5 * plain
+    assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+
+
+def test_a_backbone_without_blocks_is_a_sentence(many: Path) -> None:
+    with pytest.raises(RecipeError, match="Linear does not say which of its modules are blocks"):
+        make_trainer(tiny_recipe(many, recompute=True))
+
+
+def test_recompute_and_compile_are_one_or_the_other(many: Path) -> None:
+    with pytest.raises(ValueError, match="recompute and compile do not go together"):
+        tiny_recipe(many, recompute=True, compile=True)
+
+
+# ---------------------------------------------------------------- several ranks
+
+
+@pytest.mark.parametrize(
+    "options",
+    [DataParallel(bucket_mb=1, static_graph=True), DataParallel(compression="fp16")],
+    ids=str,
+)
+def test_options_of_data_parallel_training(
+    many: Path, tmp_path: Path, options: DataParallel
+) -> None:
+    plain = joined(over_ranks(2, tmp_path / "plain", tiny_recipe(many)))
+    other = joined(over_ranks(2, tmp_path / "other", tiny_recipe(many, data_parallel=options)))
+    if options.compression == "none":
+        assert_close(plain, other)
+        return
+    name = "backbone.fc.weight"
+    difference = (plain[name] - other[name]).norm() / plain[name].norm()
+    assert 0 < difference < 0.01
+
+
+# ---------------------------------------------------------------- batches
+
+
+def test_prefetching_on_a_cpu_hands_the_batches_on() -> None:
+    batches = [
+        Batch(torch.zeros(1, 2, 2, 3, dtype=torch.uint8), torch.tensor([i]), torch.tensor([i]), [])
+        for i in range(3)
+    ]
+    found = list(prefetched(batches, torch.device("cpu")))
+    assert all(a is b for a, b in zip(batches, found, strict=True))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_prefetching_on_a_gpu_keeps_order_and_content() -> None:
+    batches = [
+        Batch(
+            torch.full((2, 8, 8, 3), i, dtype=torch.uint8).pin_memory(),
+            torch.tensor([i, i]).pin_memory(),
+            torch.tensor([i, i]),
+            [],
+        )
+        for i in range(20)
+    ]
+    device = torch.device("cuda")
+    for number, batch in enumerate(prefetched(iter(batches), device)):
+        assert batch.images.device.type == "cuda"
+        assert (batch.images == number).all() and (batch.labels == number).all()
+    assert number == 19
+
+
+def test_fused_optimizers_compute_what_plain_ones_do() -> None:
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(5, 7, generator=generator)
+    for config in (AdamW(lr=0.01), Adam(lr=0.01, weight_decay=0.1)):
+        fused, plain = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+        ours = config.create([{"params": [fused]}])
+        kind = {"AdamW": torch.optim.AdamW, "Adam": torch.optim.Adam}[type(config).__name__]
+        theirs = kind([plain], lr=config.lr, betas=config.betas, weight_decay=config.weight_decay)
+        for _ in range(3):
+            gradient = torch.randn(5, 7, generator=generator)
+            fused.grad, plain.grad = gradient.clone(), gradient.clone()
+            ours.step()
+            theirs.step()
+        torch.testing.assert_close(fused, plain)

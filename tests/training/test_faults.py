@@ -1,0 +1,321 @@
+"""Runs that are killed at any moment, on one rank or two, end as if nothing had happened."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from lives import Command, Ranks, command, elastic
+from safetensors.torch import load_file
+from tiny import write_training_set
+
+from facerec.errors import CheckpointError, RecipeError
+from facerec.training import checkpoint
+from facerec.training.distributed import own_space
+from facerec.training.run import LAUNCH_FILE, choose_folder, launch
+
+RECIPES = {
+    # Batch-norm, dropout and momentum: every kind of state.
+    "arc": """
+from pathlib import Path
+from lives import noisy_recipe
+from facerec.training import Checkpoints
+recipe = noisy_recipe(Path("data"), epochs=EPOCHS, checkpoints=Checkpoints(every_steps=3, keep=2))
+""",
+    # Equal on any number of ranks.
+    "linear": """
+from pathlib import Path
+from tiny import tiny_recipe
+from facerec.training import Checkpoints
+recipe = tiny_recipe(Path("data"), epochs=EPOCHS, checkpoints=Checkpoints(every_steps=3, keep=2))
+""",
+}
+EPOCHS, STEPS_PER_EPOCH = 12, 4
+"""Of most runs; an epoch is 56 images in batches of twelve."""
+Whole = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_training_set(tmp_path_factory.mktemp("records"))
+
+
+@pytest.fixture(scope="module")
+def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """Return an uninterrupted run of a recipe on so many ranks."""
+
+    @functools.cache
+    def run(name: str, world: int, epochs: int = EPOCHS) -> Path:
+        folder = workplace(tmp_path_factory.mktemp("whole"), data, epochs)
+        ranks = Ranks(world, folder, command, [f"{name}.py", "--device", "cpu"])
+        assert set(ranks.join()) == {0}, ranks.log.read_text()
+        return folder / "runs" / name
+
+    return run
+
+
+def workplace(folder: Path, data: Path, epochs: int = EPOCHS) -> Path:
+    (folder / "data").symlink_to(data)
+    for name, text in RECIPES.items():
+        (folder / f"{name}.py").write_text(text.replace("EPOCHS", str(epochs)))
+    return folder
+
+
+@pytest.fixture
+def work(data: Path, tmp_path: Path) -> Path:
+    return workplace(tmp_path, data)
+
+
+def metrics(run: Path) -> list[dict[str, float]]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k != "images_per_second"} for line in lines]
+
+
+def assert_as_if_nothing_happened(run: Path, whole: Path, epochs: int = EPOCHS) -> None:
+    assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert metrics(run) == metrics(whole)
+    steps = epochs * STEPS_PER_EPOCH
+    assert [line["step"] for line in metrics(run)] == list(range(1, steps + 1))
+    names = [path.name for path in sorted((run / "checkpoints").iterdir())]
+    assert names == [f"step-{steps - 3:08d}", f"step-{steps:08d}"]
+    assert [path.name for path in run.glob(".*")] == []
+
+
+# ---------------------------------------------------------------- kill -9
+
+
+def newest_run(work: Path) -> Path | None:
+    runs = list((work / "runs").glob("arc*"))
+    return max(runs, key=lambda run: int((run.name + "-1").split("-")[1]), default=None)
+
+
+def newest_checkpoint(run: Path | None) -> int | None:
+    found = checkpoint.latest(run / "checkpoints") if run else None
+    return int(found.name[5:]) if found else None
+
+
+def metrics_file(run: Path | None) -> tuple[int, int] | None:
+    """Identify the file of a run's metrics, which each life makes anew, and count its lines."""
+    try:
+        path = run / "metrics.jsonl" if run else Path()
+        return path.stat().st_ino, path.read_bytes().count(b"\n")
+    except OSError:
+        return None
+
+
+def wait_for_the_moment(life: Ranks | Command, work: Path, steps: int, writing: bool) -> None:
+    """Wait until this life has done so many steps, and then until it writes a checkpoint.
+
+    Or until it has ended.
+    """
+    before = metrics_file(newest_run(work))
+    first = newest_checkpoint(newest_run(work)) or 0
+    while life.alive():
+        now = metrics_file(newest_run(work))
+        begun = now is not None and (before is None or now[0] != before[0])
+        if begun and now[1] >= first + steps and (not writing or is_writing(work)):  # type: ignore
+            return
+        time.sleep(0.0005)
+
+
+def is_writing(work: Path) -> bool:
+    return any(work.glob("runs/*/checkpoints/.step-*.tmp/*"))
+
+
+def survive(work: Path, world: int, kills: int, real: bool) -> Path:
+    """Train, be killed so many times, go on each time; return the run."""
+    seed = random.SystemRandom().randrange(10**6)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    moments = (["writing", "step", "start", "writing"] * kills)[:kills]
+    for moment in [*moments, "never"]:
+        step = newest_checkpoint(newest_run(work))
+        arguments = ["arc.py", "--device", "cpu", *(["--resume"] if step else [])]
+        life: Ranks | Command = (
+            Command(world, work, arguments) if real else Ranks(world, work, command, arguments)
+        )
+        if moment == "never":
+            assert set(life.join()) == {0}, life.log.read_text()
+            continue
+        if moment != "start":
+            wait_for_the_moment(life, work, dice.randint(2, 7), moment == "writing")
+        time.sleep(dice.uniform(0, (6.0 if real else 0.6) if moment == "start" else 0.01))
+        assert life.alive(), life.log.read_text()
+        life.kill()
+        print(f"{moment}: from step {step} to {newest_checkpoint(newest_run(work))}")
+        for run in work.glob("runs/*"):
+            assert_all_checkpoints_are_whole(run / "checkpoints")
+    found = newest_run(work)
+    assert found is not None
+    return found
+
+
+def assert_all_checkpoints_are_whole(folder: Path) -> None:
+    visible = sorted(folder.glob("step-*"))
+    assert visible == checkpoint.complete(folder)
+    for path in visible:
+        files = json.loads((path / checkpoint.STATE_FILE).read_text())["files"]
+        assert {p.name for p in path.iterdir()} == {*files, checkpoint.STATE_FILE}
+        for name, (size, _) in files.items():
+            assert (path / name).stat().st_size == size
+
+
+@pytest.mark.parametrize(
+    ("world", "kills", "real"),
+    [
+        (1, 4, False),
+        (2, 2, False),
+        pytest.param(1, 20, False, marks=pytest.mark.slow),
+        pytest.param(1, 20, True, marks=pytest.mark.slow),
+        pytest.param(2, 20, False, marks=pytest.mark.slow),
+        pytest.param(2, 4, True, marks=pytest.mark.slow),
+    ],
+    ids=lambda value: str(value),
+)
+def test_a_run_that_is_killed_goes_on_bit_for_bit(
+    data: Path, tmp_path: Path, whole: Whole, world: int, kills: int, real: bool
+) -> None:
+    epochs = EPOCHS if kills < 5 else 4 * EPOCHS  # a life goes on by some five steps
+    run = survive(workplace(tmp_path, data, epochs), world, kills, real)
+    printed = (tmp_path / "log.txt").read_text()
+    assert "damaged" not in printed and "error: " not in printed
+    assert_as_if_nothing_happened(run, whole("arc", world, epochs), epochs)
+
+
+def test_two_killed_ranks_go_on_as_one(work: Path, whole: Whole) -> None:
+    run = work / "runs" / "linear"
+    ranks = Ranks(2, work, command, ["linear.py", "--device", "cpu"])
+    while ranks.alive() and not checkpoint.complete(run / "checkpoints"):
+        time.sleep(0.001)
+    ranks.kill()
+    begun = checkpoint.latest(run / "checkpoints")
+    assert begun is not None and begun.name < f"step-{EPOCHS * STEPS_PER_EPOCH:08d}", (
+        ranks.log.read_text()
+    )
+    alone = Ranks(1, work, command, ["linear.py", "--device", "cpu", "--resume"])
+    assert alone.join() == [0], alone.log.read_text()
+    assert f"(resumed at step {int(begun.name[5:])})" in alone.log.read_text()
+    steps = [line["step"] for line in metrics(run)]
+    assert steps == list(range(1, EPOCHS * STEPS_PER_EPOCH + 1))
+    expected = load_file(whole("linear", 2) / "model.safetensors")
+    found = load_file(run / "model.safetensors")
+    assert expected.keys() == found.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-5, atol=1e-6, msg=name)
+
+
+# ---------------------------------------------------------------- torchrun starts again
+
+
+def test_torchrun_starts_a_run_again_where_it_was(work: Path, whole: Whole) -> None:
+    # Dead before the first checkpoint, then after one.
+    arguments = ["arc.py", "--device", "cpu", "--name", "mine"]
+    launcher = Ranks(1, work, elastic, 2, [1, 7], arguments)
+    assert launcher.join() == [0], launcher.log.read_text()
+    assert [path.name for path in (work / "runs").iterdir()] == ["mine"]
+    printed = launcher.log.read_text()
+    assert printed.count("56 images of 7 people") == 3
+    assert re.findall(r"resumed at step (\d+)", printed) in (["3"], ["6"])  # 6 may be half written
+    assert_as_if_nothing_happened(work / "runs" / "mine", whole("arc", 2))
+
+
+def test_torchrun_goes_on_with_a_run_that_was_resumed(work: Path, whole: Whole) -> None:
+    run = work / "runs" / "arc"
+    shutil.copytree(whole("arc", 2), run)
+    shutil.rmtree(run / "checkpoints" / "step-00000048")
+    (run / "model.safetensors").unlink()
+    shutil.copytree(run, work / "runs" / "arc-2")  # the newest
+    launcher = Ranks(1, work, elastic, 2, [46], ["arc.py", "--device", "cpu", "--resume"])
+    assert launcher.join() == [0], launcher.log.read_text()
+    assert sorted(path.name for path in (work / "runs").iterdir()) == ["arc", "arc-2"]
+    assert_as_if_nothing_happened(work / "runs" / "arc-2", whole("arc", 2))
+    assert not (run / "model.safetensors").exists()
+
+
+@pytest.mark.slow
+def test_the_command_torchrun_starts_a_run_again(work: Path, whole: Whole) -> None:
+    (work / "mortal.py").write_text(
+        "import sys\nfrom lives import mortal\nmortal([1, 7], sys.argv[1:])\n"
+    )
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"),
+            *("--max-restarts", "3", "mortal.py", "arc.py", "--device", "cpu"),
+        ],
+        cwd=work,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"resumed at step (\d+)", done.stdout) in (["3"], ["6"])
+    assert [path.name for path in (work / "runs").iterdir()] == ["arc"]
+    assert_as_if_nothing_happened(work / "runs" / "arc", whole("arc", 2))
+
+
+def test_lives_that_share_a_store_do_not_hear_each_other() -> None:
+    store, ranks = dist.HashStore(), 3
+    for rank in range(1, ranks):
+        store.set(f"facerec/asks/{rank}", "dead before it was answered")
+    lives = []
+    for life in range(3):
+        with ThreadPoolExecutor(ranks) as pool:
+            joining = [
+                pool.submit(own_space, store, rank, ranks, timedelta(seconds=60))
+                for rank in reversed(range(ranks))
+            ]
+            lives.append([future.result() for future in joining])
+        lives[-1][0].set("address", str(life))
+    for life, spaces in enumerate(lives):
+        assert [space.get("address").decode() for space in spaces] == [str(life)] * ranks
+    with pytest.raises(dist.DistStoreError, match="not all of 2 processes came within 0 s"):
+        own_space(dist.HashStore(), 0, 2, timedelta(milliseconds=50))
+
+
+def test_a_launch_knows_its_own_run_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def chosen(launches: set[str], *, resume: bool = False, exact: bool = False) -> str:
+        return (
+            choose_folder(tmp_path, "arc", resume=resume, exact=exact, launches=launches)
+            .relative_to(tmp_path)
+            .as_posix()
+        )
+
+    assert chosen({"/tmp/a", "/tmp/b"}) == "arc"
+    assert chosen({"/tmp/c"}) == "arc-2"
+    assert chosen(set()) == "arc-3"  # without torchrun
+    assert chosen({"/tmp/d"}) == "arc-4"
+    # Started again: no checkpoint is needed, and one machine of several may have been replaced.
+    assert chosen({"/tmp/a", "/tmp/e"}) == "arc"
+    assert chosen({"/tmp/e"}, resume=True) == "arc"
+    assert chosen({"/tmp/b"}) == "arc-5"  # the last life counts
+    assert chosen({"/tmp/e"}, exact=True) == "arc"
+    with pytest.raises(RecipeError, match="arc exists already"):
+        chosen({"/tmp/c"}, exact=True)
+    with pytest.raises(CheckpointError, match="no checkpoint to resume from; start the run with"):
+        chosen({"/tmp/f"}, resume=True)
+    (tmp_path / "arc-2" / LAUNCH_FILE).write_text("{")  # killed while writing
+    assert chosen({"/tmp/c"}) == "arc-6"
+
+    monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
+    assert launch() is None
+    lives = []
+    for attempt, rank in ((0, 0), (0, 1), (2, 1)):
+        file = f"/tmp/torchelastic_x/none_y/attempt_{attempt}/{rank}/error.json"
+        monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", file)
+        lives.append(launch())
+    assert set(lives) == {"/tmp/torchelastic_x/none_y"}

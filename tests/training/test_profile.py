@@ -1,0 +1,296 @@
+"""A profile's parts add up, count what is there, and leave no trace."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from tiny import make_trainer, tiny_recipe, write_training_set
+from torch import Tensor
+
+from facerec.backbones import Backbone
+from facerec.commands.train import main
+from facerec.errors import RecipeError, TrainingError
+from facerec.training import AdamW, Head, Recipe
+from facerec.training import profile as profiles
+from facerec.training.distributed import Processes
+from facerec.training.profile import (
+    PHASES,
+    REST,
+    PhaseClock,
+    Profile,
+    hint,
+    product_rate,
+    profile_steps,
+    show,
+)
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "heads"))
+
+from gloo_pool import GlooPool
+
+CPU = torch.device("cpu")
+PARTS = [*PHASES.values(), REST]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_training_set(tmp_path_factory.mktemp("records"), people=45, images=2)
+
+
+@pytest.fixture(autouse=True)
+def _small_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profiles, "product_size", lambda device: 64)
+
+
+def printed(found: list[Profile], trainer: Any) -> str:
+    text = io.StringIO()
+    show(found, trainer, Console(file=text, width=100))
+    return text.getvalue()
+
+
+# ---------------------------------------------------------------- the clock
+
+
+def test_the_clock_adds_up_what_lies_in_its_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([0.0, 1.0, 3.0, 10.0, 14.0, 20.0, 20.5])
+    monkeypatch.setattr(profiles.time, "perf_counter", lambda: next(times))
+    clock = PhaseClock(CPU)
+    start = clock.restart()
+    with clock("a"):
+        pass
+    with clock("b"):
+        pass
+    with pytest.raises(KeyError), clock("a"):
+        raise KeyError
+    assert clock.totals() == {"a": 2.5, "b": 4.0}
+    assert clock.seconds(start, 8.0) == 8.0
+    times = iter([30.0])
+    clock.restart()
+    assert clock.totals() == {}
+
+
+def test_product_rate_counts_two_operations_an_element(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter(range(1000))
+    monkeypatch.setattr(profiles.time, "perf_counter", lambda: 0.25 * next(ticks))
+    before = torch.get_float32_matmul_precision()
+    assert product_rate(CPU, "fp32") == 2 * 64**3 / 0.25
+    assert torch.get_float32_matmul_precision() == before
+
+
+# ---------------------------------------------------------------- steps
+
+
+@pytest.mark.parametrize("changes", [{}, {"optimizer": AdamW(), "head": Head(sample_rate=0.5)}])
+def test_parts_add_up_and_known_memory_is_that_of_the_tensors(
+    data: Path, changes: dict[str, Any]
+) -> None:
+    recipe = tiny_recipe(data, **changes)
+    trainer = make_trainer(recipe)
+    found = profile_steps(trainer, 2)
+    assert trainer.step == 5 and found.steps == 2
+    assert list(found.phases) == PARTS
+    assert all(seconds > 0 for seconds in found.phases.values())
+    assert sum(found.phases.values()) == pytest.approx(found.seconds, rel=1e-9)
+
+    def size(values: Any) -> int:
+        return sum(value.nbytes for value in values if isinstance(value, Tensor))
+
+    fc, head = trainer.backbone.fc, trainer.head  # type: ignore[union-attr]
+    assert found.memory["backbone: weights"] == 4 * (192 * 16 + 16) == size(fc.parameters())
+    assert found.memory["backbone: gradients"] == 4 * (192 * 16 + 16)
+    assert found.memory["head: class centres"] == 4 * 45 * 16 + 8  # and the count of steps
+    rows = 22 if changes else 45
+    assert found.memory["head: gradient"] == rows * (4 * 16 + (8 if changes else 0))
+    state = trainer.optimizer.state
+    assert found.memory["head: optimizer state"] == size(state[head.weight].values())
+    assert found.memory["backbone: optimizer state"] == sum(
+        size(state[p].values()) for p in fc.parameters()
+    )
+    # Forward and twice as much backward, and four products of the head.
+    assert found.flop == 3 * 12 * 2 * 192 * 16 + 8 * 12 * rows * 16
+    assert found.rate == found.flop / found.seconds
+    assert found.product == "fp32" and found.product_rate == found.product_rates["fp32"]
+
+
+def test_recomputing_counts_as_a_fourth_pass(data: Path) -> None:
+    narrow = tiny_recipe(data, backbone=Backbone(name="mbf", embedding_size=16, width=0.25))
+    heads = 8 * 12 * 45 * 16
+    flop = [
+        profiles._flop(make_trainer(replace(narrow, recompute=recompute))) - heads
+        for recompute in (False, True)
+    ]
+    assert flop[1] * 3 == flop[0] * 4
+
+
+def test_the_ranges_are_the_trainers_own_again(data: Path) -> None:
+    trainer = make_trainer(tiny_recipe(data))
+    before = trainer.phase
+    with pytest.raises(TrainingError):
+        with torch.no_grad():
+            trainer.head.weight.fill_(float("nan"))
+        profile_steps(trainer, 2)
+    assert trainer.phase is before
+
+
+@pytest.mark.parametrize(
+    ("steps", "changes", "sentence"),
+    [
+        (0, {}, "profile_steps must be at least 1, found 0"),
+        (12, {}, "has 14 steps, too few to measure 12 after 3 that warm up"),
+        (9, {"workers": 2}, "has 14 steps, too few to measure 9 after 7 that warm up"),
+    ],
+)
+def test_too_few_steps_are_refused(
+    data: Path, steps: int, changes: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(RecipeError, match=sentence):
+        profile_steps(make_trainer(tiny_recipe(data, **changes)), steps)
+
+
+def profile_of_a_rank(group: Any, recipe: Recipe) -> Profile:
+    trainer = make_trainer(recipe, processes=Processes(group.rank(), group.size(), CPU))
+    return profile_steps(trainer, 1)
+
+
+def test_two_ranks_measure_together(data: Path, tmp_path: Path) -> None:
+    pool = GlooPool(2, tmp_path)
+    try:
+        found = pool.run(2, profile_of_a_rank, tiny_recipe(data))
+    finally:
+        pool.close()
+    for profile, rows in zip(found, (23, 22), strict=True):
+        assert sum(profile.phases.values()) == pytest.approx(profile.seconds, rel=1e-9)
+        assert profile.flop == 3 * 6 * 2 * 192 * 16 + 8 * 12 * rows * 16
+        assert profile.memory["head: gradient"] == 4 * rows * 16
+    text = printed(found, make_trainer(tiny_recipe(data)))
+    assert "images/s over 2 ranks" in text and "of the fullest rank" in text
+    assert "least and most of a rank" in text
+
+
+# ---------------------------------------------------------------- what is printed
+
+
+def make_profile(**changes: Any) -> Profile:
+    """A step of 100 ms, half of it backward."""
+    shares = dict(zip(PARTS, (0.0, 0.03, 0.001, 0.05, 0.01, 0.009), strict=True))
+    shares.update({title: changes.pop(title) for title in PARTS if title in changes})
+    fields: dict[str, Any] = {
+        "steps": 10,
+        "seconds": sum(shares.values()),
+        "phases": shares,
+        "flop": 3 * 10**9,
+        "product": "fp32",
+        "product_rates": {"fp32": 60e9},
+        "memory": {"backbone: weights": 4_000_000, "head: class centres": 1_000_000},
+        "peak": 105_000_000,
+    }
+    return Profile(**(fields | changes))
+
+
+def test_what_is_printed(data: Path) -> None:
+    text = printed([make_profile()], make_trainer(tiny_recipe(data)))
+    lines = [" ".join(line.replace("│", " ").split()) for line in text.splitlines()]
+    for line in (
+        "waiting for data 0.0 0.0",
+        "forward 30.0 30.0",
+        "backward 50.0 50.0",
+        "rest 9.0 9.0",
+        "step 100.0 100.0",
+        "120.0 images/s over one process",
+        "backbone: weights 4.000",
+        "activations, images, work space, Python, libraries 100.000",
+        "at most 105.000",
+    ):
+        assert line in lines
+    flat = " ".join(lines)
+    assert "30.0 GFLOP/s on each rank, 50 % of the 60.0 GFLOP/s of a matrix product" in flat
+    assert "(64 × 64 × 64 in fp32, one thread)" in flat
+    assert "hint" not in flat
+    unknown = printed([make_profile(peak=None)], make_trainer(tiny_recipe(data)))
+    assert "not known here" in unknown and "activations" not in unknown
+
+
+def test_hints_follow_the_figures(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = make_trainer(tiny_recipe(data))
+    monkeypatch.setattr(profiles, "_cores", lambda: 4)
+    assert hint([make_profile()], trainer) is None
+    waiting = make_profile(**{"waiting for data": 0.1})
+    assert hint([waiting], trainer) == (
+        "waiting for data takes 50 %: raise --workers (now 0, cores for 3 more)"
+    )
+    # Two ranks of three processes fill four cores.
+    trainer.recipe = replace(trainer.recipe, workers=2)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    found = hint([waiting, waiting], trainer)
+    assert found is not None and "2 workers a rank leave no core free" in found
+    # The mean over the ranks counts.
+    assert hint([make_profile(), make_profile(**{"waiting for data": 0.01})], trainer) is None
+
+    rates = {"fp32": 60e9, "bf16": 180e9}
+    found = hint([make_profile(product_rates=rates)], trainer)
+    assert found is not None and "3.0 times as fast as in fp32 here: try --precision bf16" in found
+    slower = {"fp32": 60e9, "bf16": 6e9}
+    assert hint([make_profile(product_rates=slower)], trainer) is None
+
+    # Of the head's work a quarter is its forward pass; 13 of 45 classes are 30 %.
+    found = hint([make_profile(head=0.03)], trainer)
+    assert found is not None and "the head takes about 93 %" in found
+    assert "--head.sample-rate 0.3 would visit 13 of its 45 classes" in found
+    # All classes of a batch of 45 take part at any rate.
+    trainer.recipe = replace(trainer.recipe, batch_size=45)
+    found = hint([make_profile(head=0.03, product="bf16", product_rates=rates)], trainer)
+    assert found is not None and "3.0 times as fast as in fp32 here: try --head.precision" in found
+    # A rank that waits for others in the head is not slow.
+    assert hint([make_profile(head=0.03), make_profile(head=0.0001)], trainer) is None
+
+
+RECIPE = """
+from pathlib import Path
+
+from facerec.backbones import Backbone
+from facerec.records import Data
+from facerec.training import Recipe
+
+recipe = Recipe(
+    data=Data(path=Path("data")),
+    backbone=Backbone(name="iresnet18", embedding_size=16, width=0.125),
+    batch_size=12,
+    precision="fp32",
+    workers=0,
+)
+"""
+
+
+def test_the_command_writes_nothing(
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("arc.py").write_text(RECIPE)
+    Path("data").symlink_to(data)
+    main(["arc.py", "--device", "cpu", "--profile", "--profile-steps", "1"])
+    text = capsys.readouterr().out
+    for words in ("time of a step, mean of 1", *PARTS, "images/s over one process", "at most"):
+        assert words in text
+    assert {path.name for path in tmp_path.iterdir()} == {"arc.py", "data"}
+    with pytest.raises(SystemExit) as exit_:
+        main(["arc.py", "--device", "cpu", "--profile", "--epochs", "1"])
+    assert exit_.value.code == 2
+    assert "the recipe has 7 steps, too few to measure 10" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"arc.py", "data"}
+
+
+@pytest.fixture(autouse=True)
+def _quiet_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    yield

@@ -1,0 +1,346 @@
+"""Orders of the training images: who is visited how often, in runs, by turns; and from any step."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny import make_trainer, tiny_recipe, write_training_set
+
+from facerec.errors import CheckpointError, DatasetError, RecipeError
+from facerec.records import Data, Part, open_dataset
+from facerec.records.dataset import BatchRequest
+from facerec.training import Balanced, ClassBatches, Shuffle
+from facerec.training.distributed import Processes
+from facerec.training.run import check_same_run, write_manifest, write_recipe
+from facerec.training.sampler import GlobalBatchSampler, Sampling
+
+ALONE = Processes(0, 1, torch.device("cpu"))
+LABELS = np.random.default_rng(0).integers(0, 13, 150)
+WEIGHTS = np.repeat([1.0, 0.4, 2.5], [70, 50, 30])
+ORDERS: list[dict] = [
+    {},
+    {"order": Shuffle(block=7)},
+    {"weights": WEIGHTS},
+    {"weights": WEIGHTS, "order": Shuffle(block=4)},
+    {"labels": LABELS, "order": Balanced()},
+    {"labels": LABELS, "order": ClassBatches(4, 3)},
+]
+NAMES = ["plain", "runs", "weights", "weighted runs", "balanced", "class batches"]
+
+
+def sampler(**options) -> GlobalBatchSampler:
+    return GlobalBatchSampler(150, 12, **{"epochs": 3, "seed": 7, **options})
+
+
+def rows(requests) -> list[tuple[int, list[int], list[int] | None]]:
+    return [
+        (r.epoch, r.indices.tolist(), None if r.repeats is None else r.repeats.tolist())
+        for r in requests
+    ]
+
+
+def visits(sampler: GlobalBatchSampler, epoch: int) -> np.ndarray:
+    return np.concatenate([r.indices for r in sampler if r.epoch == epoch])
+
+
+# Any order
+
+
+@pytest.mark.parametrize("options", ORDERS, ids=NAMES)
+@pytest.mark.parametrize("world", [2, 3])
+def test_ranks_share_the_batches_of_one_process(options: dict, world: int) -> None:
+    ranks = [list(sampler(rank=r, world_size=world, **options)) for r in range(world)]
+    joined = []
+    for parts in zip(*ranks, strict=True):
+        repeats = [part.repeats for part in parts if part.repeats is not None]
+        joined.append(
+            BatchRequest(
+                parts[0].epoch,
+                np.concatenate([part.indices for part in parts]),
+                np.concatenate(repeats) if repeats else None,
+            )
+        )
+    assert rows(joined) == rows(sampler(**options))
+
+
+@pytest.mark.parametrize("options", ORDERS, ids=NAMES)
+def test_resuming_gives_the_rest_of_the_order(options: dict) -> None:
+    whole = rows(sampler(**options))
+    steps = len(whole) // 3
+    for start in (1, steps - 1, steps, steps + 1, 2 * steps + 3, 3 * steps):
+        assert rows(sampler(start=start, **options)) == whole[start:]
+        assert len(sampler(start=start, **options)) == len(whole) - start
+
+
+@pytest.mark.parametrize("options", ORDERS, ids=NAMES)
+def test_epochs_and_seeds_differ(options: dict) -> None:
+    run = sampler(**options)
+    orders = [visits(run, epoch) for epoch in range(3)]
+    orders.append(visits(sampler(**{**options, "seed": 8}), 0))
+    for i, first in enumerate(orders):
+        for second in orders[:i]:
+            assert (first != second).mean() > 0.5
+
+
+@pytest.mark.parametrize("options", ORDERS, ids=NAMES)
+def test_no_visit_has_the_numbers_of_another(options: dict) -> None:
+    for epoch in range(3):
+        requests = [r for r in sampler(**options) if r.epoch == epoch]
+        pairs = [
+            pair
+            for r in requests
+            for pair in zip(
+                r.indices.tolist(),
+                [0] * len(r.indices) if r.repeats is None else r.repeats.tolist(),
+                strict=True,
+            )
+        ]
+        assert len(set(pairs)) == len(pairs)
+
+
+def test_the_plain_order_is_a_permutation_of_philox() -> None:
+    for epoch in range(3):
+        generator = np.random.Generator(np.random.Philox(key=[7, epoch]))
+        expected = generator.permutation(150)[:144]
+        for options in ({}, {"weights": np.ones(150)}):
+            assert visits(sampler(**options), epoch).tolist() == expected.tolist()
+
+
+# Runs
+
+
+@given(st.integers(1, 9), st.integers(0, 3), st.integers(650, 900))
+def test_runs_stay_together(block: int, epoch: int, length: int) -> None:
+    run = GlobalBatchSampler(length, 1, epochs=epoch + 1, order=Shuffle(block=block), seed=3)
+    found = np.concatenate([r.indices for r in run if r.epoch == epoch])
+    assert sorted(found.tolist()) == list(range(length))
+    whole_runs, last = divmod(length, block)
+    sizes = Counter()
+    for start in range(0, length, 64 * block):
+        together = Counter((found[start : start + 64 * block] // block).tolist())
+        # All but the runs at the two ends of a buffer, which a short run may have shifted, are
+        # whole.
+        partial = [r for r, n in together.items() if n != (last if r == whole_runs else block)]
+        assert len(partial) <= 2
+        sizes.update(together)
+    assert set(sizes.values()) <= {block, last}
+    assert len(sizes) == whole_runs + (last > 0)
+
+
+# Weights
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.2]), st.integers(5, 40)),
+        min_size=1,
+        max_size=4,
+    ),
+    st.sampled_from([0, 3]),
+    st.integers(0, 5),
+)
+def test_images_are_visited_as_often_as_they_weigh(
+    parts: list[tuple[float, int]], block: int, seed: int
+) -> None:
+    weights = np.repeat([w for w, _ in parts], [n for _, n in parts])
+    sizes = {w: int((weights == w).sum()) for w in set(weights.tolist())}
+    total = sum(round(w * n) for w, n in sizes.items())
+    if not total:
+        return
+    epochs = 5
+    run = GlobalBatchSampler(
+        len(weights), 1, epochs=epochs, seed=seed, weights=weights, order=Shuffle(block=block)
+    )
+    assert run.steps_per_epoch == total
+    so_far = np.zeros(len(weights), np.int64)
+    for epoch in range(epochs):
+        counts = np.bincount(visits(run, epoch), minlength=len(weights))
+        so_far += counts
+        for weight, size in sizes.items():
+            own = weights == weight
+            assert counts[own].sum() == round(weight * size)
+            assert np.ptp(counts[own]) <= 1 and np.ptp(so_far[own]) <= 1
+
+
+def test_half_a_set_is_a_random_half_and_then_the_other() -> None:
+    weights = np.full(100, 0.5)
+    run = GlobalBatchSampler(100, 10, epochs=2, weights=weights)
+    halves = [set(visits(run, epoch).tolist()) for epoch in range(2)]
+    assert [len(half) for half in halves] == [50, 50] and not halves[0] & halves[1]
+    assert 10 < len(halves[0] & set(range(50))) < 40
+
+
+# By identity
+
+
+def some_labels(counts: list[int], seed: int) -> np.ndarray:
+    """Labels of people with so many images, mixed, with numbers left out and damaged images."""
+    labels = np.concatenate([np.repeat(np.arange(len(counts)) * 2, counts), [-1, -1]])
+    return np.random.default_rng(seed).permutation(labels)
+
+
+def in_turn(images: list[int], count: int) -> bool:
+    """Whether each visit of all images ends before the next begins."""
+    return all(
+        len(set(images[i : i + count])) == len(images[i : i + count])
+        for i in range(0, len(images), count)
+    )
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(0, 9))
+def test_people_are_visited_equally_often(counts: list[int], seed: int) -> None:
+    labels = some_labels(counts, seed)
+    run = GlobalBatchSampler(len(labels), 1, epochs=6, seed=seed, order=Balanced(), labels=labels)
+    found = [int(r.indices[0]) for r in run]
+    assert len(found) == 6 * len(labels)
+    people = labels[found]
+    assert people.min() >= 0
+    done = np.cumsum(people[:, None] == np.unique(labels[labels >= 0]), axis=0)
+    assert np.ptp(done, axis=1).max() <= 1
+    for person, count in enumerate(counts):
+        assert in_turn([i for i in found if labels[i] == 2 * person], count)
+
+
+@given(
+    st.lists(st.integers(1, 9), min_size=2, max_size=8),
+    st.integers(1, 2),
+    st.integers(1, 4),
+    st.integers(0, 9),
+)
+def test_batches_of_people(counts: list[int], classes: int, per_class: int, seed: int) -> None:
+    labels = some_labels(counts, seed)
+    size = classes * per_class
+    if size > len(labels):
+        return
+    run = GlobalBatchSampler(
+        len(labels),
+        size,
+        epochs=6,
+        seed=seed,
+        order=ClassBatches(classes, per_class),
+        labels=labels,
+    )
+    batches = [r.indices.reshape(classes, per_class) for r in run]
+    assert len(batches) == 6 * (len(labels) // size)
+    shown: dict[int, list[int]] = {person: [] for person in range(len(counts))}
+    for batch in batches:
+        people = labels[batch]
+        assert (people == people[:, :1]).all() and people.min() >= 0
+        assert len(set(people[:, 0].tolist())) == classes
+        for person, images in zip((people[:, 0] // 2).tolist(), batch.tolist(), strict=True):
+            times = Counter(images)
+            assert len(times) == min(per_class, counts[person])
+            assert np.ptp(list(times.values())) <= 1
+            shown[person] += images
+    decks = len(counts) // classes  # batches to a deck
+    for first in range(0, len(batches), decks):
+        dealt = np.concatenate(batches[first : first + decks])
+        people = labels[dealt[:, 0]]
+        assert len(set(people.tolist())) == len(people)
+    if len(counts) % classes == 0:  # nobody ever waits
+        for person, images in shown.items():
+            assert in_turn(images, counts[person])
+
+
+def test_whoever_waits_is_drawn() -> None:
+    labels = np.repeat(np.arange(5), 20)
+    run = GlobalBatchSampler(100, 4, epochs=20, order=ClassBatches(2, 2), labels=labels)
+    assert np.bincount(labels[np.concatenate([r.indices for r in run])]).min() > 300  # of 400
+
+
+# What does not fit
+
+
+def test_batches_of_another_size() -> None:
+    with pytest.raises(
+        RecipeError, match=r"4 classes × 4 images makes batches of 16, but batch_size is 12"
+    ):
+        sampler(order=ClassBatches(4, 4), labels=LABELS)
+
+
+def test_too_few_people() -> None:
+    with pytest.raises(DatasetError, match=r"images of 3 people, fewer than the 4 of one batch"):
+        sampler(order=ClassBatches(4, 3), labels=LABELS % 3)
+    with pytest.raises(DatasetError, match=r"images of 0 people"):
+        sampler(order=Balanced(), labels=np.full(150, -1))
+    with pytest.raises(DatasetError, match=r"has 5 images, fewer than one batch of 12"):
+        GlobalBatchSampler(5, 12, order=Balanced(), labels=np.arange(5))
+
+
+@pytest.mark.parametrize("order", [Balanced(), ClassBatches(4, 3)])
+def test_orders_by_identity_take_no_weights(order: Sampling) -> None:
+    with pytest.raises(RecipeError, match=rf"{type(order).__name__} visits all people alike"):
+        sampler(order=order, labels=LABELS, weights=WEIGHTS)
+    with pytest.raises(TypeError, match="needs labels"):
+        sampler(order=order)
+
+
+def test_too_light_sets() -> None:
+    with pytest.raises(DatasetError, match=r"has 8 images, fewer than one batch of 12"):
+        sampler(weights=np.full(150, 0.05))
+
+
+@pytest.mark.parametrize("make", [lambda: Shuffle(-1), lambda: ClassBatches(0, 1)])
+def test_numbers_that_make_no_sense(make) -> None:
+    with pytest.raises(ValueError, match=r"must be|at least"):
+        make()
+
+
+# In training
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_training_set(tmp_path_factory.mktemp("records"), people=7, images=8)
+
+
+def test_the_trainer_follows_the_recipe(data: Path) -> None:
+    recipe = tiny_recipe(data, sampling=ClassBatches(4, 3))
+    trainer = make_trainer(recipe)
+    batch = next(trainer._batches())
+    assert [len(set(group)) for group in batch.labels.reshape(4, 3).tolist()] == [1] * 4
+    assert len(set(batch.labels.tolist())) == 4
+    heavy = Data(data, also=(Part(data, weight=2.0, shared_classes=True),))
+    trainer = make_trainer(replace(tiny_recipe(data), data=heavy))
+    assert trainer.steps_per_epoch == 3 * 56 // 12
+    every = [i for batch in trainer._batches() for i in batch.indices.tolist()]
+    counts = np.bincount(every[: 12 * trainer.steps_per_epoch], minlength=112)
+    assert counts[:56].max() == 1 and counts[56:].max() == 2 and counts.sum() == 168
+
+
+def test_sampling_belongs_to_the_run(tmp_path: Path, data: Path) -> None:
+    other = write_training_set(tmp_path / "other", people=3, images=2)
+    also = (Part(other, weight=2.0),)
+    recipe = replace(tiny_recipe(data), data=Data(data, also=also))
+    dataset = open_dataset(recipe.data, 0)
+    write_recipe(tmp_path, recipe)
+    write_manifest(tmp_path, recipe, dataset, ALONE)
+    check_same_run(tmp_path, recipe, dataset)
+    (tmp_path / "moved").symlink_to(other)
+    moved = Data(data, also=(Part(tmp_path / "moved", weight=2.0),))
+    check_same_run(tmp_path, replace(recipe, data=moved), dataset)
+    for change, name in (
+        ({"sampling": Shuffle(block=8)}, "sampling.block"),
+        ({"sampling": Balanced()}, "sampling.type"),
+        ({"data": Data(data, also=(Part(other),))}, "data.also"),
+        ({"data": Data(data, also=also, min_images=2)}, "data.min_images"),
+    ):
+        with pytest.raises(CheckpointError, match=rf"other values of .*{name}"):
+            check_same_run(tmp_path, replace(recipe, **change), dataset)
+
+
+def test_the_manifest_names_all_sets(tmp_path: Path, data: Path) -> None:
+    recipe = replace(tiny_recipe(data), data=Data(data, also=(Part(data / "train.rec"),)))
+    write_manifest(tmp_path, recipe, open_dataset(recipe.data, 0), ALONE)
+    found = json.loads((tmp_path / "manifest.json").read_text())["data"]
+    assert (found["images"], found["classes"]) == (112, 14)
+    (also,) = found["also"]
+    assert also["files"]["train.idx"] == found["files"]["train.idx"]

@@ -254,7 +254,7 @@ def sampled_head(
 ) -> list[Row]:
     """Compare a step with a share of many classes with one with as many classes, all of them.
 
-    Forward, backward and SGD with momentum, in a new process each; the fastest of four steps after
+    Forward, backward and SGD with momentum, in a new process each; the fastest of eight steps after
     one that is not counted, by the CPU time of one thread, which other processes hardly touch.
     Memory is the resident peak of the whole process.
 
@@ -267,7 +267,7 @@ def sampled_head(
     folder = str(Path(__file__).parent)
     few = round(rate * classes)
     sampled, whole = (
-        _run(_SAMPLED, folder, str(share), *map(str, (batch, size, count, 4)))
+        _run(_SAMPLED, folder, str(share), *map(str, (batch, size, count, 8)))
         for share, count in ((rate, classes), (1.0, few))
     )
     name = f"head step with update, {classes:,} classes at rate {rate:g}, batch {batch}, {size}-d"

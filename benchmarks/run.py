@@ -15,6 +15,7 @@ import measures_comparison
 import measures_engine
 import measures_export
 import measures_fairness
+import measures_faults
 import measures_intervals
 import measures_scoring
 import measures_verification
@@ -42,6 +43,7 @@ SUITES: dict[str, dict[str, Callable[[], list[Row]]]] = {
     "engine": {
         "head": measures_engine.head,
         "sampled_head": measures_engine.sampled_head,
+        "checkpoint": measures_faults.checkpoint,
     },
     "verification": {
         "figures": measures.figures,

@@ -188,3 +188,21 @@ def test_engine(measures: ModuleType) -> None:
 
     rows = measures_engine.head(batch=8, size=16, classes=(500,), memory_bars=(0.45,), repeats=1)
     assert len(rows) >= 2 and all(row.value >= 0 for row in rows)
+
+
+def test_sampled_head(measures: ModuleType) -> None:
+    import measures_engine
+
+    time, memory = measures_engine.sampled_head(batch=8, size=16, classes=400, rate=0.1)
+    assert time.value > 0 and time.bar == 1.5 and "400 classes at rate 0.1" in time.measure
+    assert 0.1 < memory.value < 12 and memory.unit == "GiB"
+
+
+def test_checkpoint(measures: ModuleType, tmp_path: Path) -> None:
+    import measures_faults
+
+    written, stall = measures_faults.checkpoint(
+        backbone="mbf", classes=50, repeats=1, folder=tmp_path
+    )
+    assert 0 < stall.value <= written.value
+    assert not list(tmp_path.iterdir())

@@ -290,6 +290,7 @@ class _Tiles:
         self.chunk = max(1, min(settings.chunk, self.count))
         self.factor = query.bfloat16() if settings.reduced else query
         self.memory = query.new_empty(2, self.chunk, len(query))
+        self.drawn = None if rows is None else weight.new_empty(self.chunk, weight.shape[1])
         self.first = torch.arange(len(query), device=query.device)
         self.home = column.div(self.chunk, rounding_mode="floor")
         self.place = column.remainder(self.chunk) * len(query) + self.first
@@ -300,8 +301,11 @@ class _Tiles:
             yield number, slice(start, min(start + self.chunk, self.count))
 
     def centers(self, part: slice) -> Tensor:
-        rows = self.weight[part] if self.rows is None else self.weight[self.rows[part]]
-        return rows.to(self.query.dtype)
+        if self.rows is None or self.drawn is None:
+            return self.weight[part].to(self.query.dtype)
+        rows = self.rows[part]
+        drawn = torch.index_select(self.weight, 0, rows, out=self.drawn[: len(rows)])
+        return drawn.to(self.query.dtype)
 
     def target(self) -> Tensor:
         """Return q·ŵ of each sample and its own class, 0 where another rank holds that (N,)."""

@@ -114,7 +114,8 @@ class Monitor:
             )
         if step % self.recipe.log_every and step != self.total_steps:
             return
-        loss = float(torch.stack(self._losses).mean())
+        losses = torch.stack(self._losses)
+        loss = float(losses[losses.isfinite()].mean())  # without steps that were left out
         self._losses.clear()
         values = {name: float(value) for name, value in figures.items()}
         deviation = math.sqrt(max(values["norm_variance"], 0.0))

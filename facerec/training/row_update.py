@@ -64,10 +64,16 @@ class RowUpdate:
         gradient = gradient if self.distinct else gradient.coalesce()
         indices, values = gradient._indices()[0], gradient._values()
         size = chunk_rows(self.weight.shape[1] * self.weight.element_size(), self.weight.device)
+        # Fresh memory for every chunk would cost more than what is done in it.
+        room = self.weight.new_empty(1 + len(whole), min(size, len(indices)), self.weight.shape[1])
         after = single
         for index, value in zip(indices.split(size), values.split(size), strict=True):
-            self.rows.data, self.rows.grad = self.weight[index], value
-            parts = {name: tensor[index] for name, tensor in whole.items()}
+            rows, *copies = (
+                torch.index_select(tensor, 0, index, out=memory[: len(index)])
+                for tensor, memory in zip((self.weight, *whole.values()), room, strict=True)
+            )
+            self.rows.data, self.rows.grad = rows, value
+            parts = dict(zip(whole, copies, strict=True))
             # Every chunk begins with the count of steps that the last step left.
             after = {k: v.clone() if isinstance(v, Tensor) else v for k, v in single.items()}
             self.inner.state[self.rows] = {**parts, **after}

@@ -148,7 +148,7 @@ def check_same_run(folder: Path, recipe: Recipe, dataset: FaceDataset) -> None:
     changed = [
         name
         for name in recipes.differences(
-            _without_places(stored), _without_places(recipes.to_dict(recipe))
+            _without_places(_completed(stored, path)), _without_places(recipes.to_dict(recipe))
         )
         if not any(name == free or name.startswith(free + ".") for free in FREE_TO_CHANGE)
     ]
@@ -166,6 +166,14 @@ def check_same_run(folder: Path, recipe: Recipe, dataset: FaceDataset) -> None:
             f"{folder} was started on {found['images']} of {found['classes']}; resume with the "
             "data that started it, or start a new run"
         )
+
+
+def _completed(stored: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Give fields that a recipe of an earlier release does not have their default."""
+    try:
+        return recipes.to_dict(recipes.from_dict(Recipe, stored, str(path)))
+    except RecipeError:
+        return stored  # the differences name what is not known here
 
 
 def _without_places(recipe: dict[str, Any]) -> dict[str, Any]:

@@ -169,6 +169,20 @@ def test_what_does_not_change_learning_may_change(tmp_path: Path, data: Path) ->
     )
 
 
+def test_a_recipe_of_an_earlier_release_lacks_fields_that_have_their_default(
+    tmp_path: Path, data: Path
+) -> None:
+    recipe = tiny_recipe(data)
+    start(tmp_path, recipe)
+    path = tmp_path / "recipe.json"
+    stored = json.loads(path.read_text())
+    del stored["sampling"], stored["recompute"], stored["data"]["also"], stored["head"]
+    path.write_text(json.dumps(stored))
+    check_same_run(tmp_path, recipe, open_dataset(recipe.data, recipe.seed))
+    sentence = changed(tmp_path, replace(recipe, recompute=True))
+    assert "other values of recompute;" in sentence
+
+
 @pytest.mark.parametrize(
     ("change", "fields"),
     [

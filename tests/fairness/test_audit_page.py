@@ -9,13 +9,13 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
 import cv2
 import numpy as np
 import pytest
+from html_page import Page
 from toy_audit import EVIL, default_audit, toy_audit
 
 from facerec.fairness import page
@@ -30,7 +30,6 @@ EDGE = 0.5
 BEYOND = 0.35
 """A threshold between edges."""
 
-VOID = {"meta", "img", "input", "br"}
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = (
     "--headless",
@@ -45,52 +44,8 @@ FLAGS = (
 )
 
 
-class Page(HTMLParser):
-    """What a reader sees, and whether all elements are closed."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, dict[str, str]]] = []
-        self.text = ""
-        self.tables: list[tuple[str, list[list[str]]]] = []
-        self.feed(text)
-        self.close()
-        assert self.tags == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.attributes.append((tag, {name: value or "" for name, value in attrs}))
-        if tag not in VOID:
-            self.tags.append(tag)
-        if tag == "table":
-            self.tables.append(("", []))
-        elif tag == "tr":
-            self.tables[-1][1].append([])
-        elif tag in ("td", "th"):
-            self.tables[-1][1][-1].append("")
-        elif tag == "small":
-            self.tables[-1][1][-1][-1] += " "
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.tags.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if "style" in self.tags or "script" in self.tags:
-            return
-        data = data.replace("\N{NO-BREAK SPACE}", " ")
-        self.text += data
-        if "caption" in self.tags:
-            self.tables[-1] = (self.tables[-1][0] + data, self.tables[-1][1])
-        elif "td" in self.tags or "th" in self.tags:
-            self.tables[-1][1][-1][-1] += data.strip()
-
-    def all(self, tag: str) -> list[dict[str, str]]:
-        return [attributes for name, attributes in self.attributes if name == tag]
-
-    def table(self, caption: str, place: int = 0) -> dict[str, list[str]]:
-        """Return the rows of a table by their headings."""
-        rows = [rows for title, rows in self.tables if title.startswith(caption)][place]
-        return {row[0]: row[1:] for row in rows}
+def by_heading(rows: list[list[str]]) -> dict[str, list[str]]:
+    return {row[0]: row[1:] for row in rows}
 
 
 def words(text: str) -> str:
@@ -216,14 +171,14 @@ def test_equal_inputs_give_equal_pages(tmp_path: Path, undrawn: None) -> None:
 
 def test_header_findings_and_caveats_are_there(found: Page) -> None:
     audit, text = default_audit(), words(found.text)
-    facts = found.table("What was audited")
+    facts = by_heading(found.rows("What was audited"))
     for file in audit.inputs:
         (value,) = facts[f"{file.role}: {file.name}"]
         assert value.startswith(f"SHA-256 {file.sha256} ")
     assert facts["embeddings: e.npz"][0].endswith(f"images: 765; model: {EVIL}")
     assert facts["labels"] == ["curator"] and facts["impostor pairs"] == [audit.policy]
     assert facts["threshold source"] == [audit.thresholds[0].source]
-    assert found.table("Left out")["no value for race"][:2] == ["15", "3"]
+    assert by_heading(found.rows("Left out"))["no value for race"][:2] == ["15", "3"]
     assert len(audit.findings) == 6
     for line in audit.findings:
         assert f"{line.grouping}: {line.figure}" in text
@@ -233,7 +188,7 @@ def test_header_findings_and_caveats_are_there(found: Page) -> None:
     for sentence in (*audit.caveats, *audit.warnings, *READING):
         assert words(sentence) in text
     assert "facerec audit --embeddings 'a & b.npz'" in text
-    assert found.table("Settings")["seed"] == ["0"]
+    assert by_heading(found.rows("Settings"))["seed"] == ["0"]
     for word in ("fair ", "unbiased", "bias-free", "passed", "failed the"):
         assert word not in text.lower().replace("fairness", "")
 
@@ -242,7 +197,7 @@ def test_composition_has_counts_marks_and_what_is_suppressed(found: Page) -> Non
     audit = default_audit()
     grouping = audit.groupings[0]
     assert isinstance(grouping.rates, GroupRates)
-    rows = found.table("Subjects, images and pairs; errors at target FMR 1e-3")
+    rows = by_heading(found.rows("Subjects, images and pairs; errors at target FMR 1e-3"))
     (point,) = [p for p in grouping.rates.points if p.threshold.target == audit.target]
     for count, part, group in zip(
         grouping.composition, grouping.rates.composition, point.groups, strict=True
@@ -263,7 +218,7 @@ def test_composition_has_counts_marks_and_what_is_suppressed(found: Page) -> Non
 def test_tables_hold_the_figures_of_the_audit(found: Page) -> None:
     audit = default_audit()
     for number, grouping in enumerate(audit.groupings):
-        norms = found.table("Norms by group", number)
+        norms = by_heading(found.rows("Norms by group", number))
         for group in (*grouping.norms.groups, grouping.norms.overall):
             assert group.mean.interval is not None
             low, high = group.mean.interval.low, group.mean.interval.high
@@ -271,7 +226,7 @@ def test_tables_hold_the_figures_of_the_audit(found: Page) -> None:
         assert isinstance(grouping.rates, GroupRates)
         for point in grouping.rates.points:
             caption = f"Rates at the global threshold of FMR {point.threshold.target}"
-            rates = found.table(caption, number)
+            rates = by_heading(found.rows(caption, number))
             for group in point.groups:
                 fmr, fnmr = rates[group.name][:2]
                 assert fmr.startswith(f"{group.fmr.value:.2g} [")
@@ -291,7 +246,7 @@ def test_tables_hold_the_figures_of_the_audit(found: Page) -> None:
         else:
             assert row[2].startswith(f"{measure.value:.4g}")
     assert audit.comparison is not None
-    changes = found.table("Changes")
+    changes = by_heading(found.rows("Changes"))
     for change in audit.comparison.to_json()["rows"]:
         if change["figure"] == "CV of norms":
             assert changes["CV of norms by construction"][0] == f"{change['baseline']:.3g}"

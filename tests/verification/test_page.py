@@ -7,13 +7,13 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
 import cv2
 import numpy as np
 import pytest
+from html_page import Page
 from toy_results import make_result
 
 import facerec
@@ -24,53 +24,6 @@ from facerec.verification.page import check_report_folder, write_report
 from facerec.verification.report import THRESHOLD_ADVICE, format_deployment
 
 EVIL = "<script>alert('&')</script>"
-VOID = {"meta", "img", "br"}
-
-
-class Page(HTMLParser):
-    """What a reader sees, what a browser would load, and whether all elements are closed."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, dict[str, str]]] = []
-        self.text = ""
-        self.tables: dict[str, list[list[str]]] = {}
-        self._rows: list[list[str]] = []
-        self._caption = ""
-        self.feed(text)
-        self.close()
-        assert self.tags == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.attributes.append((tag, {name: value or "" for name, value in attrs}))
-        if tag not in VOID:
-            self.tags.append(tag)
-        if tag == "table":
-            self._rows, self._caption = [], ""
-        elif tag == "tr":
-            self._rows.append([])
-        elif tag in ("td", "th"):
-            self._rows[-1].append("")
-        elif tag == "small":
-            self._rows[-1][-1] += " "
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.tags.pop() == tag
-        if tag == "table":
-            self.tables.setdefault(self._caption, self._rows)
-
-    def handle_data(self, data: str) -> None:
-        if "style" in self.tags:
-            return
-        self.text += data
-        if "caption" in self.tags:
-            self._caption += data
-        elif "td" in self.tags or "th" in self.tags:
-            self._rows[-1][-1] += data.strip()
-
-    def all(self, tag: str) -> list[dict[str, str]]:
-        return [attributes for name, attributes in self.attributes if name == tag]
 
 
 def read(folder: Path) -> Page:
@@ -317,22 +270,22 @@ def test_page_says_what_the_result_says(
     text = words(found.text)
     one = results["one"]
     assert one.accuracy is not None
-    summary = found.tables["Figures with 95 % intervals; pairs that failed to acquire"]
+    summary = found.rows("Figures with 95 % intervals; pairs that failed to acquire")
     assert [row[0].split()[0] for row in summary] == ["result", "one", "two", EVIL.split()[0]]
     assert f"{100 * one.accuracy.mean:.2f} %" in summary[1][1]
     assert "1,000 same and 1,000 different pairs, 40 persons" in summary[1][0]
     assert "persons unknown" in summary[3][0] and summary[3][1] == "–"
     assert "not resolvable" in summary[3][4] and "%" not in summary[3][4]
-    figures = {row[0].split(",")[0].split(" ±")[0]: row for row in found.tables["Figures"]}
+    figures = {row[0].split(",")[0].split(" ±")[0]: row for row in found.rows("Figures")}
     assert figures["accuracy"][3] == f"{one.accuracy.correct}/2000"
     assert "accuracy in insightface’s way" in figures
-    points = {row[0]: row for row in found.tables["Operating points"]}
+    points = {row[0]: row for row in found.rows("Operating points")}
     tenth = one.point("1e-1").point
     assert points["1e-1"][3] == f"{tenth.true_accepts}/1000"
     assert points["1e-1"][4] == "0.1 100/1000"
     assert "few errors" not in points["1e-1"][7] and "few errors" in points["1e-2"][7]
     assert points["1e-4"][1] == "not resolvable" and "1.0e-03" in points["1e-4"][7]
-    deployment = {row[0]: row for row in found.tables["Thresholds for deployment"]}
+    deployment = {row[0]: row for row in found.rows("Thresholds for deployment")}
     assert list(deployment) == ["target FPR", "1e-1", "1e-2", "1e-3"]
     for target in ("1e-1", "1e-2", "1e-3"):
         assert " ".join(deployment[target][1:3]) == format_deployment(one.point(target))
@@ -342,12 +295,12 @@ def test_page_says_what_the_result_says(
         assert result.basis in text
         assert all(words(note) in text for note in result.notes)
     failed = len(results["two"].failures)
-    rows = found.tables[f"{failed} pairs without a score, left out of all rates"]
+    rows = found.rows(f"{failed} pairs without a score, left out of all rates")
     assert len(rows) == 51 and f"And {failed - 50} more, all in tables/failures.csv." in text
     assert text.count("None: every pair has a score.") == 2
     assert "ab" * 32 in text and "cd" * 32 in text and "ef" * 32 in text
     assert "facerec verify --bench lfw 'a & b'" in text
-    comparison = found.tables["A: toy · toynet; B: toy · other"]
+    comparison = found.rows("A: toy · toynet; B: toy · other")
     assert comparison[1][0] == "accuracy" and comparison[1][4].startswith("[")
 
 
@@ -393,7 +346,7 @@ def test_no_pictures_unless_given(
         write_report(folder, small, pictures=pictures)
         found = read(folder)
         assert not [image for image in found.all("img") if image.get("class")]
-        rows = found.tables["10 lowest genuine scores"][1:]
+        rows = found.rows("10 lowest genuine scores")[1:]
         said = " its picture cannot be shown" if number == 2 else ""
         assert [row[2] for row in rows] == [
             row["first"] + said for row in table(folder, "hardest_pairs")[:10]
@@ -427,7 +380,7 @@ def test_extreme_thresholds_and_scores(tmp_path: Path, quick: None) -> None:
     assert "NaN" not in text and "Infinity" not in text
     rows_ = {row["target_fpr"]: row for row in table(tmp_path / "r", "thresholds")}
     assert float(rows_["1"]["threshold"]) == -np.inf
-    deployment = {row[0]: row for row in read(tmp_path / "r").tables["Thresholds for deployment"]}
+    deployment = {row[0]: row for row in read(tmp_path / "r").rows("Thresholds for deployment")}
     assert deployment["1"][1] == "accept all"
 
 

@@ -529,7 +529,7 @@ def _head_work(
     total += visited * (4 + (8 if sampled else 0))
     several = visited > tile  # then the tensors of the tile before are still there
     if sampled:
-        total += 4 * tile * size * (1 + several)  # centres are gathered for each tile
+        total += 4 * tile * size  # centres are gathered for each tile
     if reduced:
         # The queries, and whichever product takes most: operands, and on a GPU a float32 result.
         result = 4 if device == "cuda" else 2
@@ -554,9 +554,7 @@ def _update_work(recipe: Recipe, visited: int, device: DeviceType) -> int:
     row = 4 * size
     room = chunk_rows(row, torch.device(device))
     held = state.each // 4
-    # Of one chunk, the centres and their state; a second one comes before the first one goes.
-    copies = 1 + held if visited <= room else 1 + 2 * held
-    return min(visited, room) * row * copies
+    return min(visited, room) * row * (1 + held)  # copies of a chunk's centres and their state
 
 
 # ---------------------------------------------------------------- network

@@ -43,6 +43,7 @@ SUITES: dict[str, dict[str, Callable[[], list[Row]]]] = {
     "engine": {
         "head": measures_engine.head,
         "sampled_head": measures_engine.sampled_head,
+        "utilization": measures_engine.utilization,
         "checkpoint": measures_faults.checkpoint,
     },
     "verification": {

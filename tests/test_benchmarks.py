@@ -206,3 +206,10 @@ def test_checkpoint(measures: ModuleType, tmp_path: Path) -> None:
     )
     assert 0 < stall.value <= written.value
     assert not list(tmp_path.iterdir())
+
+
+def test_utilization(measures: ModuleType) -> None:
+    import measures_engine
+
+    (row,) = measures_engine.utilization(backbone="mbf", batch_size=4, classes=50, steps=1)
+    assert 0 < row.value < 200 and "50 classes" in row.measure and row.unit == "%"

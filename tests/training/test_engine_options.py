@@ -16,7 +16,7 @@ from test_trainer import (
 from tiny import make_trainer, narrow_recipe, tiny_recipe, weights, write_training_set
 from torch import nn
 
-from facerec.backbones import create_backbone, list_backbones, recompute_activations
+from facerec.backbones import create_backbone, recompute_activations
 from facerec.errors import RecipeError
 from facerec.recipe import from_dict, to_dict
 from facerec.records.dataset import Batch
@@ -110,11 +110,8 @@ def test_recomputed_activations_change_nothing(many: Path) -> None:
     assert_same(weights(kept), weights(again))
 
 
-@pytest.mark.parametrize("name", list_backbones())
+@pytest.mark.parametrize("name", ["iresnet18", "iresnet50", "mbf", "mbf_large"])
 def test_backbones_keep_less_when_they_recompute(name: str) -> None:
-    if name == "tiny_linear":
-        pytest.skip("has no blocks")
-
     def kept(recompute: bool) -> tuple[int, list[torch.Tensor]]:
         backbone = create_backbone(name, width=0.125, embedding_size=8, seed=0)
         if recompute:

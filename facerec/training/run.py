@@ -35,6 +35,7 @@ FREE_TO_CHANGE = (
     "validation",
     "checkpoints",
     "compile",
+    "recompute",
     "on_nonfinite",
 )
 

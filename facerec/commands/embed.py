@@ -36,8 +36,8 @@ from facerec.embedding.extract import describe_embedding, embed_images
 from facerec.embedding.file import EmbeddingsWriter, Written
 from facerec.embedding.model import EmbeddingModel, load_model
 from facerec.errors import DatasetError, FacerecError
-from facerec.records.dataset import Data, open_dataset
 from facerec.records.images import DatasetImages, FolderImages, ImageSource, PackImages
+from facerec.records.training_set import Data, open_dataset
 from facerec.training.distributed import Processes, launched
 from facerec.verification.bench import folders_of
 from facerec.verification.templates import TemplateBench

@@ -46,8 +46,8 @@ from facerec.fairness.study import (
 )
 from facerec.files import atomic_path, write_json
 from facerec.recipe import load_recipe, to_dict
-from facerec.records.dataset import open_dataset
 from facerec.records.synthetic import PACKS, SyntheticSet, write_synthetic
+from facerec.records.training_set import open_dataset
 from facerec.training.checkpoint import latest
 from facerec.training.recipe import Recipe
 from facerec.training.run import check_same_run

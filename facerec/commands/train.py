@@ -17,7 +17,8 @@ from rich.table import Table
 from facerec.commands.cli import exit_on_error, run_command
 from facerec.errors import RecipeError
 from facerec.recipe import load_recipe
-from facerec.records.dataset import FaceDataset, open_dataset
+from facerec.records.dataset import FaceDataset
+from facerec.records.training_set import open_dataset
 from facerec.training import checkpoint
 from facerec.training import run as runs
 from facerec.training.distributed import Processes, launched
@@ -244,7 +245,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         RECIPE.py.
         """
         if options.profile:
-            from facerec.training.profile import profile_recipe  # loads what runs never need
+            from facerec.commands.profile import profile_recipe  # loads what runs never need
 
             profile_recipe(recipe, options.device, options.profile_steps, Console())
             return

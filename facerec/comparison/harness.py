@@ -38,11 +38,12 @@ from facerec.comparison.search import Search
 from facerec.comparison.splits import ClassSplit, refuse_seen, split_classes
 from facerec.comparison.storage import Worker
 from facerec.comparison.trunks import create_trunk, read_recipe
-from facerec.errors import ComparisonError
+from facerec.errors import ComparisonError, FacerecError
 from facerec.files import sha256, write_json
 from facerec.recipe import differences, from_dict, to_dict
-from facerec.records.dataset import Data, open_dataset
+from facerec.records.dataset import RecordDataset
 from facerec.records.synthetic import SyntheticSet, write_synthetic
+from facerec.records.training_set import Data, open_dataset
 
 _WAIT = 1.0
 """Seconds between two looks at what other workers do."""
@@ -373,20 +374,33 @@ class Harness:
         test = {self.images.class_names[label] for label in self.split.test.tolist()}
         for path in self._weights():
             recipe = read_recipe(path)
-            data = from_dict(Data, recipe["data"], str(path)) if "data" in recipe else None
-            if data is None or not data.path.exists():
-                notes.append(f"{path}: whether it was trained on test identities is not known")
-                continue
-            trained = open_dataset(data, seed=0)
-            names = trained.class_names
-            if names is None and data.path.resolve() != self._path.resolve():
+            try:
+                seen = self._identities(recipe, path)
+            except FacerecError as error:
                 notes.append(
-                    f"{path}: it was trained on {data.path}, which has no names of identities; "
-                    "whether test identities are among them is not known"
+                    f"{path}: whether it was trained on test identities is not known ({error})"
                 )
-                continue
-            refuse_seen(names or map(str, range(trained.num_classes)), test, str(path))
+            else:
+                refuse_seen(seen, test, str(path))
         return notes
+
+    def _identities(self, recipe: dict[str, Any], path: Path) -> list[str]:
+        """Return the names of those whom a recipe trains on, as ``images.class_names`` has them.
+
+        Raises:
+            FacerecError: they cannot be told.
+        """
+        if "data" not in recipe:
+            raise ComparisonError("the file names no training images")
+        data = from_dict(Data, recipe["data"], str(path))
+        trained = open_dataset(data, seed=0)
+        if trained.class_names is not None:
+            return trained.class_names
+        # Numbers are names only among whole records: a selection or another label has others.
+        whole = isinstance(trained, RecordDataset) and data.label_index is None
+        if whole and data.path.resolve() == self._path.resolve():
+            return [str(number) for number in range(trained.num_classes)]
+        raise ComparisonError(f"{data.path} has no names of identities")
 
     def _write_manifest(self) -> dict[str, Any]:
         comparison = json.loads(json.dumps(to_dict(self.comparison)))

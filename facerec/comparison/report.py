@@ -284,6 +284,14 @@ def _notes(summary: Summary) -> list[str]:
         for pair in summary.pairs
         if not pair.fairness.fair
     ]
+    for arm in summary.arms:
+        best = [epoch for run in arm.runs for epoch in run.epochs]
+        if untrained := best.count(0):
+            notes.append(
+                f"{arm.name}: in {untrained} of {counted(len(best), 'final training')} no epoch "
+                "scored higher in validation than the network before training, which was kept; "
+                "such scores say little of a loss. Let training last longer, with more patience."
+            )
     seeds = max((len(pair.seeds) for pair in summary.pairs), default=0)
     if seeds == 1:
         notes.append(

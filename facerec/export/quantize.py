@@ -17,10 +17,10 @@ from facerec.errors import ExportError, MissingExtraError
 from facerec.export.graph import INPUT, finish, quiet
 from facerec.export.rewrites import split_batch_norms, split_prelus
 from facerec.recipe import from_dict
-from facerec.records.dataset import Data, open_dataset
 from facerec.records.decode import decode_image
 from facerec.records.images import DatasetImages, FolderImages, ImageSource, PackImages
 from facerec.records.packs import read_pack
+from facerec.records.training_set import Data, open_dataset
 
 Method = Literal["entropy", "percentile", "minmax"]
 Ranges = dict[str, tuple[np.float32, np.float32]]

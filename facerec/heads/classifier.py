@@ -197,9 +197,13 @@ class MarginClassifier(nn.Module):
         Args:
             labels: classes of this rank's images in all of these passes, ``(B,)``.
             number: of the draw, such as the optimiser step; the same gives the same classes.
+
+        Raises:
+            TrainingError: as ``forward`` for labels.
         """
         if self.sample_rate == 1:
             return
+        self._check_labels(labels)
         column = self._column(labels)
         ranks, batch = world_size(self.group), len(column)
         sizes = [
@@ -267,6 +271,10 @@ class MarginClassifier(nn.Module):
                 f"the classifier got embeddings of shape {tuple(embeddings.shape)} with {size} "
                 f"labels; it needs ({size}, {self.embedding_size})"
             )
+        self._check_labels(labels)
+
+    def _check_labels(self, labels: Tensor) -> None:
+        size = len(labels)
         if labels.dtype != torch.int64 or labels.ndim != 1:
             raise TrainingError(
                 f"the classifier got labels of type {labels.dtype} and shape "

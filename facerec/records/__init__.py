@@ -5,14 +5,11 @@ from facerec.records.dataset import (
     Batch,
     BatchLoader,
     BatchRequest,
-    Data,
     FaceDataset,
     FolderDataset,
-    Part,
     RecordDataset,
     Skipped,
     Subset,
-    open_dataset,
     split_identities,
 )
 from facerec.records.decode import decode_image, image_size
@@ -20,6 +17,7 @@ from facerec.records.joined import JoinedDataset
 from facerec.records.layout import open_image_records, write_image_records
 from facerec.records.make import export_folder, make_records
 from facerec.records.packs import Pack, read_pack, write_pack
+from facerec.records.training_set import Data, Part, open_dataset
 
 __all__ = [
     "Augmentation",

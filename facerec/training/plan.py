@@ -573,16 +573,17 @@ def _transfers(recipe: Recipe, step: _BackboneStep, ranks: int) -> tuple[Transfe
     def ring(size: int) -> int:
         return size * (ranks - 1) // ranks
 
-    penalty = recipe.regularizer is not None
+    penalty, sampled = recipe.regularizer is not None, recipe.head.sample_rate < 1
     return (
         Transfer("gradients of the backbone (all-reduce)", 2 * ring(width * sum(step.sizes))),
         Transfer("statistics of batch norms (broadcast)", step.buffers),
         Transfer("embeddings (all-gather)", ring(4 * batch * size)),
         Transfer("their gradients (reduce-scatter)", ring(4 * batch * size)),
-        Transfer("labels (all-gather)", ring(8 * batch) * (1 + (recipe.head.sample_rate < 1))),
+        Transfer("labels (all-gather)", ring(8 * batch) * (1 + sampled)),
         Transfer("softmax (all-reduce)", 2 * ring(4 * (batch + 3 * batch + 2 * count))),
         Transfer(
             "checks and norms",
-            count * (2 * ring(24) + ring(20 * ranks) * (1 + penalty) + ring(8 * ranks) * penalty),
+            count * (2 * ring(24) + ring(20 * ranks) * (1 + penalty) + ring(8 * ranks) * penalty)
+            + 2 * ring(24) * sampled,
         ),
     )

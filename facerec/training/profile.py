@@ -9,8 +9,6 @@ not tell which part the threads of autograd work for.
 from __future__ import annotations
 
 import contextlib
-import math
-import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -19,17 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 
 from facerec.devices import has_fast_bf16
 from facerec.errors import RecipeError
 from facerec.heads.class_sampling import sample_size
-from facerec.records.dataset import open_dataset
-from facerec.training.distributed import Processes, launched
 from facerec.training.plan import forward_and_backward_passes, forward_flop, head_flop
-from facerec.training.recipe import Recipe
 from facerec.training.trainer import AUTOCAST, Figures, Trainer
 
 DATA = "data"
@@ -50,11 +43,7 @@ REST = "rest"
 
 _PREFETCHED = 2  # batches that each loader process prepares ahead
 
-_RATE = 0.3  # of sampled classes, the mildest published
-
 _PRODUCTS, _PRODUCT_SECONDS = 10, 2.0  # how often, and how long, products are measured
-
-_NOTEWORTHY = 0.1  # of a step's time, below which no hint is given
 
 
 @dataclass(frozen=True)
@@ -140,32 +129,6 @@ class PhaseClock:
             name: sum(self.seconds(start, end) for start, end in spans)
             for name, spans in self._spans.items()
         }
-
-
-def profile_recipe(recipe: Recipe, device: str, steps: int, console: Console) -> None:
-    """Measure some steps of ``recipe``, alone or as one of torchrun's processes, and print them.
-
-    Nothing is written. Only the main process prints.
-
-    Args:
-        recipe: what would be trained.
-        device: see `choose_device`.
-        steps: how many to measure, after those that warm up.
-        console: where the main process prints.
-
-    Raises:
-        FacerecError: the recipe cannot be trained, or is too short for so many steps.
-    """
-    with launched(device) as processes:
-        # In a function, so that what holds on to the process group is gone before the group is.
-        _profile(recipe, processes, steps, console)
-
-
-def _profile(recipe: Recipe, processes: Processes, steps: int, console: Console) -> None:
-    trainer = Trainer(recipe, open_dataset(recipe.data, recipe.seed), processes)
-    profiles = processes.gather_objects(profile_steps(trainer, steps))
-    if processes.is_main:
-        show(profiles, trainer, console)
 
 
 def profile_steps(trainer: Trainer, steps: int) -> Profile:
@@ -352,154 +315,3 @@ def _peak_memory(device: torch.device) -> int | None:
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
     return None
-
-
-# ---------------------------------------------------------------- what is printed
-
-
-def show(profiles: list[Profile], trainer: Trainer, console: Console) -> None:
-    """Print the profiles of all ranks: mean times, and the memory of the fullest rank."""
-    main = profiles[0]
-    console.print(_times(profiles))
-    images = trainer.recipe.batch_size / main.seconds
-    threads = torch.get_num_threads()
-    where = f"{len(profiles)} ranks" if len(profiles) > 1 else "one process"
-    console.print(f"\n{images:,.1f} images/s over {where}", highlight=False)
-    rate = sum(profile.rate for profile in profiles) / len(profiles)
-    product = sum(profile.product_rate for profile in profiles) / len(profiles)
-    side = product_size(trainer.device)
-    kind = f"{side} × {side} × {side} in {main.product}"
-    if trainer.device.type == "cpu":
-        kind += f", {threads} threads" if threads > 1 else ", one thread"
-    console.print(
-        f"backbone and head: {_flops(rate)} on each rank, {100 * rate / product:.0f} % of the "
-        f"{_flops(product)} of a matrix product ({kind})",
-        highlight=False,
-    )
-    console.print()
-    console.print(_memory(profiles, trainer.device))
-    found = hint(profiles, trainer)
-    if found is not None:
-        console.print(f"\nhint: {found}", style="yellow", highlight=False, markup=False)
-
-
-def _times(profiles: list[Profile]) -> Table:
-    several = len(profiles) > 1
-    step = sum(profile.seconds for profile in profiles) / len(profiles)
-    table = Table(
-        title=f"time of a step, mean of {profiles[0].steps}", title_justify="left", show_footer=True
-    )
-    table.add_column("part", footer="step")
-    table.add_column("ms", footer=f"{1e3 * step:,.1f}", justify="right")
-    table.add_column("%", footer="100.0", justify="right")
-    if several:
-        table.add_column("ms, least and most of a rank", justify="right")
-    for title in profiles[0].phases:
-        values = [profile.phases[title] for profile in profiles]
-        mean = sum(values) / len(values)
-        row = [title, f"{1e3 * mean:,.1f}", f"{100 * mean / step:.1f}"]
-        if several:
-            row.append(f"{1e3 * min(values):,.1f} – {1e3 * max(values):,.1f}")
-        table.add_row(*row)
-    return table
-
-
-def _memory(profiles: list[Profile], device: torch.device) -> Table:
-    fullest = max(profiles, key=lambda p: p.peak or p.memory_known)
-    known = fullest.memory_known
-    unit, name = (10**9, "GB") if (fullest.peak or known) >= 10**9 else (10**6, "MB")
-    of = "the fullest rank" if len(profiles) > 1 else "the process"
-    table = Table(title=f"memory of {of}, {name}", title_justify="left", show_footer=True)
-    table.add_column("part", footer="at most")
-    shown = "not known here" if fullest.peak is None else f"{fullest.peak / unit:,.3f}"
-    table.add_column(name, footer=shown, justify="right")
-    for part, size in fullest.memory.items():
-        table.add_row(part, f"{size / unit:,.3f}")
-    if fullest.peak is not None:
-        rest = "activations, images, work space"
-        if device.type == "cpu":
-            rest += ", Python, libraries"
-        table.add_row(rest, f"{(fullest.peak - known) / unit:,.3f}")
-    return table
-
-
-def _flops(rate: float) -> str:
-    for unit, name in ((1e15, "PFLOP/s"), (1e12, "TFLOP/s")):
-        if rate >= unit:
-            return f"{rate / unit:.2f} {name}"
-    return f"{rate / 1e9:.1f} GFLOP/s"
-
-
-def hint(profiles: list[Profile], trainer: Trainer) -> str | None:
-    """Return a sentence on the largest part of the step that other settings would avoid, if any.
-
-    Args:
-        profiles: of all ranks.
-        trainer: what was measured.
-    """
-    count = len(profiles)
-    step = sum(profile.seconds for profile in profiles) / count
-    share = {
-        title: sum(profile.phases[title] for profile in profiles) / count / step
-        for title in profiles[0].phases
-    }
-    found = [*_data_hint(share["waiting for data"], trainer), *_precision_hint(share, profiles[0])]
-    # A rank that comes early waits in the head for the others.
-    head = min(profile.phases["head"] for profile in profiles) / step
-    found += _head_hint(head, profiles[0], trainer)
-    avoidable, sentence = max(found, default=(0.0, ""))
-    return sentence if avoidable >= _NOTEWORTHY else None
-
-
-def _data_hint(share: float, trainer: Trainer) -> Iterator[tuple[float, str]]:
-    recipe = trainer.recipe
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", trainer.processes.world_size))
-    busy = torch.get_num_threads() if trainer.device.type == "cpu" else 1
-    room = _cores() // ranks - busy - recipe.workers
-    begin = f"waiting for data takes {100 * share:.0f} %"
-    if room > 0:
-        yield share, f"{begin}: raise --workers (now {recipe.workers}, cores for {room} more)"
-    elif recipe.workers > 0:
-        yield (
-            share,
-            f"{begin}, and {recipe.workers} workers a rank leave no core free: decode on more "
-            "cores, or store images in the size that is trained",
-        )
-
-
-def _precision_hint(share: dict[str, float], profile: Profile) -> Iterator[tuple[float, str]]:
-    factor = profile.product_rates.get("bf16", 0.0) / profile.product_rate
-    if factor > 1:
-        work = share["forward"] + share["backward"]
-        yield (
-            work * (1 - 1 / factor),
-            f"forward and backward take {100 * work:.0f} %, and a matrix product in bf16 is "
-            f"{factor:.1f} times as fast as in {profile.product} here: try --precision bf16",
-        )
-
-
-def _head_hint(share: float, profile: Profile, trainer: Trainer) -> Iterator[tuple[float, str]]:
-    head, rates = trainer.recipe.head, profile.product_rates
-    whole = min(4 * share, 1.0)  # of its four products one is forward
-    begin = f"the head takes about {100 * whole:.0f} % with its share of backward"
-    factor = rates.get("bf16", 0.0) / rates.get("fp32", math.inf)
-    if head.precision == "fp32" and factor > 1:
-        yield (
-            whole * (1 - 1 / factor),
-            f"{begin}, and a matrix product in bf16 is {factor:.1f} times as fast as in fp32 here: "
-            "try --head.precision bf16",
-        )
-    local = trainer.head.num_local
-    visited = sample_size(_RATE, local, trainer.recipe.batch_size)
-    if head.sample_rate == 1 and visited < local:
-        yield (
-            whole * (1 - visited / local),
-            f"{begin}: --head.sample-rate {_RATE:g} would visit {visited:,} of its {local:,} "
-            "classes in a step",
-        )
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -10,7 +10,7 @@ from facerec.backbones import Backbone, Preprocessing
 from facerec.heads.margin_softmax import InterclassFilter
 from facerec.heads.margins import ArcFace, Margin
 from facerec.heads.norm_regularizer import NormPenalty
-from facerec.records.dataset import Data
+from facerec.records.training_set import Data
 from facerec.training.optimization import SGD, Cosine, MultiStep, Optimizer, Polynomial
 from facerec.training.sampler import Sampling, Shuffle
 
@@ -133,6 +133,12 @@ class Recipe:
                 raise ValueError(f"{name} must be at least 1, found {getattr(self, name)}")
         if self.recompute and self.compile:
             raise ValueError("recompute and compile do not go together; choose one of them")
+        if self.data_parallel.static_graph and self.accumulation > 1:
+            # torch fails on an assertion, or sums no gradients (pytorch/pytorch pull 187732).
+            raise ValueError(
+                "data_parallel.static_graph and accumulation above 1 do not go together in "
+                "PyTorch; choose one of them"
+            )
         if self.batch_size % self.accumulation:
             raise ValueError(
                 f"batch_size {self.batch_size} is not divisible by accumulation {self.accumulation}"

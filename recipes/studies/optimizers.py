@@ -3,19 +3,20 @@
     facerec compare recipes/studies/optimizers.py
 
 Arms are {SGD, SGD with momentum, RMSprop, Adam, AdamW} × {SEC off, on}; learning rates are searched
-for every arm. The probe measures real steps: gradients, the angle by which embeddings turn, the
-slope of log angle over log norm (−2 for SGD and −1 for Adam on free embeddings).
+for every arm, the weight of SEC is given, so that its arms cannot fall back to none. The probe
+measures real steps: gradients, the angle by which embeddings turn, the slope of log angle over log
+norm (−2 for SGD and −1 for Adam on free embeddings).
 """
 
 from dataclasses import replace
 
-from _generated import faces, protocol, repetitions, trials, weight
+from _generated import faces, protocol, repetitions, trials
 
 from facerec.comparison import Arm, Comparison, MarginHead, Range
 from facerec.heads import SEC, CosFace
 from facerec.training import SGD, Adam, AdamW, RMSprop
 
-head = MarginHead(CosFace(scale=32.0, margin=0.2))
+head = MarginHead(CosFace(scale=8.0, margin=0.2))
 optimizers = {
     "SGD": (SGD(lr=0.1, momentum=0.0), 1e-3, 1.0),
     "momentum": (SGD(lr=0.02, momentum=0.9), 1e-4, 0.3),
@@ -31,9 +32,7 @@ def arms(name: str, optimizer: object, low: float, high: float) -> tuple[Arm, Ar
     rate = Range("protocol.optimizer.lr", low, high, "log")
     return (
         Arm(name, head, search=(rate,), protocol=own),
-        Arm(
-            f"{name}+SEC", head, SEC(weight=0.1), against=name, search=(rate, weight), protocol=own
-        ),
+        Arm(f"{name}+SEC", head, SEC(weight=0.1), against=name, search=(rate,), protocol=own),
     )
 
 

@@ -399,6 +399,19 @@ def test_one_run_has_no_plus_minus() -> None:
     assert "nan" not in page.text.lower()
 
 
+def test_an_arm_that_never_beat_the_untrained_network_is_told() -> None:
+    results = toy_results(repetitions=2, trials=1, replicates=10, classes=6, per_class=4)
+    arm = results.arms[1]
+    runs = list(arm.runs)
+    runs[1] = replace(runs[1], fits=(replace(runs[1].fits[0], epoch=0), *runs[1].fits[1:]))
+    summary = summarize(with_arm(results, arm.arm.name, runs=tuple(runs)))
+    told = Page(render(summary)["report.html"].decode())
+    sentence = f"{arm.arm.name}: in 1 of 8 final trainings no epoch scored higher in validation"
+    assert told.text.count("no epoch scored higher") == 1 and sentence in told.text
+    untouched = Page(render(summarize(results))["report.html"].decode())
+    assert "no epoch scored higher" not in untouched.text
+
+
 def test_a_comparison_without_pairs() -> None:
     arms = tuple(replace(arm, against=None) for arm in toy_arms(("CosFace",)))
     summary = summarize(

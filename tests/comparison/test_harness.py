@@ -35,7 +35,7 @@ from facerec.embedding.model import save_model
 from facerec.errors import ComparisonError, DatasetError, RecipeError
 from facerec.heads import SEC
 from facerec.recipe import to_dict
-from facerec.records import Data
+from facerec.records import Data, make_records
 from facerec.records.synthetic import SyntheticSet
 from facerec.training import SGD
 
@@ -243,8 +243,36 @@ def test_weights_trained_on_test_identities_are_refused(images: Path, tmp_path: 
     assert opened(saved("half.safetensors", Data(images, identities=kept)), "b") == []
     unknown = r"whether it was trained on test identities is not known"
     assert unknown in opened(saved("none.safetensors", None), "c")[0]
-    gone = saved("gone.safetensors", Data(tmp_path / "nowhere"))
-    assert unknown in opened(gone, "d")[0]
+    for k, data in enumerate(
+        [
+            Data(tmp_path / "nowhere"),
+            Data(images, identities=tmp_path / "nowhere.txt"),
+            Data(images, layout="records"),
+            Data(images, min_images=100),
+        ]
+    ):
+        lost = saved(f"lost{k}.safetensors", data)
+        (note,) = opened(lost, f"d{k}")
+        assert note.startswith(f"{lost}: {unknown} ({images if k in (2, 3) else tmp_path}")
+
+
+def test_numbers_tell_identities_of_whole_records_only(images: Path, tmp_path: Path) -> None:
+    make_records(images, tmp_path / "rec", size=8)
+    (tmp_path / "rec" / "classes.txt").unlink()
+    kept = tmp_path / "kept.txt"
+    kept.write_text("".join(f"{k}\n" for k in range(8, 16)))
+
+    def seen(data: Data) -> list[str]:
+        plan = comparison(images, arms=(BASE,), trials=1, repetitions=1)
+        plan = replace(plan, data=ImageData(tmp_path / "rec"))
+        harness = Harness(plan, tmp_path / "out", torch.device("cpu"))
+        harness.worker.close()
+        return harness._identities({"data": to_dict(data)}, tmp_path / "weights")
+
+    assert seen(Data(tmp_path / "rec")) == [str(number) for number in range(16)]
+    # Classes 8 to 15, renumbered from 0: by their numbers they would seem to be others.
+    with pytest.raises(ComparisonError, match=r"rec has no names of identities"):
+        seen(Data(tmp_path / "rec", identities=kept))
 
 
 def test_the_manifest_says_everything(images: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from gloo_pool import GlooPool
 from margin_list import MARGINS
 from torch import nn
 
+from facerec.errors import TrainingError
 from facerec.heads import AdaFace, ArcFace, CosFace, MarginClassifier, SphereFaceR
 from facerec.heads.class_sampling import place_among, sample_classes, sample_size
 
@@ -149,3 +150,21 @@ def test_ranks_join_what_each_of_them_drew(pool, ranks, margin):
     if ranks > 1:
         first, second = shards[0][4], shards[1][4] - shards[1][4].min()
         assert not torch.equal(first - first.min(), second)  # ranks draw apart
+
+
+def refusal(group, labels):
+    head = MarginClassifier(60, 4, ArcFace(), seed=1, sample_rate=0.4, group=group)
+    with pytest.raises(TrainingError) as caught:
+        head.draw(labels, 0)
+    return str(caught.value)
+
+
+def test_a_draw_refuses_labels_on_all_ranks(pool):
+    good, short, bad = torch.tensor([1, 2, 3]), torch.tensor([1, 2]), torch.tensor([1, 60, 2])
+    for sentence in pool.run(2, refusal, each=[(good,), (short,)]):
+        assert "ranks gave batches of 2 to 3 images in one step" in sentence
+    told = pool.run(2, refusal, each=[(good,), (bad,)])
+    assert "a label of another rank lies outside [0, 60)" in told[0]
+    assert "label 60 lies outside [0, 60)" in told[1]
+    (sentence,) = pool.run(1, refusal, torch.tensor([1.0, 2.0]))
+    assert "labels of type torch.float32" in sentence

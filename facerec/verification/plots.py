@@ -12,6 +12,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.backend_bases import get_registered_canvas_class
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.ticker import PercentFormatter
@@ -71,8 +72,11 @@ def draw(figure: Figure, kind: str) -> bytes:
     # Without a date and random ids the same results give the same file.
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
     content = io.BytesIO()
+    figure.set_dpi(150)
+    canvas = get_registered_canvas_class(kind)(figure)
     with matplotlib.rc_context({"svg.hashsalt": "facerec"}):
-        figure.savefig(content, format=kind, dpi=150, metadata=metadata)
+        # Not savefig, which draws everything once more beforehand to find the layout.
+        getattr(canvas, f"print_{kind}")(content, metadata=metadata)
     return content.getvalue()
 
 

@@ -18,14 +18,18 @@ from numpy.typing import NDArray
 
 from facerec.errors import DeviceError, MetricError
 from facerec.statistics.clustered import ClusteredShare
+from facerec.statistics.operating_points import parse_rate
 from facerec.statistics.rates import tpr_at_fpr
-from facerec.verification import scoring
 from facerec.verification.scoring import (
     BIN_EDGES,
+    FPR_TARGETS,
     AllPairs,
     ErrorTable,
     GroupAlone,
+    bins,
+    non_mated,
     score_all_pairs,
+    search,
 )
 
 sys.path.append(str(Path(__file__).parents[1] / "heads"))
@@ -164,8 +168,8 @@ def test_a_wrong_guess_costs_a_pass_and_nothing_else(
     whole = score_all_pairs(vectors, subjects, **arguments)
     stages = set()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scoring, "_guess", narrow(generator, wrong))
-        patch.setattr(scoring, "_KEPT", kept)
+        patch.setattr(search, "_guess", narrow(generator, wrong))
+        patch.setattr(non_mated, "_KEPT", kept)
         found = score_all_pairs(
             vectors, subjects, **arguments, progress=lambda stage, done, total: stages.add(stage)
         )
@@ -193,11 +197,11 @@ def test_a_sample_finds_the_bins_and_merging_now_and_then_loses_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     vectors, subjects = clustered(2000, 600, 16)
-    targets = ("0.9", *scoring.FPR_TARGETS)
+    targets = ("0.9", *FPR_TARGETS)
     arguments = {"fpr": targets, "thresholds": [0.4, 0.8], "tile": 256}
     whole = score_all_pairs(vectors, subjects, **arguments)
     guesses: list[dict[int, tuple[int, int]]] = []
-    guess = scoring._guess
+    guess = search._guess
 
     def listen(*arguments: Any) -> dict[int, tuple[int, int]]:
         found = guess(*arguments)
@@ -205,10 +209,11 @@ def test_a_sample_finds_the_bins_and_merging_now_and_then_loses_nothing(
         return found
 
     # Of 2 million pairs 1 in 16, in blocks of 8 × 8.
-    monkeypatch.setattr(scoring, "_SHARE", 16)
-    monkeypatch.setattr(scoring, "_BLOCK", 8)
-    monkeypatch.setattr(scoring, "_PENDING", 5000)
-    monkeypatch.setattr(scoring, "_guess", listen)
+    monkeypatch.setattr(search, "_SHARE", 16)
+    monkeypatch.setattr(search, "_BLOCK", 8)
+    for module in (bins, non_mated):
+        monkeypatch.setattr(module, "PENDING", 5000)
+    monkeypatch.setattr(search, "_guess", listen)
     stages = []
     sampled = score_all_pairs(
         vectors, subjects, **arguments, progress=lambda stage, done, total: stages.append(stage)
@@ -312,11 +317,11 @@ def pool(tmp_path_factory: pytest.TempPathFactory):
 
 
 def ranked(group, vectors, subjects, arguments, share):
-    scoring._SHARE, scoring._BLOCK = share, 4
+    search._SHARE, search._BLOCK = share, 4
     return score_all_pairs(vectors, subjects, process_group=group, **arguments)
 
 
-@pytest.mark.parametrize("share", [8, scoring._SHARE])
+@pytest.mark.parametrize("share", [8, search._SHARE])
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_ranks_change_nothing(pool: GlooPool, ranks: int, share: int) -> None:
     vectors, subjects = clustered(400, 70, 48)
@@ -596,7 +601,7 @@ def test_rounding_beyond_one_counts_as_one() -> None:
     assert everything.false_matches == found.non_mated and not everything.false_non_matches
     assert not nothing.false_matches and nothing.false_non_matches == found.mated
     for point in found.points:
-        assert point.false_accepts <= float(scoring.parse_rate(point.target)) * found.non_mated
+        assert point.false_accepts <= float(parse_rate(point.target)) * found.non_mated
         assert point.threshold <= np.nextafter(np.float32(1), np.float32(2))
 
 
@@ -714,7 +719,7 @@ def test_products_that_differ_between_passes_are_noticed(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(torch, "mm", drifting)
     # Windows that hold no score, so that there is a second pass.
-    monkeypatch.setattr(scoring, "_guess", lambda *arguments: dict.fromkeys(arguments[3], (0, 1)))
+    monkeypatch.setattr(search, "_guess", lambda *arguments: dict.fromkeys(arguments[3], (0, 1)))
     with pytest.raises(MetricError, match="matrix products on cpu are not reproducible"):
         score_all_pairs(vectors, subjects, fpr=["1e-1"])
 

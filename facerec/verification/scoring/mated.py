@@ -1,0 +1,86 @@
+"""What is looked at in mated scores: histograms and false non-matches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from facerec.verification.scoring.bins import BIN_EDGES, add_counts, bins_of
+from facerec.verification.scoring.people import People
+from facerec.verification.scoring.tiles import Tiles, images_of
+
+
+class _MatedScores:
+    """Counts the mated scores below thresholds, and collects the scores.
+
+    Args:
+        tiles: whose scores come.
+        people: identities and groups of the images.
+        edges: thresholds, of each part its own, ``(E, parts)``.
+        keep: whether to collect the scores.
+    """
+
+    def __init__(
+        self, tiles: Tiles, people: People, edges: NDArray[np.float32], keep: bool
+    ) -> None:
+        self._tiles, self._people, self._edges, self._keep = tiles, people, edges, keep
+        squares = 0 if people.groups is None else len(people.groups.names) ** 2
+        self.histogram = np.zeros((people.rows + 1, BIN_EDGES.size), np.int64)
+        self.genuine = [np.empty(0, np.float32)]
+        self.missed = np.zeros((len(edges), people.images.size), np.int64)
+        self.by_group = np.zeros((len(edges), squares), np.int64)
+
+    def __call__(self, scores: Tensor, rows: slice, columns: slice) -> None:
+        masks = self._tiles.mated(rows, columns)
+        assert masks is not None  # no other tiles come here
+        places = np.flatnonzero(masks[0])
+        flat, people = scores.view(-1), self._people
+        found = flat[torch.from_numpy(places).to(flat.device)].cpu().numpy()
+        found = np.clip(found, -1, 1)
+        if self._keep:
+            self.genuine.append(found)
+        row = self._tiles.row(rows, columns)
+        self.histogram[row] += np.bincount(bins_of(found), minlength=BIN_EDGES.size)
+        first, second = images_of(places, rows, columns)
+        identity, of = people.identity[first], people.row[first]
+        for place, edge in enumerate(self._edges):
+            below = found < edge[of]
+            add_counts(self.missed[place], identity[below])
+            if people.groups is not None:
+                groups = people.group[first[below]], people.group[second[below]]
+                add_counts(self.by_group[place], groups[0] * len(people.groups.names) + groups[1])
+
+
+@dataclass(frozen=True, eq=False)
+class Mated:
+    """What there is to know of the mated scores; see `_MatedScores`."""
+
+    genuine: NDArray[np.float32] | None
+    histogram: NDArray[np.int64]
+    missed: NDArray[np.int64]
+    by_group: NDArray[np.int64]
+
+
+def count_mated(
+    tiles: Tiles, people: People, edges: NDArray[np.float32], genuine_limit: int
+) -> Mated:
+    """Count the mated scores below thresholds, given for every part."""
+    keep = people.mated <= genuine_limit
+    kernels = tiles.visit(
+        lambda: _MatedScores(tiles, people, edges, keep),
+        "comparing mated pairs",
+        near_only=True,
+    )
+    genuine = None
+    if keep:
+        own = np.concatenate([part for kernel in kernels for part in kernel.genuine])
+        genuine = np.sort(np.concatenate(tiles.gather([own])))
+    histogram, missed, by_group = (
+        tiles.total([getattr(kernel, name) for kernel in kernels])
+        for name in ("histogram", "missed", "by_group")
+    )
+    return Mated(genuine, histogram, missed, by_group)

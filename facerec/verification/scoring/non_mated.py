@@ -1,0 +1,332 @@
+"""What is looked at in non-mated scores: histograms, thresholds, false matches."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import coo_array, csr_array
+from torch import Tensor
+
+from facerec.verification.scoring.bins import (
+    BIN_EDGES,
+    BIN_WIDTH,
+    PENDING,
+    DistinctScores,
+    Window,
+    add_counts,
+    merge,
+    within_cosines,
+)
+from facerec.verification.scoring.people import People
+from facerec.verification.scoring.search import Search, check_passes
+from facerec.verification.scoring.tiles import EVERYONE, Tiles, images_of
+
+# Takes the place of the score where a pair is not to be counted.
+_EXCLUDED = -1.25
+_BIN_OF_EXCLUDED = round(-_EXCLUDED / BIN_WIDTH)
+_BIN_OF_LOWEST = _BIN_OF_EXCLUDED - BIN_EDGES.size // 2
+
+_KEPT = 2**24
+"""Pairs that a thread keeps until their thresholds are known, at most."""
+
+
+class _PairCounts:
+    """Counts events by pair of identities, each once, in a sparse matrix; gives up at a limit.
+
+    All threads add to one of these.
+    """
+
+    def __init__(self, identities: int, limit: int) -> None:
+        self._shape = identities, identities
+        self._limit, self._total = limit, 0
+        self._merged = csr_array(self._shape, dtype=np.int32)
+        self._pending: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = []
+        self._size = 0
+        self._lock, self._merging = threading.Lock(), threading.Lock()
+
+    def add(self, first: NDArray[np.int32], second: NDArray[np.int32]) -> None:
+        with self._lock:
+            self._total += first.size
+            if self._total > self._limit:
+                self._pending, self._merged = [], csr_array(self._shape, dtype=np.int32)
+                return
+            self._pending.append((first, second))
+            self._size += first.size
+            # A larger matrix takes longer to add to, so it is done more rarely.
+            if self._size < max(PENDING, self._merged.nnz // 2):
+                return
+            pending, self._pending, self._size = self._pending, [], 0
+        self._merge(pending)
+
+    def matrix(self) -> csr_array | None:
+        """Return the counts, or None if there were more than the limit."""
+        if self._total > self._limit:
+            return None
+        self._merge(self._pending)
+        self._pending = []
+        return self._merged
+
+    def _merge(self, pending: Sequence[tuple[NDArray[np.int32], NDArray[np.int32]]]) -> None:
+        if pending:
+            rows, columns = (np.concatenate(side) for side in zip(*pending, strict=True))
+            ones = np.ones(rows.size, np.int32)
+            fresh = coo_array((ones, (rows, columns)), self._shape).tocsr()
+            with self._merging:
+                self._merged = self._merged + fresh
+
+
+class _Scan:
+    """Looks at the non-mated scores: histograms, false matches, and scores that may be thresholds.
+
+    Args:
+        tiles: whose scores come.
+        people: identities and groups of the images.
+        lines: thresholds at which false matches are counted, or where each will be.
+        windows: in which scores are kept, of all pairs and of those within a group.
+        binned: of which pairs the histograms are wanted.
+        pairs: count the false matches of each line by identity: within groups that are looked at
+            alone, and all others.
+    """
+
+    def __init__(
+        self,
+        tiles: Tiles,
+        people: People,
+        lines: Sequence[Window],
+        windows: Mapping[int, Sequence[Window]],
+        binned: Collection[int],
+        pairs: Sequence[tuple[_PairCounts, _PairCounts]],
+    ) -> None:
+        self._tiles, self._people, self._pairs = tiles, people, pairs
+        self._windows, self._binned = windows, binned
+        self._highs = [high for _, high in lines]
+        self._ascending = np.argsort(self._highs, kind="stable").tolist()
+        self._keeps = any(low < high for low, high in lines)
+        in_all = [low for low, _ in (*lines, *windows.get(EVERYONE, ()))]
+        self._lowest = [
+            min([*in_all, *(low for low, _ in windows.get(row, ()))], default=np.float32(np.inf))
+            for row in (*range(people.rows), EVERYONE)
+        ]
+        squares = 0 if people.groups is None else len(people.groups.names) ** 2
+        self.histogram = np.zeros((people.rows + 1, BIN_EDGES.size), np.int64)
+        self.scores = [DistinctScores() for _ in range(people.rows + 1)]
+        self.dropped = False
+        """Whether pairs are lost whose score is in a window."""
+        self._kept: list[tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int32]]] = []
+        self._size = 0
+        self.count = np.zeros(len(lines), np.int64)
+        self.involved = np.zeros((len(lines), people.images.size), np.int64)
+        self.by_group = np.zeros((len(lines), squares), np.int64)
+        cells = tiles.size**2
+        self._hits = torch.empty(cells, dtype=torch.bool, device=tiles.device)
+        if binned:
+            self._scaled = torch.empty(cells, device=tiles.device)
+            self._bins = torch.empty(cells, dtype=torch.int16, device=tiles.device)
+
+    def __call__(self, scores: Tensor, rows: slice, columns: slice) -> None:
+        if (masks := self._tiles.mated(rows, columns)) is not None:
+            scores.masked_fill_(torch.from_numpy(masks[1]).to(scores.device), _EXCLUDED)
+        row, flat = self._tiles.row(rows, columns), scores.view(-1)
+        if row in self._binned:
+            self._bin(flat, row)
+        if self._lowest[row] > 1:
+            return
+        places = _positions(_at_least(flat, self._lowest[row], out=self._hits[: flat.numel()]))
+        if places.numel():
+            found = np.clip(flat[places].cpu().numpy(), -1, 1)
+            first, second = images_of(places.cpu().numpy(), rows, columns)
+            self._keep(found, first, second, row)
+            for line in self._ascending:  # what one rejects the next ones do too
+                passed = found >= self._highs[line]
+                if not passed.all():
+                    found, first, second = found[passed], first[passed], second[passed]
+                self._add(line, first, second)
+
+    def settle(self, line: int, threshold: np.float32) -> None:
+        """Count the pairs that are kept and reach a threshold between its edges."""
+        for scores, first, second in self._kept:
+            inside = (scores >= threshold) & (scores < self._highs[line])
+            self._add(line, first[inside], second[inside])
+
+    def _bin(self, flat: Tensor, row: int) -> None:
+        scaled, bins = self._scaled[: flat.numel()], self._bins[: flat.numel()]
+        torch.mul(flat, 1 / BIN_WIDTH, out=scaled).floor_()
+        bins.copy_(scaled).add_(_BIN_OF_EXCLUDED)
+        counts = torch.bincount(bins, minlength=_BIN_OF_LOWEST + BIN_EDGES.size).cpu().numpy()
+        self.histogram[row] += counts[_BIN_OF_LOWEST:]
+        # Scores that rounding carries below −1 count as −1.
+        self.histogram[row, 0] += counts[1:_BIN_OF_LOWEST].sum()
+
+    def _keep(
+        self,
+        found: NDArray[np.float32],
+        first: NDArray[np.int64],
+        second: NDArray[np.int64],
+        row: int,
+    ) -> None:
+        for part in {row, EVERYONE}:
+            inside = np.zeros(found.size, bool)
+            for low, high in self._windows.get(part, ()):
+                inside |= (found >= low) & (found < high)
+            scores = found[inside]
+            self.scores[part].add(scores)
+            if part == EVERYONE and self._keeps and not self.dropped:
+                left, right = (side[inside].astype(np.int32) for side in (first, second))
+                self._kept.append((scores, left, right))
+                self._size += scores.size
+                if self._size > _KEPT:
+                    self._kept, self.dropped = [], True
+
+    def _add(self, line: int, first: NDArray[np.integer], second: NDArray[np.integer]) -> None:
+        """Count false matches."""
+        if not first.size:
+            return
+        people = self._people
+        left, right = people.identity[first], people.identity[second]
+        self.count[line] += first.size
+        add_counts(self.involved[line], left)
+        add_counts(self.involved[line], right)
+        # Above the diagonal, whatever the order of the groups.
+        low, high = np.minimum(left, right), np.maximum(left, right)
+        if people.groups is not None:
+            groups = people.group[first], people.group[second]
+            add_counts(self.by_group[line], groups[0] * len(people.groups.names) + groups[1])
+            if people.by_group:
+                within = groups[0] == groups[1]
+                self._pairs[line][0].add(low[within], high[within])
+                low, high = low[~within], high[~within]
+        self._pairs[line][1].add(low, high)
+
+
+@dataclass(frozen=True, eq=False)
+class FalseMatches:
+    """False matches at one threshold; see `ErrorTable`."""
+
+    count: int
+    involved: NDArray[np.int64]
+    by_group: NDArray[np.int64]
+    """By the groups of the first and of the second image, ``(D²,)``."""
+    identities: csr_array | None
+    within: csr_array | None
+
+
+@dataclass(frozen=True, eq=False)
+class NonMated:
+    """What there is to know of the non-mated scores."""
+
+    histogram: NDArray[np.int64]
+    """Over `BIN_EDGES`: within each part, then between them, ``(parts + 1, bins)``."""
+    tables: Sequence[FalseMatches]
+
+
+def count_non_mated(
+    tiles: Tiles,
+    people: People,
+    given: Sequence[np.float32],
+    sought: Sequence[int],
+    searches: Mapping[int, Search],
+    identity_limit: int,
+) -> NonMated:
+    """Find the operating points, and count false matches at thresholds.
+
+    Args:
+        tiles: scores.
+        people: whose scores these are.
+        given: thresholds.
+        sought: false accepts of the operating points of everyone at which they are counted too.
+        searches: operating points to find, by part.
+        identity_limit: see `score_all_pairs`.
+    """
+    everyone = searches[EVERYONE]
+    known = [within_cosines(edge) for edge in given]
+
+    def line(place: int) -> Window:
+        if place < len(known):
+            return known[place], known[place]
+        return everyone.window(sought[place - len(known)])
+
+    binned: Collection[int] = [row for row, search in searches.items() if search.allowed]
+    if everyone.allowed:
+        binned = range(EVERYONE, people.rows)
+    histogram = np.zeros((people.rows + 1, BIN_EDGES.size), np.int64)
+    tables: dict[int, FalseMatches] = {}
+    open_lines = {place: line(place) for place in range(len(given) + len(sought))}
+    stage = "comparing all pairs"
+    while open_lines or binned or any(search.windows for search in searches.values()):
+        windows = {row: search.windows for row, search in searches.items()}
+        lines = list(open_lines.values())
+        size = people.images.size
+        pairs = [
+            (_PairCounts(size, people.non_mated), _PairCounts(size, identity_limit)) for _ in lines
+        ]
+        kernels = tiles.visit(
+            lambda: _Scan(tiles, people, lines, windows, binned, pairs),  # noqa: B023
+            stage,
+        )
+        histogram += tiles.total([kernel.histogram for kernel in kernels])
+        for row, search in searches.items():
+            if search.windows:
+                part = histogram.sum(axis=0) if row == EVERYONE else histogram[row]
+                scores = tiles.gather([kernel.scores[row].merged() for kernel in kernels])
+                search.settle(part, *merge(scores))
+        dropped = tiles.total([np.array([kernel.dropped], np.int64) for kernel in kernels])[0]
+        settled = {}
+        for index, (place, (low, high)) in enumerate(open_lines.items()):
+            threshold, end = line(place)
+            if low == high or (threshold == end and not dropped):
+                settled[index] = place
+                for kernel in kernels:
+                    kernel.settle(index, threshold)
+        for place, table in _false_matches(tiles, kernels, pairs, settled, identity_limit):
+            if place >= len(given):
+                expected = everyone.accepts(sought[place - len(given)])
+                check_passes(table.count, expected, tiles.device)
+            tables[place] = table
+        open_lines = {place: line(place) for place in open_lines if place not in tables}
+        binned, stage = (), "comparing all pairs again"
+    return NonMated(histogram, [tables[place] for place in sorted(tables)])
+
+
+def _false_matches(
+    tiles: Tiles,
+    kernels: Sequence[_Scan],
+    pairs: Sequence[tuple[_PairCounts, _PairCounts]],
+    settled: Mapping[int, int],
+    identity_limit: int,
+) -> Iterator[tuple[int, FalseMatches]]:
+    """Add up what all ranks counted on some lines; ``settled`` has what to call each."""
+    count, involved, by_group = (
+        tiles.total([getattr(kernel, name) for kernel in kernels])
+        for name in ("count", "involved", "by_group")
+    )
+    for index, place in settled.items():
+        within, others = pairs[index]
+        inside, identities = sum(tiles.gather([within.matrix()])), None
+        if count[index] <= identity_limit:
+            identities = inside + sum(tiles.gather([others.matrix()]))
+        yield (
+            place,
+            FalseMatches(int(count[index]), involved[index], by_group[index], identities, inside),
+        )
+
+
+def _at_least(values: Tensor, edge: float | np.float32, out: Tensor) -> Tensor:
+    """Mark the values that are at least ``edge``; numpy does it ten times as fast as torch."""
+    if values.device.type == "cpu":
+        array = values.numpy()
+        np.greater_equal(array, array.dtype.type(edge), out=out.numpy())
+    else:
+        torch.ge(values, float(edge), out=out)
+    return out
+
+
+def _positions(marks: Tensor) -> Tensor:
+    """Return the indices of true values, ``(K,)``; numpy is the faster one on the CPU."""
+    if marks.device.type == "cpu":
+        return torch.from_numpy(np.flatnonzero(marks.numpy()))
+    return marks.nonzero().view(-1)

@@ -1,0 +1,182 @@
+"""Where operating points lie among the non-mated scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from facerec.errors import MetricError
+from facerec.statistics.operating_points import (
+    OperatingPoint,
+    Rate,
+    allowed_accepts,
+    just_above,
+    operating_point,
+)
+from facerec.verification.scoring.bins import (
+    BIN_EDGES,
+    Window,
+    bins_of,
+    window_of_bins,
+    within_cosines,
+)
+from facerec.verification.scoring.people import People
+from facerec.verification.scoring.tiles import EVERYONE, Tiles
+
+_SHARE = 1024
+"""One of so many pairs is in the sample, so that it takes little time beside all pairs."""
+
+_BLOCK = 32
+"""Images a side of the blocks of pairs in the sample: a compromise of speed and independence."""
+
+
+def prepare_searches(
+    people: People, tiles: Tiles, fpr: Sequence[Rate], group_fpr: Sequence[Rate]
+) -> dict[int, Search]:
+    """Prepare the search for operating points of everyone, and of each group alone."""
+    every = slice(0, len(people.identity))
+    found = {EVERYONE: Search(tiles, every, people.non_mated, fpr)}
+    if group_fpr:
+        assert people.groups is not None  # as was made sure
+        pairs = zip(people.groups.mated.diagonal(), people.groups.non_mated.diagonal(), strict=True)
+        for row, ((mated, non_mated), span) in enumerate(zip(pairs, people.spans(), strict=True)):
+            if mated and non_mated:
+                found[row] = Search(tiles, span, int(non_mated), group_fpr)
+    return found
+
+
+class Search:
+    """Operating points among the non-mated scores of everyone, or of one group alone.
+
+    Args:
+        tiles: have the embeddings.
+        images: whose scores these are.
+        non_mated: how many there are.
+        fpr: targets.
+    """
+
+    def __init__(self, tiles: Tiles, images: slice, non_mated: int, fpr: Sequence[Rate]) -> None:
+        self._device, self._non_mated = tiles.device, non_mated
+        self.allowed = [allowed_accepts(target, non_mated) for target in fpr]
+        # Ranks: 1 for the highest score, 2 for the next, …
+        ranks = sorted({count + 1 for count in self.allowed if count < non_mated})
+        self._missing = _guess(tiles, images, non_mated, ranks)
+        self._found: dict[int, tuple[np.float32, int]] = {}
+
+    @property
+    def windows(self) -> list[Window]:
+        """Where the scores are that are still to be found."""
+        return [window_of_bins(*bins) for bins in self._missing.values()]
+
+    def window(self, allowed: int) -> Window:
+        """Return where the threshold for so many false accepts is; it is known at equal ends."""
+        if allowed + 1 in self._missing:
+            return window_of_bins(*self._missing[allowed + 1])
+        cut = within_cosines(self.cut(allowed))
+        return cut, cut
+
+    def settle(
+        self,
+        histogram: NDArray[np.int64],
+        scores: NDArray[np.float32],
+        counts: NDArray[np.int64],
+    ) -> None:
+        """Find the scores that are in their windows, and learn the windows of the others.
+
+        Args:
+            histogram: over `BIN_EDGES`.
+            scores: distinct ones, ascending, among them all in the windows.
+            counts: of these.
+        """
+        bin_of = bins_of(scores)
+        reached = histogram[::-1].cumsum()[::-1]  # scores in a bin and above
+        for wanted, (bottom, top) in list(self._missing.items()):
+            place = int(np.count_nonzero(reached >= wanted)) - 1
+            if not bottom <= place < top:
+                self._missing[wanted] = place, place + 1
+                continue
+            inside = bin_of == place
+            check_passes(int(counts[inside].sum()), int(histogram[place]), self._device)
+            higher = int(reached[place] - histogram[place])
+            descending = counts[inside][::-1].cumsum() + higher
+            index = int(np.searchsorted(descending, wanted))
+            above = higher if index == 0 else int(descending[index - 1])
+            self._found[wanted] = scores[inside][::-1][index], above
+            del self._missing[wanted]
+
+    def cut(self, allowed: int) -> np.float32:
+        """Return the threshold for so many false accepts."""
+        if allowed >= self._non_mated:
+            return np.float32(-np.inf)
+        return just_above(self._found[allowed + 1][0])
+
+    def accepts(self, allowed: int) -> int:
+        """Return the false accepts at that threshold."""
+        return self._non_mated if allowed >= self._non_mated else self._found[allowed + 1][1]
+
+    def points(
+        self, fpr: Sequence[Rate], missed: Sequence[int] | NDArray[np.int64], mated: int
+    ) -> tuple[OperatingPoint, ...]:
+        """Describe the operating points.
+
+        Args:
+            fpr: the targets.
+            missed: mated scores below the threshold of each.
+            mated: all mated scores.
+        """
+        pairs = mated, self._non_mated
+        return tuple(
+            operating_point(
+                target, self.cut(count), (mated - int(below), self.accepts(count)), pairs
+            )
+            for target, count, below in zip(fpr, self.allowed, missed, strict=True)
+        )
+
+
+def _guess(
+    tiles: Tiles, images: slice, non_mated: int, ranks: Sequence[int]
+) -> dict[int, tuple[int, int]]:
+    """Guess the bins that hold the scores of some ranks: of each its first, and one past its last.
+
+    The sample are all pairs of some random images with some others, many times over.
+    """
+    blocks = non_mated // (_SHARE * _BLOCK**2)
+    generator = np.random.default_rng(0)
+    parts = [np.empty(0, np.int64)]
+    for start in range(0, blocks if ranks else 0, 16):
+        shape = 2, min(16, blocks - start), _BLOCK
+        sides = generator.integers(images.start, images.stop, size=shape)
+        left, right = (
+            tiles.unit[torch.from_numpy(side).to(tiles.device).view(-1)].view(*side.shape, -1)
+            for side in sides
+        )
+        scores = torch.bmm(left, right.transpose(1, 2)).cpu().numpy()
+        identity = tiles.identity[sides]
+        other = identity[0][:, :, None] != identity[1][:, None, :]
+        parts.append(bins_of(scores[other]))
+    descending = np.sort(np.concatenate(parts))[::-1]
+    found = {}
+    for wanted in ranks:
+        middle = wanted / non_mated * descending.size
+        # Four standard deviations, and some for the smallest counts.
+        reach = 4 * math.sqrt(middle) + 4
+        low = math.ceil(middle + reach)
+        high = math.floor(middle - reach)
+        bottom = int(descending[low]) if low < descending.size else 0
+        top = int(descending[high]) + 1 if high >= 0 else BIN_EDGES.size
+        found[wanted] = bottom, top
+    # Ranks that compute on different hardware could guess differently.
+    return tiles.agreed(found)
+
+
+def check_passes(found: int, expected: int, device: torch.device) -> None:
+    """Refuse scores that another pass counted otherwise."""
+    if found != expected:
+        raise MetricError(
+            f"{found} scores in one pass and {expected} in another: matrix products on {device} "
+            "are not reproducible; compute on the cpu"
+        )

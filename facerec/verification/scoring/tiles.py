@@ -1,0 +1,158 @@
+"""The scores of all pairs, computed tile by tile and handed to kernels."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+
+from facerec.devices import exact_products
+from facerec.heads.collectives import all_reduce_, rank, world_size
+from facerec.verification.scoring.people import People
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, the tiles that are done and the tiles in all."""
+
+EVERYONE = -1
+"""Row, after those of the groups, for all pairs, or for those that are not within a group."""
+
+K = TypeVar("K", bound="Kernel")
+
+
+class Kernel(Protocol):
+    """Takes what it needs from one tile of scores after another."""
+
+    def __call__(self, scores: Tensor, rows: slice, columns: slice) -> None:
+        """Look at the scores of two spans of images with each other."""
+
+
+class Tiles:
+    """The score matrix on and above its diagonal, in square tiles that are dealt to ranks."""
+
+    def __init__(
+        self,
+        people: People,
+        device: torch.device,
+        size: int,
+        process_group: dist.ProcessGroup | None,
+        progress: Progress | None,
+    ) -> None:
+        self.identity, self.device, self.size = people.identity, device, size
+        self.unit = torch.from_numpy(people.unit).to(device)
+        self._row = people.row
+        self._process_group, self._progress = process_group, progress
+        blocks = np.array(
+            [
+                (start, min(start + size, span.stop))
+                for span in people.spans()
+                for start in range(span.start, span.stop, size)
+            ]
+        )
+        first, second = np.triu_indices(len(blocks))
+        near = self.identity[blocks[first, 1] - 1] == self.identity[blocks[second, 0]]
+        near |= first == second
+        # Tiles with mated pairs are dealt first, so that those alone are dealt evenly too.
+        order = np.argsort(~near, kind="stable")[rank(process_group) :: world_size(process_group)]
+        self._places = np.stack([blocks[first], blocks[second]], axis=1)[order]
+        self._near = int(near[order].sum())
+
+    def visit(self, make: Callable[[], K], stage: str, near_only: bool = False) -> list[K]:
+        """Hand every tile of this rank to one of the kernels that ``make`` makes, one a thread.
+
+        Args:
+            make: makes a kernel.
+            stage: what is being done, for the progress.
+            near_only: only tiles with mated pairs.
+        """
+        places = self._places[: self._near] if near_only else self._places
+        turn, lock, stop = iter(places.tolist()), threading.Lock(), threading.Event()
+        done = 0
+
+        def work() -> K:
+            nonlocal done
+            torch.set_num_threads(1)  # OpenMP keeps a number for every thread
+            kernel = make()
+            buffer = torch.empty(self.size**2, device=self.device)
+            while not stop.is_set():
+                with lock:
+                    place = next(turn, None)
+                if place is None:
+                    break
+                rows, columns = (slice(*ends) for ends in place)
+                shape = rows.stop - rows.start, columns.stop - columns.start
+                scores = buffer[: math.prod(shape)].view(shape)
+                torch.mm(self.unit[rows], self.unit[columns].T, out=scores)
+                kernel(scores, rows, columns)
+                with lock:
+                    done += 1
+                    if self._progress is not None:
+                        self._progress(stage, done, len(places))
+            return kernel
+
+        with exact_products() as threads:
+            workers = threads if self.device.type == "cpu" else 1
+            with ThreadPoolExecutor(workers) as pool:
+                futures = [pool.submit(work) for _ in range(workers)]
+                try:
+                    wait(futures, return_when=FIRST_EXCEPTION)
+                finally:
+                    stop.set()  # else leaving the pool waits until all tiles are done
+                return [future.result() for future in futures]
+
+    def mated(
+        self, rows: slice, columns: slice
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]] | None:
+        """Return which pairs of a tile are mated and which are not to be counted as non-mated.
+
+        The latter are mated pairs and, on the diagonal, pairs of an image with itself or an earlier
+        one. None if all pairs are non-mated.
+        """
+        diagonal = rows.start == columns.start
+        if not diagonal and self.identity[rows.stop - 1] != self.identity[columns.start]:
+            return None
+        mated = np.equal.outer(self.identity[rows], self.identity[columns])
+        if not diagonal:
+            return mated, mated
+        later = np.triu(np.ones(mated.shape, bool), 1)
+        mated &= later
+        return mated, mated | ~later
+
+    def row(self, rows: slice, columns: slice) -> int:
+        """Return the part, such as a group, whose images alone make a tile; else `EVERYONE`."""
+        first, second = self._row[[rows.start, columns.start]].tolist()
+        return first if first == second else EVERYONE
+
+    def total(self, counts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+        """Sum up the counts of all kernels on all ranks."""
+        summed = torch.from_numpy(np.sum(counts, axis=0)).to(self.device)
+        return all_reduce_(summed, self._process_group).cpu().numpy()
+
+    def gather(self, values: list[Any]) -> list[Any]:
+        """Return what the kernels of all ranks have, in the order of ranks."""
+        ranks = world_size(self._process_group)
+        if ranks == 1:
+            return values
+        gathered: list[Any] = [None] * ranks
+        dist.all_gather_object(gathered, values, group=self._process_group)
+        return [value for part in gathered for value in part]
+
+    def agreed(self, value: Any) -> Any:
+        """Return the value that the first rank has."""
+        return self.gather([value])[0]
+
+
+def images_of(
+    places: NDArray[np.int64], rows: slice, columns: slice
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the two images of pairs given by their places in a tile."""
+    width = columns.stop - columns.start
+    row = places // width  # np.divmod takes ten times as long
+    return row + rows.start, places - row * width + columns.start

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from pathlib import Path
 
@@ -9,6 +10,12 @@ import pytest
 import torch
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+# Processes that tests start are forked from one that has imported these: importing is what takes
+# time. It starts with the first of them.
+multiprocessing.set_forkserver_preload(
+    ["facerec.commands.train", "torch._dynamo", "torch.distributed.launcher.api"]
+)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,8 +9,8 @@ the data and the step alone, so that a resumed run continues bit for bit on the 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
-import json
 import math
 import signal
 import threading
@@ -387,13 +387,14 @@ class Trainer:
 
     def _write_skipped(self) -> None:
         """List the images that could not be used in ``skipped.json`` (those of all ranks)."""
-        shares = self.processes.gather_objects(self.skipped)
-        every = [item for share in shares for item in share]
+        every = self._all_skipped()
         if every and self.folder is not None and self.processes.is_main:
-            write_json(
-                self.folder / "skipped.json",
-                [{"index": s.index, "where": s.where, "cause": s.cause} for s in every],
-            )
+            write_json(self.folder / "skipped.json", every)
+
+    def _all_skipped(self) -> list[dict[str, Any]]:
+        """Return what all ranks skipped, as JSON types."""
+        shares = self.processes.gather_objects(self.skipped)
+        return [dataclasses.asdict(item) for share in shares for item in share]
 
     def _sampler(self, start: int) -> GlobalBatchSampler:
         return GlobalBatchSampler(
@@ -492,7 +493,7 @@ class Trainer:
                 "best_accuracy": self.best_accuracy,
                 "benches": list(self.recipe.validation.benches),
                 "scaler": self.scaler.state_dict(),
-                "skipped": len(self.skipped),
+                "skipped": self._all_skipped(),
                 "nonfinite": self._guard.count if self._guard is not None else 0,
             },
         )
@@ -524,9 +525,8 @@ class Trainer:
             self._guard.count = state.get("nonfinite", 0)
         if state["benches"] == list(self.recipe.validation.benches):
             self.best_accuracy = state["best_accuracy"]
-        skipped = self.folder / "skipped.json"
-        if self.processes.is_main and skipped.is_file():
-            self.skipped = [Skipped(**item) for item in json.loads(skipped.read_text("utf-8"))]
+        if self.processes.is_main:
+            self.skipped = [Skipped(**item) for item in state["skipped"]]
 
     def _share_buffers(self) -> None:
         """Give all ranks rank 0's batch-norm statistics, as DDP would before the next step."""

@@ -39,7 +39,7 @@ class GlooPool:
     """
 
     def __init__(self, size, folder):
-        context = mp.get_context("spawn")
+        context = mp.get_context("forkserver")
         address = (folder / "rendezvous").as_uri()
         self.processes, self.pipes = [], []
         for rank in range(size):

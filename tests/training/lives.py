@@ -1,7 +1,7 @@
 """Training processes that are made to be killed.
 
-They are forked from a process that has imported everything, because importing is what takes time;
-real commands are there too, for the slow tests.
+They are forked from a process that has imported everything (see conftest.py); real commands are
+there too, for the slow tests.
 """
 
 from __future__ import annotations
@@ -31,9 +31,6 @@ from facerec.training import Recipe
 from facerec.training.trainer import Trainer
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(
-    ["facerec.commands.train", "torch._dynamo", "torch.distributed.launcher.api"]
-)
 
 DOOR = Path(facerec.__file__).parent.parent / "tools" / "train.py"
 

@@ -303,6 +303,14 @@ def test_bad_records_end_training_or_are_skipped_and_listed(data: Path, tmp_path
         listed = json.loads((tmp_path / str(workers) / "skipped.json").read_text())
         assert len(listed) == len(trainer.skipped) > 0
         assert all("train.rec" in item["where"] for item in listed)
+    # A life that was killed wrote no list; its checkpoint has what it skipped so far.
+    first = trained(skipping, steps=8, folder=tmp_path / "killed")
+    assert 0 < len(first.skipped) < len(listed)
+    (tmp_path / "killed" / "skipped.json").unlink()
+    resumed = make_trainer(skipping, tmp_path / "killed")
+    resumed.resume()
+    resumed.fit()
+    assert json.loads((tmp_path / "killed" / "skipped.json").read_text()) == listed
 
 
 # ---------------------------------------------------------------- several ranks
@@ -337,7 +345,10 @@ def over_ranks(
 ) -> list[dict[str, torch.Tensor]]:
     folder.mkdir(exist_ok=True)
     (folder / "rendezvous").unlink(missing_ok=True)
-    children = mp.spawn(rank_trains, (world, folder, recipe, plan), nprocs=world, join=False)
+    arguments = (world, folder, recipe, plan)
+    children = mp.start_processes(
+        rank_trains, arguments, nprocs=world, join=False, start_method="forkserver"
+    )
     deadline = time.monotonic() + 240
     while not children.join(timeout=5):
         if time.monotonic() > deadline:

@@ -10,8 +10,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from facerec.commands.train import open_data
 from facerec.heads.class_sampling import sample_size
-from facerec.records.training_set import open_dataset
 from facerec.training.distributed import Processes, launched
 from facerec.training.profile import Profile, product_size, profile_steps
 from facerec.training.recipe import Recipe
@@ -42,7 +42,8 @@ def profile_recipe(recipe: Recipe, device: str, steps: int, console: Console) ->
 
 
 def _profile(recipe: Recipe, processes: Processes, steps: int, console: Console) -> None:
-    trainer = Trainer(recipe, open_dataset(recipe.data, recipe.seed), processes)
+    dataset = open_data(recipe, console if processes.is_main else None)
+    trainer = Trainer(recipe, dataset, processes)
     profiles = processes.gather_objects(profile_steps(trainer, steps))
     if processes.is_main:
         show(profiles, trainer, console)

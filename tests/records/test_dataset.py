@@ -17,12 +17,10 @@ from facerec.records.dataset import (
     Batch,
     BatchLoader,
     BatchRequest,
-    Data,
     FaceDataset,
     FolderDataset,
     RecordDataset,
     Subset,
-    open_dataset,
     split_identities,
 )
 from facerec.records.decode import decode_image
@@ -30,6 +28,7 @@ from facerec.records.image_record import ImageRecord
 from facerec.records.image_record import pack as pack_record
 from facerec.records.layout import write_image_records
 from facerec.records.recordio import RecordWriter
+from facerec.records.training_set import Data, open_dataset
 
 CLASSES, PER_CLASS = 6, 5
 ALL = Augmentation(0.5, 0.2, 0.2, 0.2, 0.2)

@@ -20,15 +20,13 @@ from facerec.records.augment import Augmentation
 from facerec.records.dataset import (
     BatchLoader,
     BatchRequest,
-    Data,
     FaceDataset,
-    Part,
     Progress,
     Subset,
-    open_dataset,
 )
 from facerec.records.joined import JoinedDataset
 from facerec.records.layout import write_image_records
+from facerec.records.training_set import Data, Part, open_dataset
 
 ALL = Augmentation(0.5, 0.2, 0.2, 0.2, 0.2)
 

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +149,35 @@ def write_folder(path: str | os.PathLike[str], files: Mapping[str, bytes]) -> No
     finally:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def check_replaceable(
+    folder: str | os.PathLike[str], written: Callable[[Path], set[str]], kind: str
+) -> None:
+    """Refuse a folder that a report may not replace, before the work that it would show is done.
+
+    A folder may be missing, empty, or hold an earlier report and nothing else.
+
+    Args:
+        folder: of the report.
+        written: returns the files that an earlier report in the folder says it wrote.
+        kind: of report, such as "an audit".
+
+    Raises:
+        FacerecError: there is a file of that name, or the folder holds anything else.
+    """
+    folder = Path(folder)
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise FacerecError(f"{folder}: a report is a folder, and this is a file; choose another")
+    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+    foreign = sorted(there - written(folder))
+    if foreign:
+        raise FacerecError(
+            f"{folder}: it holds {foreign[0]}, which is no part of {kind}; choose another folder "
+            "or move that away"
+        )
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:

@@ -21,13 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from facerec.errors import FacerecError
 from facerec.fairness.association import NoComparison
 from facerec.fairness.audit import Audit, GroupAudit
 from facerec.fairness.channels import NormChannels
 from facerec.fairness.norms import QUANTILES, NormSummary
 from facerec.fairness.rates import SCORE_EDGES, ErrorRate, GroupRates
-from facerec.files import write_folder
+from facerec.files import check_replaceable, write_folder
 from facerec.statistics.intervals import Interval
 
 SCHEMA = "facerec.audit/1"
@@ -47,25 +46,8 @@ Json = dict[str, Any]
 
 
 def check_audit_folder(folder: str | Path) -> None:
-    """Refuse a folder that a report may not replace, before the work that it would show is done.
-
-    A folder may be missing, empty, or hold an earlier audit and nothing else.
-
-    Raises:
-        FacerecError: there is a file of that name, or the folder holds anything else.
-    """
-    folder = Path(folder)
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise FacerecError(f"{folder}: a report is a folder, and this is a file; choose another")
-    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
-    foreign = sorted(there - _written_before(folder))
-    if foreign:
-        raise FacerecError(
-            f"{folder}: it holds {foreign[0]}, which is no part of an audit; choose another folder "
-            "or move that away"
-        )
+    """Refuse a folder that a report may not replace; see `check_replaceable`."""
+    check_replaceable(folder, _written_before, "an audit")
 
 
 def write_audit(folder: str | Path, audit: Audit, pages: Mapping[str, bytes], command: str) -> Path:

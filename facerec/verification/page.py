@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 
 import facerec
 from facerec.errors import FacerecError
-from facerec.files import write_folder
+from facerec.files import check_replaceable, write_folder
 from facerec.records.decode import decode_image
 from facerec.statistics.clustered import Bound
 from facerec.statistics.intervals import Interval, wilson
@@ -86,25 +86,8 @@ Files = dict[str, bytes]
 
 
 def check_report_folder(folder: str | Path) -> None:
-    """Refuse a folder that a report may not replace, before the work that it would show is done.
-
-    A folder may be missing, empty, or hold an earlier report and nothing else.
-
-    Raises:
-        FacerecError: there is a file of that name, or the folder holds anything else.
-    """
-    folder = Path(folder)
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise FacerecError(f"{folder}: a report is a folder, and this is a file; choose another")
-    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
-    foreign = sorted(there - _written_before(folder))
-    if foreign:
-        raise FacerecError(
-            f"{folder}: it holds {foreign[0]}, which is no part of a verification report; choose "
-            "another folder or move that away"
-        )
+    """Refuse a folder that a report may not replace; see `check_replaceable`."""
+    check_replaceable(folder, _written_before, "a verification report")
 
 
 def write_report(

@@ -47,6 +47,9 @@ class Worker:
         """End; what was claimed and is not finished can be taken by others."""
         self._path.unlink(missing_ok=True)
         self._file.close()
+        with contextlib.suppress(OSError):  # not empty, unless the comparison was refused
+            self._folder.rmdir()
+            self._folder.parent.rmdir()
 
     def is_alive(self, name: str) -> bool:
         """Tell whether the worker of a name still runs."""

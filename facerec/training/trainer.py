@@ -493,7 +493,7 @@ class Trainer:
                 "best_accuracy": self.best_accuracy,
                 "benches": list(self.recipe.validation.benches),
                 "scaler": self.scaler.state_dict(),
-                "skipped": self._all_skipped(),
+                "skipped_images": self._all_skipped(),
                 "nonfinite": self._guard.count if self._guard is not None else 0,
             },
         )
@@ -526,7 +526,7 @@ class Trainer:
         if state["benches"] == list(self.recipe.validation.benches):
             self.best_accuracy = state["best_accuracy"]
         if self.processes.is_main:
-            self.skipped = [Skipped(**item) for item in state["skipped"]]
+            self.skipped = [Skipped(**item) for item in state.get("skipped_images", [])]
 
     def _share_buffers(self) -> None:
         """Give all ranks rank 0's batch-norm statistics, as DDP would before the next step."""

@@ -216,6 +216,7 @@ def test_what_is_refused_before_work_begins(images: Path, tmp_path: Path) -> Non
         bench = tmp_path / "lfw"
         few.rename(bench)
         run(comparison(bench), tmp_path / "b")
+    assert not (tmp_path / "a").exists() and not (tmp_path / "b").exists()
     slower = replace(comparison(images).protocol, epochs=2)
     with pytest.raises(RecipeError, match="differs from the common protocol in epochs"):
         run(comparison(images, arms=(replace(BASE, protocol=slower),)), tmp_path / "c")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import math
 import time
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from facerec.records.dataset import Batch
 from facerec.training import SGD, Head, Recipe
 from facerec.training.distributed import Processes
 from facerec.training.plan import plan_step
-from facerec.training.profile import product_rate
+from facerec.training.profile import peak_memory, product_rate
 from facerec.training.row_update import RowUpdate
 from facerec.training.trainer import Trainer
 
@@ -31,11 +32,7 @@ _PEAK = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 import torch
-from measures_engine import head_step
-
-def peak():  # MB; of this process alone, whatever memory its parent took
-    line = next(x for x in open("/proc/self/status") if x.startswith("VmHWM"))
-    return int(line.split()[1]) / 1024
+from measures_engine import head_step, peak
 
 side, (batch, size, classes) = sys.argv[2], map(int, sys.argv[3:])
 head_step(side, batch, size, 2000)()  # code, threads and work space of the libraries
@@ -44,6 +41,13 @@ before = peak()
 step()
 print(json.dumps({"extra": peak() - before}))
 """
+
+
+def peak() -> float:
+    """Return the MiB that this process held at most, whatever its parent took."""
+    found = peak_memory(torch.device("cpu"))
+    assert found is not None, "only Linux tells"
+    return found / 2**20
 
 
 class _DenseArcFace(nn.Module):
@@ -212,7 +216,7 @@ _SAMPLED = """
 import json, sys, time
 sys.path.insert(0, sys.argv[1])
 import torch
-from measures_engine import sampled_step
+from measures_engine import peak, sampled_step
 
 rate, (batch, size, classes, steps) = float(sys.argv[2]), map(int, sys.argv[3:])
 step = sampled_step(rate, batch, size, classes)
@@ -223,9 +227,7 @@ for number in range(1, steps + 1):
     start = time.process_time()
     step(number)
     seconds.append(time.process_time() - start)
-line = next(x for x in open("/proc/self/status") if x.startswith("VmHWM"))
-peak = int(line.split()[1]) / 2**20
-print(json.dumps({"seconds": min(seconds), "peak": peak}))
+print(json.dumps({"seconds": min(seconds), "peak": peak() / 1024}))
 """
 
 
@@ -307,31 +309,9 @@ def utilization(
         steps: that are timed.
     """
     device = torch.device("cpu")
-    native = has_fast_bf16(device)
-    faces = _Faces()
-    faces.num_classes = classes
-    recipe = Recipe(
-        data=Data(Path()),
-        backbone=Backbone(backbone),
-        regularizer=SEC(weight=1.0),
-        head=Head(precision="bf16" if native else "fp32"),
-        batch_size=batch_size,
-    )
-    trainer = Trainer(recipe, faces, Processes(0, 1, device))
-    generator = torch.Generator().manual_seed(0)
-    batch = Batch(
-        torch.randint(256, (batch_size, 112, 112, 3), dtype=torch.uint8, generator=generator),
-        torch.randint(classes, (batch_size,), generator=generator),
-        torch.arange(batch_size),
-        [],
-    )
-    seconds = math.inf
-    for number in range(1 + steps):
-        start = time.perf_counter()
-        assert trainer.train_step(batch)["loss"].isfinite()
-        if number:
-            seconds = min(seconds, time.perf_counter() - start)
-    plan = plan_step(recipe, classes, device="cpu")
+    trainer, batch = _training(backbone, batch_size, classes)
+    seconds = _fastest_step(trainer, batch, steps, time.perf_counter)
+    plan = plan_step(trainer.recipe, classes, device="cpu")
     rate = (plan.backbone_flop + plan.head_flop) / seconds
     product = product_rate(device, trainer.precision)
     return [
@@ -340,9 +320,104 @@ def utilization(
             f"against a matrix product in {trainer.precision}",
             100 * rate / product,
             "%",
-            50 if native else None,
+            50 if has_fast_bf16(device) else None,
             "higher",
             f"{rate / 1e9:,.0f} of {product / 1e9:,.0f} GFLOP/s, {batch_size / seconds:.1f} "
             f"images/s, {torch.get_num_threads()} threads, fastest of {steps} steps",
         )
+    ]
+
+
+def _training(backbone: str, batch_size: int, classes: int) -> tuple[Trainer, Batch]:
+    """Return a trainer with an ArcFace head, and a batch for it."""
+    device = torch.device("cpu")
+    faces = _Faces()
+    faces.num_classes = classes
+    recipe = Recipe(
+        data=Data(Path()),
+        backbone=Backbone(backbone),
+        regularizer=SEC(weight=1.0),
+        head=Head(precision="bf16" if has_fast_bf16(device) else "fp32"),
+        batch_size=batch_size,
+    )
+    generator = torch.Generator().manual_seed(0)
+    batch = Batch(
+        torch.randint(256, (batch_size, 112, 112, 3), dtype=torch.uint8, generator=generator),
+        torch.randint(classes, (batch_size,), generator=generator),
+        torch.arange(batch_size),
+        [],
+    )
+    return Trainer(recipe, faces, Processes(0, 1, device)), batch
+
+
+def _fastest_step(trainer: Trainer, batch: Batch, steps: int, now: Callable[[], float]) -> float:
+    """Return the time of the fastest step after one that is not timed."""
+    seconds = math.inf
+    for number in range(1 + steps):
+        start = now()
+        assert trainer.train_step(batch)["loss"].isfinite()
+        if number:
+            seconds = min(seconds, now() - start)
+    return seconds
+
+
+_ALLOCATOR = """
+import json, sys, time
+sys.path.insert(0, sys.argv[1])
+from measures_engine import training_time
+
+print(json.dumps(training_time(sys.argv[2], *map(int, sys.argv[3:]))))
+"""
+
+
+def training_time(backbone: str, batch_size: int, classes: int, steps: int) -> dict[str, float]:
+    """Return CPU time of the fastest training step and the peak memory of this process in MB."""
+    trainer, batch = _training(backbone, batch_size, classes)
+    seconds = _fastest_step(trainer, batch, steps, time.process_time)
+    return {"seconds": seconds, "peak": peak()}
+
+
+def allocator(
+    *, backbone: str = "iresnet18", batch_size: int = 32, classes: int = 10_000, steps: int = 6
+) -> list[Row]:
+    """Compare training steps in processes that preload tcmalloc with such as use glibc's malloc.
+
+    glibc gives large blocks back to the system as soon as they are free, which then has to clear
+    new pages for the next step; tcmalloc keeps them. The processes take turns, two of each; CPU
+    time of the fastest step.
+
+    Args:
+        backbone: a registered name.
+        batch_size: images.
+        classes: of the ArcFace head.
+        steps: of each process, after one that is not timed.
+    """
+    name = f"{backbone}, batch {batch_size}: training step with tcmalloc, against glibc's malloc"
+    library = ctypes.util.find_library("tcmalloc_minimal")
+    if library is None:
+        return [Row(name, None, "×", remark="tcmalloc_minimal was not found")]
+    arguments = (str(Path(__file__).parent), backbone, *map(str, (batch_size, classes, steps)))
+    found: dict[str, list[dict[str, float]]] = {"": [], library: []}
+    for _ in range(2):
+        for preload, results in found.items():
+            results.append(_run(_ALLOCATOR, *arguments, preload=preload))
+    seconds, peak = (
+        [min(result[key] for result in results) for results in found.values()]
+        for key in ("seconds", "peak")
+    )
+    return [
+        Row(
+            f"{name}, CPU time",
+            seconds[0] / seconds[1],
+            "×",
+            None,
+            "higher",
+            f"{seconds[1]:.2f} s against {seconds[0]:.2f} s",
+        ),
+        Row(
+            f"{name}, memory",
+            peak[1] / peak[0],
+            "×",
+            remark=f"{peak[1]:,.0f} MB against {peak[0]:,.0f} MB, of the whole process",
+        ),
     ]

@@ -44,6 +44,7 @@ SUITES: dict[str, dict[str, Callable[[], list[Row]]]] = {
         "head": measures_engine.head,
         "sampled_head": measures_engine.sampled_head,
         "utilization": measures_engine.utilization,
+        "allocator": measures_engine.allocator,
         "checkpoint": measures_faults.checkpoint,
     },
     "verification": {
@@ -177,7 +178,7 @@ def table(rows: Sequence[Row]) -> Table:
         sign = "≥" if row.better == "higher" else "<"
         result.add_row(
             row.measure,
-            _figure(row.value, row.unit),
+            "not measured" if row.value is None else _figure(row.value, row.unit),
             "" if row.bar is None else f"{sign} {_figure(row.bar, row.unit)}",
             {True: "[green]yes[/]", False: "[red]no[/]", None: ""}[row.met],
             row.remark,

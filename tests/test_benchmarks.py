@@ -213,3 +213,16 @@ def test_utilization(measures: ModuleType) -> None:
 
     (row,) = measures_engine.utilization(backbone="mbf", batch_size=4, classes=50, steps=1)
     assert 0 < row.value < 200 and "50 classes" in row.measure and row.unit == "%"
+
+
+def test_allocator(measures: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    import measures_engine
+
+    # Any library can be preloaded: here the allocator stays what it is.
+    monkeypatch.setattr("ctypes.util.find_library", lambda name: "libm.so.6")
+    time, memory = measures_engine.allocator(backbone="mbf", batch_size=4, classes=50, steps=1)
+    assert time.value > 0 and "CPU time" in time.measure
+    assert 0.8 < memory.value < 1.25 and "MB" in memory.remark
+    monkeypatch.setattr("ctypes.util.find_library", lambda name: None)
+    (row,) = measures_engine.allocator()
+    assert row.value is None and row.met is None and "tcmalloc_minimal was not found" in row.remark

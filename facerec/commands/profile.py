@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -139,6 +140,7 @@ def hint(profiles: list[Profile], trainer: Trainer) -> str | None:
     # A rank that comes early waits in the head for the others.
     head = min(profile.phases["head"] for profile in profiles) / step
     found += _head_hint(head, profiles[0], trainer)
+    found += _memory_hint(sum(profile.system for profile in profiles) / count, trainer)
     avoidable, sentence = max(found, default=(0.0, ""))
     return sentence if avoidable >= _NOTEWORTHY else None
 
@@ -189,6 +191,24 @@ def _head_hint(share: float, profile: Profile, trainer: Trainer) -> Iterator[tup
             f"{begin}: --head.sample-rate {_RATE:g} would visit {visited:,} of its {local:,} "
             "classes in a step",
         )
+
+
+def _memory_hint(share: float, trainer: Trainer) -> Iterator[tuple[float, str]]:
+    if trainer.device.type == "cpu" and not _keeps_memory():
+        yield (
+            share,
+            f"the system takes {100 * share:.0f} % of the CPU time, mostly to hand out memory that "
+            "every step asks for anew: preload an allocator that keeps it, such as tcmalloc "
+            "(LD_PRELOAD=libtcmalloc_minimal.so.4; package libtcmalloc-minimal4 on Debian)",
+        )
+
+
+def _keeps_memory() -> bool:
+    """Tell whether memory that is freed stays with the process; unlike with glibc's allocator."""
+    maps = Path("/proc/self/maps")
+    if not maps.is_file():
+        return True  # not Linux: nothing is known of its allocator
+    return any(name in maps.read_text() for name in ("tcmalloc", "jemalloc", "mimalloc"))
 
 
 def _cores() -> int:

@@ -86,7 +86,9 @@ class Augmentation:
             epoch: counted from 0.
             index: of the sample in its data set.
         """
-        return BatchAugmentation(self, seed, epoch, np.array([index]))(0, image)
+        changed = image.copy()
+        BatchAugmentation(self, seed, epoch, np.array([index]))(0, changed)
+        return changed
 
 
 class BatchAugmentation:
@@ -118,18 +120,17 @@ class BatchAugmentation:
         self._indices = indices
         self._seed, self._epoch = seed, epoch
 
-    def __call__(self, k: int, image: np.ndarray) -> np.ndarray:
-        """Return the changed image of sample ``k`` of the batch; the given one stays as it is.
+    def __call__(self, k: int, image: np.ndarray) -> None:
+        """Change the image of sample ``k`` of the batch in place.
 
         Args:
             k: position in the batch.
             image: uint8 RGB, ``(height, width, 3)``.
         """
         if self._flip[k]:
-            # Not straight into the batch: flipping into memory that is not cached yet takes longer
-            # than flipping and copying.
-            image = cv2.flip(image, 1)
-        return self._change(k, image) if self._others[k] else image
+            cv2.flip(image, 1, image)
+        if self._others[k]:
+            image[...] = self._change(k, image)
 
     def _change(self, k: int, image: np.ndarray) -> np.ndarray:
         _, crop, low_resolution, blur, photometric = self._decisions[k].tolist()

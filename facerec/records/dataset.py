@@ -204,14 +204,17 @@ class FaceDataset(Dataset, ABC):
         """
         if not -len(self) <= i < len(self):
             raise IndexError(f"sample {i} of a data set of {len(self)}")
-        return self._decoded(i % len(self))
+        image = np.empty((*self.image_size, 3), np.uint8)
+        return image, self._decode(i % len(self), image)
 
-    def _decoded(self, i: int) -> tuple[np.ndarray, int]:
+    def _decode(self, i: int, out: np.ndarray) -> int:
+        """Decode sample ``i`` into ``out`` and return its class."""
         data, label = self.encoded(i)
         try:
-            return decode_image(data, "", self.image_size), label
+            decode_image(data, "", self.image_size, out)
         except ImageError:  # only now is it worth the time to word where the image is
-            return decode_image(data, self.where(i), self.image_size), label
+            decode_image(data, self.where(i), self.image_size, out)
+        return label
 
     def __getitems__(self, request: BatchRequest) -> Batch:
         """Return the augmented images of a request.
@@ -230,25 +233,26 @@ class FaceDataset(Dataset, ABC):
         rows = images.numpy()
         order = np.argsort(self.positions(indices), kind="stable")
         for row, index in zip(order.tolist(), indices[order].tolist(), strict=True):
+            image = rows[row]
             try:
-                image, labels[row] = self._decoded(index)
+                labels[row] = self._decode(index, image)
             except FacerecError as error:
                 if self.on_error == "error":
                     raise
                 skipped.append(Skipped(index, self.where(index), str(error)))
-                indices[row], image, labels[row] = self._replacement(index, request.epoch)
+                indices[row], labels[row] = self._replacement(index, request.epoch, image)
             # A replacement, too, is augmented with the numbers of the sample that was asked for.
-            rows[row] = augment(row, image)
+            augment(row, image)
         skipped.sort(key=lambda item: item.index)
         return Batch(images, torch.from_numpy(labels), torch.from_numpy(indices), skipped)
 
-    def _replacement(self, index: int, epoch: int) -> tuple[int, np.ndarray, int]:
-        """Draw another sample in place of a damaged one; the same one in every run."""
+    def _replacement(self, index: int, epoch: int, out: np.ndarray) -> tuple[int, int]:
+        """Decode another sample in place of a damaged one; the same one in every run."""
         generator = sample_generator(self.seed, epoch, index, stream=1)
         for _ in range(_REPLACEMENT_TRIES):
             other = int(generator.integers(len(self)))
             try:
-                return other, *self._decoded(other)
+                return other, self._decode(other, out)
             except FacerecError as error:
                 last = error
         raise DatasetError(

@@ -9,6 +9,7 @@ not tell which part the threads of autograd work for.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -65,6 +66,8 @@ class Profile:
     """Bytes of each part that is known."""
     peak: int | None
     """Bytes in use at most; None where the system does not tell."""
+    system: float
+    """Share of the CPU time of the steps that the system took, mostly to hand out fresh memory."""
 
     @property
     def rate(self) -> float:
@@ -154,7 +157,7 @@ def profile_steps(trainer: Trainer, steps: int) -> Profile:
             "--batch-size"
         )
     device, clock = trainer.device, PhaseClock(trainer.device)
-    start = clock.mark()
+    start, before = clock.mark(), os.times()
     pending: tuple[int, Figures] | None = None
     batches = trainer._batches()
     with _tapped(trainer, clock), _head_gradient(trainer) as head_gradients:
@@ -164,19 +167,19 @@ def profile_steps(trainer: Trainer, steps: int) -> Profile:
                 trainer.processes.barrier()
                 if device.type == "cuda":
                     torch.cuda.reset_peak_memory_stats(device)
-                start = clock.restart()
+                start, before = clock.restart(), os.times()
             with clock(DATA):
                 batch = next(batches)
             figures = trainer.train_step(batch)
             if pending is not None:  # a step late, as `Trainer.fit` does
                 trainer._check_finite(*pending)
             pending = (trainer.step, figures)
-        end = clock.mark()
+        end, after = clock.mark(), os.times()
     _wait(device)
     seconds, totals = clock.seconds(start, end) / steps, clock.totals()
     phases = {title: totals[name] / steps for name, title in PHASES.items()}
     phases[REST] = seconds - sum(phases.values())
-    memory, peak = _known_memory(trainer, max(head_gradients)), _peak_memory(device)
+    memory, peak = _known_memory(trainer, max(head_gradients)), peak_memory(device)
     trainer.processes.barrier()  # ranks that share a processor share it now as in the steps
     product = _multiplication(device, trainer.precision)
     kinds = {product, "fp32", "bf16"} if has_fast_bf16(device) else {product}
@@ -189,7 +192,13 @@ def profile_steps(trainer: Trainer, steps: int) -> Profile:
         product_rates={kind: product_rate(device, kind) for kind in sorted(kinds)},
         memory=memory,
         peak=peak,
+        system=_system_share(before, after),
     )
+
+
+def _system_share(before: os.times_result, after: os.times_result) -> float:
+    system, user = after.system - before.system, after.user - before.user
+    return system / (system + user) if system + user > 0 else 0.0
 
 
 @contextlib.contextmanager
@@ -304,7 +313,7 @@ def _state(optimizer: torch.optim.Optimizer, module: nn.Module) -> int:
     return _bytes([value for value in values if isinstance(value, Tensor)])
 
 
-def _peak_memory(device: torch.device) -> int | None:
+def peak_memory(device: torch.device) -> int | None:
     """Return the bytes that tensors took at most on a GPU, or this process on a Linux CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)

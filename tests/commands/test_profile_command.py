@@ -55,6 +55,7 @@ def make_profile(**changes: Any) -> Profile:
         "product_rates": {"fp32": 60e9},
         "memory": {"backbone: weights": 4_000_000, "head: class centres": 1_000_000},
         "peak": 105_000_000,
+        "system": 0.05,
     }
     return Profile(**(fields | changes))
 
@@ -122,6 +123,14 @@ def test_hints_follow_the_figures(data: Path, monkeypatch: pytest.MonkeyPatch) -
     assert found is not None and "3.0 times as fast as in fp32 here: try --head.precision" in found
     # A rank that waits for others in the head is not slow.
     assert hint([make_profile(head=0.03), make_profile(head=0.0001)], trainer) is None
+
+    # The mean of 5 and 25 % is noteworthy, unless the allocator keeps its memory already.
+    monkeypatch.setattr(command, "_keeps_memory", lambda: False)
+    assert hint([make_profile()], trainer) is None
+    found = hint([make_profile(), make_profile(system=0.25)], trainer)
+    assert found is not None and found.startswith("the system takes 15 % of the CPU time")
+    monkeypatch.setattr(command, "_keeps_memory", lambda: True)
+    assert hint([make_profile(system=0.25)], trainer) is None
 
 
 RECIPE = """

@@ -181,10 +181,39 @@ def test_any_bytes_give_an_array_or_an_error(data: bytes, start: bytes) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(position=st.integers(0, 5000), value=st.integers(0, 255))
-def test_any_changed_byte_gives_an_array_or_an_error(position: int, value: int) -> None:
+def test_any_changed_byte_gives_the_pixels_of_opencv_or_an_error(position: int, value: int) -> None:
     data = bytearray(encode(picture()))
     data[position % len(data)] = value
+    out = np.empty((112, 112, 3), np.uint8)
     try:
-        assert decode_image(bytes(data), "x").shape == (112, 112, 3)
+        image = decode_image(bytes(data), "x", out=out)
     except ImageError as error:
         assert str(error).startswith("x: ")
+    else:
+        assert image is out
+        np.testing.assert_array_equal(out, by_opencv(bytes(data)))
+
+
+def by_opencv(data: bytes) -> np.ndarray:
+    flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+    return cv2.imdecode(np.frombuffer(data, np.uint8), flags)[..., ::-1]
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "options"),
+    [
+        ("RGB", "JPEG", {"subsampling": "4:4:4"}),
+        ("RGB", "JPEG", {"subsampling": "4:2:2", "quality": 40}),
+        ("RGB", "JPEG", {"subsampling": "4:2:0", "progressive": True}),
+        ("L", "JPEG", {}),
+        ("CMYK", "JPEG", {}),  # simplejpeg has no RGB of it
+        ("RGBA", "PNG", {}),
+    ],
+)
+def test_images_are_decoded_into_given_memory(mode: str, kind: str, options: dict) -> None:
+    data = pillow(Image.fromarray(picture()).convert(mode), kind, **options)
+    memory = np.zeros((3, 112, 112, 3), np.uint8)
+    assert decode_image(data, "x", out=memory[1]).base is memory
+    np.testing.assert_array_equal(memory[1], by_opencv(data))
+    np.testing.assert_array_equal(memory[1], decode_image(data, "x"))
+    assert not memory[::2].any()

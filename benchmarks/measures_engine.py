@@ -362,7 +362,7 @@ def _fastest_step(trainer: Trainer, batch: Batch, steps: int, now: Callable[[], 
 
 
 _ALLOCATOR = """
-import json, sys, time
+import json, sys
 sys.path.insert(0, sys.argv[1])
 from measures_engine import training_time
 
@@ -401,7 +401,7 @@ def allocator(
     for _ in range(2):
         for preload, results in found.items():
             results.append(_run(_ALLOCATOR, *arguments, preload=preload))
-    seconds, peak = (
+    seconds, peaks = (
         [min(result[key] for result in results) for results in found.values()]
         for key in ("seconds", "peak")
     )
@@ -416,8 +416,8 @@ def allocator(
         ),
         Row(
             f"{name}, memory",
-            peak[1] / peak[0],
+            peaks[1] / peaks[0],
             "×",
-            remark=f"{peak[1]:,.0f} MB against {peak[0]:,.0f} MB, of the whole process",
+            remark=f"{peaks[1]:,.0f} MB against {peaks[0]:,.0f} MB, of the whole process",
         ),
     ]

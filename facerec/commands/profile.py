@@ -204,11 +204,12 @@ def _memory_hint(share: float, trainer: Trainer) -> Iterator[tuple[float, str]]:
 
 
 def _keeps_memory() -> bool:
-    """Tell whether memory that is freed stays with the process; unlike with glibc's allocator."""
+    """Tell whether an allocator is loaded that keeps freed memory, as glibc's does not."""
     maps = Path("/proc/self/maps")
     if not maps.is_file():
         return True  # not Linux: nothing is known of its allocator
-    return any(name in maps.read_text() for name in ("tcmalloc", "jemalloc", "mimalloc"))
+    loaded = maps.read_text()
+    return any(name in loaded for name in ("tcmalloc", "jemalloc", "mimalloc"))
 
 
 def _cores() -> int:

@@ -525,7 +525,7 @@ class Trainer:
             self._guard.count = state.get("nonfinite", 0)
         if state["benches"] == list(self.recipe.validation.benches):
             self.best_accuracy = state["best_accuracy"]
-        if self.processes.is_main:
+        if self.processes.is_main:  # earlier releases' checkpoints do not name them
             self.skipped = [Skipped(**item) for item in state.get("skipped_images", [])]
 
     def _share_buffers(self) -> None:

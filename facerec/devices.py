@@ -47,6 +47,25 @@ def has_fast_bf16(device: torch.device) -> bool:
     return False
 
 
+def set_numerics(device: torch.device, deterministic: bool = False) -> None:
+    """Fix what cuDNN and cuBLAS may choose by themselves, for the rest of the process.
+
+    Float32 is float32: TF32, which keeps ten bits of the mantissa and is cuDNN's default, is off;
+    who wants speed asks for bf16. Nothing is changed for other devices than CUDA.
+
+    Args:
+        device: where to compute.
+        deterministic: take only algorithms that give the same bits every time, in place of the
+            fastest ones, which cuDNN finds by trial.
+    """
+    if device.type != "cuda":
+        return
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.benchmark = not deterministic
+    torch.backends.cudnn.deterministic = deterministic
+
+
 @contextmanager
 def exact_products() -> Iterator[int]:
     """Make matrix products single-threaded and truly float32; give the threads that torch had.

@@ -1,8 +1,9 @@
 """What the MS1MV3 recipes share: InsightFace's published settings of its ms1mv3 configurations.
 
 Source of every value, unless a comment says otherwise: deepinsight/insightface,
-recognition/arcface_torch/configs/ms1mv3_*.py and train_v2.py. MS1MV3 (93,431 people, 5,179,510
-images) derives from MS-Celeb-1M, which was withdrawn; see BROADER_IMPACT.md.
+recognition/arcface_torch/configs/ms1mv3_*.py and train_v2.py; recipes/insightface/ms1mv3_r50.py
+follows them where these recipes do not. MS1MV3 (93,431 people, 5,179,510 images) derives from
+MS-Celeb-1M, which was withdrawn; see BROADER_IMPACT.md.
 """
 
 from pathlib import Path
@@ -20,11 +21,19 @@ base = Recipe(
     backbone=Backbone(
         name="iresnet50", embedding_size=512, embedding_bn="frozen_gamma", dropout=0.0
     ),
-    margin=ArcFace(scale=64.0, margin=0.5),
-    head=Head(center_init="normal"),  # N(0, 0.01²)
+    # There ψ is cos(θ + m) even where θ + m passes π and it rises again, and its gradient is taken
+    # as if ψ were cos θ. Here the cosine goes on falling and the gradient is that of ψ.
+    margin=ArcFace(scale=64.0, margin=0.5, wrap="fold", gradient="exact"),
+    # N(0, 0.01²). With a sample_rate below 1, classes that were not drawn stay as they are here;
+    # there they decay and their momentum goes on, because the gradient is dense.
+    head=Head(center_init="normal"),
     # Rate 0.1 belongs to 8 × 128 images; decay on everything, batch-norms included, as there.
     optimizer=SGD(lr=0.1, momentum=0.9, weight_decay=5e-4, decay="all"),
+    # A warm-up of recipes made from this one begins below the full rate; there the first step has
+    # all of it.
     schedule=Polynomial(power=1.0, warmup_epochs=0.0),
+    # Batch norm sees each process's share of it: as there with eight processes and 128 images each;
+    # on one process `accumulation=8` makes such groups.
     batch_size=1024,
     epochs=20,
     clip_norm=5.0,  # on the backbone alone

@@ -13,7 +13,8 @@ from facerec.errors import RecipeError
 from facerec.recipe import differences, from_dict, load_recipe, to_dict
 from facerec.training.recipe import Recipe
 
-RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("[!_]*.py"))
+FOLDER = Path(__file__).parent.parent / "recipes"
+RECIPES = sorted([*FOLDER.glob("[!_]*.py"), *FOLDER.glob("insightface/*.py")])
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,8 @@ def test_every_recipe_loads_and_survives_json(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["arcface", "cosface", "sphereface"])
 def test_twins_differ_in_the_penalty_alone(name: str) -> None:
-    folder = RECIPES[0].parent
-    plain = load_recipe(folder / f"{name}_r50.py", Recipe)
-    with_sec = load_recipe(folder / f"{name}_sec_r50.py", Recipe)
+    plain = load_recipe(FOLDER / f"{name}_r50.py", Recipe)
+    with_sec = load_recipe(FOLDER / f"{name}_sec_r50.py", Recipe)
     assert plain.regularizer is None and with_sec.regularizer is not None
     assert dataclasses.replace(with_sec, regularizer=None) == plain
 

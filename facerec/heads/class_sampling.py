@@ -36,7 +36,8 @@ def sample_classes(column: Tensor, num_local: int, size: int, seed: tuple[int, .
     generator = torch.Generator(column.device).manual_seed(int(state[0]))
     # The last key takes the writes of samples whose class is elsewhere.
     keys = torch.rand(num_local + 1, device=column.device, generator=generator)
-    keys[torch.where(column >= 0, column, num_local)] = 2.0
+    # Filled by the kernel: an assignment would copy the number from the host, and wait for it.
+    keys.index_fill_(0, torch.where(column >= 0, column, num_local), 2.0)
     return keys[:num_local].topk(size, sorted=False).indices.sort().values
 
 

@@ -87,7 +87,7 @@ class NormAverage(nn.Module):
             return self.average.clone()
         deviation = self.margin.clip(embeddings.norm(dim=1)) - self.average[0]
         self.pending += torch.stack(
-            [deviation.new_tensor(len(deviation)), deviation.sum(), deviation.square().sum()]
+            [deviation.new_full((), len(deviation)), deviation.sum(), deviation.square().sum()]
         )
         return self._moved()
 

@@ -150,6 +150,7 @@ class NormRegularizer(nn.Module):
         super().__init__()
         self.config = config
         self.group = group
+        self._started = False
         self.register_buffer("center", torch.tensor(config.radius, dtype=torch.float32))
         self.register_buffer("initialized", torch.tensor(False))
         if config.target == "learned":
@@ -162,8 +163,11 @@ class NormRegularizer(nn.Module):
     @property
     def couples_samples(self) -> bool:
         """Whether gradient accumulation must hand in ``mean_norm`` at the coming step."""
-        starting = self.config.target == "learned" and not bool(self.initialized)
-        return self.config.couples_samples or starting
+        if self.config.target == "learned" and not self._started:
+            # Read from the device until it is true, then never again: reading waits.
+            self._started = bool(self.initialized)
+            return self.config.couples_samples or not self._started
+        return self.config.couples_samples
 
     def global_mean_norm(self, embeddings: Tensor) -> Tensor:
         """Return the mean norm over all ranks, for gradient accumulation; a collective.

@@ -98,6 +98,8 @@ class CheckpointWriter:
 
         def write() -> None:
             try:
+                if self.processes.device.type == "cuda":  # each thread has a current one
+                    torch.cuda.set_device(self.processes.device)
                 self._write(step, copy, state)
             except Exception as error:
                 self._problem = error

@@ -98,14 +98,20 @@ def launched(device: str = "auto", timeout_minutes: float = 30.0) -> Iterator[Pr
     if ours:
         backend = "nccl" if chosen.type == "cuda" else "gloo"
         timeout = timedelta(minutes=timeout_minutes)
+        device_id = chosen if chosen.type == "cuda" else None  # for barriers, among others
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             store, rank, world_size = next(dist.rendezvous("env://", timeout=timeout))
             store = own_space(store, rank, world_size, timeout)
             dist.init_process_group(
-                backend, timeout=timeout, store=store, rank=rank, world_size=world_size
+                backend,
+                timeout=timeout,
+                store=store,
+                rank=rank,
+                world_size=world_size,
+                device_id=device_id,
             )
         else:
-            dist.init_process_group(backend, timeout=timeout)
+            dist.init_process_group(backend, timeout=timeout, device_id=device_id)
     try:
         if dist.is_initialized():
             yield Processes(dist.get_rank(), dist.get_world_size(), chosen)

@@ -1,4 +1,4 @@
-"""Steps that are not finite and leave no trace."""
+"""Steps that are not finite: found without waiting for the device, or undone without a trace."""
 
 from __future__ import annotations
 
@@ -11,6 +11,33 @@ from facerec.training.distributed import Processes
 
 LIMIT = 10
 """Skipped steps in a row after which training ends: the next batches will not mend it."""
+
+
+class LateFigures:
+    """Scalars on their way from the device to the host, read when they are there.
+
+    On a GPU the copy goes to page-locked memory, and an event tells its end; whoever reads them a
+    step later waits for that step alone, not for what was queued since.
+
+    Args:
+        values: tensors of one element, on one device.
+    """
+
+    def __init__(self, *values: Tensor) -> None:
+        packed = torch.stack([value.detach().float() for value in values])
+        self._event: torch.cuda.Event | None = None
+        self._host = packed
+        if packed.is_cuda:
+            self._host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
+            self._host.copy_(packed, non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record()
+
+    def read(self) -> list[float]:
+        """Return the values, waiting for their step if need be."""
+        if self._event is not None:
+            self._event.synchronize()
+        return [float(value) for value in self._host.tolist()]
 
 
 class NonfiniteGuard:

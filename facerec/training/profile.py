@@ -23,8 +23,9 @@ from torch import Tensor, nn
 from facerec.devices import has_fast_bf16
 from facerec.errors import RecipeError
 from facerec.heads.class_sampling import sample_size
+from facerec.training.nonfinite import LateFigures
 from facerec.training.plan import forward_and_backward_passes, forward_flop, head_flop
-from facerec.training.trainer import AUTOCAST, Figures, Trainer
+from facerec.training.trainer import AUTOCAST, Trainer
 
 DATA = "data"
 
@@ -158,7 +159,7 @@ def profile_steps(trainer: Trainer, steps: int) -> Profile:
         )
     device, clock = trainer.device, PhaseClock(trainer.device)
     start, before = clock.mark(), os.times()
-    pending: tuple[int, Figures] | None = None
+    pending: tuple[int, LateFigures] | None = None
     batches = trainer._batches()
     with _tapped(trainer, clock), _head_gradient(trainer) as head_gradients:
         for step in range(warm_up + steps):
@@ -173,7 +174,7 @@ def profile_steps(trainer: Trainer, steps: int) -> Profile:
             figures = trainer.train_step(batch)
             if pending is not None:  # a step late, as `Trainer.fit` does
                 trainer._check_finite(*pending)
-            pending = (trainer.step, figures)
+            pending = (trainer.step, LateFigures(figures["loss"], figures["norm_mean"]))
         end, after = clock.mark(), os.times()
     _wait(device)
     seconds, totals = clock.seconds(start, end) / steps, clock.totals()

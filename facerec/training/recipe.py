@@ -99,8 +99,9 @@ class Recipe:
     """Images per optimizer step over all processes and micro-batches, so that one recipe means the
     same optimization on any number of processes."""
     accumulation: int = 1
-    """Micro-batches per optimizer step; the result equals the whole batch (batch-norm statistics
-    are those of the micro-batch)."""
+    """Micro-batches per optimizer step; the result equals the whole batch, but for batch-norm
+    statistics, which are those of the micro-batch, and AdaFace, whose averages of norms take in one
+    micro-batch after the other."""
     epochs: int = 20
     """Passes over the training images; the last, incomplete batch of an epoch is dropped."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
@@ -118,6 +119,9 @@ class Recipe:
     """What a loss that is not finite does: stop ends training; skip leaves out steps with such a
     loss or gradient and counts them, for which every step waits for the device's answer, and ends
     training after ten in a row. fp16's scaler skips too large gradients either way, uncounted."""
+    deterministic: bool = False
+    """On a GPU, use only cuDNN algorithms that give the same bits every time, instead of the
+    fastest, so that a resumed run can equal one that was never stopped."""
     workers: int = 2
     """Processes per rank that read and decode images; 0 decodes in the training process."""
     log_every: int = 10

@@ -32,7 +32,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
 from facerec.backbones import create_backbone, normalize, recompute_activations
-from facerec.devices import has_fast_bf16
+from facerec.devices import has_fast_bf16, set_numerics
 from facerec.embedding.model import save_model
 from facerec.errors import CheckpointError, RecipeError, TrainingError
 from facerec.files import write_json
@@ -48,7 +48,7 @@ from facerec.records.dataset import Batch, BatchLoader, FaceDataset, Skipped
 from facerec.training import checkpoint
 from facerec.training.distributed import Processes
 from facerec.training.monitor import Monitor
-from facerec.training.nonfinite import LIMIT, NonfiniteGuard
+from facerec.training.nonfinite import LIMIT, LateFigures, NonfiniteGuard
 from facerec.training.optimization import parameter_groups
 from facerec.training.prefetch import prefetched
 from facerec.training.recipe import DataParallel, Recipe
@@ -118,6 +118,7 @@ class Trainer:
         self.phase: Callable[[str], contextlib.AbstractContextManager[Any]] = record_function
         self._stop_signal: int | None = None
 
+        set_numerics(self.device, recipe.deterministic)
         # Dropout is the only user of torch's global generator; ranks must differ in it.
         torch.manual_seed(recipe.seed * 1_000_003 + processes.rank)
         backbone = create_backbone(recipe.backbone, seed=recipe.seed)
@@ -290,17 +291,18 @@ class Trainer:
         """
         if self._is_done():
             return
-        pending: tuple[int, Figures] | None = None
+        pending: tuple[int, LateFigures] | None = None
         with self._signals(), self.monitor, self._writer or contextlib.nullcontext():
             for batch in self._batches():
                 self.skipped += batch.skipped
                 figures = self.train_step(batch)
+                present = (self.step, LateFigures(figures["loss"], figures["norm_mean"]))
                 if self._guard is not None:
                     figures["nonfinite"] = torch.tensor(float(self._guard.count))
-                    self._check_finite(self.step, figures)
+                    self._check_finite(*present)
                 if pending:  # a step late, so that the device always has a step to work on
                     self._check_finite(*pending)
-                pending = (self.step, figures)
+                pending = present
                 self.monitor.record(
                     self.step, figures, self.optimizer.param_groups[0]["lr"], len(self.skipped)
                 )
@@ -422,13 +424,13 @@ class Trainer:
             changing += self.regularizer.parameters()  # a first batch sets a learned radius
         return NonfiniteGuard(self.optimizer, changing, self.processes, self.scaler.is_enabled())
 
-    def _check_finite(self, step: int, figures: Figures) -> None:
+    def _check_finite(self, step: int, figures: LateFigures) -> None:
         if self._guard is not None:
             if self._guard.in_a_row < LIMIT:
                 return
             what = f"the last {LIMIT} steps were skipped because loss or gradient was not finite"
         else:
-            loss, norm = float(figures["loss"]), float(figures["norm_mean"])
+            loss, norm = figures.read()
             if math.isfinite(loss) and math.isfinite(norm):
                 return
             what = f"the loss is {loss} with a mean embedding norm of {norm}"
@@ -601,6 +603,8 @@ def _data_parallel(model: nn.Module, config: DataParallel) -> DistributedDataPar
         bucket_cap_mb=config.bucket_mb,
         static_graph=config.static_graph,
         gradient_as_bucket_view=True,  # or every gradient would be there twice
+        # Running statistics go into no training step; rank 0's are shared before they are used.
+        broadcast_buffers=False,
     )
     if config.compression != "none":
         # As torch checks too late, and not in a sentence.

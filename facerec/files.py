@@ -1,19 +1,28 @@
-"""Files that are either whole or not there: temporary name, fsync, rename."""
+"""Files that are either whole or not there: one writer, temporary name, fsync, rename."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
+import socket
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from facerec.errors import FacerecError
+
+_PATIENCE = 2.0
+"""Seconds to wait for another writer of the same file, so that small files take turns."""
+
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
 
 def fsync_directory(folder: Path) -> None:
@@ -37,6 +46,100 @@ def full_disk_sentence(path: Path, error: OSError) -> str:
 
 
 @contextlib.contextmanager
+def exclusive(
+    path: str | os.PathLike[str], error: type[FacerecError] = FacerecError
+) -> Iterator[Path]:
+    """Let one process at a time write ``path``, and sweep what a killed one left beside it.
+
+    The lock is ``flock`` on the hidden file ``.NAME.lock``, which ends with its process however
+    that ends. On file systems without such locks nothing is held and nothing is swept.
+
+    Args:
+        path: a file or folder that the block writes; its parent folder is made if needed.
+        error: the class raised.
+
+    Raises:
+        FacerecError: another process is writing ``path``, or the folder cannot be written.
+    """
+    final = Path(path)
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        lock = _lock(final)
+    except BlockingIOError as problem:
+        raise error(
+            f"{final}: {_owner(final)} is writing it; wait until that ends, or choose another name"
+        ) from problem
+    except OSError as problem:
+        raise error(full_disk_sentence(final, problem)) from problem
+    try:
+        if lock is not None:
+            _sweep(final)
+        yield final
+    finally:
+        if lock is not None:
+            # Removed while it is held: whoever waits for this file looks for a new one.
+            _lock_path(final).unlink(missing_ok=True)
+            os.close(lock)
+
+
+def _lock_path(final: Path) -> Path:
+    return final.with_name(f".{final.name}.lock")
+
+
+def _lock(final: Path) -> int | None:
+    """Return the descriptor of the lock, None where the file system has none.
+
+    Raises:
+        BlockingIOError: somebody else holds it for longer than a small file takes.
+        OSError: the lock file cannot be made.
+    """
+    path = _lock_path(final)
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
+                return descriptor
+        except FileNotFoundError:  # its last owner has just removed it
+            pass
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                os.close(descriptor)
+                raise
+            time.sleep(0.05)
+        except OSError as problem:
+            os.close(descriptor)
+            if problem.errno not in _NO_LOCKS:
+                raise
+            path.unlink(missing_ok=True)
+            return None
+        os.close(descriptor)
+
+
+def _owner(final: Path) -> str:
+    try:
+        return _lock_path(final).read_text(encoding="utf-8", errors="replace") or "another process"
+    except OSError:
+        return "another process"
+
+
+def _sweep(final: Path) -> None:
+    """Remove temporary files and folders of dead writers; put back what one had moved aside."""
+    name = re.compile(rf"\.{re.escape(final.name)}\.[a-z0-9_]{{8}}\.(tmp|old)")
+    left = [path for path in final.parent.iterdir() if name.fullmatch(path.name)]
+    for path in left:
+        if path.suffix == ".old" and not final.exists():
+            path.rename(final)
+        elif path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
 def atomic_path(
     path: str | os.PathLike[str], error: type[FacerecError] = FacerecError
 ) -> Iterator[Path]:
@@ -51,61 +154,107 @@ def atomic_path(
         error: the class raised in place of an ``OSError``.
 
     Raises:
-        FacerecError: the file cannot be written, for example because the disk is full.
+        FacerecError: the file cannot be written, for example because the disk is full, or another
+            process is writing it.
     """
-    final = Path(path)
-    try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(
-            dir=final.parent, prefix=f".{final.name}.", suffix=".tmp"
-        )
-        os.close(descriptor)
-    except OSError as problem:
-        raise error(full_disk_sentence(final, problem)) from problem
-    temporary = Path(name)
-    try:
-        temporary.chmod(0o644)
-        yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(final)
-        fsync_directory(final.parent)
-    except OSError as problem:
-        # The block may also read files; what goes wrong with those is not ours to word.
-        if problem.filename not in (None, str(final), str(temporary), str(final.parent)):
-            raise
-        raise error(full_disk_sentence(final, problem)) from problem
-    finally:
-        temporary.unlink(missing_ok=True)
+    with exclusive(path, error) as final:
+        temporary: Path | None = None
+        try:
+            descriptor, name = tempfile.mkstemp(
+                dir=final.parent, prefix=f".{final.name}.", suffix=".tmp"
+            )
+            os.close(descriptor)
+            temporary = Path(name)
+            temporary.chmod(0o644)
+            yield temporary
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            temporary.replace(final)
+            fsync_directory(final.parent)
+        except OSError as problem:
+            # The block may also read files; what goes wrong with those is not ours to word.
+            ours = (None, str(final), str(temporary), str(final.parent))
+            if temporary is not None and problem.filename not in ours:
+                raise
+            raise error(full_disk_sentence(final, problem)) from problem
+        finally:
+            if temporary is not None:
+                temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def atomic_folder(
-    path: str | os.PathLike[str], error: type[FacerecError] = FacerecError
+    path: str | os.PathLike[str], error: type[FacerecError] = FacerecError, *, replace: bool = False
 ) -> Iterator[Path]:
     """Give a temporary folder beside ``path`` that takes its name when the block succeeds.
 
     Args:
         path: the final name; nothing, or an empty folder, may be there.
         error: the class raised in place of an ``OSError``.
+        replace: take the place of whatever is there, which is back if that fails.
 
     Raises:
-        FacerecError: the folder cannot be written.
+        FacerecError: the folder cannot be written, or another process is writing it.
     """
-    final = Path(path)
-    temporary: Path | None = None
-    try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        name = tempfile.mkdtemp(dir=final.parent, prefix=f".{final.name}.", suffix=".tmp")
-        temporary = Path(name)
-        temporary.chmod(0o755)
-        yield temporary
-        temporary.replace(final)
-    except OSError as problem:
-        raise error(full_disk_sentence(final, problem)) from problem
-    finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
+    with exclusive(path, error) as final:
+        temporary: Path | None = None
+        try:
+            temporary = Path(
+                tempfile.mkdtemp(dir=final.parent, prefix=f".{final.name}.", suffix=".tmp")
+            )
+            temporary.chmod(0o755)
+            yield temporary
+            old = temporary.with_suffix(".old")
+            if replace and final.exists():
+                final.rename(old)
+            try:
+                temporary.rename(final)
+            except OSError:
+                if old.exists():
+                    old.rename(final)
+                raise
+            fsync_directory(final.parent)
+            shutil.rmtree(old, ignore_errors=True)
+        except OSError as problem:
+            raise error(full_disk_sentence(final, problem)) from problem
+        finally:
+            if temporary is not None:
+                shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def staged_folder(
+    path: str | os.PathLike[str], error: type[FacerecError] = FacerecError, *, last: str
+) -> Iterator[Path]:
+    """Give a temporary folder whose files move into ``path`` when the block succeeds.
+
+    Args:
+        path: the folder; files of the same names are replaced, others stay.
+        error: the class raised in place of an ``OSError``.
+        last: the file that tells that the others belong together and are all there. It goes
+            before the first of them moves, and comes after the last.
+
+    Raises:
+        FacerecError: the folder cannot be written, or another process is writing it.
+    """
+    with exclusive(path, error) as final:
+        temporary: Path | None = None
+        try:
+            temporary = Path(
+                tempfile.mkdtemp(dir=final.parent, prefix=f".{final.name}.", suffix=".tmp")
+            )
+            yield temporary
+            final.mkdir(exist_ok=True)
+            (final / last).unlink(missing_ok=True)
+            names = [file.name for file in temporary.iterdir() if file.name != last]
+            for name in [*names, last]:
+                (temporary / name).replace(final / name)
+            fsync_directory(final)
+        except OSError as problem:
+            raise error(full_disk_sentence(final, problem)) from problem
+        finally:
+            if temporary is not None:
+                shutil.rmtree(temporary, ignore_errors=True)
 
 
 def write_folder(path: str | os.PathLike[str], files: Mapping[str, bytes]) -> None:
@@ -118,14 +267,7 @@ def write_folder(path: str | os.PathLike[str], files: Mapping[str, bytes]) -> No
     Raises:
         FacerecError: the folder cannot be written; the old one is then still there.
     """
-    final = Path(path)
-    temporary: Path | None = None
-    try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(
-            tempfile.mkdtemp(dir=final.parent, prefix=f".{final.name}.", suffix=".tmp")
-        )
-        temporary.chmod(0o755)
+    with atomic_folder(path, replace=True) as temporary:
         for name, content in files.items():
             target = temporary / name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -133,22 +275,6 @@ def write_folder(path: str | os.PathLike[str], files: Mapping[str, bytes]) -> No
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-        old = temporary.with_suffix(".old")
-        if final.exists():
-            final.rename(old)
-        try:
-            temporary.rename(final)
-        except OSError:
-            if old.exists():
-                old.rename(final)
-            raise
-        fsync_directory(final.parent)
-        shutil.rmtree(old, ignore_errors=True)
-    except OSError as problem:
-        raise FacerecError(full_disk_sentence(final, problem)) from problem
-    finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def check_replaceable(

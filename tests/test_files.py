@@ -7,13 +7,24 @@ import hashlib
 import json
 import math
 import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from facerec import files
 from facerec.errors import FacerecError, PackError
-from facerec.files import atomic_path, sha256, write_json
+from facerec.files import (
+    atomic_folder,
+    atomic_path,
+    sha256,
+    staged_folder,
+    write_folder,
+    write_json,
+)
 
 
 def names(folder: Path) -> list[str]:
@@ -130,3 +141,123 @@ def test_sha256_of_more_than_one_chunk(tmp_path: Path) -> None:
     content = bytes(range(256)) * 5000
     (tmp_path / "file").write_bytes(content)
     assert sha256(tmp_path / "file") == hashlib.sha256(content).hexdigest()
+
+
+# ------------------------------------------------------------------ one writer at a time
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from facerec.files import atomic_folder, atomic_path, staged_folder
+kind, path, ready = sys.argv[1:]
+give = {"file": atomic_path, "folder": atomic_folder,
+        "staged": lambda path: staged_folder(path, last="last")}[kind]
+with give(path) as temporary:
+    target = temporary if kind == "file" else temporary / "inside"
+    target.write_text("half")
+    Path(ready).touch()
+    time.sleep(600)
+"""
+
+
+def start_writer(kind: str, path: Path, ready: Path) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen([sys.executable, "-c", WRITER, kind, str(path), str(ready)])
+    while not ready.exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+    return process
+
+
+def rewrite(kind: str, path: Path) -> None:
+    if kind == "file":
+        with atomic_path(path) as temporary:
+            temporary.write_text("whole")
+    elif kind == "folder":
+        with atomic_folder(path) as temporary:
+            (temporary / "inside").write_text("whole")
+    else:
+        with staged_folder(path, last="last") as temporary:
+            (temporary / "inside").write_text("whole")
+            (temporary / "last").write_text("all")
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "staged"])
+def test_a_second_writer_is_refused_and_the_next_sweeps_what_a_killed_one_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(files, "_PATIENCE", 0.1)
+    final = tmp_path / "out" / "result"
+    process = start_writer(kind, final, tmp_path / "ready")
+    try:
+        with pytest.raises(FacerecError, match=rf"result.*process {process.pid} on .*is writing"):
+            rewrite(kind, final)
+        assert not final.exists()
+    finally:
+        process.kill()
+        process.wait()
+    assert len(names(final.parent)) == 2  # the lock and what was written
+    rewrite(kind, final)
+    assert names(final.parent) == ["result"]
+    assert (final if kind == "file" else final / "inside").read_text() == "whole"
+
+
+def test_writers_of_small_files_take_turns(tmp_path: Path) -> None:
+    def write(number: int) -> None:
+        with atomic_path(tmp_path / "file") as temporary:
+            temporary.write_text(str(number) * 100)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(8)))
+    assert names(tmp_path) == ["file"]
+    assert len(set((tmp_path / "file").read_text())) == 1
+
+
+def test_a_folder_moved_aside_by_a_killed_writer_comes_back(tmp_path: Path) -> None:
+    old = tmp_path / ".out.abcdefgh.old"
+    old.mkdir()
+    (old / "report").write_text("old")
+    stranger = tmp_path / ".out.other.abcdefgh.tmp"  # of another output
+    stranger.touch()
+    with pytest.raises(ValueError), atomic_folder(tmp_path / "out", replace=True):
+        raise ValueError
+    assert (tmp_path / "out" / "report").read_text() == "old"
+    write_folder(tmp_path / "out", {"report": b"new"})
+    assert (tmp_path / "out" / "report").read_text() == "new"
+    assert names(tmp_path) == [stranger.name, "out"]
+
+
+def test_staged_files_leave_strangers_and_the_last_one_tells_that_all_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    for name in ("inside", "last", "stranger"):
+        (out / name).write_text("old")
+    moved = Path.replace
+
+    def stopped(self: Path, target: Path) -> Path:
+        if target.name == "last":
+            raise KeyboardInterrupt
+        return moved(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            rewrite("staged", out)
+    assert names(out) == ["inside", "stranger"]
+    rewrite("staged", out)
+    assert {path.name: path.read_text() for path in out.iterdir()} == {
+        "inside": "whole", "last": "all", "stranger": "old"
+    }  # fmt: skip
+    assert names(tmp_path) == ["out"]
+
+
+def test_without_locks_of_the_file_system_files_are_still_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(files.fcntl, "flock", none)
+    rewrite("file", tmp_path / "file")
+    assert names(tmp_path) == ["file"]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ def run_command(function: Callable[..., None], argv: Sequence[str] | None = None
 
     A ``FacerecError``, or a flag's value that its dataclass refuses, is printed as its sentence and
     ends the process with status 2; ``--debug`` anywhere on the command line shows the traceback
-    too. Ctrl-C ends with status 130.
+    too. Ctrl-C ends with status 130, SIGTERM with 143, after what was begun is cleared away.
 
     Args:
         function: its parameters are the flags, its docstring is the help text.
@@ -38,13 +41,30 @@ def run_command(function: Callable[..., None], argv: Sequence[str] | None = None
         parsed = True
         function(*args, **flags)
 
-    with exit_on_error(debug):
+    with exit_on_error(debug), _exit_on_sigterm():
         try:
             tyro.cli(call, args=arguments, prog=program_name(function))
         except ValueError as error:
             if parsed:  # no matter of flags
                 raise
             raise RecipeError(str(error)) from error
+
+
+@contextlib.contextmanager
+def _exit_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM unwind the stack, so that temporary files and worker processes go."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    previous = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def program_name(function: Callable[..., None]) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import multiprocessing
 import os
-import signal
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, wait
+from concurrent.futures import wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +36,8 @@ from facerec.embedding.extract import describe_embedding, embed_images
 from facerec.embedding.file import EmbeddingsWriter, Written
 from facerec.embedding.model import EmbeddingModel, load_model
 from facerec.errors import DatasetError, FacerecError
+from facerec.files import exclusive
+from facerec.processes import process_pool
 from facerec.records.images import DatasetImages, FolderImages, ImageSource, PackImages
 from facerec.records.training_set import Data, open_dataset
 from facerec.training.distributed import Processes, launched
@@ -190,11 +192,23 @@ def embed(
             device,
             batch_size,
         )
-        run(job, ranks, processes, Console(quiet=not ranks.is_main, highlight=False))
+        console = Console(quiet=not ranks.is_main, highlight=False)
+        with contextlib.ExitStack() as claims:
+            run(job, ranks, processes, console, claims)
 
 
-def run(job: Job, ranks: Processes, processes: int, console: Console) -> None:
-    """Embed this rank's share of the parts; the main rank joins them and prints."""
+def run(
+    job: Job, ranks: Processes, processes: int, console: Console, claims: contextlib.ExitStack
+) -> None:
+    """Embed this rank's share of the parts; the main rank joins them and prints.
+
+    Args:
+        job: the flags.
+        ranks: the processes of this job.
+        processes: that each rank starts.
+        console: to print to.
+        claims: gets the main rank's claim on the folder of parts.
+    """
     worker = Worker(job)
     writer = worker.writer()
     source = worker.source
@@ -203,6 +217,7 @@ def run(job: Job, ranks: Processes, processes: int, console: Console) -> None:
     say(f"images {source.description['path']}: {len(source.images):,}")
 
     def begin() -> list[int]:
+        claims.enter_context(exclusive(writer.folder, DatasetError))
         writer.subjects = source.subjects()
         return writer.begin()
 
@@ -321,14 +336,12 @@ def share_out(
     Raises:
         FacerecError: a process failed or died; the parts under way are finished first.
     """
-    # Spawned, since forking a process with threads (progress bar, torch) may lock up.
-    context = multiprocessing.get_context("spawn")
-    done = context.Value("q", 0)
+    done = multiprocessing.get_context("spawn").Value("q", 0)
     threads = max(1, (os.cpu_count() or 1) // processes)
     count = min(processes, len(parts))
     shown = 0
-    with ProcessPoolExecutor(count, context, _start_worker, (done, threads)) as pool:
-        try:
+    try:
+        with process_pool(count, _start_worker, (done, threads)) as pool:
             waiting = {pool.submit(_embed_part, job, part) for part in parts}
             while waiting:
                 finished, waiting = wait(waiting, timeout=0.2)
@@ -336,13 +349,11 @@ def share_out(
                     future.result()
                 progress(done.value - shown)
                 shown = done.value
-        except BrokenProcessPool as problem:
-            raise FacerecError(
-                f"{job.out}: one of the {count} processes died, perhaps for want of memory; run "
-                "the same command again, with fewer --processes"
-            ) from problem
-        finally:
-            pool.shutdown(cancel_futures=True)
+    except BrokenProcessPool as problem:
+        raise FacerecError(
+            f"{job.out}: one of the {count} processes died, perhaps for want of memory; run "
+            "the same command again, with fewer --processes"
+        ) from problem
 
 
 _done: Any
@@ -352,7 +363,6 @@ _done: Any
 def _start_worker(done: Any, threads: int) -> None:
     global _done
     _done = done
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     torch.set_num_threads(threads)
 
 

@@ -71,7 +71,8 @@ class Search:
         self._optuna = import_optuna()
         self._url = url or f"sqlite:///{folder / 'trials.db'}"
         self._studies: dict[str, optuna.Study] = {}
-        with self._told():
+        # Two workers that make the tables of one database at a time get in each other's way.
+        with self._told(), worker.turn():
             self._storage = self._open()
 
     # ---------------------------------------------------------------- what is found there

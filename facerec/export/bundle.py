@@ -7,7 +7,6 @@ import difflib
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -259,22 +258,13 @@ def _check(options: BundleOptions, out: Path, force: bool) -> list[Choice]:
 @contextlib.contextmanager
 def _folder(out: Path, force: bool) -> Iterator[Path]:
     """Give a temporary folder that becomes ``out`` if the block succeeds."""
-    old = out.with_name(f".{out.name}.{os.getpid()}.old")
-    try:
-        with atomic_folder(out, ExportError) as folder:
-            try:
-                yield folder
-            except FacerecError as error:
-                # The user knows nothing of the temporary name.
-                text = str(error).replace(str(folder), str(out))
-                raise type(error)(f"{text}; no bundle was written") from error
-            if force and out.exists():
-                out.rename(old)
-    finally:
-        if old.exists() and not out.exists():
-            old.rename(out)
-        shutil.rmtree(old, ignore_errors=True)
-    fsync_directory(out.parent)
+    with atomic_folder(out, ExportError, replace=force) as folder:
+        try:
+            yield folder
+        except FacerecError as error:
+            # The user knows nothing of the temporary name.
+            text = str(error).replace(str(folder), str(out))
+            raise type(error)(f"{text}; no bundle was written") from error
 
 
 class _Export:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ import cv2
 
 from facerec.errors import DatasetError, FacerecError, ImageError
 from facerec.files import atomic_folder, atomic_path
+from facerec.processes import process_pool
 from facerec.records.dataset import (
     CLASSES_FILE,
     FolderDataset,
@@ -202,20 +202,15 @@ def _in_order(
     if processes == 1:
         yield from map(work, tasks)
         return
-    # Spawned, since forking a process with threads (progress bar, torch) may lock up.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, context, _start, (work,)) as pool:
+    with process_pool(processes, _start, (work,)) as pool:
         waiting: deque[Future[list[Checked]]] = deque()
-        try:
-            for task in tasks:
-                # A bound on what is under way keeps memory small if the disk is slow.
-                if len(waiting) == 4 * processes:
-                    yield waiting.popleft().result()
-                waiting.append(pool.submit(_run, task))
-            while waiting:
+        for task in tasks:
+            # A bound on what is under way keeps memory small if the disk is slow.
+            if len(waiting) == 4 * processes:
                 yield waiting.popleft().result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+            waiting.append(pool.submit(_run, task))
+        while waiting:
+            yield waiting.popleft().result()
 
 
 _work: Callable[[int], list[Checked]]

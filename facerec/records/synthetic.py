@@ -6,9 +6,9 @@ by (seed, set, person, photo), so the bytes do not depend on the number of proce
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import math
-import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -19,7 +19,8 @@ import numpy as np
 
 import facerec
 from facerec.errors import DatasetError
-from facerec.files import atomic_path, write_json
+from facerec.files import atomic_path, staged_folder, write_json
+from facerec.processes import process_pool
 from facerec.records.faces import (
     CONDITIONS,
     Identity,
@@ -38,6 +39,7 @@ from facerec.records.faces.parameters import (
 from facerec.records.layout import write_image_records
 from facerec.records.packs import write_pack
 
+DATASET_FILE = "dataset.json"
 FOLDS = 10
 PACKS = ("lfw", "cfp_fp", "agedb_30")
 AGE_GAP = 30.0
@@ -181,10 +183,11 @@ def write_synthetic(
     photos), ``cfp_fp.bin`` (frontal against profile) and ``agedb_30.bin`` (thirty years apart),
     each in ten folds of genuine pairs followed by as many impostor pairs, with ``NAME_images.csv``
     (index, image_id) beside it; ``attributes.csv`` for every image; ``dataset.json``, written last.
-    Nobody is in two folds, two packs, or in a pack and the training set.
+    Nobody is in two folds, two packs, or in a pack and the training set. The files appear together
+    when all of them are drawn.
 
     Args:
-        out: the folder; files of the same names are replaced.
+        out: the folder; files of the same names are replaced, others stay.
         config: what to generate.
         processes: processes that render; the bytes do not depend on it.
         progress: called with the number of images that were finished since the last call.
@@ -195,9 +198,13 @@ def write_synthetic(
     """
     if processes < 1:
         raise DatasetError(f"processes: found {processes}, give at least 1")
-    out = Path(out)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "dataset.json").unlink(missing_ok=True)
+    with staged_folder(out, DatasetError, last=DATASET_FILE) as folder:
+        return replace(_write_set(folder, config, processes, progress), path=Path(out))
+
+
+def _write_set(
+    out: Path, config: SyntheticSet, processes: int, progress: Callable[[int], None] | None
+) -> SyntheticSummary:
     people = _people(config)
     attributes: list[Photo] = []
     with _rendered(people, config.seed, processes) as rendered:
@@ -239,7 +246,7 @@ def write_synthetic(
     counts = asdict(summary)
     del counts["path"]
     write_json(
-        out / "dataset.json",
+        out / DATASET_FILE,
         {
             "kind": "generated faces",
             "config": asdict(config),
@@ -323,27 +330,17 @@ def _assign_groups(config: SyntheticSet, count: int, section: int) -> list[Group
     return [config.groups[index] for index in generator.permutation(chosen)]
 
 
-class _rendered:
-    """The albums of all people, in their order, from one process or several."""
-
-    def __init__(self, people: Sequence[_Person], seed: int, processes: int) -> None:
-        self.people, self.seed = people, seed
-        self.pool = None
-        if processes > 1:
-            # Spawned, because a fork may inherit locks of torch's and OpenCV's threads.
-            context = multiprocessing.get_context("spawn")
-            self.pool = context.Pool(processes, initializer=cv2.setNumThreads, initargs=(1,))
-
-    def __enter__(self) -> Iterator[list[Photo]]:
-        work = partial(_album, seed=self.seed)
-        if self.pool is None:
-            return map(work, self.people)
-        return self.pool.imap(work, self.people, chunksize=2)
-
-    def __exit__(self, *error: object) -> None:
-        if self.pool is not None:
-            self.pool.terminate()
-            self.pool.join()
+@contextlib.contextmanager
+def _rendered(
+    people: Sequence[_Person], seed: int, processes: int
+) -> Iterator[Iterator[list[Photo]]]:
+    """Give the albums of all people, in their order, from one process or several."""
+    work = partial(_album, seed=seed)
+    if processes == 1:
+        yield map(work, people)
+        return
+    with process_pool(processes, cv2.setNumThreads, (1,)) as pool:
+        yield pool.map(work, people, chunksize=2)
 
 
 def _album(person: _Person, seed: int) -> list[Photo]:

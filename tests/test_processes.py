@@ -1,0 +1,84 @@
+"""Worker processes end with the process that started them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from facerec.errors import FacerecError
+from facerec.processes import process_pool
+
+SCRIPT = """
+import sys, time
+from concurrent.futures import wait
+from pathlib import Path
+from facerec.commands.cli import run_command
+from facerec.processes import process_pool
+
+def ready(folder):
+    (Path(folder) / str(__import__("os").getpid())).touch()
+
+def work(folder: Path) -> None:
+    with process_pool(2, ready, (folder,)) as pool:
+        wait([pool.submit(time.sleep, 600) for _ in range(4)])
+
+if __name__ == "__main__":
+    run_command(work, ["--folder", sys.argv[1]])
+"""
+
+
+def _wait_for(condition: object, seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130)]
+)
+def test_no_worker_outlives_a_signal_to_its_parent(
+    tmp_path: Path, sent: signal.Signals, status: int
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    folder = tmp_path / "pids"
+    folder.mkdir()
+    process = subprocess.Popen([sys.executable, str(script), str(folder)])
+    try:
+        _wait_for(lambda: len(list(folder.iterdir())) == 2)
+        workers = [int(path.name) for path in folder.iterdir()]
+        process.send_signal(sent)
+        assert process.wait(60) == status
+        _wait_for(lambda: not any(map(_is_running, workers)), 60)
+    finally:
+        process.kill()
+
+
+def _fail(path: Path, mark: bool) -> None:
+    if mark:
+        time.sleep(0.5)
+        path.touch()
+    else:
+        raise FacerecError("a bad image")
+
+
+def test_a_sentence_lets_work_under_way_end(tmp_path: Path) -> None:
+    mark = tmp_path / "done"
+    with pytest.raises(FacerecError, match="bad image"), process_pool(2, int) as pool:
+        pool.submit(_fail, mark, True)
+        pool.submit(_fail, mark, False).result()
+    assert mark.exists()

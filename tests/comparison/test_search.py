@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -262,3 +263,21 @@ def test_margins_of_heads_are_searched_by_default(tmp_path: Path) -> None:
     search = opened(comparison(tmp_path, arms=(arm,)), tmp_path)
     assert {"loss.margin.margin", "loss.margin.scale", "loss_lr"} <= set(arm.defaults)
     assert all(set(s) == set(arm.defaults) for s in search.first_settings(arm))
+
+
+def test_the_tables_of_a_storage_are_made_by_one_worker_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Search._open
+    turns = []
+
+    def opening(self: Search) -> Any:
+        with (tmp_path / "workers" / "turn.lock").open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                turns.append(self)
+        return made(self)
+
+    monkeypatch.setattr(Search, "_open", opening)
+    assert turns == [opened(comparison(tmp_path), tmp_path)]

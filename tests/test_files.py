@@ -20,6 +20,7 @@ from facerec.errors import FacerecError, PackError
 from facerec.files import (
     atomic_folder,
     atomic_path,
+    parse_json,
     sha256,
     staged_folder,
     write_folder,
@@ -135,6 +136,36 @@ def test_write_json_writes_readable_text_and_refuses_nan(tmp_path: Path) -> None
             write_json(path, {"nested": [bad]})
     assert path.read_text(encoding="utf-8") == text
     assert names(tmp_path) == ["figures.json"]
+
+
+def test_json_of_others_is_taken_to_the_letter() -> None:
+    assert parse_json('{"a": [1, -2.5e3, "\\u03bc"], "b": null}') == {
+        "a": [1, -2500.0, "μ"],
+        "b": None,
+    }
+    assert (
+        parse_json("[" * 50 + "]" * 50) is not None and parse_json("μ".join('""').encode()) == "μ"
+    )
+    assert parse_json(str(2**80)) == 2**80
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("NaN", "NaN is not finite"),
+        ('{"a": [-Infinity]}', "-Infinity is not finite"),
+        ("1e999", "1e999 is not finite"),
+        ("9" * 5000, "9{20} is not finite"),
+        ("[" * 200_000, "nested too deeply"),
+        ('{"a":' * 200_000, "nested too deeply"),
+        (b'"\xff"', "utf-8"),
+        (b"\xff\xfe1\x00", "utf-8"),
+        ("", "Expecting value"),
+    ],
+)
+def test_json_that_is_none(text: str | bytes, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        parse_json(text)
 
 
 def test_sha256_of_more_than_one_chunk(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ from facerec.fairness.study import (
     known_truths,
     smaller,
 )
-from facerec.files import atomic_path, write_json
+from facerec.files import atomic_path, parse_json, write_json
 from facerec.recipe import load_recipe, to_dict
 from facerec.records.synthetic import PACKS, SyntheticSet, write_synthetic
 from facerec.records.training_set import open_dataset
@@ -142,7 +142,7 @@ def _is_generated(folder: Path, faces: SyntheticSet) -> bool:
         RecipeError: it holds other faces.
     """
     try:
-        found = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))["config"]
+        found = parse_json((folder / "dataset.json").read_bytes())["config"]
     except (OSError, ValueError, KeyError, TypeError):
         return False
     if found != json.loads(json.dumps(asdict(faces))):

@@ -9,7 +9,6 @@ can change between the check and the use. Names that come from the file are prin
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 import stat
@@ -24,6 +23,7 @@ import numpy.typing as npt
 
 from facerec.backbones.preprocessing import Preprocessing
 from facerec.errors import MissingExtraError, ModelError, RecipeError
+from facerec.files import parse_json
 from facerec.recipe import from_dict
 
 METADATA_KEY = "facerec"
@@ -135,8 +135,8 @@ class OnnxFile:
             return None
         damaged = f"{self.where}: its metadata entry {METADATA_KEY!r} is damaged"
         try:
-            note = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            note = parse_json(text)
+        except ValueError as error:
             raise ModelError(f"{damaged} (not JSON); export the model again") from error
         if not isinstance(note, dict) or not isinstance(note.get("recipe", {}), dict):
             raise ModelError(f"{damaged} (no object, or its recipe is none); export it again")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from facerec.errors import ExportError
-from facerec.files import sha256
+from facerec.files import parse_json, sha256
 from facerec.verification import VerificationResult
 
 Threshold = dict[str, Any]
@@ -32,7 +31,7 @@ def read_thresholds(path: Path, model_sha256: str | None) -> list[Threshold]:
     """
     path = path / "report.json" if path.is_dir() else path
     try:
-        results = json.loads(path.read_text(encoding="utf-8"))["results"]
+        results = parse_json(path.read_bytes())["results"]
         results = list(results.values() if isinstance(results, dict) else results)
         models = [result["model"] for result in results]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -40,7 +39,7 @@ def read_thresholds(path: Path, model_sha256: str | None) -> list[Threshold]:
             f"{path}: not a report of facerec verify ({error}); write one with --json"
         ) from error
     for model in models:
-        found = (model or {}).get("sha256")
+        found = model.get("sha256") if isinstance(model, dict) else None
         if found is None or found != model_sha256:
             raise ExportError(
                 f"{path}: the report is on a model with SHA-256 {str(found)[:12]}, not on this one "
@@ -53,8 +52,8 @@ def read_thresholds(path: Path, model_sha256: str | None) -> list[Threshold]:
         raise ExportError(
             f"{path}: its thresholds are damaged ({error!r}); verify again"
         ) from error
-    modes = {row["flip"] for row in rows}
-    if modes not in ({True}, {False}, set()):
+    flips = [row["flip"] for row in rows]
+    if not any(all(flip is mode for flip in flips) for mode in (True, False)):
         raise ExportError(
             f"{path}: its thresholds do not all say, or not all alike, whether mirror images took "
             "part, but a service embeds in one way; give a report of one kind"

@@ -26,7 +26,7 @@ from facerec.fairness.audit import Audit, GroupAudit
 from facerec.fairness.channels import NormChannels
 from facerec.fairness.norms import QUANTILES, NormSummary
 from facerec.fairness.rates import SCORE_EDGES, ErrorRate, GroupRates
-from facerec.files import check_replaceable, write_folder
+from facerec.files import check_replaceable, parse_json, write_folder
 from facerec.statistics.intervals import Interval
 
 SCHEMA = "facerec.audit/1"
@@ -680,7 +680,7 @@ def _encode(value: Json) -> bytes:
 def _written_before(folder: Path) -> set[str]:
     """Return the files that an earlier audit says it wrote; none if there is no audit."""
     try:
-        found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        found = parse_json((folder / MANIFEST).read_bytes())
         return {MANIFEST, *found["outputs"]} if found["schema"] == MANIFEST_SCHEMA else set()
     except (OSError, ValueError, KeyError, TypeError):
         return set()

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 
 import facerec
 from facerec.errors import FacerecError
-from facerec.files import check_replaceable, write_folder
+from facerec.files import check_replaceable, parse_json, write_folder
 from facerec.records.decode import decode_image
 from facerec.statistics.clustered import Bound
 from facerec.statistics.intervals import Interval, wilson
@@ -795,7 +795,7 @@ def _strict(value: Any) -> Any:
 def _written_before(folder: Path) -> set[str]:
     """Return the files that an earlier report says it wrote; none if there is no report."""
     try:
-        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        report = parse_json((folder / "report.json").read_bytes())
         return set(report["files"]) if report["kind"] == KIND else set()
     except (OSError, ValueError, KeyError, TypeError):
         return set()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import shutil
 import zipfile
@@ -24,16 +23,14 @@ import numpy.typing as npt
 
 from facerec.embedding.extract import Embeddings
 from facerec.errors import DatasetError
-from facerec.files import atomic_path, fsync_directory, full_disk_sentence, write_json
+from facerec.files import atomic_path, fsync_directory, full_disk_sentence, parse_json, write_json
+from facerec.npz import ArchiveError, read_arrays
 from facerec.recipe import differences
 from facerec.records.images import check_unique
 
 FORMAT = 1
 MAX_BYTES = 64 << 30
 """Largest total size of the arrays in a file that is read."""
-
-MAX_RATIO = 100
-"""How much smaller than its arrays a file may be; numbers hardly compress."""
 
 BATCHES_PER_PART = 8
 """Batches after which a part is safe on the disk: what a kill costs at most, in each process."""
@@ -221,7 +218,7 @@ class EmbeddingsWriter:
 
     def _compare(self, file: Path, job: dict[str, Any]) -> None:
         try:
-            before = json.loads(file.read_text(encoding="utf-8"))
+            before = parse_json(file.read_bytes())
         except (OSError, ValueError) as problem:
             raise DatasetError(
                 f"{file}: cannot be read ({problem}); remove {self.folder} and run the same "
@@ -255,7 +252,7 @@ def _check(path: Path, embeddings: Embeddings) -> None:
     """Refuse arrays that do not fit together, and NaN outside the rows of failures."""
     vectors, norms, subjects = embeddings.vectors, embeddings.norms, embeddings.subjects
     ids = _ids(path, embeddings)
-    count = len(ids)
+    count = ids.size
     texts = [ids] if subjects is None else [ids, subjects]
     if (
         vectors.dtype != np.float32
@@ -362,36 +359,23 @@ def _note_text(embeddings: Embeddings) -> str:
 
 def _load(path: Path) -> dict[str, Array]:
     """Read the arrays of known names, after their headers have been held against their sizes."""
+    names = {*_OWN, *_VECTORS, *_IDS, "subjects"}
     try:
-        size = path.stat().st_size
-        with zipfile.ZipFile(path) as archive:
-            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            expanded = sum(info.file_size for info in members.values())
-            if expanded > min(MAX_BYTES, MAX_RATIO * size + (1 << 20)):
-                raise DatasetError(
-                    f"{path}: its arrays claim {expanded:,} bytes, too many for a file of {size:,} "
-                    f"bytes (and {MAX_BYTES:,} at most); check that this is the right file"
-                )
-            names = {*_OWN, *_VECTORS, *_IDS, "subjects"} & members.keys()
-            arrays = {name: _load_array(path, archive, members[name]) for name in sorted(names)}
+        arrays, members = read_arrays(path, path.stat().st_size, names, MAX_BYTES)
     except OSError as problem:
         raise DatasetError(
             f"{path}: the embeddings file cannot be read ({problem.strerror or problem}); check "
             "the path"
         ) from problem
-    except DatasetError:
-        raise
-    # Damaged archives end in many kinds of error, down to those of zlib.
-    except Exception as problem:
+    except ArchiveError as problem:
         raise DatasetError(
-            f"{path}: not a whole .npz file ({type(problem).__name__}: {str(problem)[:200]}); "
-            "make it again with facerec embed"
+            f"{path}: not a whole .npz file ({problem}); make it again with facerec embed"
         ) from problem
     wanted = _OWN if "note" in arrays else (_VECTORS, _IDS)
     for choice in wanted:
         options = (choice,) if isinstance(choice, str) else choice
         if not any(name in arrays for name in options):
-            listed = ", ".join(sorted(members)[:10]) or "nothing"
+            listed = ", ".join(sorted(members)[:10])[:200] or "nothing"
             raise DatasetError(
                 f"{path}: the array {' or '.join(options)} is missing (there is {listed}); make "
                 "the file again with facerec embed"
@@ -399,37 +383,15 @@ def _load(path: Path) -> dict[str, Array]:
     return arrays
 
 
-def _load_array(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
-    readers = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }
-    with archive.open(info) as member:
-        shape, _, dtype = readers[np.lib.format.read_magic(member)](member)
-        if dtype.hasobject:
-            raise DatasetError(
-                f"{path}: the array {info.filename} holds pickled Python objects, which are never "
-                "loaded; write it as numbers or text"
-            )
-        # NumPy would reserve whatever the header claims.
-        if math.prod(shape) * dtype.itemsize != info.file_size - member.tell():
-            raise DatasetError(
-                f"{path}: the array {info.filename} announces {dtype} {shape}, which is not what "
-                "it holds; the file is damaged, make it again"
-            )
-    with archive.open(info) as member:
-        return np.lib.format.read_array(member, allow_pickle=False)
-
-
 def _own(path: Path, arrays: Mapping[str, Array]) -> Embeddings:
     rows, reasons = arrays["failure_rows"], arrays["failure_reasons"]
     try:
-        note = json.loads(str(arrays["note"][()]))
+        note = parse_json(str(arrays["note"][()]))
         found = note.pop("format")
         flip = note["flip"]
         if flip not in (True, False, None):
             raise TypeError(f"flip is {flip!r}")
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as problem:
+    except (ValueError, KeyError, AttributeError, TypeError) as problem:
         raise DatasetError(
             f"{path}: its note is no JSON with format and flip ({problem!r}); make the file again"
         ) from problem

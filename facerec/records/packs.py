@@ -13,7 +13,6 @@ import hashlib
 import io
 import pickle
 import pickletools
-import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ import numpy as np
 
 from facerec.errors import PackError
 from facerec.files import atomic_path
+from facerec.npz import ArchiveError, read_arrays
 
 MAX_PACK_BYTES = 4 << 30
 MAX_IMAGE_BYTES = 16 << 20
@@ -184,18 +184,15 @@ def _check_image(path: Path, i: int, beginning: bytes | bytearray, length: int) 
 
 
 def _read_npz(path: Path, content: bytes) -> Pack:
+    names = ("data", "offsets", "issame")
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            expanded = sum(member.file_size for member in archive.infolist())
-        if expanded > MAX_PACK_BYTES:
-            raise PackError(f"it expands to {expanded:,} bytes, more than {MAX_PACK_BYTES:,}")
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            data, offsets, issame = (arrays[name] for name in ("data", "offsets", "issame"))
-    # Damaged archives end in many kinds of error, down to those of zlib.
-    except Exception as problem:
+        arrays, _ = read_arrays(io.BytesIO(content), len(content), names, MAX_PACK_BYTES)
+        data, offsets, issame = (arrays[name] for name in names)
+    except (ArchiveError, KeyError) as problem:
+        why = f"{problem} is missing" if isinstance(problem, KeyError) else problem
         raise PackError(
-            f"{path}: this is no pack with the arrays data, offsets and issame "
-            f"({_brief(problem)}); make it again with facerec"
+            f"{path}: this is no pack with the arrays data, offsets and issame ({why}); make it "
+            "again with facerec"
         ) from problem
     dtypes = tuple(array.dtype.str for array in (data, offsets, issame))
     if dtypes != ("|u1", "<i8", "|b1") or any(array.ndim != 1 for array in (data, offsets, issame)):

@@ -1,0 +1,82 @@
+"""Arrays of ``.npz`` files that others wrote: never pickled, and never larger than they say."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from collections.abc import Collection
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+MAX_RATIO = 100
+"""How much smaller than its arrays a file may be; numbers hardly compress."""
+
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+
+
+class ArchiveError(ValueError):
+    """A file is no sound archive of arrays; the text is a clause that says why."""
+
+
+def read_arrays(
+    source: Path | IO[bytes], size: int, names: Collection[str], max_bytes: int
+) -> tuple[dict[str, npt.NDArray[Any]], list[str]]:
+    """Read those of some arrays that are there, after each header was held against the file.
+
+    Args:
+        source: the file.
+        size: its bytes.
+        names: of the arrays that are wanted.
+        max_bytes: of all arrays of the file together.
+
+    Returns:
+        The arrays, and the names of all members of the file.
+
+    Raises:
+        ArchiveError: damaged, pickled, too large, or an array that contradicts its header.
+        OSError: the file cannot be read.
+    """
+    try:
+        with zipfile.ZipFile(source) as archive:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            expanded = sum(info.file_size for info in archive.infolist())
+            if expanded > min(max_bytes, MAX_RATIO * size + (1 << 20)):
+                raise ArchiveError(
+                    f"its arrays claim {expanded:,} bytes, too many for a file of {size:,} bytes "
+                    f"(and {max_bytes:,} at most)"
+                )
+            wanted = sorted(members.keys() & set(names))
+            return {name: _read_array(archive, members[name]) for name in wanted}, list(members)
+    except (ArchiveError, OSError):
+        raise
+    # Damaged archives end in many kinds of error, down to those of zlib.
+    except Exception as problem:
+        raise ArchiveError(f"{type(problem).__name__}: {str(problem)[:200]}") from problem
+
+
+def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> npt.NDArray[Any]:
+    name = info.filename
+    with archive.open(info) as member:
+        version = np.lib.format.read_magic(member)
+        if version not in _HEADERS:
+            raise ArchiveError(f"the array {name} has a header of version {version}")
+        shape, _, dtype = _HEADERS[version](member)
+        if dtype.hasobject:
+            raise ArchiveError(
+                f"the array {name} holds pickled Python objects, which are never loaded"
+            )
+        # NumPy would reserve whatever the header claims.
+        held = info.file_size - member.tell()
+        if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != held:
+            raise ArchiveError(
+                f"the array {name} announces {str(dtype)[:40]} {str(shape)[:60]}, which is not "
+                f"what it holds, {held:,} bytes"
+            )
+    with archive.open(info) as member:
+        return np.lib.format.read_array(member, allow_pickle=False)

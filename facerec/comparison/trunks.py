@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import itertools
 import math
-import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from facerec.backbones import Backbone, create_backbone, list_backbones
 from facerec.backbones.registry import embedding_batch_norm, full_precision, scaled
 from facerec.embedding.model import TorchModel, load_model, load_state_dict_file
 from facerec.embedding.onnx_file import first_line
+from facerec.embedding.state_dict import read_state_dict
 from facerec.errors import MissingExtraError, ModelError, RecipeError
 
 TIMM = "timm:"
@@ -292,30 +292,14 @@ def _load_backbone(trunk: nn.Module, backbone: Backbone, path: Path) -> None:
 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:
+    if path.suffix != ".safetensors":
+        return read_state_dict(path)
     if not path.is_file():
         raise ModelError(f"{path}: no such file of weights")
     try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        tensors = torch.load(path, map_location="cpu", weights_only=True)
-    except (
-        SafetensorError,
-        OSError,
-        pickle.UnpicklingError,
-        RuntimeError,
-        EOFError,
-        ValueError,
-        KeyError,
-    ) as error:
-        raise ModelError(
-            f"{path}: no weights that load without running code ({first_line(error)})"
-        ) from error
-    if not isinstance(tensors, dict) or not all(isinstance(t, Tensor) for t in tensors.values()):
-        raise ModelError(
-            f"{path}: a state dict maps names to tensors, found a {type(tensors).__name__} of "
-            "something else; save the model's state_dict() alone"
-        )
-    return tensors
+        return load_file(path)
+    except (SafetensorError, OSError, RuntimeError, ValueError, KeyError) as error:
+        raise ModelError(f"{path}: no weights that can be read ({first_line(error)})") from error
 
 
 def _load(trunk: nn.Module, tensors: dict[str, Tensor], path: Path, name: str) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
@@ -33,8 +32,9 @@ from facerec.embedding.onnx_file import (
     guess_preprocessing,
     read_onnx,
 )
+from facerec.embedding.state_dict import read_state_dict
 from facerec.errors import ImageError, ModelError, RecipeError
-from facerec.files import atomic_path, sha256
+from facerec.files import atomic_path, parse_json, sha256
 from facerec.recipe import from_dict, to_dict
 
 MODEL_FILE = "model.safetensors"
@@ -477,20 +477,7 @@ def load_state_dict_file(backbone: nn.Module, path: str | Path) -> None:
             1 for a backbone with ``embedding_bn="frozen_gamma"``.
     """
     path = Path(path)
-    if not path.is_file():
-        raise ModelError(f"{path}: no such file")
-    try:
-        tensors = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        raise ModelError(
-            f"{path}: not a state dict that loads without running code ({_first_line(error)})"
-        ) from error
-    if not isinstance(tensors, dict) or not all(isinstance(t, Tensor) for t in tensors.values()):
-        names = ", ".join(map(str, tensors))[:80] if isinstance(tensors, dict) else "no names"
-        raise ModelError(
-            f"{path}: a state dict maps names to tensors, found a {type(tensors).__name__} "
-            f"({names}); save the backbone's state_dict() alone"
-        )
+    tensors = read_state_dict(path)
     expected = _layout(backbone.state_dict())
     _compare(str(path), f"this {type(backbone).__name__}", expected, _layout(tensors))
     _check_finite(path, tensors)
@@ -554,7 +541,7 @@ def _parse_note(path: Path, text: str | None) -> tuple[Backbone, Preprocessing, 
             "'facerec' in its metadata); give a file that facerec wrote, or an .onnx file"
         )
     try:
-        note = json.loads(text)
+        note = parse_json(text)
         version = note["format"]
         if version != FORMAT:
             raise ModelError(

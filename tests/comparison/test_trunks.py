@@ -252,9 +252,12 @@ def test_weights_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str
     torch.save({"state_dict": {"x": torch.zeros(1)}}, path)
     with pytest.raises(ModelError, match=r"save the model's state_dict\(\) alone"):
         create_trunk(with_weights(SMALL, path), 0)
-    for name in ("weights.pth", "weights.safetensors"):
+    for name, words in (
+        ("weights.pth", "not a state dict that loads without running code"),
+        ("weights.safetensors", "no weights that can be read"),
+    ):
         (tmp_path / name).write_bytes(b"nothing")
-        with pytest.raises(ModelError, match="no weights that load without running code"):
+        with pytest.raises(ModelError, match=words):
             create_trunk(with_weights(SMALL, tmp_path / name), 0)
 
 

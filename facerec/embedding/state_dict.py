@@ -1,0 +1,82 @@
+"""State dicts that ``torch.save`` wrote, read without running what they may hold."""
+
+from __future__ import annotations
+
+import re
+import warnings
+import zipfile
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from facerec.embedding.onnx_file import first_line, printable
+from facerec.errors import ModelError
+
+
+def read_state_dict(path: str | Path) -> dict[str, Tensor]:
+    """Read a ``.pth`` of names and tensors, on the CPU.
+
+    Raises:
+        ModelError: missing, damaged, compressed, with anything but plain tensors in it, or with
+            code to run.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ModelError(f"{path}: no such file of weights")
+    try:
+        _check_archive(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tensors = torch.load(path, map_location="cpu", weights_only=True)
+    except ModelError:
+        raise
+    # torch names no errors, and a damaged pickle ends in nearly all that Python has.
+    except Exception as error:
+        raise ModelError(
+            f"{path}: not a state dict that loads without running code ({_reason(error)}); save "
+            "the model's state_dict() alone"
+        ) from error
+    if not isinstance(tensors, dict) or not all(
+        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors.items()
+    ):
+        found = tensors if isinstance(tensors, dict) else ()
+        names = [name for name in found if isinstance(name, str)]
+        raise ModelError(
+            f"{path}: a state dict maps names to tensors, found a {type(tensors).__name__} "
+            f"({printable(', '.join(names)) or 'no names'}); save the model's state_dict() alone"
+        )
+    for name, tensor in tensors.items():
+        if tensor.layout != torch.strided or tensor.device.type != "cpu":
+            raise ModelError(
+                f"{path}: tensor '{printable(name)}' is no plain array of numbers "
+                f"({tensor.device.type}, {tensor.layout}); save the weights as they were trained"
+            )
+    return tensors
+
+
+def _check_archive(path: Path) -> None:
+    """Refuse an archive that unpacks to more than it has: torch stores numbers as they are."""
+    if not zipfile.is_zipfile(path):
+        return  # the form of old releases, or nothing at all
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+    size = path.stat().st_size
+    if (
+        any(member.compress_type != zipfile.ZIP_STORED for member in members)
+        or sum(member.file_size for member in members) > size
+    ):
+        raise ModelError(
+            f"{path}: its parts are compressed or overlap, which torch.save never writes; save "
+            "the weights again"
+        )
+
+
+def _reason(error: Exception) -> str:
+    """Say what is wrong without torch's advice to load the file in a way that may run code."""
+    text = str(error)
+    if found := re.search(r"GLOBAL (\S+)", text):
+        return f"it names {printable(found[1])}, which is code and no number"
+    if "weights_only" in text or "Weights only" in text:
+        return "its pickle is damaged or asks for more than tensors"
+    return first_line(error)

@@ -6,10 +6,7 @@ Images stay encoded where they are; labels, names and classes are read at once.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,15 +20,13 @@ from facerec.files import sha256
 from facerec.records.dataset import FolderDataset, RecordDataset
 from facerec.records.decode import decode_image
 from facerec.records.images import DatasetImages, FolderImages, ImageSource
-from facerec.verification.protocols.lists import MAX_NAME, parse_number, read_content, read_lines
+from facerec.verification.protocols.lists import MAX_NAME, parse_number, read_lines
+from facerec.verification.protocols.matlab import many, read_mat
 
 Layout = Literal["records", "folder", "cub", "cars196", "sop", "inshop"]
 
 MAX_HASHED_BYTES = 64 << 20
 """Files beyond this size enter a fingerprint by their size alone."""
-
-MAX_MAT_BYTES = 64 << 20
-"""Largest MATLAB file that is read; those of Cars196 have less than one megabyte."""
 
 _BENCH = re.compile(
     r"((ca|cp|xq|sl)?lfw|age_?db\d*|ijb_?[abc]|rfw|tinyface|cfp_?f[pf]|cfp_dataset)(_.*)?|cfp"
@@ -309,7 +304,7 @@ _CARS_PARTS = {
 def _cars_list(path: Path) -> _Cars:
     found = read_mat(path, ["annotations", "class_names"])
     images = _cars_annotations(path, found["annotations"], "relative_im_path")
-    return _Cars(images, _many(found["class_names"]), [path])
+    return _Cars(images, many(found["class_names"]), [path])
 
 
 def _cars_devkit(path: Path) -> _Cars:
@@ -329,18 +324,13 @@ def _cars_devkit(path: Path) -> _Cars:
     meta = _find_mat(path, "cars_meta.mat")
     if meta is None:
         return _Cars(images, None, files)
-    return _Cars(images, _many(read_mat(meta, ["class_names"])["class_names"]), [*files, meta])
-
-
-def _many(value: Any) -> list[Any]:
-    """Return the elements of an array; one alone comes without the array around it."""
-    return value if isinstance(value, list) else [value]
+    return _Cars(images, many(read_mat(meta, ["class_names"])["class_names"]), [*files, meta])
 
 
 def _cars_annotations(path: Path, rows: Any, column: str) -> list[tuple[str, int]]:
     """Return path and class of every image of a list."""
     found = []
-    for number, row in enumerate(_many(rows), start=1):
+    for number, row in enumerate(many(rows), start=1):
         cells = row if isinstance(row, dict) else {}
         name, label = cells.get(column), cells.get("class")
         if (
@@ -557,58 +547,3 @@ def _some(names: Sequence[Any], limit: int = 3) -> str:
 def _identity(path: Path) -> dict[str, Any]:
     size = path.stat().st_size
     return {"bytes": size} | ({"sha256": sha256(path)} if size <= MAX_HASHED_BYTES else {})
-
-
-_MAT_PROGRAM = """
-import io, json, sys
-from scipy.io import loadmat
-try:
-    import resource
-    resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
-except ImportError:
-    pass
-names = sys.argv[1:]
-try:
-    found = loadmat(io.BytesIO(sys.stdin.buffer.read()), variable_names=names, simplify_cells=True)
-    found = {name: found[name] for name in names}
-    json.dump(found, sys.stdout, default=lambda value: value.tolist())
-except Exception as problem:
-    sys.exit(f"{type(problem).__name__}: {problem}"[:200])
-"""
-
-
-def read_mat(path: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Read variables of a MATLAB file of version 4 to 7 as lists, dictionaries, text and numbers.
-
-    SciPy reads outside its memory on some damaged files, which ends the process; therefore another
-    process does it, with bounded memory.
-
-    Args:
-        path: the file.
-        names: the variables, all of which must be there.
-
-    Raises:
-        DatasetError: it cannot be read, is no such file, or lacks a variable.
-    """
-    content = read_content(path)
-    if len(content) > MAX_MAT_BYTES:
-        raise DatasetError(
-            f"{path}: {len(content):,} bytes are more than a list of images may have "
-            f"({MAX_MAT_BYTES:,}); check that this is the right file"
-        )
-    try:
-        done = subprocess.run(
-            [sys.executable, "-I", "-c", _MAT_PROGRAM, *names],
-            input=content,
-            capture_output=True,
-            timeout=300,
-            check=True,
-        )
-        return dict(json.loads(done.stdout))
-    except (subprocess.SubprocessError, ValueError) as problem:
-        said = getattr(problem, "stderr", None) or b"the reader ended without a word"
-        last = said.decode(errors="replace").strip().splitlines()[-1]
-        raise DatasetError(
-            f"{path}: no sound MATLAB file of version 4 to 7 that holds {', '.join(names)} "
-            f"({last[:200]}); get the file again"
-        ) from problem

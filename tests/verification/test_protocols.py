@@ -524,9 +524,26 @@ def test_bad_agedb_files(tmp_path: Path) -> None:
     savemat(path, {"splits": np.ones((2, 2))})
     assert "this is no protocol file of AgeDB" in refusal(path, "agedb")
     savemat(path, {"other": np.ones(3)})
-    assert "it needs the cell array 'splits'" in refusal(path, "agedb")
+    assert "no sound MATLAB file of version 4 to 7 that holds splits" in refusal(path, "agedb")
     path = make_agedb(tmp_path / "b.mat", [[("../1_A_2_f", "2_A_3_f", 1)]])
     assert "split 1, pair 1: '../1_A_2_f.jpg' is no path" in refusal(path, "agedb")
+
+
+def test_agedb_of_one_split_and_one_pair(tmp_path: Path) -> None:
+    """Dimensions of length one are left out by the reader."""
+    one = read_pairs(make_agedb(tmp_path / "a.mat", [AGEDB[0][:1]]), "agedb")
+    assert named_pairs(one) == [("0_Ann_20_f.jpg", "3_Ann_50_f.jpg", True)]
+    assert one.pairs.folds is None
+
+
+# SciPy's reader leaves its memory where these bytes are turned over, which ends its process.
+@pytest.mark.parametrize("at", [440, 481, 512])
+def test_damage_to_an_agedb_file_is_a_sentence(tmp_path: Path, at: int) -> None:
+    path = make_agedb(tmp_path / "a.mat", AGEDB)
+    content = bytearray(path.read_bytes())
+    content[at] ^= 255
+    path.write_bytes(content)
+    assert "get the file again" in refusal(path, "agedb")
 
 
 # ---------------------------------------------------------------- RFW

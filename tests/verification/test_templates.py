@@ -741,15 +741,19 @@ def test_tinyface_errors(tmp_path: Path) -> None:
     path = folder / "probe_img_ID_pairs.mat"
     two = cells(["a.jpg", "b.jpg"])
     cases: list[tuple[dict[str, Any] | bytes, str]] = [
-        ({"probe_set": two}, "it should hold names in 'probe_set' and numbers in 'probe_ids'"),
+        ({"probe_set": two}, "version 4 to 7 that holds probe_set, probe_ids .KeyError"),
+        ({"probe_set": two, "probe_ids": "ab"}, "it should hold names in 'probe_set' and numbers"),
         ({"probe_set": two, "probe_ids": [[1]]}, "2 names in 'probe_set' and 1 numbers"),
         ({"probe_set": cells([]), "probe_ids": []}, "0 names"),
         ({"probe_set": two, "probe_ids": [[1], [1.5]]}, "entry 1 of 'probe_ids' is 1.5"),
         ({"probe_set": two, "probe_ids": [[-100], [1]]}, "entry 0 of 'probe_ids' is -100"),
         ({"probe_set": [[1, 2]], "probe_ids": [[1], [2]]}, "'1' is no|it should hold|no such"),
-        (b"not a MATLAB file", "it is no MATLAB file of version 5"),
-        (b"", "it is no MATLAB file of version 5"),
-        (b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM", "it is no MATLAB file of version 5"),
+        (b"not a MATLAB file", "no sound MATLAB file of version 4 to 7"),
+        (b"", "no sound MATLAB file of version 4 to 7"),
+        (
+            b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM",
+            "no sound MATLAB file of version 4 to 7",
+        ),
     ]
     for content, fragment in cases:
         if isinstance(content, bytes):
@@ -760,7 +764,7 @@ def test_tinyface_errors(tmp_path: Path) -> None:
             read_tinyface(tmp_path)
         assert str(error.value).startswith(str(path))
     path.unlink()
-    with pytest.raises(DatasetError, match=r"probe_img_ID_pairs\.mat: it cannot be read"):
+    with pytest.raises(DatasetError, match=r"probe_img_ID_pairs\.mat: the file cannot be read"):
         read_tinyface(tmp_path)
 
 

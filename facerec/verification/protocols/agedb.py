@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.io import loadmat
 
 from facerec.errors import DatasetError
 from facerec.verification.bench import Bench
@@ -18,8 +15,8 @@ from facerec.verification.protocols.lists import (
     file_source,
     folder_images,
     make_bench,
-    read_content,
 )
+from facerec.verification.protocols.matlab import many, read_mat
 
 
 def read_agedb(path: Path, images: Path | None) -> Bench:
@@ -33,23 +30,21 @@ def read_agedb(path: Path, images: Path | None) -> Bench:
     Raises:
         DatasetError: the file has another structure.
     """
-    content = read_content(path)
+    splits = many(read_mat(path, ["splits"])["splits"])
     try:
-        splits = loadmat(io.BytesIO(content), variable_names=["splits"])["splits"]
-        parts = [_split(cell) for cell in splits.flat]
-    # What is no MATLAB file ends in many kinds of error, as does another structure.
-    except Exception as problem:
+        parts = [_split(cell) for cell in splits]
+    except ValueError as problem:
         raise DatasetError(
-            f"{path}: this is no protocol file of AgeDB ({type(problem).__name__}: "
-            f"{str(problem)[:200]}); it needs the cell array 'splits' in MATLAB's format 5 to 7"
+            f"{path}: this is no protocol file of AgeDB ({problem}); it needs the cell array "
+            "'splits' of structures, with pairs of names and labels"
         ) from problem
     table = PairTable()
     folds = []
     for fold, (firsts, seconds, labels) in enumerate(parts):
-        for i, label in enumerate(labels.tolist()):
+        for i, label in enumerate(labels):
             where = f"{path}, split {fold + 1}, pair {i + 1}"
             if label not in (1, -1):
-                raise DatasetError(f"{where}: its label is {label}, not 1 or -1; check the file")
+                raise DatasetError(f"{where}: its label is {label:g}, not 1 or -1; check the file")
             table.add(f"{firsts[i]}.jpg", f"{seconds[i]}.jpg", label == 1, where)
             folds.append(fold)
     years = re.search(r"(\d+)_?years", path.stem)
@@ -64,34 +59,33 @@ def read_agedb(path: Path, images: Path | None) -> Bench:
     )
 
 
-def _split(cell: Any) -> tuple[list[str], list[str], NDArray[Any]]:
-    """Return the names on both sides and the labels of one split."""
-    names, labels = _only(cell)[0], _only(cell)[1]
-    labels = labels.reshape(-1)
-    if names.shape != (2, len(labels)):
-        raise ValueError(f"names of shape {names.shape} for {len(labels)} labels")
-    firsts, seconds = ([_text(name) for name in row] for row in names)
+def _split(cell: Any) -> tuple[list[str], list[str], list[float]]:
+    """Return the names on both sides and the labels of one split.
+
+    Raises:
+        ValueError: it has another structure.
+    """
+    parts = list(cell.values())[:2] if isinstance(cell, dict) else []
+    if len(parts) < 2:
+        raise ValueError(f"a split is a {type(cell).__name__}, not a structure of two parts")
+    labels = many(parts[1])
+    sides = [many(side) for side in many(parts[0])]
+    if [len(side) for side in sides] != [len(labels)] * 2:
+        raise ValueError(f"{[len(side) for side in sides][:5]} names for {len(labels)} labels")
+    if not all(isinstance(label, (int, float)) for label in labels):
+        raise ValueError("labels that are no numbers")
+    firsts, seconds = ([_name(entry) for entry in side] for side in sides)
     return firsts, seconds, labels
 
 
-def _only(value: Any) -> Any:
-    """Return the one element of arrays inside arrays of length one."""
-    while isinstance(value, np.ndarray):
-        value = value.item() if value.dtype.names is None else value.reshape(-1)[0]
-    return value
-
-
-def _text(value: Any) -> str:
+def _name(entry: Any) -> str:
     """Return the text that a structure begins with, or the text itself."""
-    while not isinstance(value, str):
-        value = _only(value)
-        if isinstance(value, np.void):
-            value = value[0]
-        elif not isinstance(value, str):
-            raise ValueError(f"{type(value).__name__} instead of an image's name")
+    if isinstance(entry, dict):
+        entry = next(iter(entry.values()), None)
     # Half of a surrogate pair fits no file's name.
-    value.encode()
-    return value
+    if not isinstance(entry, str) or any("\ud800" <= sign <= "\udfff" for sign in entry):
+        raise ValueError(f"{type(entry).__name__} instead of an image's name")
+    return entry
 
 
 def _person(image: str) -> str:

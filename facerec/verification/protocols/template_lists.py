@@ -13,12 +13,12 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.io import loadmat
 
 from facerec.errors import DatasetError
 from facerec.files import sha256
 from facerec.records.images import FolderImages
 from facerec.verification.bench import Pairs, infer_subjects
+from facerec.verification.protocols.matlab import many, read_mat
 from facerec.verification.templates import NOBODY, SearchSet, TemplateBench
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
@@ -232,16 +232,17 @@ def _read_subjects(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     header = _read_header(path)
     columns = [header.index(name) for name in _SUBJECT_COLUMNS]
     try:
-        frame = pd.read_csv(
-            path,
-            header=0,
-            names=range(len(header)),
-            usecols=columns,
-            index_col=False,
-            dtype=np.int64,
-            na_filter=False,
-            quoting=csv.QUOTE_NONE,
-        )
+        with np.errstate(invalid="ignore"):  # an infinity where a whole number belongs
+            frame = pd.read_csv(
+                path,
+                header=0,
+                names=range(len(header)),
+                usecols=columns,
+                index_col=False,
+                dtype=np.int64,
+                na_filter=False,
+                quoting=csv.QUOTE_NONE,
+            )
     except (OSError, ValueError, OverflowError) as problem:
 
         def fits(line: str) -> bool:
@@ -270,7 +271,7 @@ def _frames(path: Path, layout: _Layout) -> Iterator[pd.DataFrame]:
     """Yield the lines of a list, some at a time, as columns 0, 1, …; at least one line in all."""
     types = {str: str, int: np.int64, float: np.float64}
     try:
-        with pd.read_csv(
+        with np.errstate(invalid="ignore"), pd.read_csv(
             path, sep=r"\s+", header=None, engine="c", quoting=csv.QUOTE_NONE, na_filter=False,
             dtype={i: types[kind] for i, kind in enumerate(layout.kinds)}, chunksize=_LINES,
             low_memory=False,
@@ -363,20 +364,13 @@ def _shown(line: str) -> str:
 
 def _read_mat(path: Path, names: str, persons: str) -> tuple[list[str], NDArray[np.int64]]:
     """Read names of images and the number of the person of each."""
+    content = read_mat(path, [names, persons])
+    found = many(content[names])
     try:
-        content = loadmat(path, variable_names=[names, persons])
-    except OSError as problem:
-        raise _unreadable(path, problem) from problem
-    except Exception as problem:  # a damaged file makes the parser raise whatever it meets
-        raise DatasetError(
-            f"{path}: it is no MATLAB file of version 5 ({problem}); get the list again"
-        ) from problem
-    try:
-        found = [np.asarray(cell).item() for cell in content[names].ravel()]
         if not all(isinstance(name, str) for name in found):
             raise TypeError("names are not text")
-        numbers = np.asarray(content[persons], np.float64).ravel()
-    except (KeyError, TypeError, ValueError) as problem:
+        numbers = np.array(many(content[persons]), np.float64).ravel()
+    except (TypeError, ValueError, OverflowError) as problem:
         raise DatasetError(
             f"{path}: it should hold names in {names!r} and numbers in {persons!r} "
             f"({type(problem).__name__}: {problem}); get the list again"

@@ -10,6 +10,7 @@ import tyro
 
 from facerec.commands.cli import run_command
 from facerec.errors import RecordError
+from facerec.files import full_disk_sentence
 from facerec.records.image_record import unpack
 from facerec.records.layout import index_from_ids
 from facerec.records.recordio import RecordFile, RecordWriter, rebuild_index, write_index
@@ -40,15 +41,22 @@ def repair_records(
 
 def _write_index(records: Path, keys: Literal["ids", "order"]) -> None:
     index = rebuild_index(records) if keys == "order" else index_from_ids(records)
-    path, old = records.with_suffix(".idx"), records.with_suffix(".idx.old")
-    if path.exists():
-        if old.exists():
-            raise RecordError(
-                f"{old}: an older index is kept here already; move it away, then run this again"
-            )
-        path.rename(old)
+    path, old, new = (records.with_suffix(f".idx{end}") for end in ("", ".old", ".new"))
+    kept = path.exists()
+    if kept and old.exists():
+        raise RecordError(
+            f"{old}: an older index is kept here already; move it away, then run this again"
+        )
+    # The old index moves only once the new one is safe on the disk.
+    write_index(new, index)
+    try:
+        if kept:
+            path.rename(old)
+        new.rename(path)
+    except OSError as problem:
+        raise RecordError(full_disk_sentence(path, problem)) from problem
+    if kept:
         print(f"{old}: the index as it was")
-    write_index(path, index)
     print(f"{path}: {len(index):,} records")
 
 

@@ -32,6 +32,27 @@ def test_index_by_ids(train: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert exit_.value.code == 2 and "an older index is kept here" in capsys.readouterr().err
 
 
+def test_a_full_disk_leaves_the_old_index_in_place(
+    train: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    resource = pytest.importorskip("resource")
+
+    def files() -> dict[str, bytes]:
+        paths = (path for path in train.parent.iterdir() if path.is_file())
+        return {path.name: path.read_bytes() for path in paths if path.suffix != ".lock"}
+
+    before = files()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
+    try:
+        with pytest.raises(SystemExit) as exit_:
+            main([str(train)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert exit_.value.code == 2 and "cannot be written" in capsys.readouterr().err
+    assert files() == before and "train.idx" in before
+
+
 def test_index_in_file_order(train: Path) -> None:
     train.with_suffix(".idx").unlink()
     main([str(train), "--keys", "order"])

@@ -269,7 +269,7 @@ class PointsTable(Aligner):
         except (ValueError, csv.Error) as problem:
             raise DatasetError(
                 f"{self.path}, line {lines.line_num}: expected an image id and ten numbers "
-                f"({problem}); correct or remove the line"
+                f"({str(problem)[:100]}); correct or remove the line"
             ) from problem
 
 
@@ -451,7 +451,7 @@ def _largest(faces: Faces, height: int, width: int) -> int:
 
 def _mirrored(points: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Say which faces, ``(n, 5, 2)``, fit the template better after a reflection."""
-    centred = points - points.mean(axis=1, keepdims=True)
     template = _TEMPLATE - _TEMPLATE.mean(axis=0)
     with np.errstate(invalid="ignore", over="ignore"):
+        centred = points - points.mean(axis=1, keepdims=True)
         return np.linalg.det(np.einsum("pi,npj->nij", template, centred)) < 0

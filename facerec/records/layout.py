@@ -68,13 +68,19 @@ def read_property(path: Path) -> Property:
     except (OSError, ValueError) as problem:
         raise RecordError(
             f"{path}, line 1: expected three positive integers, `num_classes,height,width` "
-            f"({problem}); write the line anew"
+            f"({str(problem)[:100]}); write the line anew"
         ) from problem
+    if num_classes > CLASS_LIMIT:
+        raise RecordError(
+            f"{path}, line 1: {num_classes:,} classes are more than the labels of records can "
+            f"number ({CLASS_LIMIT:,}); correct the first number"
+        )
     try:
         images = _count(lines[1]) if len(lines) > 1 and lines[1].strip() else None
     except ValueError as problem:
         raise RecordError(
-            f"{path}, line 2: expected the number of images ({problem}); correct or remove the line"
+            f"{path}, line 2: expected the number of images ({str(problem)[:100]}); correct or "
+            "remove the line"
         ) from problem
     return Property(num_classes, height, width, images)
 
@@ -223,7 +229,8 @@ class ImageRecords:
             value = np.where(headers.flag == 0, headers.scalar, headers.first)
             sure = headers.plain & (headers.flag <= (2 if self.label_index is None else 0))
             # NaN compares as false; the floor of an infinity is excluded by the limit.
-            sure &= (value >= 0) & (value < limit) & (value == np.floor(value))
+            with np.errstate(invalid="ignore"):
+                sure &= (value >= 0) & (value < limit) & (value == np.floor(value))
             labels[start : start + len(value)] = np.where(sure, value, -1).astype(np.int64)
             for i in start + np.flatnonzero(~sure):
                 try:

@@ -314,6 +314,11 @@ def read_list(path: Path) -> dict[int, tuple[str, ...]]:
                         f"{where}: expected key TAB label TAB path, found {line[:60].strip()!r}; "
                         "mend the list, or move it away to have images named by their keys"
                     )
+                if len(fields[0]) > 19:  # 64 bits; Python itself refuses thousands of digits
+                    raise DatasetError(
+                        f"{where}: the key {fields[0][:20]}… has {len(fields[0]):,} digits, which "
+                        "no record has; mend the line"
+                    )
                 key = int(fields[0])
                 if key in paths:
                     raise DatasetError(f"{where}: key {key} occurs twice; remove one of the lines")

@@ -148,8 +148,9 @@ class SortedScores:
         """Return d′ = abs(μ₊ − μ₋) / √(½(σ₊² + σ₋²)), variances with ddof 0; NaN if both are 0."""
         positives = self.positives.astype(np.float64)
         negatives = self.negatives.astype(np.float64)
-        spread = math.sqrt((float(positives.var()) + float(negatives.var())) / 2)
-        gap = abs(float(positives.mean()) - float(negatives.mean()))
+        with np.errstate(invalid="ignore", over="ignore"):  # scores may be infinite
+            spread = math.sqrt((float(positives.var()) + float(negatives.var())) / 2)
+            gap = abs(float(positives.mean()) - float(negatives.mean()))
         return gap / spread if spread > 0 else math.nan
 
 

@@ -222,6 +222,10 @@ def test_property(tmp_path):
         side.write_text(text)
         with pytest.raises(RecordError, match="property, line 1: "):
             open_image_records(path)
+    for text in ("1000000000,112,112", "9" * 18 + ",112,112"):
+        side.write_text(text)
+        with pytest.raises(RecordError, match="more than the labels of records can number"):
+            open_image_records(path)
     side.write_bytes(b"\xff\xfe5")
     with pytest.raises(RecordError, match="property, line 1: "):
         open_image_records(path)

@@ -226,6 +226,7 @@ def test_unsafe_names_are_refused(name: str, tmp_path: Path) -> None:
         ("1 0 x/a.jpg\n", "line 1: expected key TAB label TAB path"),
         ("1\t0\tx/a.jpg\nx\t0\tx/a.jpg\n", "line 2: expected key TAB label TAB path"),
         (b"1\t0\tx/\xff.jpg\n", "is not UTF-8"),
+        ("9" * 5000 + "\t0\tx/a.jpg\n", "line 1: the key 9{20}… has 5,000 digits"),
     ],
 )
 def test_bad_lists_are_refused(text: str | bytes, sentence: str, tmp_path: Path) -> None:

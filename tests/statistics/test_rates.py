@@ -323,6 +323,11 @@ def test_constant_scores() -> None:
     assert math.isnan(d_prime(zeros, zeros))
 
 
+def test_infinite_scores_have_no_d_prime_and_no_warning(recwarn: pytest.WarningsRecorder) -> None:
+    assert math.isnan(d_prime(np.array([1.0, np.inf]), np.array([0.0, -np.inf])))
+    assert not list(recwarn)
+
+
 def test_separated_scores() -> None:
     positives, negatives = np.linspace(1, 2, 50), np.linspace(-1, 0, 70)
     assert auc(positives, negatives) == 1.0

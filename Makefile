@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all lint clean
+.PHONY: demo test test-all fuzz lint clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo      the whole main job on generated faces, in minutes"
 	@echo "make test      the test suite"
 	@echo "make test-all  the test suite with the slow tests"
+	@echo "make fuzz      100,000 damaged files of every kind, of which each must end in a sentence"
 	@echo "make lint      ruff and mypy"
 
 # A stamp rather than the folder, so that an interrupted installation starts again.
@@ -26,6 +27,10 @@ test: $(VENV)/.installed
 
 test-all: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 2 -m "slow or not slow"
+
+# Other cases, or a few kinds: make fuzz FUZZ='--seed 1 --kinds pth onnx'
+fuzz: $(VENV)/.installed
+	$(BIN)/python tests/fuzz/fuzzer.py $(FUZZ)
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check

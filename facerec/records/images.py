@@ -230,6 +230,8 @@ def _read_names(path: Path, pack: Pack) -> tuple[NDArray[np.str_], NDArray[np.st
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
             rows = [(int(row["index"]), row["image_id"], row.get("subject_id")) for row in reader]
+            if None in (name for _, name, _ in rows):
+                raise ValueError("a line ends before its image_id")
             told = "subject_id" in (reader.fieldnames or ())
     except (OSError, UnicodeDecodeError, KeyError, TypeError, ValueError, csv.Error) as problem:
         raise PackError(

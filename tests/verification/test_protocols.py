@@ -943,6 +943,7 @@ def test_bobs_own_files(
         ("label,score\n1,.5\n0,.5,7,8\n", "line 3: '0,.5,7,8' does not have 2 fields"),
         ("label,score\n1,.5\n\n0,.5\n", "line 3: the line is blank"),
         ("label,score,fold\n1,.5,0\n0,.5,x\n", "line 3: the fold 'x' is no whole number"),
+        ("label,score,fold\n1,.5,3\n0,.5,3\n", "scores.*: all pairs are in fold 3"),
         ("score\n.5\n", "line 1: the columns are score; beside score there must be label, or bio_"),
         ("label,score,score\n1,2,3\n", "line 1: a column occurs twice"),
         ("label,dist\n1,2\n", "line 1: the score 'dist' is no number"),

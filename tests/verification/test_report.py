@@ -84,7 +84,7 @@ def test_thresholds_are_numbers_or_words(threshold: float, text: str) -> None:
 def test_threshold_for_deployment() -> None:
     found = estimate(2961, 3000, "1e-2")
     found = replace(found, point=replace(found.point, threshold=0.31209))
-    assert format_deployment(found) == "0.3121 (no interval without a bootstrap over persons)"
+    assert format_deployment(found) == "0.3121 (too few persons for an interval)"
     found = replace(found, threshold_interval=Interval(0.3051, 0.3209))
     assert format_deployment(found) == "0.3121 [0.3051, 0.3209]"
     assert format_deployment(estimate(2961, 3000, "1e-4")) == "not resolvable (N=3000)"

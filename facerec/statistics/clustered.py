@@ -185,7 +185,8 @@ class ClusteredFigure(_Clustered):
         """
         added = np.asarray(influences, dtype=np.float64)
         names, index = np.unique(np.concatenate([first, second]), return_inverse=True)
-        cells = _Cells(*index.reshape(2, -1), names.size)
+        rows, columns = index.reshape(2, -1)
+        cells = _Cells(rows, columns, names.size)
         sums, made = cells.add(added), cells.add(np.ones(added.size))
         own, single = cells.mated, np.asarray(first) == np.asarray(second)
         loads = cells.by_identity(made)

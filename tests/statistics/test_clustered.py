@@ -312,7 +312,10 @@ def influences_on_auc(
     roc = roc_curve(same, different)
     beaten = [np.mean((s > different) + (s == different) / 2) for s in same]
     beaters = [np.mean((same > d) + (same == d) / 2) for d in different]
-    added = [(np.array(beaten) - roc.auc()) / same.size, (np.array(beaters) - roc.auc()) / different.size]
+    added = [
+        (np.array(beaten) - roc.auc()) / same.size,
+        (np.array(beaters) - roc.auc()) / different.size,
+    ]
     return roc, np.concatenate(added)
 
 

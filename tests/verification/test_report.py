@@ -142,8 +142,9 @@ def test_thresholds_stand_below_with_the_advice() -> None:
         assert f"threshold for FPR {target} = {threshold}" in text
     assert text.count("threshold for FPR") == 2  # nothing for what cannot be resolved
     assert THRESHOLD_ADVICE in words(text) and "other data than it is tested on" in words(text)
-    unknown = printed(make_result(persons=None), 120)
-    assert unknown.count("no interval without a bootstrap over persons") == 2
+    unknown = make_result(persons=None)
+    assert f"1e-1 = {format_deployment(unknown.point('1e-1'))}" in printed(unknown, 120)
+    assert "[" in format_deployment(unknown.point("1e-1"))
 
 
 def test_a_list_of_scores_has_neither_folds_nor_norms_nor_model() -> None:

@@ -52,6 +52,8 @@ SUITES: dict[str, dict[str, Callable[[], list[Row]]]] = {
         "exact_figures": measures_verification.exact_figures,
         "bootstrap": measures_intervals.bootstrap_speed,
         "coverage": measures_intervals.coverage,
+        "coverage_designs": measures_intervals.coverage_designs,
+        "coverage_independent": measures_intervals.coverage_independent,
         "all_pairs": measures_scoring.all_pairs,
         "many_pairs": measures_scoring.many_pairs,
         "fixed_thresholds": measures_scoring.fixed_thresholds,

@@ -248,8 +248,8 @@ class Report:
             table.add_row(f"FNMR at {threshold}", *_cells(estimate.fnmr))
         console.print(table)
         console.print(
-            "score: cosine, float32; pairs that share a subject are dependent: Wilson intervals "
-            "with the effective number of comparisons",
+            "score: cosine, float32; pairs that share a subject are dependent: intervals with "
+            "the effective number of comparisons, at thresholds taken as known",
             style="dim italic",
         )
         self._print_groups(console)

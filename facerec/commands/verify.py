@@ -115,7 +115,7 @@ def verify(
         compat: insightface adds the accuracy as that project computes it.
         on_error: what an image that does not decode does: error ends the command, skip makes its
             pairs failures to acquire, which are counted and listed.
-        replicates: bootstraps over persons; 0 leaves TPR@FPR, AUC and EER without them.
+        replicates: bootstraps over persons behind the intervals of TPR@FPR; 0 for none.
         seed: of the bootstraps.
         out: folder for report.html, report.json, tables and figures.
         with_images: show the hardest pairs in the report; it then holds photos of people.

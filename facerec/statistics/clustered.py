@@ -1,10 +1,11 @@
-"""Intervals of shares whose comparisons are dependent because they share identities.
+"""Intervals of figures whose comparisons are dependent because they share identities.
 
 Comparisons that share an identity are correlated, so a thousand comparisons of sixty people say
 less than a thousand coin tosses. The variance is the sum of the products of residuals over all
 ordered pairs of comparisons with an identity in common (Fogliato, Patil and Perona, IJCV 2024,
-arXiv 2306.01198); rate · (1 − rate) over that variance is the effective number of comparisons,
-from which Wilson's interval is taken.
+arXiv 2306.01198); rate · (1 − rate) over that variance is the effective number of comparisons.
+Intervals are symmetric in the logit of the rate. The AUC and the EER follow, since they err by a
+sum over comparisons as well (`ClusteredFigure`).
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import coo_array, sparray
-from scipy.special import ndtri, stdtrit
+from scipy.special import stdtrit
 
 from facerec.errors import MetricError
-from facerec.statistics.intervals import Interval, check_confidence, wilson
+from facerec.statistics.intervals import Interval, check_confidence, logit
 
 DEPENDENT = "comparisons that share an identity are dependent"
 
@@ -37,16 +38,13 @@ class Bound(Interval):
     """The same limit if all comparisons were independent: the rule of three, 3/N at 95 %."""
 
 
-@dataclass(frozen=True, eq=False)
-class ClusteredShare:
-    """Share of comparisons that are events, with the sums over identities that its variance needs.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Clustered:
+    """What comparisons add to a figure in [0, 1], summed over identities, and its variance.
 
     A cell is an unordered pair of identities, or an identity with itself for mated comparisons.
-    The residual of a comparison is 1 − rate for an event and −rate for any other.
     """
 
-    events: int
-    comparisons: int
     residuals: NDArray[np.float64]
     """Sum of the residuals of all comparisons in which each identity takes part, ``(G,)``."""
     loads: NDArray[np.float64]
@@ -55,6 +53,192 @@ class ClusteredShare:
     """Sum over cells of the squared sum of residuals."""
     mated_squares: float
     """The part of ``squares`` in cells of one identity."""
+    exchangeable: float = 0.0
+    """What ``mated_squares`` would be if identities with many comparisons were like the others."""
+
+    @property
+    def rate(self) -> float:
+        """The figure."""
+        raise NotImplementedError
+
+    @property
+    def _weight(self) -> float:
+        """What a residual of 1 adds to the figure."""
+        raise NotImplementedError
+
+    @property
+    def _independent(self) -> float:
+        """Variance if all comparisons were independent."""
+        raise NotImplementedError
+
+    @property
+    def _crossing(self) -> bool:
+        """Whether different identities are compared."""
+        raise NotImplementedError
+
+    @property
+    def identities(self) -> int:
+        """Identities that take part."""
+        return self.loads.size
+
+    @property
+    def effective_identities(self) -> float:
+        """Kish's effective number of identities, (Σ load)² / Σ load².
+
+        It equals their number where all take part in equally many comparisons, and is small where
+        a few of them take part in most.
+        """
+        return float(self.loads.sum() ** 2 / (self.loads**2).sum())
+
+    @property
+    def plug_in(self) -> float:
+        """Plug-in variance of the figure: Σ residual · residual over comparisons that share."""
+        # Products within a cell, and products of different cells with one identity in common.
+        shared = float((self.residuals**2).sum()) + self.mated_squares - 2 * self.squares
+        return (self.squares + max(0.0, shared)) * self._weight**2
+
+    @property
+    def hajek(self) -> float:
+        """Variance from sums by identity alone; conservative for rare false matches.
+
+        It counts products within a cell twice. With equal loads of non-mated comparisons it is 4/G
+        times the variance (ddof 1) of the identities' rates. Infinite for one identity.
+        """
+        if self.identities == 1:
+            return math.inf
+        correction = self.identities / (self.identities - 1)
+        return float((self.residuals**2).sum()) * correction * self._weight**2
+
+    @property
+    def variance(self) -> float:
+        """The plug-in variance corrected for few and for uneven identities; infinite for too few.
+
+        The factor for few is (G/(G−2))² where different identities are compared and G/(G−1) for
+        mated comparisons, G the effective number of identities. Where a few identities have most
+        mated comparisons, the plug-in knows the spread between identities from those few alone and
+        is too small whenever they happen to agree; so their squares are taken for no less than
+        the spread between all identities suggests. Nor is the variance ever taken for less than
+        that of independent comparisons.
+        """
+        return max(variance for variance, _ in self._estimates)
+
+    @property
+    def _estimates(self) -> list[tuple[float, float]]:
+        """Return estimates of the variance with their degrees of freedom; the wider one counts."""
+        count = self.effective_identities
+        uneven = max(0.0, self.exchangeable - self.mated_squares) * self._weight**2
+        if count <= 2:
+            return [(math.inf, 1.0)]
+        least = max(self.plug_in, self._independent)
+        if self._crossing:
+            least = max(self.plug_in + uneven, self._independent)
+            return [(least * (count / (count - 2)) ** 2, count - 1)]
+        # All identities count alike where the spread comes from all.
+        return [
+            (least * count / (count - 1), count - 1),
+            (self.plug_in + uneven, self.identities - 1),
+        ]
+
+    def _interval(self, confidence: float) -> Interval:
+        tail = (1 + confidence) / 2
+        # Variance × the squared quantile of Student's t.
+        variance, freedom = max(
+            self._estimates, key=lambda found: found[0] * stdtrit(found[1], tail) ** 2
+        )
+        if math.isinf(variance):
+            few = (
+                f"{self.identities} identities, effectively {self.effective_identities:.1f}, "
+                "are too few for an interval"
+            )
+            return Interval(0.0, 1.0, confidence, "none", few)
+        interval = logit(self.rate, math.sqrt(variance), confidence, freedom)
+        return replace(
+            interval,
+            method="logit with effective n",
+            assumption=DEPENDENT,
+            effective=self.rate * (1 - self.rate) / variance,
+        )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ClusteredFigure(_Clustered):
+    """A figure that errs by a sum over comparisons, such as the AUC, with sums over identities.
+
+    The residual of a comparison is its influence: what it adds to the error of the figure.
+    """
+
+    value: float
+    independent: float
+    """Sum of the squared influences."""
+
+    @classmethod
+    def from_influences(
+        cls, value: float, influences: ArrayLike, first: ArrayLike, second: ArrayLike
+    ) -> ClusteredFigure:
+        """Sum up influences by identity; equal identities make a mated comparison.
+
+        Args:
+            value: the figure, between 0 and 1.
+            influences: what each comparison adds to the figure's error, ``(N,)``.
+            first: identity on one side, ``(N,)`` integers.
+            second: identity on the other side, ``(N,)`` integers.
+        """
+        added = np.asarray(influences, dtype=np.float64)
+        names, index = np.unique(np.concatenate([first, second]), return_inverse=True)
+        rows, columns = index.reshape(2, -1)
+        cells = _Cells(rows, columns, names.size)
+        sums, made = cells.add(added), cells.add(np.ones(added.size))
+        own, single = cells.mated, np.asarray(first) == np.asarray(second)
+        loads = cells.by_identity(made)
+        return cls(
+            value=value,
+            independent=float((added**2).sum()),
+            residuals=cells.by_identity(sums),
+            loads=loads,
+            squares=float((sums**2).sum()),
+            mated_squares=float((sums[own] ** 2).sum()),
+            exchangeable=_exchangeable(sums[own], made[own], float((added[single] ** 2).sum())),
+        )
+
+    @property
+    def rate(self) -> float:
+        """The figure."""
+        return self.value
+
+    @property
+    def _weight(self) -> float:
+        return 1.0
+
+    @property
+    def _independent(self) -> float:
+        return self.independent
+
+    @property
+    def _crossing(self) -> bool:
+        return True
+
+    def interval(self, confidence: float = 0.95) -> Interval:
+        """Return the interval that is symmetric in the logit of the figure.
+
+        The quantile is Student's with G − 1 degrees of freedom. Where two identities or fewer take
+        part, nothing can be said and the interval is [0, 1].
+
+        Raises:
+            MetricError: an impossible confidence, or a figure that is not between 0 and 1.
+        """
+        check_confidence(confidence)
+        return self._interval(confidence)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ClusteredShare(_Clustered):
+    """Share of comparisons that are events, with the sums over identities that its variance needs.
+
+    The residual of a comparison is 1 − rate for an event and −rate for any other.
+    """
+
+    events: int
+    comparisons: int
     disjoint: Callable[[], int]
     """Counts cells no two of which share an identity."""
 
@@ -195,28 +379,24 @@ class ClusteredShare:
         size: int,
     ) -> ClusteredShare:
         """Sum up counts at (row, column); entries of one cell are added."""
-        code = np.minimum(rows, columns).astype(np.int64) * size + np.maximum(rows, columns)
-        cells, index = np.unique(code, return_inverse=True)
-        happened = _sums(index, events, cells.size)
-        made = _sums(index, comparisons, cells.size)
+        cells = _Cells(rows, columns, size)
+        happened, made = cells.add(events), cells.add(comparisons)
         rate = _rate(happened.sum(), made.sum(), happened, made)
         residuals = happened - rate * made
-        low, high = np.divmod(cells, size)
-        mated = low == high
-
-        def by_identity(values: NDArray[np.float64]) -> NDArray[np.float64]:
-            return _sums(low, values, size) + _sums(high[~mated], values[~mated], size)
-
-        loads = by_identity(made)
+        mated = cells.mated
+        loads = cells.by_identity(made)
         present = loads > 0
+        misses = made[mated] - happened[mated]
+        single = (happened[mated] * (1 - rate) ** 2 + misses * rate**2).sum()
         return cls(
             events=round(happened.sum()),
             comparisons=round(made.sum()),
-            residuals=by_identity(residuals)[present],
+            residuals=cells.by_identity(residuals)[present],
             loads=loads[present],
             squares=float((residuals**2).sum()),
             mated_squares=float((residuals[mated] ** 2).sum()),
-            disjoint=lambda: _disjoint_cells(low[made > 0], high[made > 0], size),
+            exchangeable=_exchangeable(residuals[mated], made[mated], float(single)),
+            disjoint=lambda: _disjoint_cells(cells.low[made > 0], cells.high[made > 0], size),
         )
 
     @property
@@ -225,61 +405,25 @@ class ClusteredShare:
         return self.events / self.comparisons
 
     @property
-    def identities(self) -> int:
-        """Identities that take part."""
-        return self.loads.size
+    def _weight(self) -> float:
+        return 1 / self.comparisons
 
     @property
-    def effective_identities(self) -> float:
-        """Kish's effective number of identities, (Σ load)² / Σ load².
-
-        It equals their number where all take part in equally many comparisons, and is small where
-        a few of them take part in most.
-        """
-        return float(self.loads.sum() ** 2 / (self.loads**2).sum())
+    def _independent(self) -> float:
+        return self.rate * (1 - self.rate) / self.comparisons
 
     @property
-    def plug_in(self) -> float:
-        """Plug-in variance of the rate: Σ residual · residual over comparisons that share."""
-        # Products within a cell, and products of different cells with one identity in common.
-        shared = float((self.residuals**2).sum()) + self.mated_squares - 2 * self.squares
-        return (self.squares + max(0.0, shared)) / self.comparisons**2
-
-    @property
-    def hajek(self) -> float:
-        """Variance from sums by identity alone; conservative for rare false matches.
-
-        It counts products within a cell twice. With equal loads of non-mated comparisons it is 4/G
-        times the variance (ddof 1) of the identities' rates. Infinite for one identity.
-        """
-        if self.identities == 1:
-            return math.inf
-        correction = self.identities / (self.identities - 1)
-        return float((self.residuals**2).sum()) * correction / self.comparisons**2
-
-    @property
-    def variance(self) -> float:
-        """The plug-in variance corrected for few identities; infinite for two or fewer.
-
-        The factor is (G/(G−2))² where different identities are compared and G/(G−1) for mated
-        comparisons, G the effective number of identities. The variance is never taken for less
-        than that of independent comparisons.
-        """
-        count = self.effective_identities
-        if count <= 2:
-            return math.inf
+    def _crossing(self) -> bool:
         # An identity's comparisons are counted once if mated, on both sides if not.
-        crossing = self.loads.sum() > self.comparisons
-        factor = (count / (count - 2)) ** 2 if crossing else count / (count - 1)
-        independent = self.rate * (1 - self.rate) / self.comparisons
-        return max(self.plug_in, independent) * factor
+        return bool(self.loads.sum() > self.comparisons)
 
     def interval(self, confidence: float = 0.95) -> Interval:
-        """Return Wilson's interval with the effective number of comparisons.
+        """Return the interval of the share that is symmetric in its logit.
 
-        The quantile is Student's with G − 1 degrees of freedom. Where no comparison or every one
-        is an event, the interval is a `Bound`. Where two identities or fewer take part, or one has
-        nearly all mated comparisons, nothing can be said and the interval is [0, 1].
+        The quantile is Student's, with one degree of freedom less than there are identities (their
+        effective number where the plug-in variance counts). Where no comparison or every one is an
+        event, the interval is a `Bound`. Where two identities or fewer take part, or one has nearly
+        all mated comparisons, nothing can be said and the interval is [0, 1].
 
         Raises:
             MetricError: an impossible confidence.
@@ -287,24 +431,7 @@ class ClusteredShare:
         check_confidence(confidence)
         if self.events in (0, self.comparisons):
             return self._bound(confidence)
-        if math.isinf(self.variance):
-            few = (
-                f"{self.identities} identities, effectively {self.effective_identities:.1f}, "
-                "are too few for an interval"
-            )
-            return Interval(0.0, 1.0, confidence, "none", few)
-        effective = self.rate * (1 - self.rate) / self.variance
-        tail = (1 + confidence) / 2
-        student = float(stdtrit(self.effective_identities - 1, tail))
-        # Wilson's limits depend on trials / quantile² alone.
-        trials = effective * (float(ndtri(tail)) / student) ** 2
-        interval = wilson(self.rate * trials, trials, confidence)
-        return replace(
-            interval,
-            method="Wilson with effective n",
-            assumption=DEPENDENT,
-            effective=effective,
-        )
+        return self._interval(confidence)
 
     def _bound(self, confidence: float) -> Bound:
         trials = self.disjoint()
@@ -368,6 +495,57 @@ def share_interval(
     Arguments and errors are those of `ClusteredShare.from_pairs` and `ClusteredShare.interval`.
     """
     return ClusteredShare.from_pairs(events, first, second).interval(confidence)
+
+
+class _Cells:
+    """Cells that occur among comparisons of identities 0, 1, …, ``size`` − 1.
+
+    Attributes:
+        low: smaller identity of each cell.
+        high: larger identity of each cell.
+        mated: whether they are one.
+    """
+
+    def __init__(self, rows: NDArray[np.integer], columns: NDArray[np.integer], size: int) -> None:
+        code = np.minimum(rows, columns).astype(np.int64) * size + np.maximum(rows, columns)
+        cells, self._index = np.unique(code, return_inverse=True)
+        self.low, self.high = np.divmod(cells, size)
+        self.mated = self.low == self.high
+        self._size = size
+
+    def add(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Add up the values of the entries of each cell."""
+        return _sums(self._index, values, self.low.size)
+
+    def by_identity(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Add up the values of the cells in which each identity takes part."""
+        other = ~self.mated
+        own = _sums(self.low, values, self._size)
+        return own + _sums(self.high[other], values[other], self._size)
+
+
+def _exchangeable(
+    sums: NDArray[np.float64], comparisons: NDArray[np.float64], single: float
+) -> float:
+    """Return the expected Σ sum² if the identities differ in nothing but their comparisons.
+
+    A sum of m residuals of variance s² and correlation ρ has variance m s² (1 + (m − 1) ρ); ρ is
+    found from Pearson's Σ sum²/(m s²), in which each identity counts alike (Kleinman, JASA 68,
+    1973).
+
+    Args:
+        sums: of the residuals of each identity's mated comparisons, ``(G,)``.
+        comparisons: their numbers, ``(G,)``.
+        single: sum of the squares of all residuals, one by one.
+    """
+    made, sums = comparisons[comparisons > 0], sums[comparisons > 0]
+    more, count = float((made - 1).sum()), made.size
+    if count < 2 or more == 0 or single == 0:
+        return 0.0
+    spread = single / made.sum()
+    pearson = float((sums**2 / made).sum()) / spread * count / (count - 1)
+    correlation = min(max((pearson - count) / more, 0.0), 1.0)
+    return float(spread * (made * (1 + (made - 1) * correlation)).sum())
 
 
 def _sums(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from scipy.special import betaincinv, ndtri
+from scipy.special import betaincinv, expit, ndtri, stdtrit
 
 from facerec.errors import MetricError
 
@@ -83,6 +83,35 @@ def jeffreys(successes: float, trials: float, confidence: float = 0.95) -> Inter
     low = 0.0 if successes == 0 else float(betaincinv(*shapes, tail))
     high = 1.0 if successes == trials else float(betaincinv(*shapes, 1 - tail))
     return Interval(low, high, confidence, "Jeffreys")
+
+
+def logit(
+    rate: float, standard_error: float, confidence: float = 0.95, freedom: float = math.inf
+) -> Interval:
+    """Return the interval that is symmetric in log(rate / (1 − rate)) (Agresti, 2013, 3.1).
+
+    A rate near 0 that was estimated too low has too small a standard error as well; on this scale
+    the two make up for each other.
+
+    Args:
+        rate: between 0 and 1, neither included.
+        standard_error: of the rate.
+        confidence: coverage, between 0 and 1.
+        freedom: degrees of freedom of Student's t, whose quantile is taken.
+
+    Raises:
+        MetricError: a rate of 0 or 1, or an impossible confidence.
+    """
+    check_confidence(confidence)
+    if not 0 < rate < 1:
+        raise MetricError(f"a rate of {rate} has no logit; take an interval of its own for 0 and 1")
+    tail = (1 + confidence) / 2
+    quantile = float(ndtri(tail) if math.isinf(freedom) else stdtrit(freedom, tail))
+    centre = math.log(rate / (1 - rate))
+    margin = quantile * standard_error / (rate * (1 - rate))
+    low, high = (float(expit(centre + sign * margin)) for sign in (-1, 1))
+    # Rounding must not move the rate out of an interval without width.
+    return Interval(min(low, rate), max(high, rate), confidence, "logit")
 
 
 def normal(estimate: float, standard_error: float, confidence: float = 0.95) -> Interval:

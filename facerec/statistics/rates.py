@@ -145,7 +145,12 @@ class SortedScores:
         return self._roc.eer_step()
 
     def d_prime(self) -> float:
-        """Return d′ = abs(μ₊ − μ₋) / √(½(σ₊² + σ₋²)), variances with ddof 0; NaN if both are 0."""
+        """Return d′ = abs(μ₊ − μ₋) / √(½(σ₊² + σ₋²)), variances with ddof 0.
+
+        It is NaN if both variances are 0, or if a score is infinite.
+        """
+        if not all(np.isfinite(side[[0, -1]]).all() for side in (self.positives, self.negatives)):
+            return math.nan
         positives = self.positives.astype(np.float64)
         negatives = self.negatives.astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):  # scores may be infinite

@@ -51,11 +51,12 @@ class TprEstimate:
 
     point: OperatingPoint
     tpr_interval: Interval
-    """Of the TPR; its ``assumption`` says whether the threshold is taken as given."""
+    """Of the TPR, for the uncertainty of the threshold as well."""
     fpr_interval: Interval
     """Of the FPR that the threshold realises."""
     threshold_interval: Interval | None = None
-    """Of the threshold that belongs to the target FPR; None without a bootstrap over persons."""
+    """Of the threshold that belongs to the target FPR; None if the target is not resolvable, or if
+    there are too few persons."""
 
 
 @dataclass(frozen=True)
@@ -248,8 +249,8 @@ def evaluate(
         name: name of the bench.
         fpr: targets; text is taken exactly.
         reasons: pair → why it has no score, for the list of failures.
-        replicates: resamplings of the persons behind the intervals of TPR@FPR, AUC and EER; with 0
-            these intervals assume independent comparisons.
+        replicates: resamplings of the persons behind the intervals of TPR@FPR and its threshold;
+            with 0 they rest on order statistics with effective numbers of comparisons.
         seed: of the resampling.
         notes: remarks on the bench, to be passed on.
         subjects_from: how persons are known, see `Bench`.
@@ -279,6 +280,12 @@ def evaluate(
     uncertainty = Uncertainty(pairs, values, figures, subjects_from, replicates, seed)
     accuracy = None
     if pairs.folds is not None:
+        emptied = np.setdiff1d(pairs.folds, pairs.folds[valid])
+        if emptied.size:
+            raise MetricError(
+                f"{name}: no pair of fold {emptied[0] + 1} has a score, so its accuracy cannot be "
+                "computed; score its pairs or leave them out of the list"
+            )
         accuracy = kfold_accuracy(values[valid], same[valid], pairs.folds[valid])
     points = [figures.tpr_at_fpr(target) for target in fpr]
     eer = figures.eer_rocch()

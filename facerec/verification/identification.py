@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from facerec.errors import MetricError
-from facerec.statistics.clustered import fnmr_interval
+from facerec.statistics.clustered import DEPENDENT, fnmr_interval
 from facerec.statistics.identification import (
     IdentificationPoint,
     Searches,
@@ -17,7 +17,9 @@ from facerec.statistics.identification import (
     tpir_at_fpir,
 )
 from facerec.statistics.intervals import Interval
+from facerec.statistics.operating_intervals import tpr_interval
 from facerec.statistics.operating_points import Rate
+from facerec.statistics.rates import roc_curve
 from facerec.verification.templates import NOBODY, SearchSet, TemplateBench, real_matrix, row_norms
 
 FPIR_TARGETS = ("1e-1", "1e-2", "1e-3")
@@ -37,7 +39,7 @@ class TpirEstimate:
 
     point: IdentificationPoint
     tpir_interval: Interval
-    """With the threshold taken as given."""
+    """For the uncertainty of the threshold as well."""
     fpir_interval: Interval
     """Of the FPIR that the threshold realises."""
 
@@ -221,7 +223,15 @@ def _identify(
         point = tpir_at_fpir(searches, target)
         found = (closed.rank <= point.rank) & (closed.mate >= point.threshold)
         alarms = searches.best_other[~mated] >= point.threshold
-        return TpirEstimate(point, fnmr_interval(found, persons), fnmr_interval(alarms, others))
+        tpir, fpir = fnmr_interval(found, persons), fnmr_interval(alarms, others)
+        if point.resolvable and tpir.effective is not None and fpir.effective is not None:
+            # A mate beyond the list is not found, however low the threshold.
+            listed = np.where(closed.rank <= point.rank, closed.mate, np.float32(-np.inf))
+            roc = roc_curve(listed, searches.best_other[~mated])
+            effective = tpir.effective, fpir.effective
+            both = tpr_interval(roc, roc.tpr_at_fpr(target), effective=effective)
+            tpir = replace(both, assumption=DEPENDENT)
+        return TpirEstimate(point, tpir, fpir)
 
     return GalleryResult(
         name=gallery.name,

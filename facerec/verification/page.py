@@ -449,7 +449,7 @@ def _thresholds(result: VerificationResult) -> _Table:
         if not point.resolvable:
             continue
         if interval is None:
-            limits, method = "–", _Cell("no interval without a bootstrap over persons")
+            limits, method = "–", _Cell("too few persons for an interval")
         else:
             low, high = (format_threshold(end) for end in (interval.low, interval.high))
             limits, method = f"[{low}, {high}]", _method_cell(interval)

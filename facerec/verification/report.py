@@ -74,7 +74,7 @@ def format_deployment(estimate: TprEstimate) -> str:
         return f"not resolvable (N={point.negatives})"
     threshold = format_threshold(point.threshold)
     if interval is None:
-        return f"{threshold} (no interval without a bootstrap over persons)"
+        return f"{threshold} (too few persons for an interval)"
     low, high = (format_threshold(end) for end in (interval.low, interval.high))
     return f"{threshold} [{low}, {high}]"
 

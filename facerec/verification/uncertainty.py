@@ -15,9 +15,20 @@ from facerec.statistics.bootstrap import (
     VertexBootstrap,
     percentile_interval,
 )
-from facerec.statistics.clustered import fmr_interval, fnmr_interval, share_interval
+from facerec.statistics.clustered import (
+    DEPENDENT,
+    ClusteredFigure,
+    fmr_interval,
+    fnmr_interval,
+    share_interval,
+)
 from facerec.statistics.intervals import INDEPENDENT, Interval, normal, wilson
 from facerec.statistics.kfold import KFoldAccuracy
+from facerec.statistics.operating_intervals import (
+    realised_fpr_interval,
+    threshold_interval,
+    tpr_interval,
+)
 from facerec.statistics.rates import EqualErrorRate, OperatingPoint, SortedScores
 from facerec.verification.bench import Pairs
 
@@ -32,8 +43,9 @@ MIN_PERSONS = 4
 class Uncertainty:
     """Makes the intervals of one set of scored pairs.
 
-    Rates at a threshold get Wilson's interval with the effective number of comparisons; what
-    depends on several scores at once (TPR@FPR, AUC, EER, thresholds) a bootstrap over persons.
+    Rates at a threshold, AUC and EER get an interval with the effective number of comparisons,
+    TPR@FPR and its threshold a bootstrap over persons. Where persons are unknown, or no bootstrap
+    is asked for, TPR@FPR and the threshold follow from order statistics.
 
     Args:
         pairs: labels and persons.
@@ -65,7 +77,7 @@ class Uncertainty:
         self._scores = scores[self._valid]
         self._same = pairs.issame[self._valid]
         self.persons: int | None = None
-        self.basis = f"Wilson, {INDEPENDENT}"
+        self.basis = INDEPENDENT
         clusters = pairs.clusters(self._valid)
         if clusters is None:
             return
@@ -75,7 +87,7 @@ class Uncertainty:
         origin = "" if subjects_from is None else f" (known from {subjects_from})"
         self.basis = f"pairs that share one of {self.persons:,} persons{origin} are dependent"
         if self._replicates:
-            self.basis += f"; {self._replicates:,} bootstraps over persons for TPR@FPR, AUC, EER"
+            self.basis += f"; {self._replicates:,} bootstraps over persons for TPR@FPR"
 
     @property
     def _known(self) -> bool:
@@ -114,11 +126,12 @@ class Uncertainty:
     ) -> list[tuple[Interval, Interval, Interval | None]]:
         """Return the intervals of TPR, realised FPR and threshold at each operating point."""
         if not self._known:
+            roc = self._figures.roc()
             return [
                 (
-                    wilson(point.true_accepts, point.positives),
-                    wilson(point.false_accepts, point.negatives),
-                    None,
+                    tpr_interval(roc, point),
+                    realised_fpr_interval(point),
+                    threshold_interval(roc, point) if point.resolvable else None,
                 )
                 for point in points
             ]
@@ -137,29 +150,53 @@ class Uncertainty:
         fpr = fmr_interval(accepted[other], self._first[other], self._second[other])
         fnmr = fnmr_interval(~accepted[same], self._first[same])
         tpr = replace(fnmr, low=1 - fnmr.high, high=1 - fnmr.low)
-        if drawn is None:
+        if drawn is not None:
+            # Without a miss or without a hit all replicates agree, and tell nothing.
+            if 0 < point.true_accepts < point.positives:
+                tpr = percentile_interval(point.tpr, drawn.tpr)
+            return tpr, fpr, percentile_interval(point.threshold, drawn.threshold)
+        if fpr.effective is None or fnmr.effective is None or not point.resolvable:
             return tpr, fpr, None
-        # Without a miss or without a hit all replicates agree, and tell nothing.
-        if 0 < point.true_accepts < point.positives:
-            tpr = percentile_interval(point.tpr, drawn.tpr)
-        return tpr, fpr, percentile_interval(point.threshold, drawn.threshold)
+        roc, effective = self._figures.roc(), (fnmr.effective, fpr.effective)
+        tpr = tpr_interval(roc, point, effective=effective)
+        threshold = threshold_interval(roc, point, effective=fpr.effective)
+        return (
+            replace(tpr, assumption=DEPENDENT),
+            fpr,
+            replace(threshold, assumption=DEPENDENT),
+        )
 
     def auc(self) -> Interval:
         """Return the interval of the area under the ROC."""
         area = self._figures.auc()
-        if not self._known or not self._replicates:
+        if not self._known:
             return self._figures.auc_interval()
         if area in (0, 1):
             return self._separated(area)
-        return percentile_interval(area, self._bootstrap.auc(self._scores))
+        positives, negatives = self._figures.positives, self._figures.negatives
+        # Share of the other class that each score beats, ties counting one half.
+        beaten = _below(negatives, self._scores) - area
+        beaters = 1 - _below(positives, self._scores) - area
+        influences = np.where(self._same, beaten / positives.size, beaters / negatives.size)
+        return self._clustered(area, influences)
 
     def eer(self, eer: EqualErrorRate) -> Interval:
         """Return the interval of the equal error rate."""
-        if not self._known or not self._replicates:
+        if not self._known:
             return eer.interval()
         if eer.rate in (0, 1):
             return self._separated(eer.rate)
-        return percentile_interval(eer.rate, self._bootstrap.eer(self._scores))
+        # Small errors a of the FPR and b of the FNMR move the crossing by (s·a + b)/(s + 1).
+        weight = 1.0 if np.isinf(eer.slope) else eer.slope / (eer.slope + 1)
+        accepted = self._scores >= self._figures.roc().eer_threshold()
+        misses = (1 - weight) * (~accepted - eer.rate) / eer.positives
+        false_accepts = weight * (accepted - eer.rate) / eer.negatives
+        return self._clustered(eer.rate, np.where(self._same, misses, false_accepts))
+
+    def _clustered(self, value: float, influences: NDArray[np.float64]) -> Interval:
+        return ClusteredFigure.from_influences(
+            value, influences, self._first, self._second
+        ).interval()
 
     def _separated(self, rate: float) -> Interval:
         """Return an interval where the scores do not overlap: disjoint pairs of persons count."""
@@ -176,6 +213,12 @@ class Uncertainty:
         return VertexBootstrap(
             self._first, self._second, self._same, replicates=self._replicates, seed=self._seed
         )
+
+
+def _below(ascending: NDArray[np.floating], scores: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return the share of some scores that lies below each score, equal ones counting one half."""
+    ends = (np.searchsorted(ascending, scores, side=side) for side in ("left", "right"))
+    return np.asarray(sum(ends) / (2 * ascending.size), np.float64)
 
 
 def mean_interval(values: NDArray[np.floating], clusters: NDArray[np.integer]) -> Interval:

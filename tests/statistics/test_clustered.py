@@ -15,12 +15,15 @@ from facerec.errors import MetricError
 from facerec.statistics.clustered import (
     DEPENDENT,
     Bound,
+    ClusteredFigure,
     ClusteredShare,
     fmr_interval,
     fnmr_interval,
     share_interval,
 )
-from facerec.statistics.intervals import wilson
+from facerec.statistics.curves import RocCurve
+from facerec.statistics.intervals import logit, wilson
+from facerec.statistics.rates import roc_curve
 
 few = settings(max_examples=40, deadline=None)
 
@@ -188,10 +191,10 @@ def test_a_hundred_thousand_identities() -> None:
 
 
 def by_formula(rate: float, effective: float, quantile: float) -> tuple[float, float]:
-    centre = rate + quantile**2 / (2 * effective)
-    margin = quantile * math.sqrt(rate * (1 - rate) / effective + (quantile / effective) ** 2 / 4)
-    scale = 1 + quantile**2 / effective
-    return (centre - margin) / scale, (centre + margin) / scale
+    centre = math.log(rate / (1 - rate))
+    margin = quantile / math.sqrt(effective * rate * (1 - rate))
+    low, high = (1 / (1 + math.exp(-centre - sign * margin)) for sign in (-1, 1))
+    return low, high
 
 
 @pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
@@ -209,7 +212,7 @@ def test_default_interval_by_its_formula(confidence: float) -> None:
     low, high = by_formula(share.rate, effective, quantile)
     assert (interval.low, interval.high) == pytest.approx((low, high), rel=1e-10)
     assert interval.effective == pytest.approx(effective)
-    assert (interval.method, interval.assumption) == ("Wilson with effective n", DEPENDENT)
+    assert (interval.method, interval.assumption) == ("logit with effective n", DEPENDENT)
 
     misses = generator.binomial(10, generator.random(size) ** 4)
     share = ClusteredShare.from_mated_counts(misses, np.full(size, 10))
@@ -228,7 +231,7 @@ def test_disjoint_comparisons_are_independent() -> None:
     assert share.variance == pytest.approx(independent * (800 / 798) ** 2)
     mated = fnmr_interval(events, first)
     assert mated.effective == pytest.approx(399)
-    plain = wilson(30, 400)
+    plain = logit(30 / 400, math.sqrt(independent))
     assert mated.low == pytest.approx(plain.low, rel=0.01) and mated.low < plain.low
 
 
@@ -253,6 +256,86 @@ def test_one_person_with_most_comparisons_counts_as_few() -> None:
     assert share.effective_identities == pytest.approx(250**2 / (200**2 + 50))
     assert (share.interval().low, share.interval().high) == (0, 1)
     assert "51 identities" in share.interval().assumption
+
+
+def test_uneven_identities_get_the_spread_of_all() -> None:
+    # Both persons with many comparisons happen to agree; the others do not.
+    made = np.array([100, 100, *[4] * 40])
+    errors = np.array([10, 10, *[0, 1] * 10, *[0] * 16, *[4] * 4])
+    share = ClusteredShare.from_mated_counts(errors, made)
+    rate = errors.sum() / made.sum()
+    single = (
+        sum(e * (1 - rate) ** 2 + (m - e) * rate**2 for e, m in zip(errors, made, strict=True))
+        / made.sum()
+    )
+    pearson = sum((e - m * rate) ** 2 / (m * single) for e, m in zip(errors, made, strict=True)) * (
+        42 / 41
+    )
+    correlation = (pearson - 42) / sum(m - 1 for m in made)
+    expected = sum(single * m * (1 + (m - 1) * correlation) for m in made)
+    assert 0 < correlation < 1
+    assert share.exchangeable == pytest.approx(expected, rel=1e-12)
+    assert share.exchangeable > 1.5 * share.mated_squares
+    assert share.variance == pytest.approx(expected / made.sum() ** 2)
+    interval = share.interval()
+    quantile = t.ppf(0.975, 41)
+    assert (interval.low, interval.high) == pytest.approx(
+        by_formula(rate, rate * (1 - rate) / share.variance, quantile)
+    )
+
+
+def test_even_identities_need_no_other_spread() -> None:
+    generator = np.random.default_rng(4)
+    misses = generator.binomial(10, generator.random(30) ** 3)
+    share = ClusteredShare.from_mated_counts(misses, np.full(30, 10))
+    assert share.exchangeable == pytest.approx(share.mated_squares * 30 / 29)
+    assert share.variance == pytest.approx(share.plug_in * 30 / 29)
+
+
+@pytest.mark.parametrize("mated", [0.0, 0.4])
+def test_a_share_is_a_figure_whose_influences_are_residuals(mated: float) -> None:
+    events, first, second = draw_pairs(3, mated=mated)
+    share = ClusteredShare.from_pairs(events, first, second)
+    influences = (events - share.rate) / events.size
+    figure = ClusteredFigure.from_influences(share.rate, influences, first, second)
+    for name in ("plug_in", "hajek", "variance", "effective_identities"):
+        assert getattr(figure, name) == pytest.approx(getattr(share, name), rel=1e-10)
+    one, other = figure.interval(0.9), share.interval(0.9)
+    assert (one.low, one.high) == pytest.approx((other.low, other.high), rel=1e-9)
+    assert (one.method, one.assumption) == ("logit with effective n", DEPENDENT)
+
+
+def influences_on_auc(
+    same: NDArray[np.float64], different: NDArray[np.float64]
+) -> tuple[RocCurve, NDArray[np.float64]]:
+    """What each score adds to the error of the AUC, by loops over all pairs of scores."""
+    roc = roc_curve(same, different)
+    beaten = [np.mean((s > different) + (s == different) / 2) for s in same]
+    beaters = [np.mean((same > d) + (same == d) / 2) for d in different]
+    added = [
+        (np.array(beaten) - roc.auc()) / same.size,
+        (np.array(beaters) - roc.auc()) / different.size,
+    ]
+    return roc, np.concatenate(added)
+
+
+def test_auc_of_persons_that_occur_once_has_delongs_variance() -> None:
+    generator = np.random.default_rng(0)
+    same, different = generator.normal(1, 1, 60).round(1), generator.normal(size=90).round(1)
+    roc, influences = influences_on_auc(same, different)
+    first = np.arange(150)
+    second = np.where(first < 60, first, 1000 + first)
+    figure = ClusteredFigure.from_influences(roc.auc(), influences, first, second)
+    delong = roc.auc() * (1 - roc.auc()) / roc.auc_interval().effective
+    parts = [(influences[:60] ** 2).sum() * 60 / 59, (influences[60:] ** 2).sum() * 90 / 89]
+    assert sum(parts) == pytest.approx(delong, rel=1e-12)
+    assert figure.plug_in == pytest.approx(figure.independent) == pytest.approx(delong, rel=0.02)
+
+
+def test_figures_of_two_identities_say_nothing() -> None:
+    figure = ClusteredFigure.from_influences(0.9, [0.1, -0.1, 0.1], [1, 2, 1], [1, 2, 2])
+    assert (figure.interval().low, figure.interval().high) == (0, 1)
+    assert figure.interval().method == "none"
 
 
 @few

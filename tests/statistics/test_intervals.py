@@ -10,6 +10,7 @@ from facerec.statistics.intervals import (
     INDEPENDENT,
     clopper_pearson,
     jeffreys,
+    logit,
     normal,
     wilson,
 )
@@ -125,3 +126,16 @@ def test_impossible_counts(function: object, successes: float, trials: float) ->
 def test_impossible_confidence(confidence: float) -> None:
     with pytest.raises(MetricError, match=f"confidence {confidence} is not between 0 and 1"):
         wilson(1, 2, confidence)
+
+
+def test_logit_interval_by_hand() -> None:
+    # log(0.1 / 0.9) ± 1.96 · 0.03 / (0.1 · 0.9), and back.
+    found = logit(0.1, 0.03)
+    assert bounds(found) == pytest.approx((0.05465, 0.17597), abs=1e-5)
+    assert bounds(logit(0.9, 0.03)) == pytest.approx((1 - found.high, 1 - found.low))
+    assert logit(0.1, 0.03, freedom=5).high > found.high
+    assert bounds(logit(0.1, 0.03, freedom=1e9)) == pytest.approx(bounds(found), rel=1e-6)
+    assert bounds(logit(0.3, 0.0)) == pytest.approx((0.3, 0.3)) and logit(0.3, 0).low <= 0.3
+    for rate in (0.0, 1.0):
+        with pytest.raises(MetricError, match="no logit"):
+            logit(rate, 0.1)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,15 @@ from facerec.files import sha256
 from facerec.records.decode import decode_image
 from facerec.records.images import MemoryImages
 from facerec.records.packs import read_pack, write_pack
-from facerec.statistics.clustered import fmr_interval, fnmr_interval
+from facerec.statistics.clustered import DEPENDENT, fmr_interval, fnmr_interval
 from facerec.statistics.intervals import wilson
 from facerec.statistics.kfold import fold_indices, insightface_accuracy, kfold_accuracy
-from facerec.statistics.rates import auc, eer_rocch, tpr_at_fpr
+from facerec.statistics.operating_intervals import (
+    realised_fpr_interval,
+    threshold_interval,
+    tpr_interval,
+)
+from facerec.statistics.rates import auc, eer_rocch, roc_curve, tpr_at_fpr
 from facerec.verification import (
     Bench,
     VerificationResult,
@@ -132,11 +138,13 @@ def test_without_persons_intervals_assume_independence() -> None:
     result = run(matrix, same)
     assert result.accuracy is not None
     assert result.accuracy_interval == wilson(result.accuracy.correct, 200)
-    assert result.point(0.1).tpr_interval == wilson(result.point("0.1").point.true_accepts, 100)
-    assert result.point("1/10").fpr_interval == wilson(10, 100)
-    assert result.point("1/10").threshold_interval is None
+    roc, point = roc_curve(result.positives, result.negatives), result.point("1/10").point
+    assert result.point(0.1).tpr_interval == tpr_interval(roc, point)
+    assert result.point("1/10").fpr_interval == realised_fpr_interval(point)
+    assert result.point("1/10").threshold_interval == threshold_interval(roc, point)
+    assert result.point("1e-4").threshold_interval is None
     assert result.persons is None
-    assert result.basis == "Wilson, assuming independent comparisons"
+    assert result.basis == "assuming independent comparisons"
 
 
 def with_persons(people: int = 40) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -180,7 +188,11 @@ def test_with_persons_intervals_allow_for_dependence() -> None:
     assert point.fpr_interval == fmr_interval(accepted, first[~same], second[~same])
     again = evaluate_embeddings(embeddings, bench, replicates=300)
     assert again.to_json() == known.to_json()
-    assert evaluate_embeddings(embeddings, bench, replicates=300, seed=1).auc != known.auc
+    other = evaluate_embeddings(embeddings, bench, replicates=300, seed=1)
+    assert other.point("0.1").tpr_interval != point.tpr_interval
+    # Only TPR@FPR is resampled.
+    assert (other.auc, other.eer) == (known.auc, known.eer)
+    assert known.auc.interval.method == known.eer.interval.method == "logit with effective n"
 
 
 def test_without_a_bootstrap_rates_still_allow_for_dependence() -> None:
@@ -190,9 +202,33 @@ def test_without_a_bootstrap_rates_still_allow_for_dependence() -> None:
     point = result.point("0.1")
     missed = result.scores[same] < point.point.threshold
     fnmr = fnmr_interval(missed, subjects[0::2][same])
-    assert (point.tpr_interval.low, point.tpr_interval.high) == (1 - fnmr.high, 1 - fnmr.low)
-    assert point.threshold_interval is None
+    fmr = point.fpr_interval
+    assert fmr.effective is not None and fnmr.effective is not None
+    roc = roc_curve(result.positives, result.negatives)
+    expected = tpr_interval(roc, point.point, effective=(fnmr.effective, fmr.effective))
+    assert (point.tpr_interval.low, point.tpr_interval.high) == (expected.low, expected.high)
+    assert point.tpr_interval.assumption == DEPENDENT
+    threshold = threshold_interval(roc, point.point, effective=fmr.effective)
+    assert point.threshold_interval == replace(threshold, assumption=DEPENDENT)
     assert "bootstraps" not in result.basis
+    known = evaluate_embeddings(embeddings, toy_bench(same, subjects), replicates=20)
+    assert (result.auc, result.eer) == (known.auc, known.eer)
+
+
+def test_a_fold_without_scores_is_refused_by_name() -> None:
+    same = np.tile([True, False], 20)
+    scores = np.where(np.arange(40) // 10 == 2, np.nan, np.arange(40) % 7.0)
+    pairs = replace(toy_pairs(same), folds=np.arange(40) // 10)
+    with pytest.raises(MetricError, match="leaky: no pair of fold 3 has a score"):
+        evaluate(scores, pairs, name="leaky")
+
+
+@pytest.mark.filterwarnings("error")
+def test_infinite_scores_warn_of_nothing() -> None:
+    same = np.tile([True, False], 20)
+    scores = np.tile([np.inf, -np.inf, 0.7, 0.2, -np.inf, np.inf, 0.9, 0.4], 5)
+    result = evaluate(scores, toy_pairs(same), name="infinite")
+    assert math.isnan(result.d_prime) and result.to_json()["d_prime"] is None
 
 
 def test_separated_scores_have_no_empty_interval() -> None:

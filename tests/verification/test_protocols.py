@@ -871,8 +871,8 @@ def table(tmp_path: Path, text: str | bytes) -> Path:
 @settings(deadline=None, max_examples=60)
 @given(
     st.lists(
-        st.tuples(st.booleans(), st.floats(allow_subnormal=True), st.integers(0, 3)), min_size=1
-    ),
+        st.tuples(st.booleans(), st.floats(allow_subnormal=True), st.integers(0, 3)), min_size=2
+    ).filter(lambda rows: len({fold for *_, fold in rows}) > 1),
     st.sampled_from([("0", "1"), ("impostor", "Genuine"), ("non-mated", "mated"), ("-1", "1")]),
     st.sampled_from([",", "\t"]),
 )
@@ -960,6 +960,7 @@ def test_bobs_own_files(
         ("label,score\n1,.5\n0,.5,7,8\n", "line 3: '0,.5,7,8' does not have 2 fields"),
         ("label,score\n1,.5\n\n0,.5\n", "line 3: the line is blank"),
         ("label,score,fold\n1,.5,0\n0,.5,x\n", "line 3: the fold 'x' is no whole number"),
+        ("label,score,fold\n1,.5,3\n0,.5,3\n", ": all pairs are in fold 3"),
         ("score\n.5\n", "line 1: the columns are score; beside score there must be label, or bio_"),
         ("label,score,score\n1,2,3\n", "line 1: a column occurs twice"),
         ("label,dist\n1,2\n", "line 1: the score 'dist' is no number"),

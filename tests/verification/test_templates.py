@@ -640,6 +640,8 @@ def test_figures_are_averaged_over_the_galleries() -> None:
         for estimate in gallery_result.points:
             point = estimate.point
             assert estimate.tpir_interval.low <= point.tpir < estimate.tpir_interval.high
+            known = "order statistics" not in estimate.tpir_interval.method
+            assert known == (not point.resolvable)
             assert estimate.fpir_interval.low <= point.fpir_realised < estimate.fpir_interval.high
             assert point.fpir_realised <= float(point.target)
             assert point.mated + point.non_mated == 400

@@ -293,4 +293,9 @@ def _folds(column: pd.Series, table: _Table) -> NDArray[np.int64]:
             "line"
         )
     numbers = np.array([int(text) for text in texts])
+    if np.unique(numbers).size < 2:
+        raise DatasetError(
+            f"{table.path}: all pairs are in fold {texts[0][:60]}; accuracy needs two folds or "
+            "more, so number more of them or take out the column fold"
+        )
     return np.unique(numbers, return_inverse=True)[1].reshape(-1).astype(np.int64)[codes]

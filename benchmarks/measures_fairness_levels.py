@@ -157,7 +157,7 @@ EQUAL: tuple[Design, ...] = (
 """Designs in which all groups have the same mean; the first five were used to choose a method."""
 
 
-def subject_tests(runs: int = 2000, permutations: int = 399) -> list[Row]:
+def subject_tests(runs: int = 1000, permutations: int = 399) -> list[Row]:
     """Count how often tests of equal groups reject at the 5 % level, and find a shift.
 
     Beside the permutation of Welch's F stand Welch's own quantile and the permutation of η²; both
@@ -234,7 +234,7 @@ def _welch_p(parts: Sequence[Values]) -> float:
     return float(fdtrc(k - 1, (k * k - 1) / (3 * uneven), f))
 
 
-def eta2_coverage(runs: int = 400, permutations: int = 199, replicates: int = 299) -> list[Row]:
+def eta2_coverage(runs: int = 300, permutations: int = 199, replicates: int = 299) -> list[Row]:
     """Count how often the interval of η² holds that of the population, and agrees with the test.
 
     Args:
@@ -278,7 +278,7 @@ def eta2_coverage(runs: int = 400, permutations: int = 199, replicates: int = 29
     return rows
 
 
-def norm_coverage(runs: int = 1500) -> list[Row]:
+def norm_coverage(runs: int = 1000) -> list[Row]:
     """Count how often intervals of one group hold the mean over images and the SD between subjects.
 
     Args:
@@ -343,7 +343,7 @@ _EQUAL_FACES: tuple[tuple[str, tuple[Faces, ...], bool, str, str], ...] = (
 """Name, groups, whether persons come in threes that look alike, noise, images of a person."""
 
 
-def differential_tests(runs: int = 400, replicates: int = 499) -> list[Row]:
+def differential_tests(runs: int = 300, replicates: int = 499) -> list[Row]:
     """Count how often max/geomean of groups with equal error rates is called a difference.
 
     And how often planted ones are found: a group whose persons lean more to one side, and one whose

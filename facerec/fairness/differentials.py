@@ -53,8 +53,8 @@ SCALED = "comparisons that share a person are dependent; the rates keep their or
 _CHUNK = 256
 """Replicates held at once."""
 
-_FURTHEST = 2.0**40
-"""Multiple of the difference observed up to which the end of an interval is sought."""
+_SIZES = np.concatenate([np.linspace(0, 2, 41)[:-1], np.geomspace(2, 2.0**40, 200)])
+"""Multiples of the difference observed among which the ends of an interval are sought."""
 
 Of = Literal["FMR", "FNMR", "FMR and FNMR", "accuracy"]
 Better = Literal["lower", "higher"]
@@ -549,7 +549,7 @@ class _Target:
             return None
         stated = self._fmr.rates, self._fnmr.rates
 
-        def measured(size: float, noise: bool) -> Values:
+        def measured(size: float | Values, noise: bool = False) -> Values:
             rates = [
                 fixed if noisy is None else noisy.at(size, noise)
                 for fixed, noisy in zip(stated, self._noisy, strict=True)
@@ -566,28 +566,27 @@ class _Target:
         p_value = (1 + beyond) / (1 + equal.size)
         limit = float(np.quantile(equal, level if higher else 1 - level, method="inverted_cdf"))
 
-        def truth(size: float) -> float:
-            return float(measured(size, noise=False))
+        # Noise is alike at all sizes of the difference, but not at all values of the measure.
+        sign = -1 if higher else 1
+        scale = sign * measured(_SIZES[:, None])
+        usable = np.isfinite(scale)
+        sizes, scale = _SIZES[usable], np.maximum.accumulate(scale[usable])
 
         def holds(size: float) -> bool:
-            middle = truth(size)
-            if not math.isfinite(middle):
-                return False
-            off = np.abs(measured(size, noise=True) - middle) >= abs(value - middle)
+            found = np.interp(sign * measured(size, noise=True), scale, sizes)
+            off = np.abs(found - size) >= abs(1 - size)
             return bool((1 + np.count_nonzero(off)) / (1 + off.size) >= level)
 
         def end(inside: float, outside: float) -> float:
             for _ in range(30):
                 middle = (inside + outside) / 2
                 inside, outside = (middle, outside) if holds(middle) else (inside, middle)
-            return truth(inside)
+            return float(measured(inside))
 
-        parity = truth(0.0)
+        parity = float(measured(0.0))
         near = end(1.0, 0.0) if p_value < level - 1e-9 else parity
-        size = 2.0
-        while holds(size) and size < _FURTHEST:
-            size *= 2
-        ends = near, end(size / 2, size), value
+        outside = next((size for size in sizes[sizes > 1] if not holds(size)), float(sizes[-1]))
+        ends = near, end(1.0, outside), value
         return p_value, limit, Interval(min(ends), max(ends), CONFIDENCE, INVERTED, SCALED)
 
 
@@ -635,8 +634,13 @@ class _NoisyRates:
             direction = np.where(np.arange(len(direction)) == 0, 1e-9, 0.0)
         return cls(common, direction, noise)
 
-    def at(self, size: float, noise: bool) -> Values:
-        """Return the rates, ``(k,)``, or with noise their replicates, ``(R, k)``."""
+    def at(self, size: float | Values, noise: bool) -> Values:
+        """Return the rates, ``(k,)``, or with noise their replicates, ``(R, k)``.
+
+        Args:
+            size: of the difference, or several, ``(n, 1)``, for rates ``(n, k)``.
+            noise: whether to add it.
+        """
         with np.errstate(over="ignore"):
             rates = self.common * np.exp(size * self.direction)
             return np.minimum(rates * self.noise if noise else rates, 1.0)

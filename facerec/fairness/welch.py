@@ -143,7 +143,7 @@ def permute(
     features = np.concatenate([numbers, numbers**2]).T
     _, first, codes = np.unique(groups, return_index=True, return_inverse=True)
     codes = np.argsort(np.argsort(first))[codes]
-    sizes = np.bincount(codes)
+    sizes = np.bincount(codes).astype(np.float64)
 
     def statistics(labels: NDArray[np.integer]) -> Array:
         sums = np.empty((len(labels), len(sizes), features.shape[1]))

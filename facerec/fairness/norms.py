@@ -507,8 +507,8 @@ def between_sd(
     low, high = (share * limit for limit in within)
     below = math.hypot(spread - min(around[0], spread), high - noise)
     above = math.hypot(max(around[1], spread) - spread, noise - low)
-    ends = (math.sqrt(max(0.0, x)) for x in (variance - below, variance + above))
-    return value, Interval(*ends, confidence, BONETT, INDEPENDENT_SUBJECTS)
+    lower, upper = (math.sqrt(max(0.0, x)) for x in (variance - below, variance + above))
+    return value, Interval(lower, upper, confidence, BONETT, INDEPENDENT_SUBJECTS)
 
 
 def _between(

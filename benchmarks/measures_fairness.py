@@ -14,8 +14,9 @@ from measures import Row
 from numpy.typing import NDArray
 from scipy.stats import kruskal
 
-from facerec.fairness.association import anova, associate, permutation_p
+from facerec.fairness.association import anova, associate
 from facerec.fairness.norms import SubjectBootstrap, SubjectNorms, norm_table
+from facerec.fairness.welch import permute
 
 _AUDIT = """
 import csv, json, pathlib, sys, time
@@ -147,7 +148,7 @@ def audit_speed(subjects: int = 10_000, images: int = 20, repeats: int = 3) -> l
         bootstrap = SubjectBootstrap(sample.groups)
         norm_table(sample, bootstrap)
         middle = time.process_time()
-        permutation_p(sample.means, sample.groups)
+        permute(sample.means, sample.groups)
         late = time.process_time()
         associate(sample, bootstrap)
         row[:] = middle - start, late - middle, time.process_time() - late
@@ -201,7 +202,7 @@ def _draw(generator: np.random.Generator, icc: float, shift: float) -> NDArray[n
 def _rejects(norms: NDArray[np.float64], permutations: int, seed: int) -> bool:
     people = np.repeat(np.arange(len(norms)), IMAGES)
     sample = SubjectNorms.from_images(norms.ravel(), people, _groups()[people])
-    return permutation_p(sample.means, sample.groups, permutations, seed) <= 0.05
+    return permute(sample.means, sample.groups, permutations, seed)[0].p <= 0.05
 
 
 def _remark(count: int, runs: int) -> str:

@@ -15,6 +15,7 @@ import measures_comparison
 import measures_engine
 import measures_export
 import measures_fairness
+import measures_fairness_levels
 import measures_faults
 import measures_intervals
 import measures_scoring
@@ -69,6 +70,10 @@ SUITES: dict[str, dict[str, Callable[[], list[Row]]]] = {
     "fairness": {
         "type_one_error": measures_fairness.type_one_error,
         "power": measures_fairness.power,
+        "subject_tests": measures_fairness_levels.subject_tests,
+        "eta2_coverage": measures_fairness_levels.eta2_coverage,
+        "norm_coverage": measures_fairness_levels.norm_coverage,
+        "differential_tests": measures_fairness_levels.differential_tests,
         "audit_speed": measures_fairness.audit_speed,
         "whole_audit": measures_fairness.whole_audit,
     },

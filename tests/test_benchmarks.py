@@ -172,6 +172,21 @@ def test_norm_audit(measures: ModuleType) -> None:
     assert f"{180 * 179 // 2 - 60 * 3:,} impostor pairs" in time.remark
 
 
+def test_levels_of_the_norm_audit(measures: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    import measures_fairness_levels as levels
+
+    rows = levels.subject_tests(runs=2, permutations=19)
+    assert len(rows) == 3 * len(levels.EQUAL)
+    assert [row.bar for row in rows[:3]] == [4, 6, None]
+    rows = levels.eta2_coverage(runs=2, permutations=39, replicates=49)
+    assert all("agree in 2" in row.remark for row in rows)
+    rows += levels.norm_coverage(runs=3)
+    assert {row.bar for row in rows} == {92, 98} and all(0 <= row.value <= 100 for row in rows)
+    monkeypatch.setattr(levels, "_EQUAL_FACES", levels._EQUAL_FACES[:1])
+    rows = levels.differential_tests(runs=4, replicates=39)
+    assert [row.bar for row in rows] == [3, 7, 3, 7, None, None]
+
+
 def test_comparison(measures: ModuleType) -> None:
     pytest.importorskip("pytorch_metric_learning", reason="needs the extra compare")
     import measures_comparison

@@ -15,9 +15,10 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import eigvalsh
 from scipy.optimize import brentq
 from scipy.special import fdtrc, fdtri, ncfdtr, ndtri, stdtr, stdtrit
-from scipy.stats import kruskal, mannwhitneyu, rankdata
+from scipy.stats import kruskal, rankdata
 
 from facerec.errors import MetricError
 from facerec.fairness.norms import (
@@ -26,9 +27,9 @@ from facerec.fairness.norms import (
     Estimate,
     SubjectBootstrap,
     SubjectNorms,
-    in_order_of_appearance,
     percentile,
 )
+from facerec.fairness.welch import PermutationTest, Welch, largest_kept, permute
 from facerec.statistics.intervals import Interval, check_confidence
 from facerec.statistics.multiplicity import holm
 
@@ -42,7 +43,7 @@ ALPHA = 0.05
 POWER = 0.8
 """Chance to detect the minimum detectable effect."""
 
-INVERTED = "cluster bootstrap over subjects, inverted"
+INVERTED = "test inverted by a cluster bootstrap over subjects"
 FENG_CLIFF = "Feng–Cliff with Brunner–Munzel variance"
 ONE_TO_ONE = "from disjoint pairs of subjects"
 LEHMANN = "Lehmann, normal approximation of the rank sum"
@@ -66,12 +67,12 @@ class NoComparison:
 
 @dataclass(frozen=True)
 class SpreadTest:
-    """A Brown–Forsythe test: analysis of variance of absolute deviations, one a subject."""
+    """Welch's test of deviations, one a subject."""
 
     f: float | None
-    """Its statistic; None if nothing varies."""
+    """Its statistic; None if nothing varies within groups."""
     p: float
-    """By permutation of the groups of subjects."""
+    """By permutation of the groups over subjects."""
     subjects: int
     """Subjects that it rests on."""
 
@@ -93,7 +94,7 @@ class PairDifference:
     wasserstein: Estimate
     """Wasserstein-1 distance in pooled standard deviations of subjects."""
     p: float
-    """Mann–Whitney test, the permutation test of delta, exact for up to eight subjects."""
+    """Of delta = 0: where the interval of ``delta`` ends at 0, this is 1 − its confidence."""
     p_holm: float
     """Adjusted for all pairs of this attribute."""
     equivalence_p: float | None
@@ -122,24 +123,31 @@ class Association:
     """(H − k + 1) / (G − k), ε² with its upward bias removed."""
     f: float | None
     """ANOVA F; None if subjects differ between groups only."""
+    welch_f: float | None
+    """Welch's F, which does not take the groups to spread alike; None as for ``f``."""
+    welch_df: tuple[float, float]
+    """Its degrees of freedom."""
     p: float
-    """Permutation test of η², the primary statistic."""
+    """Permutation test of Welch's F, the primary test; the interval of η² holds 0 where this is
+    at least 1 − confidence, and nowhere else."""
     permutations: int
     """Of that test."""
     seed: int
     """Of that test."""
     kruskal_h: float
     """Kruskal–Wallis H, corrected for ties."""
-    kruskal_p: float
-    """By the χ² approximation."""
+    rank_p: float
+    """Permutation test of Welch's F of the ranks, which belongs to ε² as ``p`` does to η²."""
     spread_between: SpreadTest
-    """Do subject means spread equally in all groups?"""
+    """Do subject means lie equally far from the median of their group? The noise of few images
+    counts."""
     spread_within: SpreadTest | None
-    """Do images of one subject spread equally in all groups? None with single images."""
+    """Do two images of one subject differ equally in all groups? None with single images."""
     pairs: tuple[PairDifference, ...]
     """All pairs of groups."""
     mde_eta2: float | None
-    """η² that the analysis of variance would detect with 80 % power at the 5 % level."""
+    """η² that Welch's test would detect with 80 % power at the 5 % level, in whatever groups the
+    difference lies."""
     bound: float
     """Of the equivalence tests, on abs(delta)."""
     equivalence_p: float | None
@@ -167,11 +175,13 @@ class AdjustedAssociation:
     partial_eta2: Estimate
     """Share of the variance that the covariates leave which the group explains."""
     wald_f: float | None
-    """Wald statistic with subject-clustered (CR1) errors; None if these have no inverse."""
-    df: tuple[int, int]
-    """Its degrees of freedom, k − 1 and G − 1."""
+    """Wald statistic with subject-clustered errors, Welch's F if there were no covariates; None
+    if these errors have no inverse."""
+    df: tuple[float, float]
+    """Its degrees of freedom, k − 1 and Welch's."""
     p: float | None
-    """Of the Wald test."""
+    """Of the Wald test; the interval of partial η² holds 0 where this is at least 1 − confidence,
+    and nowhere else."""
 
 
 def associate(
@@ -207,10 +217,15 @@ def associate(
     if refusal is not None:
         return NoComparison(sample.name, refusal)
     analysis = anova(means, groups)
-    interval = _eta2_interval(means, bootstrap, confidence)
+    ranks, deviations = rankdata(means), _deviations(means, groups)
+    tests = permute([means, ranks, deviations], groups, permutations, seed)
+    moments = _moments(means, bootstrap)
+    interval = _share_interval(_effect(moments, tests[0].replicates, confidence), confidence)
     missing = None if interval else _NO_INTERVAL
-    statistic, kruskal_p = (float(x) for x in kruskal(*_split(means, groups)))
-    ranks = _rank_interval(means, bootstrap, confidence)
+    of_ranks = _effect(_rank_moments(means, bootstrap), tests[1].replicates, confidence)
+    rank_interval = _share_interval(of_ranks, confidence)
+    statistic = float(kruskal(*_split(means, groups)).statistic)
+    test = Welch.of(sizes, moments.squares, analysis.between + analysis.within)
     pairs = _pairs(sample, bootstrap, bound, confidence)
     equivalence = [pair.equivalence_p for pair in pairs]
     known = [p for p in equivalence if p is not None]
@@ -222,19 +237,24 @@ def associate(
         eta2=Estimate(analysis.eta2, interval, subjects, missing),
         omega2=Estimate(analysis.omega2, interval, subjects, missing),
         epsilon2=Estimate(
-            statistic / (subjects - 1), ranks, subjects, None if ranks else _NO_INTERVAL
+            statistic / (subjects - 1),
+            rank_interval,
+            subjects,
+            None if rank_interval else _NO_INTERVAL,
         ),
         eta2_h=(statistic - k + 1) / (subjects - k),
         f=analysis.f,
-        p=permutation_p(means, groups, permutations, seed),
+        welch_f=None if analysis.within == 0 else tests[0].observed,
+        welch_df=(k - 1, float(test.within)),
+        p=tests[0].p,
         permutations=permutations,
         seed=seed,
         kruskal_h=statistic,
-        kruskal_p=kruskal_p,
-        spread_between=_spread_between(means, groups, permutations, seed),
+        rank_p=tests[1].p,
+        spread_between=_spread(deviations, groups, tests[2]),
         spread_within=_spread_within(sample, permutations, seed),
         pairs=pairs,
-        mde_eta2=minimum_detectable_eta2(subjects, k),
+        mde_eta2=_minimum_detectable(sizes, analysis, test),
         bound=bound,
         equivalence_p=largest,
         equivalent=largest is not None and largest < ALPHA,
@@ -291,48 +311,14 @@ def anova(values: ArrayLike, groups: ArrayLike) -> Anova:
     return Anova(between, within, len(sizes), len(numbers))
 
 
-def permutation_p(
-    values: ArrayLike, groups: ArrayLike, permutations: int = 9999, seed: int = 0
-) -> float:
-    """Return (1 + permutations whose η² reaches the observed) / (1 + permutations).
-
-    Every permutation gives the groups to other subjects (Phipson and Smyth, Statistical
-    Applications in Genetics and Molecular Biology 9, 2010, for the added one). Groups take their
-    subjects in the order of first appearance, so that their names change nothing.
-
-    Args:
-        values: one a subject, ``(G,)``.
-        groups: group 0 … k − 1 of each, ``(G,)``.
-        permutations: how many.
-        seed: equal seeds permute equally.
-
-    Raises:
-        MetricError: no permutation.
-    """
-    if permutations < 1:
-        raise MetricError(f"{permutations} permutations; a test needs at least one, better 9999")
-    codes = np.asarray(groups)
-    numbers = np.asarray(values, dtype=np.float64)
-    numbers = numbers - numbers.mean()
-    sizes = np.bincount(codes)[in_order_of_appearance(codes)]
-    starts = np.append(0, np.cumsum(sizes)[:-1])
-    # The total does not change, so η² grows with the sum of squares between groups. Equal ones
-    # differ by rounding.
-    observed = (np.bincount(codes, weights=numbers) ** 2 / np.bincount(codes)).sum()
-    least = observed - 1e-12 * (numbers**2).sum()
-    generator = np.random.default_rng([seed, 1])
-    rows = np.tile(numbers, (max(1, min(permutations, _CELLS // len(numbers))), 1))
-    reached = 0
-    for start in range(0, permutations, len(rows)):
-        part = rows[: permutations - start]
-        generator.permuted(part, axis=1, out=part)
-        between = np.add.reduceat(part, starts, axis=1) ** 2 @ (1 / sizes)
-        reached += int(np.count_nonzero(between >= least))
-    return (1 + reached) / (1 + permutations)
-
-
 def minimum_detectable_eta2(
-    subjects: int, groups: int, power: float = POWER, alpha: float = ALPHA
+    subjects: int,
+    groups: int,
+    power: float = POWER,
+    alpha: float = ALPHA,
+    *,
+    within: float | None = None,
+    efficiency: float = 1.0,
 ) -> float | None:
     """Return the η² of the population that an analysis of variance detects with some power.
 
@@ -344,12 +330,14 @@ def minimum_detectable_eta2(
         groups: k.
         power: chance to detect it.
         alpha: level of the test.
+        within: degrees of freedom of the error, G − k where groups spread alike.
+        efficiency: λ over that of groups that spread alike.
 
     Returns:
         None without a group or a subject to spare.
     """
-    between, within = groups - 1, subjects - groups
-    if between < 1 or within < 1:
+    between, within = groups - 1, subjects - groups if within is None else within
+    if between < 1 or within <= 0:
         return None
     critical = float(fdtri(between, within, 1 - alpha))
 
@@ -360,7 +348,21 @@ def minimum_detectable_eta2(
     while shortfall(high) > 0:
         high *= 2
     noncentrality = float(brentq(shortfall, 0.0, high, xtol=1e-10))
-    return noncentrality / (noncentrality + subjects)
+    return noncentrality / (noncentrality + efficiency * subjects)
+
+
+def _minimum_detectable(sizes: ArrayLike, analysis: Anova, test: Welch) -> float | None:
+    """Return the η² that Welch's test detects, whichever groups differ."""
+    n = np.asarray(sizes, dtype=np.float64)
+    if analysis.within == 0:
+        return minimum_detectable_eta2(analysis.values, analysis.groups)
+    error = analysis.within / (analysis.values - analysis.groups)
+    # A difference is the same from whatever zero, so one group may have none.
+    alike, own = (_contrasts(w)[1:, 1:] for w in (n / error, test.weights))
+    least = 1 / float(eigvalsh(alike, own)[-1])
+    return minimum_detectable_eta2(
+        analysis.values, analysis.groups, within=float(test.within), efficiency=least
+    )
 
 
 def cliffs_delta(first: ArrayLike, second: ArrayLike, confidence: float = 0.95) -> Estimate:
@@ -394,6 +396,26 @@ def cliffs_delta(first: ArrayLike, second: ArrayLike, confidence: float = 0.95) 
     low, high = ((delta - delta**3 + sign * width) / (room + margin**2) for sign in (-1, 1))
     interval = Interval(low, high, confidence, FENG_CLIFF, INDEPENDENT_SUBJECTS)
     return Estimate(delta, interval, subjects)
+
+
+def difference_p(first: ArrayLike, second: ArrayLike) -> float:
+    """Return the p-value of delta = 0, at which the interval of `cliffs_delta` ends at 0.
+
+    Args:
+        first: X, one value a subject, ``(n,)``.
+        second: Y, ``(m,)``.
+    """
+    x, y = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    win, error, freedom = _placements(x, y)
+    delta = 2 * win - 1
+    if abs(delta) == 1:
+        return float(0.5 ** min(len(x), len(y)))
+    if not (error > 0 and freedom > 0):
+        return 1.0
+    # The margin m at which δ (1 − δ²) = m √((1 − δ²)² + m²).
+    room = (1 - delta**2) ** 2
+    margin = math.sqrt((math.sqrt(room**2 + 4 * delta**2 * room) - room) / 2)
+    return float(2 * stdtr(freedom, -margin / (2 * error)))
 
 
 def equivalence_p(
@@ -516,8 +538,11 @@ def adjust_for_covariates(
 ) -> AdjustedAssociation | NoComparison:
     """Fit ``norm ~ group + covariates`` to images, with errors clustered by subject.
 
-    The Wald test uses the CR1 sandwich (Cameron and Miller, Journal of Human Resources 50, 2015).
-    Everything is computed from sums of products over the images of each subject.
+    The Wald test uses a sandwich of sums by subject (Cameron and Miller, Journal of Human Resources
+    50, 2015) with corrections for groups of few subjects, different spread and uneven numbers of
+    images (Welch; Bell and McCaffrey, Survey Methodology 28, 2002); with as many images
+    of every subject and no covariate it is Welch's test. Everything is computed from sums of
+    products over the images of each subject.
 
     Args:
         sample: the norms, with covariates.
@@ -544,7 +569,7 @@ def adjust_for_covariates(
     if len(present) <= len(held) or fit.error <= 1e-20 * fit.total:
         return NoComparison(sample.name, "there is nothing left to estimate errors from")
     plain, adjusted = fit.intervals(bootstrap, confidence)
-    wald, p = fit.wald()
+    wald = fit.wald()
     subjects = len(present)
     return AdjustedAssociation(
         name=sample.name,
@@ -556,9 +581,9 @@ def adjust_for_covariates(
         partial_eta2=Estimate(
             fit.partial_eta2, adjusted, subjects, None if adjusted else _NO_INTERVAL
         ),
-        wald_f=wald,
-        df=(len(held) - 1, subjects - 1),
-        p=p,
+        wald_f=None if wald is None else wald.f,
+        df=(len(held) - 1, float(subjects - 1 if wald is None else wald.within)),
+        p=None if wald is None else wald.p,
     )
 
 
@@ -578,135 +603,175 @@ def _split(values: Array, groups: NDArray[np.int64]) -> list[Array]:
     return [values[groups == g] for g in range(int(groups.max()) + 1)]
 
 
-def _eta2_interval(
-    values: Array, bootstrap: SubjectBootstrap, confidence: float
-) -> Interval | None:
-    """Return the interval of η² of one value a subject; ω² estimates the same share."""
-    groups = len(bootstrap.members)
+@dataclass(frozen=True)
+class _Moments:
+    """Means and spread of one value a subject in the groups, and in their replicates."""
+
+    sizes: Array
+    """Subjects in the groups, ``(k,)``."""
+    means: Array
+    """``(k,)``."""
+    squares: Array
+    """Sums of squares about them, ``(k,)``."""
+    deviations: Array
+    """Means of replicates less ``means``, ``(R, k)``."""
+    replicated: Array
+    """``squares`` of replicates, ``(R, k)``."""
+
+
+def _moments(values: Array, bootstrap: SubjectBootstrap) -> _Moments:
     sizes = np.array([len(ids) for ids in bootstrap.members], dtype=np.float64)
-    deviations = np.empty((bootstrap.replicates, groups))
-    errors = np.zeros(bootstrap.replicates)
-    means, error = np.empty(groups), 0.0
+    means, squares = np.empty((2, len(sizes)))
+    deviations, replicated = np.empty((2, bootstrap.replicates, len(sizes)))
     for g, ids in enumerate(bootstrap.members):
         means[g] = values[ids].mean()
         rest = values[ids] - means[g]
-        error += float(rest @ rest)
-        sums = bootstrap.sums(g, np.stack([rest, rest**2], axis=1)) / sizes[g]
-        deviations[:, g] = sums[:, 0]
-        errors += sizes[g] * (sums[:, 1] - sums[:, 0] ** 2)
-    return _share_interval(
-        means, _contrasts(sizes), error, deviations, errors, sizes, _spare(sizes), confidence
-    )
+        squares[g] = rest @ rest
+        sums = bootstrap.sums(g, np.stack([rest, rest**2], axis=1))
+        deviations[:, g] = sums[:, 0] / sizes[g]
+        replicated[:, g] = sums[:, 1] - sums[:, 0] ** 2 / sizes[g]
+    return _Moments(sizes, means, squares, deviations, replicated)
 
 
-def _rank_interval(
-    values: Array, bootstrap: SubjectBootstrap, confidence: float
-) -> Interval | None:
-    """Return the interval of ε², the η² of ranks; every replicate is ranked anew."""
+def _rank_moments(values: Array, bootstrap: SubjectBootstrap) -> _Moments:
+    """Return moments of ranks; every replicate is ranked anew."""
     order = np.argsort(values, kind="stable")
     starts = np.unique(values[order], return_index=True)[1]
     block = np.searchsorted(starts, np.arange(len(values)), side="right") - 1
     places = np.empty(len(values), dtype=np.int64)
     places[order] = block
     ranks = rankdata(values)
-    groups = len(bootstrap.members)
-    sizes = np.array([len(ids) for ids in bootstrap.members], dtype=np.float64)
-    means = np.array([ranks[ids].mean() for ids in bootstrap.members])
-    error = sum(float(((ranks[ids] - ranks[ids].mean()) ** 2).sum()) for ids in bootstrap.members)
-    deviations = np.empty((bootstrap.replicates, groups))
-    errors = np.empty(bootstrap.replicates)
+    parts = [ranks[ids] for ids in bootstrap.members]
+    sizes = np.array([len(part) for part in parts], dtype=np.float64)
+    means = np.array([part.mean() for part in parts])
+    squares = np.array([float(((part - part.mean()) ** 2).sum()) for part in parts])
+    deviations, replicated = np.empty((2, bootstrap.replicates, len(sizes)))
     step = max(1, _CELLS // len(values))
     for start in range(0, bootstrap.replicates, step):
-        part = slice(start, start + step)
-        drawn = [matrix[part].astype(np.float64) for matrix in bootstrap.multiplicities]
+        rows = slice(start, start + step)
+        drawn = [matrix[rows].astype(np.float64) for matrix in bootstrap.multiplicities]
         weights = np.empty((len(drawn[0]), len(values)))
         for ids, matrix in zip(bootstrap.members, drawn, strict=True):
             weights[:, ids] = matrix
         tied = np.add.reduceat(weights[:, order], starts, axis=1)
         midranks = np.cumsum(tied, axis=1) - (tied - 1) / 2
-        within = np.einsum("rn,rn->r", tied, midranks**2)
         for g, ids in enumerate(bootstrap.members):
-            found = np.einsum("rn,rn->r", drawn[g], midranks[:, places[ids]]) / sizes[g]
-            deviations[part, g] = found - means[g]
-            within -= sizes[g] * found**2
-        errors[part] = within
-    return _share_interval(
-        means, _contrasts(sizes), error, deviations, errors, sizes, _spare(sizes), confidence
+            own = midranks[:, places[ids]] - means[g]
+            sums = np.einsum("rn,rn->r", drawn[g], own)
+            deviations[rows, g] = sums / sizes[g]
+            replicated[rows, g] = np.einsum("rn,rn,rn->r", drawn[g], own, own) - sums**2 / sizes[g]
+    return _Moments(sizes, means, squares, deviations, replicated)
+
+
+def _contrasts(weights: Array) -> Array:
+    """Return K with m' K m = Σ w (m − m̄)², ``(k, k)``."""
+    return np.diag(weights) - np.outer(weights, weights) / weights.sum()
+
+
+@dataclass(frozen=True)
+class _Effect:
+    """A statistic F of the effects of groups, what it is in replicates, and its test.
+
+    The effects point in the direction observed; their size θ is the √F they have by themselves.
+    """
+
+    f: float
+    """Observed."""
+    replicates: Array
+    """a, b and c of F = a + b θ + c θ² in replicates around effects of size θ, ``(R, 3)``."""
+    keeps: float
+    """The largest F at which the test keeps the hypothesis of no effect."""
+    explained: float
+    """Sum of squares between groups of effects of size 1."""
+    error: float
+    """Sum of squares within groups."""
+    population: float
+    """The same of the population, G times its variance."""
+
+
+def _effect(moments: _Moments, permuted: Array, confidence: float) -> _Effect | None:
+    """Describe the effects on one value a subject, whose test permutes groups.
+
+    Returns:
+        None with one subject in a group, or without any variation.
+    """
+    n, spread = moments.sizes, moments.squares.sum()
+    contrasts = _contrasts(n)
+    between = float(moments.means @ contrasts @ moments.means)
+    if n.min() < 2 or spread <= 1e-20 * (between + spread):
+        return None
+    if np.abs(moments.deviations).max() <= 1e-9 * np.ptp(moments.means):
+        return None  # the ranks of groups that are wholly apart do not vary
+    test = Welch.of(n, moments.squares, between + spread)
+    f = float(test.f(moments.means))
+    direction = moments.means - moments.means.mean()
+    if f <= 1e-12:
+        # Without any effect there is no direction; any will do.
+        f, direction = 0.0, np.where(np.arange(len(n)) == n.argmin(), 1.0, 0.0)
+    direction = direction / math.sqrt(test.f(direction))
+    # Means of n draws vary by (n − 1) / n too little, and so do sums of squares about them.
+    expansion = n / (n - 1)
+    deviations = moments.deviations * np.sqrt(expansion)
+    drawn = Welch.of(n, moments.replicated * expansion, between + spread)
+    terms = (
+        drawn.f(deviations),
+        2 * drawn.product(direction, deviations),
+        drawn.product(direction, direction),
+    )
+    return _Effect(
+        f=f,
+        replicates=np.stack(terms, axis=1),
+        keeps=largest_kept(permuted, 1 - confidence),
+        explained=float(direction @ contrasts @ direction),
+        error=float(spread),
+        population=float(spread * n.sum() / (n.sum() - len(n))),
     )
 
 
-def _spare(sizes: Array) -> float:
-    return float(sizes.sum() / (sizes.sum() - len(sizes)))
-
-
-def _contrasts(sizes: Array) -> Array:
-    """Return K with m' K m = Σ n (m − m̄)², ``(k, k)``."""
-    return np.diag(sizes) - np.outer(sizes, sizes) / sizes.sum()
-
-
-def _share_interval(
-    effects: Array,
-    contrasts: Array,
-    error: float,
-    deviations: Array,
-    errors: Array,
-    subjects: Array,
-    scale: float,
-    confidence: float,
-) -> Interval | None:
-    """Return the interval of a share of variance T = m' K m / (m' K m + SSE) by test inversion.
+def _share_interval(effect: _Effect | None, confidence: float) -> Interval | None:
+    """Return the interval of the share of variance between groups, by inversion of a test.
 
     Such a share is never negative, and its replicates lie above it: percentile and BCa intervals
-    miss a small share nearly always. So the effects are scaled by c, and the interval holds the
-    shares of the population for those c at which the observed T is neither among the highest nor
-    among the lowest replicates (Davison and Hinkley, Bootstrap Methods and their Application,
-    Cambridge 1997, section 5.4, with the direction of the effects held). It holds 0 where groups
-    without effects would often show as large a share.
-
-    Args:
-        effects: m of the groups, ``(k,)``.
-        contrasts: K, ``(k, k)``.
-        error: SSE.
-        deviations: m* − m of the replicates, ``(R, k)``.
-        errors: SSE* of the replicates, ``(R,)``.
-        subjects: in the groups, ``(k,)``.
-        scale: number of values over the degrees of freedom of SSE.
-        confidence: coverage of the interval.
-
-    Returns:
-        None with one subject in a group, or without any effect, error or variation.
+    miss a small share nearly always. So effects of every size θ are put to the test (Davison and
+    Hinkley, Bootstrap Methods and their Application, Cambridge 1997, section 5.4), with their
+    direction held: the interval holds those from which √F lies no further than it does in
+    replicates around them. At θ = 0 that is the test of no effect itself, whose critical value
+    serves to scale the distance. So the interval holds 0 where the test keeps the hypothesis of no
+    effect, and nowhere else; and it always holds the effect observed.
     """
-    explained = float(effects @ contrasts @ effects)
-    if subjects.min() < 2 or min(explained, error) <= 1e-20 * (explained + error):
+    if effect is None:
         return None
-    if np.abs(deviations).max() <= 1e-9 * np.abs(effects).max():
-        return None  # the ranks of groups that are wholly apart do not vary
-    # Means of n draws vary by (n − 1) / n too little, and so do sums of squares about them.
-    deviations = deviations * np.sqrt(subjects / (subjects - 1))
-    errors, population = errors * scale, error * scale
-    cross = 2 * deviations @ (contrasts @ effects)
-    noise = np.einsum("ri,ij,rj->r", deviations, contrasts, deviations, optimize=True)
-    observed = explained / (explained + error)
+    observed, level = math.sqrt(effect.f), 1 - confidence
+    kept = math.sqrt(max(0.0, largest_kept(effect.replicates[:, 0], level)))
+    scale = kept / math.sqrt(effect.keeps) if 0 < effect.keeps < math.inf else 1.0
+    if not 0 < scale < math.inf:
+        scale = 1.0
 
-    def beyond(factor: float) -> float:
-        found = factor**2 * explained + factor * cross + noise
-        return float(np.mean(found >= observed * (found + errors)))
+    def holds(size: float) -> bool:
+        replicates = effect.replicates @ np.array([1.0, size, size**2])
+        distances = np.abs(np.sqrt(np.maximum(replicates, 0)) - size)
+        beyond = np.count_nonzero(distances >= scale * abs(observed - size))
+        return bool((1 + beyond) / (1 + len(distances)) >= level)
 
-    def share_at(level: float) -> float:
-        if beyond(0.0) >= level:
-            return 0.0
-        low, high = 0.0, 1.0
-        while beyond(high) < level:
-            low, high = high, 2 * high
-        for _ in range(40):
-            middle = (low + high) / 2
-            low, high = (middle, high) if beyond(middle) < level else (low, middle)
-        return float(high**2 * explained / (high**2 * explained + population))
+    def end(inside: float, outside: float) -> float:
+        for _ in range(50):
+            middle = (inside + outside) / 2
+            inside, outside = (middle, outside) if holds(middle) else (inside, middle)
+        return inside
 
-    tail = (1 - confidence) / 2
-    # The share observed is biased upwards, so the upper limit of a chance result may lie below it.
-    high = max(share_at(1 - tail), observed)
-    return Interval(share_at(tail), high, confidence, INVERTED, INDEPENDENT_SUBJECTS)
+    def share(size: float) -> float:
+        explained = size**2 * effect.explained
+        return explained / (explained + effect.population)
+
+    detected = effect.f * (1 - 1e-9) > effect.keeps
+    low = share(end(observed, 0.0)) if detected else 0.0
+    step = 1.0
+    while holds(observed + step) and step < 1e6:
+        step *= 2
+    high = 1.0 if step >= 1e6 else share(end(observed, observed + step))
+    explained = effect.f * effect.explained
+    value = explained / (explained + effect.error)
+    return Interval(min(low, value), max(high, value), confidence, INVERTED, INDEPENDENT_SUBJECTS)
 
 
 def _pairs(
@@ -717,7 +782,7 @@ def _pairs(
     found = []
     for i, j in itertools.combinations(range(len(sample.names)), 2):
         x, y = means[bootstrap.members[i]], means[bootstrap.members[j]]
-        p = float(mannwhitneyu(x, y).pvalue) if np.ptp(np.append(x, y)) > 0 else 1.0
+        p = difference_p(x, y)
         equivalence = equivalence_p(x, y, bound)
         found.append(
             PairDifference(
@@ -739,36 +804,41 @@ def _pairs(
     return tuple(replace(pair, p_holm=p) for pair, p in zip(found, adjusted, strict=True))
 
 
-def _spread_between(
-    means: Array, groups: NDArray[np.int64], permutations: int, seed: int
-) -> SpreadTest:
-    """Test whether subject means spread equally (Brown and Forsythe, JASA 69, 1974)."""
+def _deviations(means: Array, groups: NDArray[np.int64]) -> Array:
+    """Return how far subject means lie from the median of their group.
+
+    Brown and Forsythe, Journal of the American Statistical Association 69, 1974.
+    """
     centres = np.array([np.median(part) for part in _split(means, groups)])
-    return _spread(np.abs(means - centres[groups]), groups, permutations, seed)
+    return np.abs(means - centres[groups])
 
 
 def _spread_within(sample: SubjectNorms, permutations: int, seed: int) -> SpreadTest | None:
-    """Test whether images of one subject spread equally, by the mean deviation of each subject.
+    """Test whether images of one subject spread equally, by Gini's mean difference of each subject.
 
-    √(m / (m − 1)) makes up for m deviations being taken about their own mean.
+    The mean of |x − y| over pairs of images is unbiased for any number of images and any
+    distribution, so groups whose subjects have other numbers of images can be compared.
     """
-    counts, means = sample.counts, sample.means
-    deviations = np.abs(sample.norms - means[sample.subjects])
+    counts = sample.counts
     several = counts > 1
-    mean = np.bincount(sample.subjects, weights=deviations)[several] / counts[several]
     _, groups = np.unique(sample.groups[several], return_inverse=True)
     if len(np.unique(groups)) < 2 or len(groups) <= len(np.unique(groups)):
         return None
-    corrected = mean * np.sqrt(counts[several] / (counts[several] - 1))
-    return _spread(corrected, groups, permutations, seed)
+    order = np.lexsort((sample.norms, sample.subjects))
+    starts = np.append(0, np.cumsum(counts)[:-1])
+    people = sample.subjects[order]
+    # An image above j others of its subject and below m − 1 − j of them.
+    places = 2 * (np.arange(len(order)) - starts[people]) - counts[people] + 1
+    centred = sample.norms[order] - sample.means[people]
+    sums = np.bincount(people, weights=places * centred)[several]
+    pairs = counts[several] * (counts[several] - 1) / 2
+    found = sums / pairs
+    return _spread(found, groups, permute(found, groups, permutations, seed)[0])
 
 
-def _spread(
-    deviations: Array, groups: NDArray[np.int64], permutations: int, seed: int
-) -> SpreadTest:
-    p = permutation_p(deviations, groups, permutations, seed)
-    analysis = anova(deviations, groups)
-    return SpreadTest(analysis.f, p, len(groups))
+def _spread(deviations: Array, groups: NDArray[np.int64], test: PermutationTest) -> SpreadTest:
+    alike = anova(deviations, groups).within == 0
+    return SpreadTest(None if alike else test.observed, test.p, len(groups))
 
 
 def _placements(x: Array, y: Array) -> tuple[float, float, float]:
@@ -890,50 +960,93 @@ class _Fit:
         effects, slopes, error = _regress(observed)
         with np.errstate(divide="ignore", invalid="ignore"):
             found, _, errors = _regress(moments)
+        wald = self._wald(width)
+        sizes = self._sizes()
+        if wald is None or sizes.min() < 2:
+            return None
         # Group and covariates overlap; K is what covariates do not explain of the groups.
         shared = np.delete(observed[:, 0], 1, axis=1)
         total = np.delete(np.delete(observed.sum(axis=0), 1, axis=0), 1, axis=1)
         contrasts = np.diag(observed[:, 0, 0]) - shared @ np.linalg.solve(total, shared.T)
-        present = np.bincount(self.groups[np.unique(self.people)]).astype(np.float64)
-        scale = self.images / (self.images - len(effects) - len(slopes))
-        return _share_interval(
-            effects, contrasts, float(error), found - effects, errors, present, scale, confidence
+        direction = effects - effects.mean()
+        direction = direction / math.sqrt(direction @ wald.precision @ direction)
+        deviations = (found - effects) * np.sqrt(sizes / (sizes - 1))
+        weighted = deviations @ wald.precision
+        terms = (
+            np.einsum("ri,ri->r", weighted, deviations),
+            2 * weighted @ direction,
+            np.ones(len(deviations)),
         )
+        effect = _Effect(
+            f=wald.f,
+            replicates=np.stack(terms, axis=1) * (error / errors)[:, None],
+            keeps=float(fdtri(len(effects) - 1, wald.within, confidence)),
+            explained=float(direction @ contrasts @ direction),
+            error=float(error),
+            population=float(error * self.images / (self.images - len(effects) - len(slopes))),
+        )
+        return _share_interval(effect, confidence)
 
-    def wald(self) -> tuple[float | None, float | None]:
-        """Return the F statistic and p of equal intercepts, with CR1 errors by subject."""
-        k, q = len(self.by_group), len(self.slopes)
-        codes = self.groups[self.people]
-        covariates = self.vectors[:, 2:]
-        residuals = self.vectors[:, 1] - self.intercepts[codes] - covariates @ self.slopes
-        present = np.unique(self.people)
-        subjects = len(present)
+    def wald(self) -> _Wald | None:
+        """Test equal intercepts; None if their errors have no inverse."""
+        return self._wald(self.vectors.shape[1])
+
+    def _sizes(self) -> Array:
+        """Return the numbers of subjects in the groups, ``(k,)``."""
+        return np.bincount(self.groups[np.unique(self.people)]).astype(np.float64)
+
+    def _wald(self, width: int) -> _Wald | None:
+        """Test equal intercepts given the first ``width`` − 2 covariates.
+
+        The squared sum of a subject is divided by 1 − its share of the images of its group, as in
+        `clustered_mean`, and the degrees of freedom are Welch's from the effective numbers of
+        subjects of the groups, whose errors may differ.
+        """
+        moments = self.by_group[:, :width, :width]
+        intercepts, slopes, _ = _regress(moments)
+        k, q, sizes = len(intercepts), len(slopes), self._sizes()
+        images = np.bincount(self.people, minlength=len(self.groups)).astype(np.float64)
+        shares = images / moments[self.groups, 0, 0]
+        covariates = self.vectors[:, 2:width]
+        residuals = self.vectors[:, 1] - intercepts[self.groups[self.people]] - covariates @ slopes
+        sums = [
+            np.bincount(self.people, weights=column, minlength=len(self.groups))
+            for column in (residuals, *(residuals[:, None] * covariates).T)
+        ]
         scores = np.zeros((len(self.groups), k + q))
-        weighted = np.column_stack([residuals, residuals[:, None] * covariates])
-        sums = np.stack(
-            [
-                np.bincount(self.people, weights=column, minlength=len(scores))
-                for column in weighted.T
-            ],
-            axis=1,
-        )
-        scores[np.arange(len(scores)), self.groups] = sums[:, 0]
-        scores[:, k:] = sums[:, 1:]
+        scores[np.arange(len(scores)), self.groups] = sums[0]
+        scores[:, k:] = np.stack(sums, axis=1)[:, 1:]
+        scores /= np.sqrt(np.where(shares < 1, 1 - shares, 1))[:, None]
         products = np.zeros((k + q, k + q))
-        products[:k, :k] = np.diag(self.by_group[:, 0, 0])
-        products[:k, k:] = self.by_group[:, 0, 2:]
+        products[:k, :k] = np.diag(moments[:, 0, 0])
+        products[:k, k:] = moments[:, 0, 2:]
         products[k:, :k] = products[:k, k:].T
-        products[k:, k:] = self.by_group[:, 2:, 2:].sum(axis=0)
+        products[k:, k:] = moments[:, 2:, 2:].sum(axis=0)
         bread = np.linalg.inv(products)
-        correction = subjects / (subjects - 1) * (self.images - 1) / (self.images - k - q)
-        covariance = correction * bread @ (scores.T @ scores) @ bread
-        differences = np.column_stack([-np.ones(k - 1), np.eye(k - 1), np.zeros((k - 1, q))])
-        effects = differences @ np.append(self.intercepts, self.slopes)
-        spread = differences @ covariance @ differences.T
-        if np.linalg.matrix_rank(spread, hermitian=True) < k - 1:
-            return None, None
-        f = float(effects @ np.linalg.solve(spread, effects)) / (k - 1)
-        return f, float(fdtrc(k - 1, subjects - 1, f))
+        correction = (self.images - k) / (self.images - k - q)
+        covariance = correction * (bread @ (scores.T @ scores) @ bread)[:k, :k]
+        differences = np.column_stack([-np.ones(k - 1), np.eye(k - 1)])
+        spread, variances = differences @ covariance @ differences.T, covariance.diagonal()
+        if np.linalg.matrix_rank(spread, hermitian=True) < k - 1 or variances.min() <= 0:
+            return None
+        squares, fourths = (np.bincount(self.groups, shares**power) for power in (2, 4))
+        freedom = np.maximum(1, squares**2 / fourths * (sizes - 1) / sizes)
+        test = Welch.of_weights(1 / variances, freedom)
+        precision = differences.T @ np.linalg.solve(spread, differences) / float(test.scale)
+        f, within = float(intercepts @ precision @ intercepts), float(test.within)
+        return _Wald(f, within, precision, float(fdtrc(k - 1, within, f)))
+
+
+@dataclass(frozen=True)
+class _Wald:
+    """A test of equal intercepts."""
+
+    f: float
+    within: float
+    """Degrees of freedom of the error."""
+    precision: Array
+    """P with f = intercepts' P intercepts, ``(k, k)``."""
+    p: float
 
 
 def _within(moments: Array) -> Array:

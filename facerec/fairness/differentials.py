@@ -15,6 +15,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
+from scipy.special import stdtrit
+from scipy.stats import rankdata
 
 from facerec.errors import MetricError
 from facerec.fairness.rates import (
@@ -27,6 +29,7 @@ from facerec.fairness.rates import (
     mark_of,
 )
 from facerec.statistics.bootstrap import VertexBootstrap, percentile_interval
+from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.intervals import Interval
 from facerec.statistics.operating_points import RULE_OF_30, parse_rate
 
@@ -43,8 +46,15 @@ MIN_SUBJECTS = 10
 
 REPLICATES = 2000
 
+CONFIDENCE = 0.95
+INVERTED = "test of parity inverted by resampled persons"
+SCALED = "comparisons that share a person are dependent; the rates keep their order"
+
 _CHUNK = 256
 """Replicates held at once."""
+
+_SIZES = np.concatenate([np.linspace(0, 2, 41)[:-1], np.geomspace(2, 2.0**40, 200)])
+"""Multiples of the difference observed among which the ends of an interval are sought."""
 
 Of = Literal["FMR", "FNMR", "FMR and FNMR", "accuracy"]
 Better = Literal["lower", "higher"]
@@ -289,9 +299,16 @@ def differentials(
     Ratios are withheld where a group has no error (with an upper limit of its rate), where it has
     fewer than 3, and where both the highest and the lowest rate rest on fewer than 30.
 
-    The least and the most of several noisy rates differ even if the true rates are equal, so an
-    interval seldom reaches parity. Whether there is a difference is told by ``p_value``: replicates
-    of each group are scaled to the rate of all groups, and measured again.
+    The least and the most of several noisy rates differ even if the true rates are equal, and
+    replicates differ more still. So ``p_value`` tells how often rates that are equal, and as noisy
+    as those observed, differ as much; and the interval holds the differences, larger or smaller in
+    the same proportions on a log scale, around which the measure observed is not among the 5 % of
+    replicates furthest off. It reaches parity where ``p_value`` is at least 0.05, and nowhere else.
+
+    The noise of a rate is that of its logarithm, with the variance that allows for comparisons
+    that share a person and a quantile of t: replicates of the bootstrap spread too much where false
+    matches are rare, and too little where persons are few. They keep their order, so that what the
+    rates of a group have in common remains.
 
     Args:
         errors: from `facerec.fairness.rates`.
@@ -450,9 +467,15 @@ class _Target:
         drawn = [rate_replicates(group, weights) for group in counts]
         known = [group[0] for group in drawn if group[0] is not None]
         self._drawn: tuple[Values, Values] | None = None
+        self._noisy: tuple[_NoisyRates | None, _NoisyRates | None] = None, None
         if len(known) == len(drawn):
             missed = [group[1] for group in drawn]
             self._drawn = np.stack(known, axis=-1), np.stack(missed, axis=-1)
+            shares = [group.fmr_share() for group in counts], [g.fnmr_share() for g in counts]
+            self._noisy = (
+                _NoisyRates.of(fmr, self._drawn[0], shares[0]),
+                _NoisyRates.of(fnmr, self._drawn[1], shares[1]),
+            )
 
     def row(self, measure: Measure) -> Differential:
         """Compute a measure, or say why not."""
@@ -461,9 +484,11 @@ class _Target:
         value = interval = smoothed = p_value = at_parity = None
         if reason is None:
             value, drawn = self.value(measure), self.replicates(measure)
-            interval, reason = _percentiles(value, drawn)
-            if drawn is not None and measure.parity:
-                p_value, at_parity = self._against_parity(measure, value)
+            against = self._against_parity(measure, value) if measure.parity else None
+            if against is None:
+                interval, reason = _percentiles(value, drawn)
+            else:
+                p_value, at_parity, interval = against
         elif self._nominal:
             estimates = self._fmr.smoothed(), self._fnmr.smoothed()
             smoothed = float(measure.compute(*estimates, self._nominal))
@@ -511,25 +536,114 @@ class _Target:
             return None
         return next(filter(None, (kind.too_few() for kind in self._kinds[measure.of])), None)
 
-    def _against_parity(self, measure: Measure, value: float) -> tuple[float | None, float | None]:
-        """Return how often groups of equal rates differ as much, and what 5 % of them exceed."""
-        assert self._drawn is not None
-        scaled = []
-        for kind, drawn in zip((self._fmr, self._fnmr), self._drawn, strict=True):
-            common = kind.errors.sum() / kind.comparisons.sum()
-            # A rate of 0 cannot be scaled, and makes every replicate undefined.
-            factors = np.divide(
-                common, kind.rates, out=np.full(kind.rates.shape, np.nan), where=kind.errors > 0
-            )
-            scaled.append(drawn * factors)
-        equal = measure.compute(scaled[0], scaled[1], self._nominal)
-        equal = equal[~np.isnan(equal)]
-        if not equal.size:
-            return None, None
-        higher = measure.better == "higher"
+    def _against_parity(
+        self, measure: Measure, value: float
+    ) -> tuple[float, float, Interval] | None:
+        """Return how often equal rates differ as much, what 5 % of them exceed, and the interval.
+
+        Returns:
+            None where a group has no error of a kind that counts, or the rates have no replicates.
+        """
+        needed = (measure.of != "FNMR", measure.of != "FMR")
+        if any(use and noisy is None for use, noisy in zip(needed, self._noisy, strict=True)):
+            return None
+        stated = self._fmr.rates, self._fnmr.rates
+
+        def measured(size: float | Values, noise: bool = False) -> Values:
+            rates = [
+                fixed if noisy is None else noisy.at(size, noise)
+                for fixed, noisy in zip(stated, self._noisy, strict=True)
+            ]
+            # Far from parity rates vanish, and their ratios with them.
+            with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+                return measure.compute(rates[0], rates[1], self._nominal)
+
+        higher, level = measure.better == "higher", 1 - CONFIDENCE
+        equal = measured(0.0, noise=True)
+        if np.isnan(equal).any():
+            return None
         beyond = int(np.count_nonzero(equal <= value if higher else equal >= value))
-        limit = float(np.quantile(equal, 0.05 if higher else 0.95, method="inverted_cdf"))
-        return (1 + beyond) / (1 + equal.size), limit if math.isfinite(limit) else None
+        p_value = (1 + beyond) / (1 + equal.size)
+        limit = float(np.quantile(equal, level if higher else 1 - level, method="inverted_cdf"))
+
+        # Noise is alike at all sizes of the difference, but not at all values of the measure.
+        sign = -1 if higher else 1
+        scale = sign * measured(_SIZES[:, None])
+        usable = np.isfinite(scale)
+        sizes, scale = _SIZES[usable], np.maximum.accumulate(scale[usable])
+
+        def holds(size: float) -> bool:
+            found = np.interp(sign * measured(size, noise=True), scale, sizes)
+            off = np.abs(found - size) >= abs(1 - size)
+            return bool((1 + np.count_nonzero(off)) / (1 + off.size) >= level)
+
+        def end(inside: float, outside: float) -> float:
+            for _ in range(30):
+                middle = (inside + outside) / 2
+                inside, outside = (middle, outside) if holds(middle) else (inside, middle)
+            return float(measured(inside))
+
+        parity = float(measured(0.0))
+        near = end(1.0, 0.0) if p_value < level - 1e-9 else parity
+        outside = next((size for size in sizes[sizes > 1] if not holds(size)), float(sizes[-1]))
+        ends = near, end(1.0, outside), value
+        return p_value, limit, Interval(min(ends), max(ends), CONFIDENCE, INVERTED, SCALED)
+
+
+@dataclass(frozen=True)
+class _NoisyRates:
+    """Rates of one kind, from parity (size 0) to those observed (size 1) and beyond, with noise."""
+
+    common: float
+    """Of all groups together."""
+    direction: Values
+    """Logarithms of the rates over the common one, ``(k,)``."""
+    noise: Values
+    """Factors on the rates in every replicate, ``(R, k)``."""
+
+    @classmethod
+    def of(
+        cls, kind: _Kind, drawn: Values, shares: Sequence[ClusteredShare | None]
+    ) -> _NoisyRates | None:
+        """Take the noise of each group from its persons.
+
+        Args:
+            kind: counts and rates.
+            drawn: rates in every replicate, ``(R, k)``.
+            shares: of the groups.
+
+        Returns:
+            None where a group has no error or too few persons, or false matches are not known by
+            person.
+        """
+        if not kind.errors.all():
+            return None
+        noise = np.empty(drawn.shape)
+        for place, share in enumerate(shares):
+            if share is None or not math.isfinite(share.variance):
+                return None
+            # Ties are broken by their place, or few errors would make lumps of replicates.
+            ranks = rankdata(np.nan_to_num(drawn[:, place]), method="ordinal")
+            freedom = max(1.0, share.effective_identities - 1)
+            quantiles = stdtrit(freedom, (ranks - 0.5) / len(ranks))
+            noise[:, place] = np.exp(quantiles * math.sqrt(share.variance) / share.rate)
+        common = float(kind.errors.sum() / kind.comparisons.sum())
+        direction = np.log(kind.rates / common)
+        if np.abs(direction).max() < 1e-9:
+            # Equal rates have no direction; any will do.
+            direction = np.where(np.arange(len(direction)) == 0, 1e-9, 0.0)
+        return cls(common, direction, noise)
+
+    def at(self, size: float | Values, noise: bool) -> Values:
+        """Return the rates, ``(k,)``, or with noise their replicates, ``(R, k)``.
+
+        Args:
+            size: of the difference, or several, ``(n, 1)``, for rates ``(n, k)``.
+            noise: whether to add it.
+        """
+        with np.errstate(over="ignore"):
+            rates = self.common * np.exp(size * self.direction)
+            return np.minimum(rates * self.noise if noise else rates, 1.0)
 
 
 def _area_under_fdr(targets: Sequence[_Target]) -> list[Differential]:

@@ -1,8 +1,10 @@
 """Norms by group: distributions, spread between and within subjects, cluster-bootstrap intervals.
 
-Images of one subject resemble each other, so the subject is the unit of every interval: subjects
-are drawn with replacement within their groups, and all their images follow. Each figure is computed
-inside each replicate from sums over subjects, by the rule that gives the estimate.
+Images of one subject resemble each other, so the subject is the unit of every interval. Where a
+subject with many images weighs much, or the spread of few subjects is asked for, a bootstrap covers
+too little, and the interval is that of a formula. Else subjects are drawn with replacement within
+their groups, all their images follow, and each figure is computed inside each replicate from sums
+over subjects, by the rule that gives the estimate.
 """
 
 from __future__ import annotations
@@ -22,6 +24,9 @@ from facerec.statistics.intervals import Interval, check_confidence
 INDEPENDENT_SUBJECTS = "subjects are independent"
 PERCENTILE = "cluster bootstrap over subjects, expanded percentile"
 BCA = "cluster bootstrap over subjects, BCa"
+CLUSTERED_T = "sandwich by subject, Student's t"
+BONETT = "Bonett with Student's t, within subjects by jackknife, MOVER"
+JACKKNIFE = "jackknife over subjects on a log scale, Student's t"
 WOODRUFF = "cluster bootstrap over subjects, inverted (Woodruff)"
 NO_SPREAD = "no interval: there are fewer than two subjects, or they do not differ"
 QUANTILES = {"p5": 0.05, "p25": 0.25, "median": 0.5, "p75": 0.75, "p95": 0.95}
@@ -232,7 +237,8 @@ class NormSummary:
     cv: Estimate
     """``sd`` / ``mean``."""
     between_sd: Estimate
-    """Standard deviation between subjects, beyond what few images each explain (0 if nothing)."""
+    """Standard deviation between subjects, beyond what few images each explain (0 if nothing);
+    everybody counts once."""
     within_sd: Estimate
     """Standard deviation between the images of one subject."""
     icc: Estimate
@@ -363,6 +369,148 @@ def bca(
     return _between(replicates, low, high, confidence, BCA)
 
 
+def clustered_mean(
+    values: Array, weights: Array, variances: Array, confidence: float = 0.95
+) -> Interval | None:
+    """Return the interval of a weighted mean of values of subjects.
+
+    The squared residual of a subject is divided by 1 − its share of the weight, which keeps the sum
+    from being too small where few have most of it (Bell and McCaffrey, Survey Methodology 28,
+    2002). Degrees of freedom are (n − 1) / n of the effective number of subjects by their
+    contributions to the variance; with equal weights that is the usual interval of a mean.
+
+    Args:
+        values: one a subject, ``(n,)``.
+        weights: positive, ``(n,)``.
+        variances: what the value of each is thought to vary by, up to a factor, ``(n,)``; for the
+            degrees of freedom alone.
+        confidence: coverage, between 0 and 1.
+
+    Returns:
+        None with fewer than two subjects, or values that are all equal.
+    """
+    count = len(values)
+    shares = weights / weights.sum()
+    mean = float(shares @ values)
+    if count < 2:
+        return None
+    error = math.sqrt(float((shares**2 * (values - mean) ** 2 / (1 - shares)).sum()))
+    parts = shares**2 * variances
+    if not (error > 1e-12 * abs(mean) and parts.any()):
+        return None
+    effective = float(parts.sum() ** 2 / (parts**2).sum())
+    freedom = max(1.0, effective * (count - 1) / count)
+    margin = float(stdtrit(freedom, (1 + confidence) / 2)) * error
+    return Interval(mean - margin, mean + margin, confidence, CLUSTERED_T, INDEPENDENT_SUBJECTS)
+
+
+def variance_interval(values: Array, confidence: float = 0.95) -> tuple[float, float] | None:
+    """Return the limits of the variance of values of subjects, whatever their kurtosis.
+
+    Bonett, Computational Statistics & Data Analysis 50, 2006, with a quantile of t in place of the
+    normal one for the error.
+
+    Args:
+        values: one a subject, ``(n,)``.
+        confidence: coverage, between 0 and 1.
+
+    Returns:
+        None with fewer than three subjects, or values that are all equal.
+    """
+    count, tail = len(values), (1 + confidence) / 2
+    normal = float(ndtri(tail))
+    if count < 3 or count <= normal:
+        return None
+    squares = (values - values.mean()) ** 2
+    total = float(squares.sum())
+    if total <= 1e-24 * float(values @ values):
+        return None
+    # The share trimmed off either end is below one half.
+    cut = math.floor(count / (2 * math.sqrt(count - 4))) if count > 5 else (count - 1) // 2
+    ordered = np.sort(values)
+    centre = ordered[cut : count - cut].mean()
+    kurtosis = count * float(((values - centre) ** 4).sum()) / total**2
+    factor = count / (count - normal)
+    error = factor * math.sqrt((kurtosis - (count - 3) / count) / (count - 1))
+    middle = math.log(factor * total / (count - 1))
+    margin = float(stdtrit(count - 1, tail)) * error
+    return math.exp(middle - margin), math.exp(min(middle + margin, 700.0))
+
+
+def within_interval(
+    squares: Array, counts: Array, confidence: float = 0.95
+) -> tuple[float, float] | None:
+    """Return the limits of the variance between images of one subject.
+
+    A jackknife over subjects of the logarithm (Miller, Biometrika 61, 1974), with the degrees of
+    freedom of the effective number of subjects by images beyond the first.
+
+    Args:
+        squares: sum of squares about the subject's own mean, ``(n,)``.
+        counts: images, ``(n,)``.
+        confidence: coverage, between 0 and 1.
+
+    Returns:
+        None where it cannot be had without each subject in turn.
+    """
+    spare = counts - 1.0
+    used = spare > 0
+    squares, spare = squares[used], spare[used]
+    count = len(spare)
+    left, freedom = squares.sum() - squares, spare.sum() - spare
+    if count < 2 or not (left > 1e-12 * squares.sum()).all():
+        return None
+    logarithms = np.log(left / freedom)
+    whole = math.log(squares.sum() / spare.sum())
+    mean = float(logarithms.mean())
+    error = math.sqrt((count - 1) / count * float(((logarithms - mean) ** 2).sum()))
+    effective = float(spare.sum() ** 2 / (spare**2).sum())
+    margin = float(stdtrit(max(1.0, effective - 1), (1 + confidence) / 2)) * error
+    middle = count * whole - (count - 1) * mean
+    # The jackknife moves the middle; the figure itself stays inside.
+    ends = min(middle - margin, whole), max(middle + margin, whole)
+    return math.exp(ends[0]), math.exp(min(ends[1], 700.0))
+
+
+def between_sd(
+    means: Array, squares: Array, counts: Array, confidence: float = 0.95
+) -> tuple[float, Interval | None]:
+    """Return the standard deviation between subjects with its interval; everybody counts once.
+
+    From the variance of the subjects' means is taken what the noise of their images explains
+    (Thomas and Hultquist, Annals of Statistics 6, 1978); limits of both are joined by MOVER (Zou
+    and Donner, Statistics in Medicine 27, 2008).
+
+    Args:
+        means: of the images of each subject, ``(n,)``.
+        squares: sum of squares about it, ``(n,)``.
+        counts: images, ``(n,)``.
+        confidence: coverage, between 0 and 1.
+
+    Returns:
+        The figure, NaN where no subject has two images or there is one subject; its interval, None
+        where there is none.
+    """
+    spare = float((counts - 1).sum())
+    if len(means) < 2 or spare <= 0:
+        return math.nan, None
+    share = float((1 / counts).mean())
+    spread, noise = float(means.var(ddof=1)), float(squares.sum()) / spare * share
+    variance = spread - noise
+    value = math.sqrt(max(variance, 0.0))
+    around = variance_interval(means, confidence)
+    within = within_interval(squares, counts, confidence)
+    if within is None and noise == 0:
+        within = 0.0, 0.0
+    if around is None or within is None:
+        return value, None
+    low, high = (share * limit for limit in within)
+    below = math.hypot(spread - min(around[0], spread), high - noise)
+    above = math.hypot(max(around[1], spread) - spread, noise - low)
+    lower, upper = (math.sqrt(max(0.0, x)) for x in (variance - below, variance + above))
+    return value, Interval(lower, upper, confidence, BONETT, INDEPENDENT_SUBJECTS)
+
+
 def _between(
     replicates: Array, low: float, high: float, confidence: float, method: str
 ) -> Interval | None:
@@ -436,7 +584,6 @@ def _figures(sums: Array, subjects: int, centre: float, inflation: float = 1.0) 
             "subject_mean": centre + means / subjects,
             "sd": sd,
             "cv": sd / mean,
-            "between_sd": np.sqrt(np.maximum(variance, 0)),
             "within_sd": np.sqrt(error),
             "icc": variance / (variance + error),
             "images_per_subject": per_subject,
@@ -465,6 +612,7 @@ class _Part:
         """
         self.subjects, self.sums, self.centre = len(members), sums, centre
         own = features[members]
+        self.counts, self.means, self.squares = own[:, 0], centre + own[:, 4], own[:, 5]
         inside = np.isin(sample.subjects, members)
         self.norms = sample.norms[inside]
         self.found = _figures(own.sum(axis=0), self.subjects, centre)
@@ -509,6 +657,7 @@ class _Part:
             value = float(self.found["subject_mean"] - whole.found["subject_mean"])
             difference = Estimate(value, interval, subjects, None if interval else NO_SPREAD)
         figures = {figure: estimate(figure) for figure in self.found}
+        figures |= self._by_formula(figures, confidence)
         per_subject = figures.pop("images_per_subject").value or float(images)
         icc = figures["icc"].value
         design = None if icc is None else max(1.0, 1 + (per_subject - 1) * icc)
@@ -527,6 +676,42 @@ class _Part:
             effective_images=None if design is None else images / design,
             **figures,
         )
+
+    def _by_formula(self, found: dict[str, Estimate], confidence: float) -> dict[str, Estimate]:
+        """Return the figures whose intervals come from a formula.
+
+        Args:
+            found: all figures, of which the values stay.
+            confidence: of the intervals.
+        """
+        between, interval = between_sd(self.means, self.squares, self.counts, confidence)
+        images = len(self.norms)
+        known = math.isfinite(between)
+        missing = None if interval else NO_SPREAD
+        reason = missing if known else _undefined("between_sd", self.subjects, images)
+        result = {
+            "between_sd": Estimate(between if known else None, interval, self.subjects, reason)
+        }
+        alike, own = np.ones(self.subjects), self.counts
+        error = found["within_sd"].value
+        varies = alike if error is None or not known else between**2 + error**2 / own
+        intervals = {
+            "mean": clustered_mean(self.means, own, varies, confidence),
+            "subject_mean": clustered_mean(self.means, alike, alike, confidence),
+            "within_sd": None,
+        }
+        if error is not None:
+            limits = within_interval(self.squares, own, confidence)
+            if limits is not None:
+                low, high = map(math.sqrt, limits)
+                intervals["within_sd"] = Interval(
+                    low, high, confidence, JACKKNIFE, INDEPENDENT_SUBJECTS
+                )
+        for name, limit in intervals.items():
+            if found[name].value is not None:
+                reason = None if limit else NO_SPREAD
+                result[name] = Estimate(found[name].value, limit, self.subjects, reason)
+        return result
 
     @property
     def replicated_mean(self) -> Array:

@@ -496,14 +496,17 @@ def _association_table(
             Cell(f"η²{mark}", "declared in advance" if not mark else ""),
             _estimate(found.eta2),
             Cell(_p(found.p)),
-            Cell(f"{found.permutations:,} permutations over subjects, seed {found.seed}"),
+            Cell(
+                _welch(found.welch_f),
+                f"{found.permutations:,} permutations over subjects, seed {found.seed}",
+            ),
         ],
         [Cell("ω² [E]"), _estimate(found.omega2), Cell("–"), Cell("η² without its upward bias")],
         [
             Cell("ε² [E]", f"without bias {found.eta2_h:.3g}"),
             _estimate(found.epsilon2),
-            Cell(_p(found.kruskal_p)),
-            Cell(f"Kruskal–Wallis H = {found.kruskal_h:.4g}"),
+            Cell(_p(found.rank_p)),
+            Cell("Welch’s F of ranks, permuted", f"Kruskal–Wallis H = {found.kruskal_h:.4g}"),
         ],
         _spread_row("spread between subjects", found.spread_between),
         _spread_row("spread within subjects", found.spread_within),
@@ -517,7 +520,7 @@ def _association_table(
                 _estimate(adjusted.partial_eta2),
                 Cell(_p(adjusted.p)),
                 Cell(
-                    f"clustered Wald F = {wald}, df {adjusted.df[0]}, {adjusted.df[1]}",
+                    f"clustered Wald F = {wald}, df {adjusted.df[0]:g}, {adjusted.df[1]:.1f}",
                     f"{adjusted.images:,} images, {adjusted.dropped:,} without a covariate",
                 ),
             ]
@@ -537,13 +540,16 @@ def _association_table(
 def _spread_row(name: str, test: SpreadTest | None) -> list[Cell]:
     if test is None:
         return [Cell(f"{name} [E]"), Cell("–"), Cell("–"), Cell("each subject has one image")]
-    statistic = "–" if test.f is None else f"{test.f:.4g}"
     return [
         Cell(f"{name} [E]"),
         Cell("–"),
         Cell(_p(test.p)),
-        Cell(f"Brown–Forsythe F = {statistic}", f"{test.subjects:,} subjects"),
+        Cell(f"{_welch(test.f)} of deviations", f"{test.subjects:,} subjects"),
     ]
+
+
+def _welch(f: float | None) -> str:
+    return "Welch’s F" if f is None else f"Welch’s F = {f:.4g}"
 
 
 def _checklist(audit: Audit) -> Table:

@@ -281,6 +281,19 @@ class IdentityCounts:
     mated: NDArray[np.int64]
     """Mated comparisons, ``(G,)``."""
 
+    def fmr_share(self) -> ClusteredShare | None:
+        """Return the share of false matches; None if they are not known by person."""
+        if self.false_matches is None:
+            return None
+        if self.non_mated is not None:
+            return ClusteredShare.from_counts(self.false_matches, self.non_mated)
+        assert self.images is not None
+        return ClusteredShare.from_images(self.false_matches, self.images)
+
+    def fnmr_share(self) -> ClusteredShare:
+        """Return the share of false non-matches."""
+        return ClusteredShare.from_mated_counts(self.missed, self.mated)
+
 
 @dataclass(frozen=True, eq=False)
 class GroupErrors:

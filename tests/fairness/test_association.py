@@ -20,13 +20,14 @@ from facerec.fairness.association import (
     anova,
     associate,
     cliffs_delta,
+    difference_p,
     equivalence_p,
     hodges_lehmann,
     minimum_detectable_eta2,
-    permutation_p,
     wasserstein,
 )
 from facerec.fairness.norms import SubjectBootstrap, SubjectNorms
+from facerec.fairness.welch import permute
 from facerec.statistics.multiplicity import holm
 
 few = settings(max_examples=25, deadline=None)
@@ -121,24 +122,32 @@ def test_figures_equal_scipy() -> None:
     means = [np.mean(sample.norms[sample.subjects == s]) for s in range(56)]
     parts = [np.array(means)[sample.groups == g] for g in range(4)]
     assert found.f == pytest.approx(scipy.stats.f_oneway(*parts).statistic)
-    h, p = scipy.stats.kruskal(*parts)
-    assert (found.kruskal_h, found.kruskal_p) == pytest.approx((h, p))
+    h = scipy.stats.kruskal(*parts).statistic
+    assert found.kruskal_h == pytest.approx(h)
+    tests = permute(
+        np.stack([sample.means, scipy.stats.rankdata(sample.means)]), sample.groups, 199
+    )
+    assert (found.welch_f, found.p) == pytest.approx((tests[0].observed, tests[0].p))
+    assert found.rank_p == tests[1].p
     assert found.epsilon2.value == pytest.approx(h / 55)
     assert found.eta2_h == pytest.approx((h - 3) / 52)
     ranks = scipy.stats.rankdata(np.concatenate(parts))
     assert found.epsilon2.value == pytest.approx(
         anova(ranks, np.repeat(range(4), [12, 15, 9, 20])).eta2
     )
-    assert found.spread_between.f == pytest.approx(scipy.stats.levene(*parts).statistic)
-    deviations = [
-        np.abs(x - x.mean()).mean() * math.sqrt(len(x) / (len(x) - 1))
+    centred = np.concatenate([np.abs(x - np.median(x)) for x in parts])
+    (test,) = permute(centred, np.repeat(range(4), [12, 15, 9, 20]), 1)
+    assert found.spread_between.f == pytest.approx(test.observed)
+    differences = [
+        np.mean([abs(a - b) for a, b in itertools.combinations(x, 2)])
         for x in (sample.norms[sample.subjects == s] for s in range(56))
     ]
-    within = [np.array(deviations)[sample.groups == g] for g in range(4)]
     assert found.spread_within is not None
-    assert found.spread_within.f == pytest.approx(scipy.stats.f_oneway(*within).statistic)
+    (test,) = permute(differences, sample.groups, 199)
+    assert found.spread_within.f == pytest.approx(test.observed)
+    assert found.spread_within.p == test.p
     assert [(p.first, p.second) for p in found.pairs] == list(itertools.combinations("abcd", 2))
-    raw = [scipy.stats.mannwhitneyu(x, y).pvalue for x, y in itertools.combinations(parts, 2)]
+    raw = [difference_p(x, y) for x, y in itertools.combinations(parts, 2)]
     assert [pair.p for pair in found.pairs] == pytest.approx(raw)
     assert [pair.p_holm for pair in found.pairs] == pytest.approx(holm(raw))
     for pair, (x, y) in zip(found.pairs, itertools.combinations(parts, 2), strict=True):
@@ -150,37 +159,6 @@ def test_figures_equal_scipy() -> None:
         for estimate in (pair.delta, pair.shift, pair.wasserstein):
             assert estimate.interval is not None
             assert estimate.interval.low <= estimate.value <= estimate.interval.high
-
-
-def test_permutation_p_equals_counting_all_orders() -> None:
-    """With every order of seven subjects counted, p is that of Monte Carlo but for chance."""
-    values = np.array([1.0, 4.0, 2.0, 9.0, 6.0, 7.0, 3.0])
-    groups = np.array([1, 1, 1, 0, 0, 2, 2])
-    observed = anova(values, groups).eta2
-    orders = [anova(values[list(o)], groups).eta2 for o in itertools.permutations(range(7))]
-    exact = np.mean(np.array(orders) >= observed - 1e-12)
-    found = permutation_p(values, groups, 20_000)
-    assert found == pytest.approx(exact, abs=4 * math.sqrt(exact * (1 - exact) / 20_000))
-    assert permutation_p(values, groups, 999, seed=5) == permutation_p(values, groups, 999, seed=5)
-    assert permutation_p(values, groups, 999, seed=5) != permutation_p(values, groups, 999, seed=6)
-    # Equal values reach the observed η² in every order, whatever the rounding.
-    assert permutation_p(np.full(9, 0.1), np.arange(9) % 3, 99) == 1
-    assert permutation_p([0.1] * 5 + [0.7] * 5, [0] * 5 + [1] * 5, 4999) == pytest.approx(
-        2 / math.comb(10, 5), abs=0.004
-    )
-    with pytest.raises(MetricError, match="at least one"):
-        permutation_p(values, groups, 0)
-
-
-def test_chunks_of_permutations_are_all_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    values = np.random.default_rng(0).normal(size=20)
-    groups = np.arange(20) % 4
-    monkeypatch.setattr("facerec.fairness.association._CELLS", 60)
-    found = permutation_p(values, groups, 1000) * 1001
-    assert found == pytest.approx(round(found)) and 1 <= found <= 1001
-    monkeypatch.undo()
-    expected = permutation_p(values, groups, 20_000)
-    assert found / 1001 == pytest.approx(expected, abs=4 * math.sqrt(0.25 / 1000))
 
 
 @pytest.mark.parametrize(
@@ -303,9 +281,88 @@ def test_eta2_interval_covers(shift: float) -> None:
     assert 52 <= covered <= 60
 
 
+@pytest.mark.parametrize("sizes", [(18, 10), (30, 10, 12), (90, 10)])
+def test_interval_and_test_agree(sizes: tuple[int, ...]) -> None:
+    """The interval holds zero where the test finds nothing, and nowhere else; it has a width."""
+    detected = 0
+    for seed in range(24):
+        groups = np.repeat(range(len(sizes)), sizes)
+        generator = np.random.default_rng(seed)
+        means = generator.normal(0.02 * seed * groups, 1 + (groups == 1))
+        sample = SubjectNorms.from_images(20 + means, np.arange(len(means)), groups)
+        found = associate(sample, SubjectBootstrap(groups, 199, seed), permutations=199, seed=seed)
+        for estimate, p in ((found.eta2, found.p), (found.epsilon2, found.rank_p)):
+            assert (estimate.interval.low > 0) == (p < 0.05)
+            assert estimate.interval.low <= estimate.value < estimate.interval.high <= 1
+            assert estimate.interval.high > 1 / len(groups)
+        detected += found.p < 0.05
+        for pair in found.pairs:
+            interval = pair.delta.interval
+            assert (interval.low > 0 or interval.high < 0) == (pair.p < 0.05)
+    assert 0 < detected < 24
+
+
+def test_groups_with_equal_means_have_an_interval() -> None:
+    sample = SubjectNorms.from_images(
+        [1.0, 2, 3, 4, 1, 2, 3, 4, 2, 3], range(10), [0] * 4 + [1] * 6
+    )
+    found = compare(sample)
+    assert found.eta2.value == pytest.approx(0, abs=1e-20) and found.p == 1
+    assert found.eta2.interval.low == 0 and found.eta2.interval.high > 0.1
+
+
+def test_adjusted_interval_and_test_agree() -> None:
+    for seed in range(12):
+        sample = draw(seed, (30, 10), shift=0.12 * seed)
+        found = adjust_for_covariates(sample, SubjectBootstrap(sample.groups, 400))
+        assert (found.partial_eta2.interval.low > 0) == (found.p < 0.05)
+
+
+def test_p_of_delta_is_the_confidence_at_which_its_interval_reaches_zero() -> None:
+    generator = np.random.default_rng(4)
+    x, y = generator.integers(0, 9, 14), generator.integers(1, 12, 25)
+    p = difference_p(x, y)
+    assert 0 < p < 0.5 and p == pytest.approx(difference_p(y, x))
+    interval = cliffs_delta(x, y, confidence=1 - p).interval
+    assert min(abs(interval.low), abs(interval.high)) == pytest.approx(0, abs=1e-9)
+    apart = difference_p(np.arange(6.0), np.arange(9.0) + 50)
+    assert apart == 0.5**6
+    assert cliffs_delta(np.arange(6.0), np.arange(9.0) + 50, 1 - apart).interval.high == 0
+    assert difference_p([1, 1, 1], [1, 1, 1]) == 1
+
+
+def test_minimum_detectable_effect_of_groups_that_spread_unlike() -> None:
+    """Ten subjects of twice the SD make a difference harder to find than ninety of them."""
+    generator = np.random.default_rng(0)
+    groups = np.repeat([0, 1], [90, 10])
+    found = [
+        compare(
+            SubjectNorms.from_images(generator.normal(20, sd[groups]), np.arange(100), groups)
+        ).mde_eta2
+        for sd in (np.array([1, 2]), np.array([2, 1]))
+    ]
+    alike = minimum_detectable_eta2(100, 2)
+    assert found[1] < alike < 1.5 * alike < found[0]
+
+
+def test_spread_within_is_fair_to_few_images() -> None:
+    """Heavy-tailed noise of one spread: two images of a subject differ as two of twenty do."""
+    generator = np.random.default_rng(0)
+    counts = np.repeat([20, 2], [300, 300])
+    subjects = np.repeat(np.arange(600), counts)
+    norms = 20 + generator.standard_t(3, len(subjects))
+    sample = SubjectNorms.from_images(norms, subjects, (subjects >= 300).astype(int))
+    assert compare(sample).spread_within.p > 0.05
+    wider = SubjectNorms.from_images(
+        20 + (norms - 20) * np.where(subjects >= 300, 1.6, 1.0), subjects, sample.groups[subjects]
+    )
+    assert compare(wider).spread_within.p < 0.05
+
+
 def invariants(found: Association) -> list[float]:
     """Return what neither scale nor further images may change."""
-    figures = [found.f, found.p, found.kruskal_h, found.eta2_h, found.spread_between.p]
+    figures = [found.f, found.welch_f, *found.welch_df, found.p, found.rank_p, found.kruskal_h]
+    figures += [found.eta2_h, found.spread_between.p]
     for estimate in (found.eta2, found.omega2, found.epsilon2):
         figures += [estimate.value, estimate.interval.low, estimate.interval.high]
     for pair in found.pairs:
@@ -377,8 +434,8 @@ def test_reproducible_by_seed() -> None:
     assert compare(sample, seed=1).p != compare(sample, seed=2).p
 
 
-def naive_fit(sample: SubjectNorms) -> tuple[float, float, float]:
-    """Return partial η², Wald F and η² by explicit designs and a loop over subjects."""
+def naive_fit(sample: SubjectNorms) -> tuple[float, float, float, float]:
+    """Return partial η², Wald F, η² and degrees of freedom by explicit designs and a loop."""
     covariates = np.stack(list(sample.covariates.values()), axis=1)
     kept = np.isfinite(covariates).all(axis=1)
     y, c, people = sample.norms[kept], covariates[kept], sample.subjects[kept]
@@ -394,15 +451,28 @@ def naive_fit(sample: SubjectNorms) -> tuple[float, float, float]:
     residuals = y - full @ slopes
     meat = np.zeros((full.shape[1],) * 2)
     clusters = np.unique(people)
+    sizes = np.bincount(sample.groups[clusters])
     for person in clusters:
         score = full[people == person].T @ residuals[people == person]
-        meat += np.outer(score, score)
-    g, n, p = len(clusters), len(y), full.shape[1]
+        share = np.sum(people == person) / np.sum(codes == sample.groups[person])
+        meat += np.outer(score, score) / (1 - share)
+    n, p = len(y), full.shape[1]
     bread = np.linalg.inv(full.T @ full)
-    covariance = g / (g - 1) * (n - 1) / (n - p) * bread @ meat @ bread
+    covariance = (n - k) / (n - p) * bread @ meat @ bread
     effects, block = slopes[1:k], covariance[1:k, 1:k]
-    wald = effects @ np.linalg.solve(block, effects) / (k - 1)
-    return 1 - errors[0] / errors[1], wald, 1 - errors[2] / errors[3]
+    # The error of each intercept, for Welch's approximation.
+    rows = np.column_stack([np.ones(k), np.eye(k)[:, 1:], np.tile(c.mean(axis=0), (k, 1))])
+    weights = 1 / np.einsum("ij,jk,ik->i", rows, covariance, rows)
+    uneven = 0.0
+    for g, weight in enumerate(weights):
+        images = np.bincount(people[codes == g])
+        images = images[images > 0].astype(float)
+        effective = (images**2).sum() ** 2 / (images**4).sum() * (sizes[g] - 1) / sizes[g]
+        uneven += (1 - weight / weights.sum()) ** 2 / effective
+    scale = (k - 1) * (1 + 2 * (k - 2) / (k * k - 1) * uneven)
+    wald = effects @ np.linalg.solve(block, effects) / scale
+    within = (k * k - 1) / (3 * uneven)
+    return 1 - errors[0] / errors[1], wald, 1 - errors[2] / errors[3], within
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -412,11 +482,11 @@ def test_adjustment_equals_explicit_least_squares(seed: int) -> None:
     yaw[::7] = np.nan
     sample = replace(sample, covariates={"yaw": yaw, "blur": sample.covariates["blur"]})
     found = adjust_for_covariates(sample, SubjectBootstrap(sample.groups, 300))
-    partial, wald, plain = naive_fit(sample)
+    partial, wald, plain, within = naive_fit(sample)
     assert found.partial_eta2.value == pytest.approx(partial)
     assert found.eta2.value == pytest.approx(plain)
     assert found.wald_f == pytest.approx(wald)
-    assert found.df == (3, found.subjects - 1)
+    assert found.df == pytest.approx((3, within))
     assert found.p == pytest.approx(scipy.stats.f.sf(wald, *found.df))
     assert (found.covariates, found.dropped) == (("yaw", "blur"), int(np.isnan(yaw).sum()))
     assert found.images == len(yaw) - found.dropped
@@ -435,6 +505,19 @@ def test_a_covariate_can_explain_the_whole_difference() -> None:
     assert found.eta2.interval.low > 0.15
     assert found.partial_eta2.interval.low == 0 and found.partial_eta2.value < 0.05
     assert found.p > 0.05
+
+
+def test_adjustment_for_nothing_is_welchs_test() -> None:
+    """A covariate that is orthogonal to groups, subjects and norms leaves Welch's test."""
+    generator = np.random.default_rng(3)
+    groups = np.repeat([0, 1, 2], [8, 20, 12])
+    subjects = np.repeat(np.arange(40), 2)
+    norms = 20 + generator.normal(0, 1 + groups)[subjects]
+    sample = SubjectNorms.from_images(norms, subjects, groups[subjects], {"side": [-1.0, 1.0] * 40})
+    found = adjust_for_covariates(sample, SubjectBootstrap(groups, 200))
+    plain = associate(sample, SubjectBootstrap(groups, 200), permutations=1)
+    assert found.wald_f * 77 / 76 == pytest.approx(plain.welch_f)
+    assert found.df == pytest.approx(plain.welch_df)
 
 
 def test_covariates_that_tell_nothing_are_refused() -> None:
@@ -509,7 +592,7 @@ def test_json_ready() -> None:
     saved = json.loads(json.dumps(asdict(found), allow_nan=False))
     assert saved["role"] == "primary" and saved["eta2"]["interval"]["low"] >= 0
     adjusted = adjust_for_covariates(draw(0), SubjectBootstrap(draw(0).groups, 50))
-    assert json.loads(json.dumps(asdict(adjusted), allow_nan=False))["df"] == [2, 35]
+    assert json.loads(json.dumps(asdict(adjusted), allow_nan=False))["df"][0] == 2
 
 
 def simulate(
@@ -529,7 +612,7 @@ def test_type_one_error_of_subjects_and_of_images() -> None:
     for seed in range(runs):
         norms, subjects, groups = simulate(generator, 0.0)
         sample = SubjectNorms.from_images(norms, subjects, groups[subjects])
-        rejected += permutation_p(sample.means, sample.groups, 199, seed) <= 0.05
+        rejected += permute(sample.means, sample.groups, 199, seed)[0].p <= 0.05
         parts = [norms[groups[subjects] == g] for g in range(4)]
         naive += scipy.stats.kruskal(*parts).pvalue <= 0.05
     assert 0.01 <= rejected / runs <= 0.10
@@ -542,5 +625,5 @@ def test_power_to_find_half_an_sd() -> None:
     for seed in range(runs):
         norms, subjects, groups = simulate(generator, 0.5, icc=0.3)
         sample = SubjectNorms.from_images(norms, subjects, groups[subjects])
-        rejected += permutation_p(sample.means, sample.groups, 199, seed) <= 0.05
+        rejected += permute(sample.means, sample.groups, 199, seed)[0].p <= 0.05
     assert rejected / runs >= 0.88

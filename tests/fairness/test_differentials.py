@@ -276,6 +276,9 @@ def test_replicates_without_comparisons_are_undefined() -> None:
     assert np.isnan(fnmr).tolist() == [True, False, False]
 
 
+RATIOS = ("max/geomean", "max/min", "max/mean")
+
+
 # --- the table ------------------------------------------------------------------------------
 
 
@@ -314,14 +317,12 @@ def test_intervals_come_from_one_joint_resample() -> None:
     weights = resample(errors.identities, 400, 3)
     drawn = [rate_replicates(counts, weights) for counts in errors.counts[0]]
     fmr = np.stack([fmr for fmr, _ in drawn if fmr is not None], axis=-1)
-    fnmr = np.stack([fnmr for _, fnmr in drawn], axis=-1)
-    one = row(found.rows, "max/geomean", "5e-2")
+    one = row(found.rows, "MAPE", "5e-2")
     assert one.value is not None
-    assert one.interval == percentile_interval(one.value, max_over_geomean(fmr))
-    assert one.interval.low <= one.value <= one.interval.high
-    both = row(found.rows, "GARBE", "5e-2", "FMR and FNMR")
-    assert both.value is not None
-    assert both.interval == percentile_interval(both.value, garbe(fmr, fnmr))
+    assert one.interval == percentile_interval(one.value, mape(fmr, 0.05))
+    both = next(one for one in found.rows if one.measure == "area under FDR")
+    assert both.value is not None and both.interval is not None
+    assert both.interval.low <= both.value <= both.interval.high
     assert differentials(errors, replicates=400, seed=3) == found
     assert differentials(errors, replicates=400, seed=4) != found
 
@@ -498,6 +499,86 @@ def test_equal_groups_seldom_seem_to_differ() -> None:
     # Of the binomial distribution of 80 runs at 5 %, 9 is the 99.5th percentile.
     assert sum(value <= 0.05 for value in values) <= 9
     assert 0.35 < np.mean(values) < 0.65
+
+
+def test_p_of_two_groups_is_that_of_two_logarithms() -> None:
+    """For two groups max/geomean exceeds parity as two logarithms of rates lie apart."""
+    errors = simulated(np.random.default_rng(5), 0.3)
+    found = differentials(errors, replicates=2000)
+    generator = np.random.default_rng(0)
+    for of in ("FMR", "FNMR"):
+        one = row(found.rows, "max/geomean", "5e-2", of)
+        shares = [
+            counts.fmr_share() if of == "FMR" else counts.fnmr_share()
+            for counts in errors.counts[0]
+        ]
+        draws = [
+            generator.standard_t(share.effective_identities - 1, 200_000)
+            * math.sqrt(share.variance)
+            / share.rate
+            for share in shares
+        ]
+        apart = abs(math.log(shares[0].rate / shares[1].rate))
+        expected = np.mean(np.abs(draws[0] - draws[1]) >= apart)
+        assert one.p_value == pytest.approx(expected, abs=4 * (expected / 2000) ** 0.5)
+        assert expected > 0.01
+        assert one.at_parity == pytest.approx(
+            np.exp(np.quantile(np.abs(draws[0] - draws[1]), 0.95) / 2), rel=0.02
+        )
+
+
+def test_shares_by_person_are_those_of_the_rates() -> None:
+    for errors in (large(), counted(toy(persons=60, images=3), ("1e-1",), listed=True)):
+        for point, counts in zip(errors.rates.points, errors.counts, strict=True):
+            for group, one in zip(point.groups, counts, strict=True):
+                share = one.fmr_share()
+                assert share is not None
+                assert (share.events, share.comparisons) == (
+                    group.fmr.errors,
+                    group.fmr.comparisons,
+                )
+                assert group.fmr.interval == share.interval()
+                assert group.fnmr.interval == one.fnmr_share().interval()
+
+
+def test_intervals_reach_parity_where_the_test_finds_nothing() -> None:
+    detected = 0
+    for seed in range(6):
+        rows = differentials(
+            simulated(np.random.default_rng(seed), 0.2 * seed), replicates=199
+        ).rows
+        for one in rows:
+            if one.p_value is None or one.measure == "WERM":  # which parity leaves below 1
+                continue
+            best = {True: 1.0, False: 0.0}[one.measure in ("FDR", "IR", "SER", *RATIOS)]
+            assert one.value is not None and one.interval is not None
+            assert one.interval.low <= one.value <= one.interval.high
+            assert one.interval.low < one.interval.high
+            away = one.interval.high if one.better == "higher" else one.interval.low
+            assert (away != pytest.approx(best, abs=1e-12)) == (one.p_value < 0.05)
+            detected += one.p_value < 0.05
+    assert detected > 10
+
+
+def test_equal_groups_have_an_interval() -> None:
+    """With as many errors in both groups there is no direction, but there is a width."""
+    persons, generator = 30, np.random.default_rng(0)
+    mated = np.array([[0, 1], [0, 2], [1, 2]]) + 3 * np.arange(persons)[:, None, None]
+    others = generator.integers(3 * persons, size=(900, 2))
+    others = others[others[:, 0] // 3 != others[:, 1] // 3]
+    pairs = np.concatenate([mated.reshape(-1, 2), others])
+    pairs = np.concatenate([pairs, pairs + 3 * persons])  # the same once more, of other people
+    first, second = pairs.T
+    same = first // 3 == second // 3
+    scores = np.tile(generator.normal(2 * same[: len(same) // 2]), 2)
+    subject = np.arange(6 * persons) // 3
+    group = (subject >= persons).astype(int)
+    alike = pair_group_rates(
+        scores, first, second, same, subject, group, ("A", "B"), targets=("5e-2",)
+    )
+    one = row(differentials(alike, replicates=199).rows, "max/geomean", "5e-2", "FNMR")
+    assert one.value == 1 and one.p_value == 1
+    assert one.interval is not None and one.interval.low == 1 and one.interval.high > 1.02
 
 
 def test_different_groups_seem_to_differ() -> None:

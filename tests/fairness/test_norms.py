@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,9 +21,13 @@ from facerec.fairness.norms import (
     SubjectBootstrap,
     SubjectNorms,
     bca,
+    between_sd,
+    clustered_mean,
     norm_table,
     percentile,
     tail,
+    variance_interval,
+    within_interval,
 )
 
 few = settings(max_examples=25, deadline=None)
@@ -46,22 +51,27 @@ def draw(
     return SubjectNorms.from_images(norms, subjects, np.array(list("abcdefgh"))[groups[subjects]])
 
 
-def naive_figures(images: list[np.ndarray]) -> dict[str, float]:
-    """Take one array of norms a subject and compute everything in plain words."""
+def naive_figures(images: list[np.ndarray], inflation: float = 1.0) -> dict[str, float]:
+    """Take one array of norms a subject and compute everything in plain words.
+
+    The sum of squares between drawn subjects is inflated, as it is n / (n − 1) too small.
+    """
     values = np.concatenate(images)
     counts = np.array([len(norms) for norms in images])
     subjects, total = len(images), len(values)
-    between = sum(len(norms) * (norms.mean() - values.mean()) ** 2 for norms in images)
+    between = sum(len(norms) * (norms.mean() - values.mean()) ** 2 for norms in images) * inflation
     within = sum(((norms - norms.mean()) ** 2).sum() for norms in images)
     size = (total - (counts**2).sum() / total) / (subjects - 1)
     msb, msw = between / (subjects - 1), within / (total - subjects)
+    spread = np.var([norms.mean() for norms in images], ddof=1)
+    sd = math.sqrt((between + within) / (total - 1))
     return {
         "mean": values.mean(),
         "subject_mean": np.mean([norms.mean() for norms in images]),
-        "sd": values.std(ddof=1),
-        "cv": values.std(ddof=1) / values.mean(),
+        "sd": sd,
+        "cv": sd / values.mean(),
         "within_sd": math.sqrt(msw),
-        "between_sd": math.sqrt(max(0, (msb - msw) / size)),
+        "between_sd": math.sqrt(max(0, spread - msw * np.mean([1 / len(n) for n in images]))),
         "icc": (msb - msw) / (msb + (size - 1) * msw),
         "images_per_subject": size,
     }
@@ -113,14 +123,14 @@ def test_replicates_equal_resampled_images() -> None:
             [sample.norms[sample.subjects == s] for s in np.repeat(members, m[r])]
             for members, m in zip(bootstrap.members, bootstrap.multiplicities, strict=True)
         ]
-        figures.append(naive_figures(drawn[1]))
+        figures.append(naive_figures(drawn[1], n / (n - 1)))
         means = [np.mean([norms.mean() for norms in part]) for part in drawn]
         grand = np.average(means, weights=[len(part) for part in drawn])
         differences.append(means[1] - grand)
     left_out = [
         naive_figures([n for i, n in enumerate(by_subject(sample, 1)) if i != j]) for j in range(n)
     ]
-    for name in ("mean", "subject_mean", "within_sd"):
+    for name in ("sd", "cv", "icc"):
         expected = bca(
             value(table.groups[1], name),
             np.array([row[name] for row in figures]),
@@ -183,6 +193,88 @@ def test_subject_means_of_normal_data_are_covered() -> None:
         icc = norm_table(large, SubjectBootstrap(large.groups, 200, seed)).groups[0].icc
         covered["icc"] += icc.interval.low <= 0.5 <= icc.interval.high
     assert all(0.87 <= count / 120 <= 0.995 for count in covered.values())
+
+
+def test_mean_with_equal_weights_has_the_usual_interval() -> None:
+    values = np.random.default_rng(0).normal(20, 3, 12)
+    found = clustered_mean(values, np.full(12, 4.0), np.ones(12), 0.9)
+    expected = scipy.stats.t.interval(0.9, 11, values.mean(), values.std(ddof=1) / 12**0.5)
+    assert (found.low, found.high) == pytest.approx(expected)
+
+
+def test_mean_over_images_by_a_loop() -> None:
+    row = norm_table(draw(1), SubjectBootstrap(draw(1).groups, 50)).groups[0]
+    images = by_subject(draw(1), 0)
+    total = sum(map(len, images))
+    residuals = [(n - row.mean.value).sum() / total for n in images]
+    error = sum(r**2 / (1 - len(n) / total) for r, n in zip(residuals, images, strict=True))
+    parts = [
+        len(n) ** 2 * (row.between_sd.value**2 + row.within_sd.value**2 / len(n)) for n in images
+    ]
+    effective = sum(parts) ** 2 / sum(p**2 for p in parts)
+    assert effective < len(images)
+    freedom = effective * (len(images) - 1) / len(images)
+    expected = scipy.stats.t.interval(0.95, freedom, row.mean.value, error**0.5)
+    assert (row.mean.interval.low, row.mean.interval.high) == pytest.approx(expected)
+
+
+def test_variance_interval_by_bonetts_formula() -> None:
+    values = np.random.default_rng(3).gamma(2, 1, 16)
+    trimmed = np.sort(values)[2:-2].mean()  # 16 / (2 √12) = 2.3 off either end
+    squares = (values - values.mean()) ** 2
+    kurtosis = 16 * ((values - trimmed) ** 4).sum() / squares.sum() ** 2
+    factor = 16 / (16 - scipy.stats.norm.isf(0.025))
+    margin = scipy.stats.t.isf(0.025, 15) * factor * math.sqrt((kurtosis - 13 / 16) / 15)
+    expected = factor * squares.sum() / 15 * np.exp([-margin, margin])
+    assert variance_interval(values) == pytest.approx(expected)
+    assert variance_interval(values[:2]) is None and variance_interval(np.full(9, 0.1)) is None
+    for count in (3, 4, 5, 6):
+        low, high = variance_interval(values[:count])
+        assert low < values[:count].var(ddof=1) < high
+
+
+def test_within_interval_by_leaving_subjects_out() -> None:
+    images = [norms for norms in by_subject(draw(2), 1) if len(norms) > 1]
+    squares = np.array([((n - n.mean()) ** 2).sum() for n in images])
+    counts = np.array([len(n) for n in images])
+
+    def logarithm(kept: list[np.ndarray]) -> float:
+        return math.log(naive_figures(kept)["within_sd"] ** 2)
+
+    n = len(images)
+    left = np.array([logarithm([x for i, x in enumerate(images) if i != j]) for j in range(n)])
+    middle = n * logarithm(images) - (n - 1) * left.mean()
+    error = math.sqrt((n - 1) / n * ((left - left.mean()) ** 2).sum())
+    freedom = (counts - 1).sum() ** 2 / ((counts - 1) ** 2).sum() - 1
+    margin = scipy.stats.t.isf(0.025, freedom) * error
+    assert within_interval(squares, counts) == pytest.approx(
+        (math.exp(middle - margin), math.exp(middle + margin))
+    )
+    assert within_interval(squares[:1], counts[:1]) is None
+    assert within_interval(np.array([0.0, 2.0]), np.array([2, 2])) is None
+
+
+def test_spread_between_subjects_with_as_many_images_is_that_of_the_analysis_of_variance() -> None:
+    sample = draw(5, (30,), images=(4, 5))
+    row = norm_table(sample, SubjectBootstrap(sample.groups, 50)).groups[0]
+    share = row.icc.value / (1 - row.icc.value)
+    assert row.between_sd.value == pytest.approx(row.within_sd.value * math.sqrt(share))
+    interval = row.between_sd.interval
+    assert 0 < interval.low < row.between_sd.value < interval.high
+
+
+def test_intervals_cover_with_very_uneven_image_counts() -> None:
+    """Nominal 95 % of the mean over images and of the SD between 20 subjects."""
+    generator = np.random.default_rng(0)
+    covered = np.zeros(2)
+    for _ in range(400):
+        counts = np.minimum(generator.zipf(1.8, 20), 80).astype(float)
+        means = generator.normal(0, np.sqrt(1 + 1 / counts))
+        squares = generator.chisquare(np.maximum(counts - 1, 1e-9))
+        mean = clustered_mean(means, counts, 1 + 1 / counts)
+        _, between = between_sd(means, squares, counts)
+        covered += [mean.low <= 0 <= mean.high, between.low <= 1 <= between.high]
+    assert (covered / 400 > 0.92).all() and (covered / 400 < 0.995).all()
 
 
 def test_quantile_intervals_cover() -> None:

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from facerec.errors import MetricError
+from facerec.fairness.welch import Welch, largest_kept, permute
+
+# Other processes may hold a machine up, so there is no deadline.
+few = settings(max_examples=40, deadline=None)
+
+
+def naive(parts: list[np.ndarray]) -> tuple[float, float]:
+    """Return Welch's F and its degrees of freedom, from the formulas of his paper."""
+    k = len(parts)
+    weights = [len(x) / x.var(ddof=1) for x in parts]
+    centre = sum(w * x.mean() for w, x in zip(weights, parts, strict=True)) / sum(weights)
+    top = sum(w * (x.mean() - centre) ** 2 for w, x in zip(weights, parts, strict=True)) / (k - 1)
+    uneven = sum(
+        (1 - w / sum(weights)) ** 2 / (len(x) - 1) for w, x in zip(weights, parts, strict=True)
+    )
+    return top / (1 + 2 * (k - 2) / (k * k - 1) * uneven), (k * k - 1) / (3 * uneven)
+
+
+def of(parts: list[np.ndarray]) -> tuple[Welch, float]:
+    sizes = [len(x) for x in parts]
+    means = np.array([x.mean() for x in parts])
+    squares = np.array([((x - x.mean()) ** 2).sum() for x in parts])
+    test = Welch.of(sizes, squares, float(np.concatenate(parts).var() * sum(sizes)))
+    return test, float(test.f(means))
+
+
+def split(values: np.ndarray, groups: np.ndarray) -> list[np.ndarray]:
+    return [values[groups == g] for g in range(groups.max() + 1)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_two_groups_are_the_t_test_of_scipy(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    parts = [generator.normal(1, 3, 9), generator.normal(0, 1, 40)]
+    expected = scipy.stats.ttest_ind(*parts, equal_var=False)
+    test, f = of(parts)
+    assert f == pytest.approx(expected.statistic**2)
+    assert float(test.within) == pytest.approx(expected.df)
+    assert scipy.stats.f.sf(f, 1, test.within) == pytest.approx(expected.pvalue)
+
+
+@pytest.mark.parametrize("sizes", [(5, 9, 30), (12, 7, 8, 20, 15)])
+def test_several_groups_are_the_formulas(sizes: tuple[int, ...]) -> None:
+    generator = np.random.default_rng(len(sizes))
+    parts = [generator.normal(g, 1 + g, n) for g, n in enumerate(sizes)]
+    test, f = of(parts)
+    assert (f, float(test.within)) == pytest.approx(naive(parts))
+    means = np.array([x.mean() for x in parts])
+    assert float(test.product(means, means)) == pytest.approx(f)
+    assert permute(np.concatenate(parts), np.repeat(range(len(sizes)), sizes), 1)[
+        0
+    ].observed == pytest.approx(f)
+
+
+def test_a_group_of_one_borrows_its_error() -> None:
+    parts = [np.array([1.0, 2.0, 4.0, 7.0]), np.array([9.0])]
+    test, f = of(parts)
+    expected = scipy.stats.ttest_ind(*parts)  # a pooled variance
+    variance = float((parts[0]).var(ddof=1))
+    assert 1 / test.weights == pytest.approx([variance / 4, variance])
+    assert f == pytest.approx(expected.statistic**2)
+
+
+def test_p_equals_counting_all_orders() -> None:
+    """With every order of seven subjects counted, p is that of Monte Carlo but for chance."""
+    values = np.array([1.0, 4.0, 2.0, 9.0, 6.0, 7.0, 3.0])
+    groups = np.array([1, 1, 1, 0, 0, 2, 2])
+    observed = naive(split(values, groups))[0]
+    orders = [naive(split(values[list(o)], groups))[0] for o in itertools.permutations(range(7))]
+    exact = np.mean(np.array(orders) >= observed - 1e-9)
+    (found,) = permute(values, groups, 20_000)
+    assert found.observed == pytest.approx(observed)
+    assert found.p == pytest.approx(exact, abs=4 * math.sqrt(exact * (1 - exact) / 20_000))
+    np.testing.assert_allclose(
+        np.unique(found.replicates.round(9)), np.unique(np.round(orders, 9)), rtol=1e-6
+    )
+
+
+def test_values_without_spread() -> None:
+    # Equal values reach the observed statistic in every order, whatever the rounding.
+    assert permute(np.full(9, 0.1), np.arange(9) % 3, 99)[0].p == 1
+    (found,) = permute([0.1] * 5 + [0.7] * 5, [0] * 5 + [1] * 5, 4999)
+    assert found.p == pytest.approx(2 / math.comb(10, 5), abs=0.004)
+
+
+def test_figures_share_their_permutations() -> None:
+    generator = np.random.default_rng(0)
+    values, groups = generator.normal(size=(3, 20)), np.arange(20) % 4
+    together = permute(values, groups, 200, seed=5)
+    for one, row in zip(together, values, strict=True):
+        (alone,) = permute(row, groups, 200, seed=5)
+        np.testing.assert_allclose(one.replicates, alone.replicates)
+    (other,) = permute(values[0], groups, 200, seed=6)
+    assert not np.allclose(other.replicates, together[0].replicates)
+    with pytest.raises(MetricError, match="at least one"):
+        permute(values, groups, 0)
+
+
+def test_chunks_of_permutations_are_all_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(0).normal(size=20)
+    groups = np.arange(20) % 4
+    monkeypatch.setattr("facerec.fairness.welch._CELLS", 60)
+    (found,) = permute(values, groups, 1000)
+    assert np.isfinite(found.replicates).all() and len(np.unique(found.replicates)) > 990
+    monkeypatch.undo()
+    expected = permute(values, groups, 20_000)[0].p
+    assert found.p == pytest.approx(expected, abs=4 * math.sqrt(0.25 / 1000))
+
+
+@few
+@given(st.permutations([0, 1, 2]), st.floats(1e-3, 1e3), st.floats(-50, 50))
+def test_names_scale_and_offset_change_nothing(
+    names: list[int], factor: float, offset: float
+) -> None:
+    values = np.random.default_rng(1).normal(size=30)
+    groups = np.arange(30) * 7 % 11 % 3
+    (one,) = permute(values, groups, 50)
+    (other,) = permute(factor * values + offset, np.array(names)[groups], 50)
+    np.testing.assert_allclose(other.replicates, one.replicates, rtol=1e-6)
+    assert (other.observed, other.p) == pytest.approx((one.observed, one.p), rel=1e-6)
+
+
+@few
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=60), st.sampled_from([0.05, 0.1, 0.3]))
+def test_the_largest_statistic_kept_is_that_of_p(values: list[int], level: float) -> None:
+    replicates = np.array(values, dtype=np.float64)
+    limit = largest_kept(replicates, level)
+    for statistic in np.arange(-0.5, 10, 0.5):
+        reached = np.count_nonzero(replicates >= statistic)
+        rejects = (1 + reached) / (1 + len(replicates)) < level - 1e-12
+        assert rejects == (statistic > limit)
+
+
+def test_level_where_a_small_group_spreads_more_or_less() -> None:
+    """Equal means of 90 and 10 subjects, of which the 10 have 1 or 2 images, or twice the SD."""
+    generator = np.random.default_rng(0)
+    groups = np.repeat([0, 1], [90, 10])
+    for minority in (2.0, 0.5):
+        kept, pooled = 0, 0
+        for seed in range(250):
+            values = generator.normal(size=100) * np.where(groups == 1, minority, 1.0)
+            kept += permute(values, groups, 99, seed)[0].p <= 0.05
+            pooled += scipy.stats.f_oneway(values[:90], values[90:]).pvalue <= 0.05
+        assert 0.015 <= kept / 250 <= 0.09
+        assert pooled / 250 > 0.15 if minority > 1 else pooled / 250 < 0.02

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from facerec.commands.benches import open_benches
 from facerec.commands.cli import run_command
-from facerec.embedding.align import parse_align
+from facerec.embedding.align import Aligner, parse_align
 from facerec.embedding.extract import Embeddings, embed_images, unit_fusion
 from facerec.embedding.file import read_embeddings
 from facerec.embedding.model import EmbeddingModel, load_model
@@ -89,6 +89,7 @@ def audit(
     assertion: Annotated[tuple[str, ...], tyro.conf.arg(name="assert")] = (),
     flip: bool = True,
     align: str | None = None,
+    align_threshold: float | None = None,
     on_error: Literal["error", "skip"] = "error",
     channels: Literal["rgb", "bgr"] | None = None,
     mean: float | None = None,
@@ -133,6 +134,7 @@ def audit(
             fnmr_ratio of the primary attribute are known.
         flip: with --model: sum the raw embeddings of each image and its mirror image.
         align: with --model: see facerec verify.
+        align_threshold: with --align: see facerec verify.
         on_error: with --model: what an image that does not decode does; skip makes it a failure to
             acquire.
         channels: channel order that an .onnx file wants; default rgb.
@@ -170,7 +172,8 @@ def audit(
         load_model, device=device, batch_size=batch_size, channels=channels, mean=mean, std=std
     )
     with _Bars(console) as bars:
-        embedder = _Embedder(opened, align, batch_size, on_error, bars)
+        aligner = parse_align(align, align_threshold)
+        embedder = _Embedder(opened, aligner, batch_size, on_error, bars)
         if embeddings is not None:
             found, source = read_embeddings(embeddings), str(embeddings)
             files.insert(0, _embeddings_file("embeddings", embeddings, found))
@@ -386,7 +389,7 @@ class _Embedder:
     """Embeds the images of a bench, in the way that the flags say."""
 
     bench: Bench | None
-    align: str | None
+    align: Aligner | None
     batch_size: int
     on_error: Literal["error", "skip"]
     bars: _Bars
@@ -400,7 +403,7 @@ class _Embedder:
             model,
             self.bench.images,
             flip=flip,
-            align=None if self.align is None else parse_align(self.align),
+            align=self.align,
             batch_size=self.batch_size,
             on_error=self.on_error,
             progress=self.bars.counter(f"{model.name}: embedding {views}", len(self.bench.images)),

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import facerec
 from facerec.commands.benches import open_benches
 from facerec.commands.cli import run_command
-from facerec.embedding.align import Aligner, parse_align
+from facerec.embedding.align import Aligner, alignment_words, parse_align
 from facerec.embedding.extract import Embeddings, embed_images
 from facerec.embedding.file import read_embeddings
 from facerec.embedding.model import EmbeddingModel, load_model, newest_run
@@ -68,8 +68,10 @@ def verify(
     runs: Path = Path("runs"),
     embeddings: Path | None = None,
     scores: Path | None = None,
+    distances: bool = False,
     compare: Path | None = None,
     align: str | None = None,
+    align_threshold: float | None = None,
     channels: Literal["rgb", "bgr"] | None = None,
     mean: float | None = None,
     std: float | None = None,
@@ -103,10 +105,13 @@ def verify(
         runs: folder of all runs, of which the newest is taken without --model.
         embeddings: a file of facerec embed in place of a model.
         scores: a table of label,score (or bob's columns) in place of model and bench.
+        distances: the scores are distances: smaller means more alike.
         compare: another model, embeddings (.npz) or scores (.csv) for the same pairs: prints the
             differences with intervals that follow the pairs.
         align: find the face in photos of any size: a .csv of points
             (image_id,x1,y1,…,x5,y5), insightface, or a YuNet .onnx file.
+        align_threshold: least score of a face that the detector of --align may find, 0 to 1;
+            default 0.6 for YuNet, 0.5 for insightface.
         channels: channel order that an .onnx file wants; default rgb.
         mean: subtracted from pixel values, for an .onnx file; default 127.5.
         std: divides the result, for an .onnx file; default 127.5.
@@ -147,7 +152,7 @@ def verify(
             mean=mean,
             std=std,
         )
-        aligner = None if align is None else parse_align(align)
+        aligner = parse_align(align, align_threshold)
         return LiveModel(loaded, flip, aligner, batch_size, on_error, console)
 
     benches: list[Bench | TemplateBench] = []
@@ -157,9 +162,11 @@ def verify(
                 "--scores needs neither pairs nor a model; leave out --bench, --pairs, --model and "
                 "--embeddings"
             )
-        results = _score_file(scores, settings)
-        others = {} if compare is None else _score_file(compare, settings)
+        results = _score_file(scores, distances, settings)
+        others = {} if compare is None else _score_file(compare, distances, settings)
     else:
+        if distances:
+            raise MetricError("--distances says what --scores holds; leave it out without --scores")
         if model is not None and embeddings is not None:
             raise MetricError("--model and --embeddings exclude each other; give one of them")
         names = bench or (("lfw",) if pairs is None else ())
@@ -223,6 +230,8 @@ class LiveModel(Source):
         self.batch_size, self.on_error = batch_size, on_error
         self.console = console
         console.print(f"model {model.path}", soft_wrap=True, markup=False)
+        if align is not None:
+            console.print(alignment_words(align.describe()), soft_wrap=True, markup=False)
 
     def embed(self, images: ImageSource, name: str, points: Aligner | None = None) -> Embeddings:
         """Embed the images; ``points`` align them where no other way was asked for."""
@@ -298,14 +307,20 @@ def _verify_templates(
             )
             yield (
                 name,
-                replace(result, flip=embeddings.flip, model=source.describe(), source=bench.source),
+                replace(
+                    result,
+                    flip=embeddings.flip,
+                    align=embeddings.note.get("align"),
+                    model=source.describe(),
+                    source=bench.source,
+                ),
             )
         if bench.probes is not None:
             print_identification(replace(identify(pooled.vectors, bench), name=name), console)
 
 
-def _score_file(path: Path, settings: Settings) -> dict[str, VerificationResult]:
-    scored = read_scores(path)
+def _score_file(path: Path, distances: bool, settings: Settings) -> dict[str, VerificationResult]:
+    scored = read_scores(path, distances=distances)
     result = evaluate(
         scored.scores,
         scored.pairs(),
@@ -316,7 +331,7 @@ def _score_file(path: Path, settings: Settings) -> dict[str, VerificationResult]
         notes=scored.notes,
         subjects_from="the list",
     )
-    return {"scores": replace(result, score="as given in the file", source=scored.source)}
+    return {"scores": replace(result, score=scored.kind, source=scored.source)}
 
 
 def _save(

@@ -217,6 +217,44 @@ def test_pack_folder_embeddings_and_scores_agree(workplace: Path) -> None:
     assert alone["norms"] is None and alone["score"] == "as given in the file"
 
 
+def test_distances_are_similarities_the_other_way_round(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generator = np.random.default_rng(0)
+    same = np.arange(200) % 2 == 0
+    distances = np.where(same, 0.8, 1.3) + 0.3 * generator.normal(size=200)
+    for name, values in (("distances.csv", distances), ("scores.csv", -distances)):
+        lines = (f"{int(a)},{b!r}\n" for a, b in zip(same, values.tolist(), strict=True))
+        Path(name).write_text("label,score\n" + "".join(lines))
+    found = figures("--scores", "distances.csv", "--distances")
+    capsys.readouterr()
+    alone = figures("--scores", "scores.csv")
+    assert "--distances" not in capsys.readouterr().out
+    for name in ("auc", "eer", "tpr_at_fpr", "d_prime"):
+        assert found[name] == alone[name], name
+    assert "distance" in found["score"] and found["source"]["distances"] is True
+    # Taken for similarities, their AUC is the complement, and a hint names the flag.
+    wrong = figures("--scores", "distances.csv")
+    assert wrong["auc"]["value"] == pytest.approx(1 - alone["auc"]["value"])
+    assert "--distances" in " ".join(capsys.readouterr().out.split())
+    # The other way round too.
+    assert any(
+        "leave out --distances" in note
+        for note in figures("--scores", "scores.csv", "--distances")["notes"]
+    )
+
+
+def test_lost_pairs_are_said_where_they_are_many(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["1,0.9,0\n1,0.8,1\n0,0.1,0\n0,0.2,1\n"] * 50
+    Path("all.csv").write_text("label,score,fold\n" + "".join(lines) + "1,,0\n0,,1\n")
+    Path("few.csv").write_text("label,score,fold\n" + "".join(lines) + "1,,0\n" * 100)
+    said = " ".join(figures("--scores", "few.csv")["notes"])
+    assert "over acquired pairs only: 200 of 300" in said and "66.67 %" in said
+    assert "acquired pairs only" not in " ".join(figures("--scores", "all.csv")["notes"])
+
+
 def test_comparison(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["--compare", "runs/older", "--json", "figures.json"])
     text = capsys.readouterr().out

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.errors import DatasetError
+from facerec.statistics.rates import sort_scores
 from facerec.verification.bench import Pairs
 from facerec.verification.protocols.lists import LABELS, decode_text, file_source, read_content
 
@@ -37,12 +38,16 @@ SURPLUS = "*"
 USED = ("score", "label", "fold", REFERENCE, PROBE, SURPLUS)
 
 
+DISTANCES = "minus the distance given in the file"
+
+
 @dataclass(frozen=True, eq=False)
 class ScoredPairs:
     """Similarity scores of labelled pairs."""
 
     scores: NDArray[np.float64]
-    """Similarity of each pair, ``(n,)``; NaN is a failure to acquire."""
+    """Similarity of each pair, ``(n,)``; NaN is a failure to acquire. Distances with their sign
+    changed if they were read as such."""
     issame: NDArray[np.bool_]
     """Whether both sides are one person, ``(n,)``."""
     folds: NDArray[np.int64] | None = None
@@ -52,7 +57,12 @@ class ScoredPairs:
     notes: tuple[str, ...] = ()
     """What a reader must know, one sentence each."""
     source: Mapping[str, Any] = field(default_factory=dict)
-    """The file with its SHA-256, and the format, as JSON types."""
+    """The file with its SHA-256, the format, and whether it holds distances, as JSON types."""
+
+    @property
+    def kind(self) -> str:
+        """What a score is, in words for a report."""
+        return DISTANCES if self.source.get("distances") else "as given in the file"
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -66,14 +76,18 @@ class ScoredPairs:
         return Pairs(first, first + 1, self.issame, subjects, self.folds)
 
 
-def read_scores(path: str | Path) -> ScoredPairs:
+def read_scores(path: str | Path, *, distances: bool = False) -> ScoredPairs:
     """Read a file of scores, one pair a line; larger means more alike.
 
     With a header, separated by comma or TAB: ``score`` with ``label`` (0 or 1, or a word of
     `LABELS`) or with bob's ``bio_ref_subject_id`` and ``probe_subject_id``, whose equality is the
     label; ``fold`` if it is there. Without a header, separated by blanks or comma: ``label score``,
     or bob's ``claimed real probe score`` and ``claimed model real probe score``. An empty or NaN
-    score is a failure to acquire.
+    score is a failure to acquire. A note says so where same pairs tend to have the lower scores.
+
+    Args:
+        path: the file.
+        distances: smaller means more alike; the sign of every score is changed.
 
     Raises:
         DatasetError: another form; the sentence names the line.
@@ -100,6 +114,8 @@ def read_scores(path: str | Path) -> ScoredPairs:
         table.explain(problem)
     scores = frame["score"].to_numpy()
     table.check(frame, scores)
+    if distances:
+        scores = 0.0 - scores  # no −0 for two equal images
     subjects = None
     if REFERENCE in frame:
         subjects = _numbered(frame[REFERENCE], frame[PROBE], table)
@@ -116,8 +132,34 @@ def read_scores(path: str | Path) -> ScoredPairs:
         issame,
         folds=_folds(frame["fold"], table) if "fold" in frame else None,
         subjects=subjects,
-        source=file_source(path, table.format),
+        notes=_notes(path, scores, issame, distances),
+        source={**file_source(path, table.format), "distances": distances},
     )
+
+
+def _notes(
+    path: Path, scores: NDArray[np.float64], issame: NDArray[np.bool_], distances: bool
+) -> tuple[str, ...]:
+    """Say what was done to the scores, and whether they seem to run the other way."""
+    notes = []
+    if distances:
+        notes.append(
+            f"{path.name}: distances were read with their sign changed, so a threshold of −d "
+            "accepts distances up to d"
+        )
+    there = ~np.isnan(scores)
+    same, different = scores[there & issame], scores[there & ~issame]
+    if same.size and different.size and (auc := sort_scores(same, different).auc()) < 0.5:
+        advice = (
+            "leave out --distances if larger means more alike"
+            if distances
+            else "if they are distances (smaller means more alike), give --distances"
+        )
+        notes.append(
+            f"{path.name}: different pairs tend to score higher than same pairs (AUC {auc:.4f}, "
+            f"below one half); {advice}"
+        )
+    return tuple(notes)
 
 
 class _Table:

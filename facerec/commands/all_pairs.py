@@ -75,7 +75,8 @@ def all_pairs(
     GPUs or machines: torchrun --nproc-per-node 8 tools/all_pairs.py …; the figures are the same.
 
     Args:
-        embeddings: an .npz file as facerec embed writes it, with raw embeddings and image ids.
+        embeddings: an .npz file as facerec embed writes it, with raw embeddings and image ids, or a
+            .csv or .parquet table of image_id, e0, e1, … (or a column embedding with a list).
         subjects: a .csv file with the columns image_id and subject_id, needed if the embeddings
             file does not say who is on the images; rows of other images are passed over.
         group: a column of that file; errors are also counted within and between its values. Images

@@ -20,7 +20,7 @@ from facerec.commands.benches import open_benches
 from facerec.commands.cli import run_command
 from facerec.embedding.align import Aligner, alignment_words, parse_align
 from facerec.embedding.extract import Embeddings, embed_images
-from facerec.embedding.file import read_embeddings
+from facerec.embedding.file import is_embeddings, read_embeddings
 from facerec.embedding.model import EmbeddingModel, load_model, newest_run
 from facerec.errors import MetricError
 from facerec.files import write_json
@@ -103,10 +103,11 @@ def verify(
         images: folder that the paths of --pairs are relative to.
         model: a run folder, a .safetensors or an .onnx file; by default the newest run.
         runs: folder of all runs, of which the newest is taken without --model.
-        embeddings: a file of facerec embed in place of a model.
+        embeddings: a file of facerec embed in place of a model, or a .csv or .parquet table of
+            image_id, e0, e1, … (or a column embedding with a list).
         scores: a table of label,score (or bob's columns) in place of model and bench.
         distances: the scores are distances: smaller means more alike.
-        compare: another model, embeddings (.npz) or scores (.csv) for the same pairs: prints the
+        compare: another model, embeddings or, with --scores, scores for the same pairs: prints the
             differences with intervals that follow the pairs.
         align: find the face in photos of any size: a .csv of points
             (image_id,x1,y1,…,x5,y5), insightface, or a YuNet .onnx file.
@@ -142,7 +143,7 @@ def verify(
     console = Console(highlight=False)
 
     def source(path: Path | None) -> Source:
-        if path is not None and path.suffix == ".npz":
+        if path is not None and (path == embeddings or is_embeddings(path)):
             return StoredEmbeddings(path)
         loaded = load_model(
             newest_run(runs) if path is None else path,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -35,7 +35,11 @@ TEXT_COLUMNS = {
 
 SURPLUS = "*"
 """A column after the last, so that fields too many are seen."""
-USED = ("score", "label", "fold", REFERENCE, PROBE, SURPLUS)
+SOURCE = "label_source"
+USED = ("score", "label", "fold", SURPLUS)
+
+SIDES = (("bio_ref_{}", "probe_{}"), ("bio_ref_{}", "bio_probe_{}"), ("{}_1", "{}_2"))
+"""Names of two columns that say something of the two sides of a pair: bob's, then plain ones."""
 
 
 DISTANCES = "minus the distance given in the file"
@@ -54,6 +58,13 @@ class ScoredPairs:
     """Fold 0, 1, … of each pair, ``(n,)``, from a column ``fold``."""
     subjects: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
     """Persons on both sides, ``(n,)`` each, as numbers 0, 1, …; None where unknown."""
+    groups: Mapping[str, tuple[NDArray[np.str_], NDArray[np.str_]]] = field(default_factory=dict)
+    """Value of each attribute that was asked for on both sides, ``(n,)`` each, empty where none is
+    recorded."""
+    names: NDArray[np.str_] | None = None
+    """Name of each person by its number; None without persons. Not for any report."""
+    label_sources: Mapping[str, int] = field(default_factory=dict)
+    """Where the groups come from, and for how many lines, if a column says so."""
     notes: tuple[str, ...] = ()
     """What a reader must know, one sentence each."""
     source: Mapping[str, Any] = field(default_factory=dict)
@@ -76,18 +87,29 @@ class ScoredPairs:
         return Pairs(first, first + 1, self.issame, subjects, self.folds)
 
 
-def read_scores(path: str | Path, *, distances: bool = False) -> ScoredPairs:
+def read_scores(
+    path: str | Path,
+    *,
+    distances: bool = False,
+    groups: Sequence[str] = (),
+    subject: str = "subject_id",
+) -> ScoredPairs:
     """Read a file of scores, one pair a line; larger means more alike.
 
     With a header, separated by comma or TAB: ``score`` with ``label`` (0 or 1, or a word of
-    `LABELS`) or with bob's ``bio_ref_subject_id`` and ``probe_subject_id``, whose equality is the
-    label; ``fold`` if it is there. Without a header, separated by blanks or comma: ``label score``,
-    or bob's ``claimed real probe score`` and ``claimed model real probe score``. An empty or NaN
-    score is a failure to acquire. A note says so where same pairs tend to have the lower scores.
+    `LABELS`) or with the persons of both sides, whose equality is the label; ``fold`` if it is
+    there. What is said of both sides has two columns, as in bob's ``bio_ref_subject_id`` and
+    ``probe_subject_id`` (or ``bio_probe_subject_id``), or in ``subject_id_1`` and ``subject_id_2``;
+    a group may also have one column, for pairs within a group. Without a header, separated by
+    blanks or comma: ``label score``, or bob's ``claimed real probe score`` and ``claimed model real
+    probe score``. An empty or NaN score is a failure to acquire. A note says so where same pairs
+    tend to have the lower scores.
 
     Args:
         path: the file.
         distances: smaller means more alike; the sign of every score is changed.
+        groups: attributes to read, such as ``sex``, which may miss; case does not matter.
+        subject: what the columns of persons are called.
 
     Raises:
         DatasetError: another form; the sentence names the line.
@@ -95,13 +117,22 @@ def read_scores(path: str | Path, *, distances: bool = False) -> ScoredPairs:
     import pandas as pd
 
     path = Path(path)
-    table = _Table(path)
+    table = _Table(path, subject.lower())
     columns = [*table.columns, SURPLUS]
+    persons = _sides(table.columns, subject.lower() if table.skipped else "subject_id")
+    recorded = {
+        name: sides
+        for name in groups
+        if (sides := _sides(table.columns, name.lower()) or _both(table.columns, name.lower()))
+    }
+    used = {*USED, *(persons or ()), *(column for sides in recorded.values() for column in sides)}
+    if recorded:
+        used.add(SOURCE)
     try:
         frame = pd.read_csv(
             io.BytesIO(table.with_header(columns)),
             sep=table.separator or r"\s+",
-            usecols=[name for name in columns if name in USED],
+            usecols=[name for name in columns if name in used],
             dtype=dict.fromkeys(columns, "category") | {"score": np.float64},
             keep_default_na=False,
             na_values={"score": list(NAN)},
@@ -116,9 +147,9 @@ def read_scores(path: str | Path, *, distances: bool = False) -> ScoredPairs:
     table.check(frame, scores)
     if distances:
         scores = 0.0 - scores  # no −0 for two equal images
-    subjects = None
-    if REFERENCE in frame:
-        subjects = _numbered(frame[REFERENCE], frame[PROBE], table)
+    subjects, names = None, None
+    if persons is not None:
+        subjects, names = _numbered(frame[persons[0]], frame[persons[1]], table)
         issame = subjects[0] == subjects[1]
     if "label" in frame:
         labels = _labels(frame["label"], table)
@@ -132,6 +163,12 @@ def read_scores(path: str | Path, *, distances: bool = False) -> ScoredPairs:
         issame,
         folds=_folds(frame["fold"], table) if "fold" in frame else None,
         subjects=subjects,
+        groups={
+            name: (_stripped(frame[sides[0]]), _stripped(frame[sides[1]]))
+            for name, sides in recorded.items()
+        },
+        names=names,
+        label_sources=_sources(frame[SOURCE], table) if SOURCE in frame else {},
         notes=_notes(path, scores, issame, distances),
         source={**file_source(path, table.format), "distances": distances},
     )
@@ -173,8 +210,8 @@ class _Table:
         format: for the source.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, subject: str) -> None:
+        self.path, self._subject = path, subject
         raw = read_content(path)
         if raw.startswith((b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")) or b"\0" in raw:
             raw = decode_text(path, raw).encode()
@@ -274,10 +311,11 @@ class _Table:
             raise DatasetError(
                 f"{self.path}, line 1: a column occurs twice or is called {SURPLUS}; rename it"
             )
-        if "label" not in names and not {REFERENCE, PROBE} <= set(names):
+        if "label" not in names and _sides(names, self._subject) is None:
+            first, second = (column.format(self._subject) for column in SIDES[0])
             raise DatasetError(
                 f"{self.path}, line 1: the columns are {', '.join(names)[:200]}; beside score "
-                f"there must be label, or {REFERENCE} and {PROBE}"
+                f"there must be label, or {first} and {second}"
             )
 
 
@@ -289,9 +327,37 @@ def _exact() -> dict[str, Any]:
     return {"float_precision": "round_trip"} if version < (3, 1) else {}
 
 
+def _sides(columns: Sequence[str], name: str) -> tuple[str, str] | None:
+    """Return the columns that say something of both sides of a pair; None without them."""
+    for first, second in SIDES:
+        if {first.format(name), second.format(name)} <= {*columns}:
+            return first.format(name), second.format(name)
+    return None
+
+
+def _both(columns: Sequence[str], name: str) -> tuple[str, str] | None:
+    """Return the one column that says the same of both sides."""
+    return (name, name) if name in columns else None
+
+
+def _stripped(column: pd.Series) -> NDArray[np.str_]:
+    texts = np.array([str(text).strip() for text in _texts(column)], np.str_)
+    return texts[column.cat.codes.to_numpy()]
+
+
+def _sources(column: pd.Series, table: _Table) -> dict[str, int]:
+    texts = _stripped(column)
+    if (empty := np.flatnonzero(texts == "")).size:
+        raise DatasetError(
+            f"{table.where(empty[0])}: {SOURCE} is empty; write there where the groups come from"
+        )
+    names, counts = np.unique(texts, return_counts=True)
+    return dict(zip(names.tolist(), counts.tolist(), strict=True))
+
+
 def _numbered(
     first: pd.Series, second: pd.Series, table: _Table
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], NDArray[np.str_]]:
     """Number the persons of both columns together, in the order of their names."""
     for side in (first, second):
         if (unnamed := np.flatnonzero(side == "")).size:
@@ -303,7 +369,7 @@ def _numbered(
         np.searchsorted(names, _texts(side))[side.cat.codes.to_numpy()].astype(np.int64)
         for side in (first, second)
     )
-    return next(sides), next(sides)
+    return (next(sides), next(sides)), names.astype(np.str_)
 
 
 def _texts(column: pd.Series) -> NDArray[Any]:

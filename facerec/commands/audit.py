@@ -22,6 +22,7 @@ from rich.text import Text
 
 from facerec.commands.benches import open_benches
 from facerec.commands.cli import run_command
+from facerec.commands.models import print_model
 from facerec.embedding.align import Aligner, parse_align
 from facerec.embedding.extract import Embeddings, embed_images, unit_fusion
 from facerec.embedding.file import is_embeddings, read_embeddings
@@ -228,6 +229,7 @@ def audit(
         else:
             assert model is not None
             loaded = load(model)
+            print_model(loaded, flip, aligner, console)
             source = str(loaded.path)
             found = embedder.embed(loaded, flip)
             if flip:
@@ -254,6 +256,7 @@ def audit(
                     "(.npz); make it with facerec embed"
                 )
             loaded = load(baseline)
+            print_model(loaded, flip, aligner, console)
             other = embedder.embed(loaded, flip)
             files.append(_model_file("baseline", loaded.path, other))
         result = audit_embeddings(

@@ -30,8 +30,9 @@ from rich.text import Text
 
 from facerec.commands.benches import open_benches
 from facerec.commands.cli import run_command
+from facerec.commands.models import print_model
 from facerec.devices import choose_device
-from facerec.embedding.align import Aligner, alignment_words, parse_align
+from facerec.embedding.align import Aligner, parse_align
 from facerec.embedding.extract import describe_embedding, embed_images
 from facerec.embedding.file import EmbeddingsWriter, Written
 from facerec.embedding.model import EmbeddingModel, load_model
@@ -218,10 +219,8 @@ def run(
     writer = worker.writer()
     source = worker.source
     say = functools.partial(console.print, soft_wrap=True, markup=False)
-    say(f"model {worker.model.path}")
+    print_model(worker.model, job.flip, worker.aligner, console)
     say(f"images {source.description['path']}: {len(source.images):,}")
-    if worker.aligner is not None:
-        say(alignment_words(worker.aligner.describe()))
 
     def begin() -> list[int]:
         claims.enter_context(exclusive(writer.folder, DatasetError))

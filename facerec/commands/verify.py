@@ -18,11 +18,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import facerec
 from facerec.commands.benches import open_benches
 from facerec.commands.cli import run_command
-from facerec.embedding.align import Aligner, alignment_words, parse_align
+from facerec.commands.models import preprocessing_words, print_model
+from facerec.embedding.align import Aligner, parse_align
 from facerec.embedding.extract import Embeddings, embed_images
 from facerec.embedding.file import is_embeddings, read_embeddings
-from facerec.embedding.model import EmbeddingModel, load_model, newest_run
-from facerec.errors import MetricError
+from facerec.embedding.model import EmbeddingModel, OnnxModel, load_model, newest_run
+from facerec.errors import MetricError, ModelError
 from facerec.files import write_json
 from facerec.records.images import ImageSource
 from facerec.statistics.rates import parse_rate
@@ -40,6 +41,8 @@ from facerec.verification.evaluate import FPR_TARGETS
 from facerec.verification.identification import identify
 from facerec.verification.page import check_report_folder, write_report
 from facerec.verification.plots import check_plot_path, plot_roc
+from facerec.verification.preprocessing import likely, print_trials, sample
+from facerec.verification.preprocessing import try_preprocessing as compare_preprocessing
 from facerec.verification.protocols import read_scores
 from facerec.verification.report import print_comparison, print_identification, print_result
 from facerec.verification.templates import TemplateBench, template_vectors
@@ -75,6 +78,7 @@ def verify(
     channels: Literal["rgb", "bgr"] | None = None,
     mean: float | None = None,
     std: float | None = None,
+    try_preprocessing: bool = False,
     flip: bool = True,
     fpr: tuple[str, ...] = FPR_TARGETS,
     compat: Literal["insightface"] | None = None,
@@ -116,6 +120,8 @@ def verify(
         channels: channel order that an .onnx file wants; default rgb.
         mean: subtracted from pixel values, for an .onnx file; default 127.5.
         std: divides the result, for an .onnx file; default 127.5.
+        try_preprocessing: score the likely channel orders and scalings of an .onnx file on two
+            folds of the bench, name the best and whether others can be told from it, and end.
         flip: sum the raw embeddings of each image and its mirror image.
         fpr: false positive rates at which the true positive rate is read; taken exactly.
         compat: insightface adds the accuracy as that project computes it.
@@ -156,6 +162,23 @@ def verify(
         aligner = parse_align(align, align_threshold)
         return LiveModel(loaded, flip, aligner, batch_size, on_error, console)
 
+    if try_preprocessing:
+        if scores is not None or embeddings is not None or compare is not None:
+            raise MetricError("--try-preprocessing needs a model and a bench alone")
+        tried = load_model(
+            newest_run(runs) if model is None else model,
+            device=device,
+            batch_size=batch_size,
+            channels=channels,
+            mean=mean,
+            std=std,
+        )
+        (opened, *_) = open_benches(
+            bench or (("lfw",) if pairs is None else ()), pairs, format, images, data
+        )
+        aligner = parse_align(align, align_threshold)
+        _try_preprocessing(tried, opened, aligner, replicates, seed, console, json)
+        return
     benches: list[Bench | TemplateBench] = []
     if scores is not None:
         if bench or pairs is not None or model is not None or embeddings is not None:
@@ -185,6 +208,46 @@ def verify(
         if name in comparisons:
             print_comparison(comparisons[name], console)
     _save(results, comparisons, benches, console, out, with_images, json, roc)
+
+
+def _try_preprocessing(
+    model: EmbeddingModel,
+    bench: Bench | TemplateBench,
+    align: Aligner | None,
+    replicates: int,
+    seed: int,
+    console: Console,
+    json: Path | None,
+) -> None:
+    """Compare likely ways of preprocessing, print them and say which is best."""
+    if not isinstance(model, OnnxModel):
+        raise ModelError(
+            f"{model.path}: it says itself what it wants, "
+            f"{preprocessing_words(model.preprocessing)}; leave out --try-preprocessing"
+        )
+    if isinstance(bench, TemplateBench):
+        raise MetricError(
+            f"{bench.name}: it compares templates; try ways of preprocessing on pairs of images, "
+            "such as lfw"
+        )
+    print_model(model, False, align, console)
+    images = len(likely(model)) * len(sample(bench)[1])
+    with _progress(console) as progress:
+        task = progress.add_task("trying ways of preprocessing", total=images)
+        trials = compare_preprocessing(
+            model,
+            bench,
+            align=align,
+            batch_size=model.batch_size,
+            replicates=max(replicates, 1),
+            seed=seed,
+            progress=lambda count: progress.advance(task, count),
+        )
+    print_trials(trials, console)
+    if json is not None:
+        document = {"facerec": facerec.__version__, "model": model.describe()}
+        write_json(json, {**document, "preprocessing": trials.to_json()})
+        console.print(f"figures: {json}", soft_wrap=True, markup=False)
 
 
 class Source(ABC):
@@ -230,9 +293,7 @@ class LiveModel(Source):
         self.model, self.flip, self.align = model, flip, align
         self.batch_size, self.on_error = batch_size, on_error
         self.console = console
-        console.print(f"model {model.path}", soft_wrap=True, markup=False)
-        if align is not None:
-            console.print(alignment_words(align.describe()), soft_wrap=True, markup=False)
+        print_model(model, flip, align, console)
 
     def embed(self, images: ImageSource, name: str, points: Aligner | None = None) -> Embeddings:
         """Embed the images; ``points`` align them where no other way was asked for."""

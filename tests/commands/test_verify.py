@@ -164,6 +164,11 @@ def test_onnx_of_a_stranger(workplace: Path, capsys: pytest.CaptureFixture[str])
     )
     opset = onnx.helper.make_opsetid("", 17)
     onnx.save(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8), "thumbnail.onnx")
+    main(["--model", "thumbnail.onnx", "--try-preprocessing", "--json", "tried.json"])
+    said = capsys.readouterr().out
+    assert "assumed: channels, mean, std" in said and "best: --channels" in said
+    tried = json.loads(Path("tried.json").read_text())["preprocessing"]
+    assert len(tried["trials"]) == 8 and tried["verdict"] in said
     found = []
     for flags in (["--std", "128"], ["--std", "64"], ["--mean", "0"], ["--channels", "bgr"]):
         main(["--model", "thumbnail.onnx", *flags, "--json", "figures.json"])
@@ -175,7 +180,10 @@ def test_onnx_of_a_stranger(workplace: Path, capsys: pytest.CaptureFixture[str])
     # Without the mean the embeddings all point the same way.
     assert shifted["d_prime"] != plain["d_prime"]
     assert swapped["model"]["preprocessing"]["channels"] == "bgr"
-    assert "lfw · thumbnail" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "lfw · thumbnail" in said
+    assert "input 112×112 BGR, (pixel − 127.5) / 127.5; image and mirror image summed" in said
+    assert "evidence: channels was given by the user" in said and "assumed: mean, std" in said
 
 
 def figures(*arguments: str) -> dict[str, Any]:
@@ -371,6 +379,10 @@ def make_ijb(root: Path) -> Path:
         (["--embeddings", "gone.npz"], "gone.npz"),
         (["--bench", "ijbc"], "ijbc is a folder of lists and images; name it with --data"),
         (["--align", "who"], "'who' names no way of aligning faces; give a .csv file"),
+        (["--align-threshold", "0.5"], "--align-threshold belongs to a detector"),
+        (["--distances"], "--distances says what --scores holds"),
+        (["--try-preprocessing"], "runs/newest/model.safetensors: it says itself what it wants"),
+        (["--try-preprocessing", "--scores", "s.csv"], "--try-preprocessing needs a model and"),
     ],
 )
 def test_errors_are_sentences(

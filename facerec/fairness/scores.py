@@ -134,7 +134,10 @@ def audit_scores(
     thresholds = tuple(point.threshold for point in found[0].points) if found else ()
     target = working_target(thresholds)
     policy = f"from the pair list of {name}"
-    warnings = [f"This is an audit of error rates alone: {NO_NORMS}.", *_sentences(scored.notes)]
+    warnings = [
+        f"This is an audit of error rates alone: {NO_NORMS}; the sections on norms are left out.",
+        *_sentences(scored.notes),
+    ]
     if not sides.persons_known:
         warnings.append(NO_PERSONS)
     if calibration is None:

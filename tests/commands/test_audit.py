@@ -331,8 +331,11 @@ def test_assertions(
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ([], "give either --embeddings or --model"),
-        (["--embeddings", "E.npz", "--model", "m"], "give either --embeddings or --model"),
+        ([], "give one of --embeddings, --model and --scores"),
+        (
+            ["--embeddings", "E.npz", "--model", "m"],
+            "give one of --embeddings, --model and --scores",
+        ),
         (["--embeddings", "E.npz", "--assert", "eta3<1"], "not of the form eta2<0.01"),
         (["--embeddings", "E.npz", "--assert", "eta2<x"], "not of the form eta2<0.01"),
         (["--embeddings", "E.npz", "--intersect"], "an intersection needs two attributes"),
@@ -514,7 +517,7 @@ def test_model_against_a_baseline_model(
     bench = ["--bench", "toy", "--data", "data"]
     embed(["--model", "run", *bench, "--out", "E.npz"])
     message = refused_run(capsys, "--embeddings", "E.npz", "--baseline", "run", "--seed", "1")
-    assert message.startswith("run: with --embeddings the baseline is a .npz file")
+    assert message.startswith("run: with --embeddings the baseline is a file of embeddings")
     run("--model", "run", *bench, "--baseline", "run/model.safetensors")
     document = json.loads((workplace / "out" / "audit.json").read_text())
     described = document["inputs"]["baseline"]

@@ -170,9 +170,7 @@ def _vector(fields: list[str], where: str, column: str) -> npt.NDArray[np.float3
     if all(field.strip().lower() in _NOTHING for field in fields):
         return None
     try:
-        values = fields if column != _LIST else json.loads(fields[0])
-        if not isinstance(values, list) or any(isinstance(x, bool | list | dict) for x in values):
-            raise ValueError("no list of numbers")
+        values = fields if column != _LIST else _parsed(fields[0])
         numbers = np.array(values, np.float64)
     except (ValueError, TypeError, RecursionError):
         number, field = next(
@@ -183,6 +181,14 @@ def _vector(fields: list[str], where: str, column: str) -> npt.NDArray[np.float3
         raise DatasetError(f"{where}: {name} is {field[:60]!r}, {what}; mend it") from None
     with np.errstate(over="ignore"):
         return numbers.astype(np.float32)
+
+
+def _parsed(text: str) -> list[Any]:
+    """Return a list as JSON; bool would pass for a number, and so would lists for a matrix."""
+    values = json.loads(text)
+    if not isinstance(values, list) or any(isinstance(x, bool | list | dict) for x in values):
+        raise ValueError("no list of numbers")
+    return values
 
 
 def _is_number(text: str) -> bool:

@@ -96,7 +96,7 @@ def test_the_right_channels_are_found_and_ties_are_said(tmp_path: Path) -> None:
 
 def test_what_is_known_is_not_tried(tmp_path: Path) -> None:
     assert len(likely(red_model(tmp_path))) == 2 * len(SCALINGS)
-    inside = red_model(tmp_path, leading=[("Sub", 127.5), ("Div", 127.5)])
+    inside = red_model(tmp_path, "inside.onnx", leading=[("Sub", 127.5), ("Div", 127.5)])
     assert [given.channels for given in likely(inside)] == ["rgb", "bgr"]
     given = load_model(tmp_path / "red.onnx", channels="bgr")
     assert isinstance(given, OnnxModel)
@@ -148,6 +148,14 @@ def test_equal_candidates_are_not_told_apart_and_lost_scores_count_as_nothing() 
     chosen = np.arange(2 * PERSONS)
     found = _rank(bench, chosen, candidates, np.array([good, good + 1, lost]), 200, 0)
     assert [row.worse for row in found.rows] == [False, False, True]
-    assert "cannot tell it from" in found.verdict and "assumed" in found.verdict
+    assert "do not tell it from" in found.verdict and "assumed" in found.verdict
+    # A small difference that is certain is negligible; a large one is not.
+    rows = np.array(
+        [good, good * 1.001 + 0.002 * bench.pairs.issame, good - bench.pairs.issame / 2]
+    )
+    near = _rank(bench, chosen, candidates, rows.astype(np.float32), 200, 0)
+    assert [row.preprocessing.std for row in near.rows] == [2, 1, 3]
+    assert [row.worse for row in near.rows] == [False, False, True]
+    assert near.rows[1].interval is not None and near.rows[1].interval.low > 0
     with pytest.raises(MetricError, match="some of each"):
         _rank(bench, chosen[:PERSONS], candidates, np.zeros((3, PERSONS), np.float32), 9, 0)

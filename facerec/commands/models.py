@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rich.console import Console
 
 from facerec.backbones import Preprocessing
 from facerec.embedding.align import Aligner, alignment_words
+from facerec.embedding.extract import Embeddings
 from facerec.embedding.model import EmbeddingModel
+from facerec.embedding.onnx_file import printable
 
 
 def preprocessing_words(preprocessing: Preprocessing | None) -> str:
@@ -18,6 +22,22 @@ def preprocessing_words(preprocessing: Preprocessing | None) -> str:
     if (mean, std) == (0, 1):
         return f"{channels}, pixels 0…255 as they are"
     return f"{channels}, (pixel − {mean:g}) / {std:g}"
+
+
+def print_embeddings(path: Path, found: Embeddings, console: Console) -> None:
+    """Say what embeddings on the disk were made of, as far as they say it themselves."""
+    model = found.note.get("model")
+    known = model.get("preprocessing") if isinstance(model, dict) else None
+    words = "how they were made is not known"
+    if isinstance(model, dict) and isinstance(known, dict):
+        # A file of anybody may hold anything here.
+        name, channels, mean, std = (
+            printable(str(value))
+            for value in (model.get("name"), *map(known.get, ("channels", "mean", "std")))
+        )
+        views = "flip unknown" if found.flip is None else "with flip" if found.flip else "no flip"
+        words = f"{name}, {channels.upper()}, (pixel − {mean}) / {std}, {views}"
+    console.print(f"embeddings {path}: {words}", soft_wrap=True, markup=False)
 
 
 def print_model(model: EmbeddingModel, flip: bool, align: Aligner | None, console: Console) -> None:

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import facerec
 from facerec.commands.benches import open_benches
 from facerec.commands.cli import run_command
-from facerec.commands.models import preprocessing_words, print_model
+from facerec.commands.models import preprocessing_words, print_embeddings, print_model
 from facerec.embedding.align import Aligner, parse_align
 from facerec.embedding.extract import Embeddings, embed_images
 from facerec.embedding.file import is_embeddings, read_embeddings
@@ -150,7 +150,7 @@ def verify(
 
     def source(path: Path | None) -> Source:
         if path is not None and (path == embeddings or is_embeddings(path)):
-            return StoredEmbeddings(path)
+            return StoredEmbeddings(path, console)
         loaded = load_model(
             newest_run(runs) if path is None else path,
             device=device,
@@ -265,9 +265,10 @@ class Source(ABC):
 class StoredEmbeddings(Source):
     """An embeddings file, joined by image id."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, console: Console) -> None:
         self.path = path
         self.embeddings = read_embeddings(path)
+        print_embeddings(path, self.embeddings, console)
 
     def embed(self, images: ImageSource, name: str, points: Aligner | None = None) -> Embeddings:
         """Return the stored embeddings of these images."""

@@ -296,7 +296,7 @@ def test_report_folder(workplace: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert (foreign / "thesis.tex").read_text() == "precious"
 
 
-def test_photos_are_aligned_by_points(workplace: Path) -> None:
+def test_photos_are_aligned_by_points(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Aligned faces pasted into larger photos, with their points, give nearly the same figures."""
     convert(["--bench", "lfw", "--out", "tree"])
     template = face_template((112, 112))
@@ -312,9 +312,13 @@ def test_photos_are_aligned_by_points(workplace: Path) -> None:
     Path("points.csv").write_text("\n".join([header, *lines[1:]]) + "\n")
     arguments = ["--pairs", "tree/pairs.csv", "--format", "flat", "--images", "tree/images"]
     found = figures(*arguments, "--align", "points.csv")
+    assert found["align"]["method"] == "points" and found["align"]["path"] == "points.csv"
     (failure,) = found["pairs"]["failures"]
     assert "points.csv has no line for image_id" in failure["reason"]
     assert found["norms"]["images"] == 39
+    # One of twenty pairs is lost, which the result says of its figures.
+    assert "over acquired pairs only: 19 of 20" in " ".join(found["notes"])
+    assert "--align" in refused(capsys, *arguments)
 
 
 def test_template_bench(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:

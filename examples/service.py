@@ -674,7 +674,7 @@ def serve(
         print(f"{recognizer!r}\ncontract {endpoints.contract}")
         if endpoints.no_threshold is not None:
             print(f"/v1/verify is closed: {endpoints.no_threshold}")
-        else:
+        elif threshold is None:
             print(f"/v1/verify says same from a cosine of {endpoints.threshold}")
         print(f"listening on http://{address}:{port}", flush=True)
         create_server(endpoints).run([listener])

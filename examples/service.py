@@ -414,7 +414,7 @@ class Service:
         limits: Limits | None = None,
         *,
         threshold: float | None = None,
-        fpr: str = "1e-3",
+        fpr: str | None = None,
         bench: str | None = None,
     ) -> None:
         self.recognizer = recognizer
@@ -422,10 +422,12 @@ class Service:
         self.metrics = Metrics()
         self.contract = recognizer.contract
         self.no_threshold: str | None = None
+        self.threshold: str | None = None
         self._choice: dict[str, Any] = {"threshold": threshold, "fpr": fpr, "bench": bench}
         some = np.ones(recognizer.embedding_size, np.float32)
         try:
-            recognizer.verify(some, some, **self._choice)
+            chosen = recognizer.verify(some, some, **self._choice)
+            self.threshold = f"{chosen.threshold:.4g} ({chosen.source})"
         except ModelError as error:
             self.no_threshold = str(error)
         self._batcher = MicroBatcher(recognizer.embed, self.limits, self.metrics)
@@ -632,7 +634,7 @@ def serve(
     variant: str | None = None,
     flip: bool = False,
     threshold: float | None = None,
-    fpr: str = "1e-3",
+    fpr: str | None = None,
     bench: str | None = None,
     limits: tyro.conf.OmitArgPrefixes[Limits] = Limits(),
 ) -> None:
@@ -651,7 +653,8 @@ def serve(
         variant: one of the bundle's variants, for example int8.
         flip: add the embedding of the mirror image, as facerec verify does; takes twice the time.
         threshold: cosine from which on two faces are the same person's; by default the bundle's.
-        fpr: FPR whose threshold in the bundle is taken.
+        fpr: FPR whose threshold in the bundle is taken; by default 1e-3, or the lowest that the
+            bundle knows.
         bench: verification set whose threshold in the bundle is taken, if there are several.
         limits: what the service takes.
     """
@@ -671,6 +674,8 @@ def serve(
         print(f"{recognizer!r}\ncontract {endpoints.contract}")
         if endpoints.no_threshold is not None:
             print(f"/v1/verify is closed: {endpoints.no_threshold}")
+        elif threshold is None:
+            print(f"/v1/verify says same from a cosine of {endpoints.threshold}")
         print(f"listening on http://{address}:{port}", flush=True)
         create_server(endpoints).run([listener])
 

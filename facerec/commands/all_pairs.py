@@ -40,9 +40,6 @@ from facerec.verification.scoring import (
     score_all_pairs,
 )
 
-NO_GROUP = "(none)"
-"""Group of images whose cell is empty."""
-
 
 @dataclass(frozen=True, eq=False)
 class Members:
@@ -51,9 +48,14 @@ class Members:
     subjects: NDArray[np.str_]
     """``(N,)``."""
     groups: NDArray[np.str_] | None
-    """``(N,)``."""
+    """``(N,)``, empty where none is recorded."""
     unused: int
     """Rows of the table whose image has no embedding."""
+
+    @property
+    def compared(self) -> NDArray[np.bool_]:
+        """Which images take part, ``(N,)``: with groups, those that have one."""
+        return np.ones(len(self.subjects), bool) if self.groups is None else self.groups != ""
 
 
 def all_pairs(
@@ -73,10 +75,12 @@ def all_pairs(
     GPUs or machines: torchrun --nproc-per-node 8 tools/all_pairs.py …; the figures are the same.
 
     Args:
-        embeddings: an .npz file as facerec embed writes it, with raw embeddings and image ids.
+        embeddings: an .npz file as facerec embed writes it, with raw embeddings and image ids, or a
+            .csv or .parquet table of image_id, e0, e1, … (or a column embedding with a list).
         subjects: a .csv file with the columns image_id and subject_id, needed if the embeddings
             file does not say who is on the images; rows of other images are passed over.
-        group: a column of that file; errors are also counted within and between its values.
+        group: a column of that file; errors are also counted within and between its values. Images
+            without a value are left out of all figures, and counted.
         fpr: false positive rates at which the true positive rate is read; taken exactly.
         threshold: cosines at which errors are counted; accepted are pairs at or above.
         out: write all_pairs.json, roc.csv and groups.csv into this folder.
@@ -98,13 +102,22 @@ def all_pairs(
                 style="yellow",
                 markup=False,
             )
+        compared = members.compared
+        blank = np.unique(members.subjects[~compared])
+        if blank.size:
+            console.print(
+                f"note: {np.count_nonzero(~compared):,} images of {blank.size:,} subjects have no "
+                f"{group} in {subjects} and are left out of all figures",
+                style="yellow",
+                markup=False,
+            )
         with _Bar(console) as bar:
             result = score_all_pairs(
-                file.vectors,
-                members.subjects,
+                file.vectors[compared],
+                members.subjects[compared],
                 fpr=fpr,
                 thresholds=threshold,
-                groups=members.groups,
+                groups=None if members.groups is None else members.groups[compared],
                 device=ranks.device,
                 progress=bar.show,
             )
@@ -121,7 +134,8 @@ def all_pairs(
                 },
                 "subjects": None if subjects is None else str(subjects),
                 "group": group,
-                "failures": [str(ids[row]) for row in result.failures],
+                "images_without_group": int(np.count_nonzero(~compared)),
+                "failures": ids[compared][result.failures].tolist(),
                 **report.to_json(),
             }
             written = []
@@ -148,11 +162,12 @@ def read_members(
         group: a further column, or None.
 
     Returns:
-        subjects ``(N,)``, groups ``(N,)`` or None, and the number of rows of other images.
+        subjects ``(N,)``, groups ``(N,)`` (empty where none is recorded) or None, and the number of
+        rows of other images.
 
     Raises:
-        DatasetError: no such table or column, an image twice or without a row, or a row without a
-            subject.
+        DatasetError: no such table or column, an image twice or without a row, a row without a
+            subject, or no image with a group.
     """
     wanted = ["image_id", "subject_id", *([] if group is None else [group])]
     found: dict[str, tuple[str, str]] = {}
@@ -178,7 +193,7 @@ def read_members(
                         f"{path}, line {reader.line_num}: image {image!r} was on an earlier line "
                         "already; keep one of them"
                     )
-                found[image] = subject, "" if group is None else row[group] or NO_GROUP
+                found[image] = subject, "" if group is None else (row[group] or "").strip()
     except (OSError, UnicodeDecodeError, csv.Error) as problem:
         raise DatasetError(f"{path}: cannot be read as a .csv table ({problem})") from problem
     names = ids.tolist()
@@ -191,6 +206,11 @@ def read_members(
             "image_id must be the id in the embeddings file"
         )
     people, groups = zip(*(found[name] for name in names), strict=True)
+    if group is not None and not any(groups):
+        raise DatasetError(
+            f"{path}: no image with an embedding has a value in the column {group}; name another "
+            "column, or leave out --group"
+        )
     return (
         np.array(people),
         None if group is None else np.array(groups),

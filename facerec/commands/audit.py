@@ -22,9 +22,10 @@ from rich.text import Text
 
 from facerec.commands.benches import open_benches
 from facerec.commands.cli import run_command
-from facerec.embedding.align import parse_align
+from facerec.commands.models import print_model
+from facerec.embedding.align import Aligner, parse_align
 from facerec.embedding.extract import Embeddings, embed_images, unit_fusion
-from facerec.embedding.file import read_embeddings
+from facerec.embedding.file import is_embeddings, read_embeddings
 from facerec.embedding.model import EmbeddingModel, load_model
 from facerec.errors import DatasetError, MetricError
 from facerec.fairness.association import NoComparison
@@ -41,10 +42,11 @@ from facerec.fairness.audit import (
 from facerec.fairness.audit import audit as audit_embeddings
 from facerec.fairness.differentials import REPLICATES
 from facerec.fairness.findings import HEADLINE
-from facerec.fairness.norms import Estimate
+from facerec.fairness.norms import Estimate, NormTable
 from facerec.fairness.outputs import check_audit_folder, write_audit
 from facerec.fairness.page import render
 from facerec.fairness.rates import TARGETS, Calibration, ErrorRate
+from facerec.fairness.scores import audit_scores
 from facerec.files import sha256
 from facerec.statistics.operating_points import parse_rate
 from facerec.verification.bench import Bench
@@ -62,16 +64,26 @@ _RELATIONS: Mapping[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+_WITH_SCORES = frozenset(
+    {
+        *("group", "out", "attributes", "scores", "distances", "intersect", "subject", "fmr"),
+        *("threshold_from", "allow_inferred_labels", "assertion", "replicates", "seed", "device"),
+    }
+)
+"""Flags that mean something in an audit of scores."""
+
 _FIGURES = ("eta2", "p", "fmr_ratio", "fnmr_ratio")
 """What `--assert` knows of the primary attribute."""
 
 
 def audit(
-    attributes: Path,
     group: tuple[str, ...],
     out: Path,
+    attributes: Path | None = None,
     embeddings: Path | None = None,
     model: Path | None = None,
+    scores: Path | None = None,
+    distances: bool = False,
     intersect: bool = False,
     subject: str = "subject_id",
     bench: str | None = None,
@@ -89,6 +101,7 @@ def audit(
     assertion: Annotated[tuple[str, ...], tyro.conf.arg(name="assert")] = (),
     flip: bool = True,
     align: str | None = None,
+    align_threshold: float | None = None,
     on_error: Literal["error", "skip"] = "error",
     channels: Literal["rgb", "bgr"] | None = None,
     mean: float | None = None,
@@ -104,15 +117,22 @@ def audit(
 
     Answers whether norms differ between groups, whether that can matter, and how FMR and FNMR
     differ at one threshold for all, each with its interval and counts. Groups are given, never
-    guessed. The report holds no image, no embedding and no name.
+    guessed. The report holds no image, no embedding and no name. Scores alone (--scores) tell of
+    error rates, not of norms.
 
     Args:
-        attributes: a .csv file with the columns image_id, subject_id, label_source and groups.
+        attributes: a .csv file with the columns image_id, subject_id, label_source and groups; with
+            --scores only needed if groups are not columns there.
         group: columns of groups, as gender,race; the first one is the primary attribute.
         out: folder for report.html, audit.json, tables, figures and a section for a model card.
-        embeddings: a file of facerec embed with raw embeddings.
+        embeddings: a file of facerec embed with raw embeddings, or a .csv or .parquet table of
+            image_id, e0, e1, … (or a column embedding with a list).
         model: in place of embeddings: a run folder, a .safetensors or an .onnx file, to embed the
             images of --bench or --pairs on the way.
+        scores: in place of embeddings: a table of label, score and groups, where GROUP is a column
+            for both sides of a pair, or GROUP_1 and GROUP_2, or bob's bio_ref_GROUP and
+            probe_GROUP; persons in the same way under the name of --subject.
+        distances: the scores are distances: smaller means more alike.
         intersect: make the combinations of all groups groups too.
         subject: column of the subject; image_id counts every image as a subject of its own.
         bench: score the pairs of a bench (lfw, cfp_fp, …) or a pack (.bin, .npz).
@@ -120,8 +140,8 @@ def audit(
         format: form of the pair list, see facerec verify.
         images: folder that the paths of the list are relative to.
         data: folder of the bench; then FACEREC_DATA and data/ are looked at.
-        threshold_from: fix the thresholds on other data: embeddings (.npz) that say who is on the
-            images, or labelled scores (.csv); by default on the impostors of these data.
+        threshold_from: fix the thresholds on other data: embeddings that say who is on the images,
+            or labelled scores (.csv); by default on the impostors of these data.
         fmr: nominal FMRs of the thresholds, as 1e-3,1e-4; taken exactly.
         covariates: columns of numbers to hold fixed, as yaw,blur.
         baseline: embeddings of the same images by another model, such as one trained without SEC;
@@ -133,6 +153,7 @@ def audit(
             fnmr_ratio of the primary attribute are known.
         flip: with --model: sum the raw embeddings of each image and its mirror image.
         align: with --model: see facerec verify.
+        align_threshold: with --align: see facerec verify.
         on_error: with --model: what an image that does not decode does; skip makes it a failure to
             acquire.
         channels: channel order that an .onnx file wants; default rgb.
@@ -146,7 +167,8 @@ def audit(
         delete_embeddings: when the report is written, delete the files of --embeddings and
             --baseline: embeddings are personal data.
     """
-    command = _command(locals())
+    flags = dict(locals())
+    command = _command(flags)
     console = Console(highlight=False)
     # Whatever can be wrong is found before minutes of embedding.
     check_audit_folder(out)
@@ -154,15 +176,44 @@ def audit(
     for target in targets:
         parse_rate(target)
     asserted = [_Assertion.parse(text) for text in assertion]
-    if (model is None) == (embeddings is None):
-        raise DatasetError("give either --embeddings or --model, to say what is audited")
-    labels = read_attributes(
-        attributes,
-        _listed(group),
-        subject=subject,
-        covariates=_listed(covariates),
-        allow_inferred=allow_inferred_labels,
-    )
+    if sum(given is not None for given in (embeddings, model, scores)) != 1:
+        raise DatasetError("give one of --embeddings, --model and --scores, to say what is audited")
+    if attributes is None and scores is None:
+        raise DatasetError("name the table of groups with --attributes")
+    if scores is not None:
+        _refuse_with_scores(flags)
+    elif distances and (threshold_from is None or is_embeddings(threshold_from)):
+        raise DatasetError("--distances says what scores are; leave it out without scores")
+    labels: Attributes | None = None
+    if attributes is not None:
+        labels = read_attributes(
+            attributes,
+            _listed(group),
+            subject=subject,
+            covariates=_listed(covariates),
+            allow_inferred=allow_inferred_labels,
+        )
+    if scores is not None:
+        with _Bars(console) as bars:
+            result = _audit_scores(
+                scores,
+                _listed(group),
+                labels,
+                subject=subject,
+                distances=distances,
+                intersect=intersect,
+                targets=targets,
+                threshold_from=threshold_from,
+                allow_inferred=allow_inferred_labels,
+                replicates=replicates,
+                seed=seed,
+                device=device,
+                bars=bars,
+            )
+            page = _write(result, out, command, bars)
+        _finish(result, page, asserted, console)
+        return
+    assert labels is not None  # as attributes were given
     opened = _open_bench(bench, pairs, format, images, data)
     files = [_attributes_file(labels)]
     unit: NDArray[np.float32] | None = None
@@ -170,13 +221,15 @@ def audit(
         load_model, device=device, batch_size=batch_size, channels=channels, mean=mean, std=std
     )
     with _Bars(console) as bars:
-        embedder = _Embedder(opened, align, batch_size, on_error, bars)
+        aligner = parse_align(align, align_threshold)
+        embedder = _Embedder(opened, aligner, batch_size, on_error, bars)
         if embeddings is not None:
             found, source = read_embeddings(embeddings), str(embeddings)
             files.insert(0, _embeddings_file("embeddings", embeddings, found))
         else:
             assert model is not None
             loaded = load(model)
+            print_model(loaded, flip, aligner, console)
             source = str(loaded.path)
             found = embedder.embed(loaded, flip)
             if flip:
@@ -188,19 +241,22 @@ def audit(
         calibration: Calibration | None = None
         remarks: list[str] = []
         if threshold_from is not None:
-            calibration, remarks = _calibrate(threshold_from, targets, found, device, bars)
+            calibration, remarks = _calibrate(
+                threshold_from, targets, found, distances, device, bars
+            )
             files.append(InputFile("calibration", threshold_from.name, sha256(threshold_from), {}))
         other = None
-        if baseline is not None and baseline.suffix == ".npz":
+        if baseline is not None and is_embeddings(baseline):
             other = read_embeddings(baseline)
             files.append(_embeddings_file("baseline", baseline, other))
         elif baseline is not None:
             if model is None:
                 raise DatasetError(
-                    f"{baseline}: with --embeddings the baseline is a .npz file of embeddings too; "
-                    "make it with facerec embed"
+                    f"{baseline}: with --embeddings the baseline is a file of embeddings too "
+                    "(.npz); make it with facerec embed"
                 )
             loaded = load(baseline)
+            print_model(loaded, flip, aligner, console)
             other = embedder.embed(loaded, flip)
             files.append(_model_file("baseline", loaded.path, other))
         result = audit_embeddings(
@@ -226,20 +282,94 @@ def audit(
             result = compare_with(result, found, other, pairs=listed, name=str(baseline))
             bars.show("comparing with the baseline", 1, 1)
         result = replace(result, warnings=(*remarks, *result.warnings))
-        bars.show("drawing", 0, 1)
-        page = write_audit(out, result, render(result, command), command)
-        bars.show("drawing", 1, 1)
+        page = _write(result, out, command, bars)
+    stored = [path for path in (embeddings, baseline) if path is not None and is_embeddings(path)]
+    _finish(result, page, asserted, console, stored if delete_embeddings else ())
+
+
+def _write(result: Audit, out: Path, command: str, bars: _Bars) -> Path:
+    bars.show("drawing", 0, 1)
+    page = write_audit(out, result, render(result, command), command)
+    bars.show("drawing", 1, 1)
+    return page
+
+
+def _finish(
+    result: Audit,
+    page: Path,
+    asserted: Sequence[_Assertion],
+    console: Console,
+    delete: Sequence[Path] = (),
+) -> None:
+    """Print the result, delete what is to go, and end with status 1 if an assertion fails."""
     print_audit(result, console)
     console.print(f"report: {page}", soft_wrap=True, markup=False)
-    for path in (embeddings, baseline) if delete_embeddings else ():
-        if path is not None and path.suffix == ".npz":
-            path.unlink()
-            console.print(f"deleted: {path}", soft_wrap=True, markup=False)
+    for path in delete:
+        path.unlink()
+        console.print(f"deleted: {path}", soft_wrap=True, markup=False)
     failed = [text for check in asserted if (text := check.failure(result)) is not None]
     for text in failed:
         console.print(f"assertion failed: {text}", style="red", soft_wrap=True, markup=False)
     if failed:
         raise SystemExit(1)
+
+
+def _refuse_with_scores(flags: Mapping[str, Any]) -> None:
+    """Refuse flags of embeddings, which would do nothing."""
+    for name, parameter in inspect.signature(audit).parameters.items():
+        if name not in _WITH_SCORES and flags[name] != parameter.default:
+            raise DatasetError(
+                f"--{name.replace('_', '-')} belongs to an audit of embeddings; leave it out with "
+                "--scores"
+            )
+
+
+def _audit_scores(
+    path: Path,
+    groups: Sequence[str],
+    labels: Attributes | None,
+    *,
+    subject: str,
+    distances: bool,
+    intersect: bool,
+    targets: Sequence[str],
+    threshold_from: Path | None,
+    allow_inferred: bool,
+    replicates: int,
+    seed: int,
+    device: str,
+    bars: _Bars,
+) -> Audit:
+    """Read scores with their groups, and audit them."""
+    if is_embeddings(path):
+        raise DatasetError(f"{path}: it holds embeddings; name it with --embeddings")
+    scored = read_scores(
+        path, distances=distances, groups=() if labels is not None else groups, subject=subject
+    )
+    details = {"pairs": len(scored), "score": scored.kind, "format": scored.source.get("format")}
+    files = [InputFile("scores", path.name, sha256(path), details)]
+    if labels is not None:
+        files.append(_attributes_file(labels))
+    calibration: Calibration | None = None
+    remarks: list[str] = []
+    if threshold_from is not None:
+        calibration, remarks = _calibrate(threshold_from, targets, None, distances, device, bars)
+        files.append(InputFile("calibration", threshold_from.name, sha256(threshold_from), {}))
+    result = audit_scores(
+        scored,
+        groups,
+        name=path.name,
+        attributes=labels,
+        intersect=intersect,
+        targets=targets,
+        calibration=calibration,
+        allow_inferred=allow_inferred,
+        replicates=replicates,
+        seed=seed,
+        inputs=files,
+        progress=bars.show,
+    )
+    return replace(result, warnings=(*remarks, *result.warnings))
 
 
 @dataclass(frozen=True)
@@ -299,8 +429,8 @@ def print_audit(audit: Audit, console: Console) -> None:
     """Print findings, norms and rates of every grouping, as fits 80 columns."""
     _say(
         console,
-        f"{audit.images:,} images of {audit.subjects:,} subjects, {audit.failures:,} failures to "
-        f"acquire; labels: {'; '.join(audit.label_sources)}",
+        f"{audit.lead}, {audit.failures:,} failures to acquire; labels: "
+        f"{'; '.join(audit.label_sources)}",
         "bold",
     )
     if audit.banner is not None:
@@ -313,7 +443,8 @@ def print_audit(audit: Audit, console: Console) -> None:
         _say(console, f"• {finding.text}", "")
     for part in audit.groupings:
         console.print()
-        console.print(_norm_table(part))
+        if part.norms is not None:
+            console.print(_norm_table(part, part.norms))
         _print_rates(audit, part, console)
     for skipped in audit.skipped:
         _say(console, f"{skipped.name}: {skipped.reason}", "yellow")
@@ -322,9 +453,9 @@ def print_audit(audit: Audit, console: Console) -> None:
         _say(console, f"note: {warning}", "yellow")
 
 
-def _norm_table(part: GroupAudit) -> Table:
+def _norm_table(part: GroupAudit, norms: NormTable) -> Table:
     table = _table(f"norms by {part.name}", "subjects", "images", "mean", "SD", "CV", "ICC")
-    for row in (*part.norms.groups, part.norms.overall):
+    for row in (*norms.groups, norms.overall):
         figures = [_estimate(row.subject_mean), *map(_value, (row.sd, row.cv, row.icc))]
         table.add_row(Text(row.name), f"{row.subjects:,}", f"{row.images:,}", *figures)
     for name in part.suppressed:
@@ -386,7 +517,7 @@ class _Embedder:
     """Embeds the images of a bench, in the way that the flags say."""
 
     bench: Bench | None
-    align: str | None
+    align: Aligner | None
     batch_size: int
     on_error: Literal["error", "skip"]
     bars: _Bars
@@ -400,7 +531,7 @@ class _Embedder:
             model,
             self.bench.images,
             flip=flip,
-            align=None if self.align is None else parse_align(self.align),
+            align=self.align,
             batch_size=self.batch_size,
             on_error=self.on_error,
             progress=self.bars.counter(f"{model.name}: embedding {views}", len(self.bench.images)),
@@ -435,14 +566,34 @@ def _open_bench(
 
 
 def _calibrate(
-    path: Path, targets: Sequence[str], audited: Embeddings, device: str, bars: _Bars
+    path: Path,
+    targets: Sequence[str],
+    audited: Embeddings | None,
+    distances: bool,
+    device: str,
+    bars: _Bars,
 ) -> tuple[Calibration, list[str]]:
-    """Fix thresholds on other data; also return what a reader must know of them."""
-    if path.suffix != ".npz":
-        scored = read_scores(path)
-        remarks = [f"Whether the scores of {path.name} come from the same model is not known."]
+    """Fix thresholds on other data; also return what a reader must know of them.
+
+    Args:
+        path: embeddings or scores.
+        targets: nominal FMRs.
+        audited: None if scores are audited.
+        distances: whether scores are distances.
+        device: where scores are computed.
+        bars: show how far that is.
+    """
+    unknown = f"Whether the scores of {path.name} come from the same model is not known."
+    if not is_embeddings(path):
+        scored = read_scores(path, distances=distances)
+        remarks = [unknown, *(f"{note}." for note in scored.notes)]
         return calibrate_on_scores(scored, targets, name=path.name), remarks
     other = read_embeddings(path)
+    if audited is None:
+        calibration = calibrate_on_embeddings(
+            other, targets, name=path.name, device=device, progress=bars.show
+        )
+        return calibration, [unknown]
     models = [side.note.get("model", {}).get("sha256") for side in (other, audited)]
     if None not in models and models[0] != models[1]:
         raise DatasetError(

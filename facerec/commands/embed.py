@@ -30,6 +30,7 @@ from rich.text import Text
 
 from facerec.commands.benches import open_benches
 from facerec.commands.cli import run_command
+from facerec.commands.models import print_model
 from facerec.devices import choose_device
 from facerec.embedding.align import Aligner, parse_align
 from facerec.embedding.extract import describe_embedding, embed_images
@@ -65,6 +66,7 @@ class Job:
     data: Path | None
     flip: bool
     align: str | None
+    align_threshold: float | None
     on_error: Literal["error", "skip"]
     channels: Literal["rgb", "bgr"] | None
     mean: float | None
@@ -100,7 +102,7 @@ class Worker:
             std=job.std,
         )
         self.source = open_source(job)
-        self.aligner = self.source.aligner if job.align is None else parse_align(job.align)
+        self.aligner = parse_align(job.align, job.align_threshold) or self.source.aligner
 
     def writer(self) -> EmbeddingsWriter:
         """Return the writer of the file that this job makes."""
@@ -134,6 +136,7 @@ def embed(
     data: Path | None = None,
     flip: bool = True,
     align: str | None = None,
+    align_threshold: float | None = None,
     on_error: Literal["error", "skip"] = "error",
     channels: Literal["rgb", "bgr"] | None = None,
     mean: float | None = None,
@@ -160,6 +163,8 @@ def embed(
         align: find the face in photos of any size: a .csv of points
             (image_id,x1,y1,…,x5,y5), insightface, or a YuNet .onnx file. A photo without a face
             is a failure to acquire.
+        align_threshold: least score of a face that the detector of --align may find, 0 to 1;
+            default 0.6 for YuNet, 0.5 for insightface.
         on_error: what an image that does not decode does: error ends the command, skip makes it a
             failure to acquire.
         channels: channel order that an .onnx file wants; default rgb.
@@ -185,6 +190,7 @@ def embed(
             data,
             flip,
             align,
+            align_threshold,
             on_error,
             channels,
             mean,
@@ -213,7 +219,7 @@ def run(
     writer = worker.writer()
     source = worker.source
     say = functools.partial(console.print, soft_wrap=True, markup=False)
-    say(f"model {worker.model.path}")
+    print_model(worker.model, job.flip, worker.aligner, console)
     say(f"images {source.description['path']}: {len(source.images):,}")
 
     def begin() -> list[int]:

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from facerec.backbones import Preprocessing
 from facerec.commands.cli import run_command
+from facerec.commands.models import preprocessing_words
 from facerec.embedding.bundle import Bundle, is_bundle, read_bundle
 from facerec.embedding.engines import EngineName
 from facerec.embedding.model import OnnxModel, TorchModel, load_model
@@ -96,7 +97,7 @@ def _inspect_onnx(
         *(("output", str(info)) for info in file.outputs),
         ("operators", _counted(file)),
         *(("metadata", line) for line in _metadata(file)),
-        ("preprocessing", _preprocessing_words(guess.preprocessing)),
+        ("preprocessing", preprocessing_words(guess.preprocessing)),
         *(("evidence", sentence) for sentence in guess.evidence),
     ]
     if bundle is not None:
@@ -142,7 +143,7 @@ def _inspect_safetensors(path: Path, console: Console) -> dict[str, Any]:
             ("backbone", f"{config.name}, width {config.width:g}, last norm {config.embedding_bn}"),
             ("input", "uint8 RGB [N, {}, {}, 3]".format(*model.image_size)),
             ("output", f"float32 [N, {model.embedding_size}], raw embeddings"),
-            ("preprocessing", _preprocessing_words(model.preprocessing)),
+            ("preprocessing", preprocessing_words(model.preprocessing)),
             ("evidence", "the file says so"),
             ("recipe", ", ".join(printable(name) for name in model.recipe) or "not stated"),
         ],
@@ -288,13 +289,6 @@ def _metadata(file: OnnxFile) -> Iterator[str]:
         yield f"{printable(key)}: {ours if key == METADATA_KEY else printable(value)}"
     if len(file.metadata) > SHOWN:
         yield f"and {len(file.metadata) - SHOWN} entries more"
-
-
-def _preprocessing_words(preprocessing: Preprocessing | None) -> str:
-    if preprocessing is None:
-        return "inside the graph; RGB pixels 0…255 go in"
-    mean, std = preprocessing.mean, preprocessing.std
-    return f"{preprocessing.channels.upper()}, (pixel − {mean:g}) / {std:g}"
 
 
 def _print_facts(facts: Sequence[tuple[str, str]], console: Console) -> None:

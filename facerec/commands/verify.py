@@ -18,11 +18,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import facerec
 from facerec.commands.benches import open_benches
 from facerec.commands.cli import run_command
+from facerec.commands.models import preprocessing_words, print_embeddings, print_model
 from facerec.embedding.align import Aligner, parse_align
 from facerec.embedding.extract import Embeddings, embed_images
-from facerec.embedding.file import read_embeddings
-from facerec.embedding.model import EmbeddingModel, load_model, newest_run
-from facerec.errors import MetricError
+from facerec.embedding.file import is_embeddings, read_embeddings
+from facerec.embedding.model import EmbeddingModel, OnnxModel, load_model, newest_run
+from facerec.errors import MetricError, ModelError
 from facerec.files import write_json
 from facerec.records.images import ImageSource
 from facerec.statistics.rates import parse_rate
@@ -40,6 +41,8 @@ from facerec.verification.evaluate import FPR_TARGETS
 from facerec.verification.identification import identify
 from facerec.verification.page import check_report_folder, write_report
 from facerec.verification.plots import check_plot_path, plot_roc
+from facerec.verification.preprocessing import likely, print_trials, sample
+from facerec.verification.preprocessing import try_preprocessing as compare_preprocessing
 from facerec.verification.protocols import read_scores
 from facerec.verification.report import print_comparison, print_identification, print_result
 from facerec.verification.templates import TemplateBench, template_vectors
@@ -68,11 +71,14 @@ def verify(
     runs: Path = Path("runs"),
     embeddings: Path | None = None,
     scores: Path | None = None,
+    distances: bool = False,
     compare: Path | None = None,
     align: str | None = None,
+    align_threshold: float | None = None,
     channels: Literal["rgb", "bgr"] | None = None,
     mean: float | None = None,
     std: float | None = None,
+    try_preprocessing: bool = False,
     flip: bool = True,
     fpr: tuple[str, ...] = FPR_TARGETS,
     compat: Literal["insightface"] | None = None,
@@ -101,15 +107,21 @@ def verify(
         images: folder that the paths of --pairs are relative to.
         model: a run folder, a .safetensors or an .onnx file; by default the newest run.
         runs: folder of all runs, of which the newest is taken without --model.
-        embeddings: a file of facerec embed in place of a model.
+        embeddings: a file of facerec embed in place of a model, or a .csv or .parquet table of
+            image_id, e0, e1, … (or a column embedding with a list).
         scores: a table of label,score (or bob's columns) in place of model and bench.
-        compare: another model, embeddings (.npz) or scores (.csv) for the same pairs: prints the
+        distances: the scores are distances: smaller means more alike.
+        compare: another model, embeddings or, with --scores, scores for the same pairs: prints the
             differences with intervals that follow the pairs.
         align: find the face in photos of any size: a .csv of points
             (image_id,x1,y1,…,x5,y5), insightface, or a YuNet .onnx file.
+        align_threshold: least score of a face that the detector of --align may find, 0 to 1;
+            default 0.6 for YuNet, 0.5 for insightface.
         channels: channel order that an .onnx file wants; default rgb.
         mean: subtracted from pixel values, for an .onnx file; default 127.5.
         std: divides the result, for an .onnx file; default 127.5.
+        try_preprocessing: score the likely channel orders and scalings of an .onnx file on two
+            folds of the bench, name the best and whether others can be told from it, and end.
         flip: sum the raw embeddings of each image and its mirror image.
         fpr: false positive rates at which the true positive rate is read; taken exactly.
         compat: insightface adds the accuracy as that project computes it.
@@ -137,8 +149,8 @@ def verify(
     console = Console(highlight=False)
 
     def source(path: Path | None) -> Source:
-        if path is not None and path.suffix == ".npz":
-            return StoredEmbeddings(path)
+        if path is not None and (path == embeddings or is_embeddings(path)):
+            return StoredEmbeddings(path, console)
         loaded = load_model(
             newest_run(runs) if path is None else path,
             device=device,
@@ -147,9 +159,26 @@ def verify(
             mean=mean,
             std=std,
         )
-        aligner = None if align is None else parse_align(align)
+        aligner = parse_align(align, align_threshold)
         return LiveModel(loaded, flip, aligner, batch_size, on_error, console)
 
+    if try_preprocessing:
+        if scores is not None or embeddings is not None or compare is not None:
+            raise MetricError("--try-preprocessing needs a model and a bench alone")
+        tried = load_model(
+            newest_run(runs) if model is None else model,
+            device=device,
+            batch_size=batch_size,
+            channels=channels,
+            mean=mean,
+            std=std,
+        )
+        (opened, *_) = open_benches(
+            bench or (("lfw",) if pairs is None else ()), pairs, format, images, data
+        )
+        aligner = parse_align(align, align_threshold)
+        _try_preprocessing(tried, opened, aligner, replicates, seed, console, json)
+        return
     benches: list[Bench | TemplateBench] = []
     if scores is not None:
         if bench or pairs is not None or model is not None or embeddings is not None:
@@ -157,9 +186,11 @@ def verify(
                 "--scores needs neither pairs nor a model; leave out --bench, --pairs, --model and "
                 "--embeddings"
             )
-        results = _score_file(scores, settings)
-        others = {} if compare is None else _score_file(compare, settings)
+        results = _score_file(scores, distances, settings)
+        others = {} if compare is None else _score_file(compare, distances, settings)
     else:
+        if distances:
+            raise MetricError("--distances says what --scores holds; leave it out without --scores")
         if model is not None and embeddings is not None:
             raise MetricError("--model and --embeddings exclude each other; give one of them")
         names = bench or (("lfw",) if pairs is None else ())
@@ -179,6 +210,46 @@ def verify(
     _save(results, comparisons, benches, console, out, with_images, json, roc)
 
 
+def _try_preprocessing(
+    model: EmbeddingModel,
+    bench: Bench | TemplateBench,
+    align: Aligner | None,
+    replicates: int,
+    seed: int,
+    console: Console,
+    json: Path | None,
+) -> None:
+    """Compare likely ways of preprocessing, print them and say which is best."""
+    if not isinstance(model, OnnxModel):
+        raise ModelError(
+            f"{model.path}: it says itself what it wants, "
+            f"{preprocessing_words(model.preprocessing)}; leave out --try-preprocessing"
+        )
+    if isinstance(bench, TemplateBench):
+        raise MetricError(
+            f"{bench.name}: it compares templates; try ways of preprocessing on pairs of images, "
+            "such as lfw"
+        )
+    print_model(model, False, align, console)
+    images = len(likely(model)) * len(sample(bench)[1])
+    with _progress(console) as progress:
+        task = progress.add_task("trying ways of preprocessing", total=images)
+        trials = compare_preprocessing(
+            model,
+            bench,
+            align=align,
+            batch_size=model.batch_size,
+            replicates=max(replicates, 1),
+            seed=seed,
+            progress=lambda count: progress.advance(task, count),
+        )
+    print_trials(trials, console)
+    if json is not None:
+        document = {"facerec": facerec.__version__, "model": model.describe()}
+        write_json(json, {**document, "preprocessing": trials.to_json()})
+        console.print(f"figures: {json}", soft_wrap=True, markup=False)
+
+
 class Source(ABC):
     """Something that has embeddings for images."""
 
@@ -194,9 +265,10 @@ class Source(ABC):
 class StoredEmbeddings(Source):
     """An embeddings file, joined by image id."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, console: Console) -> None:
         self.path = path
         self.embeddings = read_embeddings(path)
+        print_embeddings(path, self.embeddings, console)
 
     def embed(self, images: ImageSource, name: str, points: Aligner | None = None) -> Embeddings:
         """Return the stored embeddings of these images."""
@@ -222,7 +294,7 @@ class LiveModel(Source):
         self.model, self.flip, self.align = model, flip, align
         self.batch_size, self.on_error = batch_size, on_error
         self.console = console
-        console.print(f"model {model.path}", soft_wrap=True, markup=False)
+        print_model(model, flip, align, console)
 
     def embed(self, images: ImageSource, name: str, points: Aligner | None = None) -> Embeddings:
         """Embed the images; ``points`` align them where no other way was asked for."""
@@ -298,14 +370,20 @@ def _verify_templates(
             )
             yield (
                 name,
-                replace(result, flip=embeddings.flip, model=source.describe(), source=bench.source),
+                replace(
+                    result,
+                    flip=embeddings.flip,
+                    align=embeddings.note.get("align"),
+                    model=source.describe(),
+                    source=bench.source,
+                ),
             )
         if bench.probes is not None:
             print_identification(replace(identify(pooled.vectors, bench), name=name), console)
 
 
-def _score_file(path: Path, settings: Settings) -> dict[str, VerificationResult]:
-    scored = read_scores(path)
+def _score_file(path: Path, distances: bool, settings: Settings) -> dict[str, VerificationResult]:
+    scored = read_scores(path, distances=distances)
     result = evaluate(
         scored.scores,
         scored.pairs(),
@@ -316,7 +394,7 @@ def _score_file(path: Path, settings: Settings) -> dict[str, VerificationResult]
         notes=scored.notes,
         subjects_from="the list",
     )
-    return {"scores": replace(result, score="as given in the file", source=scored.source)}
+    return {"scores": replace(result, score=scored.kind, source=scored.source)}
 
 
 def _save(

@@ -12,7 +12,7 @@ import csv
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,6 +49,15 @@ _MAX_SIDE = 32_766
 
 _DETECTION_SIDE = 640
 """Longest side, in pixels, of what a detector is shown; the size that InsightFace uses."""
+
+YUNET_THRESHOLD = 0.6
+"""Least score of a face for YuNet. OpenCV's own 0.9 passes over most faces in profile."""
+
+INSIGHTFACE_THRESHOLD = 0.5
+"""Least score of a face for insightface: the default of its ``FaceAnalysis.prepare``."""
+
+_YUNET_OVERLAP, _YUNET_FACES = 0.3, 5000
+"""Overlap from which on two boxes are one face, and faces looked at; OpenCV's defaults."""
 
 
 class NotAcquiredError(ImageError):
@@ -292,7 +301,10 @@ class Detector(Aligner):
 
     name: str
 
-    def __init__(self) -> None:
+    def __init__(self, threshold: float) -> None:
+        if not 0 <= threshold <= 1:
+            raise ModelError(f"the threshold of a detector's scores is {threshold}, not 0 to 1")
+        self.threshold = threshold
         self._lock = threading.Lock()  # neither library promises that a detector can be shared
 
     def find(
@@ -302,7 +314,9 @@ class Detector(Aligner):
         with self._lock:
             faces = self._detect(np.ascontiguousarray(image[:, :, ::-1]))
         if not len(faces.scores):
-            raise NotAcquiredError(f"{where}: {self.name} finds no face")
+            raise NotAcquiredError(
+                f"{where}: {self.name} finds no face with a score of {self.threshold:g} or more"
+            )
         height, width = image.shape[:2]
         return faces.points[_largest(faces, height, width)]
 
@@ -318,16 +332,17 @@ class InsightFaceDetector(Detector):
 
     Args:
         pack: name of the pack.
+        threshold: least score of a face, from 0 to 1.
 
     Raises:
         MissingExtraError: the package is not installed.
-        ModelError: the package cannot load its detector.
+        ModelError: the package cannot load its detector, or an impossible threshold.
     """
 
     name = "insightface"
 
-    def __init__(self, pack: str = "buffalo_l") -> None:
-        super().__init__()
+    def __init__(self, pack: str = "buffalo_l", threshold: float = INSIGHTFACE_THRESHOLD) -> None:
+        super().__init__(threshold)
         try:
             import insightface
             from insightface.app import FaceAnalysis
@@ -342,7 +357,9 @@ class InsightFaceDetector(Detector):
             # The package prints what it loads, which does not belong among results.
             with contextlib.redirect_stdout(sys.stderr):
                 self._app = FaceAnalysis(name=pack, allowed_modules=["detection"])
-                self._app.prepare(ctx_id=0, det_size=(_DETECTION_SIDE, _DETECTION_SIDE))
+                self._app.prepare(
+                    ctx_id=0, det_thresh=threshold, det_size=(_DETECTION_SIDE, _DETECTION_SIDE)
+                )
         # Missing packs and broken downloads end in many kinds of error.
         except Exception as error:
             raise ModelError(
@@ -351,8 +368,13 @@ class InsightFaceDetector(Detector):
             ) from error
 
     def describe(self) -> dict[str, Any]:
-        """Return package version and model pack."""
-        return {"method": "insightface", "version": self.version, "pack": self.pack}
+        """Return package version, model pack and threshold."""
+        return {
+            "method": "insightface",
+            "version": self.version,
+            "pack": self.pack,
+            "score_threshold": self.threshold,
+        }
 
     def _detect(self, image: NDArray[np.uint8]) -> Faces:
         found = [face for face in self._app.get(image) if face.kps is not None]
@@ -364,27 +386,33 @@ class InsightFaceDetector(Detector):
 
 
 class YuNet(Detector):
-    """OpenCV's ``FaceDetectorYN`` with the user's YuNet file and OpenCV's own thresholds.
+    """OpenCV's ``FaceDetectorYN`` with the user's YuNet file.
 
     Photos are shown to it scaled down to 640 pixels on the longer side, never scaled up.
 
     Args:
         path: the ``.onnx`` file, for example from OpenCV's model zoo.
+        threshold: least score of a face, from 0 to 1.
 
     Raises:
-        ModelError: no such file, or OpenCV cannot load it.
+        ModelError: no such file, OpenCV cannot load it, or an impossible threshold.
     """
 
     name = "YuNet"
 
-    def __init__(self, path: str | Path) -> None:
-        super().__init__()
+    def __init__(self, path: str | Path, threshold: float = YUNET_THRESHOLD) -> None:
+        super().__init__(threshold)
         self.path = Path(path)
         if not self.path.is_file():
             raise ModelError(f"{self.path}: there is no such YuNet file; check the path")
         try:
             self._detector = cv2.FaceDetectorYN.create(
-                str(self.path), "", (_DETECTION_SIDE, _DETECTION_SIDE)
+                str(self.path),
+                "",
+                (_DETECTION_SIDE, _DETECTION_SIDE),
+                threshold,
+                _YUNET_OVERLAP,
+                _YUNET_FACES,
             )
         except cv2.error as error:
             raise ModelError(
@@ -393,12 +421,14 @@ class YuNet(Detector):
             ) from error
 
     def describe(self) -> dict[str, Any]:
-        """Return file and hash, and the version of OpenCV."""
+        """Return file and hash, the thresholds, and the version of OpenCV."""
         return {
             "method": "yunet",
             "path": str(self.path),
             "sha256": sha256(self.path),
             "version": f"opencv {cv2.__version__}",
+            "score_threshold": self.threshold,
+            "nms_threshold": _YUNET_OVERLAP,
         }
 
     def _detect(self, image: NDArray[np.uint8]) -> Faces:
@@ -419,26 +449,49 @@ class YuNet(Detector):
         )
 
 
-def parse_align(text: str) -> Aligner:
-    """Return the aligner that a command line names.
+def parse_align(text: str | None, threshold: float | None = None) -> Aligner | None:
+    """Return the aligner that a command line names; None if it names none.
 
     Args:
         text: a ``.csv`` file of points, ``insightface``, or a YuNet ``.onnx`` file.
+        threshold: least score of a face for a detector, from 0 to 1; by default its own.
 
     Raises:
-        FacerecError: another word, or the aligner cannot be used.
+        FacerecError: another word, the aligner cannot be used, or a threshold without a detector.
     """
+    if threshold is not None and (text is None or Path(text).suffix.lower() == ".csv"):
+        raise DatasetError(
+            "--align-threshold belongs to a detector; give --align insightface or a YuNet .onnx "
+            "file, or leave it out"
+        )
+    if text is None:
+        return None
     if text == "insightface":
-        return InsightFaceDetector()
+        return InsightFaceDetector(
+            threshold=INSIGHTFACE_THRESHOLD if threshold is None else threshold
+        )
     suffix = Path(text).suffix.lower()
     if suffix == ".csv":
         return PointsTable(text)
     if suffix == ".onnx":
-        return YuNet(text)
+        return YuNet(text, YUNET_THRESHOLD if threshold is None else threshold)
     raise DatasetError(
         f"{text!r} names no way of aligning faces; give a .csv file of points, the word "
         "insightface, or a YuNet .onnx file"
     )
+
+
+def alignment_words(described: Mapping[str, Any] | None) -> str:
+    """Say in a few words what `Aligner.describe` says, also of an older embeddings file."""
+    if described is None:
+        return "alignment: none, images as they are"
+    path = Path(str(described.get("path", ""))).name
+    method = described.get("method")
+    if method == "points":
+        return f"alignment: points of {path}"
+    names = {"yunet": f"YuNet ({path})", "insightface": f"insightface ({described.get('pack')})"}
+    threshold = described.get("score_threshold", "not recorded")
+    return f"alignment: {names.get(str(method), method)}, score threshold {threshold}"
 
 
 def _largest(faces: Faces, height: int, width: int) -> int:

@@ -22,6 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from facerec.embedding.extract import Embeddings
+from facerec.embedding.table import SUFFIXES as TABLES
+from facerec.embedding.table import has_embeddings, read_table
 from facerec.errors import DatasetError
 from facerec.files import atomic_path, fsync_directory, full_disk_sentence, parse_json, write_json
 from facerec.npz import ArchiveError, read_arrays
@@ -55,20 +57,32 @@ def write_embeddings(path: str | Path, embeddings: Embeddings) -> None:
         _write(temporary, embeddings, [embeddings])
 
 
+def is_embeddings(path: str | Path) -> bool:
+    """Tell embeddings from models and scores by the file's name, and a CSV by its first line."""
+    path = Path(path)
+    suffix = path.suffix.lower()
+    return suffix in (".npz", ".parquet") or (suffix == ".csv" and has_embeddings(path))
+
+
 def read_embeddings(path: str | Path) -> Embeddings:
     """Read an embeddings file without running anything that it may contain.
 
     A plain ``.npz`` of others is taken too: ``vectors`` or ``embeddings`` ``(N, D)``, and ``ids``,
     ``names`` or ``image_id`` ``(N,)``, perhaps ``subjects``. Its norms are computed, its rows that
     are not finite are failures to acquire, and its flip mode is unknown. Half and double precision
-    become float32; ``note["stored_dtype"]`` then says what it was.
+    become float32; ``note["stored_dtype"]`` then says what it was. So are ``.csv`` and ``.parquet``
+    tables, see `facerec.embedding.table`.
 
     Raises:
         DatasetError: the file is missing, damaged, pickled, too large, or contradicts itself.
+        MissingExtraError: a Parquet file without pyarrow.
     """
     path = Path(path)
-    arrays = _load(path)
-    embeddings = _own(path, arrays) if "note" in arrays else _foreign(path, arrays)
+    if path.suffix.lower() in TABLES:
+        embeddings = read_table(path)
+    else:
+        arrays = _load(path)
+        embeddings = _own(path, arrays) if "note" in arrays else _foreign(path, arrays)
     _check(path, embeddings)
     return embeddings
 

@@ -7,6 +7,7 @@ architecture, the preprocessing and the recipe as JSON. Nothing here normalises 
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import math
 from abc import ABC, abstractmethod
@@ -57,6 +58,8 @@ class EmbeddingModel(ABC):
         embedding_size: dimensions D of an embedding.
         image_size: height and width of the images, in pixels.
         preprocessing: what happens to the pixels before the network.
+        evidence: why the preprocessing is what it is, in sentences, the decisive one first.
+        assumed: parts of the preprocessing of which nothing tells: ``channels``, ``mean``, ``std``.
         batch_size: images that go through the network at once.
         recipe: the recipe of the run that trained it; empty if unknown.
         note: what facerec wrote into the file at export (`OnnxFile.note`); None without it.
@@ -68,6 +71,8 @@ class EmbeddingModel(ABC):
     embedding_size: int
     image_size: tuple[int, int] = (112, 112)
     preprocessing: Preprocessing
+    evidence: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
     batch_size: int
     recipe: dict[str, Any]
     note: dict[str, Any] | None = None
@@ -124,6 +129,8 @@ class EmbeddingModel(ABC):
             "precision": precision,
             "embedding_size": self.embedding_size,
             "preprocessing": to_dict(self.preprocessing),
+            "preprocessing_evidence": list(self.evidence),
+            "preprocessing_assumed": list(self.assumed),
         }
 
 
@@ -168,6 +175,7 @@ class TorchModel(EmbeddingModel):
         self.backbone = backbone.to(self.device)
         self.embedding_size = cast(int, backbone.embedding_size)
         self.preprocessing = preprocessing
+        self.evidence = () if path is None else ("its metadata entry 'facerec' says so",)
         self.batch_size = batch_size
         self.precision = precision
         self.config = config
@@ -219,9 +227,6 @@ class OnnxModel(EmbeddingModel):
         precision: ``bf16`` for OpenVINO.
         name: short name for tables; by default the file's.
 
-    Attributes:
-        evidence: why the preprocessing is what it is, in sentences.
-
     Raises:
         MissingExtraError: the engine is not installed.
         ModelError: no embedding model, a preprocessing that the file contradicts, or the device is
@@ -254,6 +259,7 @@ class OnnxModel(EmbeddingModel):
         self.preprocessing = _choose_preprocessing(file, guess, asked)
         given = [f"{part} was given by the user" for part in asked]
         self.evidence = (*given, *guess.evidence)
+        self.assumed = tuple(part for part in guess.assumed if part not in asked)
         self._engine = open_engine(file, engine, str(device), precision)
         self.device = self._engine.device
         self.image_size = (self._input.height, self._input.width)
@@ -266,10 +272,16 @@ class OnnxModel(EmbeddingModel):
         """Return what a report must say about this model, as JSON types."""
         return {
             **self._description(self._engine.name, self.device, self._engine.precision),
-            "preprocessing_evidence": list(self.evidence),
             "backbone": None,
             "embedding_bn": None,
         }
+
+    def with_preprocessing(self, preprocessing: Preprocessing) -> OnnxModel:
+        """Return the same model, in the same engine, for pixels that are prepared otherwise."""
+        other = copy.copy(self)
+        other.preprocessing = preprocessing
+        other.evidence, other.assumed = ("it was given by the caller",), ()
+        return other
 
     def _forward(self, pixels: Tensor) -> npt.NDArray[np.float32]:
         count = len(pixels)
@@ -424,7 +436,7 @@ def load_model(
             and file.sha256 != bundle.sums[path.relative_to(bundle.path).as_posix()]
         ):
             raise ModelError(f"{path}: the file changed while it was read; load it again")
-        return OnnxModel(
+        model = OnnxModel(
             file,
             channels=channels,
             mean=mean,
@@ -435,6 +447,9 @@ def load_model(
             precision=precision,
             name=name,
         )
+        if bundle is not None:
+            model.evidence += (f"part of the bundle {bundle.path}, whose checksums are right",)
+        return model
     if path.suffix != ".safetensors":
         raise ModelError(
             f"{path}: a model is a run folder, a bundle, a .safetensors or an .onnx file, not "

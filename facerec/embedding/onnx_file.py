@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import re
 import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -223,6 +224,37 @@ class GuessedPreprocessing:
     """Whether the file says so itself; else it is an inference or an assumption."""
     evidence: tuple[str, ...]
     """Sentences, the decisive one first."""
+    assumed: tuple[str, ...] = ()
+    """Parts of which the file itself tells nothing: ``channels``, ``mean``, ``std``."""
+
+
+@dataclass(frozen=True)
+class KnownLayout:
+    """A family of models that goes by its file names."""
+
+    pattern: str
+    """Of the name without suffix, in lower case."""
+    preprocessing: Preprocessing
+    family: str
+    """Who trains so, and where that is written."""
+
+
+KNOWN_LAYOUTS = (
+    KnownLayout(
+        r"adaface", Preprocessing("bgr", 127.5, 127.5), "AdaFace (mk-minchul/AdaFace: inference.py)"
+    ),
+    KnownLayout(
+        r"(?<!mobile)facenet",
+        Preprocessing("rgb", 127.5, 128.0),
+        "facenet (davidsandberg/facenet: src/facenet.py, fixed_image_standardization)",
+    ),
+    KnownLayout(
+        r"w600k_|glintr100|buffalo|antelope",
+        Preprocessing("rgb", 127.5, 127.5),
+        "InsightFace's model packs (python-package/insightface/model_zoo/arcface_onnx.py)",
+    ),
+)
+"""Looked at where nothing inside a file tells."""
 
 
 def read_onnx(path: str | Path, *, max_bytes: int = MAX_BYTES) -> OnnxFile:
@@ -305,8 +337,8 @@ def guess_preprocessing(file: OnnxFile) -> GuessedPreprocessing:
     """Find out what the model wants its pixels to be, and say what speaks for it.
 
     The first that applies decides: what facerec wrote into the file; an input of type uint8; a
-    normalisation at the start of the graph, read from its constants; else the assumption that the
-    model was trained as InsightFace's are.
+    normalisation at the start of the graph, read from its constants; a name of `KNOWN_LAYOUTS`;
+    else the assumption that the model was trained as InsightFace's are.
 
     Raises:
         ModelError: facerec's own entry in the file is damaged.
@@ -320,22 +352,39 @@ def guess_preprocessing(file: OnnxFile) -> GuessedPreprocessing:
         )
     if file.inputs and file.inputs[0].dtype == "uint8":
         evidence = "the input is uint8, so the graph itself must normalise"
-        return GuessedPreprocessing(None, False, (evidence, _CHANNELS_ASSUMED, *others))
+        return GuessedPreprocessing(
+            None, False, (evidence, _CHANNELS_ASSUMED, *others), ("channels",)
+        )
     scaling = file.scaling
     if scaling is not None and not scaling.trivial:
         steps = " → ".join(scaling.nodes)
         if max(map(abs, scaling.mean)) > 2 or min(map(abs, scaling.std)) > 2:
             evidence = f"the graph begins with {steps}, which fits pixels 0…255"
-            return GuessedPreprocessing(None, False, (evidence, _CHANNELS_ASSUMED, *others))
+            return GuessedPreprocessing(
+                None, False, (evidence, _CHANNELS_ASSUMED, *others), ("channels",)
+            )
         evidence = f"the graph begins with {steps}, which fits pixels scaled to 0…1"
         return GuessedPreprocessing(
-            Preprocessing("rgb", 0.0, 255.0), False, (evidence, _CHANNELS_ASSUMED, *others)
+            Preprocessing("rgb", 0.0, 255.0),
+            False,
+            (evidence, _CHANNELS_ASSUMED, *others),
+            ("channels",),
         )
+    everything = ("channels", "mean", "std")
+    name = "" if file.path is None else file.path.stem
+    for layout in KNOWN_LAYOUTS:
+        if re.search(layout.pattern, name.lower()):
+            evidence = (
+                f"the name '{printable(name)}' is that of {layout.family}; nothing else tells"
+            )
+            return GuessedPreprocessing(
+                layout.preprocessing, False, (evidence, *others), everything
+            )
     evidence = (
         "an assumption: nothing in the file tells; RGB with mean 127.5 and std 127.5 is what "
         "InsightFace's models want"
     )
-    return GuessedPreprocessing(Preprocessing(), False, (evidence, *others))
+    return GuessedPreprocessing(Preprocessing(), False, (evidence, *others), everything)
 
 
 _CHANNELS_ASSUMED = "the channel order is an assumption: nothing in the file tells; RGB is usual"

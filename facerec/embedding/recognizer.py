@@ -69,6 +69,10 @@ class Verification:
     """Where the threshold comes from: ``given``, or FPR, bench and report."""
 
 
+DEFAULT_FPR = "1e-3"
+"""The FPR whose threshold is taken unless another is asked for."""
+
+
 class FaceRecognizer:
     """A model with its alignment and thresholds.
 
@@ -175,19 +179,25 @@ class FaceRecognizer:
         # Thresholds are found among float32 scores, so only those compare exactly with them.
         return np.asarray(np.clip(cosines, -1, 1), np.float32)
 
-    def threshold(self, fpr: Rate = "1e-3", bench: str | None = None) -> Threshold:
+    def threshold(self, fpr: Rate | None = None, bench: str | None = None) -> Threshold:
         """Return the operating point of the model at an FPR.
 
         Args:
-            fpr: such as ``1e-3``; compared as an exact number.
+            fpr: such as ``1e-3``; compared as an exact number. By default 1e-3, or the lowest that
+                the model knows if it does not know that one.
             bench: the verification set; needed only where several have this FPR.
 
         Raises:
             ModelError: none is known, or several.
             MetricError: no rate between 0 and 1.
         """
-        target = parse_rate(fpr)
         known = [t for t in self.thresholds if bench in (None, t.bench)]
+        if fpr is None:
+            rates_known = {parse_rate(t.fpr): t.fpr for t in known if t.flip == self.flip}
+            usual = parse_rate(DEFAULT_FPR)
+            own = usual if usual in rates_known else min(rates_known, default=usual)
+            fpr = rates_known.get(own, DEFAULT_FPR)
+        target = parse_rate(fpr)
         matching = [t for t in known if parse_rate(t.fpr) == target]
         usable = [t for t in matching if t.flip == self.flip]
         where = f"{self.model.name}: " + (f"on {bench} " if bench else "")
@@ -214,7 +224,7 @@ class FaceRecognizer:
         b: Image | NDArray[np.floating[Any]],
         threshold: float | None = None,
         *,
-        fpr: Rate = "1e-3",
+        fpr: Rate | None = None,
         bench: str | None = None,
     ) -> Verification:
         """Decide whether two faces belong to the same person.
@@ -222,7 +232,7 @@ class FaceRecognizer:
         Args:
             a: one aligned image, or one raw embedding of this model.
             b: the same.
-            threshold: cosine from which on they do; by default what the model knows for ``fpr``.
+            threshold: cosine from which on they do; by default the model's own, see `threshold`.
             fpr: see `threshold`.
             bench: see `threshold`.
 

@@ -10,6 +10,7 @@ import csv
 import io
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,12 @@ MOST_GROUPS = 100
 """Groups of one attribute or intersection."""
 LEAST_CV = 1e-4
 """Coefficient of variation of norms below which the embeddings were normalised."""
+
+INFERRED = (
+    "Some group labels were inferred from images by a model or a person, not recorded; figures by "
+    "group may reflect errors of that inference."
+)
+"""Banner of an audit with such labels."""
 
 _IMAGE, _SOURCE = "image_id", "label_source"
 _PLACES = 10
@@ -63,12 +70,7 @@ class Attributes:
     @property
     def banner(self) -> str | None:
         """What every page must carry; None if no label is inferred."""
-        if not self.inferred:
-            return None
-        return (
-            "Some group labels were inferred from images by a model or a person, not recorded; "
-            "figures by group may reflect errors of that inference."
-        )
+        return INFERRED if self.inferred else None
 
 
 @dataclass(frozen=True)
@@ -95,10 +97,10 @@ class GroupCount:
 
     slice: Mapping[str, str]
     """Value by attribute."""
-    subjects: int
-    """Subjects with an image, acquired or not."""
-    images: int
-    """Images, acquired or not."""
+    subjects: int | None
+    """Subjects with an image, acquired or not; None where they are not known."""
+    images: int | None
+    """Images, acquired or not; None where scores were audited."""
     failed: int
     """Failures to acquire among the images."""
 
@@ -232,15 +234,8 @@ def read_attributes(
                 f"{path}, line {lines[empty[0]]}: {column} is empty ({len(empty):,} such lines); "
                 "write it there or remove the line"
             )
-    sources = tuple(sorted(set(table[_SOURCE])))
-    inferred = [source for source in sources if re.search(r"\binferred\b", source, re.IGNORECASE)]
-    if inferred and not allow_inferred:
-        count = int(table[_SOURCE].isin(inferred).sum())
-        raise DatasetError(
-            f"{path}: {count:,} lines have inferred labels (label_source {inferred[0]!r}), on "
-            "which no statement about people should rest; use recorded labels, or allow inferred "
-            "ones, which puts a banner on every page"
-        )
+    sources = dict(sorted(Counter(table[_SOURCE]).items()))
+    inferred = check_sources(path, sources, allow_inferred=allow_inferred)
     return Attributes(
         path=path,
         sha256=sha256(path),
@@ -249,8 +244,8 @@ def read_attributes(
         subjects=_text(table[subject]),
         groups={name: _values(path, name, table[name]) for name in dict.fromkeys(groups)},
         covariates={name: _numbers(path, name, lines, table[name]) for name in covariates},
-        label_sources=sources,
-        inferred=bool(inferred),
+        label_sources=tuple(sources),
+        inferred=inferred,
     )
 
 
@@ -326,20 +321,88 @@ def join(
     }
     combinations: list[tuple[str, ...]] = [(name,) for name in attributes.groups]
     combinations += [tuple(combination) for combination in intersections]
-    left, apart = _set_apart(labels, subjects, ~np.isnan(found))
+    left, groupings = form_groupings(combinations, labels, subjects, ~np.isnan(found))
     subjects = np.unique(subjects[left], return_inverse=True)[1].astype(np.int64)
     found = found[left]
-    labels = {name: values[left] for name, values in labels.items()}
     return Joined(
         rows=rows[left],
         norms=found,
         subjects=subjects,
-        groupings=_groupings(combinations, labels, subjects, ~np.isnan(found), apart),
+        groupings=groupings,
         covariates={name: column[chosen[left]] for name, column in attributes.covariates.items()},
         exclusions=tuple(exclusions),
         label_sources=attributes.label_sources,
         banner=attributes.banner,
     )
+
+
+def form_groupings(
+    combinations: Sequence[tuple[str, ...]],
+    labels: Mapping[str, NDArray[np.str_]],
+    subjects: NDArray[np.int64],
+    acquired: NDArray[np.bool_],
+) -> tuple[NDArray[np.bool_], tuple[Grouping, ...]]:
+    """Make groups of images, small ones pooled, suppressed or set apart.
+
+    Args:
+        combinations: attributes, alone or intersecting.
+        labels: value of each attribute, ``(n,)``, empty where it cannot be used.
+        subjects: number of the subject, ``(n,)``; has one value of an attribute at most.
+        acquired: whether each image is in the figures, ``(n,)``.
+
+    Returns:
+        Which images stay, ``(n,)``, and the groupings of those.
+
+    Raises:
+        DatasetError: too many groups.
+    """
+    left, apart = _set_apart(labels, subjects, acquired)
+    people = np.unique(subjects[left], return_inverse=True)[1].astype(np.int64)
+    labels = {name: values[left] for name, values in labels.items()}
+    return left, _groupings(combinations, labels, people, acquired[left], apart)
+
+
+def check_sources(path: Path, sources: Mapping[str, int], *, allow_inferred: bool) -> bool:
+    """Return whether labels are inferred.
+
+    Args:
+        path: the file.
+        sources: where labels come from, and for how many lines.
+        allow_inferred: whether they may be.
+
+    Raises:
+        DatasetError: they are, and that is not allowed.
+    """
+    inferred = [source for source in sources if re.search(r"\binferred\b", source, re.IGNORECASE)]
+    if inferred and not allow_inferred:
+        count = sum(sources[source] for source in inferred)
+        raise DatasetError(
+            f"{path}: {count:,} lines have inferred labels (label_source {inferred[0]!r}), on "
+            "which no statement about people should rest; use recorded labels, or allow inferred "
+            "ones (--allow-inferred-labels), which puts a banner on every page"
+        )
+    return bool(inferred)
+
+
+def check_values(path: Path, name: str, values: NDArray[np.str_]) -> None:
+    """Refuse a column that cannot be one of groups.
+
+    Raises:
+        DatasetError: it is empty, has too many values, or one that the audit gives itself.
+    """
+    distinct = np.unique(values[values != ""])
+    if not len(distinct):
+        raise DatasetError(f"{path}: the column {name} is empty; name one that holds groups")
+    if len(distinct) > MOST_GROUPS:
+        raise DatasetError(
+            f"{path}: the column {name} has {len(distinct):,} different values, more than "
+            f"{MOST_GROUPS} groups cannot be compared; name another column or join values to bins"
+        )
+    if POOLED in distinct:
+        raise DatasetError(
+            f"{path}: the column {name} has the value {POOLED!r}, which the audit gives to small "
+            "groups; rename it"
+        )
 
 
 def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -377,19 +440,7 @@ def _text(column: pd.Series) -> NDArray[np.str_]:
 
 def _values(path: Path, name: str, column: pd.Series) -> NDArray[np.str_]:
     values = _text(column)
-    distinct = np.unique(values[values != ""])
-    if not len(distinct):
-        raise DatasetError(f"{path}: the column {name} is empty; name one that holds groups")
-    if len(distinct) > MOST_GROUPS:
-        raise DatasetError(
-            f"{path}: the column {name} has {len(distinct):,} different values, more than "
-            f"{MOST_GROUPS} groups cannot be compared; name another column or join values to bins"
-        )
-    if POOLED in distinct:
-        raise DatasetError(
-            f"{path}: the column {name} has the value {POOLED!r}, which the audit gives to small "
-            "groups; rename it"
-        )
+    check_values(path, name, values)
     return values
 
 

@@ -93,7 +93,7 @@ class Settings:
 class InputFile:
     """A file that the audit read."""
 
-    role: Literal["embeddings", "attributes", "pairs", "calibration", "model", "baseline"]
+    role: Literal["embeddings", "attributes", "pairs", "scores", "calibration", "model", "baseline"]
     name: str
     """Without its folder."""
     sha256: str
@@ -121,10 +121,10 @@ class GroupAudit:
     """Cells left out: under ten subjects, or else such a cell would follow from totals."""
     composition: tuple[GroupCount, ...]
     """Subjects, images and failures of each group."""
-    sample: SubjectNorms
+    sample: SubjectNorms | None
     """Norms behind the tables; ``means`` and ``groups`` of subjects are for figures. Not written
-    to any file."""
-    norms: NormTable
+    to any file. None where scores were audited, which have no norms."""
+    norms: NormTable | None
     association: Association | NoComparison
     adjusted: AdjustedAssociation | NoComparison | None
     """None without covariates."""
@@ -153,14 +153,16 @@ class Audit:
     """Where labels come from."""
     banner: str | None
     """What every page must carry, if anything."""
-    joined: Joined
-    """Images behind the figures, for comparisons. Not written to any file."""
-    images: int
-    """Joined images, acquired or not."""
+    joined: Joined | None
+    """Images behind the figures, for comparisons. Not written to any file. None with scores."""
+    images: int | None
+    """Joined images, acquired or not; None with scores."""
+    pairs: int | None
+    """Scored pairs; None with embeddings."""
     failures: int
-    """Failures to acquire among them."""
-    subjects: int
-    """Subjects of joined images."""
+    """Failures to acquire among images or pairs."""
+    subjects: int | None
+    """Subjects of joined images or of scores; None where these do not name them."""
     single_images: bool
     """Whether each subject has one image, so that each image is a cluster of its own."""
     exclusions: tuple[Exclusion, ...]
@@ -186,6 +188,22 @@ class Audit:
     """What a reader must know of these data, one sentence each."""
     comparison: BaselineComparison | None
     """With a baseline."""
+
+    @property
+    def of_scores(self) -> bool:
+        """Whether scores were audited, which come without images, norms and baseline."""
+        return self.images is None
+
+    @property
+    def lead(self) -> str:
+        """What was audited, in a few words."""
+        things = f"{self.pairs:,} scored pairs" if self.of_scores else f"{self.images:,} images"
+        people = "subjects who are not named" if self.subjects is None else _people(self.subjects)
+        return f"{things} of {people}"
+
+
+def _people(count: int) -> str:
+    return f"{count:,} subject{'' if count == 1 else 's'}"
 
 
 def audit(
@@ -292,6 +310,7 @@ def compare_with(
     """
     assert embeddings.ids is not None  # else nothing would have been joined
     joined, settings = found.joined, found.settings
+    assert joined is not None  # as embeddings were audited
     grouping = joined.groupings[0]
     full = np.full((2, len(embeddings.ids)), UNKNOWN)
     full[:, joined.rows] = joined.subjects, grouping.codes
@@ -588,6 +607,7 @@ class _Auditor:
             banner=joined.banner,
             joined=joined,
             images=len(joined.rows),
+            pairs=None,
             failures=int(np.count_nonzero(~joined.acquired)),
             subjects=len(np.unique(joined.subjects)),
             single_images=joined.single_images,

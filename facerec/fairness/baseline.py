@@ -497,7 +497,7 @@ class _Frame:
     ) -> dict[_Key, _Drawn]:
         """Return the TPR among all pairs of persons with a group."""
         found = {}
-        for point, counts in zip(errors.rates.points, errors.counts, strict=True):
+        for point, counts in zip(errors.rates.points, errors.by_identity, strict=True):
             key = _Key(_tpr(point.threshold.target), "performance", fusion, persons=self.persons)
             if not point.threshold.resolvable:
                 few = f"not resolvable with {point.threshold.non_mated:,} impostor pairs"

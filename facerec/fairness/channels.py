@@ -362,7 +362,7 @@ def compare_fusion(
     same = targets[0] == targets[1] and raw.identities == unit.identities
     if not same or not all(
         np.array_equal(one.members, other.members) and np.array_equal(one.mated, other.mated)
-        for pair in zip(raw.counts, unit.counts, strict=True)
+        for pair in zip(raw.by_identity, unit.by_identity, strict=True)
         for one, other in zip(*pair, strict=True)
     ):
         raise MetricError(
@@ -374,10 +374,10 @@ def compare_fusion(
     for place, target in enumerate(targets[0]):
         points = raw.rates.points[place], unit.rates.points[place]
         drawn = [
-            [rate_replicates(counts, weights) for counts in side.counts[place]]
+            [rate_replicates(counts, weights) for counts in side.by_identity[place]]
             for side in (raw, unit)
         ]
-        everyone = [_everyone(side.counts[place], weights) for side in (raw, unit)]
+        everyone = [_everyone(side.by_identity[place], weights) for side in (raw, unit)]
         changes.append(_change(target, "FNMR", None, (points[0].fnmr, points[1].fnmr), everyone))
         for index, name in enumerate(raw.rates.names):
             groups = [point.groups[index] for point in points]

@@ -25,6 +25,7 @@ from facerec.fairness.rates import (
     GroupErrors,
     IdentityCounts,
     Mark,
+    PairCounts,
     RatesAtThreshold,
     mark_of,
 )
@@ -196,6 +197,8 @@ class Differentials:
     seed: int
     reason: str | None
     """Why there are no rows."""
+    independent: bool = False
+    """Whether pairs were resampled, since persons are not known."""
 
 
 @dataclass(frozen=True)
@@ -339,7 +342,9 @@ def differentials(
         rows = [target.row(measure) for target in targets for measure in MEASURES]
         rows += _area_under_fdr(targets)
     names = tuple(errors.rates.names[place] for place in used)
-    return Differentials(names, tuple(left_out), tuple(rows), replicates, seed, reason)
+    return Differentials(
+        names, tuple(left_out), tuple(rows), replicates, seed, reason, not errors.identities
+    )
 
 
 def resample(identities: int, replicates: int, seed: int) -> NDArray[np.uint8]:
@@ -350,6 +355,8 @@ def resample(identities: int, replicates: int, seed: int) -> NDArray[np.uint8]:
     Raises:
         MetricError: no replicate.
     """
+    if not identities:
+        return np.empty((replicates, 0), np.uint8)
     everyone = np.arange(identities)
     one_each = VertexBootstrap(
         everyone, everyone, np.ones(identities, bool), replicates=replicates, seed=seed
@@ -358,7 +365,7 @@ def resample(identities: int, replicates: int, seed: int) -> NDArray[np.uint8]:
 
 
 def rate_replicates(
-    counts: IdentityCounts, weights: NDArray[np.uint8]
+    counts: IdentityCounts | PairCounts, weights: NDArray[np.uint8]
 ) -> tuple[Values | None, Values]:
     """Return FMR and FNMR within a group in every replicate, ``(R,)`` each.
 
@@ -370,6 +377,8 @@ def rate_replicates(
         counts: of the group.
         weights: of all persons, ``(R, G)``, see `resample`.
     """
+    if isinstance(counts, PairCounts):
+        return counts.resample(len(weights))
     own = weights[:, counts.members]
     drawn = own.astype(np.float64)
     fnmr = _quotients(drawn @ counts.missed, drawn @ counts.mated)
@@ -448,7 +457,7 @@ class _Target:
         self,
         point: RatesAtThreshold,
         used: Sequence[int],
-        counts: Sequence[IdentityCounts],
+        counts: Sequence[IdentityCounts | PairCounts],
         weights: NDArray[np.uint8],
     ) -> None:
         self.target, self._threshold = point.threshold.target, point.threshold

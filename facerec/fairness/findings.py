@@ -49,6 +49,8 @@ _CAVEATS = (
     "effect.",
 )
 
+_OF_NORMS = _CAVEATS[-2:]
+
 _LFW = (
     "This benchmark was not built for comparisons between subgroups; counts per subgroup are small."
 )
@@ -107,36 +109,43 @@ def find(
     """
     ordered = sorted(groupings, key=lambda grouping: not grouping.primary)
     first, others = ordered[0], ordered[1:]
-    lines = [_association(first), *_rates(first, target)]
+    lines = [*_association(first), *_rates(first, target)]
     if comparison is not None:
         lines += _changes(comparison, target)
     lines += [*_adjusted(first), *_standardised(first), *_fusion(first, target)]
-    lines += [_association(grouping) for grouping in others]
+    lines += [line for grouping in others for line in _association(grouping)]
     for grouping in others:
         lines += _rates(grouping, target)
     return tuple(lines[:MOST])
 
 
-def caveats(label_sources: Sequence[str], policy: str, *, lfw: bool = False) -> tuple[str, ...]:
+def caveats(
+    label_sources: Sequence[str], policy: str, *, lfw: bool = False, norms: bool = True
+) -> tuple[str, ...]:
     """Return the fixed sentences of every report.
 
     Args:
         label_sources: where labels come from.
         policy: see `facerec.fairness.audit.Audit.policy`.
         lfw: whether the images are those of LFW.
+        norms: whether norms were audited.
     """
     source = "; ".join(label_sources)
-    found = [caveat.format(source=source, policy=policy) for caveat in _CAVEATS]
+    known = [caveat for caveat in _CAVEATS if norms or caveat not in _OF_NORMS]
+    found = [caveat.format(source=source, policy=policy) for caveat in known]
     return (*found, _LFW) if lfw else tuple(found)
 
 
-def _association(grouping: GroupAudit) -> Finding:
+def _association(grouping: GroupAudit) -> Iterator[Finding]:
+    if grouping.sample is None:
+        return
     found = grouping.association
     figure = "η² of subjects' mean norms"
     subjects = len(grouping.sample.groups)
     if isinstance(found, NoComparison):
-        return _insufficient("norm", grouping, figure, (subjects, "subjects"), found.reason)
-    return Finding(
+        yield _insufficient("norm", grouping, figure, (subjects, "subjects"), found.reason)
+        return
+    yield Finding(
         topic="norm",
         grouping=grouping.name,
         figure=figure,
@@ -160,7 +169,7 @@ def _undetected(found: Association) -> str:
 
 def _adjusted(grouping: GroupAudit) -> Iterator[Finding]:
     found = grouping.adjusted
-    if found is None:
+    if found is None or grouping.sample is None:
         return
     figure = "partial η² of norms"
     if isinstance(found, NoComparison) or found.p is None:

@@ -39,6 +39,8 @@ PAGE = "report.html"
 
 _PACKAGES = ("numpy", "scipy", "pandas", "torch", "matplotlib")
 
+_METRICS = "Norm of the raw embedding (mean over subjects' means), η² of subjects' mean norms, and "
+
 _FIGURES = ("mean", "subject_mean", "difference", "sd", "cv", "between_sd", "within_sd", "icc")
 """Figures of a norm table, apart from quantiles."""
 
@@ -124,6 +126,7 @@ def to_json(audit: Audit) -> Json:
         },
         "counts": {
             "images": audit.images,
+            "pairs": audit.pairs,
             "failures": audit.failures,
             "subjects": audit.subjects,
             "single_images": audit.single_images,
@@ -302,8 +305,7 @@ def model_card(audit: Audit) -> str:
         "",
         "#### Testing Data",
         "",
-        f"{audit.images:,} images of {audit.subjects:,} subjects, of which {audit.failures:,} "
-        "images were not acquired.",
+        f"{audit.lead}, of which {audit.failures:,} were not acquired.",
         "",
         *(f"- {file.role}: `{_code(file.name)}`, SHA-256 `{file.sha256}`" for file in audit.inputs),
         "",
@@ -313,9 +315,14 @@ def model_card(audit: Audit) -> str:
         "",
         "#### Metrics",
         "",
-        "Norm of the raw embedding (mean over subjects' means), η² of subjects' mean norms, and "
-        "FMR and FNMR within groups at one threshold for all, with 95 % intervals that allow for "
-        f"images and pairs that share a subject. Impostor pairs are drawn {_escape(audit.policy)}.",
+        f"{_METRICS if not audit.of_scores else ''}"
+        "FMR and FNMR within groups at one threshold for all, with 95 % intervals that "
+        + (
+            "take pairs as independent, since their subjects are not known. "
+            if audit.subjects is None
+            else "allow for images and pairs that share a subject. "
+        )
+        + f"Impostor pairs are drawn {_escape(audit.policy)}.",
         "",
         "### Results",
         "",
@@ -328,15 +335,20 @@ def model_card(audit: Audit) -> str:
 
 
 def _card_table(part: GroupAudit, target: str | None) -> list[str]:
-    head = [_escape(part.name), "subjects", "images", "mean norm"]
+    head = [_escape(part.name)]
+    if part.norms is not None:
+        head += ["subjects", "images", "mean norm"]
     rates = part.rates if isinstance(part.rates, GroupRates) else None
     points = [] if rates is None else [p for p in rates.points if p.threshold.target == target]
     for point in points:
         head += [f"FMR at nominal {point.threshold.target}", "FNMR"]
     lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
-    for place, row in enumerate(part.norms.groups):
-        cells = [_escape(row.name), f"{row.subjects:,}", f"{row.images:,}"]
-        cells.append(_card_cell(row.subject_mean.value, row.subject_mean.interval))
+    for place, name in enumerate(part.names):
+        cells = [_escape(name)]
+        if part.norms is not None:
+            row = part.norms.groups[place]
+            cells += [f"{row.subjects:,}", f"{row.images:,}"]
+            cells.append(_card_cell(row.subject_mean.value, row.subject_mean.interval))
         for point in points:
             group = point.groups[place]
             cells += [_card_rate(group.fmr), _card_rate(group.fnmr)]
@@ -362,7 +374,7 @@ def _eval_results(audit: Audit) -> Iterator[str]:
     for part in audit.groupings:
         found: list[tuple[str, str, float | None, Interval | None, int]] = [
             (row.name, "mean norm", row.subject_mean.value, row.subject_mean.interval, row.subjects)
-            for row in part.norms.groups
+            for row in (() if part.norms is None else part.norms.groups)
         ]
         if isinstance(part.rates, GroupRates):
             for point in part.rates.points:
@@ -474,7 +486,7 @@ def _groups(part: GroupAudit) -> Iterator[Json]:
             "suppressed": False,
             "subjects": counts.subjects,
             "images": counts.images,
-            "fta": {"k": counts.failed, "n": counts.images},
+            "fta": None if counts.images is None else {"k": counts.failed, "n": counts.images},
             "mated": None if pairs is None else pairs.mated,
             "non_mated": None if pairs is None else pairs.non_mated,
             "smallest_fmr": None if pairs is None else pairs.smallest_fmr,
@@ -514,6 +526,8 @@ def _norms(part: GroupAudit) -> Iterator[Json]:
             "effective_images": _plain(summary.effective_images),
         }
 
+    if part.norms is None:
+        return
     for summary in part.norms.groups:
         yield row(summary, _slice(part, summary.name))
     yield row(part.norms.overall, None)

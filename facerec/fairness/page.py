@@ -59,6 +59,8 @@ _SPOKEN = 12
 """Groups whose figures an alternative text gives."""
 _LONG = 40
 """Rows from which on a table is folded."""
+_OF_EMBEDDINGS = (3, 4, 5, 8)
+"""Sections on norms and on a baseline, which scores do not have."""
 _SUPPRESSED = "under ten subjects, or else such a cell would follow from totals"
 
 
@@ -136,15 +138,19 @@ def render(audit: Audit, command: str | None = None) -> Files:
         "audit.html.j2",
         "audit.css",
         "slider.js",
-        title="Demographic norm audit: " + ", ".join(part.name for part in audit.groupings),
-        lead=f"{counted(audit.images, 'image')} of {counted(audit.subjects, 'subject')}, by "
-        f"recorded group; facerec {audit.version}. Estimates have a 95 % interval and their "
-        "counts.",
+        title=f"Demographic {'audit of scores' if audit.of_scores else 'norm audit'}: "
+        + ", ".join(part.name for part in audit.groupings),
+        lead=f"{audit.lead}, by recorded group; facerec {audit.version}. Estimates have a 95 % "
+        "interval and their counts.",
         banner=audit.banner,
         warnings=audit.warnings,
         header=_header(audit),
         findings=[_finding(finding) for finding in audit.findings],
-        sections=list(_sections(audit, figures, command)),
+        sections=[
+            section
+            for section in _sections(audit, figures, command)
+            if not audit.of_scores or section.number not in _OF_EMBEDDINGS
+        ],
         slider=_slider(audit),
         measures=_measures(),
         rule=RULE_OF_30,
@@ -187,9 +193,10 @@ def _header(audit: Audit) -> list[Table]:
         "labels": "; ".join(audit.label_sources),
         "impostor pairs": audit.policy,
         "threshold source": audit.thresholds[0].source if audit.thresholds else "no threshold",
-        "primary test": f"η² of subjects’ mean norms by {audit.settings.groups[0]}",
-        "images": f"{audit.images:,} with recorded attributes, {audit.failures:,} of them not "
-        "acquired",
+        "primary test": f"η² of subjects’ mean norms by {audit.settings.groups[0]}"
+        if not audit.of_scores
+        else "none: scores hold no norms",
+        "data": f"{audit.lead}, {audit.failures:,} of them not acquired",
     }
     rows += [[Cell(name), Cell(value)] for name, value in facts.items()]
     tables = [Table("What was audited", ["fact", "value"], rows, words=["value"])]
@@ -204,7 +211,12 @@ def _header(audit: Audit) -> list[Table]:
             for gone in audit.exclusions
         ]
         tables.append(
-            Table("Left out", ["reason", "images", "subjects", "places"], rows, words=["places"])
+            Table(
+                "Left out",
+                ["reason", "pairs" if audit.of_scores else "images", "subjects", "places"],
+                rows,
+                words=["places"],
+            )
         )
     return tables
 
@@ -233,6 +245,8 @@ def _sections(audit: Audit, figures: _Figures, command: str | None) -> Iterator[
     ]
 
     def parts(about: Callable[[Audit, GroupAudit, _Figures], Iterable[Block]]) -> list[Part]:
+        if audit.of_scores and about in (_norms, _association, _channels):
+            return []
         return [
             Part(grouping.name, list(about(audit, grouping, figures.of(prefix))))
             for grouping, prefix in zip(audit.groupings, prefixes, strict=True)
@@ -301,13 +315,15 @@ def _composition(audit: Audit, grouping: GroupAudit, figures: _Figures) -> Itera
     point = None if isinstance(rates, NoComparison) else _working(audit, rates)
     rows = []
     for place, (name, count) in enumerate(zip(grouping.names, grouping.composition, strict=True)):
-        cells = [
-            Cell(name),
-            Cell(f"{count.subjects:,}"),
-            Cell(f"{count.images:,}"),
-            Cell(f"{count.images / count.subjects:.3g}"),
-            Cell(_share(count.failed, count.images), f"{count.failed:,}/{count.images:,}"),
-        ]
+        cells = [Cell(name)]
+        if count.subjects is not None:
+            cells.append(Cell(f"{count.subjects:,}"))
+        if count.subjects is not None and count.images is not None:
+            cells += [
+                Cell(f"{count.images:,}"),
+                Cell(f"{count.images / count.subjects:.3g}"),
+                Cell(_share(count.failed, count.images), f"{count.failed:,}/{count.images:,}"),
+            ]
         if not isinstance(rates, NoComparison):
             part = rates.composition[place]
             finest = "–" if part.smallest_fmr is None else f"{part.smallest_fmr:.1e}"
@@ -316,8 +332,12 @@ def _composition(audit: Audit, grouping: GroupAudit, figures: _Figures) -> Itera
             found = point.groups[place]
             cells += [_errors(found.fmr), _errors(found.fnmr)]
         rows.append(cells)
-    caption = "Subjects, images and pairs"
-    columns = ["group", "subjects", "images", "images per subject", "failures to acquire"]
+    caption, columns = "Pairs", ["group"]
+    if audit.subjects is not None:
+        caption, columns = "Subjects and pairs", ["group", "subjects"]
+    if not audit.of_scores:
+        caption = "Subjects, images and pairs"
+        columns += ["images", "images per subject", "failures to acquire"]
     if not isinstance(rates, NoComparison):
         columns += ["mated pairs", "impostor pairs within", "smallest observable FMR"]
     if point is not None:
@@ -350,6 +370,7 @@ def _composition(audit: Audit, grouping: GroupAudit, figures: _Figures) -> Itera
 
 def _norms(audit: Audit, grouping: GroupAudit, figures: _Figures) -> Iterator[Block]:
     table = grouping.norms
+    assert table is not None and grouping.sample is not None  # as this section is left out
     means = _spoken(table, lambda group: group.subject_mean)
     differences = _spoken(
         table, lambda group: group.difference or Estimate(None, None, group.subjects)
@@ -869,7 +890,8 @@ def _measure_table(
     remarks = [
         "p: how often groups of equal rates would differ as much or more; 5 % of them lie beyond "
         "“equal rates reach”. All are exploratory [E].",
-        f"Joint resample of all subjects, {found.replicates:,} replicates, seed {found.seed}.",
+        f"Joint resample of all {'pairs' if found.independent else 'subjects'}, "
+        f"{found.replicates:,} replicates, seed {found.seed}.",
         *assumptions(row.interval for row in rows),
     ]
     columns = [

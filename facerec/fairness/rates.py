@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -18,11 +18,12 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import coo_array, csr_array
 from scipy.special import ndtri
+from scipy.stats import binom
 
 from facerec.errors import MetricError
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.curves import RocCurve
-from facerec.statistics.intervals import Interval
+from facerec.statistics.intervals import Interval, wilson
 from facerec.statistics.operating_points import RULE_OF_30, OperatingPoint, parse_rate
 from facerec.statistics.rates import operating_points, sort_scores
 from facerec.verification.scoring import AllPairs, ErrorTable, Groups, Progress, score_all_pairs
@@ -295,19 +296,81 @@ class IdentityCounts:
         return ClusteredShare.from_mated_counts(self.missed, self.mated)
 
 
+@dataclass(frozen=True)
+class PairCounts:
+    """Errors and comparisons within one group at one threshold, where persons are not known."""
+
+    false_matches: int
+    non_mated: int
+    missed: int
+    mated: int
+    seed: tuple[int, ...]
+    """Of the resamples of pairs, the same at all thresholds."""
+
+    def resample(self, replicates: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return FMR and FNMR in resamples of the pairs, ``(R,)`` each.
+
+        The errors among N pairs drawn with replacement are binomial. One set of quantiles serves
+        all thresholds, so that a replicate is a high or low one at all of them.
+        """
+        quantiles = np.random.default_rng(self.seed).random((2, replicates))
+        counts = (self.false_matches, self.non_mated), (self.missed, self.mated)
+        fmr, fnmr = (
+            binom.ppf(drawn, pairs, errors / pairs) / pairs
+            for drawn, (errors, pairs) in zip(quantiles, counts, strict=True)
+        )
+        return fmr, fnmr
+
+
+@dataclass(frozen=True)
+class IndependentShare:
+    """Events among comparisons of which none is known to share a person with another."""
+
+    events: int
+    comparisons: int
+    identities: int = 0
+
+    def interval(self) -> Interval:
+        """Return Wilson's interval."""
+        found = wilson(self.events, self.comparisons)
+        return replace(
+            found,
+            assumption="pairs taken as independent, since their persons are not known",
+            effective=float(self.comparisons),
+        )
+
+
+Share = ClusteredShare | IndependentShare
+
+
 @dataclass(frozen=True, eq=False)
 class GroupErrors:
     """Rates to be reported, and the counts by person that a joint resample needs."""
 
     rates: GroupRates
-    counts: tuple[tuple[IdentityCounts, ...], ...]
+    counts: tuple[tuple[IdentityCounts | PairCounts, ...], ...]
     """One a target and group."""
     identities: int
-    """Persons in all; `IdentityCounts.members` counts among them."""
+    """Persons in all; `IdentityCounts.members` counts among them. 0 where they are not known."""
     histograms: tuple[ScoreHistogram, ...]
     """One a group that has both kinds of pairs."""
     calibration: Calibration
     """The operating points that fix the global thresholds, to use them for other groups too."""
+
+    @property
+    def by_identity(self) -> tuple[tuple[IdentityCounts, ...], ...]:
+        """``counts`` where persons are known.
+
+        Raises:
+            MetricError: they are not.
+        """
+        known = tuple(
+            tuple(count for count in row if isinstance(count, IdentityCounts))
+            for row in self.counts
+        )
+        if not self.identities:
+            raise MetricError("persons are not known, so nothing can be counted by person")
+        return known
 
 
 def pair_group_rates(
@@ -322,6 +385,8 @@ def pair_group_rates(
     targets: Sequence[str] = TARGETS,
     calibration: Calibration | None = None,
     failed: ArrayLike | None = None,
+    persons_known: bool = True,
+    seed: int = 0,
 ) -> GroupErrors:
     """Count errors by group among scored pairs.
 
@@ -336,13 +401,18 @@ def pair_group_rates(
         targets: nominal FMRs, taken exactly.
         calibration: where the thresholds were fixed; by default on the impostors of the list.
         failed: images that were not acquired, ``(m,)`` booleans.
+        persons_known: otherwise the subjects tell mated pairs from others and nothing more, and
+            pairs are taken as independent.
+        seed: of resamples of pairs, where persons are not known.
 
     Raises:
         MetricError: arrays that do not fit, a person in two groups, a target that is no rate or
             that the calibration lacks, or no mated or no impostor pair that is left.
     """
     people = _People(subject, group, names)
-    pairs = _ScoredPairs(scores, first, second, issame, people, failed)
+    pairs = _ScoredPairs(
+        scores, first, second, issame, people, failed, None if persons_known else seed
+    )
     found = pairs.scores[~pairs.same]
     if calibration is None:
         fixed = operating_points(pairs.scores[pairs.same], found, targets)
@@ -358,7 +428,7 @@ def pair_group_rates(
         Calibration(source, tuple(fixed)),
         [pairs.errors(point.threshold) for point in fixed],
         [pairs.alone(place, targets) for place in range(len(people.names))],
-        pairs.group_of.size,
+        pairs.group_of.size if persons_known else 0,
     )
 
 
@@ -465,12 +535,12 @@ class _Errors:
     missed: NDArray[np.int64]
     """Within groups, ``(D,)``."""
     mated: NDArray[np.int64]
-    fmr_shares: Mapping[tuple[int, int], ClusteredShare | None]
+    fmr_shares: Mapping[tuple[int, int], Share | None]
     """By groups d ≤ e."""
-    fnmr_shares: Sequence[ClusteredShare | None]
-    overall: tuple[ClusteredShare, ClusteredShare]
+    fnmr_shares: Sequence[Share | None]
+    overall: tuple[Share, Share]
     """FMR and FNMR of everybody."""
-    counts: tuple[IdentityCounts, ...]
+    counts: tuple[IdentityCounts | PairCounts, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -482,7 +552,7 @@ class _Alone:
     """Mated pairs in each bin of `SCORE_EDGES`."""
     impostor: NDArray[np.int64]
     points: Sequence[OperatingPoint]
-    shares: Sequence[ClusteredShare | None]
+    shares: Sequence[Share | None]
     """FNMR at the points."""
 
 
@@ -497,7 +567,9 @@ class _ScoredPairs:
         issame: ArrayLike,
         people: _People,
         failed: ArrayLike | None,
+        independent: int | None,
     ) -> None:
+        self._independent = independent
         values, sides, same = _check_pairs(scores, first, second, issame, people.subject.size)
         known = people.known[sides].all(axis=0)
         one = people.subject[sides[0]] == people.subject[sides[1]]
@@ -550,10 +622,10 @@ class _ScoredPairs:
         left, right, size = self._left, self._right, len(self._people.names)
         other, same = ~self.same, self.same
         low, high = np.minimum(*self._groups), np.maximum(*self._groups)
-        shares: dict[tuple[int, int], ClusteredShare | None] = {}
+        shares: dict[tuple[int, int], Share | None] = {}
         for cell in itertools.combinations_with_replacement(range(size), 2):
             part = other & (low == cell[0]) & (high == cell[1])
-            shares[cell] = _share(accepted[part], left[part], right[part])
+            shares[cell] = self._share(accepted[part], left[part], right[part])
         mated = [same & (low == place) for place in range(size)]
         return _Errors(
             false_matches=_between(low, high, other & accepted, size),
@@ -561,19 +633,46 @@ class _ScoredPairs:
             missed=np.array([np.count_nonzero(~accepted[part]) for part in mated]),
             mated=np.array([np.count_nonzero(part) for part in mated]),
             fmr_shares=shares,
-            fnmr_shares=[_share(~accepted[part], left[part], left[part]) for part in mated],
+            fnmr_shares=[self._share(~accepted[part], left[part], left[part]) for part in mated],
             overall=(
-                ClusteredShare.from_pairs(accepted[other], left[other], right[other]),
-                ClusteredShare.from_pairs(~accepted[same], left[same], left[same]),
+                self._known_share(accepted[other], left[other], right[other]),
+                self._known_share(~accepted[same], left[same], left[same]),
             ),
             counts=tuple(self._counts(place, accepted) for place in range(size)),
         )
 
-    def _counts(self, place: int, accepted: NDArray[np.bool_]) -> IdentityCounts:
+    def _known_share(
+        self,
+        events: NDArray[np.bool_],
+        first: NDArray[np.integer],
+        second: NDArray[np.integer],
+    ) -> Share:
+        if self._independent is not None:
+            return IndependentShare(int(events.sum()), events.size)
+        return ClusteredShare.from_pairs(events, first, second)
+
+    def _share(
+        self,
+        events: NDArray[np.bool_],
+        first: NDArray[np.integer],
+        second: NDArray[np.integer],
+    ) -> Share | None:
+        return self._known_share(events, first, second) if events.size else None
+
+    def _counts(self, place: int, accepted: NDArray[np.bool_]) -> IdentityCounts | PairCounts:
+        within = self._within(place)
+        if self._independent is not None:
+            mated, other = within & self.same, within & ~self.same
+            return PairCounts(
+                false_matches=int(np.count_nonzero(other & accepted)),
+                non_mated=int(np.count_nonzero(other)),
+                missed=int(np.count_nonzero(mated & ~accepted)),
+                mated=int(np.count_nonzero(mated)),
+                seed=(self._independent, place),
+            )
         members = np.flatnonzero(self.group_of == place)
         position = np.zeros(self.group_of.size, np.int64)
         position[members] = np.arange(members.size)
-        within = self._within(place)
         shape = members.size, members.size
 
         def by_pair(part: NDArray[np.bool_]) -> csr_array:
@@ -614,7 +713,7 @@ class _ScoredPairs:
             points,
             # NaN, which nothing reaches, rejects all.
             [
-                _share(~(self.scores[mated] >= np.float64(point.threshold)), left, left)
+                self._share(~(self.scores[mated] >= np.float64(point.threshold)), left, left)
                 for point in points
             ],
         )
@@ -799,7 +898,7 @@ def _assemble(
 
 
 def error_rate(
-    share: ClusteredShare | None, errors: int, comparisons: int, target: str | None = None
+    share: Share | None, errors: int, comparisons: int, target: str | None = None
 ) -> ErrorRate:
     """Describe a rate.
 
@@ -836,7 +935,7 @@ def error_rate(
     )
 
 
-def _overall(share: ClusteredShare, target: str | None = None) -> ErrorRate:
+def _overall(share: Share, target: str | None = None) -> ErrorRate:
     return error_rate(share, share.events, share.comparisons, target)
 
 
@@ -1017,12 +1116,6 @@ def _failures(failed: ArrayLike | None, images: int) -> NDArray[np.bool_] | None
             f"failures of shape {marks.shape} must be one for each of {images} images"
         )
     return marks
-
-
-def _share(
-    events: NDArray[np.bool_], first: NDArray[np.integer], second: NDArray[np.integer]
-) -> ClusteredShare | None:
-    return ClusteredShare.from_pairs(events, first, second) if events.size else None
 
 
 def _between(

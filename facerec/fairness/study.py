@@ -189,6 +189,7 @@ class StudyRun:
     def to_json(self) -> dict[str, Any]:
         """Return what was found, as JSON types."""
         grouping = self.audit.groupings[0]
+        assert grouping.norms is not None  # as embeddings were audited
         return {
             "name": self.trained.name,
             "arm": self.trained.arm,

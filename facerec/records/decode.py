@@ -72,7 +72,8 @@ def decode_image(
         if found != size:
             raise ImageError(
                 f"{where}: the image is {found[0]}×{found[1]} (height×width) where "
-                f"{size[0]}×{size[1]} is needed; align and crop the faces to that size first"
+                f"{size[0]}×{size[1]} is needed; align and crop the faces to that size first, or "
+                "let facerec verify, embed or audit do so with --align"
             )
     elif found[0] * found[1] > MAX_PIXELS:
         raise ImageError(

@@ -33,6 +33,9 @@ from facerec.verification.uncertainty import REPLICATES, Uncertainty, mean_inter
 
 FPR_TARGETS = ("1e-1", "1e-2", "1e-3", "1e-4")
 
+MANY_LOST = 0.01
+"""Share of pairs without a score beyond which a result says that it is over acquired pairs."""
+
 # Pairs that are scored together, in float64: small enough to stay in a core's cache.
 _CHUNK = 512
 
@@ -124,6 +127,8 @@ class VerificationResult:
     """Ids of the images or templates, ``(m,)``."""
     flip: bool | None = None
     """Whether the raw embeddings of each image and its mirror image were summed; None: unknown."""
+    align: Mapping[str, Any] | None = None
+    """How faces were found in photos, see `Aligner.describe`; None: images as they are."""
     model: Mapping[str, Any] | None = None
     source: Mapping[str, Any] | None = None
     """Where pairs (or scores) came from: path, SHA-256, format."""
@@ -178,6 +183,7 @@ class VerificationResult:
             "d_prime": self.d_prime if math.isfinite(self.d_prime) else None,
             "norms": None if self.norms is None else _norms(self.norms),
             "flip": self.flip,
+            "align": None if self.align is None else dict(self.align),
             "score": self.score,
             "intervals": self.basis,
             "model": None if self.model is None else dict(self.model),
@@ -308,7 +314,7 @@ def evaluate(
         d_prime=figures.d_prime(),
         norms=None,
         failures=failures,
-        notes=(*notes, *_notes(pairs, failures, uncertainty.notes(), items)),
+        notes=(*notes, *_notes(pairs, failures, uncertainty.notes(), items, accuracy)),
         basis=uncertainty.basis,
         persons=uncertainty.persons,
         items=items,
@@ -372,6 +378,7 @@ def evaluate_embeddings(
         insightface=compatible,
         norms=_summarise_norms(embeddings.norms, pairs),
         flip=embeddings.flip,
+        align=embeddings.note.get("align"),
         source=bench.source or None,
     )
 
@@ -499,6 +506,7 @@ def _notes(
     failures: Sequence[Failure],
     doubts: Sequence[str],
     items: NDArray[np.str_] | None,
+    accuracy: KFoldAccuracy | None,
 ) -> list[str]:
     """Collect what makes the figures doubtful."""
     notes = []
@@ -507,6 +515,8 @@ def _notes(
             f"{len(failures)} of {len(pairs)} pairs have no score (failure to acquire) and are "
             f"left out of all rates; the first is pair {failures[0].pair}: {failures[0].reason}"
         )
+    if len(failures) > MANY_LOST * len(pairs):
+        notes.append(_over_acquired_pairs(len(failures), pairs, accuracy))
     sides = np.sort(np.stack([pairs.first, pairs.second], axis=1), axis=1)
     selves = np.flatnonzero(sides[:, 0] == sides[:, 1])
     if selves.size:
@@ -527,6 +537,19 @@ def _notes(
         _, one, inverse = np.unique(pairs.subjects, return_index=True, return_inverse=True)
         persons = np.char.add("that of ", names[one[inverse]])[sides]
     return notes + check_folds(pairs.issame, pairs.folds, identities=persons, images=names[sides])
+
+
+def _over_acquired_pairs(lost: int, pairs: Pairs, accuracy: KFoldAccuracy | None) -> str:
+    """Say that rates are not of the whole list, and what the accuracy of that would be at worst."""
+    kept = len(pairs) - lost
+    said = (
+        f"accuracy and all rates are over acquired pairs only: {kept} of {len(pairs)} "
+        f"({100 * kept / len(pairs):.1f} % of the list)"
+    )
+    if accuracy is None:
+        return said
+    counted = 100 * accuracy.correct / len(pairs)
+    return f"{said}; with lost pairs counted as errors, the accuracy is {counted:.2f} %"
 
 
 def _number(value: float) -> float | str:

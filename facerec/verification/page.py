@@ -544,6 +544,7 @@ def _origin(result: VerificationResult) -> dict[str, Any]:
             facts |= {f"{title}: {key}": _strict(value) for key, value in mapping.items()}
     return facts | {
         "views": describe_flip(result.flip),
+        "alignment": _strict(result.align) if result.align else "none, images as they are",
         "score": result.score,
         "intervals": result.basis,
     }

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from facerec.embedding.align import alignment_words
 from facerec.statistics.intervals import Interval, wilson
 from facerec.statistics.kfold import KFoldAccuracy
 from facerec.verification.compare import Comparison, PairedFigure, describe_result
@@ -163,6 +164,8 @@ def print_result(result: VerificationResult, console: Console) -> None:
         f"{describe_flip(result.flip)}; score: {result.score}; intervals: {result.basis}",
         "dim italic",
     )
+    if result.align is not None:
+        _say(console, alignment_words(result.align), "dim italic")
     for note in result.notes:
         _say(console, f"note: {note}", "yellow")
     if len(result.failures) > 1:

@@ -181,7 +181,6 @@ def test_subjects_in_several_groups_get_counts_without_intervals(
     rows = [
         [name, who, "xy"[k % 2]] for k, (name, who) in enumerate(zip(IDS, SUBJECTS, strict=True))
     ]
-    rows[0][2] = ""
     write_subjects(workplace / "s.csv", rows)
     arguments = ["--embeddings", "e.npz", "--subjects", "s.csv", "--group", "kind"]
     main([*arguments, "--fpr", "1e-1", "--json", "j.json"])
@@ -189,13 +188,43 @@ def test_subjects_in_several_groups_get_counts_without_intervals(
     (point,) = json.loads(Path("j.json").read_text())["operating_points"]
     cells = {(*cell["groups"], cell["error"]): cell for cell in point["groups"]}
     assert all(cell["interval"] is None for cell in cells.values())
-    assert cells["(none)", "FMR"]["comparisons"] == 0 and cells["(none)", "FMR"]["rate"] is None
     totals = {
         kind: sum(cell["comparisons"] for key, cell in cells.items() if key[-1] == kind)
         for kind in ("FMR", "FNMR")
     }
     found = expected(fpr=())
     assert totals == {"FMR": found.non_mated, "FNMR": found.mated}
+
+
+def test_images_without_a_group_are_left_out_and_counted(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [list(row) for row in zip(IDS, SUBJECTS, GROUPS, strict=True)]
+    blank = [3, 4, 50]
+    for row in blank:
+        rows[row][2] = " "
+    write_subjects(workplace / "s.csv", rows)
+    arguments = ["--embeddings", "e.npz", "--subjects", "s.csv", "--group", "kind"]
+    main([*arguments, "--fpr", "1e-1", "--json", "j.json"])
+    people = len(set(SUBJECTS[blank]))
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"3 images of {people} subjects have no kind in s.csv and are left out" in said
+    content = json.loads(Path("j.json").read_text())
+    kept = np.delete(np.arange(len(IDS)), blank)
+    found = score_all_pairs(VECTORS[kept], SUBJECTS[kept], fpr=["1e-1"], groups=GROUPS[kept])
+    assert content["images_without_group"] == 3 and content["failures"] == [IDS[FAILED]]
+    (point,) = content["operating_points"]
+    assert point["threshold"] == found.points[0].threshold
+    assert (content["pairs"]["mated"], content["pairs"]["non_mated"]) == (
+        found.mated,
+        found.non_mated,
+    )
+    # All cells with pairs have intervals, as nobody is in two groups.
+    assert all(cell["interval"] for cell in point["groups"] if cell["comparisons"])
+    write_subjects(workplace / "s.csv", [[*row[:2], ""] for row in rows])
+    assert "no image with an embedding has a value in the column kind" in refused(
+        capsys, *arguments
+    )
 
 
 def test_tables_that_do_not_join_are_refused(

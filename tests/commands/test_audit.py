@@ -125,13 +125,90 @@ def test_report_and_summary(workplace: Path, capsys: pytest.CaptureFixture[str])
         assert b"person-1" not in content and b"face-1" not in content, name
 
 
+def write_scores(path: Path, sign: int = 1) -> None:
+    """Write scores of pairs of persons with their groups."""
+    generator = np.random.default_rng(3)
+    lines = ["label,score,gender_1,gender_2"]
+    for pair in range(600):
+        same = pair % 3 == 0
+        first = "female" if pair % 2 else "male"
+        second = first if same or pair % 5 else "male"
+        score = sign * (0.5 * same + 0.2 * generator.normal())
+        lines.append(f"{int(same)},{score!r},{first},{second}")
+    path.write_text("\n".join(lines) + "\n")
+
+
+def test_scores_with_groups(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_scores(workplace / "s.csv")
+    write_scores(workplace / "d.csv", sign=-1)
+    flags = ["--group", "gender", "--fmr", "1e-1", "--replicates", "40"]
+    main(["--scores", "s.csv", *flags, "--out", "out"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "600 scored pairs of subjects who are not named" in said
+    assert "norm audit is impossible" in said and "take its pairs as independent" in said
+    assert "rates by gender at FMR 1e-1" in said and "norms by gender" not in said
+    found = json.loads(Path("out/audit.json").read_text())
+    assert found["inputs"]["scores"]["name"] == "s.csv"
+    assert {row["name"] for row in found["rates"]} == {"female", "male", "all groups"}
+    command = json.loads(Path("out/MANIFEST.json").read_text())["command"]
+    assert "--scores s.csv" in command
+    # Distances are the same thing the other way round, and are noticed without the flag.
+    main(["--scores", "d.csv", "--distances", *flags, "--out", "far"])
+    capsys.readouterr()
+    assert json.loads(Path("far/audit.json").read_text())["rates"] == found["rates"]
+    main(["--scores", "d.csv", *flags, "--out", "wrong"])
+    assert "--distances" in capsys.readouterr().out
+    # An assertion on a figure that scores do not have fails.
+    with pytest.raises(SystemExit):
+        main(["--scores", "s.csv", *flags, "--out", "out", "--assert", "eta2<1"])
+    assert "no such figure" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--scores", "s.csv", "--bench", "lfw"], "--bench belongs to an audit of embeddings"),
+        (["--scores", "s.csv", "--embeddings", "E.npz"], "give one of --embeddings, --model and"),
+        (["--scores", "t.csv"], "t.csv: it holds embeddings; name it with --embeddings"),
+        (["--embeddings", "E.npz"], "name the table of groups with --attributes"),
+        (["--scores", "s.csv", "--intersect"], "s.csv: an intersection needs two attributes"),
+        (
+            ["--embeddings", "E.npz", "--attributes", "A.csv", "--distances"],
+            "--distances says what scores are",
+        ),
+    ],
+)
+def test_flags_that_scores_do_not_go_with(
+    workplace: Path, capsys: pytest.CaptureFixture[str], flags: list[str], sentence: str
+) -> None:
+    write_scores(workplace / "s.csv")
+    (workplace / "t.csv").write_text("image_id,e0\na,1\n")
+    assert refused(capsys, "--group", "gender", "--out", "out", *flags).startswith(sentence)
+    assert not Path("out").exists()
+
+
+def test_a_table_of_embeddings_is_audited_like_the_file(workplace: Path) -> None:
+    stored = read_embeddings("E.npz")
+    assert stored.ids is not None
+    size = stored.vectors.shape[1]
+    lines = ["image_id," + ",".join(f"e{k}" for k in range(size))]
+    for image, vector in zip(stored.ids.tolist(), stored.vectors.tolist(), strict=True):
+        lines.append(",".join([image, *map(repr, vector)]))
+    Path("E.csv").write_text("\n".join(lines) + "\n")
+    run("--embeddings", "E.npz", out="one")
+    run("--embeddings", "E.csv", "--baseline", "E.csv", out="other")
+    one, other = (json.loads(Path(f"{name}/audit.json").read_text()) for name in ("one", "other"))
+    assert one["rates"] == other["rates"]
+    assert other["comparison"] is not None and other["inputs"]["baseline"]["name"] == "E.csv"
+
+
 def test_same_inputs_and_seed_give_the_same_bytes(drawn: None, workplace: Path) -> None:
     run("--embeddings", "E.npz", out="first")
     run("--embeddings", "E.npz", out="second")
     first, second = contents(workplace / "first"), contents(workplace / "second")
     assert first == second
     command = json.loads(first["MANIFEST.json"])["command"]
-    assert command.startswith("facerec audit --attributes A.csv --group gender --out OUT")
+    assert command.startswith("facerec audit --group gender --out OUT --attributes A.csv")
     assert "--embeddings E.npz" in command and "--permutations 99" in command
     # A report takes the place of the one before it.
     run("--embeddings", "E.npz", "--seed", "1", out="first")
@@ -254,8 +331,11 @@ def test_assertions(
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ([], "give either --embeddings or --model"),
-        (["--embeddings", "E.npz", "--model", "m"], "give either --embeddings or --model"),
+        ([], "give one of --embeddings, --model and --scores"),
+        (
+            ["--embeddings", "E.npz", "--model", "m"],
+            "give one of --embeddings, --model and --scores",
+        ),
         (["--embeddings", "E.npz", "--assert", "eta3<1"], "not of the form eta2<0.01"),
         (["--embeddings", "E.npz", "--assert", "eta2<x"], "not of the form eta2<0.01"),
         (["--embeddings", "E.npz", "--intersect"], "an intersection needs two attributes"),
@@ -437,7 +517,7 @@ def test_model_against_a_baseline_model(
     bench = ["--bench", "toy", "--data", "data"]
     embed(["--model", "run", *bench, "--out", "E.npz"])
     message = refused_run(capsys, "--embeddings", "E.npz", "--baseline", "run", "--seed", "1")
-    assert message.startswith("run: with --embeddings the baseline is a .npz file")
+    assert message.startswith("run: with --embeddings the baseline is a file of embeddings")
     run("--model", "run", *bench, "--baseline", "run/model.safetensors")
     document = json.loads((workplace / "out" / "audit.json").read_text())
     described = document["inputs"]["baseline"]

@@ -164,6 +164,11 @@ def test_onnx_of_a_stranger(workplace: Path, capsys: pytest.CaptureFixture[str])
     )
     opset = onnx.helper.make_opsetid("", 17)
     onnx.save(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8), "thumbnail.onnx")
+    main(["--model", "thumbnail.onnx", "--try-preprocessing", "--json", "tried.json"])
+    said = capsys.readouterr().out
+    assert "assumed: channels, mean, std" in said and "best: --channels" in said
+    tried = json.loads(Path("tried.json").read_text())["preprocessing"]
+    assert len(tried["trials"]) == 8 and tried["verdict"] in said
     found = []
     for flags in (["--std", "128"], ["--std", "64"], ["--mean", "0"], ["--channels", "bgr"]):
         main(["--model", "thumbnail.onnx", *flags, "--json", "figures.json"])
@@ -175,7 +180,10 @@ def test_onnx_of_a_stranger(workplace: Path, capsys: pytest.CaptureFixture[str])
     # Without the mean the embeddings all point the same way.
     assert shifted["d_prime"] != plain["d_prime"]
     assert swapped["model"]["preprocessing"]["channels"] == "bgr"
-    assert "lfw · thumbnail" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "lfw · thumbnail" in said
+    assert "input 112×112 BGR, (pixel − 127.5) / 127.5; image and mirror image summed" in said
+    assert "evidence: channels was given by the user" in said and "assumed: mean, std" in said
 
 
 def figures(*arguments: str) -> dict[str, Any]:
@@ -217,6 +225,44 @@ def test_pack_folder_embeddings_and_scores_agree(workplace: Path) -> None:
     assert alone["norms"] is None and alone["score"] == "as given in the file"
 
 
+def test_distances_are_similarities_the_other_way_round(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generator = np.random.default_rng(0)
+    same = np.arange(200) % 2 == 0
+    distances = np.where(same, 0.8, 1.3) + 0.3 * generator.normal(size=200)
+    for name, values in (("distances.csv", distances), ("scores.csv", -distances)):
+        lines = (f"{int(a)},{b!r}\n" for a, b in zip(same, values.tolist(), strict=True))
+        Path(name).write_text("label,score\n" + "".join(lines))
+    found = figures("--scores", "distances.csv", "--distances")
+    capsys.readouterr()
+    alone = figures("--scores", "scores.csv")
+    assert "--distances" not in capsys.readouterr().out
+    for name in ("auc", "eer", "tpr_at_fpr", "d_prime"):
+        assert found[name] == alone[name], name
+    assert "distance" in found["score"] and found["source"]["distances"] is True
+    # Taken for similarities, their AUC is the complement, and a hint names the flag.
+    wrong = figures("--scores", "distances.csv")
+    assert wrong["auc"]["value"] == pytest.approx(1 - alone["auc"]["value"])
+    assert "--distances" in " ".join(capsys.readouterr().out.split())
+    # The other way round too.
+    assert any(
+        "leave out --distances" in note
+        for note in figures("--scores", "scores.csv", "--distances")["notes"]
+    )
+
+
+def test_lost_pairs_are_said_where_they_are_many(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["1,0.9,0\n1,0.8,1\n0,0.1,0\n0,0.2,1\n"] * 50
+    Path("all.csv").write_text("label,score,fold\n" + "".join(lines) + "1,,0\n0,,1\n")
+    Path("few.csv").write_text("label,score,fold\n" + "".join(lines) + "1,,0\n" * 100)
+    said = " ".join(figures("--scores", "few.csv")["notes"])
+    assert "over acquired pairs only: 200 of 300" in said and "66.67 %" in said
+    assert "acquired pairs only" not in " ".join(figures("--scores", "all.csv")["notes"])
+
+
 def test_comparison(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["--compare", "runs/older", "--json", "figures.json"])
     text = capsys.readouterr().out
@@ -250,7 +296,7 @@ def test_report_folder(workplace: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert (foreign / "thesis.tex").read_text() == "precious"
 
 
-def test_photos_are_aligned_by_points(workplace: Path) -> None:
+def test_photos_are_aligned_by_points(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Aligned faces pasted into larger photos, with their points, give nearly the same figures."""
     convert(["--bench", "lfw", "--out", "tree"])
     template = face_template((112, 112))
@@ -266,9 +312,13 @@ def test_photos_are_aligned_by_points(workplace: Path) -> None:
     Path("points.csv").write_text("\n".join([header, *lines[1:]]) + "\n")
     arguments = ["--pairs", "tree/pairs.csv", "--format", "flat", "--images", "tree/images"]
     found = figures(*arguments, "--align", "points.csv")
+    assert found["align"]["method"] == "points" and found["align"]["path"] == "points.csv"
     (failure,) = found["pairs"]["failures"]
     assert "points.csv has no line for image_id" in failure["reason"]
     assert found["norms"]["images"] == 39
+    # One of twenty pairs is lost, which the result says of its figures.
+    assert "over acquired pairs only: 19 of 20" in " ".join(found["notes"])
+    assert "--align" in refused(capsys, *arguments)
 
 
 def test_template_bench(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -333,6 +383,10 @@ def make_ijb(root: Path) -> Path:
         (["--embeddings", "gone.npz"], "gone.npz"),
         (["--bench", "ijbc"], "ijbc is a folder of lists and images; name it with --data"),
         (["--align", "who"], "'who' names no way of aligning faces; give a .csv file"),
+        (["--align-threshold", "0.5"], "--align-threshold belongs to a detector"),
+        (["--distances"], "--distances says what --scores holds"),
+        (["--try-preprocessing"], "runs/newest/model.safetensors: it says itself what it wants"),
+        (["--try-preprocessing", "--scores", "s.csv"], "--try-preprocessing needs a model and"),
     ],
 )
 def test_errors_are_sentences(

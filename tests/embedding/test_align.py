@@ -19,6 +19,7 @@ from facerec.embedding.align import (
     YuNet,
     _largest,
     align_face,
+    alignment_words,
     face_template,
     parse_align,
     similarity_transform,
@@ -323,7 +324,8 @@ class FakeAnalysis:
         self.options = name, allowed_modules
         FakeAnalysis.made = self
 
-    def prepare(self, ctx_id: int, det_size: tuple[int, int]) -> None:
+    def prepare(self, ctx_id: int, det_thresh: float, det_size: tuple[int, int]) -> None:
+        self.threshold = det_thresh
         self.det_size = det_size
 
     def get(self, image: np.ndarray) -> list[Any]:
@@ -351,7 +353,13 @@ def test_insightface(insightface: type[FakeAnalysis], capsys: pytest.CaptureFixt
     assert isinstance(aligner, InsightFaceDetector)
     assert capsys.readouterr().out == ""
     assert insightface.made.options == ("buffalo_l", ["detection"])
-    assert aligner.describe() == {"method": "insightface", "version": "9.9", "pack": "buffalo_l"}
+    assert aligner.describe() == {
+        "method": "insightface",
+        "version": "9.9",
+        "pack": "buffalo_l",
+        "score_threshold": 0.5,
+    }
+    assert insightface.made.threshold == 0.5
     image = photo()
     small, large = face_template().astype(np.float32), (face_template() + 9).astype(np.float32)
     insightface.faces = [face(0, 20, small), face(5, 90, None), face(30, 60, large)]
@@ -362,8 +370,10 @@ def test_insightface(insightface: type[FakeAnalysis], capsys: pytest.CaptureFixt
         aligner.crop(image, "a", "a", (112, 112)), align_face(image, large)
     )
     insightface.faces = []
-    with pytest.raises(NotAcquiredError, match=r"^a.jpg: insightface finds no face$"):
+    with pytest.raises(NotAcquiredError, match=r"^a.jpg: insightface finds no face"):
         aligner.find(image, "a", "a.jpg")
+    parse_align("insightface", 0.25)
+    assert insightface.made.threshold == 0.25
     with pytest.raises(ModelError, match=r"cannot load its model pack 'gone' .no such pack"):
         InsightFaceDetector("gone")
 
@@ -392,11 +402,13 @@ class FakeYN:
 
 
 def test_yunet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[tuple[str, str]] = []
+    made: list[tuple[str, str, float, float]] = []
     fake = FakeYN()
 
-    def create(model: str, config: str, size: tuple[int, int]) -> FakeYN:
-        made.append((model, config))
+    def create(
+        model: str, config: str, size: tuple[int, int], score: float, overlap: float, most: int
+    ) -> FakeYN:
+        made.append((model, config, score, overlap))
         return fake
 
     monkeypatch.setattr(cv2, "FaceDetectorYN", types.SimpleNamespace(create=create))
@@ -404,8 +416,13 @@ def test_yunet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.write_bytes(b"weights")
     aligner = parse_align(str(path))
     assert isinstance(aligner, YuNet)
-    assert made == [(str(path), "")]
-    assert aligner.describe()["sha256"] == sha256(path)
+    assert made == [(str(path), "", 0.6, 0.3)]
+    described = aligner.describe()
+    assert described["sha256"] == sha256(path)
+    assert (described["score_threshold"], described["nms_threshold"]) == (0.6, 0.3)
+    assert alignment_words(described) == "alignment: YuNet (yunet.onnx), score threshold 0.6"
+    asked = parse_align(str(path), 0.9)
+    assert asked is not None and asked.describe()["score_threshold"] == 0.9 == made[-1][2]
 
     points = face_template() + 10
     fake.rows = np.array(
@@ -423,7 +440,7 @@ def test_yunet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(found, points * 3.125, rtol=1e-6)
 
     fake.rows = None
-    with pytest.raises(NotAcquiredError, match=r"^a.jpg: YuNet finds no face$"):
+    with pytest.raises(NotAcquiredError, match=r"^a.jpg: YuNet finds no face .*0\.6"):
         aligner.find(image, "a", "a.jpg")
 
 
@@ -433,6 +450,26 @@ def test_a_yunet_file_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "noise.onnx").write_bytes(b"noise")
     with pytest.raises(ModelError, match=r"noise.onnx: OpenCV .* cannot load it as a YuNet"):
         YuNet(tmp_path / "noise.onnx")
+
+
+@pytest.mark.parametrize("threshold", [-0.1, 1.5, float("nan")])
+def test_a_threshold_beyond_the_scores_is_refused(tmp_path: Path, threshold: float) -> None:
+    (tmp_path / "yunet.onnx").write_bytes(b"weights")
+    with pytest.raises(ModelError, match=str(threshold)):
+        YuNet(tmp_path / "yunet.onnx", threshold)
+
+
+@pytest.mark.parametrize("align", [None, "points.csv"])
+def test_a_threshold_needs_a_detector(align: str | None) -> None:
+    with pytest.raises(DatasetError, match="--align-threshold"):
+        parse_align(align, 0.6)
+
+
+def test_alignment_in_words() -> None:
+    assert "none" in alignment_words(None)
+    assert "p.csv" in alignment_words({"method": "points", "path": "a/p.csv"})
+    # Notes of older files do not have the threshold.
+    assert "not recorded" in alignment_words({"method": "yunet", "path": "y.onnx"})
 
 
 def test_another_word_is_refused() -> None:

@@ -123,6 +123,36 @@ def test_an_assumption_is_said_to_be_one(tmp_path: Path) -> None:
     told = load_model(written(tmp_path / "theirs.onnx")).describe()
     assert told["preprocessing_evidence"][0].startswith("an assumption: nothing in the file tells")
     assert told["precision"] == "as stored in the file" and told["device"] == "cpu"
+    assert told["preprocessing_assumed"] == ["channels", "mean", "std"]
+    given = load_model(tmp_path / "theirs.onnx", channels="rgb").describe()
+    assert given["preprocessing_assumed"] == ["mean", "std"]
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "evidence"),
+    [
+        ("AdaFace_ir101.onnx", Preprocessing("bgr", 127.5, 127.5), "that of AdaFace"),
+        ("facenet512.onnx", Preprocessing("rgb", 127.5, 128.0), "that of facenet"),
+        ("w600k_r50.onnx", RGB, "InsightFace's model packs"),
+        ("MobileFaceNet.onnx", RGB, "an assumption"),
+    ],
+)
+def test_families_that_go_by_their_names(
+    tmp_path: Path, name: str, wanted: Preprocessing, evidence: str
+) -> None:
+    model = load_model(written(tmp_path / name))
+    assert model.preprocessing == wanted and evidence in model.evidence[0]
+    # What the file itself says comes before its name.
+    inside = load_model(written(tmp_path / name, leading=INSIDE))
+    assert inside.preprocessing == UNSCALED and inside.assumed == ("channels",)
+
+
+def test_the_same_model_with_another_preprocessing(tmp_path: Path) -> None:
+    model = load_model(written(tmp_path / "theirs.onnx"))
+    assert isinstance(model, OnnxModel)
+    wanted = Preprocessing("bgr", 0.0, 255.0)
+    same(model.with_preprocessing(wanted).embed(faces(2)), expected(faces(2), wanted))
+    same(model.embed(faces(2)), expected(faces(2), RGB))
 
 
 # --- files ------------------------------------------------------------------------------------

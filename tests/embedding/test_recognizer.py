@@ -282,6 +282,21 @@ def test_verify_with_the_thresholds_of_the_model() -> None:
     assert with_thresholds(ROWS, flip=True).threshold("1e-4").value == 0.5
 
 
+def test_without_an_fpr_the_model_s_own_thresholds_serve() -> None:
+    a = b = np.ones(16)
+    # 1e-3 where it is known, else the lowest FPR that holds for the flip mode.
+    assert with_thresholds(ROWS).threshold() == with_thresholds(ROWS).threshold("1e-3")
+    assert with_thresholds(ROWS[1:2]).verify(a, b).source == "FPR 1e-2 on lfw"
+    assert with_thresholds([*ROWS[1:], {**ROWS[1], "fpr": "1e-1"}]).threshold(bench="lfw").fpr == (
+        "1e-2"
+    )
+    assert with_thresholds(ROWS, flip=True).threshold().fpr == "1e-4"
+    with pytest.raises(ModelError, match="lfw, cfp_fp; name one bench"):
+        with_thresholds(ROWS[1:3]).threshold()
+    with pytest.raises(ModelError, match="flip=True; load the model so"):
+        with_thresholds([{**ROWS[3], "fpr": "1e-3"}]).threshold()
+
+
 @pytest.mark.parametrize(
     ("fpr", "bench", "sentence"),
     [

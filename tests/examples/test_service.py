@@ -194,6 +194,14 @@ def test_verify_with_a_threshold_of_the_operator(example: ModuleType, model: Pat
     assert found["same"] is False and found["source"] == "given" and found["threshold"] == 2
 
 
+def test_without_an_fpr_the_model_s_own_threshold_serves(
+    example: ModuleType, model: Patches
+) -> None:
+    model.note = {"thresholds": [{**LFW, "fpr": "1e-1"}]}
+    service = example.Service(FaceRecognizer(model))
+    assert service.no_threshold is None and "FPR 1e-1 on lfw" in service.threshold
+
+
 def test_verify_without_any_threshold(example: ModuleType, model: Patches) -> None:
     model.note = None
     with example.running(example.Service(FaceRecognizer(model))) as url:

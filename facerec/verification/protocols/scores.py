@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.errors import DatasetError
+from facerec.statistics.rates import sort_scores
 from facerec.verification.bench import Pairs
 from facerec.verification.protocols.lists import LABELS, decode_text, file_source, read_content
 
@@ -34,7 +35,14 @@ TEXT_COLUMNS = {
 
 SURPLUS = "*"
 """A column after the last, so that fields too many are seen."""
-USED = ("score", "label", "fold", REFERENCE, PROBE, SURPLUS)
+SOURCE = "label_source"
+USED = ("score", "label", "fold", SURPLUS)
+
+SIDES = (("bio_ref_{}", "probe_{}"), ("bio_ref_{}", "bio_probe_{}"), ("{}_1", "{}_2"))
+"""Names of two columns that say something of the two sides of a pair: bob's, then plain ones."""
+
+
+DISTANCES = "minus the distance given in the file"
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,17 +50,30 @@ class ScoredPairs:
     """Similarity scores of labelled pairs."""
 
     scores: NDArray[np.float64]
-    """Similarity of each pair, ``(n,)``; NaN is a failure to acquire."""
+    """Similarity of each pair, ``(n,)``; NaN is a failure to acquire. Distances with their sign
+    changed if they were read as such."""
     issame: NDArray[np.bool_]
     """Whether both sides are one person, ``(n,)``."""
     folds: NDArray[np.int64] | None = None
     """Fold 0, 1, … of each pair, ``(n,)``, from a column ``fold``."""
     subjects: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
     """Persons on both sides, ``(n,)`` each, as numbers 0, 1, …; None where unknown."""
+    groups: Mapping[str, tuple[NDArray[np.str_], NDArray[np.str_]]] = field(default_factory=dict)
+    """Value of each attribute that was asked for on both sides, ``(n,)`` each, empty where none is
+    recorded."""
+    names: NDArray[np.str_] | None = None
+    """Name of each person by its number; None without persons. Not for any report."""
+    label_sources: Mapping[str, int] = field(default_factory=dict)
+    """Where the groups come from, and for how many lines, if a column says so."""
     notes: tuple[str, ...] = ()
     """What a reader must know, one sentence each."""
     source: Mapping[str, Any] = field(default_factory=dict)
-    """The file with its SHA-256, and the format, as JSON types."""
+    """The file with its SHA-256, the format, and whether it holds distances, as JSON types."""
+
+    @property
+    def kind(self) -> str:
+        """What a score is, in words for a report."""
+        return DISTANCES if self.source.get("distances") else "as given in the file"
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -66,14 +87,29 @@ class ScoredPairs:
         return Pairs(first, first + 1, self.issame, subjects, self.folds)
 
 
-def read_scores(path: str | Path) -> ScoredPairs:
+def read_scores(
+    path: str | Path,
+    *,
+    distances: bool = False,
+    groups: Sequence[str] = (),
+    subject: str = "subject_id",
+) -> ScoredPairs:
     """Read a file of scores, one pair a line; larger means more alike.
 
     With a header, separated by comma or TAB: ``score`` with ``label`` (0 or 1, or a word of
-    `LABELS`) or with bob's ``bio_ref_subject_id`` and ``probe_subject_id``, whose equality is the
-    label; ``fold`` if it is there. Without a header, separated by blanks or comma: ``label score``,
-    or bob's ``claimed real probe score`` and ``claimed model real probe score``. An empty or NaN
-    score is a failure to acquire.
+    `LABELS`) or with the persons of both sides, whose equality is the label; ``fold`` if it is
+    there. What is said of both sides has two columns, as in bob's ``bio_ref_subject_id`` and
+    ``probe_subject_id`` (or ``bio_probe_subject_id``), or in ``subject_id_1`` and ``subject_id_2``;
+    a group may also have one column, for pairs within a group. Without a header, separated by
+    blanks or comma: ``label score``, or bob's ``claimed real probe score`` and ``claimed model real
+    probe score``. An empty or NaN score is a failure to acquire. A note says so where same pairs
+    tend to have the lower scores.
+
+    Args:
+        path: the file.
+        distances: smaller means more alike; the sign of every score is changed.
+        groups: attributes to read, such as ``sex``, which may miss; case does not matter.
+        subject: what the columns of persons are called.
 
     Raises:
         DatasetError: another form; the sentence names the line.
@@ -81,13 +117,22 @@ def read_scores(path: str | Path) -> ScoredPairs:
     import pandas as pd
 
     path = Path(path)
-    table = _Table(path)
+    table = _Table(path, subject.lower())
     columns = [*table.columns, SURPLUS]
+    persons = _sides(table.columns, subject.lower() if table.skipped else "subject_id")
+    recorded = {
+        name: sides
+        for name in groups
+        if (sides := _sides(table.columns, name.lower()) or _both(table.columns, name.lower()))
+    }
+    used = {*USED, *(persons or ()), *(column for sides in recorded.values() for column in sides)}
+    if recorded:
+        used.add(SOURCE)
     try:
         frame = pd.read_csv(
             io.BytesIO(table.with_header(columns)),
             sep=table.separator or r"\s+",
-            usecols=[name for name in columns if name in USED],
+            usecols=[name for name in columns if name in used],
             dtype=dict.fromkeys(columns, "category") | {"score": np.float64},
             keep_default_na=False,
             na_values={"score": list(NAN)},
@@ -100,9 +145,11 @@ def read_scores(path: str | Path) -> ScoredPairs:
         table.explain(problem)
     scores = frame["score"].to_numpy()
     table.check(frame, scores)
-    subjects = None
-    if REFERENCE in frame:
-        subjects = _numbered(frame[REFERENCE], frame[PROBE], table)
+    if distances:
+        scores = 0.0 - scores  # no −0 for two equal images
+    subjects, names = None, None
+    if persons is not None:
+        subjects, names = _numbered(frame[persons[0]], frame[persons[1]], table)
         issame = subjects[0] == subjects[1]
     if "label" in frame:
         labels = _labels(frame["label"], table)
@@ -116,8 +163,40 @@ def read_scores(path: str | Path) -> ScoredPairs:
         issame,
         folds=_folds(frame["fold"], table) if "fold" in frame else None,
         subjects=subjects,
-        source=file_source(path, table.format),
+        groups={
+            name: (_stripped(frame[sides[0]]), _stripped(frame[sides[1]]))
+            for name, sides in recorded.items()
+        },
+        names=names,
+        label_sources=_sources(frame[SOURCE], table) if SOURCE in frame else {},
+        notes=_notes(path, scores, issame, distances),
+        source={**file_source(path, table.format), "distances": distances},
     )
+
+
+def _notes(
+    path: Path, scores: NDArray[np.float64], issame: NDArray[np.bool_], distances: bool
+) -> tuple[str, ...]:
+    """Say what was done to the scores, and whether they seem to run the other way."""
+    notes = []
+    if distances:
+        notes.append(
+            f"{path.name}: distances were read with their sign changed, so a threshold of −d "
+            "accepts distances up to d"
+        )
+    there = ~np.isnan(scores)
+    same, different = scores[there & issame], scores[there & ~issame]
+    if same.size and different.size and (auc := sort_scores(same, different).auc()) < 0.5:
+        advice = (
+            "leave out --distances if larger means more alike"
+            if distances
+            else "if they are distances (smaller means more alike), give --distances"
+        )
+        notes.append(
+            f"{path.name}: different pairs tend to score higher than same pairs (AUC {auc:.4f}, "
+            f"below one half); {advice}"
+        )
+    return tuple(notes)
 
 
 class _Table:
@@ -131,8 +210,8 @@ class _Table:
         format: for the source.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, subject: str) -> None:
+        self.path, self._subject = path, subject
         raw = read_content(path)
         if raw.startswith((b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")) or b"\0" in raw:
             raw = decode_text(path, raw).encode()
@@ -232,10 +311,11 @@ class _Table:
             raise DatasetError(
                 f"{self.path}, line 1: a column occurs twice or is called {SURPLUS}; rename it"
             )
-        if "label" not in names and not {REFERENCE, PROBE} <= set(names):
+        if "label" not in names and _sides(names, self._subject) is None:
+            first, second = (column.format(self._subject) for column in SIDES[0])
             raise DatasetError(
                 f"{self.path}, line 1: the columns are {', '.join(names)[:200]}; beside score "
-                f"there must be label, or {REFERENCE} and {PROBE}"
+                f"there must be label, or {first} and {second}"
             )
 
 
@@ -247,9 +327,37 @@ def _exact() -> dict[str, Any]:
     return {"float_precision": "round_trip"} if version < (3, 1) else {}
 
 
+def _sides(columns: Sequence[str], name: str) -> tuple[str, str] | None:
+    """Return the columns that say something of both sides of a pair; None without them."""
+    for first, second in SIDES:
+        if {first.format(name), second.format(name)} <= {*columns}:
+            return first.format(name), second.format(name)
+    return None
+
+
+def _both(columns: Sequence[str], name: str) -> tuple[str, str] | None:
+    """Return the one column that says the same of both sides."""
+    return (name, name) if name in columns else None
+
+
+def _stripped(column: pd.Series) -> NDArray[np.str_]:
+    texts = np.array([str(text).strip() for text in _texts(column)], np.str_)
+    return texts[column.cat.codes.to_numpy()]
+
+
+def _sources(column: pd.Series, table: _Table) -> dict[str, int]:
+    texts = _stripped(column)
+    if (empty := np.flatnonzero(texts == "")).size:
+        raise DatasetError(
+            f"{table.where(empty[0])}: {SOURCE} is empty; write there where the groups come from"
+        )
+    names, counts = np.unique(texts, return_counts=True)
+    return dict(zip(names.tolist(), counts.tolist(), strict=True))
+
+
 def _numbered(
     first: pd.Series, second: pd.Series, table: _Table
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], NDArray[np.str_]]:
     """Number the persons of both columns together, in the order of their names."""
     for side in (first, second):
         if (unnamed := np.flatnonzero(side == "")).size:
@@ -261,7 +369,7 @@ def _numbered(
         np.searchsorted(names, _texts(side))[side.cat.codes.to_numpy()].astype(np.int64)
         for side in (first, second)
     )
-    return next(sides), next(sides)
+    return (next(sides), next(sides)), names.astype(np.str_)
 
 
 def _texts(column: pd.Series) -> NDArray[Any]:

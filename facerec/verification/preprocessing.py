@@ -1,0 +1,329 @@
+"""Which preprocessing does a model of others want? The likely ones, scored on the same pairs.
+
+A wrong channel order or scaling raises no error, it only costs accuracy, often so little that it is
+taken for the model's. Candidates are ranked by d′ of the scores, which tells them apart with fewer
+pairs than an accuracy near 100 % can; differences have intervals over the same resamples.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from facerec.backbones import Preprocessing
+from facerec.embedding.align import Aligner
+from facerec.embedding.extract import embed_images
+from facerec.embedding.model import OnnxModel
+from facerec.errors import MetricError, ModelError
+from facerec.statistics.bootstrap import VertexBootstrap, percentile_interval
+from facerec.statistics.intervals import Interval
+from facerec.statistics.kfold import kfold_accuracy
+from facerec.statistics.rates import sort_scores
+from facerec.verification.bench import Bench
+from facerec.verification.evaluate import score_pairs
+from facerec.verification.uncertainty import MIN_PERSONS
+
+FOLDS = 2
+"""Folds of a bench that are scored."""
+
+MOST_PAIRS = 1200
+"""Pairs of a bench without folds that are scored."""
+
+NEGLIGIBLE = 0.01
+"""Share of the best d′ by which a candidate may lie behind and still be as good: a std of 127.5 in
+place of 128 is told from it by 1,200 pairs already, and changes no decision."""
+
+REPLICATES = 1000
+
+SCALINGS = ((127.5, 127.5), (127.5, 128.0), (0.0, 255.0), (0.0, 1.0))
+"""Mean and std that models of faces are trained with: InsightFace's, facenet's, 0…1 and 0…255."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One candidate on the pairs."""
+
+    preprocessing: Preprocessing
+    d_prime: float
+    accuracy: float | None
+    """Over the folds; None without two of them."""
+    correct: int
+    auc: float
+    behind: float
+    """d′ of the best candidate less this one's."""
+    interval: Interval | None
+    """Of ``behind``, simultaneous for all candidates; None for the best one."""
+
+    @property
+    def worse(self) -> bool:
+        """Whether it is surely behind the best one, by more than is negligible."""
+        least = NEGLIGIBLE * (self.d_prime + self.behind)
+        return self.interval is not None and self.interval.low > least
+
+
+@dataclass(frozen=True)
+class Trials:
+    """All candidates, the best first."""
+
+    rows: tuple[Trial, ...]
+    assumed: Preprocessing
+    """What would have been taken without this trial."""
+    bench: str
+    pairs: int
+    basis: str
+    """What the intervals rest on."""
+
+    @property
+    def verdict(self) -> str:
+        """Say which is best, whether others can be told from it, and what of the one assumed."""
+        best, *others = self.rows
+        said = f"best: {flags(best.preprocessing)}"
+        ties = [row for row in others if not row.worse]
+        if ties:
+            listed = "; ".join(flags(row.preprocessing) for row in ties)
+            said += (
+                f"; these pairs do not tell it from {listed} (by more than {NEGLIGIBLE:.0%} of d′)"
+            )
+        said += "; all others are worse" if len(ties) < len(others) else ""
+        mine = next(row for row in self.rows if row.preprocessing == self.assumed)
+        if mine is best:
+            return f"{said}. It is what is assumed without flags."
+        if mine.worse:
+            return f"{said}. What is assumed without flags ({flags(self.assumed)}) is worse."
+        return f"{said}. What is assumed without flags ({flags(self.assumed)}) may be as good."
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON types."""
+        return {
+            "bench": self.bench,
+            "pairs": self.pairs,
+            "assumed": asdict(self.assumed),
+            "intervals": self.basis,
+            "verdict": self.verdict,
+            "trials": [
+                {**asdict(row), "worse": row.worse, "flags": flags(row.preprocessing)}
+                for row in self.rows
+            ],
+        }
+
+
+def flags(preprocessing: Preprocessing) -> str:
+    """Return the flags that ask for a preprocessing."""
+    return (
+        f"--channels {preprocessing.channels} --mean {preprocessing.mean:g} "
+        f"--std {preprocessing.std:g}"
+    )
+
+
+def likely(model: OnnxModel) -> tuple[Preprocessing, ...]:
+    """Return the candidates for a model, the one assumed first; what is known is held.
+
+    Raises:
+        ModelError: nothing is left to try.
+    """
+    known = model.preprocessing
+    channels = ("rgb", "bgr") if "channels" in model.assumed else (known.channels,)
+    scalings = SCALINGS if {"mean", "std"} <= {*model.assumed} else ((known.mean, known.std),)
+    found = [
+        Preprocessing(order, mean, std)  # type: ignore[arg-type]
+        for order, (mean, std) in itertools.product(channels, scalings)
+    ]
+    candidates = dict.fromkeys([known, *found])
+    if len(candidates) < 2:
+        raise ModelError(
+            f"{model.path}: its preprocessing is known ({model.evidence[0]}); leave out "
+            "--try-preprocessing"
+        )
+    return tuple(candidates)
+
+
+def try_preprocessing(
+    model: OnnxModel,
+    bench: Bench,
+    *,
+    align: Aligner | None = None,
+    batch_size: int = 64,
+    replicates: int = REPLICATES,
+    seed: int = 0,
+    progress: Callable[[int], None] | None = None,
+) -> Trials:
+    """Score the pairs of the first folds of a bench with every likely preprocessing, without flip.
+
+    Args:
+        model: of others.
+        bench: its first two folds are used, or the first 1,200 pairs where it has no folds.
+        align: finds the face in photos that are not aligned yet.
+        batch_size: images that are embedded together.
+        replicates: resamples of the persons, or of the pairs where these are not known.
+        seed: of the resamples.
+        progress: called with the number of images embedded since the last call.
+
+    Raises:
+        ModelError: the preprocessing is known.
+        MetricError: the pairs are of one class only.
+        ImageError: an image does not decode or is not aligned.
+    """
+    candidates = likely(model)
+    chosen, used = sample(bench)
+    pairs = bench.pairs
+    scores = []
+    for candidate in candidates:
+        found = embed_images(
+            model.with_preprocessing(candidate),
+            bench.images,
+            flip=False,
+            align=align,
+            batch_size=batch_size,
+            indices=used,
+            progress=progress,
+        )
+        vectors = np.full((len(bench.images), model.embedding_size), np.nan, np.float32)
+        vectors[used] = found.vectors
+        scores.append(score_pairs(vectors, pairs.first[chosen], pairs.second[chosen]))
+    return _rank(bench, chosen, candidates, np.array(scores), replicates, seed)
+
+
+def sample(bench: Bench) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the pairs of a bench that are scored, and the images in them."""
+    folds = bench.pairs.folds
+    if folds is None:
+        # The same share of both kinds, however they are ordered.
+        every = max(1, math.ceil(len(bench.pairs) / MOST_PAIRS))
+        chosen = np.arange(0, len(bench.pairs), every)
+    else:
+        chosen = np.flatnonzero(np.isin(folds, np.unique(folds)[:FOLDS]))
+    sides = np.concatenate([bench.pairs.first[chosen], bench.pairs.second[chosen]])
+    return chosen, np.unique(sides)
+
+
+def _rank(
+    bench: Bench,
+    chosen: NDArray[np.int64],
+    candidates: Sequence[Preprocessing],
+    scores: NDArray[np.float32],
+    replicates: int,
+    seed: int,
+) -> Trials:
+    """Compare the scores ``(candidates, pairs)`` of the candidates, the assumed one first."""
+    there = ~np.isnan(scores).all(axis=0)
+    # What one candidate alone drives to infinity tells nothing of a pair.
+    chosen, values = chosen[there], np.nan_to_num(scores[:, there].astype(np.float64))
+    same = bench.pairs.issame[chosen]
+    if min(same.sum(), (~same).sum()) < 2:
+        raise MetricError(
+            f"{bench.name}: {int(same.sum())} same and {int((~same).sum())} different pairs have a "
+            "score; some of each are needed to compare ways of preprocessing"
+        )
+    marks = np.zeros(len(bench.pairs), bool)
+    marks[chosen] = True
+    clusters = bench.pairs.clusters(marks)
+    if clusters is not None and clusters[2] >= MIN_PERSONS:
+        bootstrap = VertexBootstrap(*clusters[:2], same, replicates, seed)
+        basis = f"{replicates:,} joint resamples of {clusters[2]:,} persons"
+    else:
+        each = np.arange(same.size)
+        bootstrap = VertexBootstrap(each, each, np.ones(same.size, bool), replicates, seed)
+        basis = f"{replicates:,} joint resamples of pairs, taken as independent"
+    whole = np.array([_separation(row[same], row[~same]) for row in values])
+    drawn = np.array([_resampled(row, same, bootstrap) for row in values])
+    order = sorted(range(len(candidates)), key=lambda place: -whole[place])
+    best = order[0]
+    confidence = 1 - 0.05 / (len(candidates) - 1)
+    rows = []
+    for place in order:
+        interval = None
+        if place != best:
+            differences = drawn[best] - drawn[place]
+            interval = percentile_interval(whole[best] - whole[place], differences, confidence)
+        accuracy, correct = _accuracy(bench, chosen, values[place], same)
+        rows.append(
+            Trial(
+                preprocessing=candidates[place],
+                d_prime=float(whole[place]),
+                accuracy=accuracy,
+                correct=correct,
+                auc=sort_scores(values[place][same], values[place][~same]).auc(),
+                behind=float(whole[best] - whole[place]),
+                interval=interval,
+            )
+        )
+    return Trials(
+        tuple(rows),
+        candidates[0],
+        bench.name,
+        int(same.size),
+        f"{basis}; each at {100 * confidence:.2f} %, so that all hold together in 95 %",
+    )
+
+
+def _accuracy(
+    bench: Bench, chosen: NDArray[np.int64], scores: NDArray[np.float64], same: NDArray[np.bool_]
+) -> tuple[float | None, int]:
+    folds = bench.pairs.folds
+    if folds is None or np.unique(folds[chosen]).size < 2:
+        return None, 0
+    numbers = np.unique(folds[chosen], return_inverse=True)[1].reshape(-1)
+    found = kfold_accuracy(scores, same, numbers)
+    return found.mean, found.correct
+
+
+def _separation(same: NDArray[np.float64], different: NDArray[np.float64]) -> float:
+    spread = math.sqrt((same.var() + different.var()) / 2)
+    return float((same.mean() - different.mean()) / spread) if spread > 0 else 0.0
+
+
+def _resampled(
+    scores: NDArray[np.float64], same: NDArray[np.bool_], bootstrap: VertexBootstrap
+) -> NDArray[np.float64]:
+    """Return d′ in every replicate, ``(R,)``."""
+    means, variances = [], []
+    for part in (same, ~same):
+        centred = scores - scores[part].mean()
+        mean = bootstrap.mean(centred, part)
+        means.append(mean + scores[part].mean())
+        variances.append(bootstrap.mean(centred**2, part) - mean**2)
+    spread = np.sqrt(np.maximum(variances[0] + variances[1], 0) / 2)
+    return np.divide(means[0] - means[1], spread, out=np.zeros_like(spread), where=spread > 0)
+
+
+def print_trials(trials: Trials, console: Console) -> None:
+    """Print the candidates, the best first, and the verdict."""
+    table = Table(
+        title=Text(f"ways of preprocessing on {trials.pairs:,} pairs of {trials.bench}, no flip"),
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        padding=(0, 2, 0, 0),
+    )
+    table.add_column("", no_wrap=True)
+    for name in ("accuracy", "AUC", "d′", "behind the best"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("")
+    for row in trials.rows:
+        given = row.preprocessing
+        limits = row.interval
+        table.add_row(
+            f"{given.channels} {given.mean:g} {given.std:g}",
+            "–" if row.accuracy is None else f"{100 * row.accuracy:.2f} %",
+            f"{row.auc:.5f}",
+            f"{row.d_prime:.3f}",
+            "" if limits is None else f"{row.behind:.3f} [{limits.low:.3f}, {limits.high:.3f}]",
+            "assumed" if given == trials.assumed else "",
+        )
+    console.print(table)
+    console.print(
+        f"d′: difference of the mean scores of same and different pairs over their pooled SD; "
+        f"{trials.basis}",
+        style="dim italic",
+        markup=False,
+    )
+    console.print(trials.verdict, style="bold", soft_wrap=True, markup=False)

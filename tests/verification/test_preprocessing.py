@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from facerec.backbones import Preprocessing
+from facerec.embedding.model import OnnxModel, load_model
+from facerec.errors import MetricError, ModelError
+from facerec.records.images import MemoryImages
+from facerec.verification.bench import Bench, Pairs
+from facerec.verification.preprocessing import (
+    SCALINGS,
+    _rank,
+    _resampled,
+    _separation,
+    flags,
+    likely,
+    sample,
+    try_preprocessing,
+)
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+from facerec.statistics.bootstrap import VertexBootstrap  # noqa: E402
+from tests.embedding.toy_onnx import noted, tiles  # noqa: E402
+
+PERSONS = 60
+
+
+def red_model(folder: Path, name: str = "red.onnx", **options: object) -> OnnxModel:
+    """Write a network that looks at what it takes for red, the first channel."""
+    model = tiles(**options)  # type: ignore[arg-type]
+    weight = np.random.default_rng(0).normal(size=(8, 147)).astype(np.float32)
+    weight[:, 49:] = 0
+    for tensor in model.graph.initializer:
+        if tensor.name == "weight":
+            tensor.CopyFrom(onnx.numpy_helper.from_array(weight, "weight"))
+    onnx.save(model, folder / name)
+    loaded = load_model(folder / name)
+    assert isinstance(loaded, OnnxModel)
+    return loaded
+
+
+def red_bench(folds: bool = True) -> Bench:
+    """Pairs of persons who differ in red; green and blue are noise."""
+    generator = np.random.default_rng(1)
+    people = generator.random((PERSONS, 7, 7))
+    content = []
+    for person in np.repeat(people, 2, axis=0):
+        small = generator.random((7, 7, 3))
+        small[..., 2] = np.clip(person + 0.1 * generator.normal(size=(7, 7)), 0, 1)
+        pixels = np.repeat(np.repeat((255 * small).astype(np.uint8), 16, 0), 16, 1)
+        content.append(cv2.imencode(".png", pixels)[1].tobytes())
+    first = 2 * np.arange(PERSONS)
+    pairs = Pairs(
+        np.concatenate([first, first]),
+        np.concatenate([first + 1, np.roll(first, 1)]),
+        np.arange(2 * PERSONS) < PERSONS,
+        np.repeat(np.arange(PERSONS), 2),
+        np.tile(np.arange(PERSONS) % 4, 2) if folds else None,
+    )
+    ids = [f"{i}.png" for i in range(2 * PERSONS)]
+    return Bench("red", MemoryImages("red", ids, content), pairs)
+
+
+def test_the_right_channels_are_found_and_ties_are_said(tmp_path: Path) -> None:
+    model = red_model(tmp_path)
+    seen: list[int] = []
+    bench = red_bench()
+    found = try_preprocessing(model, bench, replicates=200, progress=seen.append)
+    best = found.rows[0]
+    assert best.preprocessing.channels == "rgb" and best.interval is None and best.behind == 0
+    assert [row.d_prime for row in found.rows] == sorted(
+        (row.d_prime for row in found.rows), reverse=True
+    )
+    for row in found.rows:
+        if row.preprocessing.channels == "bgr":
+            assert row.worse and flags(row.preprocessing) not in found.verdict.partition(".")[0]
+    # A factor changes no cosine, so the two scalings around 127.5 cannot be told apart.
+    scores = {row.preprocessing: row for row in found.rows}
+    one, other = (scores[Preprocessing("rgb", 127.5, std)] for std in (127.5, 128.0))
+    assert one.d_prime == pytest.approx(other.d_prime, rel=1e-4)
+    assert one.worse == other.worse
+    assert found.assumed == Preprocessing() and len(found.rows) == 8
+    assert found.pairs == 60 and sum(seen) == 8 * len(sample(bench)[1])
+    assert "persons" in found.basis
+    document = json.loads(json.dumps(found.to_json()))
+    assert document["trials"][0]["flags"] == flags(best.preprocessing)
+    assert best.accuracy is not None and best.correct == round(best.accuracy * 60)
+
+
+def test_what_is_known_is_not_tried(tmp_path: Path) -> None:
+    assert len(likely(red_model(tmp_path))) == 2 * len(SCALINGS)
+    inside = red_model(tmp_path, "inside.onnx", leading=[("Sub", 127.5), ("Div", 127.5)])
+    assert [given.channels for given in likely(inside)] == ["rgb", "bgr"]
+    given = load_model(tmp_path / "red.onnx", channels="bgr")
+    assert isinstance(given, OnnxModel)
+    assert {wanted.channels for wanted in likely(given)} == {"bgr"}
+    whole = load_model(tmp_path / "red.onnx", channels="bgr", mean=0, std=1)
+    assert isinstance(whole, OnnxModel)
+    with pytest.raises(ModelError, match="its preprocessing is known"):
+        likely(whole)
+    with pytest.raises(ModelError, match=r"its preprocessing is known \(its metadata entry"):
+        likely(red_model(tmp_path, metadata=noted()))
+    # A family that goes by its name comes first, and is still tried.
+    named = red_model(tmp_path, "adaface_ir50.onnx")
+    assert named.assumed == ("channels", "mean", "std") and "AdaFace" in named.evidence[0]
+    assert likely(named)[0] == Preprocessing("bgr", 127.5, 127.5)
+
+
+def test_without_folds_every_kind_of_pair_is_drawn() -> None:
+    chosen, used = sample(red_bench(folds=False))
+    assert chosen.tolist() == list(range(2 * PERSONS)) and len(used) == 2 * PERSONS
+    many = Bench(
+        "many",
+        MemoryImages("many", ["a", "b"], [b"", b""]),
+        Pairs(np.zeros(5000, int), np.ones(5000, int), np.arange(5000) < 2500),
+    )
+    chosen, _ = sample(many)
+    assert 900 < len(chosen) <= 1200
+    assert abs(int((chosen < 2500).sum()) - len(chosen) / 2) <= 1
+
+
+def test_replicates_are_d_prime_of_weighted_pairs() -> None:
+    generator = np.random.default_rng(2)
+    same = np.arange(40) % 2 == 0
+    scores = same + generator.normal(size=40)
+    each = np.arange(40)
+    bootstrap = VertexBootstrap(each, each, np.ones(40, bool), 25, 3)
+    for weights, found in zip(
+        bootstrap.multiplicities, _resampled(scores, same, bootstrap), strict=True
+    ):
+        drawn = np.repeat(scores, weights), np.repeat(same, weights)
+        assert found == pytest.approx(_separation(drawn[0][drawn[1]], drawn[0][~drawn[1]]))
+
+
+def test_equal_candidates_are_not_told_apart_and_lost_scores_count_as_nothing() -> None:
+    bench = red_bench()
+    generator = np.random.default_rng(4)
+    good = (bench.pairs.issame + generator.normal(size=2 * PERSONS)).astype(np.float32)
+    lost = np.full_like(good, np.nan)
+    candidates = [Preprocessing("rgb", 0, std) for std in (1, 2, 3)]
+    chosen = np.arange(2 * PERSONS)
+    found = _rank(bench, chosen, candidates, np.array([good, good + 1, lost]), 200, 0)
+    assert [row.worse for row in found.rows] == [False, False, True]
+    assert "do not tell it from" in found.verdict and "assumed" in found.verdict
+    # A small difference that is certain is negligible; a large one is not.
+    rows = np.array(
+        [good, good * 1.001 + 0.002 * bench.pairs.issame, good - bench.pairs.issame / 2]
+    )
+    near = _rank(bench, chosen, candidates, rows.astype(np.float32), 200, 0)
+    assert [row.preprocessing.std for row in near.rows] == [2, 1, 3]
+    assert [row.worse for row in near.rows] == [False, False, True]
+    assert near.rows[1].interval is not None and near.rows[1].interval.low > 0
+    with pytest.raises(MetricError, match="some of each"):
+        _rank(bench, chosen[:PERSONS], candidates, np.zeros((3, PERSONS), np.float32), 9, 0)

@@ -351,9 +351,15 @@ def test_an_error_under_torchrun_is_a_sentence_on_every_rank(trained: Path) -> N
             ["arc.py", "--batch-size", "100"],
             "the training set has 56 images, fewer than one batch of 100; use a smaller batch_size",
         ),
-        (["arc.py", "--batch-size", "0"], "batch_size must be at least 1, found 0"),
+        (
+            ["arc.py", "--batch-size", "0"],
+            "Recipe.batch_size must be at least 1 and at most 2,147,483,647, found 0",
+        ),
         (["arc.py", "--accumulation", "5"], "batch_size 12 is not divisible by accumulation 5"),
-        (["arc.py", "--regularizer.weight", "-1"], "SEC(weight=-1.0, "),
+        (
+            ["arc.py", "--regularizer.weight", "-1"],
+            "SEC.weight must be at least 0 and at most 1e+12, found -1.0",
+        ),
         (
             ["arc.py", "--backbone.name", "iresnet19"],
             "backbone.name: no backbone is called",
@@ -386,7 +392,10 @@ def test_errors_are_sentences_and_leave_nothing(
         (["--epochs", "2.5"], ["--epochs", "'2.5'"]),
         (["--precision", "fp8"], ["invalid choice 'fp8'", "'bf16'"]),
         (["--backbone.widht", "2"], ["--backbone.widht", "--backbone.width FLOAT"]),
-        (["--backbone.dropout", "1.5"], ["dropout must lie in [0, 1), found 1.5"]),
+        (
+            ["--backbone.dropout", "1.5"],
+            ["Backbone.dropout must be at least 0 and below 1, found 1.5"],
+        ),
     ],
 )
 def test_wrong_flags_are_explained(

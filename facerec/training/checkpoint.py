@@ -9,6 +9,7 @@ every byte is on the disk.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -192,6 +193,8 @@ class CheckpointWriter:
                 stage()
             except (Exception, CheckpointException) as error:  # the latter is no Exception
                 cause = _cause(error)
+                if not isinstance(cause, OSError) and _is_full(temporary, tensors):
+                    cause = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 problem = (
                     full_disk_sentence(final, cause)
                     if isinstance(cause, OSError)
@@ -368,6 +371,17 @@ def _cause(error: BaseException) -> BaseException:
     if isinstance(error, CheckpointException) and error.failures:
         return next(iter(error.failures.values()))[0]
     return error
+
+
+def _is_full(folder: Path, tensors: dict[str, torch.Tensor]) -> bool:
+    """Tell whether this rank's part finds no room beside what was written of it.
+
+    torch's writer of tensors has no error of its own for that.
+    """
+    if not folder.exists():
+        return False
+    parts = [t.to_local() if isinstance(t, DTensor) else t for t in tensors.values()]
+    return shutil.disk_usage(folder).free < sum(part.nbytes for part in parts)
 
 
 def _words(error: BaseException) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import socket
-import sys
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -15,9 +15,6 @@ from typing import Any
 
 from facerec.errors import CheckpointError
 from facerec.files import full_disk_sentence
-
-if sys.platform != "win32":
-    import fcntl
 
 LOCK_FILE = "lock.json"
 """In a run's folder while a process trains there: its host, its number and since when."""
@@ -33,17 +30,14 @@ when it closes the file, even one that it only read."""
 def locked(folder: Path) -> Iterator[None]:
     """Keep other processes from training in ``folder`` while the block runs.
 
-    The lock is the kernel's (POSIX, which network file systems know too, and which forked loader
-    processes do not inherit), so that it ends with its process, however that ends. On a file system
-    without locks what the file says counts, if that process is alive or on another host. Windows
-    has no such lock, and nothing is held there.
+    The lock is the kernel's and ends with its process, however that ends. It is POSIX's rather than
+    the ``flock`` of `facerec.files.exclusive`, which loader processes would inherit by their fork
+    and keep for seconds after a kill, when torchrun has long started the run again. On a file
+    system without locks what the file says counts, if that process is alive or on another host.
 
     Raises:
         CheckpointError: another process trains there, or the file cannot be written.
     """
-    if sys.platform == "win32":
-        yield
-        return
     path = folder.resolve() / LOCK_FILE
     key = os.getpid(), path
     if key in _held:

@@ -203,6 +203,28 @@ def test_a_full_disk_is_told_when_training_next_looks(
     assert_is(tmp_path / "step-00000006", 6)
 
 
+def test_a_disk_too_small_for_the_first_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unnamed(*arguments: object, **options: object) -> None:
+        raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 704")
+
+    monkeypatch.setattr(checkpoint.dcp, "save", unnamed)
+    room = shutil.disk_usage(tmp_path)
+    with (
+        pytest.raises(CheckpointError, match=r"step-00000003: not saved \(RuntimeError"),
+        CheckpointWriter(tmp_path, ALONE, keep=2) as writer,
+    ):
+        writer.save(3, state(3), {})
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: room._replace(free=100))
+    with (
+        pytest.raises(CheckpointError, match=r"step-00000003: the disk is full \(100 bytes free"),
+        CheckpointWriter(tmp_path, ALONE, keep=2) as writer,
+    ):
+        writer.save(3, state(3), {})
+    assert names(tmp_path) == []
+
+
 def test_a_full_disk_does_not_hide_why_training_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

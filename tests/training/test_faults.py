@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -244,6 +245,22 @@ def test_torchrun_goes_on_with_a_run_that_was_resumed(work: Path, whole: Whole) 
     assert sorted(path.name for path in (work / "runs").iterdir()) == ["arc", "arc-2"]
     assert_as_if_nothing_happened(work / "runs" / "arc-2", whole("arc", 2))
     assert not (run / "model.safetensors").exists()
+
+
+def test_torchrun_ends_well_if_its_processes_are_told_to_stop(work: Path) -> None:
+    run = work / "runs" / "arc"
+    launcher = Ranks(
+        1, work, elastic, 2, [], ["arc.py", "--device", "cpu", "--epochs", str(40 * EPOCHS)]
+    )
+    while launcher.alive() and not (run / "metrics.jsonl").exists():
+        time.sleep(0.01)
+    for process in psutil.Process(launcher.processes[0].pid).children():
+        process.terminate()
+    assert launcher.join() == [0], launcher.log.read_text()
+    printed = launcher.log.read_text()
+    assert printed.count("stopped by a signal at step") == 1 and "Traceback" not in printed
+    newest = checkpoint.latest(run / "checkpoints")
+    assert newest is not None and not (run / "model.safetensors").exists()
 
 
 @pytest.mark.slow

@@ -18,9 +18,6 @@ from facerec.training.lock import LOCK_FILE, locked
 
 CONTEXT = multiprocessing.get_context("fork")
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no such locks")
-
-
 def _hold(folder: Path, pipe: Connection) -> None:
     with locked(folder):
         child = os.fork()  # as loader processes are; it outlives its parent

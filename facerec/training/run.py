@@ -22,6 +22,7 @@ from facerec import recipe as recipes
 from facerec.errors import CheckpointError, RecipeError
 from facerec.files import sha256, write_json
 from facerec.records.dataset import FaceDataset, FolderDataset
+from facerec.records.training_set import Data, Part
 from facerec.training import checkpoint
 from facerec.training.distributed import Processes
 from facerec.training.recipe import Recipe
@@ -269,11 +270,12 @@ def write_manifest(
 
 def fingerprints(recipe: Recipe, dataset: FaceDataset) -> dict[str, Any]:
     """Identify the first training set, and under ``also`` the further ones."""
+    parts: list[Data | Part] = [recipe.data, *recipe.data.also]
     first, *also = (
         fingerprint(part.path)
         | ({"names": source.names_sha256()} if isinstance(source, FolderDataset) else {})
         | ({"identities": sha256(part.identities)} if part.identities else {})
-        for part, source in zip([recipe.data, *recipe.data.also], dataset.sources, strict=True)
+        for part, source in zip(parts, dataset.sources, strict=True)
     )
     return first | {"also": also}
 

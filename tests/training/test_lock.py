@@ -18,6 +18,7 @@ from facerec.training.lock import LOCK_FILE, locked
 
 CONTEXT = multiprocessing.get_context("fork")
 
+
 def _hold(folder: Path, pipe: Connection) -> None:
     with locked(folder):
         child = os.fork()  # as loader processes are; it outlives its parent

@@ -20,7 +20,7 @@ import torch.multiprocessing as mp
 from tiny import make_trainer, narrow_recipe, tiny_recipe, weights, write_training_set
 
 from facerec.backbones import Backbone
-from facerec.errors import CheckpointError, FacerecError, TrainingError
+from facerec.errors import CheckpointError, FacerecError, RecipeError, TrainingError
 from facerec.heads import (
     SEC,
     AdaFace,
@@ -312,6 +312,17 @@ def test_facts_of_another_form_are_one_sentence(
     assert sentence.startswith(f"{file}: ") and words in sentence
     assert sentence.isprintable() and len(sentence) < 600
     assert sentence.endswith("; delete it to go on from an earlier one")
+
+
+def test_centres_that_find_no_room_are_one_sentence(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object, **options: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9")
+
+    monkeypatch.setattr("facerec.training.trainer.MarginClassifier", full)
+    with pytest.raises(RecipeError, match=r"7 classes \(0\.0 GB\) .* do not fit into memory"):
+        make_trainer(tiny_recipe(data))
 
 
 def test_a_loader_process_that_dies_is_one_sentence(

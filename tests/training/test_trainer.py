@@ -325,6 +325,20 @@ def test_centres_that_find_no_room_are_one_sentence(
         make_trainer(tiny_recipe(data))
 
 
+def test_no_more_workers_start_than_a_process_has_cores(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("facerec.training.trainer.available_cores", lambda: 4)
+    for ranks, asked, started in ((1, 9, 4), (2, 9, 2), (2, 2, 2), (8, 3, 1), (8, 0, 0)):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+        trainer = make_trainer(tiny_recipe(data, workers=asked))
+        assert trainer.workers == started
+        told = [warning for warning in trainer.warnings if "workers are started" in warning]
+        assert [text.split(" are")[0] for text in told] == (
+            [f"{started} of {asked} workers"] if started < asked else []
+        )
+
+
 def test_a_loader_process_that_dies_is_one_sentence(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,8 @@ import typing
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from facerec.errors import RecipeError
+from facerec.errors import FacerecError, RecipeError
+from facerec.limits import shown
 
 T = TypeVar("T")
 
@@ -42,8 +43,6 @@ def load_recipe(path: str | Path, kind: type[T]) -> T:
     sys.path.insert(0, folder)
     try:
         names = runpy.run_path(str(path))
-    except RecipeError:
-        raise
     except Exception as error:
         raise RecipeError(f"{path}: {_place(error, path)}{_explain(error)}") from error
     finally:
@@ -125,11 +124,19 @@ def check(hint: Any, value: Any, where: str, field: str = "recipe") -> Any:
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return _check_dataclass(hint, value, where, field)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if hint is Path and isinstance(value, (str, Path)):
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise _wrong(where, field, "a number of fewer digits", value) from error
+    if hint is Path and isinstance(value, (str, Path)) and "\0" not in str(value):
         return Path(value)
-    if hint is type(None) and value is None:
-        return None
+    if origin is dict and isinstance(value, dict):
+        return {
+            check(options[0], k, where, field): check(options[1], v, where, f"{field}.{k}")
+            for k, v in value.items()
+        }
+    if hint is Any or (hint is type(None) and value is None):
+        return value
     exact = hint is not type(None) and isinstance(hint, type) and isinstance(value, hint)
     if exact and not (hint in (int, float) and isinstance(value, bool)):
         return value
@@ -142,8 +149,10 @@ def _check_union(options: tuple[Any, ...], value: Any, where: str, field: str) -
             o.__name__: o for o in options if dataclasses.is_dataclass(o) and isinstance(o, type)
         }
         name = value.get("type")
-        if name not in kinds:
-            raise RecipeError(f"{where}: {field} is {name!r}, {_nearest(str(name), list(kinds))}")
+        if not isinstance(name, str) or name not in kinds:
+            raise RecipeError(
+                f"{where}: {field} is {shown(name)}, {_nearest(shown(name), list(kinds))}"
+            )
         return _check_dataclass(kinds[name], value, where, field)
     for option in options:
         if dataclasses.is_dataclass(option) and type(value) is option:
@@ -174,19 +183,19 @@ def _check_dataclass(kind: type[Any], value: Any, where: str, field: str) -> Any
     for name in given:
         if name not in fields:
             raise RecipeError(
-                f"{where}: {field} has no field {name!r}, {_nearest(name, list(fields))}"
+                f"{where}: {field} has no field {shown(name)}, {_nearest(name, list(fields))}"
             )
     hints = typing.get_type_hints(kind, include_extras=True)
     checked = {n: check(hints[n], v, where, f"{field}.{n}") for n, v in given.items()}
     try:
         return kind(**checked)
-    except (TypeError, ValueError) as error:
-        raise RecipeError(f"{where}: {field}: {error}") from error
+    except (TypeError, ValueError, RecipeError) as error:
+        raise RecipeError(f"{where}: {field}: {str(error).replace('.__init__()', '')}") from error
 
 
 def _wrong(where: str, field: str, wanted: str, value: Any) -> RecipeError:
     return RecipeError(
-        f"{where}: {field} must be {wanted}, found {value!r} of type {type(value).__name__}"
+        f"{where}: {field} must be {wanted}, found {shown(value)} of type {type(value).__name__}"
     )
 
 
@@ -220,4 +229,5 @@ def _explain(error: BaseException) -> str:
         if dataclasses.is_dataclass(kind):
             names = [f.name for f in dataclasses.fields(kind)]
             return f"{owner} has no field {wrong!r}, {_nearest(wrong, names)}"
-    return text if isinstance(error, (TypeError, ValueError)) else f"{type(error).__name__}: {text}"
+    own = isinstance(error, (TypeError, ValueError, FacerecError))
+    return text if own else f"{type(error).__name__}: {text}"

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from facerec.errors import ImageError
+from facerec.limits import LARGEST, Checked, Limits, Number
 
 
 @dataclass(frozen=True)
-class Preprocessing:
+class Preprocessing(Checked):
     """What the backbone expects its input to be: ``(pixel − mean) / std``."""
 
     channels: Literal["rgb", "bgr"] = "rgb"
     """Channel order: rgb as InsightFace trains, bgr as AdaFace does. A wrong order raises no error,
     it only costs accuracy."""
-    mean: float = 127.5
+    mean: Number = 127.5
     """Subtracted from every 0…255 pixel value."""
-    std: float = 127.5
+    std: Annotated[float, Limits(1e-6, LARGEST)] = 127.5
     """Divides the result; some models of strangers want 128."""
-
-    def __post_init__(self) -> None:
-        if not math.isfinite(self.mean):
-            raise ValueError(f"mean must be a finite number, found {self.mean}")
-        if not 0 < self.std < math.inf:
-            raise ValueError(f"std must be a positive number, found {self.std}")
 
 
 def normalize(images: Tensor, preprocessing: Preprocessing) -> Tensor:

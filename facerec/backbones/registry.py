@@ -6,39 +6,32 @@ import difflib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 from torch import nn
 
 from facerec.errors import RecipeError
+from facerec.limits import Checked, Limits, Rest
 from facerec.recipe import from_dict, to_dict
 
 
 @dataclass(frozen=True)
-class Backbone:
+class Backbone(Checked):
     """The network from an aligned face to its raw embedding."""
 
     name: str = "iresnet50"
     """Registered architecture: iresnet18, 34, 50, 100, 200, mbf or mbf_large."""
-    embedding_size: int = 512
+    embedding_size: Annotated[int, Limits(1, 2**16)] = 512
     """Dimensions D of the embedding."""
-    width: float = 1.0
+    width: Annotated[float, Limits(0.0, 16.0, above=True)] = 1.0
     """Factor on all channel counts, which are rounded to multiples of 8 and are at least 16."""
     embedding_bn: Literal["frozen_gamma", "affine", "none"] = "frozen_gamma"
     """Batch norm after the last linear layer: frozen_gamma keeps γ = 1 as InsightFace's iResNet
     does, which pins the batch mean of ‖f‖² at D + ‖β‖² in training; affine learns γ, as its
     MobileFaceNet does; none leaves the batch norm out, so that the norm is free."""
-    dropout: float = 0.0
+    dropout: Rest = 0.0
     """Probability of dropping an input of the last linear layer."""
-
-    def __post_init__(self) -> None:
-        if self.embedding_size < 1:
-            raise ValueError(f"embedding_size must be at least 1, found {self.embedding_size}")
-        if not 0 < self.width < math.inf:
-            raise ValueError(f"width must be a positive number, found {self.width}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must lie in [0, 1), found {self.dropout}")
 
 
 Builder = TypeVar("Builder", bound=Callable[[Backbone], nn.Module])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import signal
 import sys
 import threading
 import traceback
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +45,9 @@ def run_command(function: Callable[..., None], argv: Sequence[str] | None = None
 
     with exit_on_error(debug), _exit_on_sigterm():
         try:
-            tyro.cli(call, args=arguments, prog=program_name(function))
+            # Of the processes of a machine one explains wrong flags and gives help.
+            speaks = os.environ.get("LOCAL_RANK", "0") == "0"
+            tyro.cli(call, args=arguments, prog=program_name(function), console_outputs=speaks)
         except ValueError as error:
             if parsed:  # no matter of flags
                 raise
@@ -75,7 +79,10 @@ def program_name(function: Callable[..., None]) -> str:
 
 
 class exit_on_error:
-    """Turn a ``FacerecError`` inside the block into one sentence and exit status 2."""
+    """Turn a ``FacerecError`` inside the block into one sentence and exit status 2.
+
+    Of the processes that torchrun starts on a machine one prints it.
+    """
 
     def __init__(self, debug: bool = False) -> None:
         self.debug = debug
@@ -89,7 +96,24 @@ class exit_on_error:
         if isinstance(error, FacerecError):
             if self.debug:
                 traceback.print_exception(error)
-            Console(stderr=True, soft_wrap=True, highlight=False).print(
-                f"error: {error}", style="red", markup=False
-            )
+            if _first_to_say(str(error)):
+                Console(stderr=True, soft_wrap=True, highlight=False).print(
+                    f"error: {error}", style="red", markup=False
+                )
             raise SystemExit(2) from None
+
+
+def _first_to_say(sentence: str) -> bool:
+    """Tell whether no other process of this torchrun on this machine has printed ``sentence``."""
+    file = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if file is None:
+        return True
+    # One folder for every process, in one for each life of them all.
+    folder = Path(file).parents[1]
+    try:
+        (folder / f"said-{zlib.crc32(sentence.encode(errors='replace')):08x}").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -12,7 +12,7 @@ import tyro
 from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.commands.cli import run_command
 from facerec.embedding.model import load_state_dict_file, save_model
-from facerec.errors import ModelError, RecipeError
+from facerec.errors import ModelError
 from facerec.files import sha256
 
 SAFE_TORCH = (2, 10)
@@ -59,11 +59,8 @@ def import_weights(
     check_torch(weights, torch.__version__, trust)
     if embedding_bn is None:
         embedding_bn = "affine" if backbone.startswith("mbf") else "frozen_gamma"
-    try:
-        config = Backbone(backbone, embedding_size, width, embedding_bn)
-        preprocessing = Preprocessing(channels, mean, std)
-    except ValueError as error:
-        raise RecipeError(str(error)) from error
+    config = Backbone(backbone, embedding_size, width, embedding_bn)
+    preprocessing = Preprocessing(channels, mean, std)
     module = create_backbone(config)
     load_state_dict_file(module, weights)
     imported = {"file": weights.name, "sha256": sha256(weights)}

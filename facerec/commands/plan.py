@@ -12,7 +12,7 @@ from rich.table import Table
 
 from facerec.commands.cli import run_command
 from facerec.commands.train import open_data, recipe_argument
-from facerec.errors import RecipeError
+from facerec.limits import Checked, Count, Limits, Positive
 from facerec.training.plan import Plan, plan_step, remedies
 from facerec.training.recipe import Recipe
 
@@ -20,14 +20,14 @@ GB = 10**9
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Checked):
     """What the step is planned for."""
 
-    ranks: int = 1
+    ranks: Annotated[int, Limits(1, 2**20)] = 1
     """Processes that share the training, each with a device of its own."""
-    classes: int | None = None
+    classes: Count | None = None
     """People in the training set; by default those of the recipe's data, which is then opened."""
-    device_memory: float | None = None
+    device_memory: Positive | None = None
     """Memory of one device in GB of 10⁹ bytes: say whether the step fits, and what would help."""
     device: Literal["cuda", "cpu"] = "cuda"
     """Kind of device: cuda is a GPU that computes in bfloat16, cpu is this computer's."""
@@ -39,8 +39,6 @@ def show_plan(recipe: Recipe, options: Options, console: Console) -> None:
     Raises:
         FacerecError: the batch does not divide among the ranks, or the data cannot be opened.
     """
-    if options.device_memory is not None and options.device_memory <= 0:
-        raise RecipeError(f"device_memory must be positive, found {options.device_memory:g} GB")
     classes = options.classes
     if classes is None:
         classes = open_data(recipe, console).num_classes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,21 +17,23 @@ from rich.table import Table
 
 from facerec.commands.cli import exit_on_error, run_command
 from facerec.errors import RecipeError
+from facerec.limits import Checked, Count
 from facerec.recipe import load_recipe
 from facerec.records.dataset import FaceDataset
 from facerec.records.training_set import open_dataset
 from facerec.training import checkpoint
 from facerec.training import run as runs
 from facerec.training.distributed import Processes, launched
+from facerec.training.lock import locked
 from facerec.training.monitor import Monitor
 from facerec.training.recipe import Recipe
 from facerec.training.sampler import Shuffle
 from facerec.training.trainer import Trainer
-from facerec.training.validation import PackValidator
+from facerec.training.validation import PackValidator, find_packs
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Checked):
     """Where a run is written and where it is computed."""
 
     name: str | None = None
@@ -39,11 +42,14 @@ class Options:
     """Folder of all runs."""
     resume: bool = False
     """Continue the newest run of this name from its last checkpoint."""
+    max_steps: Count | None = None
+    """Stop when the run has so many optimizer steps behind it, with a checkpoint to --resume from:
+    a trial of a long run, whose schedule stays that of all its epochs."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to compute; auto takes CUDA, then MPS, then the CPU."""
     profile: bool = False
     """Instead of training measure some steps, print where time and memory go, and write nothing."""
-    profile_steps: int = 10
+    profile_steps: Count = 10
     """Steps that --profile measures, after a few to warm up."""
 
 
@@ -59,7 +65,7 @@ def train_recipe(
         console: where the main process prints; None prints nothing.
 
     Returns:
-        The run's folder; None if the run was interrupted by SIGTERM.
+        The run's folder; None if the run was interrupted by SIGTERM or has more steps to do.
     """
     # What holds on to the process group is gone before the group is.
     with launched(options.device) as processes:
@@ -69,9 +75,12 @@ def train_recipe(
 def _train(
     recipe: Recipe, name: str, options: Options, console: Console | None, processes: Processes
 ) -> Path | None:
+    find_packs(recipe.validation)  # before the labels are read, which may take long
     dataset = open_data(recipe, console)
     validator = PackValidator(recipe, processes) if recipe.validation.benches else None
     launches = {launch for launch in processes.gather_objects(runs.launch()) if launch}
+    # The trainer before the run, so that what cannot be trained at all leaves none behind.
+    trainer = Trainer(recipe, dataset, processes, validator=validator)
 
     def prepare() -> tuple[Path, bool]:
         folder = runs.choose_folder(
@@ -81,6 +90,8 @@ def _train(
             exact=options.name is not None,
             launches=launches,
         )
+        stack.enter_context(locked(folder))
+        runs.remember_launches(folder, launches)
         runs.remove_leftovers(folder)
         # torchrun may have started us again, before or after the first checkpoint.
         going_on = checkpoint.latest(folder / "checkpoints") is not None
@@ -91,28 +102,27 @@ def _train(
             runs.write_manifest(folder, recipe, dataset, processes)
         return folder, going_on
 
-    # The trainer first, so that what cannot be trained at all leaves no run behind.
-    trainer = Trainer(recipe, dataset, processes, validator=validator)
-    folder, going_on = processes.on_main(prepare)
-    trainer.folder = folder
-    if going_on:
-        trainer.resume()
-    trainer.monitor = Monitor(
-        folder,
-        recipe,
-        processes,
-        total_steps=trainer.total_steps,
-        steps_per_epoch=trainer.steps_per_epoch,
-        start=trainer.step,
-        console=console,
-    )
+    with contextlib.ExitStack() as stack:
+        folder, going_on = processes.on_main(prepare)
+        trainer.folder = folder
+        if going_on:
+            trainer.resume()
+        trainer.monitor = Monitor(
+            folder,
+            recipe,
+            processes,
+            total_steps=trainer.total_steps,
+            steps_per_epoch=trainer.steps_per_epoch,
+            start=trainer.step,
+            console=console,
+        )
+        if console is not None:
+            console.print(_summary(trainer, folder, processes))
+            for note in [*dataset.notes, *trainer.warnings]:
+                console.print(f"note: {note}", style="yellow", markup=False)
+        trainer.fit(options.max_steps)
     if console is not None:
-        console.print(_summary(trainer, folder, processes))
-        for note in [*dataset.notes, *trainer.warnings]:
-            console.print(f"note: {note}", style="yellow", markup=False)
-    trainer.fit()
-    if console is not None:
-        _print_end(console, trainer, folder)
+        _print_end(console, trainer, folder, options.max_steps)
     return None if trainer.interrupted else folder
 
 
@@ -173,10 +183,11 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Table:
     return table
 
 
-def _print_end(console: Console, trainer: Trainer, folder: Path) -> None:
+def _print_end(console: Console, trainer: Trainer, folder: Path, max_steps: int | None) -> None:
     if trainer.interrupted:
+        why = "--max-steps" if trainer.step == max_steps else "a signal"
         console.print(
-            f"stopped by a signal at step {trainer.step} of {trainer.total_steps}; the state is "
+            f"stopped by {why} at step {trainer.step} of {trainer.total_steps}; the state is "
             "saved, continue with --resume"
         )
         return

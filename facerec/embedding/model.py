@@ -333,7 +333,7 @@ def _choose_preprocessing(
         found = Preprocessing()
     try:
         return replace(found, **asked)
-    except ValueError as error:
+    except RecipeError as error:
         raise ModelError(f"{file.where}: {error}") from error
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -27,9 +27,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from facerec.devices import has_fast_bf16
-from facerec.errors import RecipeError
 from facerec.heads.collectives import all_reduce_
 from facerec.heads.margins import Margin, NormMargin
+from facerec.limits import Checked, Limits
 
 Precision = Literal["fp32", "bf16"]
 """Of the matrix products: ``bf16`` rounds their operands where the device has instructions for it,
@@ -48,23 +48,19 @@ _ALIGNMENT = 64  # bytes, as PyTorch's own memory
 
 
 @dataclass(frozen=True)
-class InterclassFilter:
+class InterclassFilter(Checked):
     """Leave near classes out of a sample's softmax, for data in which a person has several classes.
 
     It looks at cosines before any margin, and the target is never filtered. Source of the rule:
     insightface's arcface_torch, which uses mode zero.
     """
 
-    threshold: float = 0.4
+    threshold: Annotated[float, Limits(-1.0, 1.0)] = 0.4
     """Other classes whose cosine is above this are filtered (0.4 in insightface)."""
 
     mode: Literal["drop", "zero"] = "drop"
     """drop removes the class from the sum (logit −∞); zero treats it as orthogonal to the sample,
     so that it still counts but has no gradient."""
-
-    def __post_init__(self) -> None:
-        if not -1 <= self.threshold <= 1:
-            raise RecipeError(f"{self}: threshold is a cosine and must lie in [-1, 1]")
 
 
 class MarginSoftmax(NamedTuple):

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from facerec.errors import RecipeError
+from facerec.limits import LARGEST, Angle, Checked, Limits, NonNegative, Positive, Share
 
 Gradient = Literal["exact", "straight_through"]
 """``exact`` differentiates ψ; ``straight_through`` treats dψ/dcosθ as 1 (same forward values)."""
@@ -47,12 +48,11 @@ def _with_gradient(gradient: Gradient, modified: Tensor, cosine: Tensor) -> Tens
     return modified.detach() + (cosine - cosine.detach())
 
 
-def _require(condition: bool, margin: object, rule: str) -> None:
-    if not condition:
-        raise RecipeError(f"{margin}: {rule}; change it in the recipe or on the command line")
+_Factor = Annotated[float, Limits(1.0, LARGEST)]
+"""On an angle; 1 is no margin."""
 
 
-class _Margin:
+class _Margin(Checked):
     """What all margins share; the classifier needs nothing else."""
 
     scales_by_norm: ClassVar[bool] = False
@@ -77,11 +77,8 @@ class _Margin:
 class Softmax(_Margin):
     """Plain normalised softmax without a margin."""
 
-    scale: float = 64.0
+    scale: Positive = 64.0
     """Factor s on all cosines."""
-
-    def __post_init__(self) -> None:
-        _require(self.scale > 0, self, "scale must be positive")
 
     def target_cosine(self, cosine: Tensor, step: Tensor | int = 0) -> Tensor:
         """Return the target cosines as they are, any shape."""
@@ -92,17 +89,13 @@ class Softmax(_Margin):
 class CosFace(_Margin):
     """CosFace: an additive margin on the cosine, ψ = cos θ − m (Wang et al., CVPR 2018)."""
 
-    scale: float = 64.0
+    scale: Positive = 64.0
     """Factor s on all cosines."""
 
     # 0.40 in insightface's arcface_torch and opensphere's MS1M configurations; 0.35 in the paper
     # and in most class defaults.
-    margin: float = 0.4
+    margin: Annotated[float, Limits(0.0, 2.0, below=True)] = 0.4
     """Margin m taken from the target cosine (published settings: 0.35 and 0.40)."""
-
-    def __post_init__(self) -> None:
-        _require(self.scale > 0, self, "scale must be positive")
-        _require(0 <= self.margin < 2, self, "margin must lie in [0, 2)")
 
     def target_cosine(self, cosine: Tensor, step: Tensor | int = 0) -> Tensor:
         """Return cos θ − m of target cosines, any shape."""
@@ -113,10 +106,10 @@ class CosFace(_Margin):
 class ArcFace(_Margin):
     """ArcFace: an additive margin on the angle, ψ = cos(θ + m) (Deng et al., CVPR 2019)."""
 
-    scale: float = 64.0
+    scale: Positive = 64.0
     """Factor s on all cosines."""
 
-    margin: float = 0.5
+    margin: Angle = 0.5
     """Margin m added to the target angle, in radians."""
 
     wrap: Literal["fold", "linear", "clamp", "none", "easy"] = "fold"
@@ -128,10 +121,6 @@ class ArcFace(_Margin):
     gradient: Gradient = "exact"
     """exact differentiates ψ; straight_through passes the gradient as if ψ were cos θ (insightface
     and opensphere)."""
-
-    def __post_init__(self) -> None:
-        _require(self.scale > 0, self, "scale must be positive")
-        _require(0 <= self.margin <= math.pi / 2, self, "margin must lie in [0, π/2] radians")
 
     def target_cosine(self, cosine: Tensor, step: Tensor | int = 0) -> Tensor:
         """Return ψ of target cosines, any shape."""
@@ -160,16 +149,16 @@ class CombinedMargin(_Margin):
     The defaults (1, 0.3, 0.2) are the combination that insightface's MXNet code shipped.
     """
 
-    scale: float = 64.0
+    scale: Positive = 64.0
     """Factor s on all cosines."""
 
-    m1: float = 1.0
+    m1: Positive = 1.0
     """Factor on the target angle (SphereFace's kind of margin)."""
 
-    m2: float = 0.3
+    m2: NonNegative = 0.3
     """Added to the target angle, in radians (ArcFace's kind)."""
 
-    m3: float = 0.2
+    m3: NonNegative = 0.2
     """Taken from the target cosine (CosFace's kind)."""
 
     wrap: Literal["fold", "clamp", "none"] = "fold"
@@ -177,11 +166,6 @@ class CombinedMargin(_Margin):
 
     gradient: Gradient = "exact"
     """exact differentiates ψ; straight_through passes the gradient as if ψ were cos θ."""
-
-    def __post_init__(self) -> None:
-        _require(self.scale > 0, self, "scale must be positive")
-        _require(self.m1 > 0, self, "m1 must be positive")
-        _require(self.m2 >= 0 and self.m3 >= 0, self, "m2 and m3 must not be negative")
 
     def target_cosine(self, cosine: Tensor, step: Tensor | int = 0) -> Tensor:
         """Return ψ of target cosines, any shape."""
@@ -203,18 +187,14 @@ class SphereFace(_Margin):
     The form and the defaults are those of opensphere's SphereFace and its MS1M configurations.
     """
 
-    scale: float = 64.0
+    scale: Positive = 64.0
     """Factor s on all cosines."""
 
-    margin: float = 1.7
+    margin: _Factor = 1.7
     """Factor m on the target angle; 1 is no margin."""
 
     gradient: Gradient = "exact"
     """exact differentiates ψ; straight_through passes the gradient as if ψ were cos θ."""
-
-    def __post_init__(self) -> None:
-        _require(self.scale > 0, self, "scale must be positive")
-        _require(self.margin >= 1, self, "margin is a factor and must be at least 1")
 
     def target_cosine(self, cosine: Tensor, step: Tensor | int = 0) -> Tensor:
         """Return ψ of target cosines, any shape."""
@@ -237,25 +217,20 @@ class SphereFace2017(_Margin):
     scale: ClassVar[float] = 1.0
     scales_by_norm: ClassVar[bool] = True
 
-    margin: float = 4.0
+    margin: _Factor = 4.0
     """Factor m on the target angle."""
 
-    base: float = 1000.0
+    base: NonNegative = 1000.0
     """λ at step 0; a large λ is nearly plain softmax."""
 
-    gamma: float = 0.12
+    gamma: NonNegative = 0.12
     """How fast λ falls."""
 
-    power: float = 1.0
+    power: NonNegative = 1.0
     """Exponent of the fall of λ."""
 
-    lambda_min: float = 5.0
+    lambda_min: NonNegative = 5.0
     """Where λ stops falling (at step 1,659 with the other defaults)."""
-
-    def __post_init__(self) -> None:
-        _require(self.margin >= 1, self, "margin is a factor and must be at least 1")
-        _require(self.lambda_min >= 0 and self.base >= 0, self, "λ must not be negative")
-        _require(self.gamma >= 0 and self.power >= 0, self, "gamma and power must not be negative")
 
     def annealing(self, step: Tensor | int) -> Tensor:
         """Return λ at an optimiser step, a float64 scalar on the CPU for an int."""
@@ -281,26 +256,21 @@ class SphereFaceR(_Margin):
     defaults are opensphere's VGGFace2 configuration; its class defaults are scale 30, margin 1.5.
     """
 
-    scale: float = 60.0
+    scale: Positive = 60.0
     """Factor s on all cosines."""
 
-    margin: float = 1.4
+    margin: _Factor = 1.4
     """Factor m on the target angle (v1), divisor of the other angles (v2); 1 is no margin."""
 
     version: Literal["v1", "v2"] = "v2"
     """v1 changes the target's angle, v2 the angles to all other classes."""
 
-    loss_weight: float = 50.0
+    loss_weight: Positive = 50.0
     """The cross-entropy is multiplied by loss_weight / scale; mind it beside a norm penalty."""
 
     gradient: Gradient = "exact"
     """exact differentiates; straight_through passes the gradient as if the cosines were unchanged
     (opensphere)."""
-
-    def __post_init__(self) -> None:
-        _require(self.scale > 0, self, "scale must be positive")
-        _require(self.margin >= 1, self, "margin is a factor and must be at least 1")
-        _require(self.loss_weight > 0, self, "loss_weight must be positive")
 
     @property
     def loss_factor(self) -> float:
@@ -351,24 +321,18 @@ class AdaFace(NormMargin):
     start: ClassVar[tuple[float, float]] = (20.0, 100.0)
     """Mean and standard deviation before the first batch."""
 
-    scale: float = 64.0
+    scale: Positive = 64.0
     """Factor s on all cosines."""
 
-    margin: float = 0.4
+    margin: Angle = 0.4
     """Margin m, on the angle and on the cosine."""
 
-    h: float = 0.333
+    h: NonNegative = 0.333
     """Quality of a norm one standard deviation above the mean."""
 
-    t_alpha: float = 0.01
+    t_alpha: Share = 0.01
     """Weight of the new batch in the averages: 0.01, the default of AdaFace's command line; the
     default of its class, 1.0, compares with the batch alone."""
-
-    def __post_init__(self) -> None:
-        _require(self.scale > 0, self, "scale must be positive")
-        _require(0 <= self.margin <= math.pi / 2, self, "margin must lie in [0, π/2]")
-        _require(self.h >= 0, self, "h must not be negative")
-        _require(0 < self.t_alpha <= 1, self, "t_alpha must lie in (0, 1]")
 
     def clip(self, norms: Tensor) -> Tensor:
         """Return norms as quality and averages see them, without gradient."""
@@ -406,22 +370,22 @@ class MagFace(NormMargin):
     MagFace's models/magface.py and run/run.sh.
     """
 
-    scale: float = 64.0
+    scale: Positive = 64.0
     """Factor s on all cosines."""
 
-    l_a: float = 10.0
+    l_a: Positive = 10.0
     """Norm below which margin and penalty stay as they are."""
 
-    u_a: float = 110.0
+    u_a: Positive = 110.0
     """Norm above which margin and penalty stay as they are."""
 
-    l_margin: float = 0.45
+    l_margin: Angle = 0.45
     """Margin at the norm l_a, in radians."""
 
-    u_margin: float = 0.8
+    u_margin: Angle = 0.8
     """Margin at the norm u_a, in radians."""
 
-    lambda_g: float = 35.0
+    lambda_g: NonNegative = 35.0
     """Weight of the penalty, which falls with the norm: 35 as MagFace's run script sets it, where
     its argument default is 20."""
 
@@ -430,14 +394,12 @@ class MagFace(NormMargin):
     where θ + m passes π."""
 
     def __post_init__(self) -> None:
-        _require(self.scale > 0, self, "scale must be positive")
-        _require(0 < self.l_a < self.u_a, self, "l_a must be positive and below u_a")
-        _require(
-            0 <= self.l_margin <= self.u_margin <= math.pi / 2,
-            self,
-            "l_margin and u_margin must lie in [0, π/2] radians and not fall",
-        )
-        _require(self.lambda_g >= 0, self, "lambda_g must not be negative")
+        super().__post_init__()
+        if not (self.l_a < self.u_a and self.l_margin <= self.u_margin):
+            raise RecipeError(
+                f"{self}: l_a must lie below u_a, and u_margin not below l_margin; change it in "
+                "the recipe or on the command line"
+            )
 
     def norm_penalty(self, norms: Tensor) -> Tensor:
         """Return lambda_g·(a/u_a² + 1/a) of raw embeddings' norms, any shape."""

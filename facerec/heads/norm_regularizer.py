@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from facerec.errors import RecipeError
 from facerec.heads.collectives import all_gather, world_size
 from facerec.heads.margins import Margin, NormMargin, SphereFace2017
+from facerec.limits import Checked, NonNegative, Share
 
 _Target = Literal["batch", "constant", "learned"]
 
@@ -24,13 +24,13 @@ _SMALLEST_SCALE = 0.5  # the relative form must not blow up where norms are tiny
 
 
 @dataclass(frozen=True)
-class _NormPenalty:
+class _NormPenalty(Checked):
     """What all norm penalties share, so that the module reads attributes only."""
 
     target: ClassVar[_Target]
     """What the centre μ is: the mean norm, a constant, or a trained radius."""
 
-    weight: float
+    weight: NonNegative
     """Factor η on the penalty. The values used for faces are not public: search it, log-uniform
     between 1e-4 and 10, and compare with 0."""
 
@@ -42,14 +42,6 @@ class _NormPenalty:
 
     schedule: Literal["constant", "linear"] = "constant"
     """constant keeps the weight; linear lets it grow from 0 to its full value over the run."""
-
-    def __post_init__(self) -> None:
-        if not self.weight >= 0:
-            raise RecipeError(f"{self}: weight must not be negative; 0 switches the penalty off")
-        if not 0 < self.rho <= 1:
-            raise RecipeError(f"{self}: rho must lie in (0, 1]; 1 is the plain batch mean")
-        if not self.radius >= 0:
-            raise RecipeError(f"{self}: radius is a norm and must not be negative")
 
     @property
     def radius(self) -> float:
@@ -76,7 +68,7 @@ class SEC(_NormPenalty):
 
     target: ClassVar[_Target] = "batch"
 
-    rho: float = 1.0
+    rho: Share = 1.0
     """Weight of the new batch in the mean norm: 1 is the batch mean, less a moving average."""
 
 
@@ -93,7 +85,7 @@ class FixedNorm(_NormPenalty):
 
     target: ClassVar[_Target] = "constant"
 
-    radius: float = 30.0
+    radius: NonNegative = 30.0
     """The norm to reach; set it on the scale of your embeddings."""
 
 

@@ -7,7 +7,6 @@ what an image looks like in a given epoch.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from facerec.errors import RecipeError
+from facerec.limits import Checked, Probability
 
 # Strengths after AdaFace (Kim, Jain and Liu, CVPR 2022, section 4.1 and its published training
 # settings), which applies crop, low resolution and photometric change with probability 0.2 each.
@@ -47,35 +46,23 @@ _GAMMA, _MIX_1, _MIX_2 = np.array(
 
 
 @dataclass(frozen=True)
-class Augmentation:
-    """Probabilities of the random changes; each is applied on its own, in this order.
+class Augmentation(Checked):
+    """Probabilities of the random changes; each is applied on its own, in this order."""
 
-    Raises:
-        RecipeError: a probability outside [0, 1].
-    """
-
-    flip: float = 0.5
+    flip: Probability = 0.5
     """Probability of mirroring left and right."""
 
-    crop: float = 0.0
+    crop: Probability = 0.0
     """Probability of blackening all but a random box of 20 to 100 % of the area (AdaFace: 0.2)."""
 
-    low_resolution: float = 0.0
+    low_resolution: Probability = 0.0
     """Probability of shrinking the image to 20 to 100 % of its side and back (AdaFace: 0.2)."""
 
-    blur: float = 0.0
+    blur: Probability = 0.0
     """Probability of a Gaussian blur with a standard deviation of 0.5 to 2 pixels."""
 
-    photometric: float = 0.0
+    photometric: Probability = 0.0
     """Probability of changing brightness, contrast and saturation by 0.5 to 1.5 (AdaFace: 0.2)."""
-
-    def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if not 0.0 <= value <= 1.0:
-                raise RecipeError(
-                    f"augmentation.{field.name} is {value}, but a probability lies between 0 and 1"
-                )
 
     def __call__(self, image: np.ndarray, seed: int, epoch: int, index: int) -> np.ndarray:
         """Return the changed image of one sample; the given one stays as it is.

@@ -7,6 +7,7 @@ depends on the seed and the request alone: not on workers, ranks, batch size or 
 from __future__ import annotations
 
 import bisect
+import hashlib
 import mmap
 import os
 import signal
@@ -23,10 +24,10 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from facerec.errors import DatasetError, FacerecError, ImageError
+from facerec.errors import DatasetError, FacerecError, ImageError, RecordError
 from facerec.records.augment import Augmentation, BatchAugmentation, sample_generator
 from facerec.records.decode import decode_image
-from facerec.records.image_record import HEADER_BYTES, class_of
+from facerec.records.image_record import CLASS_LIMIT, HEADER_BYTES, class_of
 from facerec.records.layout import open_image_records
 from facerec.records.recordio import MAGIC, MAX_PAYLOAD, RecordFile
 
@@ -139,6 +140,11 @@ class FaceDataset(Dataset, ABC):
     def notes(self) -> list[str]:
         """What was found on opening that a user should know, one sentence each."""
         return []
+
+    @property
+    def sources(self) -> list[FaceDataset]:
+        """The data sets that the images come from: this one, or those it is made of."""
+        return [self]
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -305,6 +311,11 @@ class RecordDataset(FaceDataset):
             raise DatasetError(
                 f"{self.records.path}: {self.num_classes} classes; not one image has a usable label"
             )
+        if self.num_classes > CLASS_LIMIT:
+            raise DatasetError(
+                f"{self.records.path.parent / 'property'}: says {self.num_classes:,} classes, but "
+                f"records number them below {CLASS_LIMIT:,}; correct its first line"
+            )
         self.class_names = _read_class_names(self.records.path.parent, self.num_classes)
         self._file = RecordFile(self.records.path)
         self._map: mmap.mmap | bytes | None = None
@@ -327,6 +338,12 @@ class RecordDataset(FaceDataset):
         if self._map is None:
             self._map = self._file.content
         file = self._map
+        if isinstance(file, mmap.mmap) and file.size() < len(file):
+            # To read what is no more there would kill the process.
+            raise RecordError(
+                f"{self.records.path}: the file was cut short while it was read, from "
+                f"{len(file):,} bytes to {file.size():,}; restore it and begin again"
+            )
         start = self.records.offsets.item(i)
         if start + 8 + HEADER_BYTES <= len(file):
             magic, length, flag, label = _PLAIN.unpack_from(file, start)
@@ -437,6 +454,13 @@ class FolderDataset(FaceDataset):
         assert self.class_names is not None
         return f"{self.class_names[self._label(i)]}/{os.fsdecode(bytes(self._files[i]))}"
 
+    def names_sha256(self) -> str:
+        """Return a hash of the names of identities and images, in their order."""
+        digest = hashlib.sha256("\0".join(self.class_names or []).encode(errors="surrogateescape"))
+        for part in (self._starts, self._files):
+            digest.update(part.tobytes())
+        return digest.hexdigest()
+
     def _label(self, i: int) -> int:
         return bisect.bisect_right(self._starts, i) - 1
 
@@ -505,6 +529,11 @@ class Subset(FaceDataset):
         self.num_classes = len(self.classes)
         if dataset.class_names is not None:
             self.class_names = [dataset.class_names[i] for i in self.classes]
+
+    @property
+    def sources(self) -> list[FaceDataset]:
+        """Those of the other data set."""
+        return self.dataset.sources
 
     @property
     def notes(self) -> list[str]:

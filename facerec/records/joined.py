@@ -73,6 +73,11 @@ class JoinedDataset(FaceDataset):
             self.class_names = [name for block in blocks for name in block.class_names or ()]
 
     @property
+    def sources(self) -> list[FaceDataset]:
+        """The sources of all parts."""
+        return [source for part in self.parts for source in part.sources]
+
+    @property
     def notes(self) -> list[str]:
         """The remarks of all parts."""
         return [note for part in self.parts for note in part.notes]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from facerec.errors import DatasetError
+from facerec.limits import Checked, Count, CountOrNone, Limits
 from facerec.records.augment import Augmentation
 from facerec.records.dataset import (
     FaceDataset,
@@ -25,13 +25,13 @@ from facerec.records.joined import JoinedDataset
 
 
 @dataclass(frozen=True)
-class Part:
+class Part(Checked):
     """A further set of training images, read with the layout, label and policy of the first."""
 
     path: Path
     """A record file (.rec), the folder that holds it, or a folder of identity/image.jpg."""
 
-    weight: float = 1.0
+    weight: Annotated[float, Limits(0.0, 1000.0, above=True)] = 1.0
     """Visits of each image in an epoch, where one of the first set has one; of 0.5 each epoch
     visits one half, the next the other."""
 
@@ -42,13 +42,9 @@ class Part:
     identities: Path | None = None
     """Text file of the identities to keep, a class name or number a line; by default all."""
 
-    def __post_init__(self) -> None:
-        if not 0 < self.weight < math.inf:
-            raise ValueError(f"weight must be a positive number, found {self.weight}")
-
 
 @dataclass(frozen=True)
-class Data:
+class Data(Checked):
     """Where the training images are and how they are read."""
 
     path: Path
@@ -63,7 +59,7 @@ class Data:
     on_error: OnError = "error"
     """What a damaged record or image does: stop, or be counted, listed and replaced."""
 
-    label_index: int | None = None
+    label_index: CountOrNone | None = None
     """Which label is the class in records that carry several; by default the first of two."""
 
     identities: Path | None = None
@@ -72,12 +68,8 @@ class Data:
     also: tuple[Part, ...] = ()
     """Further sets, joined to this one; identities above are those of this one alone."""
 
-    min_images: int = 1
+    min_images: Count = 1
     """Leave out people with fewer images than this, in all sets together."""
-
-    def __post_init__(self) -> None:
-        if self.min_images < 1:
-            raise ValueError(f"min_images must be at least 1, found {self.min_images}")
 
 
 def open_dataset(data: Data, seed: int, progress: Progress | None = None) -> FaceDataset:

@@ -9,6 +9,7 @@ every byte is on the disk.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -150,7 +151,7 @@ class CheckpointWriter:
         return result
 
     def _write(self, step: int, tensors: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
-        final = self.folder / f"step-{step:08d}"
+        final = self.folder / _name(step)
         temporary = _hidden(final)
         if self._gather(final, final.is_dir())[0]:  # the same step of the same run
             return
@@ -175,8 +176,10 @@ class CheckpointWriter:
         def finish() -> None:
             if processes.is_main:
                 sums[METADATA_FILE] = _checksum(temporary / METADATA_FILE)
+                facts = {"step": step, **state, "files": sums}
+                sums[STATE_FILE] = _checksum_of(facts)
                 with (temporary / STATE_FILE).open("w", encoding="utf-8") as file:
-                    json.dump({"step": step, **state, "files": sums}, file, indent=2)
+                    json.dump(facts, file, indent=2)
                     file.flush()
                     os.fsync(file.fileno())
                 fsync_directory(temporary)
@@ -190,6 +193,8 @@ class CheckpointWriter:
                 stage()
             except (Exception, CheckpointException) as error:  # the latter is no Exception
                 cause = _cause(error)
+                if not isinstance(cause, OSError) and _is_full(temporary, tensors):
+                    cause = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 problem = (
                     full_disk_sentence(final, cause)
                     if isinstance(cause, OSError)
@@ -251,8 +256,10 @@ def load(
     """
     _silence()
     try:
-        state = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
-        files = sorted(state.pop("files", {}).items())[processes.rank :: processes.world_size]
+        state = _read_state(checkpoint)
+        files = sorted(state.pop("files").items())[processes.rank :: processes.world_size]
+    except CheckpointError:
+        raise
     except Exception as error:
         raise CheckpointError(
             f"{checkpoint}: not a whole checkpoint ({_words(error)}); "
@@ -308,8 +315,34 @@ def remove_leftovers(folder: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def _name(step: int) -> str:
+    return f"step-{step:08d}"
+
+
 def _hidden(checkpoint: Path) -> Path:
     return checkpoint.with_name(f".{checkpoint.name}.tmp")
+
+
+def _read_state(checkpoint: Path) -> dict[str, Any]:
+    """Return the content of ``state.json`` without its own check sum, which must be right.
+
+    It stands among those of the files, so that a name or number of it that is damaged is missed
+    there; earlier releases wrote none.
+    """
+    state = dict(json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8")))
+    written = state["files"].pop(STATE_FILE, None)
+    if written not in (None, _checksum_of(state)) or checkpoint.name != _name(state["step"]):
+        raise CheckpointError(
+            f"{checkpoint}: damaged, {STATE_FILE} holds other facts than were written; "
+            "delete it to go on from an earlier one"
+        )
+    return state
+
+
+def _checksum_of(facts: dict[str, Any]) -> list[int]:
+    """Return the length in bytes and the CRC-32 of JSON, however it is laid out."""
+    text = json.dumps(facts, sort_keys=True).encode()
+    return [len(text), zlib.crc32(text)]
 
 
 def _checksum(path: Path) -> list[int]:
@@ -338,6 +371,17 @@ def _cause(error: BaseException) -> BaseException:
     if isinstance(error, CheckpointException) and error.failures:
         return next(iter(error.failures.values()))[0]
     return error
+
+
+def _is_full(folder: Path, tensors: dict[str, torch.Tensor]) -> bool:
+    """Tell whether this rank's part finds no room beside what was written of it.
+
+    torch's writer of tensors has no error of its own for that.
+    """
+    if not folder.exists():
+        return False
+    parts = [t.to_local() if isinstance(t, DTensor) else t for t in tensors.values()]
+    return shutil.disk_usage(folder).free < sum(part.nbytes for part in parts)
 
 
 def _words(error: BaseException) -> str:

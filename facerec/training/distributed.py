@@ -34,6 +34,11 @@ class Processes:
         """True on the one process that prints and writes."""
         return self.rank == 0
 
+    @property
+    def on_this_machine(self) -> int:
+        """How many of the processes share this machine, as torchrun says; else all of them."""
+        return int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
+
     def barrier(self) -> None:
         """Wait for all peers."""
         if self.world_size > 1:

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from facerec.training.trainer import Figures
 
 
+_SECONDS = 10.0
+"""Between two lines of a log file."""
+
+
 class Monitor:
     """Collects what the steps return and shows it, on the main process only.
 
@@ -64,6 +68,7 @@ class Monitor:
         self.path = folder / "metrics.jsonl" if folder is not None and self.active else None
         self.last: dict[str, float] = {}
         """The figures last read, with lr, norm_cv and images_per_second."""
+        self._told_at = -math.inf
         self._losses: list[torch.Tensor] = []
         self._logged_at, self._logged_step = time.perf_counter(), start
         self._display: Progress | None = None
@@ -131,6 +136,11 @@ class Monitor:
         self._write("train", step, **self.last, skipped=skipped)
         if self._display is not None:
             self._display.update(self._task, text=_line(self.last))
+        elif self.console is not None and now - self._told_at >= _SECONDS:
+            self._told_at = now
+            self.console.print(
+                f"step {step:,}/{self.total_steps:,}  {_line(self.last)}", highlight=False
+            )
 
     def end_epoch(self, epoch: int) -> None:
         """Leave one line per epoch on the terminal (or in the log file of a batch system)."""

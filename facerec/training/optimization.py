@@ -15,22 +15,30 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from facerec.errors import RecipeError
+from facerec.limits import Checked, NonNegative, Positive, Probability, Rest
+
 
 @dataclass(frozen=True)
-class SGD:
+class SGD(Checked):
     """Stochastic gradient descent with momentum."""
 
-    lr: float = 0.1
+    lr: Positive = 0.1
     """Learning rate at the end of the warm-up, for the recipe's batch size (never rescaled)."""
-    momentum: float = 0.9
+    momentum: Rest = 0.9
     """Weight of the previous step's direction."""
-    weight_decay: float = 5e-4
+    weight_decay: NonNegative = 5e-4
     """L2 penalty added to the gradient."""
     nesterov: bool = False
     """Nesterov's form of the momentum."""
     decay: Literal["all", "weights"] = "all"
     """What decays: all parameters as InsightFace does, or only matrices and kernels (not
     batch-norms, biases and PReLU slopes)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.nesterov and not self.momentum:
+            raise RecipeError("SGD.nesterov needs a momentum above 0; give one or leave it out")
 
     def create(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Build the optimizer over the given parameter groups."""
@@ -51,14 +59,14 @@ class SGD:
 
 
 @dataclass(frozen=True)
-class AdamW:
+class AdamW(Checked):
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."""
 
-    lr: float = 1e-3
+    lr: Positive = 1e-3
     """Learning rate at the end of the warm-up, for the recipe's batch size (never rescaled)."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Rest, Rest] = (0.9, 0.999)
     """Averaging weights of the first and second moment."""
-    weight_decay: float = 0.1
+    weight_decay: NonNegative = 0.1
     """Share of the weight taken off per unit of learning rate."""
     decay: Literal["all", "weights"] = "weights"
     """What decays: all parameters, or only matrices and kernels (not batch-norms, biases and
@@ -72,14 +80,14 @@ class AdamW:
 
 
 @dataclass(frozen=True)
-class Adam:
+class Adam(Checked):
     """Adam (Kingma and Ba, 2015), its L2 penalty added to the gradient."""
 
-    lr: float = 1e-3
+    lr: Positive = 1e-3
     """Learning rate at the end of the warm-up, for the recipe's batch size (never rescaled)."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Rest, Rest] = (0.9, 0.999)
     """Averaging weights of the first and second moment."""
-    weight_decay: float = 0.0
+    weight_decay: NonNegative = 0.0
     """L2 penalty added to the gradient."""
     decay: Literal["all", "weights"] = "weights"
     """What decays: all parameters, or only matrices and kernels (not batch-norms, biases and
@@ -93,16 +101,16 @@ class Adam:
 
 
 @dataclass(frozen=True)
-class RMSprop:
+class RMSprop(Checked):
     """RMSprop (Hinton, 2012), as *A Metric Learning Reality Check* trains."""
 
-    lr: float = 1e-3
+    lr: Positive = 1e-3
     """Learning rate at the end of the warm-up, for the recipe's batch size (never rescaled)."""
-    alpha: float = 0.99
+    alpha: Rest = 0.99
     """Averaging weight of the squared gradient."""
-    momentum: float = 0.0
+    momentum: Rest = 0.0
     """Weight of the previous step's direction."""
-    weight_decay: float = 0.0
+    weight_decay: NonNegative = 0.0
     """L2 penalty added to the gradient."""
     decay: Literal["all", "weights"] = "weights"
     """What decays: all parameters, or only matrices and kernels (not batch-norms, biases and
@@ -154,8 +162,8 @@ def parameter_groups(
 
 
 @dataclass(frozen=True)
-class _Warmup(ABC):
-    warmup_epochs: float = 0.0
+class _Warmup(Checked, ABC):
+    warmup_epochs: NonNegative = 0.0
     """Epochs over which the rate climbs linearly; already the first step is scaled down."""
 
     def factor(self, step: int, total: int, steps_per_epoch: int) -> float:
@@ -180,7 +188,7 @@ class _Warmup(ABC):
 class Polynomial(_Warmup):
     """Falls to zero at the end as (1 − t/T)^power; power 1 is InsightFace's schedule."""
 
-    power: float = 1.0
+    power: NonNegative = 1.0
     """Exponent of the decay."""
 
     def _decay(self, step: int, total: int, epoch: float) -> float:
@@ -191,7 +199,7 @@ class Polynomial(_Warmup):
 class Cosine(_Warmup):
     """Falls along half a cosine (Loshchilov and Hutter, 2017) to ``minimum``."""
 
-    minimum: float = 0.0
+    minimum: Probability = 0.0
     """Factor that the rate approaches at the end."""
 
     def _decay(self, step: int, total: int, epoch: float) -> float:
@@ -202,9 +210,9 @@ class Cosine(_Warmup):
 class MultiStep(_Warmup):
     """Multiplies the rate by ``gamma`` at each of the ``milestones``."""
 
-    milestones: tuple[float, ...] = (10, 16, 18)
+    milestones: tuple[NonNegative, ...] = (10, 16, 18)
     """Epochs at which the rate drops."""
-    gamma: float = 0.1
+    gamma: Probability = 0.1
     """Factor of each drop."""
 
     def _decay(self, step: int, total: int, epoch: float) -> float:

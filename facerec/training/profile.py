@@ -148,7 +148,7 @@ def profile_steps(trainer: Trainer, steps: int) -> Profile:
         RecipeError: the recipe has too few steps.
     """
     # The batches that lie ready hide how fast the loader is.
-    warm_up = WARM_UP + _PREFETCHED * trainer.recipe.workers
+    warm_up = WARM_UP + _PREFETCHED * trainer.workers
     if steps < 1:
         raise RecipeError(f"profile_steps must be at least 1, found {steps}")
     if trainer.total_steps < warm_up + steps:

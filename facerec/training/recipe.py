@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from facerec.backbones import Backbone, Preprocessing
+from facerec.errors import RecipeError
 from facerec.heads.margin_softmax import InterclassFilter
 from facerec.heads.margins import ArcFace, Margin
 from facerec.heads.norm_regularizer import NormPenalty
+from facerec.limits import Checked, Count, Limits, Positive, Seed, Share
 from facerec.records.training_set import Data
 from facerec.training.optimization import SGD, Cosine, MultiStep, Optimizer, Polynomial
 from facerec.training.sampler import Sampling, Shuffle
 
 
 @dataclass(frozen=True)
-class Head:
+class Head(Checked):
     """The class centres."""
 
     center_init: Literal["unit", "normal", "xavier"] = "unit"
@@ -27,21 +29,17 @@ class Head:
     float32 either way. bf16 is for devices that compute in it."""
     interclass_filter: InterclassFilter | None = None
     """Leave out other classes that are too close to a face, for sets where people occur twice."""
-    sample_rate: float = 1.0
+    sample_rate: Share = 1.0
     """Share of the classes that take part in a step: those of the batch, and others at random
     (Partial FC). Below 1 a step's work and gradients follow this share; centres that take no part
     do not decay. 0.1 to 0.3 are published for a million people and more."""
 
-    def __post_init__(self) -> None:
-        if not 0 < self.sample_rate <= 1:
-            raise ValueError(f"sample_rate must lie in (0, 1], found {self.sample_rate}")
-
 
 @dataclass(frozen=True)
-class DataParallel:
+class DataParallel(Checked):
     """How several processes average the gradients of the backbone (DistributedDataParallel)."""
 
-    bucket_mb: int = 25
+    bucket_mb: Annotated[int, Limits(1, 2**20)] = 25
     """Megabytes of gradients that travel together while backward goes on."""
     compression: Literal["none", "bf16", "fp16"] = "none"
     """Numbers in which gradients travel; half the bytes, and rounded sums."""
@@ -50,26 +48,26 @@ class DataParallel:
 
 
 @dataclass(frozen=True)
-class Validation:
+class Validation(Checked):
     """Verification packs scored during training."""
 
     benches: tuple[str, ...] = ()
     """Names of packs (lfw, cfp_fp, agedb_30, …); none means no validation."""
     data: Path | None = None
     """Folder that holds the packs; by default the places that `facerec verify` looks in."""
-    every_epochs: int = 1
+    every_epochs: Count = 1
     """Epochs between two validations; the end of training always has one."""
     flip: bool = True
     """Sum the raw embeddings of each image and its mirror image."""
 
 
 @dataclass(frozen=True)
-class Checkpoints:
+class Checkpoints(Checked):
     """What is kept to go on from after an interruption."""
 
-    every_steps: int = 2000
+    every_steps: Count = 2000
     """Optimizer steps between two checkpoints; SIGTERM and the end of training save one too."""
-    keep: int = 2
+    keep: Count = 2
     """How many of the last checkpoints to keep."""
     asynchronous: bool = True
     """Write checkpoints while training goes on, from a copy of the state in main memory: the
@@ -78,7 +76,7 @@ class Checkpoints:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(Checked):
     """One training run.
 
     Every field can be set on the command line by its dotted name, `--optimizer.lr 0.05`.
@@ -95,14 +93,14 @@ class Recipe:
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     validation: Validation = field(default_factory=Validation)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
-    batch_size: int = 1024
+    batch_size: Count = 1024
     """Images per optimizer step over all processes and micro-batches, so that one recipe means the
     same optimization on any number of processes."""
-    accumulation: int = 1
+    accumulation: Count = 1
     """Micro-batches per optimizer step; the result equals the whole batch, but for batch-norm
     statistics, which are those of the micro-batch, and AdaFace, whose averages of norms take in one
     micro-batch after the other."""
-    epochs: int = 20
+    epochs: Count = 20
     """Passes over the training images; the last, incomplete batch of an epoch is dropped."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Autocast of the backbone: auto is bf16 where the device computes in it, else fp32; fp16 adds
@@ -113,7 +111,7 @@ class Recipe:
     recompute: bool = False
     """Keep only the inputs of the backbone's blocks and compute their inside again in backward:
     far less memory for a third more work."""
-    clip_norm: float | None = 5.0
+    clip_norm: Positive | None = 5.0
     """Largest gradient norm of the backbone's parameters together; None does not clip."""
     on_nonfinite: Literal["stop", "skip"] = "stop"
     """What a loss that is not finite does: stop ends training; skip leaves out steps with such a
@@ -122,28 +120,26 @@ class Recipe:
     deterministic: bool = False
     """On a GPU, use only cuDNN algorithms that give the same bits every time, instead of the
     fastest, so that a resumed run can equal one that was never stopped."""
-    workers: int = 2
+    workers: Annotated[int, Limits(0, 1024)] = 2
     """Processes per rank that read and decode images; 0 decodes in the training process."""
-    log_every: int = 10
+    log_every: Count = 10
     """Optimizer steps between two lines of metrics.jsonl."""
     tensorboard: bool = False
     """Write TensorBoard event files too (extra `tensorboard`)."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of weights, data order and augmentation."""
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "accumulation", "epochs", "log_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, found {getattr(self, name)}")
+        super().__post_init__()
         if self.recompute and self.compile:
-            raise ValueError("recompute and compile do not go together; choose one of them")
+            raise RecipeError("recompute and compile do not go together; choose one of them")
         if self.data_parallel.static_graph and self.accumulation > 1:
             # torch fails on an assertion, or sums no gradients (pytorch/pytorch pull 187732).
-            raise ValueError(
+            raise RecipeError(
                 "data_parallel.static_graph and accumulation above 1 do not go together in "
                 "PyTorch; choose one of them"
             )
         if self.batch_size % self.accumulation:
-            raise ValueError(
+            raise RecipeError(
                 f"batch_size {self.batch_size} is not divisible by accumulation {self.accumulation}"
             )

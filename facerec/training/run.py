@@ -21,14 +21,20 @@ import facerec
 from facerec import recipe as recipes
 from facerec.errors import CheckpointError, RecipeError
 from facerec.files import sha256, write_json
-from facerec.records.dataset import FaceDataset
+from facerec.records.dataset import FaceDataset, FolderDataset
+from facerec.records.training_set import Data, Part
 from facerec.training import checkpoint
 from facerec.training.distributed import Processes
 from facerec.training.recipe import Recipe
 
-# Fields that may change when a run is resumed: they do not change what is learned.
+# Fields that may change when a run is resumed: they do not change what is learned, but for damaged
+# images, and for what another number of processes changes too.
 FREE_TO_CHANGE = (
     "data.path",
+    "data.on_error",
+    "accumulation",
+    "data_parallel.bucket_mb",
+    "data_parallel.static_graph",
     "workers",
     "log_every",
     "tensorboard",
@@ -64,8 +70,8 @@ def choose_folder(
         name: the run's name; the recipe file's stem unless the user gave one.
         resume: continue the newest run of this name.
         exact: refuse an existing name rather than take ``name-2``, ``name-3``, …
-        launches: the `launch` of every process; a run of this name that one of them has begun is
-            continued, whether it has a checkpoint or not.
+        launches: the `launch` of every process; a run of this name that one of them has begun (see
+            `remember_launches`) is continued, whether it has a checkpoint or not.
 
     Raises:
         RecipeError: the name is taken, or the folder cannot be made.
@@ -74,14 +80,16 @@ def choose_folder(
     candidates = [runs / name] if exact else list(_of_name(runs, name).values())
     begun = [path for path in candidates if not _launches(path).isdisjoint(launches)]
     if begun:
-        folder = begun[-1]
-    elif resume:
-        folder = _resumable(candidates, runs / name)
-    else:
-        folder = _new_folder(runs, name, exact)
+        return begun[-1]
+    if resume:
+        return _resumable(candidates, runs / name)
+    return _new_folder(runs, name, exact)
+
+
+def remember_launches(folder: Path, launches: Collection[str]) -> None:
+    """Write into a run's folder by which launches it is trained now."""
     if launches:
         write_json(folder / LAUNCH_FILE, {"torchrun": sorted(launches)})
-    return folder
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -160,21 +168,59 @@ def check_same_run(folder: Path, recipe: Recipe, dataset: FaceDataset) -> None:
         )
     # The data may have moved, but its number of images decides the order of all of them.
     sizes = {"images": len(dataset), "classes": dataset.num_classes}
-    found = {key: manifest.get("data", {}).get(key) for key in sizes}
+    data = manifest.get("data", {})
+    found = {key: data.get(key) for key in sizes} if isinstance(data, dict) else {}
     if found != sizes:
         raise CheckpointError(
             f"{recipe.data.path}: has {sizes['images']} images of {sizes['classes']} people, but "
-            f"{folder} was started on {found['images']} of {found['classes']}; resume with the "
-            "data that started it, or start a new run"
+            f"{folder} was started on {found.get('images')} of {found.get('classes')} as its "
+            "manifest.json says; resume with the data that started it, or start a new run"
         )
+    try:
+        other = _other_data(data, fingerprints(recipe, dataset))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{folder / 'manifest.json'}: its entry on the data is damaged ({error!r}); this run "
+            "cannot be resumed"
+        ) from error
+    if other:
+        raise CheckpointError(
+            f"{other}, so that this is not the data that {folder} was started on; resume with that "
+            "data, or start a new run"
+        )
+
+
+def _other_data(stored: dict[str, Any], found: dict[str, Any]) -> str | None:
+    """Say in which training set what decides on images and labels is not as it was, if any.
+
+    Only record files and their indexes are compared, not what else lies in their folder, and
+    nothing that the manifest of an earlier release did not have.
+    """
+    for before, now in zip([stored, *stored.get("also", [])], [found, *found["also"]], strict=True):
+        for name in ("names", "identities"):
+            if before.get(name) not in (None, now.get(name)):
+                return f"{now['path']}: its {name} are others than they were"
+        old, new = (_record_files(entry["files"]) for entry in (before, now))
+        # A run may be started on a folder and resumed on the one of its files that was read.
+        if bool(old) != bool(new) or not (old <= new or new <= old):
+            return f"{now['path']}: record file or index are others than they were"
+    return None
+
+
+def _record_files(files: dict[str, Any]) -> set[tuple[str, int, str | None]]:
+    return {
+        (Path(name).suffix, facts["bytes"], facts.get("sha256"))
+        for name, facts in files.items()
+        if Path(name).suffix in (".rec", ".idx")
+    }
 
 
 def _completed(stored: dict[str, Any], path: Path) -> dict[str, Any]:
     """Give fields that a recipe of an earlier release does not have their default."""
     try:
         return recipes.to_dict(recipes.from_dict(Recipe, stored, str(path)))
-    except RecipeError:
-        return stored  # the differences name what is not known here
+    except RecipeError as error:
+        raise CheckpointError(f"{error}; this run cannot be resumed") from error
 
 
 def _without_places(recipe: dict[str, Any]) -> dict[str, Any]:
@@ -187,7 +233,7 @@ def _without_places(recipe: dict[str, Any]) -> dict[str, Any]:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(
             f"{path}: cannot be read ({error}); this run cannot be resumed"
         ) from error
@@ -216,11 +262,22 @@ def write_manifest(
         "processes": processes.world_size,
         "threads": torch.get_num_threads(),
         "hardware": _hardware(processes),
-        "data": fingerprint(recipe.data.path)
-        | {"also": [fingerprint(part.path) for part in recipe.data.also]}
+        "data": fingerprints(recipe, dataset)
         | {"images": len(dataset), "classes": dataset.num_classes},
     }
     write_json(folder / "manifest.json", manifest)
+
+
+def fingerprints(recipe: Recipe, dataset: FaceDataset) -> dict[str, Any]:
+    """Identify the first training set, and under ``also`` the further ones."""
+    parts: list[Data | Part] = [recipe.data, *recipe.data.also]
+    first, *also = (
+        fingerprint(part.path)
+        | ({"names": source.names_sha256()} if isinstance(source, FolderDataset) else {})
+        | ({"identities": sha256(part.identities)} if part.identities else {})
+        for part, source in zip(parts, dataset.sources, strict=True)
+    )
+    return first | {"also": also}
 
 
 def fingerprint(path: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 from torch.utils.data import Sampler
 
 from facerec.errors import DatasetError, RecipeError
+from facerec.limits import Checked, Count, CountOrNone
 from facerec.records.dataset import BatchRequest
 
 _RUNS_TOGETHER = 64
@@ -21,19 +22,15 @@ _ORDER, _DECK, _CIRCLE = 0, 3, 4
 
 
 @dataclass(frozen=True)
-class Shuffle:
+class Shuffle(Checked):
     """Every image once in an epoch, or as often as the weight of its set says."""
 
     by_identity: ClassVar[bool] = False
 
-    block: int = 0
+    block: CountOrNone = 0
     """Shuffle runs of so many consecutive images, then images among 64 such runs: a disk reads runs
     instead of single images. The 64 runs should fit in memory and hold many batches. 0 shuffles
     all images alike."""
-
-    def __post_init__(self) -> None:
-        if self.block < 0:
-            raise ValueError(f"block must be 0 or more images, found {self.block}")
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,7 @@ class Balanced:
 
 
 @dataclass(frozen=True)
-class ClassBatches:
+class ClassBatches(Checked):
     """So many people in each global batch, with so many images each, which follow one another.
 
     People take turns, in another order each time; those left over when a turn is no whole number of
@@ -58,15 +55,10 @@ class ClassBatches:
 
     by_identity: ClassVar[bool] = True
 
-    classes: int
+    classes: Count
     """People in a global batch."""
-    per_class: int
+    per_class: Count
     """Images of each of them; times ``classes`` this is the batch size."""
-
-    def __post_init__(self) -> None:
-        for name in ("classes", "per_class"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, found {getattr(self, name)}")
 
 
 Sampling = Shuffle | Balanced | ClassBatches
@@ -315,6 +307,7 @@ class _Dealt:
 
 def _shuffled_runs(length: int, block: int, generator: np.random.Generator) -> np.ndarray:
     """Return ``0 … length - 1`` with runs of ``block`` shuffled, the last of which may be short."""
+    block = min(block, max(length, 1))
     starts = generator.permutation(-(-length // block)) * block
     order = (starts[:, None] + np.arange(block)).ravel()
     return order[order < length]

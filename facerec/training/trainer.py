@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import math
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -32,7 +33,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
 from facerec.backbones import create_backbone, normalize, recompute_activations
-from facerec.devices import has_fast_bf16, set_numerics
+from facerec.devices import available_cores, has_fast_bf16, set_numerics
 from facerec.embedding.model import save_model
 from facerec.errors import CheckpointError, RecipeError, TrainingError
 from facerec.files import write_json
@@ -43,7 +44,7 @@ from facerec.heads.norm_regularizer import (
     create_regularizer,
     global_moments,
 )
-from facerec.recipe import to_dict
+from facerec.recipe import from_dict, to_dict
 from facerec.records.dataset import Batch, BatchLoader, FaceDataset, Skipped
 from facerec.training import checkpoint
 from facerec.training.distributed import Processes
@@ -58,6 +59,22 @@ from facerec.training.validation import PackValidator
 from facerec.verification import VerificationResult
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedFacts:
+    """What a checkpoint holds besides tensors; fields with a default came in later releases."""
+
+    step: int
+    world_size: int
+    best_accuracy: float
+    benches: tuple[str, ...]
+    scaler: dict[str, Any]
+    """Of fp16, else empty."""
+    skipped_images: tuple[Skipped, ...] = ()
+    """By all ranks."""
+    nonfinite: int = 0
+    """Steps left out."""
 
 
 Figures = dict[str, torch.Tensor]
@@ -114,6 +131,12 @@ class Trainer:
                 f"the recipe asks for bf16, which this {self.device.type} only emulates, many "
                 "times slower; use precision auto or fp32"
             )
+        self.workers = min(recipe.workers, max(available_cores() // processes.on_this_machine, 1))
+        if self.workers < recipe.workers:
+            self.warnings.append(
+                f"{self.workers} of {recipe.workers} workers are started, one for each core that a "
+                "process has here"
+            )
         self.best_accuracy = -1.0
         self.phase: Callable[[str], contextlib.AbstractContextManager[Any]] = record_function
         self._stop_signal: int | None = None
@@ -121,20 +144,21 @@ class Trainer:
         set_numerics(self.device, recipe.deterministic)
         # Dropout is the only user of torch's global generator; ranks must differ in it.
         torch.manual_seed(recipe.seed * 1_000_003 + processes.rank)
-        backbone = create_backbone(recipe.backbone, seed=recipe.seed)
-        if recipe.recompute:
-            recompute_activations(backbone)
-        self.backbone = backbone.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.head = MarginClassifier(
-            dataset.num_classes,
-            recipe.backbone.embedding_size,
-            recipe.margin,
-            seed=recipe.seed,
-            center_init=recipe.head.center_init,
-            precision=recipe.head.precision,
-            interclass_filter=recipe.head.interclass_filter,
-            sample_rate=recipe.head.sample_rate,
-        ).to(self.device)
+        with _told_of_full_memory(recipe, dataset):
+            backbone = create_backbone(recipe.backbone, seed=recipe.seed)
+            if recipe.recompute:
+                recompute_activations(backbone)
+            self.backbone = backbone.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+            self.head = MarginClassifier(
+                dataset.num_classes,
+                recipe.backbone.embedding_size,
+                recipe.margin,
+                seed=recipe.seed,
+                center_init=recipe.head.center_init,
+                precision=recipe.head.precision,
+                interclass_filter=recipe.head.interclass_filter,
+                sample_rate=recipe.head.sample_rate,
+            ).to(self.device)
         self.regularizer = (
             create_regularizer(recipe.regularizer).to(self.device) if recipe.regularizer else None
         )
@@ -281,18 +305,26 @@ class Trainer:
 
     # ---------------------------------------------------------------- the run
 
-    def fit(self) -> None:
+    def fit(self, max_steps: int | None = None) -> None:
         """Train to the end of the recipe, or to the first SIGTERM; save, validate and report.
+
+        Args:
+            max_steps: stop as after SIGTERM when the run has so many steps.
 
         Raises:
             TrainingError: the loss is not finite, or for too many steps in a row if they may be
-                skipped; the last checkpoint is from before that.
+                skipped; the last checkpoint is from before that. Or a loader process died.
             CheckpointError: a checkpoint cannot be written.
         """
-        if self._is_done():
+        if self._is_done() or (max_steps is not None and self.step >= max_steps):
             return
         pending: tuple[int, LateFigures] | None = None
-        with self._signals(), self.monitor, self._writer or contextlib.nullcontext():
+        with (
+            self._signals(),
+            self.monitor,
+            self._writer or contextlib.nullcontext(),
+            self._told_of_dead_workers(),
+        ):
             for batch in self._batches():
                 self.skipped += batch.skipped
                 figures = self.train_step(batch)
@@ -306,7 +338,7 @@ class Trainer:
                 self.monitor.record(
                     self.step, figures, self.optimizer.param_groups[0]["lr"], len(self.skipped)
                 )
-                stopping = self._stopping()
+                stopping = self._stopping() or self.step == max_steps
                 finished = self.step == self.total_steps
                 epoch, within = divmod(self.step, self.steps_per_epoch)
                 if not within:
@@ -334,7 +366,7 @@ class Trainer:
 
     @property
     def interrupted(self) -> bool:
-        """True if `fit` ended before the last step because of SIGTERM."""
+        """True if `fit` ended before the last step, because of SIGTERM or ``max_steps``."""
         return self.step < self.total_steps
 
     def validate(self, epoch: int) -> dict[str, VerificationResult]:
@@ -373,18 +405,29 @@ class Trainer:
         loader = BatchLoader(
             self.dataset,
             self._sampler(start=self.step),
-            workers=self.recipe.workers,
+            workers=self.workers,
             pin_memory=self.device.type == "cuda",
         )
-        try:
+        with self._told_of_dead_workers():
             yield from prefetched(loader, self.device)
+
+    @contextlib.contextmanager
+    def _told_of_dead_workers(self) -> Iterator[None]:
+        """Word what torch raises, from wherever training is, when a loader process died."""
+        try:
+            yield
         except RuntimeError as error:
             if "DataLoader worker" not in str(error):
                 raise
+            how = re.search(r"killed by signal: (\w+( \w+)*)", str(error))
+            likely = (
+                "shared memory (/dev/shm) is full, or a file was cut short while it was read"
+                if how and how[1].startswith("Bus error")
+                else "the memory may be too small for so many workers"
+            )
             raise TrainingError(
-                f"step {self.step}: a loader process died ({str(error).splitlines()[0]}); the "
-                "memory may be too small for so many workers; go on with --resume and fewer "
-                "--workers"
+                f"step {self.step}: a loader process died ({how[1] if how else 'no signal'}); "
+                f"{likely}; go on with --resume, and if it dies again with fewer --workers"
             ) from error
 
     def _write_skipped(self) -> None:
@@ -518,17 +561,23 @@ class Trainer:
         self._create_optimizer_state()
         tensors, own = self._tensors()
         state = checkpoint.load(newest, tensors, own, self.processes)
-        if state["found"]:
+        if state.pop("found"):
             for name, value in own.items():
                 (torch.cuda.set_rng_state if "cuda" in name else torch.set_rng_state)(value)
-        self.scaler.load_state_dict(state["scaler"])
-        self.step = state["step"]
+        where = f"{newest / checkpoint.STATE_FILE}"
+        try:
+            saved = from_dict(SavedFacts, state, where)
+            self.scaler.load_state_dict(dict(saved.scaler))
+        except (RecipeError, RuntimeError, LookupError, TypeError) as error:
+            found = str(error) if isinstance(error, RecipeError) else f"{where}: scaler: {error!r}"
+            raise CheckpointError(f"{found}; delete it to go on from an earlier one") from error
+        self.step = saved.step
         if self._guard is not None:
-            self._guard.count = state.get("nonfinite", 0)
-        if state["benches"] == list(self.recipe.validation.benches):
-            self.best_accuracy = state["best_accuracy"]
-        if self.processes.is_main:  # earlier releases' checkpoints do not name them
-            self.skipped = [Skipped(**item) for item in state.get("skipped_images", [])]
+            self._guard.count = saved.nonfinite
+        if saved.benches == self.recipe.validation.benches:
+            self.best_accuracy = saved.best_accuracy
+        if self.processes.is_main:
+            self.skipped = list(saved.skipped_images)
 
     def _share_buffers(self) -> None:
         """Give all ranks rank 0's batch-norm statistics, as DDP would before the next step."""
@@ -595,6 +644,23 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         for group, rate in zip(self.optimizer.param_groups, saved, strict=True):
             group["lr"] = rate
+
+
+@contextlib.contextmanager
+def _told_of_full_memory(recipe: Recipe, dataset: FaceDataset) -> Iterator[None]:
+    """Word what torch raises when backbone and class centres find no room."""
+    try:
+        yield
+    except RuntimeError as error:
+        # A CPU's allocator has no error of its own.
+        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate" not in str(error):
+            raise
+        centers = dataset.num_classes * recipe.backbone.embedding_size * 4
+        raise RecipeError(
+            f"{recipe.data.path}: the centres of its {dataset.num_classes:,} classes "
+            f"({centers / 1e9:,.1f} GB) and a backbone of width {recipe.backbone.width:g} do not "
+            "fit into memory; facerec plan computes what a step needs"
+        ) from error
 
 
 def _data_parallel(model: nn.Module, config: DataParallel) -> DistributedDataParallel:

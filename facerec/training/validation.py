@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from torch import nn
 
 from facerec.embedding.extract import embed_images
 from facerec.embedding.model import TorchModel
+from facerec.errors import PackError
 from facerec.training.distributed import Processes
-from facerec.training.recipe import Recipe
+from facerec.training.recipe import Recipe, Validation
 from facerec.verification import (
     Bench,
     VerificationResult,
@@ -18,6 +20,28 @@ from facerec.verification import (
     find_pack,
     pack_bench,
 )
+
+
+def find_packs(validation: Validation) -> dict[str, Path]:
+    """Return the file of each pack that a recipe names.
+
+    Raises:
+        PackError: some are missing; the sentence has the flag that leaves them out.
+    """
+    found, missing = {}, {}
+    for name in validation.benches:
+        try:
+            found[name] = find_pack(name, validation.data)
+        except PackError as error:
+            missing[name] = error
+    if missing:
+        first = next(iter(missing.values()))
+        more = f" ({', '.join(missing)} are missing)" if len(missing) > 1 else ""
+        flag = " ".join(["--validation.benches", *found])
+        raise PackError(
+            f"{first}{more}; in training the folder is --validation.data, and {flag} goes without"
+        )
+    return found
 
 
 class PackValidator:
@@ -33,14 +57,13 @@ class PackValidator:
         batch_size: images per forward pass.
 
     Raises:
-        PackError: a pack is missing or malformed; nothing is skipped.
+        PackError: packs are missing, or one is malformed; nothing is skipped.
     """
 
     def __init__(self, recipe: Recipe, processes: Processes, batch_size: int = 64) -> None:
         self.recipe, self.processes, self.batch_size = recipe, processes, batch_size
         self.benches: dict[str, Bench] = {
-            name: pack_bench(find_pack(name, recipe.validation.data))
-            for name in recipe.validation.benches
+            name: pack_bench(path) for name, path in find_packs(recipe.validation).items()
         }
 
     def __call__(self, backbone: nn.Module) -> dict[str, VerificationResult]:

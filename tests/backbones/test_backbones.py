@@ -235,9 +235,9 @@ def test_wrong_names_get_the_nearest_right_one() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"width": 0.0}, "width must be a positive number"),
-        ({"width": float("nan")}, "width must be a positive number"),
-        ({"dropout": 1.0}, r"dropout must lie in \[0, 1\)"),
+        ({"width": 0.0}, "width must be above 0"),
+        ({"width": float("nan")}, "width must be above 0"),
+        ({"dropout": 1.0}, r"dropout must be at least 0 and below 1"),
         ({"embedding_size": 0}, "embedding_size must be at least 1"),
         ({"embedding_bn": "batch"}, "embedding_bn must be one of"),
     ],

@@ -93,14 +93,14 @@ def test_ranks_are_joined(data: Path) -> None:
 
 def test_hints_follow_the_figures(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = make_trainer(tiny_recipe(data))
-    monkeypatch.setattr(command, "_cores", lambda: 4)
+    monkeypatch.setattr(command, "available_cores", lambda: 4)
     assert hint([make_profile()], trainer) is None
     waiting = make_profile(**{"waiting for data": 0.1})
     assert hint([waiting], trainer) == (
         "waiting for data takes 50 %: raise --workers (now 0, cores for 3 more)"
     )
     # Two ranks of three processes fill four cores.
-    trainer.recipe = replace(trainer.recipe, workers=2)
+    trainer.workers = 2
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     found = hint([waiting, waiting], trainer)
     assert found is not None and "2 workers a rank leave no core free" in found

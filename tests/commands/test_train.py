@@ -23,6 +23,7 @@ from facerec.commands.train import main
 from facerec.embedding import load_model
 from facerec.recipe import from_dict
 from facerec.training import Recipe, checkpoint
+from facerec.training.lock import locked
 
 sys.path[:0] = [
     str(Path(__file__).parent.parent / neighbour) for neighbour in ("training", "verification")
@@ -238,8 +239,17 @@ def test_packs_are_scored_and_the_best_model_kept(
         (8, 2, "toy"),
     ]
     assert load_model(workplace / "runs" / "arc" / "best.safetensors").embedding_size == 16
-    sentence = refused(capsys, ["arc.py", *packs[:1], "toy", "agedb_30", *packs[2:]])
-    assert sentence.startswith("no pack for bench 'agedb_30': looked for agedb_30.bin")
+    # Told before the data is opened, with the flag that goes without.
+    elsewhere = ["--data.path", "gone"]
+    several = [*packs[:1], "lfw", "toy", "agedb_30", *packs[2:], *elsewhere]
+    sentence = refused(capsys, ["arc.py", *several])
+    assert sentence.startswith("no pack for bench 'lfw': looked for lfw.bin")
+    assert "(lfw, agedb_30 are missing)" in sentence
+    assert sentence.endswith("--validation.benches toy goes without")
+    sentence = refused(capsys, ["arc.py", *packs[:1], "lfw", *packs[2:], *elsewhere])
+    assert sentence.endswith("--validation.benches goes without")
+    sentence = refused(capsys, ["arc.py", "--validation.benches", *packs[2:], *elsewhere])
+    assert sentence.startswith("gone: there is no such file or folder")
     assert not (workplace / "runs" / "arc-2").exists()
 
 
@@ -322,12 +332,80 @@ def test_torchrun_trains_and_one_process_resumes(
 def test_an_error_under_torchrun_is_a_sentence_on_every_rank(trained: Path) -> None:
     done = finish(start(torchrun("--name", "arc"), trained))
     assert done.returncode != 0
-    assert "error: runs/arc exists already; use --resume or another --name" in done.stderr
+    sentence = "error: runs/arc exists already; use --resume or another --name"
+    assert done.stderr.count(sentence) == 1
     # The launcher has a traceback of its own; the ranks have none.
     assert "train.py" not in "".join(
         line for line in done.stderr.splitlines() if line.lstrip().startswith("File ")
     )
     assert "[rank" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--optimizer.lr", "nan"], "error: SGD.lr must be above 0"),
+        (["--optimizer.rate", "1"], "--optimizer.rate"),
+        (["--data.path", "gone"], "error: gone: there is no such file or folder"),
+    ],
+)
+def test_ranks_that_fail_alike_say_so_once(
+    workplace: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    words: str,
+) -> None:
+    for rank in "10":  # as torchrun starts them, here one after the other
+        file = workplace / "launch" / "attempt_0" / rank / "error.json"
+        file.parent.mkdir(parents=True)
+        monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(file))
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        with pytest.raises(SystemExit) as exit_:
+            train(*arguments)
+        assert exit_.value.code == 2
+    assert capsys.readouterr().err.count(words) == 1
+
+
+def test_a_trial_stops_after_some_steps_and_a_damaged_image_is_skipped_on_resume(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = workplace / "mine"
+    shutil.copytree(workplace / "data", records)
+    flags = ["--data.path", "mine", "--epochs", "3"]
+    train(*flags, "--max-steps", "2")
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "stopped by --max-steps at step 2 of 12; the state is saved" in printed
+    run = workplace / "runs" / "arc"
+    newest = checkpoint.latest(run / "checkpoints")
+    assert newest is not None and newest.name == "step-00000002"
+    train(*flags, "--resume", "--max-steps", "2")  # which it has
+    assert "(resumed at step 2)" in capsys.readouterr().out
+    content = bytearray((records / "train.rec").read_bytes())
+    for place in [match.start() for match in re.finditer(b"\xff\xd8\xff", content)][::3]:
+        content[place : place + 3] = b"xyz"
+    (records / "train.rec").write_bytes(content)
+    sentence = refused(capsys, ["arc.py", "--device", "cpu", *flags, "--resume"])
+    assert "train.rec" in sentence
+    train(*flags, "--resume", "--data.on-error", "skip", "--accumulation", "2")
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "images were skipped and replaced; first: " in printed
+    assert [row["step"] for row in metrics(run)] == list(range(1, 13))
+
+
+def test_a_run_that_is_being_trained_is_left_alone(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = trained / "runs" / "arc"
+    before = sorted(p for p in run.rglob("*"))
+    leftover = run / ".metrics.jsonl.x.tmp"  # of the process that is at work
+    leftover.write_text("")
+    with locked(run):
+        sentence = refused(capsys, ["arc.py", "--device", "cpu", "--resume"])
+    assert sentence.startswith(f"runs/arc: process {os.getpid()} on ")
+    assert leftover.exists()
+    train("--resume")
+    assert sorted(p for p in run.rglob("*")) == before
 
 
 # ---------------------------------------------------------------- what is refused
@@ -351,9 +429,15 @@ def test_an_error_under_torchrun_is_a_sentence_on_every_rank(trained: Path) -> N
             ["arc.py", "--batch-size", "100"],
             "the training set has 56 images, fewer than one batch of 100; use a smaller batch_size",
         ),
-        (["arc.py", "--batch-size", "0"], "batch_size must be at least 1, found 0"),
+        (
+            ["arc.py", "--batch-size", "0"],
+            "Recipe.batch_size must be at least 1 and at most 2,147,483,647, found 0",
+        ),
         (["arc.py", "--accumulation", "5"], "batch_size 12 is not divisible by accumulation 5"),
-        (["arc.py", "--regularizer.weight", "-1"], "SEC(weight=-1.0, "),
+        (
+            ["arc.py", "--regularizer.weight", "-1"],
+            "SEC.weight must be at least 0 and at most 1e+12, found -1.0",
+        ),
         (
             ["arc.py", "--backbone.name", "iresnet19"],
             "backbone.name: no backbone is called",
@@ -386,7 +470,10 @@ def test_errors_are_sentences_and_leave_nothing(
         (["--epochs", "2.5"], ["--epochs", "'2.5'"]),
         (["--precision", "fp8"], ["invalid choice 'fp8'", "'bf16'"]),
         (["--backbone.widht", "2"], ["--backbone.widht", "--backbone.width FLOAT"]),
-        (["--backbone.dropout", "1.5"], ["dropout must lie in [0, 1), found 1.5"]),
+        (
+            ["--backbone.dropout", "1.5"],
+            ["Backbone.dropout must be at least 0 and below 1, found 1.5"],
+        ),
     ],
 )
 def test_wrong_flags_are_explained(

@@ -109,7 +109,9 @@ def test_settings_are_written_into_an_arm() -> None:
         "regularizer.weight": 0.1,
         NOTHING: 0.5,
     }
-    with pytest.raises(RecipeError, match=r"arm CosFace\+SEC: .*margin must lie in \[0, 2\)"):
+    with pytest.raises(
+        RecipeError, match=r"arm CosFace\+SEC: .*margin must be at least 0 and below 2"
+    ):
         arm.at({"loss.margin.margin": 5.0})
 
 

@@ -205,7 +205,7 @@ def good_note(**changes: Any) -> dict[str, Any]:
         (good_note(format=2), "written in format 2, this facerec reads format 1"),
         (good_note(backbone={"name": "resnext"}), "no backbone is called 'resnext'"),
         (good_note(backbone={"nam": "mbf"}), "no field 'nam', did you mean 'name'"),
-        (good_note(backbone={**vars(SMALL), "width": -1.0}), "width must be a positive number"),
+        (good_note(backbone={**vars(SMALL), "width": -1.0}), "width must be above 0"),
         (good_note(preprocessing={"channels": "gbr"}), "channels must be one of 'rgb', 'bgr'"),
     ],
 )
@@ -558,7 +558,7 @@ def test_onnx_errors_are_sentences(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     write_onnx(path, WEIGHT, "n")
     raising: list[tuple[dict[str, Any], str, type[FacerecError]]] = [
         ({"precision": "bf16"}, "fixes its own precision", ModelError),
-        ({"std": 0.0}, "std must be a positive number", ModelError),
+        ({"std": 0.0}, "std must be at least", ModelError),
         ({"device": "mps"}, "runs on cpu or cuda, not on 'mps'", ModelError),
     ]
     import onnxruntime

@@ -238,7 +238,7 @@ def test_filtered_classes_are_counted_without_the_target(monkeypatch, precision)
 
 
 def test_impossible_filters_are_refused():
-    with pytest.raises(RecipeError, match="threshold is a cosine and must lie"):
+    with pytest.raises(RecipeError, match="threshold must be at least -1 and at most 1"):
         InterclassFilter(1.5)
 
 

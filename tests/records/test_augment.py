@@ -117,7 +117,7 @@ def test_one_change_leaves_the_decisions_about_the_others(image: np.ndarray) -> 
 @pytest.mark.parametrize("value", [-0.1, 1.5, float("nan")])
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_probability_outside_its_range_is_refused(change: str, value: float) -> None:
-    with pytest.raises(RecipeError, match=rf"augmentation\.{change} is {value}.* between 0 and 1"):
+    with pytest.raises(RecipeError, match=rf"Augmentation\.{change} must be .* found {value}"):
         only(change, value)
 
 

@@ -287,6 +287,13 @@ def test_a_label_beyond_property_is_refused(tmp_path: Path) -> None:
     assert len(Subset(lenient, classes=range(5))) == 5 * PER_CLASS
 
 
+def test_more_classes_than_labels_can_number_are_refused(tmp_path: Path) -> None:
+    write_image_records(tmp_path / "train", items(), num_classes=CLASSES)
+    (tmp_path / "property").write_text("1000000000,112,112\n")
+    with pytest.raises(DatasetError, match=r"property: says 1,000,000,000 classes, but records"):
+        RecordDataset(tmp_path)
+
+
 def test_classes_without_images_are_allowed(tmp_path: Path) -> None:
     write_image_records(tmp_path / "train", items(), num_classes=CLASSES + 3)
     assert open_dataset(Data(tmp_path), seed=0).num_classes == CLASSES + 3

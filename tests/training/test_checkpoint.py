@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -202,6 +203,28 @@ def test_a_full_disk_is_told_when_training_next_looks(
     assert_is(tmp_path / "step-00000006", 6)
 
 
+def test_a_disk_too_small_for_the_first_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unnamed(*arguments: object, **options: object) -> None:
+        raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 704")
+
+    monkeypatch.setattr(checkpoint.dcp, "save", unnamed)
+    room = shutil.disk_usage(tmp_path)
+    with (
+        pytest.raises(CheckpointError, match=r"step-00000003: not saved \(RuntimeError"),
+        CheckpointWriter(tmp_path, ALONE, keep=2) as writer,
+    ):
+        writer.save(3, state(3), {})
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: room._replace(free=100))
+    with (
+        pytest.raises(CheckpointError, match=r"step-00000003: the disk is full \(100 bytes free"),
+        CheckpointWriter(tmp_path, ALONE, keep=2) as writer,
+    ):
+        writer.save(3, state(3), {})
+    assert names(tmp_path) == []
+
+
 def test_a_full_disk_does_not_hide_why_training_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,6 +301,45 @@ def test_a_damaged_checkpoint_says_how_to_go_on_from_the_one_before(
     assert_is(before, 3)
 
 
+def test_no_flipped_bit_of_the_facts_goes_unseen(tmp_path: Path) -> None:
+    facts = {"best_accuracy": 0.987, "benches": ["lfw"], "scaler": {}, "skipped_images": []}
+    with CheckpointWriter(tmp_path, ALONE, keep=2) as writer:
+        writer.save(120, state(120), facts)
+    path = tmp_path / "step-00000120"
+    file = path / "state.json"
+    whole = file.read_bytes()
+    for place, bit in itertools.product(range(len(whole)), range(8)):
+        content = bytearray(whole)
+        content[place] ^= 1 << bit
+        file.write_bytes(content)
+        try:
+            found = checkpoint._read_state(path)
+        except Exception:  # `load` words all of them
+            continue
+        # A name among the check sums is that of no file, which is seen when those are compared.
+        assert not all((path / name).exists() for name in found["files"]), (place, bit)
+    file.write_bytes(whole)
+    assert_is(path, 120)
+    changed = json.loads(whole)
+    changed["best_accuracy"] = 0.988
+    file.write_text(json.dumps(changed))
+    with pytest.raises(CheckpointError, match=r"damaged, state\.json holds other facts than"):
+        loaded(path)
+
+
+def test_a_checkpoint_of_an_earlier_release_has_no_sum_of_its_facts(tmp_path: Path) -> None:
+    with CheckpointWriter(tmp_path, ALONE, keep=2) as writer:
+        writer.save(3, state(3), {})
+    file = tmp_path / "step-00000003" / "state.json"
+    facts = json.loads(file.read_text())
+    del facts["files"]["state.json"]
+    file.write_text(json.dumps(facts))
+    assert_is(tmp_path / "step-00000003", 3)
+    file.write_text(json.dumps({**facts, "step": 4}))
+    with pytest.raises(CheckpointError, match="damaged, state"):
+        loaded(tmp_path / "step-00000003")
+
+
 def test_a_folder_that_was_not_written_to_the_end_is_no_checkpoint(tmp_path: Path) -> None:
     with CheckpointWriter(tmp_path, ALONE, keep=2) as writer:
         writer.save(3, state(3), {})
@@ -333,7 +395,8 @@ def test_ranks_write_beside_their_collectives(tmp_path: Path, world: int) -> Non
     for step in (2, 3):
         path = folder / f"step-{step:08d}"
         files = json.loads((path / "state.json").read_text())["files"]
-        assert sorted(files) == [".metadata", *(f"__{rank}_0.distcp" for rank in range(world))]
+        shards = [f"__{rank}_0.distcp" for rank in range(world)]
+        assert sorted(files) == [".metadata", *shards, "state.json"]
         assert_is(path, step)
         found = {"rows": torch.zeros(ROWS, 3)}
         checkpoint.load(path, found, {}, ALONE)

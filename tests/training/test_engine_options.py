@@ -98,7 +98,7 @@ def test_two_ranks_with_sampled_classes_resume_bit_for_bit(many: Path, tmp_path:
 def test_impossible_rates_are_refused(many: Path, rate: float) -> None:
     tree = to_dict(tiny_recipe(many))
     tree["head"]["sample_rate"] = rate
-    with pytest.raises(RecipeError, match=r"sample_rate must lie in \(0, 1\]"):
+    with pytest.raises(RecipeError, match="sample_rate must be above 0 and at most 1"):
         from_dict(Recipe, tree, "recipe")
 
 
@@ -143,7 +143,7 @@ def test_a_backbone_without_blocks_is_a_sentence(many: Path) -> None:
 
 
 def test_recompute_and_compile_are_one_or_the_other(many: Path) -> None:
-    with pytest.raises(ValueError, match="recompute and compile do not go together"):
+    with pytest.raises(RecipeError, match="recompute and compile do not go together"):
         tiny_recipe(many, recompute=True, compile=True)
 
 
@@ -159,7 +159,7 @@ def test_data_parallel_options_change_no_weight(many: Path, tmp_path: Path) -> N
 
 def test_a_static_graph_does_not_accumulate(many: Path) -> None:
     options = DataParallel(static_graph=True)
-    with pytest.raises(ValueError, match="static_graph and accumulation above 1 do not"):
+    with pytest.raises(RecipeError, match="static_graph and accumulation above 1 do not"):
         tiny_recipe(many, accumulation=3, data_parallel=options)
 
 

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -26,7 +27,7 @@ from tiny import write_training_set
 from facerec.errors import CheckpointError, RecipeError
 from facerec.training import checkpoint
 from facerec.training.distributed import own_space
-from facerec.training.run import LAUNCH_FILE, choose_folder, launch
+from facerec.training.run import LAUNCH_FILE, choose_folder, launch, remember_launches
 
 RECIPES = {
     # Batch-norm, dropout and momentum: every kind of state.
@@ -169,9 +170,9 @@ def assert_all_checkpoints_are_whole(folder: Path) -> None:
     assert visible == checkpoint.complete(folder)
     for path in visible:
         files = json.loads((path / checkpoint.STATE_FILE).read_text())["files"]
-        assert {p.name for p in path.iterdir()} == {*files, checkpoint.STATE_FILE}
+        assert {p.name for p in path.iterdir()} == set(files)
         for name, (size, _) in files.items():
-            assert (path / name).stat().st_size == size
+            assert (path / name).stat().st_size == size or name == checkpoint.STATE_FILE
 
 
 @pytest.mark.parametrize(
@@ -246,6 +247,22 @@ def test_torchrun_goes_on_with_a_run_that_was_resumed(work: Path, whole: Whole) 
     assert not (run / "model.safetensors").exists()
 
 
+def test_torchrun_ends_well_if_its_processes_are_told_to_stop(work: Path) -> None:
+    run = work / "runs" / "arc"
+    launcher = Ranks(
+        1, work, elastic, 2, [], ["arc.py", "--device", "cpu", "--epochs", str(40 * EPOCHS)]
+    )
+    while launcher.alive() and not (run / "metrics.jsonl").exists():
+        time.sleep(0.01)
+    for process in psutil.Process(launcher.processes[0].pid).children():
+        process.terminate()
+    assert launcher.join() == [0], launcher.log.read_text()
+    printed = launcher.log.read_text()
+    assert printed.count("stopped by a signal at step") == 1 and "Traceback" not in printed
+    newest = checkpoint.latest(run / "checkpoints")
+    assert newest is not None and not (run / "model.safetensors").exists()
+
+
 @pytest.mark.slow
 def test_the_command_torchrun_starts_a_run_again(work: Path, whole: Whole) -> None:
     (work / "mortal.py").write_text(
@@ -289,11 +306,9 @@ def test_lives_that_share_a_store_do_not_hear_each_other() -> None:
 
 def test_a_launch_knows_its_own_run_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def chosen(launches: set[str], *, resume: bool = False, exact: bool = False) -> str:
-        return (
-            choose_folder(tmp_path, "arc", resume=resume, exact=exact, launches=launches)
-            .relative_to(tmp_path)
-            .as_posix()
-        )
+        folder = choose_folder(tmp_path, "arc", resume=resume, exact=exact, launches=launches)
+        remember_launches(folder, launches)
+        return folder.relative_to(tmp_path).as_posix()
 
     assert chosen({"/tmp/a", "/tmp/b"}) == "arc"
     assert chosen({"/tmp/c"}) == "arc-2"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import time
 from pathlib import Path
 
 import pytest
@@ -103,7 +105,7 @@ def test_only_the_main_process_writes_and_shows(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [] and output.getvalue() == ""
 
 
-def test_a_terminal_shows_the_figures_and_a_file_one_line_an_epoch(tmp_path: Path) -> None:
+def test_a_terminal_shows_the_figures_and_a_file_some_lines(tmp_path: Path) -> None:
     shown = {}
     for terminal in (True, False):
         output = io.StringIO()
@@ -113,11 +115,26 @@ def test_a_terminal_shows_the_figures_and_a_file_one_line_an_epoch(tmp_path: Pat
                 monitor.record(step, figures(), lr=0.05, skipped=0)
             monitor.end_epoch(1)
         shown[terminal] = output.getvalue()
-    assert shown[False].count("\n") == 1
-    assert shown[False].startswith("epoch 1/2  loss 2.000  ")
+    lines = shown[False].splitlines()  # the second step came too soon after the first
+    assert [line.split("  ")[0] for line in lines] == ["step 1/8", "epoch 1/2"]
+    assert all("  loss 2.000  " in line for line in lines)
     assert "lr 0.05  ‖f‖ 4.00  CV 0.250" in shown[False]
     assert "4/8" in shown[True] and "ETA" in shown[True] and "loss 2.000" in shown[True]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_log_file_gets_a_line_when_figures_are_read_but_not_too_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    output = io.StringIO()
+    with make_monitor(None, console=Console(file=output, width=120)) as monitor:
+        for step in range(1, 9):
+            now += 4.0
+            monitor.record(step, figures(), lr=0.05, skipped=0)
+    found = re.findall(r"^step (\d)/8  loss", output.getvalue(), flags=re.MULTILINE)
+    assert found == ["1", "4", "7"]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

@@ -137,8 +137,13 @@ def test_the_ranges_are_the_trainers_own_again(data: Path) -> None:
     ],
 )
 def test_too_few_steps_are_refused(
-    data: Path, steps: int, changes: dict[str, Any], sentence: str
+    data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    steps: int,
+    changes: dict[str, Any],
+    sentence: str,
 ) -> None:
+    monkeypatch.setattr("facerec.training.trainer.available_cores", lambda: 4)
     with pytest.raises(RecipeError, match=sentence):
         profile_steps(make_trainer(tiny_recipe(data, **changes)), steps)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from facerec.errors import CheckpointError, RecipeError
 from facerec.heads import SEC, CosFace
 from facerec.recipe import differences, to_dict
 from facerec.records import open_dataset
-from facerec.training import SGD, AdamW, Checkpoints, Recipe, Shuffle, Validation
+from facerec.training import SGD, AdamW, Checkpoints, DataParallel, Recipe, Shuffle, Validation
 from facerec.training.checkpoint import STATE_FILE
 from facerec.training.distributed import Processes
 from facerec.training.run import (
@@ -144,6 +145,8 @@ def test_differences_name_the_fields(data: Path) -> None:
 
 
 FREE = [
+    {"accumulation": 2},
+    {"data_parallel": DataParallel(bucket_mb=3, static_graph=True)},
     {"workers": 3},
     {"log_every": 7},
     {"tensorboard": True},
@@ -161,6 +164,7 @@ def test_what_does_not_change_learning_may_change(tmp_path: Path, data: Path) ->
     moved = tmp_path / "moved"
     moved.symlink_to(data)
     freed = [replace(recipe, data=replace(recipe.data, path=moved))]
+    freed += [replace(recipe, data=replace(recipe.data, on_error="skip"))]
     freed += [replace(recipe, **change) for change in FREE]
     for other in freed:
         check_same_run(tmp_path, other, open_dataset(other.data, other.seed))
@@ -192,7 +196,6 @@ def test_a_recipe_of_an_earlier_release_lacks_fields_that_have_their_default(
         ({"margin": CosFace(scale=16.0, margin=0.3)}, "margin.type, "),
         ({"regularizer": SEC(weight=0.4, rho=0.5)}, "regularizer.weight"),
         ({"regularizer": None}, "regularizer"),
-        ({"accumulation": 2}, "accumulation"),
         ({"precision": "bf16"}, "precision"),
     ],
 )
@@ -207,12 +210,134 @@ def test_what_changes_learning_is_named(
     assert sentence.endswith("; resume with the recipe that started it, or start a new run")
 
 
+def copied(data: Path, to: Path) -> Path:
+    shutil.copytree(data, to)
+    return to
+
+
+def test_other_data_of_the_same_size_is_refused(tmp_path: Path, data: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    start(run, tiny_recipe(data))
+    same = copied(data, tmp_path / "same")
+    (same / "lfw.bin").write_bytes(b"what else lies there does not matter")
+    (same / "train.rec").rename(same / "faces.rec")
+    (same / "train.idx").rename(same / "faces.idx")
+    for path in (same, same / "faces.rec", data / "train.rec"):
+        recipe = tiny_recipe(path)
+        check_same_run(run, recipe, open_dataset(recipe.data, 0))
+
+    def refused(path: Path) -> None:
+        assert changed(run, tiny_recipe(path)) == (
+            f"{path.resolve()}: record file or index are others than they were, so that this is "
+            f"not the data that {run} was started on; resume with that data, or start a new run"
+        )
+
+    index = copied(data, tmp_path / "index")
+    lines = (index / "train.idx").read_text().splitlines()
+    (index / "train.idx").write_text("\n".join(reversed(lines)) + "\n")
+    refused(index)
+    export_folder(data, tmp_path / "folder")
+    refused(tmp_path / "folder")
+
+
+def export_folder(data: Path, folder: Path) -> None:
+    dataset = open_dataset(tiny_recipe(data).data, 0)
+    for index in range(len(dataset)):
+        image, label = dataset.encoded(index)
+        (folder / str(label)).mkdir(parents=True, exist_ok=True)
+        (folder / str(label) / f"{index}.jpg").write_bytes(image)
+
+
+def test_a_folder_of_images_is_known_by_its_names(tmp_path: Path, data: Path) -> None:
+    export_folder(data, tmp_path / "folder")
+    run = tmp_path / "run"
+    run.mkdir()
+    recipe = tiny_recipe(tmp_path / "folder")
+    start(run, recipe)
+    check_same_run(run, recipe, open_dataset(recipe.data, 0))
+    (tmp_path / "folder" / "0").rename(tmp_path / "folder" / "9")
+    assert "its names are others than they were" in changed(run, recipe)
+    # The manifests of earlier releases do not have them.
+    manifest = json.loads((run / "manifest.json").read_text())
+    del manifest["data"]["names"]
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    check_same_run(run, recipe, open_dataset(recipe.data, 0))
+
+
+def test_a_list_of_identities_is_part_of_the_data(tmp_path: Path, data: Path) -> None:
+    run, people = tmp_path / "run", tmp_path / "people.txt"
+    run.mkdir()
+    people.write_text("0\n1\n")
+    recipe = tiny_recipe(data)
+    recipe = replace(recipe, data=replace(recipe.data, identities=people))
+    start(run, recipe)
+    check_same_run(run, recipe, open_dataset(recipe.data, 0))
+    people.write_text("0\n2\n")
+    assert "its identities are others than they were" in changed(run, recipe)
+
+
+@pytest.mark.parametrize(
+    "data_entry",
+    [
+        None,
+        [],
+        3,
+        {"images": 6, "classes": 3},
+        {"images": 6, "classes": 3, "files": [1]},
+        {"images": 6, "classes": 3, "files": {"a.rec": 3}},
+        {"images": 6, "classes": 3, "files": {}, "also": 3},
+        {"images": 6, "classes": 3, "files": {}, "also": [3]},
+    ],
+)
+def test_a_manifest_of_another_form_is_a_sentence(
+    tmp_path: Path, data: Path, data_entry: object
+) -> None:
+    start(tmp_path, tiny_recipe(data))
+    (tmp_path / "manifest.json").write_text(json.dumps({"data": data_entry}))
+    sentence = changed(tmp_path, tiny_recipe(data))
+    assert "data" in sentence and "\n" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("margin", "type"), []),
+        (("margin", "type"), {"a": 1}),
+        (("margin",), [1]),
+        (("data",), 3),
+        (("data", "also"), [3]),
+        (("data", "also"), {"type": "Part"}),
+        (("optimizer", "lr"), "x" * 10**5),
+        (("optimizer", "betas"), [1]),
+        (("nothing",), "\n\x1b[31m"),
+        (("type",), []),
+    ],
+)
+def test_a_recipe_of_another_form_is_a_sentence(
+    tmp_path: Path, data: Path, place: tuple[str, ...], value: object
+) -> None:
+    start(tmp_path, tiny_recipe(data))
+    path = tmp_path / "recipe.json"
+    stored = json.loads(path.read_text())
+    node = stored
+    for name in place[:-1]:
+        node = node[name]
+    node[place[-1]] = value
+    path.write_text(json.dumps(stored))
+    sentence = changed(tmp_path, tiny_recipe(data))
+    assert sentence.startswith(f"{path}: ") and sentence.isprintable() and len(sentence) < 500
+    assert sentence.endswith("; this run cannot be resumed")
+    path.write_text("[" * 10**5)
+    assert "cannot be read (" in changed(tmp_path, tiny_recipe(data))
+
+
 def test_data_of_another_size_is_no_moved_data(tmp_path: Path, data: Path) -> None:
     start(tmp_path, tiny_recipe(data))
     other = write_training_set(tmp_path / "other", people=3, images=3)
     assert changed(tmp_path, tiny_recipe(other)) == (
-        f"{other}: has 9 images of 3 people, but {tmp_path} was started on 6 of 3; resume with the "
-        "data that started it, or start a new run"
+        f"{other}: has 9 images of 3 people, but {tmp_path} was started on 6 of 3 as its "
+        "manifest.json says; resume with the data that started it, or start a new run"
     )
 
 

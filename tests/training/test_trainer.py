@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import gc
 import json
+import multiprocessing
 import os
+import shutil
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +20,7 @@ import torch.multiprocessing as mp
 from tiny import make_trainer, narrow_recipe, tiny_recipe, weights, write_training_set
 
 from facerec.backbones import Backbone
-from facerec.errors import CheckpointError, TrainingError
+from facerec.errors import CheckpointError, FacerecError, RecipeError, TrainingError
 from facerec.heads import (
     SEC,
     AdaFace,
@@ -27,10 +30,11 @@ from facerec.heads import (
     RingLoss,
     SphereFace2017,
 )
+from facerec.records.dataset import Batch
 from facerec.training import AdamW, Checkpoints, Head, Recipe, checkpoint
 from facerec.training.distributed import Processes
 from facerec.training.monitor import Monitor
-from facerec.training.trainer import Trainer
+from facerec.training.trainer import Figures, Trainer
 
 
 @pytest.fixture(scope="session")
@@ -275,12 +279,116 @@ def test_a_damaged_checkpoint_is_one_sentence(data: Path, tmp_path: Path, damage
         make_trainer(recipe, tmp_path).resume()
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"scaler": None}, "scaler"),
+        ({"benches": None}, "benches"),
+        ({"benches": 3}, "benches"),
+        ({"best_accuracy": "x" * 10**5}, "best_accuracy"),
+        ({"skipped_images": 3}, "skipped_images"),
+        ({"skipped_images": [3]}, "skipped_images"),
+        ({"skipped_images": [{"index": 1}]}, "where"),
+        ({"nonfinite": []}, "nonfinite"),
+        ({"later": 1}, "later"),
+    ],
+    ids=str,
+)
+def test_facts_of_another_form_are_one_sentence(
+    data: Path, tmp_path: Path, changes: dict[str, object], words: str
+) -> None:
+    recipe = tiny_recipe(data)
+    trained(recipe, steps=2, folder=tmp_path)
+    folder = checkpoint.latest(tmp_path / "checkpoints")
+    assert folder is not None
+    file = folder / "state.json"
+    facts = {**json.loads(file.read_text()), **changes}
+    del facts["files"]["state.json"]  # as in a checkpoint of an earlier release
+    facts = {name: value for name, value in facts.items() if value is not None}
+    file.write_text(json.dumps(facts))
+    with pytest.raises(CheckpointError) as caught:
+        make_trainer(recipe, tmp_path).resume()
+    sentence = str(caught.value)
+    assert sentence.startswith(f"{file}: ") and words in sentence
+    assert sentence.isprintable() and len(sentence) < 600
+    assert sentence.endswith("; delete it to go on from an earlier one")
+
+
+def test_centres_that_find_no_room_are_one_sentence(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object, **options: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9")
+
+    monkeypatch.setattr("facerec.training.trainer.MarginClassifier", full)
+    with pytest.raises(RecipeError, match=r"7 classes \(0\.0 GB\) .* do not fit into memory"):
+        make_trainer(tiny_recipe(data))
+
+
+def test_no_more_workers_start_than_a_process_has_cores(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("facerec.training.trainer.available_cores", lambda: 4)
+    for ranks, asked, started in ((1, 9, 4), (2, 9, 2), (2, 2, 2), (8, 3, 1), (8, 0, 0)):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+        trainer = make_trainer(tiny_recipe(data, workers=asked))
+        assert trainer.workers == started
+        told = [warning for warning in trainer.warnings if "workers are started" in warning]
+        assert [text.split(" are")[0] for text in told] == (
+            [f"{started} of {asked} workers"] if started < asked else []
+        )
+
+
 def test_a_loader_process_that_dies_is_one_sentence(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = make_trainer(tiny_recipe(data, workers=1))
     monkeypatch.setattr(type(trainer.dataset), "__getitems__", lambda self, request: os._exit(7))
     with pytest.raises(TrainingError, match="a loader process died"):
+        trainer.fit()
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(signal.SIGKILL, r"\(Killed\); the memory may be"), (signal.SIGBUS, r"\(Bus error\); shared")],
+)
+def test_a_loader_process_that_is_killed_in_a_step(
+    data: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str
+) -> None:
+    trainer = make_trainer(tiny_recipe(data, workers=1))
+    before = {process.pid for process in multiprocessing.active_children()}
+
+    def train_step(batch: Batch) -> Figures:
+        for process in multiprocessing.active_children():
+            if process.pid not in before:
+                os.kill(process.pid, number)
+        time.sleep(60)  # torch raises from its handler of SIGCHLD
+        raise AssertionError
+
+    monkeypatch.setattr(trainer, "train_step", train_step)
+    with pytest.raises(TrainingError, match=f"a loader process died {words}") as caught:
+        trainer.fit()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("on_error", ["error", "skip"])
+def test_a_record_file_that_is_cut_short_while_training_is_one_sentence(
+    data: Path, tmp_path: Path, workers: int, on_error: str
+) -> None:
+    shutil.copytree(data, tmp_path / "records")
+    recipe = tiny_recipe(tmp_path / "records", workers=workers, epochs=20)
+    recipe = replace(recipe, data=replace(recipe.data, on_error=on_error))
+    trainer = make_trainer(recipe)
+    step = trainer.train_step
+
+    def train_step(batch: Batch) -> Figures:
+        if trainer.step == 2:
+            os.truncate(tmp_path / "records" / "train.rec", 100)
+        return step(batch)
+
+    trainer.train_step = train_step  # type: ignore[method-assign]
+    with pytest.raises(FacerecError, match=r"train\.rec: the file was cut short while it was read"):
         trainer.fit()
 
 

@@ -1,0 +1,242 @@
+"""Every number of a recipe, tried with what no recipe should hold: it is taken or named."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import sys
+import types
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pytest
+
+sys.path[:0] = [str(Path(__file__).parent / "training")]
+
+from tiny import make_trainer, tiny_recipe, write_training_set  # noqa: E402
+
+from facerec.commands import plan as plan_command  # noqa: E402
+from facerec.commands import train as train_command  # noqa: E402
+from facerec.errors import FacerecError, RecipeError  # noqa: E402
+from facerec.limits import LARGEST, MOST, Checked, Limits, Positive, Share, shown  # noqa: E402
+from facerec.recipe import from_dict, to_dict  # noqa: E402
+from facerec.training import Recipe  # noqa: E402
+from facerec.training.plan import plan_step  # noqa: E402
+
+SMALLEST = {  # fields without a default
+    "weight": 0.5,
+    "classes": 4,
+    "per_class": 3,
+    "path": "data",
+}
+ODD = [math.nan, math.inf, -math.inf, -1, 0, -0.0, 5e-324, 1e30, 1e300, 2**70, 10**400]
+
+Place = tuple[str | int, ...]
+
+
+def parts(hint: Any, place: Place = ()) -> Iterator[tuple[Place, type]]:
+    """Yield the dataclasses of a type with the place where each stands in a recipe."""
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        yield place, hint
+        for name, field in typing.get_type_hints(hint, include_extras=True).items():
+            yield from parts(field, (*place, name))
+    elif typing.get_origin(hint) is tuple:
+        yield from parts(typing.get_args(hint)[0], (*place, 0))
+    elif typing.get_origin(hint) in (typing.Union, types.UnionType):
+        for option in typing.get_args(hint):
+            yield from parts(option, place)
+
+
+def numbers(
+    hint: Any, place: Place, limits: tuple[Limits, ...] = ()
+) -> Iterator[tuple[Place, Any]]:
+    """Yield the places of numbers in a field, with their limits, without those of its parts."""
+    if typing.get_origin(hint) is Annotated:
+        own, *notes = typing.get_args(hint)
+        yield from numbers(own, place, (*(n for n in notes if isinstance(n, Limits)), *limits))
+    elif typing.get_origin(hint) is tuple:
+        yield from numbers(typing.get_args(hint)[0], (*place, 0), limits)
+    elif typing.get_origin(hint) in (typing.Union, types.UnionType):
+        for option in typing.get_args(hint):
+            yield from numbers(option, place, limits)
+    elif hint in (int, float):
+        yield place, limits
+
+
+def fields(kind: type) -> Iterator[tuple[Place, Any]]:
+    for field in dataclasses.fields(kind):
+        hint = typing.get_type_hints(kind, include_extras=True)[field.name]
+        yield from numbers(hint, (field.name,))
+
+
+PARTS = list(parts(Recipe))
+FIELDS = [(place, kind, *field) for place, kind in PARTS for field in fields(kind)]
+
+
+def name_of(value: Any) -> str | None:
+    if isinstance(value, tuple):
+        return ".".join(map(str, value)) or "recipe"
+    return value.__name__ if isinstance(value, type) else ""
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    data = write_training_set(tmp_path_factory.mktemp("records"))
+    return to_dict(tiny_recipe(data))
+
+
+def with_part(base: dict[str, Any], place: Place, kind: type) -> dict[str, Any]:
+    """Return a recipe as JSON in which a part of this kind stands at this place."""
+    tree = Tree(base)
+    found = tree.get(place)
+    if not isinstance(found, dict) or found["type"] != kind.__name__:
+        required = [
+            f.name
+            for f in dataclasses.fields(kind)
+            if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+        ]
+        values = {name: SMALLEST[name] for name in required}
+        if "path" in values:
+            values["path"] = base["data"]["path"]
+        tree.set(place, to_dict(kind(**values)))
+    return tree.value
+
+
+class Tree:
+    """A copy of JSON, read and written by the names that lead to a value."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = _copy(value)
+
+    def get(self, place: Place) -> Any:
+        node = self.value
+        for name in place:
+            if isinstance(name, int) and not node:
+                return None
+            node = node[name]
+        return node
+
+    def set(self, place: Place, value: Any) -> None:
+        if not place:
+            self.value = value
+            return
+        node = self.get(place[:-1])
+        if isinstance(place[-1], int) and not node:
+            node.append(value)
+        else:
+            node[place[-1]] = value
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _copy(item) for name, item in value.items()}
+    return [_copy(item) for item in value] if isinstance(value, list) else value
+
+
+def test_the_walk_reaches_every_kind_of_part() -> None:
+    names = {kind.__name__ for _, kind in PARTS}
+    assert {"Recipe", "Part", "Augmentation", "ClassBatches", "AdaFace", "RingLoss"} < names
+    assert {"InterclassFilter", "RMSprop", "MultiStep", "Checkpoints", "Preprocessing"} < names
+    for _, kind in PARTS:  # or its numbers would not be looked at
+        assert issubclass(kind, Checked) or not list(fields(kind)), kind
+    assert len(FIELDS) > 80
+
+
+@pytest.mark.parametrize(("place", "kind", "field", "limits"), FIELDS, ids=name_of)
+def test_no_number_does_harm(
+    base: dict[str, Any], place: Place, kind: type, field: Place, limits: tuple[Limits, ...]
+) -> None:
+    ends = [end for one in limits for end in (one.low, one.high)]
+    around = [np.nextafter(end, way) for end in ends for way in (-math.inf, math.inf)]
+    whole = [int(end) + step for end in ends for step in (-1, 1)]
+    taken = []
+    for value in dict.fromkeys([*ends, *ODD, *map(float, around), *whole]):
+        tree = Tree(with_part(base, place, kind))
+        tree.set((*place, *field), value)
+        try:
+            recipe = from_dict(Recipe, tree.value, "recipe.json")
+        except RecipeError as error:
+            assert "\n" not in str(error) and len(str(error)) < 400
+            assert str(field[0]) in str(error)
+            continue
+        taken.append(value)
+        assert math.isfinite(value)
+        for one in limits:
+            assert value in one
+        if kind.__name__ != "Backbone" and (value in ends or value in ODD):
+            check_that_it_trains(recipe)
+    assert all(end in taken for one in limits for end in (one.low, one.high) if end in one) or (
+        kind is Recipe or field[-1] in ("l_a", "u_a", "l_margin", "u_margin")  # more rules
+    )
+
+
+def check_that_it_trains(recipe: Recipe) -> None:
+    """Do two steps, or end in a sentence."""
+    try:
+        trainer = make_trainer(recipe)
+        for batch in itertools.islice(trainer._batches(), 2):
+            trainer.train_step(batch)
+    except FacerecError as error:
+        assert str(error)
+
+
+@pytest.mark.parametrize("field", ["embedding_size", "width", "dropout"])
+def test_the_largest_backbones_are_planned(base: dict[str, Any], field: str) -> None:
+    _, _, _, (limits,) = next(f for f in FIELDS if f[0] == ("backbone",) and f[2] == (field,))
+    for end in (limits.low, limits.high):
+        if end in limits:
+            tree = Tree(base)
+            tree.set(("backbone", "name"), "mbf")
+            tree.set(("backbone", field), end)
+            plan = plan_step(from_dict(Recipe, tree.value, "recipe.json"), MOST)
+            assert plan.memory > 0
+
+
+@pytest.mark.parametrize("options", [plan_command.Options, train_command.Options])
+def test_the_numbers_of_commands(options: type) -> None:
+    for (name,), limits in fields(options):
+        assert limits
+        for value in ODD:
+            if any(value in one for one in limits):
+                options(**{name: value})
+            else:
+                with pytest.raises(RecipeError, match=rf"Options\.{name} must be "):
+                    options(**{name: value})
+
+
+@dataclasses.dataclass(frozen=True)
+class Small(Checked):
+    rate: Positive = 0.1
+    betas: tuple[Share, ...] | None = None
+    free: float = 0.0
+    text: str = ""
+
+
+def test_what_is_no_number_is_left_to_the_check_of_types() -> None:
+    for value in ("fast", None, True, [1]):
+        assert Small(rate=value).rate == value  # type: ignore[arg-type]
+    assert Small(betas=None, text="nan") == Small(text="nan")
+    with pytest.raises(RecipeError, match=r"x: recipe\.rate must be float, found 'fast'"):
+        from_dict(Small, {"rate": "fast"}, "x")
+    with pytest.raises(RecipeError, match=r"x: recipe\.rate must be a number of fewer digits"):
+        from_dict(Small, {"rate": 10**5000}, "x")
+
+
+def test_numbers_in_a_row_and_without_limits() -> None:
+    assert Small(betas=(0.5, 1.0), free=-LARGEST).betas == (0.5, 1.0)
+    with pytest.raises(RecipeError, match=r"Small\.betas must be above 0 .* found 0\.0"):
+        Small(betas=(0.5, 0.0))
+    with pytest.raises(RecipeError, match=r"Small\.free must be at least -1e\+12 .* found nan"):
+        Small(free=math.nan)
+
+
+def test_a_message_holds_only_so_much() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    for value in ("x" * 10**6, 10**5000, deep, "\n\x1b[31m"):
+        assert len(shown(value)) <= 60 and shown(value).isprintable()

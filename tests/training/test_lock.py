@@ -1,0 +1,135 @@
+"""One process at a time trains a run, whatever becomes of the one before it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing
+import os
+import socket
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from facerec.errors import CheckpointError
+from facerec.training import lock
+from facerec.training.lock import LOCK_FILE, locked
+
+CONTEXT = multiprocessing.get_context("fork")
+
+
+def _hold(folder: Path, pipe: Connection) -> None:
+    with locked(folder):
+        child = os.fork()  # as loader processes are; it outlives its parent
+        if not child:
+            pipe.recv()
+            os._exit(0)
+        pipe.send(child)
+        pipe.recv()
+
+
+class Holder:
+    """Another process that holds the lock."""
+
+    def __init__(self, folder: Path) -> None:
+        self.pipe, other = CONTEXT.Pipe()
+        self.process = CONTEXT.Process(target=_hold, args=(folder, other))
+        self.process.start()
+        self.child = self.pipe.recv()
+
+    def end(self, *, kill: bool) -> None:
+        if kill:
+            self.process.kill()
+        self.pipe.send("enough")
+        self.pipe.send("enough")
+        self.process.join()
+
+
+def test_another_process_is_refused_and_named(tmp_path: Path) -> None:
+    holder = Holder(tmp_path)
+    for _ in range(2):  # being refused changes nothing
+        with pytest.raises(CheckpointError) as caught, locked(tmp_path):
+            pass
+        who = f"process {holder.process.pid} on {socket.gethostname()} has been training this run"
+        assert str(caught.value).startswith(f"{tmp_path}: {who} since 20")
+        assert f"remove {LOCK_FILE} there if it is gone" in str(caught.value)
+    holder.end(kill=False)
+    assert list(tmp_path.iterdir()) == []
+    with locked(tmp_path):
+        assert json.loads((tmp_path / LOCK_FILE).read_text())["process"] == os.getpid()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_lock_of_a_killed_process_is_taken_over_at_once(tmp_path: Path) -> None:
+    holder = Holder(tmp_path)
+    holder.process.kill()
+    holder.process.join()
+    os.kill(holder.child, 0)  # which has inherited the file, and not the lock
+    assert json.loads((tmp_path / LOCK_FILE).read_text())["process"] == holder.process.pid
+    with locked(tmp_path):
+        assert json.loads((tmp_path / LOCK_FILE).read_text())["process"] == os.getpid()
+    holder.end(kill=True)
+
+
+def test_a_process_is_refused_its_own_run(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    with locked(tmp_path):
+        with pytest.raises(CheckpointError, match=f"process {os.getpid()} on"), locked(tmp_path):
+            pass
+        with pytest.raises(CheckpointError), locked(tmp_path / "link"):
+            pass
+        process = CONTEXT.Process(target=_is_refused, args=(tmp_path,))
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+    with pytest.raises(ZeroDivisionError), locked(tmp_path):
+        raise ZeroDivisionError
+    with locked(tmp_path):
+        pass
+
+
+def _is_refused(folder: Path) -> None:
+    try:
+        with locked(folder):
+            os._exit(1)
+    except CheckpointError:
+        os._exit(0)
+
+
+@pytest.mark.parametrize(
+    ("owner", "free"),
+    [
+        (None, True),
+        ("{", True),
+        ("[]", True),
+        ({"host": socket.gethostname(), "process": 2**22 + 1}, True),  # beyond the largest
+        ({"host": socket.gethostname(), "process": 2**70}, True),
+        ({"host": socket.gethostname(), "process": "x"}, True),
+        ({"host": socket.gethostname(), "process": -1}, True),
+        ({"host": socket.gethostname(), "process": os.getppid()}, False),
+        ({"host": "elsewhere", "process": 7}, False),
+    ],
+)
+def test_without_locks_the_file_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, free: bool
+) -> None:
+    def unsupported(descriptor: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(lock.fcntl, "lockf", unsupported)
+    if owner is not None:
+        text = owner if isinstance(owner, str) else json.dumps(owner)
+        (tmp_path / LOCK_FILE).write_text(text)
+    if free:
+        with locked(tmp_path):
+            assert json.loads((tmp_path / LOCK_FILE).read_text())["process"] == os.getpid()
+        return
+    with pytest.raises(CheckpointError, match="has been training this run"), locked(tmp_path):
+        pass
+    assert json.loads((tmp_path / LOCK_FILE).read_text()) == owner
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="cannot be written"), locked(tmp_path / "gone"):
+        pass

@@ -26,6 +26,7 @@ from facerec.commands.cli import run_command
 from facerec.embedding.file import read_embeddings
 from facerec.errors import DatasetError
 from facerec.files import atomic_path, sha256, write_json
+from facerec.records.images import text_array
 from facerec.statistics.clustered import Bound, ClusteredShare
 from facerec.statistics.intervals import Interval
 from facerec.statistics.operating_points import OperatingPoint, parse_rate
@@ -192,8 +193,8 @@ def read_members(
         )
     people, groups = zip(*(found[name] for name in names), strict=True)
     return (
-        np.array(people),
-        None if group is None else np.array(groups),
+        text_array(people, str(path)),
+        None if group is None else text_array(groups, str(path)),
         len(found) - len(names),
     )
 

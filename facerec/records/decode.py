@@ -272,7 +272,7 @@ def _rows_alone(data: bytes, where: str) -> bytearray:
         ImageError: damaged or cut short.
     """
     needed: dict[bytes, bytes] = {}
-    pieces: list[memoryview] = []
+    pieces: list[bytes] = []
     view, at, kind = memoryview(data), _PNG_ROWS, b""
     # Encoders write rows in chunks of some KiB; millions of empty ones would take seconds here.
     for _ in range(1000 + len(data) // 1024):
@@ -286,7 +286,7 @@ def _rows_alone(data: bytes, where: str) -> bytearray:
         if kind == b"IDAT":
             if zlib.crc32(view[start - 4 : end]) != int.from_bytes(view[end:at], "big"):
                 raise _damaged(data, where)
-            pieces += [view[i : min(i + _PIECE, end)] for i in range(start, end, _PIECE)]
+            pieces += [data[i : min(i + _PIECE, end)] for i in range(start, end, _PIECE)]
         elif kind[:1].isupper() or kind == b"tRNS":
             needed.setdefault(kind, data[start - 8 : at])
     if kind != b"IEND":
@@ -325,11 +325,11 @@ def _png_bytes(data: bytes) -> int:
     return total
 
 
-def _inflate(pieces: list[memoryview], wanted: int) -> Iterator[bytes]:
+def _inflate(pieces: list[bytes], wanted: int) -> Iterator[bytes]:
     """Decompress a stream up to ``wanted`` bytes, in blocks of at most ``_STORED_BYTES``."""
     inflater = zlib.decompressobj()
-    for piece in (*pieces, b""):
-        more: bytes | memoryview = piece
+    more: bytes | memoryview
+    for more in (*pieces, b""):
         while wanted and not inflater.eof:
             block = inflater.decompress(more, min(wanted, _STORED_BYTES))
             more = inflater.unconsumed_tail

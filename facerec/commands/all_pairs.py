@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     Progress,
@@ -22,7 +21,7 @@ from rich.progress import (
 from rich.table import Table
 
 import facerec
-from facerec.commands.cli import run_command
+from facerec.commands.cli import Console, run_command
 from facerec.embedding.file import read_embeddings
 from facerec.errors import DatasetError
 from facerec.files import atomic_path, sha256, write_json

@@ -8,6 +8,13 @@ kept: no image, embedding or file name is logged or written to disk.
 
 from __future__ import annotations
 
+import signal
+
+if __name__ == "__main__":
+    # Ctrl-C ends the process at once until the server takes it over, without a traceback from
+    # the libraries that are just being loaded.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import asyncio
 import contextlib
 import json
@@ -72,8 +79,11 @@ _log = logging.getLogger("facerec.service")
 _POINTS_BYTES = 1024
 """Longest JSON for the points of one image."""
 
-_DECODERS = 2
-"""Requests decoded at once; each holds one photo of up to ``max_pixels`` in memory."""
+_LARGE_PIXELS = 2_000_000
+"""Photos of one request of more pixels are decoded by a thread of their own."""
+
+_LARGE_BYTES = 1 << 20
+"""A body of more bytes takes one of the ``max_large``."""
 
 _ENDPOINTS = ("/v1/embed", "/v1/verify", "/healthz", "/metrics")
 
@@ -93,7 +103,9 @@ class Limits:
     max_body_bytes: int = 16 << 20
     """Size of one request's body."""
     max_pixels: int = 16_000_000
-    """Size of one photo, by its header; aligned images have the model's size."""
+    """Pixels of the photos of one request together, by their headers."""
+    max_large: int = 8
+    """Requests of more than 1 MiB that are read and decoded at once; others wait their turn."""
     timeout_s: float = 30.0
     """How long a body may take to arrive, and then an answer to be computed."""
 
@@ -303,7 +315,7 @@ def parse_form(body: bytes, content_type: str, max_images: int) -> dict[str, lis
         )
         parser.write(body)
         parser.finalize()
-    except FormParserError as error:
+    except (FormParserError, UnicodeError) as error:  # the latter for names that are no UTF-8
         raise Refusal(400, "the multipart body is malformed; send it again") from error
     if not whole:
         raise Refusal(400, "the multipart body ends before its last boundary; send it again")
@@ -329,44 +341,76 @@ def read_points(text: bytes, count: int) -> NDArray[np.float64]:
     return points.astype(np.float64)
 
 
-def read_faces(body: bytes, content_type: str, size: tuple[int, int], limits: Limits) -> Faces:
-    """Return the aligned faces of a request, uint8 RGB ``(N, *size, 3)``.
+@dataclass
+class Upload:
+    """What a request holds, before any pixel is decoded.
+
+    Attributes:
+        images: encoded, one at least.
+        points: of photos, ``(N, 5, 2)``; ``None`` if the images are aligned.
+        pixels: of the photos together, by their headers; 0 for aligned images.
+    """
+
+    images: list[bytes]
+    points: NDArray[np.float64] | None
+    pixels: int = 0
+
+    def faces(self, size: tuple[int, int]) -> Faces:
+        """Return the aligned faces, uint8 RGB ``(N, *size, 3)``.
+
+        Raises:
+            ImageError: an image that is not as it should be.
+        """
+        faces = np.empty((len(self.images), *size, 3), np.uint8)
+        for i, image in enumerate(self.images):
+            where = f"image {i}"
+            if self.points is None:
+                decode_image(image, where, size, faces[i])
+            else:
+                photo = decode_image(image, where, size=None)
+                faces[i] = align_face(photo, self.points[i], size, where)
+        return faces
+
+
+def read_upload(body: bytes, content_type: str, limits: Limits) -> Upload:
+    """Return the images and points of a request, with what decoding them will cost.
 
     Args:
         body: a multipart form, see `parse_form`.
         content_type: the header that names its boundary.
-        size: height and width of an aligned face.
         limits: on images and pixels.
 
     Raises:
         Refusal: a form that is not as it should be.
-        ImageError: an image that is not as it should be.
+        ImageError: a photo that is not as it should be.
     """
     form = parse_form(body, content_type, limits.max_images)
     images = form["images"]
     if not images:
         raise Refusal(400, "the form holds no image; send at least one in a field called images")
-    points = read_points(form["points"][0], len(images)) if form["points"] else None
-    faces = np.empty((len(images), *size, 3), np.uint8)
+    if not form["points"]:
+        return Upload(images, None)
+    upload = Upload(images, read_points(form["points"][0], len(images)))
     for i, image in enumerate(images):
-        where = f"image {i}"
-        if points is None:
-            faces[i] = decode_image(image, where, size)
-            continue
-        height, width = image_size(image, where)
-        if height * width > limits.max_pixels:
+        height, width = image_size(image, f"image {i}")
+        upload.pixels += height * width
+        if upload.pixels > limits.max_pixels:
             raise Refusal(
                 413,
-                f"{where}: it has {height:,}×{width:,} pixels, more than the limit of "
-                f"{limits.max_pixels:,}; scale it down",
+                f"image {i}: it has {height:,}×{width:,} pixels, more than the limit of "
+                f"{limits.max_pixels:,} for the photos of a request; scale them down, or send "
+                "several requests",
             )
-        photo = decode_image(image, where, size=None)
-        faces[i] = align_face(photo, points[i], size, where)
-    return faces
+    return upload
 
 
-async def read_body(request: Request, limit: int) -> bytes:
+async def read_body(request: Request, limit: int, large: Callable[[], Awaitable[object]]) -> bytes:
     """Return the body of a request, whatever its header says about the length.
+
+    Args:
+        request: whose body is read.
+        limit: on its bytes.
+        large: waited for once the body has more than ``_LARGE_BYTES``.
 
     Raises:
         Refusal: it is too large, or the client goes away.
@@ -375,12 +419,15 @@ async def read_body(request: Request, limit: int) -> bytes:
     claimed = request.headers.get("content-length", "")
     if claimed.isdecimal() and int(claimed[:20]) > limit:
         raise too_large
-    body = bytearray()
+    body, waited = bytearray(), False
     try:
         async for chunk in request.stream():
             body += chunk
             if len(body) > limit:
                 raise too_large
+            if len(body) > _LARGE_BYTES and not waited:
+                await large()
+                waited = True
     except ClientDisconnect as error:
         raise Refusal(400, "the connection closed before the body was complete") from error
     return bytes(body)
@@ -431,7 +478,10 @@ class Service:
         except ModelError as error:
             self.no_threshold = str(error)
         self._batcher = MicroBatcher(recognizer.embed, self.limits, self.metrics)
-        self._decoders = ThreadPoolExecutor(_DECODERS, "decoder")
+        # A large photo takes a second, so the others do not queue behind one.
+        self._decoder = ThreadPoolExecutor(1, "decoder")
+        self._large_decoder = ThreadPoolExecutor(1, "decoder of large photos")
+        self._large = asyncio.Semaphore(self.limits.max_large)
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
@@ -441,7 +491,8 @@ class Service:
             yield
         finally:
             self._batcher.stop()
-            self._decoders.shutdown()
+            self._decoder.shutdown()
+            self._large_decoder.shutdown()
 
     async def embed(self, request: Request) -> Response:
         """Embed the images of the form's fields ``images``.
@@ -487,15 +538,27 @@ class Service:
         slow = Refusal(408, f"the body did not arrive within {limits.timeout_s:g} seconds")
         late = Refusal(503, "the service is too busy to answer in time; try again in a second")
 
+        large = contextlib.AsyncExitStack()
+
         async def answer(body: bytes) -> NDArray[np.float32]:
-            decoded = self._decoders.submit(read_faces, body, content_type, size, limits)
-            faces = await asyncio.wrap_future(decoded)
+            reading = self._decoder.submit(read_upload, body, content_type, limits)
+            upload = await asyncio.wrap_future(reading)
+            is_large = upload.pixels > _LARGE_PIXELS
+            decoder = self._large_decoder if is_large else self._decoder
+            faces = await asyncio.wrap_future(decoder.submit(upload.faces, size))
+            await large.aclose()
             with self._batcher.places(len(faces) - 1):
                 return await asyncio.wrap_future(self._batcher.submit(faces))
 
         with self._batcher.places(1):  # before the body takes memory
-            body = await within(limits.timeout_s, read_body(request, limits.max_body_bytes), slow)
-            return await within(limits.timeout_s, answer(body), late)
+            async with large:
+                reading = read_body(
+                    request,
+                    limits.max_body_bytes,
+                    lambda: large.enter_async_context(self._large),
+                )
+                body = await within(limits.timeout_s, reading, slow)
+                return await within(limits.timeout_s, answer(body), late)
 
 
 class Observer:
@@ -579,11 +642,15 @@ def listen(host: str, port: int) -> socket.socket:
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family)
+        listener = socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as error:
         raise FacerecError(
             f"{host}, port {port}: cannot listen there ({error}); choose another --host or --port"
         ) from error
+    # An answer leaves in two writes, of which the second would wait for the client's delayed
+    # acknowledgement of the first. asyncio takes care of that on sockets of its own making only.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
 
 
 def create_server(service: Service) -> uvicorn.Server:

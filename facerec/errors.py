@@ -3,9 +3,40 @@
 Commands print the sentence and exit with status 2; ``--debug`` shows the traceback.
 """
 
+from __future__ import annotations
+
+MAX_SENTENCE = 1500
+"""Longest sentence of an error; of a longer one the middle is left out."""
+
+_PICTURES: dict[int, int | str] = {
+    **{code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"},
+    0x7F: 0x2421,
+    **dict.fromkeys(range(0x80, 0xA0), "\ufffd"),
+    # These reverse the order of what follows.
+    **dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd"),
+}
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with a picture in place of each character that would steer a terminal.
+
+    Names, paths and fields come from files that others wrote. Tabs and ends of lines stay.
+    """
+    return text if text.isprintable() else text.translate(_PICTURES)
+
 
 class FacerecError(Exception):
-    """Base of all errors that a user can cause and mend."""
+    """Base of all errors that a user can cause and mend.
+
+    The sentence may quote what a file holds; it is made one line of at most ``MAX_SENTENCE``
+    `printable` characters.
+    """
+
+    def __init__(self, sentence: object = "") -> None:
+        text = printable(str(sentence).replace("\n", " ").replace("\t", " "))
+        if len(text) > MAX_SENTENCE:
+            text = f"{text[: MAX_SENTENCE - 501]}…{text[-500:]}"  # the end says what to do
+        super().__init__(text)
 
 
 class RecordError(FacerecError):

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     Progress,
@@ -22,10 +21,11 @@ from rich.progress import (
 from rich.table import Table
 
 import facerec
-from facerec.commands.cli import run_command
+from facerec.commands.cli import Console, run_command
 from facerec.embedding.file import read_embeddings
 from facerec.errors import DatasetError
 from facerec.files import atomic_path, sha256, write_json
+from facerec.records.images import text_array
 from facerec.statistics.clustered import Bound, ClusteredShare
 from facerec.statistics.intervals import Interval
 from facerec.statistics.operating_points import OperatingPoint, parse_rate
@@ -212,8 +212,8 @@ def read_members(
             "column, or leave out --group"
         )
     return (
-        np.array(people),
-        None if group is None else np.array(groups),
+        text_array(people, str(path)),
+        None if group is None else text_array(groups, str(path)),
         len(found) - len(names),
     )
 

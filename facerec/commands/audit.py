@@ -15,13 +15,12 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import tyro
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from facerec.commands.benches import open_benches
-from facerec.commands.cli import run_command
+from facerec.commands.cli import Console, run_command
 from facerec.commands.models import print_model
 from facerec.embedding.align import Aligner, parse_align
 from facerec.embedding.extract import Embeddings, embed_images, unit_fusion

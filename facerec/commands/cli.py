@@ -4,20 +4,46 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import os
 import signal
 import sys
 import threading
 import traceback
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import tyro
-from rich.console import Console
+from rich import console as rich_console
+from rich.segment import Segment
 
-from facerec.errors import FacerecError, RecipeError
+from facerec.errors import FacerecError, RecipeError, printable
+
+
+class Console(rich_console.Console):
+    """A terminal that shows text as it is: no markup in it counts, and no control character."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, **options)
+
+    def render(
+        self,
+        renderable: rich_console.RenderableType,
+        options: rich_console.ConsoleOptions | None = None,
+    ) -> Iterable[Segment]:
+        """Render to segments; those of rich's own control stay."""
+        for segment in super().render(renderable, options):
+            clean = segment.control or segment.text.isprintable()
+            yield segment if clean else Segment(printable(segment.text), segment.style)
+
+
+def replace_what_cannot_be_encoded() -> None:
+    """Let stdout and stderr in ASCII or Latin-1 show ``?`` for characters that they lack."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def run_command(function: Callable[..., None], argv: Sequence[str] | None = None) -> None:
@@ -31,6 +57,7 @@ def run_command(function: Callable[..., None], argv: Sequence[str] | None = None
         function: its parameters are the flags, its docstring is the help text.
         argv: arguments without the program's name; ``None`` takes ``sys.argv``.
     """
+    replace_what_cannot_be_encoded()
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     if debug:
@@ -97,9 +124,8 @@ class exit_on_error:
             if self.debug:
                 traceback.print_exception(error)
             if _first_to_say(str(error)):
-                Console(stderr=True, soft_wrap=True, highlight=False).print(
-                    f"error: {error}", style="red", markup=False
-                )
+                console = Console(stderr=True, soft_wrap=True, highlight=False)
+                console.print(f"error: {error}", style="red")
             raise SystemExit(2) from None
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Literal
 
 import tyro
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from facerec.commands.cli import run_command
+from facerec.commands.cli import Console, run_command
 from facerec.comparison.harness import Harness, Status
 from facerec.comparison.image_sets import ImageData
 from facerec.comparison.protocol import Comparison, Protocol

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from facerec.commands.benches import open_benches
-from facerec.commands.cli import run_command
+from facerec.commands.cli import Console, run_command
 from facerec.errors import DatasetError
 from facerec.verification.bench import SUFFIXES, Bench
 from facerec.verification.protocols import missing_images

@@ -15,13 +15,12 @@ import jinja2
 import numpy as np
 from matplotlib.figure import Figure
 from rich import box
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 import facerec
 from facerec.commands.audit import ALL, audit
-from facerec.commands.cli import run_command
+from facerec.commands.cli import Console, run_command
 from facerec.commands.export_onnx import default_folder, export_onnx
 from facerec.commands.train import Options, train_recipe
 from facerec.embedding.model import load_model

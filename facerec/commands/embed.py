@@ -16,7 +16,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -29,7 +28,7 @@ from rich.progress import (
 from rich.text import Text
 
 from facerec.commands.benches import open_benches
-from facerec.commands.cli import run_command
+from facerec.commands.cli import Console, run_command
 from facerec.commands.models import print_model
 from facerec.devices import choose_device
 from facerec.embedding.align import Aligner, parse_align

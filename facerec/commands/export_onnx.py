@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Literal
 
 import tyro
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from facerec.commands.benches import open_benches
-from facerec.commands.cli import run_command
+from facerec.commands.cli import Console, run_command
 from facerec.embedding.model import MODEL_FILE, TorchModel, load_model
 from facerec.errors import ExportError
 from facerec.export.bundle import MAIN, BundleOptions, BundleReport, Stage, export_bundle

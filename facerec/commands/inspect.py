@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from facerec.backbones import Preprocessing
-from facerec.commands.cli import run_command
+from facerec.commands.cli import Console, run_command
 from facerec.commands.models import preprocessing_words
 from facerec.embedding.bundle import Bundle, is_bundle, read_bundle
 from facerec.embedding.engines import EngineName

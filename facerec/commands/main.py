@@ -35,6 +35,9 @@ def main() -> None:
         module = importlib.import_module(f"facerec.commands.{name.replace('-', '_')}")
         module.main(sys.argv[2:])
         return
+    from facerec.commands.cli import replace_what_cannot_be_encoded
+
+    replace_what_cannot_be_encoded()
     width = max(map(len, COMMANDS))
     lines = [f"  {command.ljust(width)}  {text}" for command, text in COMMANDS.items()]
     usage = "\n".join(

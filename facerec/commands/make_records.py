@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 import tyro
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from facerec.commands.cli import run_command
+from facerec.commands.cli import Console, run_command
 from facerec.records.dataset import FolderDataset, Skipped
 from facerec.records.make import make_records as write_records
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 
-from facerec.commands.cli import run_command
+from facerec.commands.cli import Console, run_command
 from facerec.commands.train import open_data, recipe_argument
 from facerec.limits import Checked, Count, Limits, Positive
 from facerec.training.plan import Plan, plan_step, remedies

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from rich.console import Console
 from rich.table import Table
 
+from facerec.commands.cli import Console
 from facerec.commands.train import open_data
 from facerec.devices import available_cores
 from facerec.heads.class_sampling import sample_size

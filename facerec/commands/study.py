@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Literal
 
 import tyro
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import facerec
-from facerec.commands.cli import run_command
+from facerec.commands.cli import Console, run_command
 from facerec.commands.train import Options, train_recipe
 from facerec.embedding import load_model
 from facerec.errors import RecipeError, TrainingError

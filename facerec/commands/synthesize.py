@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from facerec.commands.cli import run_command
+from facerec.commands.cli import Console, run_command
 from facerec.files import atomic_path
 from facerec.records import synthetic
 from facerec.records.synthetic import SyntheticSet, write_synthetic

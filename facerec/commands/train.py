@@ -11,11 +11,10 @@ from typing import Annotated, Literal
 
 import torch
 import tyro
-from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from facerec.commands.cli import exit_on_error, run_command
+from facerec.commands.cli import Console, exit_on_error, run_command
 from facerec.errors import RecipeError
 from facerec.limits import Checked, Count
 from facerec.recipe import load_recipe

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from facerec.errors import DatasetError, MetricError
 from facerec.files import sha256
-from facerec.records.images import check_unique
+from facerec.records.images import check_unique, text_array
 from facerec.verification.protocols.lists import decode_text, read_content
 
 POOLED = "other (pooled)"
@@ -240,8 +240,8 @@ def read_attributes(
         path=path,
         sha256=sha256(path),
         lines=lines,
-        images=_text(table[_IMAGE]),
-        subjects=_text(table[subject]),
+        images=_text(path, table[_IMAGE]),
+        subjects=_text(path, table[subject]),
         groups={name: _values(path, name, table[name]) for name in dict.fromkeys(groups)},
         covariates={name: _numbers(path, name, lines, table[name]) for name in covariates},
         label_sources=tuple(sources),
@@ -434,12 +434,12 @@ def _check_header(path: Path, line: int, header: Sequence[str], wanted: Sequence
         )
 
 
-def _text(column: pd.Series) -> NDArray[np.str_]:
-    return column.to_numpy().astype(np.str_)
+def _text(path: Path, column: pd.Series) -> NDArray[np.str_]:
+    return text_array(column.to_list(), f"{path}, column {column.name}")
 
 
 def _values(path: Path, name: str, column: pd.Series) -> NDArray[np.str_]:
-    values = _text(column)
+    values = _text(path, column)
     check_values(path, name, values)
     return values
 

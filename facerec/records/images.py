@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from facerec.errors import DatasetError, ImageError, PackError
 from facerec.records.dataset import FaceDataset
@@ -21,6 +21,8 @@ NAMES = "_images.csv"
 SHARED_NAMES = "pairs_images.csv"
 """The same for all packs of a folder, which then hold the same images in the same order."""
 
+_MUCH_TEXT = 1 << 26
+"""Characters, at four bytes each, from which on an array of text must be mostly text."""
 
 _PLAIN = re.compile(r"[^\\:\0./\s][^\\:\0]*")
 """Names that need no closer look, unless they hold ``..``: nearly all."""
@@ -104,9 +106,9 @@ class FolderImages(ImageSource):
         DatasetError: the folder is not there, ids repeat, or one leaves the folder.
     """
 
-    def __init__(self, root: str | Path, ids: ArrayLike | Sequence[str]) -> None:
+    def __init__(self, root: str | Path, ids: Sequence[str] | NDArray[np.str_]) -> None:
         self.root = Path(root)
-        self.ids = np.asarray(ids, dtype=np.str_).reshape(-1)
+        self.ids = text_array(ids, str(self.root))
         if not self.root.is_dir():
             raise DatasetError(f"{self.root}: there is no such folder of images")
         check_unique(self.ids, str(self.root))
@@ -146,7 +148,7 @@ class MemoryImages(ImageSource):
 
     def __init__(self, origin: str | Path, ids: Sequence[str], contents: Sequence[bytes]) -> None:
         self.origin = str(origin)
-        self.ids = np.asarray(ids, dtype=np.str_).reshape(-1)
+        self.ids = text_array(ids, self.origin)
         self.contents = contents
         check_unique(self.ids, self.origin)
 
@@ -168,7 +170,7 @@ class DatasetImages(ImageSource):
 
     def __init__(self, dataset: FaceDataset) -> None:
         self.dataset = dataset
-        self.ids = np.array([dataset.name(i) for i in range(len(dataset))], dtype=np.str_)
+        self.ids = text_array([dataset.name(i) for i in range(len(dataset))], "the training set")
 
     def encoded(self, i: int) -> bytes:
         """Return the encoded image of sample ``i``."""
@@ -177,6 +179,24 @@ class DatasetImages(ImageSource):
     def where(self, i: int) -> str:
         """Name the record or path of sample ``i``."""
         return self.dataset.where(i)
+
+
+def text_array(texts: Sequence[str] | NDArray[np.str_], where: str) -> NDArray[np.str_]:
+    """Return texts as one array, in which each takes as much memory as the longest.
+
+    Raises:
+        DatasetError: one is so much longer than the others that a small file would take gigabytes.
+    """
+    lengths = [len(text) for text in texts]
+    longest = max(lengths, default=0)
+    if longest * len(lengths) > max(_MUCH_TEXT, 8 * sum(lengths)):
+        i = lengths.index(longest)
+        raise DatasetError(
+            f"{where}: the text {texts[i][:60]!r}… has {longest:,} characters, where the "
+            f"{len(lengths):,} beside it have {sum(lengths) // len(lengths):,} on average; shorten "
+            "it, or check that this is the right file"
+        )
+    return np.asarray(texts, dtype=np.str_).reshape(-1)
 
 
 def check_unique(ids: NDArray[np.str_], where: str) -> None:
@@ -242,7 +262,7 @@ def _read_names(path: Path, pack: Pack) -> tuple[NDArray[np.str_], NDArray[np.st
             f"{path}: it has {len(rows)} lines whose index does not run from 0 to "
             f"{2 * len(pack) - 1} as the images of the pack do; {advice}"
         )
-    names = np.array([name for _, name, _ in rows], dtype=np.str_)
+    names = text_array([name for _, name, _ in rows], str(path))
     if not told:
         return names, None
-    return names, np.array([subject or "" for _, _, subject in rows], dtype=np.str_)
+    return names, text_array([subject or "" for _, _, subject in rows], str(path))

@@ -25,6 +25,9 @@ from facerec.files import atomic_path
 from facerec.npz import ArchiveError, read_arrays
 
 MAX_PACK_BYTES = 4 << 30
+_REPEATED_BYTES = 1 << 28
+"""Images of more bytes together must be mostly different ones."""
+
 MAX_IMAGE_BYTES = 16 << 20
 MAX_OPCODES = 5_000_000
 
@@ -160,10 +163,12 @@ def _make_pack(path: Path, images: Sequence[bytes], issame: Sequence[bool]) -> P
     lengths = [len(image) for image in images]
     total = sum(lengths)
     # A pickle may name one image many times over, so that the sum exceeds the file.
-    if total > MAX_PACK_BYTES:
+    held = sum({id(image): len(image) for image in images}.values())
+    limit = min(MAX_PACK_BYTES, max(_REPEATED_BYTES, 10 * held))
+    if total > limit:
         raise PackError(
-            f"{path}: its images have {total:,} bytes together, more than {MAX_PACK_BYTES:,}; "
-            "check that this is the right file"
+            f"{path}: its images have {total:,} bytes together, more than {limit:,} (those that "
+            f"differ have {held:,}); check that this is the right file"
         )
     data = np.frombuffer(b"".join(images), dtype=np.uint8)
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])

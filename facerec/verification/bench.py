@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from facerec.errors import DatasetError, PackError
 from facerec.files import sha256
-from facerec.records.images import ImageSource, PackImages
+from facerec.records.images import ImageSource, PackImages, text_array
 from facerec.records.packs import read_pack
 from facerec.statistics.kfold import fold_indices
 
@@ -131,7 +131,7 @@ def find_subjects(
     second: NDArray[np.int64],
     issame: NDArray[np.bool_],
     items: int,
-    persons: ArrayLike | None,
+    persons: Sequence[str] | NDArray[np.str_] | None,
     persons_from: str,
 ) -> tuple[NDArray[np.int64], str, tuple[str, ...]]:
     """Number the persons of all items: by name where that agrees with every label.
@@ -149,7 +149,7 @@ def find_subjects(
     """
     notes: tuple[str, ...] = ()
     if persons is not None:
-        subjects = number_subjects(np.asarray(persons, dtype=np.str_))
+        subjects = number_subjects(text_array(persons, persons_from))
         contradictions = int(((subjects[first] == subjects[second]) != issame).sum())
         if not contradictions:
             return subjects, persons_from, notes

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -125,6 +126,25 @@ def test_ten_thousand_groups_are_refused(tmp_path: Path) -> None:
         read_attributes(path, ["race"])
     path = write(tmp_path / "b.csv", [f"{i},{i},g{i},f,0,curator" for i in range(100)])
     assert len(np.unique(read_attributes(path, ["race"]).groups["race"])) == 100
+
+
+@pytest.mark.parametrize("column", range(3))
+def test_one_long_cell_does_not_take_gigabytes(tmp_path: Path, column: int) -> None:
+    """An array of text is as wide as its longest: 10,000 cells would take 5 GB."""
+    rows = [[f"{i}.jpg", f"s{i}", "a", "recorded"] for i in range(10_000)]
+    rows[77][column] = "x" * 131_000
+    path = tmp_path / "attributes.csv"
+    lines = ["image_id,subject_id,group,label_source", *map(",".join, rows), ""]
+    path.write_text("\n".join(lines), "utf-8")
+    tracemalloc.start()
+    try:
+        with pytest.raises(DatasetError, match=r"column .* has 131,000 characters") as caught:
+            read_attributes(path, ["group"])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert str(path) in str(caught.value) and len(str(caught.value)) < 400
+    assert peak < 100_000_000
 
 
 def test_inferred_labels_need_the_flag_and_bring_a_banner(tmp_path: Path) -> None:

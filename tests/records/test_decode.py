@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import io
 import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -21,8 +25,8 @@ def picture(height: int = 112, width: int = 112, seed: int = 0) -> np.ndarray:
     return cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
 
 
-def encode(image: np.ndarray, suffix: str = ".jpg") -> bytes:
-    return cv2.imencode(suffix, image)[1].tobytes()
+def encode(image: np.ndarray, suffix: str = ".jpg", *options: int) -> bytes:
+    return cv2.imencode(suffix, image, options)[1].tobytes()
 
 
 def pillow(image: Image.Image, kind: str, **options: object) -> bytes:
@@ -134,9 +138,12 @@ def test_what_is_no_image_is_refused(data: bytes, sentence: str) -> None:
 
 
 def test_other_formats_that_opencv_knows_are_refused() -> None:
-    for suffix in (".bmp", ".webp", ".tiff"):
-        with pytest.raises(ImageError, match="neither a JPEG nor a PNG"):
-            decode_image(encode(picture(), suffix), "x")
+    names = {".bmp": "BMP", ".webp": "WebP", ".tiff": "TIFF", ".gif": "GIF", ".ppm": "PNM"}
+    names |= {".jp2": "JPEG 2000", ".hdr": "Radiance HDR", ".ras": "Sun raster", ".pfm": "PNM"}
+    for suffix, name in names.items():
+        image = picture().astype(np.float32) if suffix in (".hdr", ".pfm") else picture()
+        with pytest.raises(ImageError, match=f"neither a JPEG nor a PNG.* begins as {name} files"):
+            decode_image(encode(image, suffix), "x")
 
 
 def test_wrong_size_is_refused_with_both_sizes() -> None:
@@ -217,3 +224,187 @@ def test_images_are_decoded_into_given_memory(mode: str, kind: str, options: dic
     np.testing.assert_array_equal(memory[1], by_opencv(data))
     np.testing.assert_array_equal(memory[1], decode_image(data, "x"))
     assert not memory[::2].any()
+
+
+# --- small files that would cost much -----------------------------------------------------------
+
+
+def chunk(kind: bytes, data: bytes, length: int | None = None) -> bytes:
+    size = len(data) if length is None else length
+    return struct.pack(">I", size) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png(
+    width: int,
+    height: int,
+    rows: bytes,
+    *,
+    depth: int = 8,
+    kind: int = 2,
+    interlaced: bool = False,
+    before: bytes = b"",
+    piece: int = 1 << 30,
+) -> bytes:
+    """Write a PNG from its rows as they are, each with the number of its filter."""
+    header = struct.pack(">IIBBBBB", width, height, depth, kind, 0, 0, interlaced)
+    packed = zlib.compress(rows)
+    parts = [chunk(b"IDAT", packed[i : i + piece]) for i in range(0, len(packed), piece)]
+    start = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + before
+    return start + b"".join(parts) + chunk(b"IEND", b"")
+
+
+def random_rows(
+    width: int, height: int, depth: int, kind: int, interlaced: bool, rng: np.random.Generator
+) -> bytes:
+    bits = depth * {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[kind]
+    starts = [(0, 0), (4, 0), (0, 4), (2, 0), (0, 2), (1, 0), (0, 1)]
+    steps = [(8, 8), (8, 8), (4, 8), (4, 4), (2, 4), (2, 2), (1, 2)]
+    passes = zip(starts, steps, strict=True) if interlaced else [((0, 0), (1, 1))]
+    rows = b""
+    for (x, y), (dx, dy) in passes:
+        columns = len(range(x, width, dx))
+        for _ in range(y, height, dy):
+            if columns:
+                rows += bytes([rng.integers(5)]) + rng.bytes(-(-columns * bits // 8))
+    return rows
+
+
+COLOURS = [(0, d) for d in (1, 2, 4, 8, 16)] + [(3, d) for d in (1, 2, 4, 8)]
+COLOURS += [(kind, d) for kind in (2, 4, 6) for d in (8, 16)]
+
+
+@pytest.mark.parametrize(("kind", "depth"), COLOURS)
+@pytest.mark.parametrize("interlaced", [False, True])
+@pytest.mark.parametrize("size", [(31, 37), (1, 1), (3, 2), (200, 150)])
+def test_every_kind_of_png_has_the_pixels_of_opencv(
+    kind: int, depth: int, interlaced: bool, size: tuple[int, int]
+) -> None:
+    rng = np.random.default_rng([kind, depth, interlaced, *size])
+    rows = random_rows(*size, depth, kind, interlaced, rng)
+    palette = chunk(b"PLTE", rng.bytes(3 * 2 ** min(depth, 8))) if kind == 3 else b""
+    clear = {0: b"\0\1", 2: bytes(6), 3: b"\x80"}.get(kind)
+    transparent = chunk(b"tRNS", clear) if clear else b""
+    profile = zlib.compress(rng.bytes(500))
+    meta = chunk(b"gAMA", struct.pack(">I", 22_000)) + chunk(b"sBIT", b"\1" * (depth > 2))
+    meta += chunk(b"iCCP", b"p\0\0" + profile) + chunk(b"tEXt", b"k\0v") + chunk(b"tIME", b"\1" * 7)
+    meta += chunk(b"cHRM", struct.pack(">8I", 1, 2, 3, 4, 5, 6, 7, 8))
+    for before in (palette, palette + transparent, meta + palette + transparent):
+        data = png(
+            *size, rows, depth=depth, kind=kind, interlaced=interlaced, before=before, piece=999
+        )
+        expected = by_opencv(data)
+        np.testing.assert_array_equal(decode_image(data, "x", None), expected)
+        np.testing.assert_array_equal(decode_image(data, "x", size[::-1]), expected)
+
+
+def test_a_png_is_cut_where_its_rows_end_and_not_later() -> None:
+    rows = random_rows(40, 30, 8, 2, False, np.random.default_rng(0))
+    whole = decode_image(png(40, 30, rows), "x", None)
+    np.testing.assert_array_equal(decode_image(png(40, 30, rows + bytes(9999)), "x", None), whole)
+    with pytest.raises(ImageError, match=r"PNG of .* does not decode"):
+        decode_image(png(40, 30, rows[:-1]), "x", None)
+
+
+def test_the_decoder_sees_no_more_than_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    decoder = cv2.imdecode
+
+    def look(data: np.ndarray, flags: int) -> np.ndarray:
+        seen.append(len(data))
+        return decoder(data, flags)
+
+    monkeypatch.setattr("facerec.records.decode.cv2.imdecode", look)
+    for data in (text_chunks(), png(112, 112, bytes(50_000_000))):
+        assert not decode_image(data, "x").any()
+    assert len(seen) == 2 and max(seen) < 112 * 337 + 100
+
+
+def text_chunks() -> bytes:
+    return png(
+        112,
+        112,
+        bytes(112 * 337),
+        before=300 * chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(1 << 22))),
+    )
+
+
+def many_scans(count: int, side: int = 112) -> bytes:
+    """Return a progressive JPEG with refinements in which no coefficient changes."""
+    jpeg = encode(picture(side, side), ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, 1)
+    one = b"\xff\xc4\0\x14\x10\x01" + bytes(15) + b"\xe0"  # a code for the end of 16,384 blocks
+    scan = b"\xff\xda\0\x08\1\1\0\1\x3f\0\x7f\xfe"
+    return jpeg[:-2] + one + scan * count + jpeg[-2:]
+
+
+HEADER = bytes.fromhex("89504e470d0a1a0a0000000d49484452000000700000007008020000004982631c")
+REFUSED: dict[str, tuple[bytes, str]] = {
+    "a length of 4 GB in 41 bytes": (HEADER + b"\xff\xff\xff\xffIDAT", "PNG of 41 bytes does not"),
+    "a length of 2 GB": (HEADER + chunk(b"IDAT", bytes(1700), 2_155_873_947), "does not decode"),
+    "a length of 2 GB in text": (HEADER + chunk(b"tEXt", bytes(9), 1 << 31), "does not decode"),
+    "a million chunks": (HEADER + chunk(b"IDAT", b"") * 1_000_000, "does not decode"),
+    "no last chunk": (png(112, 112, bytes(112 * 337))[:-12], "does not decode"),
+    "5,000 scans": (many_scans(5000), "112×112 pixels has 5,0.. scans"),
+    "a million segments": (b"\xff\xd8" + b"\xff\xe0\0\2" * 1_000_000 + b"\xff\xd9", "no size in"),
+    "a million fill bytes": (b"\xff\xd8" + b"\xff" * 1_000_000 + b"\xff\xd9", "no size in its"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_would_cost_much_is_refused_before(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A JPEG without a size is refused by its decoder as soon as by us.
+    decoders = ["cv2.imdecode", *(["simplejpeg.decode_jpeg"] if "scans" in name else [])]
+    for decoder in decoders:
+        monkeypatch.setattr(decoder, lambda *_, **__: pytest.fail("decoded"))
+    data, sentence = REFUSED[name]
+    for size in ((112, 112), None):
+        with pytest.raises(ImageError, match=sentence):
+            decode_image(data, "x", size)
+
+
+def test_scans_times_pixels_are_bounded() -> None:
+    data = encode(np.zeros((4000, 4000, 3), np.uint8), ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, 1)
+    assert decode_image(data, "x", None).shape == (4000, 4000, 3)
+    with pytest.raises(ImageError, match=r"4,000×4,000 pixels has 4. scans"):
+        decode_image(data[:-2] + b"\xff\xda\0\x08\1\1\0\1\x3f\0" * 30 + data[-2:], "x", None)
+
+
+def test_honest_progressive_files_pass() -> None:
+    for count in (0, 80):
+        data = many_scans(count)
+        np.testing.assert_array_equal(decode_image(data, "x"), by_opencv(data))
+        np.testing.assert_array_equal(decode_image(data, "x", None), by_opencv(data))
+    # What looks like scans in the metadata before the frame is none.
+    jpeg = encode(picture())
+    data = jpeg[:2] + b"\xff\xe1\x02\x02" + b"\xff\xda" * 256 + jpeg[2:]
+    np.testing.assert_array_equal(decode_image(data, "x"), by_opencv(data))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_decoding_takes_no_more_memory_than_the_pixels_need(tmp_path: Path) -> None:
+    """In a process that may not have more than 300 MB beyond what the libraries take."""
+    files = {name: data for name, (data, _) in REFUSED.items()} | {
+        "rows of 50 MB": png(112, 112, bytes(50_000_000)),
+        "text of 1.2 GB": text_chunks(),
+    }
+    for i, data in enumerate(files.values()):
+        (tmp_path / str(i)).write_bytes(data)
+    program = """
+import pathlib, resource, sys, time
+from facerec.records.decode import decode_image
+from facerec.errors import ImageError
+status = pathlib.Path("/proc/self/status").read_text()
+taken = int(status.split("VmSize:")[1].split()[0]) * 1024
+resource.setrlimit(resource.RLIMIT_AS, (taken + 300_000_000,) * 2)
+resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + 10,) * 2)
+for path in sorted(pathlib.Path(sys.argv[1]).iterdir(), key=lambda path: int(path.name)):
+    for size in ((112, 112), None):
+        try:
+            assert decode_image(path.read_bytes(), "x", size).any() == False
+            print("decoded")
+        except ImageError as error:
+            print(error)
+"""
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("decoded") == 4 and not done.stderr

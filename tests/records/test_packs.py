@@ -7,6 +7,7 @@ import os
 import pickle
 import struct
 import tempfile
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -470,3 +471,19 @@ def test_npz_that_is_none(tmp_path, monkeypatch):
         archive.writestr("data.npy", bytes(1_000_000))
     with pytest.raises(PackError, match="claim 1,000,000 bytes, too many for a file of"):
         read_pack(path)
+
+
+def test_one_image_named_many_times_is_not_copied_as_often(tmp_path):
+    """A pickle's memo: 2 MB in the file, 400 MB as images."""
+    image = b"\xff\xd8\xff" + bytes(2_000_000)
+    path = tmp_path / "x.bin"
+    path.write_bytes(pickle.dumps(([image] * 200, [True] * 100), protocol=2))
+    assert path.stat().st_size < 5_000_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(PackError, match=r"400,000,600 bytes together, more than 268,435,456"):
+            read_pack(path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 50_000_000

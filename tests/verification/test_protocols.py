@@ -6,6 +6,7 @@ import codecs
 import hashlib
 import io
 import tempfile
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,21 @@ def test_bad_lfw_lists(tmp_path: Path, text: str, sentence: str) -> None:
     path = write(tmp_path / "pairs.txt", text)
     found = refusal(path, "lfw")
     assert found.startswith(str(path)) and sentence in found
+
+
+def test_one_long_name_does_not_take_gigabytes(tmp_path: Path) -> None:
+    """An array is as wide as its longest text: 200,000 names would take 0.8 GB with a long one."""
+    lines = [f"{i}.jpg,{i + 100_000}.jpg,1" for i in range(100_000)]
+    long = "/".join(["x" * 250] * 4) + ".jpg"
+    path = write(tmp_path / "pairs.csv", "\n".join([*lines, f"{long},0.jpg,0", ""]))
+    tracemalloc.start()
+    try:
+        sentence = refusal(path, "flat", tmp_path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert "has 1,007 characters" in sentence and len(sentence) < 400
+    assert peak < 200_000_000
 
 
 def test_text_that_is_not_utf_8_names_the_line(tmp_path: Path) -> None:

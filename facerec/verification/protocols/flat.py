@@ -6,10 +6,8 @@ import csv
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-
 from facerec.errors import DatasetError
-from facerec.records.images import FolderImages
+from facerec.records.images import FolderImages, text_array
 from facerec.verification.bench import Bench, contiguous_folds, subjects_from_names
 from facerec.verification.protocols.lists import (
     LABELS,
@@ -48,7 +46,7 @@ def read_flat(path: Path, images: Path | None) -> Bench:
         table.add(first, second, _label(fields[at], where), where)
     ids = list(table.names)
     # Only a folder for each person says who is who.
-    persons = subjects_from_names(np.array(ids, dtype=np.str_))
+    persons = subjects_from_names(text_array(ids, str(path)))
     return make_bench(
         path.stem,
         table,

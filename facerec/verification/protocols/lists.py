@@ -13,7 +13,13 @@ from numpy.typing import NDArray
 
 from facerec.errors import DatasetError
 from facerec.files import sha256
-from facerec.records.images import FolderImages, ImageSource, check_relative, check_unique
+from facerec.records.images import (
+    FolderImages,
+    ImageSource,
+    check_relative,
+    check_unique,
+    text_array,
+)
 from facerec.verification.bench import Bench, Pairs, find_subjects
 
 MAX_LINE = 1 << 20
@@ -50,7 +56,7 @@ class ListedImages(ImageSource):
     """
 
     def __init__(self, ids: Sequence[str], folder: FolderImages) -> None:
-        self.ids = np.asarray(ids, dtype=np.str_).reshape(-1)
+        self.ids = text_array(ids, str(folder.root))
         self.folder = folder
         check_unique(self.ids, str(folder.root))
 

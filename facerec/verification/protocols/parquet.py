@@ -7,10 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from facerec.errors import DatasetError, MissingExtraError
-from facerec.records.images import MemoryImages
+from facerec.records.images import MemoryImages, text_array
 from facerec.verification.bench import Bench, contiguous_folds, subjects_from_names
 from facerec.verification.protocols.lists import LABELS, PairTable, file_source, make_bench
 
@@ -66,7 +64,7 @@ def read_parquet(path: Path, images: Path | None) -> Bench:
     ids, contents, entries = _distinct(cells)
     for i, same in enumerate(labels):
         table.add(ids[entries[2 * i]], ids[entries[2 * i + 1]], same, f"{path}, row {i}")
-    named = subjects_from_names(np.array(ids, dtype=np.str_))
+    named = subjects_from_names(text_array(ids, str(path)))
     return make_bench(
         SHARD.sub("", path.stem),
         table,

@@ -1,0 +1,109 @@
+"""Terminals and files in any encoding, and text in files that would steer a terminal."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.table import Table
+
+from facerec.commands.cli import Console
+from tests.training.tiny import write_training_set
+from tests.verification.toy_packs import make_pack
+
+HOSTILE = "[red]a[/nothing] \x1b[2J\x1b]0;x\x07\r\x9b31m"
+
+RECIPE = """
+from pathlib import Path
+from facerec.backbones import Backbone
+from facerec.heads import ArcFace
+from facerec.records import Data
+from facerec.training import SGD, Recipe
+
+recipe = Recipe(
+    data=Data(path=Path("data")),
+    backbone=Backbone(name="iresnet18", embedding_size=8, width=0.125),
+    margin=ArcFace(),
+    optimizer=SGD(lr=0.05),
+    batch_size=28,
+    epochs=1,
+    precision="fp32",
+    workers=0,
+    log_every=1,
+)
+"""
+
+PROGRAM = """
+import sys
+from facerec.commands.main import main
+for line in sys.stdin.read().split("\\n"):
+    sys.argv = ["facerec", *line.split(" ")]
+    status = 0
+    try:
+        main()
+    except SystemExit as end:
+        status = end.code or 0
+    print("status", status, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        {"PYTHONIOENCODING": "latin-1"},
+    ],
+    ids=["ascii", "latin-1"],
+)
+def test_no_command_ends_for_want_of_a_character(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "recipe.py").write_text(RECIPE)
+    write_training_set(tmp_path / "data")
+    pack = make_pack(tmp_path / "[red]\x1b[31mfaces.bin", per_fold=1).name
+    lines = [
+        "--help",
+        "train --help",
+        "verify --help",
+        "train recipe.py --device cpu",
+        f"verify --device cpu --replicates 0 --bench {pack}",
+        f"verify --model absent\x1b[31m.onnx --bench {pack}",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        input="\n".join(lines).encode(),
+        capture_output=True,
+        cwd=tmp_path,
+        env={**os.environ, **environment},
+        timeout=300,
+    )
+    output = done.stdout.decode("latin-1")
+    statuses = [line.split()[1] for line in output.splitlines() if line.startswith("status ")]
+    assert statuses == ["0"] * 5 + ["2"], done.stderr.decode("latin-1")
+    assert b"Traceback" not in done.stderr and b"\x1b" not in done.stdout + done.stderr
+    assert "[red]" in output  # it is no markup
+
+
+def test_text_is_shown_as_it_is() -> None:
+    file = io.StringIO()
+    console = Console(file=file, width=200, force_terminal=True, color_system=None)
+    table = Table(title=HOSTILE)
+    table.add_column(HOSTILE)
+    table.add_row(HOSTILE)
+    console.print(table)
+    console.print(HOSTILE, soft_wrap=True)
+    shown = file.getvalue()
+    assert shown.count("[red]a[/nothing] ␛[2J␛]0;x") == 4
+    assert not any((ord(c) < 32 and c != "\n") or 127 <= ord(c) < 160 for c in shown)
+
+
+def test_what_rich_itself_sends_to_a_terminal_stays() -> None:
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, color_system="standard")
+    console.print("plain", style="red")
+    console.show_cursor(False)
+    assert file.getvalue() == "\x1b[31mplain\x1b[0m\n\x1b[?25l"

@@ -67,17 +67,33 @@ def set_numerics(device: torch.device, deterministic: bool = False) -> None:
 
 
 @contextmanager
+def true_float32() -> Iterator[None]:
+    """Compute float32 in float32 while the block runs, on every device.
+
+    By default torch rounds what goes into a convolution to 10 bits (TF32) on GPUs since Ampere,
+    and a caller may have allowed the same, or bfloat16, for matrix products.
+    """
+    precision, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        torch.backends.cudnn.allow_tf32 = convolutions
+
+
+@contextmanager
 def exact_products() -> Iterator[int]:
     """Make matrix products single-threaded and truly float32; give the threads that torch had.
 
     One thread a product keeps the sums in one order, and threads on tiles of their own need not
     wait for each other.
     """
-    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    torch.set_float32_matmul_precision("highest")
     try:
-        yield threads
+        with true_float32():
+            yield threads
     finally:
         torch.set_num_threads(threads)
-        torch.set_float32_matmul_precision(precision)

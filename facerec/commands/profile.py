@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from facerec.commands.train import open_data
+from facerec.environment import available_cores
 from facerec.heads.class_sampling import sample_size
 from facerec.training.distributed import Processes, launched
 from facerec.training.profile import Profile, product_size, profile_steps
@@ -149,7 +150,7 @@ def _data_hint(share: float, trainer: Trainer) -> Iterator[tuple[float, str]]:
     recipe = trainer.recipe
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", trainer.processes.world_size))
     busy = torch.get_num_threads() if trainer.device.type == "cpu" else 1
-    room = _cores() // ranks - busy - recipe.workers
+    room = available_cores() // ranks - busy - recipe.workers
     begin = f"waiting for data takes {100 * share:.0f} %"
     if room > 0:
         yield share, f"{begin}: raise --workers (now {recipe.workers}, cores for {room} more)"
@@ -210,9 +211,3 @@ def _keeps_memory() -> bool:
         return True  # not Linux: nothing is known of its allocator
     loaded = maps.read_text()
     return any(name in loaded for name in ("tcmalloc", "jemalloc", "mimalloc"))
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

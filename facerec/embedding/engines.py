@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 
 from facerec.embedding.onnx_file import OnnxFile, first_line
+from facerec.environment import available_cores
 from facerec.errors import MissingExtraError, ModelError
 
 Images = npt.NDArray[np.float32] | npt.NDArray[np.uint8]
@@ -81,7 +82,7 @@ class OnnxruntimeEngine(Engine):
     Args:
         file: a file that passed the checks.
         device: ``cpu``, ``cuda`` or ``cuda:1``.
-        threads: CPU threads of one call; as many as torch uses by default.
+        threads: CPU threads of one call; by default `default_threads`.
 
     Raises:
         MissingExtraError: onnxruntime is not installed.
@@ -117,20 +118,12 @@ def _session(onnxruntime: Any, file: OnnxFile, device: str, threads: int | None)
         raise ModelError(f"{file.where}: an .onnx file runs on cpu or cuda, not on {device!r}")
     wanted = providers[kind]
     _check_provider(file.where, wanted, onnxruntime.get_available_providers())
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads or torch.get_num_threads()
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    # Bytes can be built that onnxruntime would take for its own format, which nobody checked.
-    options.add_session_config_entry("session.load_model_format", "ONNX")
-    options.add_session_config_entry(
-        "optimization.constant_folding_max_output_size_in_bytes", str(FOLDED_BYTES)
-    )
+    settings = {"device_id": index} if index else {}
+    if kind == "cuda":
+        settings["use_tf32"] = "0"  # its default; float32 would be rounded to 10 bits
     try:
         session = onnxruntime.InferenceSession(
-            file.content,
-            options,
-            providers=[(wanted, {"device_id": index} if index else {})],
+            file.content, session_options(threads), providers=[(wanted, settings)]
         )
     except Exception as error:  # onnxruntime's classes share no base but this
         raise ModelError(
@@ -139,6 +132,35 @@ def _session(onnxruntime: Any, file: OnnxFile, device: str, threads: int | None)
     # A provider can be there and still not start, for want of its libraries.
     _check_provider(file.where, wanted, session.get_providers())
     return session
+
+
+def default_threads() -> int:
+    """Return how many threads torch uses, unless the container's share of time is less."""
+    return min(torch.get_num_threads(), available_cores())
+
+
+def session_options(threads: int | None = None) -> Any:
+    """Return how onnxruntime computes a file here: as stored in the file, on every processor.
+
+    Args:
+        threads: CPU threads of one call; by default `default_threads`.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads or default_threads()
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    entries = {
+        # Bytes can be built that onnxruntime would take for its own format, which nobody checked.
+        "session.load_model_format": "ONNX",
+        "optimization.constant_folding_max_output_size_in_bytes": str(FOLDED_BYTES),
+        # ARM processors with bfloat16 can compute products of float32 in it.
+        "mlas.enable_gemm_fastmath_arm64_bfloat16": "0",
+    }
+    for name, value in entries.items():
+        options.add_session_config_entry(name, value)
+    return options
 
 
 def _check_provider(where: str, wanted: str, offered: list[str]) -> None:
@@ -158,7 +180,7 @@ class OpenVinoEngine(Engine):
     Args:
         file: a file that passed the checks.
         precision: in which numbers to compute what the file stores as float32.
-        threads: CPU threads; as many as torch uses by default.
+        threads: CPU threads; by default `default_threads`.
 
     Raises:
         MissingExtraError: OpenVINO is not installed.
@@ -182,7 +204,7 @@ class OpenVinoEngine(Engine):
         self._lock = threading.Lock()
         hints = {
             "INFERENCE_PRECISION_HINT": {"fp32": "f32", "bf16": "bf16"}[precision],
-            "INFERENCE_NUM_THREADS": threads or torch.get_num_threads(),
+            "INFERENCE_NUM_THREADS": threads or default_threads(),
         }
         try:
             # Named, so that no other format is recognised in the bytes.
@@ -242,7 +264,7 @@ def open_engine(
         engine: onnxruntime, or OpenVINO, which is faster on Intel's processors.
         device: ``cpu``, ``cuda`` or ``cuda:1``; ``auto`` is the CPU.
         precision: ``bf16`` for OpenVINO alone.
-        threads: CPU threads; as many as torch uses by default.
+        threads: CPU threads; by default `default_threads`.
 
     Raises:
         MissingExtraError: the engine is not installed.

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -311,6 +312,39 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     with atomic_path(path) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON that others wrote, to the letter of the standard (RFC 8259).
+
+    Python's own reader lets NaN and infinities pass, and ends in a ``RecursionError`` where
+    brackets are nested more deeply than its stack.
+
+    Args:
+        text: bytes must be UTF-8.
+
+    Raises:
+        ValueError: it is no JSON, no UTF-8, nested too deeply, or holds a number that is not
+            finite or beyond the range of a double.
+    """
+    if isinstance(text, bytes):
+        text = text.decode("utf-8")
+    try:
+        return json.loads(text, parse_constant=_finite, parse_float=_finite, parse_int=_whole)
+    except RecursionError:
+        raise ValueError("its brackets are nested too deeply") from None
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {text[:20]} is not finite")
+    return number
+
+
+def _whole(text: str) -> int:
+    _finite(text)
+    return int(text)
 
 
 def sha256(path: str | os.PathLike[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import stat
 from collections.abc import Mapping
@@ -10,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from facerec.embedding.onnx_file import printable
+from facerec.embedding.onnx_file import first_line, printable
 from facerec.errors import ModelError
-from facerec.files import atomic_path, sha256
+from facerec.files import atomic_path, parse_json, sha256
 
 BUNDLE_SCHEMA = "facerec.bundle/1"
 NOTE_FILE = "facerec.json"
@@ -172,9 +171,11 @@ def _files(folder: Path) -> list[str]:
 
 def _read_note(path: Path) -> dict[str, Any]:
     try:
-        note = json.loads(_text(path))
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path}: not JSON; export or copy the bundle again") from error
+        note = parse_json(_text(path))
+    except ValueError as error:
+        raise ModelError(
+            f"{path}: not JSON ({first_line(error)}); export or copy the bundle again"
+        ) from error
     schema = note.get("schema") if isinstance(note, dict) else None
     if schema != BUNDLE_SCHEMA:
         raise ModelError(

@@ -17,6 +17,7 @@ from onnx import TensorProto  # noqa: E402
 from toy_onnx import WEIGHT, expected, faces, tiles  # noqa: E402
 
 from facerec.backbones import Preprocessing  # noqa: E402
+from facerec.embedding import engines, trial  # noqa: E402
 from facerec.embedding.engines import (  # noqa: E402
     Engine,
     OnnxruntimeEngine,
@@ -248,6 +249,23 @@ def test_engines_are_asked_for_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compiled.get_property("INFERENCE_PRECISION_HINT") == openvino.Type.f32
     entry = "mlas.enable_gemm_fastmath_arm64_bfloat16"
     assert session_options().get_session_config_entry(entry) == "0"
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "ended by signal 11"),
+        ("while True: pass", "no embedding after 0.5 seconds"),
+    ],
+)
+def test_what_kills_openvino_kills_a_trial_alone(
+    monkeypatch: pytest.MonkeyPatch, code: str, sentence: str
+) -> None:
+    pytest.importorskip("openvino")
+    monkeypatch.setattr(engines, "_OPENVINO_TRIAL", code)
+    monkeypatch.setattr(trial, "TRIAL_SECONDS", 0.5 if "while" in code else 60)
+    with pytest.raises(ModelError, match=rf"^x.onnx: OpenVINO cannot load it \(.*{sentence}"):
+        open_engine(parsed(), "openvino")
 
 
 def test_an_openvino_model_may_go_in_any_thread(tmp_path: Path) -> None:

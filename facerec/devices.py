@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -71,16 +72,31 @@ def true_float32() -> Iterator[None]:
     """Compute float32 in float32 while the block runs, on every device.
 
     By default torch rounds what goes into a convolution to 10 bits (TF32) on GPUs since Ampere,
-    and a caller may have allowed the same, or bfloat16, for matrix products.
+    and a caller may have allowed the same, or bfloat16, for everything.
     """
-    precision, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    backends: Any = torch.backends
+    cuda, cudnn, onednn = backends.cuda, backends.cudnn, backends.mkldnn
+    operations = (
+        *(cuda.matmul, cudnn.conv, cudnn.rnn),
+        *(onednn.matmul, onednn.conv, onednn.rnn),
+    )
+    precisions = [operation.fp32_precision for operation in operations]
+    try:
+        older = torch.get_float32_matmul_precision(), cudnn.allow_tf32
+    except RuntimeError:  # the caller uses the newer interface, to which this one has no answer
+        older = None
     torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
+    cudnn.allow_tf32 = False
+    for operation in operations:
+        operation.fp32_precision = "ieee"
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(precision)
-        torch.backends.cudnn.allow_tf32 = convolutions
+        if older is not None:
+            torch.set_float32_matmul_precision(older[0])
+            cudnn.allow_tf32 = older[1]
+        for operation, precision in zip(operations, precisions, strict=True):
+            operation.fp32_precision = precision
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -79,3 +81,28 @@ def test_models_embed_in_what_they_say(precision: str) -> None:
     model.embed(np.zeros((1, 112, 112, 3), np.uint8))
     assert seen == [("highest", False, precision == "bf16")]
     assert allowed() == ("medium", True)
+
+
+NEWER = """
+import torch
+from facerec.devices import true_float32
+backends = torch.backends
+def told():
+    parts = backends.cuda.matmul, backends.cudnn.conv, backends.mkldnn.matmul, backends.mkldnn.conv
+    return [part.fp32_precision for part in parts]
+backends.fp32_precision = "tf32"
+backends.mkldnn.conv.fp32_precision = "bf16"
+before = told()
+assert "bf16" in before and "tf32" in before
+with true_float32():
+    assert told() == ["ieee"] * 4
+    # Both interfaces must say the same, or torch refuses to compute.
+    assert torch.get_float32_matmul_precision() == "highest" and not backends.cudnn.allow_tf32
+assert told() == before
+print("same")
+"""
+
+
+def test_callers_may_use_the_newer_interface() -> None:
+    run = subprocess.run([sys.executable, "-c", NEWER], capture_output=True, text=True, check=False)
+    assert run.stdout == "same\n", run.stderr

@@ -13,13 +13,14 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+# First, since it keeps Ray from reporting to its maker.
+from facerec.commands.train import Options, train_recipe  # isort: skip
+from facerec.recipe import load_recipe  # isort: skip
+from facerec.training import Recipe  # isort: skip
+
 from ray.train import ScalingConfig
 from ray.train.torch import TorchTrainer
 from rich.console import Console
-
-from facerec.commands.train import Options, train_recipe
-from facerec.recipe import load_recipe
-from facerec.training import Recipe
 
 
 def train(config: dict[str, str]) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from facerec.environment import prepare
+
 if TYPE_CHECKING:
     from facerec.embedding.recognizer import load
 
 __version__ = "0.1.0"
 
 __all__ = ["__version__", "load"]
+
+prepare()
 
 
 def __getattr__(name: str) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -67,11 +67,36 @@ def set_numerics(device: torch.device, deterministic: bool = False) -> None:
     torch.backends.cudnn.deterministic = deterministic
 
 
-def available_cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+@contextmanager
+def true_float32() -> Iterator[None]:
+    """Compute float32 in float32 while the block runs, on every device.
+
+    By default torch rounds what goes into a convolution to 10 bits (TF32) on GPUs since Ampere,
+    and a caller may have allowed the same, or bfloat16, for everything.
+    """
+    backends: Any = torch.backends
+    cuda, cudnn, onednn = backends.cuda, backends.cudnn, backends.mkldnn
+    operations = (
+        *(cuda.matmul, cudnn.conv, cudnn.rnn),
+        *(onednn.matmul, onednn.conv, onednn.rnn),
+    )
+    precisions = [operation.fp32_precision for operation in operations]
+    try:
+        older = torch.get_float32_matmul_precision(), cudnn.allow_tf32
+    except RuntimeError:  # the caller uses the newer interface, to which this one has no answer
+        older = None
+    torch.set_float32_matmul_precision("highest")
+    cudnn.allow_tf32 = False
+    for operation in operations:
+        operation.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        if older is not None:
+            torch.set_float32_matmul_precision(older[0])
+            cudnn.allow_tf32 = older[1]
+        for operation, precision in zip(operations, precisions, strict=True):
+            operation.fp32_precision = precision
 
 
 @contextmanager
@@ -81,11 +106,10 @@ def exact_products() -> Iterator[int]:
     One thread a product keeps the sums in one order, and threads on tiles of their own need not
     wait for each other.
     """
-    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    torch.set_float32_matmul_precision("highest")
     try:
-        yield threads
+        with true_float32():
+            yield threads
     finally:
         torch.set_num_threads(threads)
-        torch.set_float32_matmul_precision(precision)

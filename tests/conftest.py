@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+# Before all libraries, which it keeps from reporting to their makers.
+import facerec  # noqa: F401
+
+sys.path.append(str(Path(__file__).parent / "network" / "guard"))
+
+from network_guard import forbid
+
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+# No test reaches outside this machine.
+forbid(None)
 
 # Processes that tests start are forked from one that has imported these: importing is what takes
 # time. It starts with the first of them.

@@ -1,13 +1,19 @@
-"""Devices: what is fixed before anything is computed."""
+"""Devices: what is fixed before anything is computed, and while a model embeds."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from facerec.devices import set_numerics
+from facerec.backbones import Preprocessing
+from facerec.devices import exact_products, set_numerics, true_float32
+from facerec.embedding import TorchModel
 
 
 @pytest.fixture
@@ -29,3 +35,74 @@ def test_float32_is_float32_on_cuda(deterministic: bool) -> None:
     assert not torch.backends.cuda.matmul.allow_tf32
     assert torch.backends.cudnn.benchmark is not deterministic
     assert torch.backends.cudnn.deterministic is deterministic
+
+
+def allowed() -> tuple[str, bool]:
+    return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+
+
+@pytest.fixture
+def careless() -> Iterator[None]:
+    """A caller that lets products and convolutions be rounded."""
+    before = allowed()
+    torch.set_float32_matmul_precision("medium")
+    torch.backends.cudnn.allow_tf32 = True
+    yield
+    torch.set_float32_matmul_precision(before[0])
+    torch.backends.cudnn.allow_tf32 = before[1]
+
+
+@pytest.mark.usefixtures("careless")
+@pytest.mark.parametrize("block", [true_float32, exact_products])
+def test_nothing_is_rounded_inside(block: object) -> None:
+    with pytest.raises(ZeroDivisionError), block():  # type: ignore[operator]
+        assert allowed() == ("highest", False)
+        1 / 0  # noqa: B018
+    assert allowed() == ("medium", True)
+
+
+@pytest.mark.usefixtures("careless")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_models_embed_in_what_they_say(precision: str) -> None:
+    seen = []
+
+    class Watched(nn.Module):
+        embedding_size = 4
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3 * 112 * 112, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append((*allowed(), torch.is_autocast_enabled("cpu")))
+            return self.linear(x.flatten(1))
+
+    model = TorchModel(Watched(), Preprocessing(), precision=precision)  # type: ignore[arg-type]
+    model.embed(np.zeros((1, 112, 112, 3), np.uint8))
+    assert seen == [("highest", False, precision == "bf16")]
+    assert allowed() == ("medium", True)
+
+
+NEWER = """
+import torch
+from facerec.devices import true_float32
+backends = torch.backends
+def told():
+    parts = backends.cuda.matmul, backends.cudnn.conv, backends.mkldnn.matmul, backends.mkldnn.conv
+    return [part.fp32_precision for part in parts]
+backends.fp32_precision = "tf32"
+backends.mkldnn.conv.fp32_precision = "bf16"
+before = told()
+assert "bf16" in before and "tf32" in before
+with true_float32():
+    assert told() == ["ieee"] * 4
+    # Both interfaces must say the same, or torch refuses to compute.
+    assert torch.get_float32_matmul_precision() == "highest" and not backends.cudnn.allow_tf32
+assert told() == before
+print("same")
+"""
+
+
+def test_callers_may_use_the_newer_interface() -> None:
+    run = subprocess.run([sys.executable, "-c", NEWER], capture_output=True, text=True, check=False)
+    assert run.stdout == "same\n", run.stderr

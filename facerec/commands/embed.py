@@ -35,6 +35,7 @@ from facerec.embedding.align import Aligner, parse_align
 from facerec.embedding.extract import describe_embedding, embed_images
 from facerec.embedding.file import EmbeddingsWriter, Written
 from facerec.embedding.model import EmbeddingModel, load_model
+from facerec.environment import available_cores
 from facerec.errors import DatasetError, FacerecError
 from facerec.files import exclusive
 from facerec.processes import process_pool
@@ -342,7 +343,7 @@ def share_out(
         FacerecError: a process failed or died; the parts under way are finished first.
     """
     done = multiprocessing.get_context("spawn").Value("q", 0)
-    threads = max(1, (os.cpu_count() or 1) // processes)
+    threads = max(1, available_cores() // processes)
     count = min(processes, len(parts))
     shown = 0
     try:

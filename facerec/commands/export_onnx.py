@@ -16,7 +16,14 @@ from facerec.commands.benches import open_benches
 from facerec.commands.cli import Console, run_command
 from facerec.embedding.model import MODEL_FILE, TorchModel, load_model
 from facerec.errors import ExportError
-from facerec.export.bundle import MAIN, BundleOptions, BundleReport, Stage, export_bundle
+from facerec.export.bundle import (
+    MAIN,
+    Bf16Report,
+    BundleOptions,
+    BundleReport,
+    Stage,
+    export_bundle,
+)
 from facerec.export.graph import OPSET
 from facerec.files import write_json
 from facerec.verification import Bench
@@ -166,8 +173,22 @@ def _print(report: BundleReport, console: Console) -> None:
     for consumer in report.consumers:
         if consumer.note:
             _say(console, f"{consumer.consumer}: {consumer.note}", "dim italic")
+    if report.bf16 is not None:
+        _print_bf16(report.bf16, console)
     if report.variants:
         _print_variants(report, console)
+
+
+def _print_bf16(report: Bf16Report, console: Console) -> None:
+    gains = (f"{load.speedup:.2f} × as fast at batch {load.batch}" for load in report.loads)
+    _say(
+        console,
+        f"OpenVINO in bf16 is {' and '.join(gains)} as in float32, which stays the default; a "
+        "cosine to float32 is not an accuracy",
+        "dim italic",
+    )
+    for comparison in report.comparisons:
+        print_comparison(comparison, console)
 
 
 def _print_variants(report: BundleReport, console: Console) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -28,6 +26,7 @@ from facerec.embedding.onnx_file import (
     printable,
     read_onnx,
 )
+from facerec.embedding.trial import run_apart
 from facerec.errors import ExportError, MissingExtraError, ModelError
 from facerec.export.consumers import legacy_router_simulation
 from facerec.export.triton import triton_config
@@ -36,9 +35,6 @@ from facerec.recipe import to_dict
 
 SHOWN = 12
 """Operators and metadata entries in the printed table; the JSON file has all."""
-
-TRIAL_SECONDS = 120
-"""Within which OpenCV must have embedded one image."""
 
 
 @dataclass(frozen=True)
@@ -194,8 +190,6 @@ def _tried(name: str, where: str, load: bool, embed: Callable[[], str]) -> Verdi
         return Verdict(name, "tried", None, str(error))
     except ModelError as error:
         return Verdict(name, "tried", False, str(error).removeprefix(f"{where}: "))
-    except subprocess.TimeoutExpired:
-        return Verdict(name, "tried", False, f"no embedding after {TRIAL_SECONDS} seconds")
 
 
 def _engine_size(file: OnnxFile, engine: EngineName) -> str:
@@ -203,8 +197,6 @@ def _engine_size(file: OnnxFile, engine: EngineName) -> str:
 
 
 _OPENCV_TRIAL = """
-import sys
-sys.path[:] = [path for path in sys.path if path]  # nothing from the working directory
 import cv2, numpy
 shape, dtype = [int(side) for side in sys.argv[1].split(",")], sys.argv[2]
 net = cv2.dnn.readNetFromONNX(numpy.frombuffer(sys.stdin.buffer.read(), numpy.uint8))
@@ -217,18 +209,8 @@ print(found.size // shape[0])
 def _opencv_size(file: OnnxFile) -> str:
     """Try OpenCV in a process of its own: it divides by zero on some files that others refuse."""
     image = file.image_input()
-    planes = (3, image.height, image.width)
-    shape = (image.batch or 1, *(planes if image.layout == "NCHW" else (*planes[1:], 3)))
-    sides = ",".join(map(str, shape))
-    run = subprocess.run(
-        [sys.executable, "-c", _OPENCV_TRIAL, sides, image.dtype],
-        input=file.content,
-        capture_output=True,
-        timeout=TRIAL_SECONDS,
-        check=False,
-    )
-    if run.returncode < 0:
-        raise ModelError(f"its process ended by signal {-run.returncode}")
+    sides = ",".join(map(str, (image.batch or 1, *image.shape)))
+    run = run_apart(file.where, "OpenCV", _OPENCV_TRIAL, file.content, sides, image.dtype)
     if run.returncode > 0:
         lines = run.stderr.decode(errors="replace").strip().splitlines()
         said = [line.partition(": ")[2] for line in lines if line.startswith("cv2.error: ")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -11,6 +10,7 @@ import tyro
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from facerec.commands.cli import Console, run_command
+from facerec.environment import available_cores
 from facerec.records.dataset import FolderDataset, Skipped
 from facerec.records.make import make_records as write_records
 
@@ -45,7 +45,7 @@ def make_records(
         summary = write_records(
             dataset,
             out,
-            processes=processes or os.cpu_count() or 1,
+            processes=processes or available_cores(),
             size=size,
             resize=resize,
             quality=quality,

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from facerec.commands.cli import Console
 from facerec.commands.train import open_data
-from facerec.devices import available_cores
+from facerec.environment import available_cores
 from facerec.heads.class_sampling import sample_size
 from facerec.training.distributed import Processes, launched
 from facerec.training.profile import Profile, product_size, profile_steps

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from facerec.embedding.onnx_file import printable
+from facerec.embedding.onnx_file import first_line, printable
 from facerec.errors import ModelError
 from facerec.files import atomic_path, parse_json, sha256
 
@@ -173,7 +173,9 @@ def _read_note(path: Path) -> dict[str, Any]:
     try:
         note = parse_json(_text(path))
     except ValueError as error:
-        raise ModelError(f"{path}: not JSON; export or copy the bundle again") from error
+        raise ModelError(
+            f"{path}: not JSON ({first_line(error)}); export or copy the bundle again"
+        ) from error
     schema = note.get("schema") if isinstance(note, dict) else None
     if schema != BUNDLE_SCHEMA:
         raise ModelError(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import io
+import json
 import threading
 from abc import ABC, abstractmethod
 from typing import Any, Literal
@@ -13,6 +15,8 @@ import numpy.typing as npt
 import torch
 
 from facerec.embedding.onnx_file import OnnxFile, first_line
+from facerec.embedding.trial import run_apart
+from facerec.environment import available_cores
 from facerec.errors import MissingExtraError, ModelError
 
 Images = npt.NDArray[np.float32] | npt.NDArray[np.uint8]
@@ -59,8 +63,7 @@ class Engine(ABC):
             ModelError: a batch of another shape or type, or the engine fails.
         """
         # OpenVINO would put any numbers of any shape into the input, without a word.
-        planes = (3, self.input.height, self.input.width)
-        shape = planes if self.input.layout == "NCHW" else (*planes[1:], 3)
+        shape = self.input.shape
         count = self.input.batch or len(batch)
         if batch.shape != (count, *shape) or batch.dtype != self.input.dtype:
             raise ModelError(
@@ -81,7 +84,7 @@ class OnnxruntimeEngine(Engine):
     Args:
         file: a file that passed the checks.
         device: ``cpu``, ``cuda`` or ``cuda:1``.
-        threads: CPU threads of one call; as many as torch uses by default.
+        threads: CPU threads of one call; by default `default_threads`.
 
     Raises:
         MissingExtraError: onnxruntime is not installed.
@@ -117,20 +120,12 @@ def _session(onnxruntime: Any, file: OnnxFile, device: str, threads: int | None)
         raise ModelError(f"{file.where}: an .onnx file runs on cpu or cuda, not on {device!r}")
     wanted = providers[kind]
     _check_provider(file.where, wanted, onnxruntime.get_available_providers())
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads or torch.get_num_threads()
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    # Bytes can be built that onnxruntime would take for its own format, which nobody checked.
-    options.add_session_config_entry("session.load_model_format", "ONNX")
-    options.add_session_config_entry(
-        "optimization.constant_folding_max_output_size_in_bytes", str(FOLDED_BYTES)
-    )
+    settings = {"device_id": index} if index else {}
+    if kind == "cuda":
+        settings["use_tf32"] = "0"  # its default; float32 would be rounded to 10 bits
     try:
         session = onnxruntime.InferenceSession(
-            file.content,
-            options,
-            providers=[(wanted, {"device_id": index} if index else {})],
+            file.content, session_options(threads), providers=[(wanted, settings)]
         )
     except Exception as error:  # onnxruntime's classes share no base but this
         raise ModelError(
@@ -139,6 +134,35 @@ def _session(onnxruntime: Any, file: OnnxFile, device: str, threads: int | None)
     # A provider can be there and still not start, for want of its libraries.
     _check_provider(file.where, wanted, session.get_providers())
     return session
+
+
+def default_threads() -> int:
+    """Return how many threads torch uses, unless the container's share of time is less."""
+    return min(torch.get_num_threads(), available_cores())
+
+
+def session_options(threads: int | None = None) -> Any:
+    """Return how onnxruntime computes a file here: as stored in the file, on every processor.
+
+    Args:
+        threads: CPU threads of one call; by default `default_threads`.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads or default_threads()
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    entries = {
+        # Bytes can be built that onnxruntime would take for its own format, which nobody checked.
+        "session.load_model_format": "ONNX",
+        "optimization.constant_folding_max_output_size_in_bytes": str(FOLDED_BYTES),
+        # ARM processors with bfloat16 can compute products of float32 in it.
+        "mlas.enable_gemm_fastmath_arm64_bfloat16": "0",
+    }
+    for name, value in entries.items():
+        options.add_session_config_entry(name, value)
+    return options
 
 
 def _check_provider(where: str, wanted: str, offered: list[str]) -> None:
@@ -158,7 +182,7 @@ class OpenVinoEngine(Engine):
     Args:
         file: a file that passed the checks.
         precision: in which numbers to compute what the file stores as float32.
-        threads: CPU threads; as many as torch uses by default.
+        threads: CPU threads; by default `default_threads`.
 
     Raises:
         MissingExtraError: OpenVINO is not installed.
@@ -180,10 +204,7 @@ class OpenVinoEngine(Engine):
         self.name = f"OpenVINO {openvino.__version__.split('-')[0]}"
         self.device = "cpu"
         self._lock = threading.Lock()
-        hints = {
-            "INFERENCE_PRECISION_HINT": {"fp32": "f32", "bf16": "bf16"}[precision],
-            "INFERENCE_NUM_THREADS": threads or torch.get_num_threads(),
-        }
+        hints = _openvino_hints(precision, threads)
         try:
             # Named, so that no other format is recognised in the bytes.
             reader = FrontEndManager().load_by_framework("onnx")
@@ -206,6 +227,63 @@ class OpenVinoEngine(Engine):
                 return np.array(self._request.get_output_tensor(0).data, np.float32)
         except Exception as error:  # OpenVINO raises bare RuntimeErrors
             raise ModelError(f"{self.where}: OpenVINO failed ({_openvino_words(error)})") from error
+
+
+def _openvino_hints(precision: Precision, threads: int | None) -> dict[str, Any]:
+    """Return what is asked of OpenVINO, whose defaults follow the processor."""
+    return {
+        "INFERENCE_PRECISION_HINT": {"fp32": "f32", "bf16": "bf16"}[precision],
+        "INFERENCE_NUM_THREADS": threads or default_threads(),
+    }
+
+
+_OPENVINO_TRIAL = """
+import io, json
+import numpy
+hints, batches, shape, dtype = map(json.loads, sys.argv[1:])
+content = sys.stdin.buffer.read()
+inputs = [numpy.zeros((batch, *shape), dtype) for batch in batches]
+library = "onnxruntime"
+try:
+    import onnxruntime
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = hints["INFERENCE_NUM_THREADS"]
+    options.add_session_config_entry("session.load_model_format", "ONNX")
+    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    wanted = [session.run(None, {name: images})[0].shape for images in inputs]
+    library = "OpenVINO"
+    import openvino
+    from openvino.frontend import FrontEndManager
+    reader = FrontEndManager().load_by_framework("onnx")
+    model = reader.convert(reader.load(io.BytesIO(content)))
+    request = openvino.Core().compile_model(model, "CPU", hints).create_infer_request()
+    found = [request.infer([images])[0].shape for images in inputs]
+    if found != wanted:
+        raise ValueError(f"it computes an output of shape {found[0]}, onnxruntime of {wanted[0]}")
+except Exception as error:
+    print(library, error, sep="\\n", file=sys.stderr)
+    sys.exit(1)
+"""
+
+
+def _try_openvino(file: OnnxFile, precision: Precision, threads: int | None) -> None:
+    """Refuse a file with which OpenVINO crashes, is busy for ever, or computes beyond its tensors.
+
+    onnxruntime must take it too: OpenVINO does not hold all shapes against each other, and what it
+    writes where it should not shows later, in something else.
+    """
+    image = file.image_input()
+    batches = (1, 2) if image.batch is None else (image.batch,)
+    given = _openvino_hints(precision, threads), batches, image.shape, image.dtype
+    run = run_apart(file.where, "OpenVINO", _OPENVINO_TRIAL, file.content, *map(json.dumps, given))
+    if run.returncode:
+        library, _, said = run.stderr.decode(errors="replace").partition("\n")
+        blame = "" if library == "OpenVINO" else "onnxruntime refuses it: "
+        raise ModelError(
+            f"{file.where}: OpenVINO cannot load it ({blame}{_openvino_words(ModelError(said))})"
+        )
 
 
 @functools.cache
@@ -235,14 +313,18 @@ def open_engine(
     precision: Precision = "fp32",
     threads: int | None = None,
 ) -> Engine:
-    """Load a file into an engine.
+    """Load a file of anybody's into an engine.
+
+    OpenVINO crashes on some files that its own checks and those of ONNX let pass, so it gets each
+    in another process first, after onnxruntime. Files made in this process need no such trial:
+    `OpenVinoEngine`.
 
     Args:
         file: a file that passed the checks.
         engine: onnxruntime, or OpenVINO, which is faster on Intel's processors.
         device: ``cpu``, ``cuda`` or ``cuda:1``; ``auto`` is the CPU.
         precision: ``bf16`` for OpenVINO alone.
-        threads: CPU threads; as many as torch uses by default.
+        threads: CPU threads; by default `default_threads`.
 
     Raises:
         MissingExtraError: the engine is not installed.
@@ -260,4 +342,6 @@ def open_engine(
         raise ModelError(f"{file.where}: engine must be onnxruntime or openvino, found {engine!r}")
     if device != "cpu":
         raise ModelError(f"{file.where}: engine openvino runs on cpu here, not on {device!r}")
+    if importlib.util.find_spec("openvino") is not None:  # else the engine says what to install
+        _try_openvino(file, precision, threads)
     return OpenVinoEngine(file, precision, threads)

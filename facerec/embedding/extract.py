@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,13 +14,14 @@ import numpy.typing as npt
 import facerec
 from facerec.embedding.align import Aligner, NotAcquiredError, face_template
 from facerec.embedding.model import EmbeddingModel
+from facerec.environment import available_cores
 from facerec.errors import ImageError, RecordError
 from facerec.records.decode import decode_image
 from facerec.records.images import ImageSource
 
 Image = npt.NDArray[np.uint8]
 
-_THREADS = min(8, os.cpu_count() or 1)
+_THREADS = min(8, available_cores())
 """Images decoded at once; OpenCV decodes outside Python's lock."""
 
 

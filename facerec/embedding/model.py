@@ -24,7 +24,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone, normalize
-from facerec.devices import choose_device
+from facerec.devices import choose_device, true_float32
 from facerec.embedding.bundle import is_bundle, read_bundle
 from facerec.embedding.engines import EngineName, Images, Precision, open_engine
 from facerec.embedding.onnx_file import (
@@ -146,7 +146,7 @@ class TorchModel(EmbeddingModel):
         device: where to compute; None leaves the module where it is.
         batch_size: images that go through the network at once.
         precision: ``bf16`` runs the convolutions under autocast, ``fp32`` runs nothing so, not even
-            inside a caller's autocast; embeddings are float32 in any case.
+            inside a caller's autocast, and nothing in TF32; embeddings are float32 in any case.
         config: the recipe's section on the backbone, for `describe`.
         name: short name for tables.
         path: the file that the weights came from.
@@ -198,7 +198,11 @@ class TorchModel(EmbeddingModel):
         self.backbone.eval()
         bf16 = self.precision == "bf16"
         try:
-            with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
+            with (
+                torch.no_grad(),
+                true_float32(),
+                torch.autocast(self.device.type, torch.bfloat16, enabled=bf16),
+            ):
                 yield
         finally:
             for module, training in modes:

@@ -41,6 +41,9 @@ MAX_NODES = 50_000
 MAX_NUMBERS = 2**24
 """In one tensor between two nodes, for one image: twenty times the widest of iResNet-200."""
 
+MAX_RANK = 16
+"""Dimensions of one tensor; numpy ends at 64, images have 4."""
+
 MAX_SIDE = 1024
 """Of an image, in pixels."""
 
@@ -80,6 +83,12 @@ class ImageInput:
     layout: Literal["NCHW", "NHWC"]
     height: int
     width: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of one image, in the file's layout."""
+        sides = self.height, self.width
+        return (3, *sides) if self.layout == "NCHW" else (*sides, 3)
 
 
 @dataclass(frozen=True)
@@ -138,7 +147,9 @@ class OnnxFile:
         try:
             note = parse_json(text)
         except ValueError as error:
-            raise ModelError(f"{damaged} (not JSON); export the model again") from error
+            raise ModelError(
+                f"{damaged} (not JSON: {first_line(error)}); export the model again"
+            ) from error
         if not isinstance(note, dict) or not isinstance(note.get("recipe", {}), dict):
             raise ModelError(f"{damaged} (no object, or its recipe is none); export it again")
         if note.get("format") != METADATA_FORMAT:
@@ -310,6 +321,7 @@ def parse_onnx(content: bytes, where: str, path: Path | None = None) -> OnnxFile
     """
     model = _parsed(content, where)
     graph = model.graph
+    opset = _opset(model, where)
     _check_structure(model, where)
     stored = {tensor.name for tensor in graph.initializer}
     inputs = tuple(_info(value) for value in graph.input if value.name not in stored)
@@ -318,7 +330,7 @@ def parse_onnx(content: bytes, where: str, path: Path | None = None) -> OnnxFile
         content=content,
         where=where,
         sha256=hashlib.sha256(content).hexdigest(),
-        opset=_opset(model, where),
+        opset=opset,
         ir_version=model.ir_version,
         producer=" ".join(filter(None, (model.producer_name, model.producer_version))),
         inputs=inputs,
@@ -499,9 +511,10 @@ def _texts(model: Any) -> Iterator[str | bytes]:
 
 def _check_structure(model: Any, where: str) -> None:
     """Refuse what an embedding network does not need and what reaches outside the file."""
-    from onnx import defs
+    from onnx import checker, defs
 
     graph = model.graph
+    context = _node_context(model, where)
     refused = {
         "functions of its own": len(model.functions),
         "instructions for training": len(model.training_info),
@@ -539,6 +552,33 @@ def _check_structure(model: Any, where: str) -> None:
                 )
             for tensor in (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors):
                 _check_tensor(tensor, where)
+        try:
+            checker.check_node(node, context)
+        except checker.ValidationError as error:
+            raise ModelError(
+                f"{where}: the operator {kind} is not as ONNX defines it ({first_line(error)}); "
+                "export the model again"
+            ) from error
+
+
+def _node_context(model: Any, where: str) -> Any:
+    """Return what ONNX needs to know to check a node: the versions of what the file uses."""
+    from onnx import checker, defs
+
+    context = type(checker.DEFAULT_CONTEXT)()
+    context.ir_version = model.ir_version
+    newest = defs.onnx_opset_version()
+    for entry in model.opset_import:
+        if not 1 <= entry.version <= newest:
+            raise ModelError(
+                f"{where}: the file is of opset {entry.version}, this onnx knows 1 to {newest}; "
+                "export it for an older opset, or install a newer onnx"
+            )
+    context.opset_imports = {
+        "" if entry.domain in DOMAINS else entry.domain: entry.version
+        for entry in model.opset_import
+    }
+    return context
 
 
 def _check_tensor(tensor: Any, where: str) -> None:
@@ -558,6 +598,11 @@ def _check_tensor(tensor: Any, where: str) -> None:
         raise ModelError(f"{named} holds no real numbers (type {tensor.data_type}); export again")
     if min(tensor.dims, default=0) < 0:
         raise ModelError(f"{named} has a negative size {list(tensor.dims)[:8]}; export again")
+    if len(tensor.dims) > MAX_RANK:
+        raise ModelError(
+            f"{named} has {len(tensor.dims):,} dimensions, at most {MAX_RANK} are read; this is no "
+            "embedding model"
+        )
     declared = math.prod(tensor.dims)
     if tensor.HasField("raw_data"):
         found, expected, unit = len(tensor.raw_data), -(-declared * bits // 8), "bytes"

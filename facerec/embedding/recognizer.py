@@ -377,9 +377,10 @@ def _read_thresholds(model: EmbeddingModel) -> tuple[Threshold, ...]:
     table = (model.note or {}).get("thresholds") or []
     try:
         return tuple(_read_threshold(row) for row in table)
-    except (TypeError, KeyError, ValueError, AttributeError, MetricError) as error:
+    except (TypeError, KeyError, ValueError, AttributeError, OverflowError, MetricError) as error:
         raise ModelError(
-            f"{model.path}: its table of thresholds is damaged ({error!r}); export it again"
+            f"{model.path}: its table of thresholds is damaged ({printable(repr(error), 200)}); "
+            "export it again"
         ) from error
 
 

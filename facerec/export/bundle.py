@@ -24,7 +24,7 @@ from facerec.embedding.bundle import (
     read_bundle,
     write_sums,
 )
-from facerec.embedding.engines import OnnxruntimeEngine
+from facerec.embedding.engines import OnnxruntimeEngine, OpenVinoEngine
 from facerec.embedding.model import OnnxModel, TorchModel
 from facerec.embedding.onnx_file import (
     METADATA_FORMAT,
@@ -35,7 +35,14 @@ from facerec.embedding.onnx_file import (
 )
 from facerec.errors import ExportError, FacerecError, MissingExtraError, ModelError
 from facerec.export.cards import CARD_FILE, model_card, training_facts
-from facerec.export.consumers import ConsumerRow, check_consumers
+from facerec.export.consumers import (
+    OPENVINO,
+    OPENVINO_BF16,
+    OPENVINO_EXACT,
+    OPENVINO_ROUNDED,
+    ConsumerRow,
+    check_consumers,
+)
 from facerec.export.graph import OPSET, export_graph
 from facerec.export.manifest import (
     MANIFEST_FILE,
@@ -64,10 +71,6 @@ BATCHES = (1, 32)
 """Batch sizes whose speed is measured."""
 
 CONSUMER_FACES = 6
-
-OPENVINO = "OpenVINO"
-OPENVINO_EXACT, OPENVINO_ROUNDED = Bar(1e-4), Bar(np.inf, 0.999)
-"""What OpenVINO must reach against onnxruntime, on float32 and on fewer bits."""
 
 FACES = "faces"
 """The parity check that `VariantReport.min_cosine` is taken from."""
@@ -137,6 +140,23 @@ class VariantReport:
 
 
 @dataclass(frozen=True)
+class Bf16Report:
+    """What OpenVINO in bfloat16 costs and gains, on a processor that computes in it."""
+
+    loads: tuple[LoadMeasure, ...]
+    """Speed of the main file beside OpenVINO in float32."""
+    comparisons: tuple[Comparison, ...]
+    """With float32, on each bench."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON types."""
+        return {
+            "loads": [asdict(row) for row in self.loads],
+            "comparisons": [found.to_json() for found in self.comparisons],
+        }
+
+
+@dataclass(frozen=True)
 class BundleReport:
     """What an export wrote, checked and measured."""
 
@@ -150,6 +170,9 @@ class BundleReport:
     loads: Mapping[str, tuple[LoadMeasure, ...]]
     """Speed on this machine of the same files, if there are variants; never part of the bundle, so
     that a second export is equal."""
+    bf16: Bf16Report | None
+    """None where OpenVINO is missing or the processor does not compute in bfloat16; its cosine is
+    among ``consumers``."""
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON types."""
@@ -163,6 +186,7 @@ class BundleReport:
                 for row in self.variants
             ],
             "loads": {name: [asdict(row) for row in rows] for name, rows in self.loads.items()},
+            "bf16": None if self.bf16 is None else self.bf16.to_json(),
         }
 
 
@@ -299,6 +323,7 @@ class _Export:
             advance(1)
         main = self._main()
         consumers = self._consumers(main)
+        bf16 = self._bf16(main, consumers)
         for choice in choices:
             self._variant(choice, main)
         self._repositories(main)
@@ -310,7 +335,7 @@ class _Export:
         read_bundle(self.folder)
         _sync(self.folder)
         return BundleReport(
-            self.out, note, self.parity, consumers, tuple(self.variants), self.loads
+            self.out, note, self.parity, consumers, tuple(self.variants), self.loads, bf16
         )
 
     def _main(self) -> OnnxFile:
@@ -357,6 +382,19 @@ class _Export:
         # A reason may name the temporary folder, which is another one each time.
         return tuple(replace(row, note=row.note.replace(f"{self.folder}/", "")) for row in rows)
 
+    def _bf16(self, main: OnnxFile, consumers: Sequence[ConsumerRow]) -> Bf16Report | None:
+        """Measure OpenVINO in bfloat16 beside float32, if it computed in it at all."""
+        row = next((row for row in consumers if row.consumer == OPENVINO_BF16), None)
+        if row is None or row.max_abs is None:
+            return None
+        advance = self.stage("measuring OpenVINO in bf16", len(BATCHES))
+        engine = OpenVinoEngine(main, "bf16")
+        loads = measure_engine(engine, BATCHES, reference=OpenVinoEngine(main), repeats=3)
+        advance(len(BATCHES))
+        model = OnnxModel(main, engine="openvino", precision="bf16", name=OPENVINO_BF16)
+        comparisons = (compare(*both) for both in self._results(model, main))
+        return Bf16Report(tuple(loads), tuple(comparisons))
+
     def _variant(self, choice: Choice, main: OnnxFile) -> None:
         """Make, check, measure and compare a variant; write it unless it loses too much."""
         kind = VARIANTS[choice.kind]
@@ -371,7 +409,7 @@ class _Export:
         openvino = self._openvino(file, exact)
         advance(1)
         self._measure(file, choice.name)
-        results = [] if exact else self._results(choice, main, file)
+        results = [] if exact else self._results(OnnxModel(file, name=choice.name), main)
         comparisons = tuple(compare(first, second) for first, second in results)
         cosine = min(row.min_cosine for row in self.parity[choice.name] if row.check == FACES)
         refused = self._loss(comparisons)
@@ -445,19 +483,20 @@ class _Export:
         )
 
     def _results(
-        self, choice: Choice, main: OnnxFile, file: OnnxFile
+        self, model: OnnxModel, main: OnnxFile
     ) -> list[tuple[VerificationResult, VerificationResult]]:
-        """Verify the main file and a variant on every bench, both in onnxruntime."""
+        """Verify the main file in onnxruntime and another model on every bench."""
         benches = self.options.benches
         if not self.references:
-            self.references = [self._evaluate(main, MAIN, bench) for bench in benches]
-        found = [self._evaluate(file, choice.name, bench) for bench in benches]
+            reference = OnnxModel(main, name=MAIN)
+            self.references = [self._evaluate(reference, bench) for bench in benches]
+        found = [self._evaluate(model, bench) for bench in benches]
         return list(zip(self.references, found, strict=True))
 
-    def _evaluate(self, file: OnnxFile, name: str, bench: Bench) -> VerificationResult:
-        advance = self.stage(f"{name} on {bench.name}", len(bench.images))
+    def _evaluate(self, model: OnnxModel, bench: Bench) -> VerificationResult:
+        advance = self.stage(f"{model.name} on {bench.name}", len(bench.images))
         flip = flip_mode(self.thresholds) != "none"
-        return evaluate_bench(OnnxModel(file, name=name), bench, flip=flip, progress=advance)
+        return evaluate_bench(model, bench, flip=flip, progress=advance)
 
     def _loss(self, comparisons: Sequence[Comparison]) -> str | None:
         """Return why a variant loses too much, or None."""

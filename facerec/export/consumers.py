@@ -23,12 +23,17 @@ from facerec.embedding.onnx_file import (
     insightface_normalizes,
     parse_onnx,
 )
-from facerec.errors import ExportError
+from facerec.errors import ExportError, ModelError
 from facerec.export.graph import copy_for_export, quiet
 from facerec.export.parity import Bar, Vectors, deviation
 
 Photos = npt.NDArray[np.uint8]
-Outcome = Literal["same", "not installed", "cannot load", "not suited"]
+Outcome = Literal["same", "not installed", "cannot load", "not suited", "not available"]
+
+OPENVINO = "OpenVINO"
+OPENVINO_BF16 = "OpenVINO, bf16"
+OPENVINO_EXACT, OPENVINO_ROUNDED = Bar(1e-4), Bar(np.inf, 0.999)
+"""What OpenVINO must reach, in float32 and in fewer bits."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,8 @@ class ConsumerRow:
     consumer: str
     version: str | None
     outcome: Outcome
-    """``not suited``: it can only feed models trained on other pixels."""
+    """``not suited``: it can only feed models trained on other pixels, or embeds otherwise. ``not
+    available``: this processor lacks what it needs."""
     max_abs: float | None
     """Largest difference to torch on unit-scale embeddings."""
     min_cosine: float | None
@@ -134,6 +140,8 @@ def check_consumers(folder: Path, model: TorchModel, images: Photos) -> list[Con
     rows = [_simulated_row(file, stated)]
     for consumer in _CONSUMERS:
         rows.append(_row(consumer, _Bundle(folder, file, stated), images, reference))
+    if (rows[-1].consumer, rows[-1].outcome) == (OPENVINO, "same"):
+        rows.append(_bf16_row(_Bundle(folder, file, stated), images, reference, rows[-1].version))
     return rows
 
 
@@ -183,6 +191,25 @@ def _row(consumer: _Consumer, bundle: _Bundle, images: Photos, reference: Vector
             "through another channel order, mean or std than the bundle states"
         )
     return ConsumerRow(name, version, "same", measured.max_abs, measured.min_cosine, "")
+
+
+def _bf16_row(
+    bundle: _Bundle, images: Photos, reference: Vectors, version: str | None
+) -> ConsumerRow:
+    """Tell what OpenVINO does on processors with bfloat16 unless float32 is asked for."""
+    try:
+        engine = OpenVinoEngine(bundle.file, "bf16")
+        if engine.precision != "bf16":
+            note = "this processor does not compute in bfloat16"
+            return ConsumerRow(OPENVINO_BF16, version, "not available", None, None, note)
+        found = deviation(reference, _with_engine(lambda file: engine)(bundle, images))
+    except ModelError as error:
+        return ConsumerRow(OPENVINO_BF16, version, "cannot load", None, None, first_line(error))
+    figures = found.max_abs, found.min_cosine
+    if OPENVINO_ROUNDED.passes(found):
+        return ConsumerRow(OPENVINO_BF16, version, "same", *figures, "")
+    note = f"its cosines to float32 fall below {OPENVINO_ROUNDED.min_cosine:g}"
+    return ConsumerRow(OPENVINO_BF16, version, "not suited", *figures, note)
 
 
 def _simulated_row(file: OnnxFile, stated: Preprocessing) -> ConsumerRow:
@@ -268,5 +295,6 @@ _CONSUMERS = (
     ),
     _Consumer("insightface, manifest", "insightface", _insightface_manifest, Bar(), True),
     _Consumer("OpenCV DNN", "cv2", _opencv, Bar(1e-4), False),
-    _Consumer("OpenVINO", "openvino", _with_engine(OpenVinoEngine), Bar(1e-4), False),
+    # Last, since its row in bfloat16 follows.
+    _Consumer(OPENVINO, "openvino", _with_engine(OpenVinoEngine), OPENVINO_EXACT, False),
 )

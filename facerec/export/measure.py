@@ -115,9 +115,7 @@ def compare_accuracy(
 
 def _random_batch(engine: Engine, count: int) -> np.ndarray:
     image = engine.input
-    planes = (3, image.height, image.width)
-    shape = planes if image.layout == "NCHW" else (*planes[1:], 3)
-    pixels = np.random.default_rng(0).integers(256, size=(count, *shape), dtype=np.uint8)
+    pixels = np.random.default_rng(0).integers(256, size=(count, *image.shape), dtype=np.uint8)
     if image.dtype == "uint8":
         return pixels
     return (pixels.astype(np.float32) - 127.5) / 127.5

@@ -12,7 +12,7 @@ import torch
 
 from facerec.backbones import Preprocessing, normalize
 from facerec.embedding import TorchModel
-from facerec.embedding.engines import Engine, OnnxruntimeEngine
+from facerec.embedding.engines import Engine, OnnxruntimeEngine, session_options
 from facerec.embedding.onnx_file import NORM_OUTPUT, ImageInput, OnnxFile, guess_preprocessing
 from facerec.errors import ExportError
 from facerec.export.graph import copy_for_export
@@ -197,7 +197,9 @@ def _torch_embeddings(model: TorchModel, inputs: Inputs, stated: Preprocessing |
 def _norms(file: OnnxFile, inputs: Inputs) -> Vectors:
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(file.content, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        file.content, session_options(), providers=["CPUExecutionProvider"]
+    )
     (norms,) = session.run([NORM_OUTPUT], {file.inputs[0].name: inputs})
     return np.asarray(norms, np.float32)
 

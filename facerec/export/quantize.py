@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from facerec.backbones import Preprocessing, normalize
+from facerec.embedding.engines import session_options
 from facerec.embedding.onnx_file import parse_onnx
 from facerec.errors import ExportError, MissingExtraError
 from facerec.export.graph import INPUT, finish, quiet
@@ -168,11 +169,8 @@ def calibrate(
     watched.CopyFrom(model)
     told = {value.name for value in watched.graph.output}
     watched.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in told)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 4
     session = onnxruntime.InferenceSession(
-        watched.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        watched.SerializeToString(), session_options(), providers=["CPUExecutionProvider"]
     )
     observed = (
         dict(zip(names, session.run(names, {INPUT: batch}), strict=True)) for batch in batches

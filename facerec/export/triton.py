@@ -40,6 +40,9 @@ def triton_config(name: str, file: OnnxFile, max_batch: int = MAX_BATCH) -> str:
         *_tensors("output", file.outputs),
         "dynamic_batching { }",
         "instance_group [ { count: 1 kind: KIND_AUTO } ]",
+        # On a GPU; by default onnxruntime would round float32 to 10 bits (TF32) there.
+        "optimization { execution_accelerators { gpu_execution_accelerator [ "
+        '{ name: "cuda" parameters { key: "use_tf32" value: "0" } } ] } }',
     ]
     return "\n".join(lines) + "\n"
 

@@ -33,8 +33,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
 from facerec.backbones import create_backbone, normalize, recompute_activations
-from facerec.devices import available_cores, has_fast_bf16, set_numerics
+from facerec.devices import has_fast_bf16, set_numerics
 from facerec.embedding.model import save_model
+from facerec.environment import available_cores
 from facerec.errors import CheckpointError, RecipeError, TrainingError
 from facerec.files import write_json
 from facerec.heads.classifier import ClassifierOutput, MarginClassifier

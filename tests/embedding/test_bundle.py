@@ -151,7 +151,8 @@ def test_a_bundle_that_is_not_whole(
     ("note", "sentence"),
     [
         (b"{", "not JSON"),
-        (b"[" * 100_000, "not JSON"),
+        (b"[" * 100_000, "not JSON .*nested"),
+        (b'{"schema": "facerec.bundle/1", "flip": NaN}', "not JSON .*NaN"),
         (b"\xff", "not text in UTF-8"),
         (b"[1]", "must say schema 'facerec.bundle/1', found None"),
         (b"{}", "must say schema 'facerec.bundle/1', found None"),

@@ -17,12 +17,14 @@ from onnx import TensorProto  # noqa: E402
 from toy_onnx import WEIGHT, expected, faces, tiles  # noqa: E402
 
 from facerec.backbones import Preprocessing  # noqa: E402
+from facerec.embedding import engines, trial  # noqa: E402
 from facerec.embedding.engines import (  # noqa: E402
     Engine,
     OnnxruntimeEngine,
     OpenVinoEngine,
     open_engine,
     openvino_core,
+    session_options,
 )
 from facerec.embedding.onnx_file import OnnxFile, parse_onnx, read_onnx  # noqa: E402
 from facerec.errors import MissingExtraError, ModelError  # noqa: E402
@@ -194,7 +196,8 @@ def test_cuda_is_asked_for_alone(device: str, options: dict[str, str]) -> None:
     file = parsed()
     engine = OnnxruntimeEngine(file, device)
     assert engine.device == device
-    assert Session.asked == (file.content, [("CUDAExecutionProvider", options)])
+    exact = {"use_tf32": "0"}
+    assert Session.asked == (file.content, [("CUDAExecutionProvider", {**options, **exact})])
 
 
 @pytest.mark.usefixtures("gpu_build")
@@ -227,6 +230,42 @@ def test_openvino_says_in_which_numbers_it_computes() -> None:
     same = np.array_equal(exact.run(x), half.run(x))
     assert same is not able
     np.testing.assert_allclose(half.run(x), exact.run(x), atol=0.02 * np.abs(exact.run(x)).max())
+
+
+def test_engines_are_asked_for_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever this processor would do by default."""
+    openvino = pytest.importorskip("openvino")
+    asked = []
+    compile_model = openvino.Core.compile_model
+
+    def watched(self: Any, model: Any, device: str, hints: dict[str, Any]) -> Any:
+        asked.append(hints)
+        return compile_model(self, model, device, hints)
+
+    monkeypatch.setattr(openvino.Core, "compile_model", watched)
+    file = parsed()
+    compiled = OpenVinoEngine(file)._request.get_compiled_model()
+    assert [hints["INFERENCE_PRECISION_HINT"] for hints in asked] == ["f32"]
+    assert compiled.get_property("INFERENCE_PRECISION_HINT") == openvino.Type.f32
+    entry = "mlas.enable_gemm_fastmath_arm64_bfloat16"
+    assert session_options().get_session_config_entry(entry) == "0"
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "ended by signal 11"),
+        ("while True: pass", "no embedding after 0.5 seconds"),
+    ],
+)
+def test_what_kills_openvino_kills_a_trial_alone(
+    monkeypatch: pytest.MonkeyPatch, code: str, sentence: str
+) -> None:
+    pytest.importorskip("openvino")
+    monkeypatch.setattr(engines, "_OPENVINO_TRIAL", code)
+    monkeypatch.setattr(trial, "TRIAL_SECONDS", 0.5 if "while" in code else 60)
+    with pytest.raises(ModelError, match=rf"^x.onnx: OpenVINO cannot load it \(.*{sentence}"):
+        open_engine(parsed(), "openvino")
 
 
 def test_an_openvino_model_may_go_in_any_thread(tmp_path: Path) -> None:

@@ -308,6 +308,18 @@ def no_opset(model: onnx.ModelProto) -> None:
     del model.opset_import[:]
 
 
+def future_opset(model: onnx.ModelProto) -> None:
+    model.opset_import[0].version = 2**40
+
+
+def one_operand(model: onnx.ModelProto) -> None:
+    model.graph.node.append(helper.make_node("Conv", ["data"], ["z"]))
+
+
+def many_dimensions(model: onnx.ModelProto) -> None:
+    model.graph.initializer[0].dims.extend([1] * 63)
+
+
 def many_nodes(model: onnx.ModelProto) -> None:
     model.graph.node.extend([helper.make_node("Identity", ["data"], ["z"])] * 50_000)
 
@@ -337,6 +349,9 @@ def many_nodes(model: onnx.ModelProto) -> None:
         (growing("Expand", 2**31), "'huge' would have 2,147,483,648 numbers"),
         (growing("Tile", 2**15, 2**15), "'huge' would have 1,073,741,824 numbers"),
         (no_opset, "the file names no opset"),
+        (future_opset, "of opset 1099511627776, this onnx knows 1 to"),
+        (one_operand, "the operator 'Conv' is not as ONNX defines it .* input size 1 "),
+        (many_dimensions, "the tensor 'weight' has 65 dimensions, at most 16"),
         (many_nodes, "the graph has 50,004 nodes, at most 50,000"),
     ],
 )
@@ -494,6 +509,8 @@ def test_the_note_of_our_own_exports() -> None:
     [
         ("{", "entry 'facerec' is damaged"),
         ("[" * 100_000, "entry 'facerec' is damaged"),
+        ('{"format": 1, "flip": NaN}', "entry 'facerec' is damaged .*NaN"),
+        ('{"format": 1, "flip": 1e999}', "entry 'facerec' is damaged .*not finite"),
         ("[1]", "entry 'facerec' is damaged"),
         ('{"format": 1, "recipe": 3}', "entry 'facerec' is damaged"),
         ("{}", "of format None, this facerec reads format 1"),

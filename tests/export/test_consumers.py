@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from onnx import TensorProto, helper
 
 from facerec.backbones import Preprocessing
 from facerec.embedding import TorchModel
+from facerec.embedding.engines import openvino_core
 from facerec.embedding.onnx_file import METADATA_KEY, OnnxFile, parse_onnx
 from facerec.errors import ExportError
 from facerec.export import check_consumers, legacy_router_simulation, make_variant
@@ -27,6 +29,7 @@ NAMES = (
     "OpenCV DNN",
     "OpenVINO",
 )
+BF16 = "OpenVINO, bf16"
 
 
 def write_bundle(folder: Path, content: bytes, *, mean: float = 127.5, std: float = 127.5) -> Path:
@@ -84,9 +87,14 @@ def test_every_consumer_embeds_as_the_backbone_does(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     rows = check_consumers(bundle, tiny_model, photos)
-    assert [row.consumer for row in rows] == list(NAMES)
+    names = [row.consumer for row in rows]
+    # Without OpenVINO nothing is said of its bfloat16.
+    assert names in ([*NAMES], [*NAMES, BF16])
     for row in rows[1:]:
-        if row.outcome == "same":
+        if row.consumer == BF16:
+            able = "BF16" in openvino_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+            assert (row.outcome == "not available") != able
+        elif row.outcome == "same":
             assert row.version and row.max_abs is not None and row.min_cosine is not None
             assert row.max_abs <= (1e-5 if "OpenV" not in row.consumer else 1e-4)
             assert row.min_cosine >= 0.999999
@@ -94,6 +102,26 @@ def test_every_consumer_embeds_as_the_backbone_does(
             assert row.outcome == "not installed" and row.note
     assert {rows[0].outcome, rows[1].outcome} == {"same"}
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("digits", "outcome"), [(7, "same"), (1, "not suited")])
+def test_bf16_is_measured_and_stops_nothing(
+    bundle: Path,
+    tiny_model: TorchModel,
+    photos: np.ndarray,
+    monkeypatch: pytest.MonkeyPatch,
+    play_bf16: Callable[[int], None],
+    digits: int,
+    outcome: str,
+) -> None:
+    """On a processor with bfloat16, played by one that keeps so many binary digits."""
+    play_bf16(digits)
+    only(monkeypatch, "OpenVINO")
+    exact, half = check_consumers(bundle, tiny_model, photos)[1:]
+    assert exact.outcome == "same" and half.outcome == outcome
+    assert half.max_abs is not None and exact.max_abs is not None
+    assert half.max_abs > 10 * exact.max_abs
+    assert ("0.999" in half.note) == (outcome == "not suited")
 
 
 def test_a_missing_consumer_is_told(

@@ -306,6 +306,8 @@ def test_parity_is_proven_for_every_file(written: BundleReport) -> None:
 def test_every_consumer_has_a_row(written: BundleReport) -> None:
     outcomes = {row.consumer: row.outcome for row in written.consumers}
     assert outcomes["onnxruntime"] == "same"
+    able = outcomes.get("OpenVINO, bf16") in ("same", "not suited")
+    assert (written.bf16 is not None) == able
     assert {row["consumer"] for row in written.note["consumers"]} == set(outcomes)
 
 
@@ -355,6 +357,30 @@ def test_openvino_is_claimed_unless_it_fails(
     assert ("OpenVINO" in entry["consumers"]) == claimed
 
 
+def test_bf16_is_measured_where_the_processor_has_it(
+    tmp_path: Path,
+    saved: TorchModel,
+    quick: None,
+    play_bf16: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+    bench: Bench,
+) -> None:
+    rows = [bundle.ConsumerRow(bundle.OPENVINO_BF16, "1", "same", 1e-3, 0.9999, "")]
+    monkeypatch.setattr(bundle, "check_consumers", lambda *given: rows)
+    play_bf16(7)
+    options = BundleOptions(("fp16",), benches=(bench,))
+    report = export_bundle(saved, tmp_path / "b", options)
+    assert report.bf16 is not None
+    assert [load.batch for load in report.bf16.loads] == [1, 4]
+    assert all(load.speedup is not None for load in report.bf16.loads)
+    (comparison,) = report.bf16.comparisons
+    assert "accuracy" in {row.figure for row in comparison.rows}
+    assert json.loads(json.dumps(report.to_json()))["bf16"]["comparisons"]
+    # Speeds are no part of the bundle.
+    (row,) = report.note["consumers"]
+    assert row["consumer"] == "OpenVINO, bf16" and row["min_cosine"] == 0.9999
+
+
 def test_copies_for_servers_are_the_main_file(written: BundleReport) -> None:
     main = (written.path / "model.onnx").read_bytes()
     assert (written.path / "triton/my-run/1/model.onnx").read_bytes() == main
@@ -367,13 +393,22 @@ def test_copies_for_servers_are_the_main_file(written: BundleReport) -> None:
 
 
 def test_the_code_in_the_card_runs_and_all_of_it_agrees(
-    written: BundleReport, faces: np.ndarray
+    written: BundleReport, faces: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for package in ("insightface.model_zoo", "openvino"):
-        pytest.importorskip(package)
+    pytest.importorskip("insightface.model_zoo")
+    openvino = pytest.importorskip("openvino")
     card = (written.path / "model_card.md").read_text()
     code = re.findall(r"```python\n(.*?)```", card, re.DOTALL)[0]
     code = code.replace("BUNDLE", str(written.path))
+    # Other embeddings would show on processors with bfloat16 alone.
+    hints: list[dict[str, Any]] = []
+    core, compile_model = openvino.Core, openvino.Core.compile_model
+
+    def watched(self: Any, model: Any, device: str, config: Any = None) -> Any:
+        hints.append(config or {})
+        return compile_model(self, model, device, config or {})
+
+    monkeypatch.setattr(core, "compile_model", watched)
     parts = code.split("\n\n")
     names: dict[str, Any] = {"faces": faces[:3]}
     found = []
@@ -383,6 +418,9 @@ def test_the_code_in_the_card_runs_and_all_of_it_agrees(
     assert len(found) == 5
     for embeddings in found[1:]:
         np.testing.assert_allclose(embeddings, found[0], atol=1e-5 * np.abs(found[0]).max())
+    assert [hint.get("INFERENCE_PRECISION_HINT") for hint in hints] == ["f32"]
+    real = names["compiled"].get_property("INFERENCE_PRECISION_HINT")
+    assert real == openvino.Type.f32
 
 
 # --- the same again ------------------------------------------------------------------------------

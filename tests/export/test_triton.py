@@ -14,6 +14,13 @@ FIELDS = {
     "Tensor": [("name", "STRING"), ("data_type", "DataType"), ("dims", "INT64*")],
     "Batching": [("preferred_batch_size", "INT32*"), ("max_queue_delay_microseconds", "UINT64")],
     "Group": [("kind", "Kind"), ("count", "INT32")],
+    "Parameter": [("key", "STRING"), ("value", "STRING")],
+    "Accelerator": [("name", "STRING"), ("parameters", "Parameter*")],
+    "Accelerators": [
+        ("gpu_execution_accelerator", "Accelerator*"),
+        ("cpu_execution_accelerator", "Accelerator*"),
+    ],
+    "Optimization": [("execution_accelerators", "Accelerators")],
     "ModelConfig": [
         ("name", "STRING"),
         ("backend", "STRING"),
@@ -22,6 +29,7 @@ FIELDS = {
         ("output", "Tensor*"),
         ("dynamic_batching", "Batching"),
         ("instance_group", "Group*"),
+        ("optimization", "Optimization"),
     ],
 }
 """The part of Triton's model_config.proto that is used, under its own field names."""
@@ -75,6 +83,10 @@ def test_the_text_says_what_the_file_is() -> None:
     assert types[image.data_type].name == types[embedding.data_type].name == "TYPE_FP32"
     assert config.HasField("dynamic_batching")
     assert [(group.count, group.kind) for group in config.instance_group] == [(1, 0)]
+    # Float32 is not rounded on GPUs.
+    (cuda,) = config.optimization.execution_accelerators.gpu_execution_accelerator
+    assert cuda.name == "cuda"
+    assert [(entry.key, entry.value) for entry in cuda.parameters] == [("use_tf32", "0")]
 
 
 def test_types_layout_and_names_come_from_the_file() -> None:

@@ -1,0 +1,55 @@
+"""Trials of strangers' files in a process of their own, which may crash or never end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from facerec.errors import ModelError
+
+TRIAL_SECONDS = 120
+"""Within which a library must have loaded a file and embedded one image."""
+
+_BEGIN = """
+import sys
+sys.path[:] = [path for path in sys.path if path]  # nothing from the working directory
+sys.modules["openvino_telemetry"] = None
+"""
+
+
+def run_apart(
+    where: str, library: str, code: str, content: bytes, *arguments: str
+) -> subprocess.CompletedProcess[bytes]:
+    """Run code on a file's bytes in another process of Python.
+
+    Args:
+        where: names the file in messages.
+        library: what runs there, for messages.
+        code: reads the file from standard input and ``sys.argv[1:]``; imports no facerec, whose
+            parts take longer to load than all else.
+        content: the file.
+        arguments: for the code.
+
+    Returns:
+        The process, which ended by itself, perhaps with an error.
+
+    Raises:
+        ModelError: it crashed or took longer than `TRIAL_SECONDS`.
+    """
+    try:
+        run = subprocess.run(
+            [sys.executable, "-c", _BEGIN + code, *arguments],
+            input=content,
+            capture_output=True,
+            timeout=TRIAL_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ModelError(
+            f"{where}: {library} cannot load it (no embedding after {TRIAL_SECONDS} seconds)"
+        ) from error
+    if run.returncode < 0:
+        raise ModelError(
+            f"{where}: {library} cannot load it (its process ended by signal {-run.returncode})"
+        )
+    return run

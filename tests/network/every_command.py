@@ -1,0 +1,205 @@
+"""Does all that facerec offers, one after the other, in the folder it is started in.
+
+    python every_command.py [COMMAND …]
+
+Without names, every command and then the service; with names, these alone.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import facerec  # first, as in every program that uses it
+from facerec.commands import demo
+from facerec.commands.main import COMMANDS, main
+
+REPOSITORY = Path(__file__).parents[2]
+
+TRAINING = """
+from pathlib import Path
+from facerec.backbones import Backbone
+from facerec.heads import SEC, ArcFace
+from facerec.records import Data
+from facerec.training import SGD, Checkpoints, Recipe
+recipe = small = Recipe(
+    data=Data(path=Path("data")),
+    backbone=Backbone(name="iresnet18", embedding_size=16, width=0.125),
+    margin=ArcFace(scale=16.0, margin=0.2),
+    regularizer=SEC(weight=0.5),
+    optimizer=SGD(lr=0.05),
+    checkpoints=Checkpoints(every_steps=1),
+    batch_size=8,
+    epochs=1,
+    precision="fp32",
+    workers=0,
+)
+"""
+
+STUDY = (
+    TRAINING
+    + """
+from facerec.fairness.study import FairnessStudy
+from facerec.records.synthetic import Group, SyntheticSet
+recipe = FairnessStudy(
+    generated=small,
+    real=small,
+    faces=SyntheticSet(
+        seed=5,
+        identities=4,
+        images_per_identity=4,
+        pairs_per_fold=4,
+        groups=(Group("A"), Group("B", contrast=0.5, blur=2.0, noise=15.0)),
+    ),
+    seeds=(0,),
+    targets=("2e-1", "1e-1"),
+    target="1e-1",
+    replicates=60,
+    permutations=99,
+)
+"""
+)
+
+COMPARISON = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {folder!r})
+from tiny_comparison import comparison
+recipe = comparison(Path("classes"), trials=2)
+"""
+
+FACES = "--identities 6 --images-per-identity 4 --pairs-per-fold 4"
+FAST = "--permutations 99 --replicates 40 --fmr 1e-1"
+
+LINES = {
+    "synthesize": f"--out data --processes 1 {FACES}",
+    "export-folder": "data/train.rec --out images",
+    "make-records": "images --out records --processes 1",
+    "repair-records": "records/train.rec --out whole.rec",
+    "plan": "recipe.py --device cpu",
+    "train": "recipe.py --name run --runs runs --device cpu",
+    "embed": "--model runs/run --images images --out e.npz",
+    "all-pairs": "--embeddings e.npz --fpr 1e-1",
+    "verify": "--model runs/run --bench data/lfw.bin --json lfw.json --out lfw",
+    "convert": "--bench data/lfw.bin --out lfw_images",
+    "audit": "--model runs/run --bench data/lfw.bin --attributes data/attributes.csv --group group "
+    f"--out audit --pairs all {FAST}",
+    "export-onnx": "runs/run --out bundle --variant norm",
+    "inspect": "bundle",
+    "import-weights": "theirs.pth --backbone iresnet18 --embedding-size 16 --width 0.125",
+    "compare": "comparison.py --out comparison",
+    "study": "study.py --out study --processes 1",
+    "demo": "--out demo --recipe recipe.py --processes 1",
+}
+"""What is done with each command, in an order in which each finds what it needs."""
+
+
+def prepare() -> None:
+    """Write what the commands start from."""
+    Path("recipe.py").write_text(TRAINING)
+    Path("study.py").write_text(STUDY)
+    tests = REPOSITORY / "tests" / "comparison"
+    Path("comparison.py").write_text(COMPARISON.format(folder=str(tests)))
+
+
+def before_compare() -> None:
+    """Write the images of the comparison."""
+    sys.path.insert(0, str(REPOSITORY / "tests" / "comparison"))
+    from tiny_comparison import write_images
+
+    write_images(Path("classes"))
+
+
+def before_demo() -> None:
+    """Let the demo draw few faces."""
+    from facerec.records.synthetic import SyntheticSet
+
+    demo.FACES = SyntheticSet(seed=3, identities=6, images_per_identity=4, pairs_per_fold=4)
+
+
+def before_import_weights() -> None:
+    """Write a state dict as InsightFace publishes them."""
+    import torch
+
+    from facerec.embedding import load_model
+
+    torch.save(load_model("runs/run").backbone.state_dict(), "theirs.pth")
+
+
+BEFORE: dict[str, Callable[[], None]] = {
+    "compare": before_compare,
+    "demo": before_demo,
+    "import-weights": before_import_weights,
+}
+
+
+def use_api() -> None:
+    """Load the bundle as a library does."""
+    import numpy as np
+
+    faces = np.zeros((2, 112, 112, 3), np.uint8)
+    for engine in ("onnxruntime", "openvino"):
+        facerec.load("bundle", engine=engine).embed(faces)  # type: ignore[arg-type]
+
+
+def use_service() -> None:
+    """Start the service as its users do, embed a face, and load it."""
+    service = subprocess.Popen(
+        [sys.executable, str(REPOSITORY / "examples" / "service.py"), "bundle", "--port", "0"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert service.stdout is not None
+    lines = []
+    for line in service.stdout:
+        lines.append(line)
+        if found := re.search(r"listening on http://127\.0\.0\.1:(\d+)", line):
+            break
+    else:
+        raise RuntimeError(f"the service did not start: {lines}")
+    client = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=60)
+    client.request("GET", "/healthz")
+    answer = client.getresponse()
+    assert answer.status == 200, answer.read()
+    image = next(iter(sorted(Path("images").rglob("*.*g"))))
+    load = [sys.executable, str(REPOSITORY / "examples" / "load_service.py")]
+    given = [f"http://127.0.0.1:{found[1]}", str(image), "--clients", "2", "--requests", "2"]
+    subprocess.run([*load, *given], check=True)
+    service.send_signal(signal.SIGTERM)
+    assert service.wait(60) in (0, 143, -signal.SIGTERM)
+
+
+def run(name: str) -> None:
+    """Run one command as the console script does."""
+    print(f"## {name}", flush=True)
+    BEFORE.get(name, lambda: None)()
+    sys.argv = ["facerec", name, *LINES[name].split()]
+    try:
+        main()
+    except SystemExit as exit_:
+        if exit_.code:
+            raise
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        chosen = sys.argv[1:]
+    else:
+        chosen = list(LINES)
+        assert chosen and set(chosen) == set(COMMANDS), set(chosen) ^ set(COMMANDS)
+    os.environ.pop("FACEREC_DATA", None)
+    prepare()
+    for name in chosen:
+        run(name)
+    if "inspect" in chosen:
+        print("## api", flush=True)
+        use_api()
+        print("## service", flush=True)
+        use_service()
+    print("## all done", flush=True)

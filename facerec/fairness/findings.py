@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from facerec.fairness.association import ALPHA, Association, NoComparison
 from facerec.fairness.baseline import BaselineComparison
@@ -115,6 +115,32 @@ def find(
     for grouping in others:
         lines += _rates(grouping, target)
     return tuple(lines[:MOST])
+
+
+def verdict(findings: Sequence[Finding]) -> str:
+    """Return the sentence at the head of a report: what was detected, what not, what is unknown."""
+    parts = []
+    for conclusion in get_args(Conclusion):
+        said = [
+            f"{_TOPICS[found.topic]} by {found.grouping}"
+            for found in findings
+            if found.conclusion == conclusion
+        ]
+        if said:
+            words = conclusion[0].upper() + conclusion[1:]
+            parts.append(f"{words}: {', '.join(dict.fromkeys(said))}.")
+    return " ".join(parts)
+
+
+_TOPICS: dict[Topic, str] = {
+    "norm": "norm",
+    "adjusted norm": "norm at equal covariates",
+    "FMR": "FMR",
+    "FNMR": "FNMR",
+    "norm and FNMR": "FNMR at equal norms",
+    "fusion": "FNMR with unit fusion",
+    "baseline": "change from the baseline",
+}
 
 
 def caveats(label_sources: Sequence[str], policy: str, *, lfw: bool = False) -> tuple[str, ...]:

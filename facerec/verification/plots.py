@@ -33,6 +33,9 @@ _LINES = ("-", "--", "-.", ":")
 _SOFT = "0.35"
 _BINS = 80
 
+_SMALL = 8.5
+"""Smallest letters in a figure, points: 11 pixels in a page, which shows figures in their size."""
+
 # Corners of a curve that are drawn: several a pixel, whatever the number of pairs.
 _COLUMNS = 4000
 
@@ -114,7 +117,7 @@ def roc_figure(results: Mapping[str, VerificationResult]) -> Figure:
         rotation=90,
         ha="center",
         va="center",
-        fontsize=8,
+        fontsize=_SMALL,
         color=_SOFT,
     )
     _plain(axes.legend(loc="lower right", frameon=True, framealpha=0.9, fontsize=9))
@@ -198,7 +201,7 @@ def score_figure(results: Mapping[str, VerificationResult]) -> Figure:
         axes.set(yscale="log", ylabel="pairs a bin")
         axes.set_xlabel(f"{name}: {result.score}", parse_math=False)
         _mark_thresholds(axes, result)
-        _plain(axes.legend(loc="upper left", frameon=False, fontsize=8, ncols=2))
+        _plain(axes.legend(loc="upper left", frameon=False, fontsize=_SMALL, ncols=2))
     return figure
 
 
@@ -222,13 +225,13 @@ def norm_figure(results: Mapping[str, VerificationResult]) -> Figure | None:
     axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
     axes.set_title(
         "images count as often as pairs name them; vertical lines: means",
-        fontsize=8,
+        fontsize=_SMALL,
         color=_SOFT,
         loc="left",
     )
     # Outside, so that it hides no bar.
     columns = min(len(known), 2)
-    _plain(figure.legend(loc="outside lower center", frameon=False, fontsize=8, ncols=columns))
+    _plain(figure.legend(loc="outside lower center", frameon=False, fontsize=_SMALL, ncols=columns))
     return figure
 
 
@@ -347,7 +350,7 @@ def _mark_thresholds(axes: Axes, result: VerificationResult) -> None:
         axes.axvline(threshold, color="0.2", linewidth=0.9, linestyle="--")
     top = axes.secondary_xaxis("top")
     top.set_ticks([threshold for threshold, _ in marks], [text for _, text in marks])
-    top.tick_params(labelrotation=60, labelsize=8, length=3)
+    top.tick_params(labelrotation=60, labelsize=_SMALL, length=3)
     top.spines["top"].set_visible(False)
 
 
@@ -363,5 +366,5 @@ def _caption(axes: Axes, results: Mapping[str, VerificationResult], more: str) -
         lines = [f"whiskers: 95 % intervals; {next(iter(bases.values()))}"]
     else:
         lines = ["whiskers: 95 % intervals", *(f"{name}: {text}" for name, text in bases.items())]
-    text = "\n".join(textwrap.fill(line, 105) for line in [*lines, more])
-    axes.set_title(text, fontsize=8, color=_SOFT, loc="left", parse_math=False)
+    text = "\n".join(textwrap.fill(line, 92) for line in [*lines, more])
+    axes.set_title(text, fontsize=_SMALL, color=_SOFT, loc="left", parse_math=False)

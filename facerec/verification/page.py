@@ -251,7 +251,9 @@ def _summary(results: Mapping[str, VerificationResult]) -> Table:
             estimate.point.target for result in results.values() for estimate in result.points
         )
     )
-    titles = ["accuracy", *(f"TPR@FPR={target}" for target in targets), "AUC", "EER", "failures"]
+    # A target does not fall apart at its minus.
+    at = (target.replace("-", "\N{NON-BREAKING HYPHEN}") for target in targets)
+    titles = ["accuracy", *(f"TPR@FPR={target}" for target in at), "AUC", "EER", "failures"]
     rows = []
     for name, result in results.items():
         points = {estimate.point.target: estimate for estimate in result.points}

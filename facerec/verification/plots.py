@@ -94,7 +94,7 @@ def roc_figure(results: Mapping[str, VerificationResult]) -> Figure:
     lowest, finest = 1.0, 1.0
     for name, result, colour, line in _styled(results):
         x, y = _steps(result)
-        label = f"{name}   AUC {result.auc.value:.4f}"
+        label = f"{_short(name)}   AUC {result.auc.value:.4f}"
         axes.step(x, y, where="post", color=colour, linestyle=line, linewidth=1.5, label=label)
         for target, tpr, low, high, reliable in _points(result):
             _whisker(axes, (target, tpr), (low, high), colour, reliable)
@@ -137,7 +137,7 @@ def det_figure(results: Mapping[str, VerificationResult]) -> Figure:
     for name, result, colour, line in _styled(results):
         det = sort_scores(result.positives, result.negatives).roc().det_points("drop")
         shown = _visible(det.x)
-        label = f"{name}   EER {100 * result.eer.value:.2f} %"
+        label = f"{_short(name)}   EER {100 * result.eer.value:.2f} %"
         axes.step(
             det.x[shown],
             det.y[shown],
@@ -199,7 +199,8 @@ def score_figure(results: Mapping[str, VerificationResult]) -> Figure:
         # Room for the legend above the highest bar.
         axes.set_ylim(0.7, 12 * highest)
         axes.set(yscale="log", ylabel="pairs a bin")
-        axes.set_xlabel(f"{name}: {result.score}", parse_math=False)
+        text = textwrap.fill(f"{name}: {result.score}", 70)
+        axes.set_xlabel(text, parse_math=False)
         _mark_thresholds(axes, result)
         _plain(axes.legend(loc="upper left", frameon=False, fontsize=_SMALL, ncols=2))
     return figure
@@ -217,7 +218,7 @@ def norm_figure(results: Mapping[str, VerificationResult]) -> Figure | None:
         norms = result.norms
         if norms is None:
             continue
-        label = f"{name}: mean {norms.mean:.4g}, CV {norms.cv:.4f}"
+        label = f"{_short(name)}: mean {norms.mean:.4g}, CV {norms.cv:.4f}"
         shares = np.histogram(norms.values, edges)[0] / norms.values.size
         _bars(axes, shares, edges, colour, line, label)
         axes.axvline(norms.mean, color=colour, linestyle=line, linewidth=0.8)
@@ -230,7 +231,7 @@ def norm_figure(results: Mapping[str, VerificationResult]) -> Figure | None:
         loc="left",
     )
     # Outside, so that it hides no bar.
-    columns = min(len(known), 2)
+    columns = 1 if max(map(len, known)) > 16 else min(len(known), 2)
     _plain(figure.legend(loc="outside lower center", frameon=False, fontsize=_SMALL, ncols=columns))
     return figure
 
@@ -246,6 +247,11 @@ def _tidy(axes: Axes) -> None:
     axes.grid(True, which="major", color="0.85", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _short(name: str) -> str:
+    """Return a name of at most two lines, so that a legend leaves room for the curves."""
+    return "\n".join(textwrap.wrap(name, 40, max_lines=2, placeholder=" …"))
 
 
 def _plain(legend: Legend) -> None:

@@ -122,7 +122,7 @@ def verdict(findings: Sequence[Finding]) -> str:
     parts = []
     for conclusion in get_args(Conclusion):
         said = [
-            f"{_TOPICS[found.topic]} by {found.grouping}"
+            f"{_TOPICS.get(found.topic) or _change(found)} by {found.grouping}"
             for found in findings
             if found.conclusion == conclusion
         ]
@@ -139,8 +139,12 @@ _TOPICS: dict[Topic, str] = {
     "FNMR": "FNMR",
     "norm and FNMR": "FNMR at equal norms",
     "fusion": "FNMR with unit fusion",
-    "baseline": "change from the baseline",
 }
+
+
+def _change(found: Finding) -> str:
+    """Return what changes from the baseline: the figure, without its target."""
+    return found.figure.partition(" at ")[0].removesuffix(" from the baseline")
 
 
 def caveats(label_sources: Sequence[str], policy: str, *, lfw: bool = False) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from facerec.embedding.file import read_embeddings
 from facerec.errors import DatasetError
 from facerec.files import atomic_path, sha256, write_json
 from facerec.records.images import text_array
+from facerec.report.csv_tables import write_csv
 from facerec.statistics.clustered import Bound, ClusteredShare
 from facerec.statistics.intervals import Interval
 from facerec.statistics.operating_points import OperatingPoint, parse_rate
@@ -369,8 +370,7 @@ class Report:
                 if share is not None:
                     interval = share.interval()
                     limits = interval.low, interval.high
-                first, second = _plain(names[0]), _plain(names[-1])
-                yield at, first, second, kind, events, comparisons, rate, *limits
+                yield at, names[0], names[-1], kind, events, comparisons, rate, *limits
 
 
 class _Estimate:
@@ -524,19 +524,12 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _plain(name: str) -> str:
-    """Return a name that no spreadsheet takes for a formula."""
-    return f"'{name}" if name[:1] in tuple("=+-@") else name
-
-
 def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     with (
         atomic_path(path) as temporary,
         temporary.open("w", encoding="utf-8", newline="") as file,
     ):
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
+        write_csv(file, header, rows)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -18,7 +18,7 @@ from facerec.comparison.finals import VIEWS
 from facerec.comparison.protocol import METRICS
 from facerec.comparison.summary import BAND, HEADLINE, ArmSummary, Pair, Summary
 from facerec.statistics.intervals import Interval
-from facerec.verification.plots import _COLOURS, _SOFT, _plain, _tidy
+from facerec.verification.plots import _COLOURS, _SMALL, _SOFT, _plain, _tidy
 
 _WIDTH = 7.5
 _COLUMNS = 3
@@ -88,7 +88,7 @@ def difference_figure(summary: Summary) -> Figure | None:
         axes.axhline(place - 0.5, color="0.9", linewidth=0.6, zorder=0)
     for label in axes.get_yticklabels():
         label.set_parse_math(False)
-    axes.tick_params(axis="x", labelsize=8)
+    axes.tick_params(axis="x", labelsize=_SMALL)
     axes.set_xlabel(f"difference in test {_METRIC}, points of percent", fontsize=9)
     percent = f"{100 * summary.confidence:g} %"
     _note(
@@ -205,13 +205,13 @@ def gain_figure(summary: Summary) -> Figure | None:
                 (-6 if inwards else 6, 5),
                 textcoords="offset points",
                 ha="right" if inwards else "left",
-                fontsize=8,
+                fontsize=_SMALL,
                 parse_math=False,
             )
     axes.margins(x=0.14)
     low, high = axes.get_ylim()
     axes.set_ylim(min(low, -_LEAST), max(high, _LEAST))
-    axes.tick_params(labelsize=8)
+    axes.tick_params(labelsize=_SMALL)
     axes.set_xlabel(
         "reduction of norm variance, base − arm, variance over squared mean", fontsize=9
     )
@@ -267,7 +267,7 @@ def _panels(
     def filled() -> Iterator[tuple[Axes, list[tuple[ArmSummary, _Style]]]]:
         for axes, arms in zip(grid, groups, strict=False):
             _tidy(axes)
-            axes.tick_params(labelsize=8, labelleft=True)
+            axes.tick_params(labelsize=_SMALL, labelleft=True)
             styled = [(arm, _style(place)) for place, arm in enumerate(arms)]
             yield axes, styled
             handles = [
@@ -280,7 +280,7 @@ def _panels(
                 loc="lower left",
                 bbox_to_anchor=(0, 1),
                 frameon=False,
-                fontsize=8,
+                fontsize=_SMALL,
                 borderaxespad=0.2,
                 labelspacing=0.25,
             )
@@ -346,7 +346,7 @@ def _beside(axes: Axes, place: float, text: str) -> None:
         (5, 0),
         xycoords=axes.get_yaxis_transform(),
         textcoords="offset points",
-        fontsize=8,
+        fontsize=_SMALL,
         color=_SOFT,
         va="center",
         annotation_clip=False,
@@ -366,7 +366,7 @@ def _correlation(summary: Summary) -> str:
 
 def _legend(figure: Figure, handles: Sequence[Line2D]) -> None:
     legend = figure.legend(
-        handles=handles, loc="outside lower center", frameon=False, fontsize=8, ncols=4
+        handles=handles, loc="outside lower center", frameon=False, fontsize=_SMALL, ncols=4
     )
     _plain(legend)
 
@@ -374,7 +374,7 @@ def _legend(figure: Figure, handles: Sequence[Line2D]) -> None:
 def _note(figure: Figure, text: str) -> None:
     """Say above the figure what its marks are."""
     text = textwrap.fill(text, 128)
-    figure.suptitle(text, x=0.01, ha="left", fontsize=8, color=_SOFT)
+    figure.suptitle(text, x=0.01, ha="left", fontsize=_SMALL, color=_SOFT)
 
 
 def _short(name: str, most: int) -> str:

@@ -6,11 +6,9 @@ Equal results give equal bytes.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,12 +43,16 @@ from facerec.comparison.summary import (
 )
 from facerec.errors import ComparisonError
 from facerec.files import atomic_path
+from facerec.report.blocks import Cell, Drawing, Table, render_page
+from facerec.report.csv_tables import to_csv
 from facerec.statistics.intervals import Interval
-from facerec.verification.blocks import Cell, Drawing, Table, render_page
 from facerec.verification.page import assumptions, counted, data_uri, provenance_of
 from facerec.verification.plots import draw
 
 PAGE = "report.html"
+
+_SPOKEN = 5
+"""Pairs up to which the head of the page has a sentence for each."""
 
 COLUMNS: tuple[tuple[View, str], ...] = tuple(
     (view, metric) for view in VIEWS for metric in ("precision_at_1", "r_precision", "map_at_r")
@@ -123,9 +125,9 @@ def render(summary: Summary) -> dict[str, bytes]:
     document = {**to_json(summary), "answers": said}
     return {
         "results.json": _json(document),
-        "table.csv": _csv(_table_rows(summary)),
-        "runs.csv": _csv(_run_rows(summary)),
-        "trials.csv": _csv(_trial_rows(summary)),
+        "table.csv": to_csv(_table_rows(summary)),
+        "runs.csv": to_csv(_run_rows(summary)),
+        "trials.csv": to_csv(_trial_rows(summary)),
         "table.tex": to_latex(summary).encode(),
         **{f"figures/{name}.svg": picture for name, picture in figures.items()},
         PAGE: _page(summary, figures).encode(),
@@ -325,6 +327,9 @@ def _page(summary: Summary, figures: Mapping[str, bytes]) -> str:
         name: Drawing(data_uri("image/svg+xml", picture), *_captions(summary)[name])
         for name, picture in figures.items()
     }
+    # Of many pairs the forest says more at once than a screen full of sentences.
+    single = [_pair_answer(summary, pair) for pair in summary.pairs]
+    many = len(single) > _SPOKEN
     return render_page(
         "facerec.comparison",
         "report.html.j2",
@@ -332,7 +337,8 @@ def _page(summary: Summary, figures: Mapping[str, bytes]) -> str:
         question=summary.question,
         title=f"Comparison: {summary.name}",
         lead=_lead(summary),
-        answers=answers(summary),
+        answers=[*_all_pairs(summary), *([] if many else single), *_ranking(summary)],
+        single=single if many else [],
         notes=_notes(summary),
         headline=_headline(summary),
         pairs=_pair_tables(summary),
@@ -925,23 +931,6 @@ def _trial_rows(summary: Summary) -> Iterator[dict[str, Any]]:
                 "failure": trial.failure,
                 **trial.setting,
             }
-
-
-def _csv(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    """Return a table as UTF-8 with a header; no cell is a formula for a spreadsheet."""
-    rows = list(rows)
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([_harmless(row.get(name)) for name in columns] for row in rows)
-    return text.getvalue().encode()
-
-
-def _harmless(value: Any) -> Any:
-    if isinstance(value, str) and value.startswith(("=", "+", "-", "@")):
-        return f"'{value}"
-    return value
 
 
 def _json(value: Mapping[str, Any]) -> bytes:

@@ -27,10 +27,10 @@ from facerec.fairness.rates import (
     Mark,
     PairCounts,
     RatesAtThreshold,
+    Share,
     mark_of,
 )
 from facerec.statistics.bootstrap import VertexBootstrap, percentile_interval
-from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.intervals import Interval
 from facerec.statistics.operating_points import RULE_OF_30, parse_rate
 
@@ -611,9 +611,7 @@ class _NoisyRates:
     """Factors on the rates in every replicate, ``(R, k)``."""
 
     @classmethod
-    def of(
-        cls, kind: _Kind, drawn: Values, shares: Sequence[ClusteredShare | None]
-    ) -> _NoisyRates | None:
+    def of(cls, kind: _Kind, drawn: Values, shares: Sequence[Share | None]) -> _NoisyRates | None:
         """Take the noise of each group from its persons.
 
         Args:

@@ -28,10 +28,10 @@ from facerec.fairness.audit import ScoreHistogram
 from facerec.fairness.channels import NormChannels
 from facerec.fairness.differentials import Differential, Differentials
 from facerec.fairness.norms import Estimate, NormSummary, NormTable, SubjectNorms
-from facerec.fairness.rates import SCORE_EDGES, ErrorRate, GroupRates, RatesAtThreshold
+from facerec.fairness.rates import SCORE_EDGES, ErrorRate, GroupRates, Mark, RatesAtThreshold
 from facerec.statistics.intervals import Interval
 from facerec.statistics.operating_points import parse_rate
-from facerec.verification.plots import _COLOURS, _SOFT, _plain, _probit_axis, _tidy
+from facerec.verification.plots import _COLOURS, _SMALL, _SOFT, _plain, _probit_axis, _tidy
 
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _Line = Literal["-", "--", "-.", ":"]
@@ -45,7 +45,7 @@ _JOINED = 4
 """Bins of scores that are drawn as one."""
 _STRIP = 48
 """Bins of the means of subjects."""
-_HOLLOW = "hollow: fewer than 30 errors, allowing for shared persons"
+_MARKED = "full marks: at least 30 errors; half: 3 to 29; hollow: fewer"
 _MOST_ROWS = 60
 """Rows of a comparison up to which pairs of groups are among them."""
 _MOST_TEXT = 15
@@ -84,6 +84,34 @@ def label(name: str) -> str:
     """Return a name as two short lines at most, without what no font can draw."""
     plain = "".join(letter if letter.isprintable() else "�" for letter in " ".join(name.split()))
     return "\n".join(textwrap.wrap(plain, 24, max_lines=2, placeholder=" …")) or "–"
+
+
+# --- the findings -----------------------------------------------------------------------------
+
+
+def headline_figure(table: NormTable, point: RatesAtThreshold | None) -> Figure:
+    """Draw forests of what findings compare: norms and, with a threshold, FMR and FNMR by group."""
+    figure, panels = _forest(table, 1 if point is None else 3)
+    names = panels[0].get_yticks(), [label.get_text() for label in panels[0].get_yticklabels()]
+    for place, style, group in _rows(table):
+        assert group.difference is not None  # all groups together alone have none
+        _estimate(panels[0], place, style, group.difference)
+    panels[0].axvline(0, color="0.2", linewidth=0.9)
+    panels[0].set_xlabel("mean norm, group − all groups", fontsize=9)
+    if point is not None:
+        shown, target = styles([group.name for group in point.groups]), point.threshold.target
+        nominal = float(parse_rate(target))
+        _rate_panel(panels[1], [group.fmr for group in point.groups], shown, nominal)
+        _rate_panel(panels[2], [group.fnmr for group in point.groups], shown, None)
+        panels[1].axvline(nominal, color="0.2", linewidth=0.9, linestyle="--", zorder=1)
+        panels[1].set_xlabel(f"FMR within the group; dashed: {target}", fontsize=9)
+        panels[2].set_xlabel("FNMR at that threshold", fontsize=9)
+        # The panels share their rows, whose names have lost their counts of subjects.
+        panels[0].set_yticks(*names, fontsize=_SMALL)
+        _verbatim(panels[0].yaxis)
+        figure.set_figwidth(1.6 * _WIDTH)
+    _note(panels[0], "whiskers: 95 % intervals")
+    return figure
 
 
 # --- norms ------------------------------------------------------------------------------------
@@ -132,7 +160,7 @@ def violin_figure(sample: SubjectNorms, table: NormTable) -> Figure:
     names = [
         f"{label(group.name)}\n{group.subjects:,} / {group.images:,}" for group in table.groups
     ]
-    axes.set_xticks(range(len(names)), names, fontsize=8)
+    axes.set_xticks(range(len(names)), names, fontsize=_SMALL)
     _verbatim(axes.xaxis)
     axes.grid(False, axis="x")
     axes.set(ylabel="norm of the raw embedding", xlabel="group; subjects / images")
@@ -228,7 +256,7 @@ def delta_figure(association: Association, names: Sequence[str]) -> Figure:
         axes.text(place, place, "–", ha="center", va="center", color=_SOFT)
     bar = figure.colorbar(axes.images[0], ax=axes, shrink=0.8, pad=0.02)
     bar.set_label("Cliff’s δ", fontsize=9)
-    bar.ax.tick_params(labelsize=8)
+    bar.ax.tick_params(labelsize=_SMALL)
     _note(axes, "row group above (+) or below (−)\ncolumn group; 95 % intervals")
     return figure
 
@@ -248,7 +276,7 @@ def decile_figure(channels: NormChannels, names: Sequence[str]) -> Figure:
     axes.set_xticks(
         [found.bin for found in channels.bins],
         [f"{found.bin}\n{found.low:.3g}–{found.high:.3g}" for found in channels.bins],
-        fontsize=7,
+        fontsize=_SMALL,
     )
     for edge in channels.bins[1:]:
         axes.axvline(edge.bin - 0.5, color="0.9", linewidth=0.6, zorder=0)
@@ -257,7 +285,7 @@ def decile_figure(channels: NormChannels, names: Sequence[str]) -> Figure:
     axes.set_ylim(bottom=0)
     _percent(axes.yaxis)
     _legend(figure, shown)
-    _note(axes, f"whiskers: 95 % intervals; {_HOLLOW}")
+    _note(axes, f"whiskers: 95 % intervals; {_MARKED}")
     return figure
 
 
@@ -326,8 +354,8 @@ def rate_figure(rates: GroupRates) -> Figure | None:
         left.axvline(nominal, color="0.2", linewidth=0.9, linestyle="--", zorder=1)
         if point.fnmr.value is not None:
             right.axvline(point.fnmr.value, color="0.2", linewidth=0.9, linestyle=":", zorder=1)
-        left.set_xlabel(f"FMR within the group; dashed: target {target}", fontsize=8)
-        right.set_xlabel("FNMR at that threshold; dotted: all groups", fontsize=8)
+        left.set_xlabel(f"FMR within the group; dashed: target {target}", fontsize=_SMALL)
+        right.set_xlabel("FNMR at that threshold; dotted: all groups", fontsize=_SMALL)
     return figure
 
 
@@ -355,7 +383,7 @@ def matrix_figure(point: RatesAtThreshold, names: Sequence[str]) -> Figure:
     bar = figure.colorbar(axes.images[0], ax=axes, shrink=0.8, pad=0.02, extend="both")
     bar.set_ticks([-2, -1, 0, 1, 2], labels=["÷100", "÷10", "target", "×10", "×100"])
     bar.set_label("FMR relative to the target", fontsize=9)
-    bar.ax.tick_params(labelsize=8)
+    bar.ax.tick_params(labelsize=_SMALL)
     _note(
         axes, f"log10 FMR at target {point.threshold.target}; +1 = ×10;\nbelow: false matches/pairs"
     )
@@ -397,7 +425,7 @@ def det_figure(rates: GroupRates) -> Figure:
                 (x, y),
                 (8, 6),
                 textcoords="offset points",
-                fontsize=8,
+                fontsize=_SMALL,
                 color=_SOFT,
             )
     _probit_axis(axes.xaxis, lowest[0])
@@ -409,7 +437,7 @@ def det_figure(rates: GroupRates) -> Figure:
     _legend(figure, shown)
     _note(
         axes,
-        f"dashed: equal global threshold; bars: 95 % intervals; {_HOLLOW}",
+        f"dashed: equal global threshold; bars: 95 % intervals; {_MARKED}",
     )
     return figure
 
@@ -443,19 +471,19 @@ def score_figure(histograms: Sequence[ScoreHistogram], rates: GroupRates) -> Fig
         for threshold, _ in marks:
             axes.axvline(threshold, color="0.2", linewidth=0.8, linestyle=":")
         axes.set_yticks([])
-        axes.set_ylabel(label(found.name), rotation=0, ha="right", va="center", fontsize=8)
+        axes.set_ylabel(label(found.name), rotation=0, ha="right", va="center", fontsize=_SMALL)
         axes.yaxis.label.set_parse_math(False)
         axes.set_ylim(bottom=0)
     panels[-1].set_xlabel("cosine of pairs within the group; height: share of pairs", fontsize=9)
     top = panels[0].secondary_xaxis("top")
     top.set_ticks([threshold for threshold, _ in marks], [target for _, target in marks])
-    top.tick_params(labelrotation=60, labelsize=8, length=3)
+    top.tick_params(labelrotation=60, labelsize=_SMALL, length=3)
     top.spines["top"].set_visible(False)
     figure.legend(
         *panels[0].get_legend_handles_labels(),
         loc="outside lower center",
         frameon=False,
-        fontsize=8,
+        fontsize=_SMALL,
         ncols=2,
     )
     return figure
@@ -492,16 +520,16 @@ def differential_figure(found: Differentials) -> Figure | None:
                     shift = _dodge(turn, len(shown), 0.7)
                     _differential(axes, place + shift, style, alike[style.name])
         names = [f"{measure} {of}" if of in ("FMR", "FNMR") else measure for measure, of in panel]
-        axes.set_yticks(range(len(panel)), names, fontsize=8)
+        axes.set_yticks(range(len(panel)), names, fontsize=_SMALL)
         axes.set_ylim(len(panel) - 0.5, -0.5)
         for place in range(1, len(panel)):
             axes.axhline(place - 0.5, color="0.9", linewidth=0.6, zorder=0)
-        axes.tick_params(axis="x", labelsize=8)
+        axes.tick_params(axis="x", labelsize=_SMALL)
     _plain_log(ratios)
-    ratios.set_xlabel("ratio; 1: equal rates", fontsize=8)
+    ratios.set_xlabel("ratio; 1: equal rates", fontsize=_SMALL)
     ratios.axvline(1, color="0.2", linewidth=0.9)
     shares.set_xlim(-0.02, 1.02)
-    shares.set_xlabel("0: equal rates; FDR 1: equal rates", fontsize=8)
+    shares.set_xlabel("0: equal rates; FDR 1: equal rates", fontsize=_SMALL)
     _note(
         ratios,
         "whiskers: 95 % intervals; grey ticks: what groups of equal rates exceed in 5 % of cases",
@@ -545,16 +573,16 @@ def comparison_figure(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
             (4, 0),
             xycoords=axes.get_yaxis_transform(),
             textcoords="offset points",
-            fontsize=7,
+            fontsize=_SMALL,
             color=_SOFT,
             va="center",
             annotation_clip=False,
         )
-    axes.set_yticks(range(len(drawn)), [comparison_name(row) for row in drawn], fontsize=8)
+    axes.set_yticks(range(len(drawn)), [comparison_name(row) for row in drawn], fontsize=_SMALL)
     axes.set_ylim(len(drawn) - 0.5, -0.5)
     axes.set_xlim(-1.08, 1.08)
     axes.set_xticks([0], ["0"])
-    axes.set_xlabel("change, treated − baseline; every row has its own scale", fontsize=8)
+    axes.set_xlabel("change, treated − baseline; every row has its own scale", fontsize=_SMALL)
     _verbatim(axes.yaxis)
     _note(axes, "whiskers: 95 % intervals; right: baseline → treated")
     return figure
@@ -585,9 +613,9 @@ def _forest(table: NormTable, columns: int) -> tuple[Figure, list[Axes]]:
         _tidy(axes)
         axes.grid(False, axis="y")
     names = [f"{label(group.name)} ({group.subjects:,})" for group in table.groups]
-    panels[0].set_yticks(range(size), names, fontsize=8)
+    panels[0].set_yticks(range(size), names, fontsize=_SMALL)
     panels[0].set_ylim(size - 0.5, -0.5)
-    panels[0].set_ylabel("group (subjects)", fontsize=8)
+    panels[0].set_ylabel("group (subjects)", fontsize=_SMALL)
     _verbatim(panels[0].yaxis)
     return figure, panels
 
@@ -624,7 +652,7 @@ def _differential(axes: Axes, place: float, style: Style, row: Differential) -> 
             place,
             (row.reason or "").partition(":")[0],
             transform=axes.get_yaxis_transform(),
-            fontsize=6.5,
+            fontsize=_SMALL,
             color=style.colour,
             ha="right",
             va="center",
@@ -646,10 +674,20 @@ def _rate_whisker(axes: Axes, x: float, rate: ErrorRate, style: Style) -> None:
         x,
         rate.value,
         style.marker,
-        color=style.colour,
         markersize=4.5,
-        markerfacecolor=style.colour if rate.reliable else "white",
+        **_filled(style, rate.mark),
     )
+
+
+def _filled(style: Style, *marks: Mark) -> dict[str, Any]:
+    """Return how a mark is filled: full for ●, half for ◐, hollow for ○, of several the least."""
+    least = min(marks, key="○◐●".index)
+    return {
+        "color": style.colour,
+        "fillstyle": "left" if least == "◐" else "full",
+        "markerfacecolor": "white" if least == "○" else style.colour,
+        "markerfacecoloralt": "white",
+    }
 
 
 def _rate_panel(
@@ -690,7 +728,7 @@ def _rate_panel(
             (3, 0),
             xycoords=axes.get_yaxis_transform(),
             textcoords="offset points",
-            fontsize=7,
+            fontsize=_SMALL,
             color=_SOFT,
             va="center",
             annotation_clip=False,
@@ -707,15 +745,14 @@ def _rate_panel(
                 rate.value,
                 place,
                 style.marker,
-                color=style.colour,
                 markersize=5.5,
-                markerfacecolor=style.colour if rate.reliable else "white",
+                **_filled(style, rate.mark),
             )
         else:
             axes.plot(left, place, "<", color=style.colour, markersize=5, clip_on=False)
-    axes.set_yticks(range(len(shown)), [style.name for style in shown], fontsize=8)
+    axes.set_yticks(range(len(shown)), [style.name for style in shown], fontsize=_SMALL)
     axes.set_ylim(len(shown) - 0.5, -0.5)
-    axes.tick_params(axis="x", labelsize=7)
+    axes.tick_params(axis="x", labelsize=_SMALL)
     _verbatim(axes.yaxis)
 
 
@@ -732,14 +769,13 @@ def _cross(axes: Axes, x: float, y: float, fmr: ErrorRate, fnmr: ErrorRate, styl
         x,
         y,
         style.marker,
-        color=style.colour,
         markersize=5.5,
-        markerfacecolor=style.colour if fmr.reliable and fnmr.reliable else "white",
+        **_filled(style, fmr.mark, fnmr.mark),
     )
 
 
 def _square(size: int) -> tuple[Figure, Axes]:
-    side = min(max(3.6, 1.2 + 0.78 * size), 13.0)
+    side = min(max(3.6, 1.2 + 0.95 * size), 13.0)
     figure = Figure(figsize=(side + 1.2, side), layout="constrained")
     return figure, figure.add_subplot()
 
@@ -792,15 +828,15 @@ def _matrix(
                     texts[i][j],
                     ha="center",
                     va="center",
-                    fontsize=7,
+                    fontsize=_SMALL,
                     color="white" if dark else "0.1",
                     backgroundcolor="white" if empty and texts[i][j] else "none",
                 )
     labels = [label(name) for name in names]
     axes.set_xticks(
-        range(size), labels, rotation=45, ha="right", rotation_mode="anchor", fontsize=8
+        range(size), labels, rotation=45, ha="right", rotation_mode="anchor", fontsize=_SMALL
     )
-    axes.set_yticks(range(size), labels, fontsize=8)
+    axes.set_yticks(range(size), labels, fontsize=_SMALL)
     axes.set_xticks(np.arange(size - 1) + 0.5, minor=True)
     axes.set_yticks(np.arange(size - 1) + 0.5, minor=True)
     axes.grid(True, which="minor", color="white", linewidth=1.5)
@@ -862,10 +898,10 @@ def _legend(figure: Figure, shown: Sequence[Style], title: str | None = None) ->
         handles=handles,
         loc="outside lower center",
         frameon=False,
-        fontsize=8,
+        fontsize=_SMALL,
         ncols=min(len(handles), 4),
         title=title,
-        title_fontsize=8,
+        title_fontsize=_SMALL,
     )
     _plain(legend)
     # Many groups need a taller figure, or nothing is left for the axes.
@@ -877,7 +913,7 @@ def _legend(figure: Figure, shown: Sequence[Style], title: str | None = None) ->
 
 
 def _note(axes: Axes, text: str) -> None:
-    axes.set_title(textwrap.fill(text, 100), fontsize=8, color=_SOFT, loc="left")
+    axes.set_title(textwrap.fill(text, 90), fontsize=_SMALL, color=_SOFT, loc="left")
 
 
 def _verbatim(axis: Axis) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from facerec.fairness.association import ALPHA, Association, NoComparison
 from facerec.fairness.baseline import BaselineComparison
@@ -117,6 +117,36 @@ def find(
     for grouping in others:
         lines += _rates(grouping, target)
     return tuple(lines[:MOST])
+
+
+def verdict(findings: Sequence[Finding]) -> str:
+    """Return the sentence at the head of a report: what was detected, what not, what is unknown."""
+    parts = []
+    for conclusion in get_args(Conclusion):
+        said = [
+            f"{_TOPICS.get(found.topic) or _change(found)} by {found.grouping}"
+            for found in findings
+            if found.conclusion == conclusion
+        ]
+        if said:
+            words = conclusion[0].upper() + conclusion[1:]
+            parts.append(f"{words}: {', '.join(dict.fromkeys(said))}.")
+    return " ".join(parts)
+
+
+_TOPICS: dict[Topic, str] = {
+    "norm": "norm",
+    "adjusted norm": "norm at equal covariates",
+    "FMR": "FMR",
+    "FNMR": "FNMR",
+    "norm and FNMR": "FNMR at equal norms",
+    "fusion": "FNMR with unit fusion",
+}
+
+
+def _change(found: Finding) -> str:
+    """Return what changes from the baseline: the figure, without its target."""
+    return found.figure.partition(" at ")[0].removesuffix(" from the baseline")
 
 
 def caveats(

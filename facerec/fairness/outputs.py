@@ -6,9 +6,7 @@ JSON has no NaN: what is undefined is null with a reason beside it. Everything i
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 import math
 import platform
@@ -27,6 +25,7 @@ from facerec.fairness.channels import NormChannels
 from facerec.fairness.norms import QUANTILES, NormSummary
 from facerec.fairness.rates import SCORE_EDGES, ErrorRate, GroupRates
 from facerec.files import check_replaceable, parse_json, write_folder
+from facerec.report.csv_tables import to_csv
 from facerec.statistics.intervals import Interval
 
 SCHEMA = "facerec.audit/1"
@@ -254,27 +253,6 @@ def tables(document: Json) -> dict[str, list[Json]]:
         "comparison": [_flat(row) for row in comparison.get("rows", ())],
         "not_computed": [_flat(row) for row in document["not_computed"]],
     }
-
-
-def to_csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """Return a table as UTF-8 with a header; no cell is a formula for a spreadsheet.
-
-    Args:
-        rows: column → number, text or None; a column may be missing in some.
-    """
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([_harmless(name) for name in columns])
-    writer.writerows([_harmless(row.get(name)) for name in columns] for row in rows)
-    return text.getvalue().encode()
-
-
-def _harmless(value: Any) -> Any:
-    # Carriage return and TAB are what OWASP names beside the four signs.
-    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
-        return f"'{value}"
-    return value
 
 
 def model_card(audit: Audit) -> str:

@@ -1,7 +1,6 @@
 """The page and the figures of a demographic norm audit.
 
-The page needs nothing but itself and can be read without script. Its policy admits one script and
-one style sheet, each by its hash, so nothing that a name smuggles in could run or restyle it.
+The page can be read without script; its only one moves the threshold slider.
 """
 
 from __future__ import annotations
@@ -31,13 +30,14 @@ from facerec.fairness.figures import (
     differential_figure,
     discard_figure,
     ecdf_figure,
+    headline_figure,
     matrix_figure,
     rate_figure,
     score_figure,
     spread_figure,
     violin_figure,
 )
-from facerec.fairness.findings import HEADLINE, Finding
+from facerec.fairness.findings import HEADLINE, Finding, verdict
 from facerec.fairness.norms import Estimate, NormTable
 from facerec.fairness.rates import (
     SCORE_EDGES,
@@ -46,9 +46,9 @@ from facerec.fairness.rates import (
     GroupThreshold,
     RatesAtThreshold,
 )
+from facerec.report.blocks import Cell, Drawing, FindingLine, Table, render_page
 from facerec.statistics.intervals import Interval
 from facerec.statistics.operating_points import RULE_OF_30
-from facerec.verification.blocks import Cell, Drawing, Table, render_page
 from facerec.verification.page import assumptions, counted, data_uri, provenance_of, slug
 from facerec.verification.plots import draw
 
@@ -61,15 +61,12 @@ _LONG = 40
 """Rows from which on a table is folded."""
 _OF_EMBEDDINGS = (3, 4, 5, 8)
 """Sections on norms and on a baseline, which scores do not have."""
+_RATES_CAPTION = (
+    "FMR (left) and FNMR (right) at the global thresholds, errors/pairs beside. An arrow: no "
+    "error, the line ends at the upper limit. Full marks: at least 30 errors; half: 3 to 29; "
+    "hollow: fewer."
+)
 _SUPPRESSED = "under ten subjects, or else such a cell would follow from totals"
-
-
-@dataclass(frozen=True)
-class Row:
-    """Figures side by side, where there is room."""
-
-    blocks: Sequence[Drawing]
-    kind: ClassVar[str] = "row"
 
 
 @dataclass(frozen=True)
@@ -93,7 +90,7 @@ class Folded:
     """What a reader unfolds."""
 
     summary: str
-    blocks: Sequence[Table | Drawing | Row]
+    blocks: Sequence[Table | Drawing]
     kind: ClassVar[str] = "folded"
 
 
@@ -104,7 +101,7 @@ class Slider:
     kind: ClassVar[str] = "slider"
 
 
-Block = Table | Drawing | Row | Remark | Listed | Folded | Slider
+Block = Table | Drawing | Remark | Listed | Folded | Slider
 
 
 @dataclass(frozen=True)
@@ -144,13 +141,15 @@ def render(audit: Audit, command: str | None = None) -> Files:
         "interval and their counts.",
         banner=audit.banner,
         warnings=audit.warnings,
-        header=_header(audit),
+        verdict=verdict(audit.findings),
         findings=[_finding(finding) for finding in audit.findings],
+        headline=_headline(audit, figures),
         sections=[
             section
-            for section in _sections(audit, figures, command)
+            for section in _sections(audit, figures)
             if not audit.of_scores or section.number not in _OF_EMBEDDINGS
         ],
+        provenance=_provenance(audit, command),
         slider=_slider(audit),
         measures=_measures(),
         rule=RULE_OF_30,
@@ -184,62 +183,53 @@ class _Figures:
 # --- the head of the page ---------------------------------------------------------------------
 
 
-def _header(audit: Audit) -> list[Table]:
-    rows = [
-        [Cell(f"{file.role}: {file.name}"), Cell(f"SHA-256 {file.sha256}", _details(file))]
-        for file in audit.inputs
-    ]
-    facts = {
-        "labels": "; ".join(audit.label_sources),
-        "impostor pairs": audit.policy,
-        "threshold source": audit.thresholds[0].source if audit.thresholds else "no threshold",
-        "primary test": f"η² of subjects’ mean norms by {audit.settings.groups[0]}"
-        if not audit.of_scores
-        else "none: scores hold no norms",
-        "data": f"{audit.lead}, {audit.failures:,} of them not acquired",
-    }
-    rows += [[Cell(name), Cell(value)] for name, value in facts.items()]
-    tables = [Table("What was audited", ["fact", "value"], rows, words=["value"])]
-    if audit.exclusions:
-        rows = [
-            [
-                Cell(gone.reason, f"for {gone.attribute}" if gone.attribute else ""),
-                Cell(f"{gone.images:,}"),
-                Cell("–" if gone.subjects is None else f"{gone.subjects:,}"),
-                Cell(", ".join(map(str, gone.places)) or "–", f"first {gone.place}s"),
-            ]
-            for gone in audit.exclusions
-        ]
-        tables.append(
-            Table(
-                "Left out",
-                ["reason", "pairs" if audit.of_scores else "images", "subjects", "places"],
-                rows,
-                words=["places"],
-            )
-        )
-    return tables
-
-
-def _finding(finding: Finding) -> dict[str, Any]:
-    """Return what the template needs to show a line of the findings box."""
+def _finding(finding: Finding) -> FindingLine:
+    """Return a line of the findings box."""
     basis = f"{finding.n:,} {finding.unit}"
-    return {
-        "tone": finding.conclusion.split()[0],
-        "conclusion": finding.conclusion,
-        "figure": f"{finding.grouping}: {finding.figure}",
-        "estimate": "–" if finding.value is None else f"{finding.value:.3g}",
-        "limits": "" if finding.interval is None else _limits(finding.interval),
-        "basis": basis if finding.p is None else f"{basis}, p = {finding.p:.2g}",
-        "detail": finding.detail,
-        "exploratory": finding.exploratory,
-    }
+    mark = " [E]" if finding.exploratory else ""
+    return FindingLine(
+        figure=f"{finding.grouping}: {finding.figure}{mark}",
+        estimate="–" if finding.value is None else f"{finding.value:.3g}",
+        limits="" if finding.interval is None else _limits(finding.interval),
+        conclusion=finding.conclusion,
+        detail=finding.detail,
+        basis=basis if finding.p is None else f"{basis}, p = {finding.p:.2g}",
+    )
 
 
-# --- sections 2 to 10 -------------------------------------------------------------------------
+def _headline(audit: Audit, figures: _Figures) -> list[Drawing]:
+    """Draw what the findings on the primary attribute are about."""
+    primary = [grouping for grouping in audit.groupings if grouping.primary]
+    if not primary:
+        return []
+    (grouping,) = primary
+    rates = grouping.rates
+    point = None if isinstance(rates, NoComparison) else _working(audit, rates)
+    if point is not None and not point.threshold.resolvable:
+        point = None
+    if grouping.norms is None:
+        picture = None if isinstance(rates, NoComparison) else rate_figure(rates)
+        alt = "" if point is None else _spoken_rates(point)
+        return figures.draw("headline", picture, alt, f"{grouping.name}: {_RATES_CAPTION}")
+    caption = f"{grouping.name}: mean norm of each group less that of all groups"
+    if point is not None:
+        caption += (
+            f"; FMR and FNMR at the global threshold of FMR {point.threshold.target}, errors/pairs "
+            "beside. Full marks: at least 30 errors; half: 3 to 29; hollow: fewer"
+        )
+    means = _spoken(
+        grouping.norms, lambda group: group.difference or Estimate(None, None, group.subjects)
+    )
+    alt = f"Mean norm of subjects less that of all groups: {means}."
+    if point is not None:
+        alt += f" {_spoken_rates(point)}"
+    return figures.draw("headline", headline_figure(grouping.norms, point), alt, f"{caption}.")
 
 
-def _sections(audit: Audit, figures: _Figures, command: str | None) -> Iterator[Section]:
+# --- the sections -------------------------------------------------------------------------
+
+
+def _sections(audit: Audit, figures: _Figures) -> Iterator[Section]:
     prefixes = [
         f"{slug(place, grouping.name)}-" for place, grouping in enumerate(audit.groupings, start=1)
     ]
@@ -258,6 +248,7 @@ def _sections(audit: Audit, figures: _Figures, command: str | None) -> Iterator[
         "What the figures of each group rest on: ● at least 30 errors, ◐ 3 to 29, ○ fewer than 3.",
         [
             *parts(_composition),
+            *([Part(None, [_left_out(audit)])] if audit.exclusions else []),
             *(Part(gone.name, [Remark(f"Not shown: {gone.reason}.")]) for gone in audit.skipped),
         ],
     )
@@ -302,12 +293,20 @@ def _sections(audit: Audit, figures: _Figures, command: str | None) -> Iterator[
         "What these figures do not say.",
         [Part(None, [Listed([*audit.caveats, *audit.warnings])])],
     )
-    yield Section(
-        10,
-        "Reproduce",
-        "Equal inputs and seeds give equal bytes, so this page bears no date.",
-        [Part(None, _reproduce(audit, command))],
-    )
+
+
+def _left_out(audit: Audit) -> Table:
+    rows = [
+        [
+            Cell(gone.reason, f"for {gone.attribute}" if gone.attribute else ""),
+            Cell(f"{gone.images:,}"),
+            Cell("–" if gone.subjects is None else f"{gone.subjects:,}"),
+            Cell(", ".join(map(str, gone.places)) or "–", f"first {gone.place}s"),
+        ]
+        for gone in audit.exclusions
+    ]
+    columns = ["reason", "pairs" if audit.of_scores else "images", "subjects", "places"]
+    return Table("Left out", columns, rows, words=["places"])
 
 
 def _composition(audit: Audit, grouping: GroupAudit, figures: _Figures) -> Iterator[Block]:
@@ -376,7 +375,7 @@ def _norms(audit: Audit, grouping: GroupAudit, figures: _Figures) -> Iterator[Bl
         table, lambda group: group.difference or Estimate(None, None, group.subjects)
     )
     spreads = _spoken(table, lambda group: group.cv)
-    yield Row(
+    yield from (
         figures.draw(
             "norms",
             violin_figure(grouping.sample, table),
@@ -603,7 +602,7 @@ def _mated(
         f"{audit.target} ({found.threshold:.4g}); the norm of a pair is the lesser of its two."
     )
     whole = next(curve for curve in found.curves if curve.group is None)
-    yield Row(
+    yield from (
         figures.draw(
             "decile",
             decile_figure(found, grouping.names),
@@ -759,9 +758,7 @@ def _rates(audit: Audit, grouping: GroupAudit, figures: _Figures) -> Iterator[Bl
         rate_figure(found),
         "FMR and FNMR of every group at every target that the data resolve. "
         + ("" if point is None else _spoken_rates(point)),
-        "FMR (left) and FNMR (right) at the global thresholds, errors/pairs beside. An arrow: no "
-        f"error, the line ends at the upper limit. Hollow: fewer than {RULE_OF_30} errors, "
-        "allowing for shared persons.",
+        _RATES_CAPTION,
     )
     if point is not None:
         yield _rate_table(point)
@@ -781,7 +778,7 @@ def _rates(audit: Audit, grouping: GroupAudit, figures: _Figures) -> Iterator[Bl
             "many. Grey: on target; red: above; blue: below; hatched: no false match among so "
             "many pairs.",
         )
-    yield Row(pictures)
+    yield from pictures
     yield from figures.draw(
         "scores",
         score_figure(grouping.histograms, found),
@@ -966,8 +963,21 @@ def _changed(row: Mapping[str, Any]) -> Cell:
     return Cell(f"{row['change']:+.3g}", _ends(row["low"], row["high"]) or reason)
 
 
-def _reproduce(audit: Audit, command: str | None) -> list[Block]:
+def _provenance(audit: Audit, command: str | None) -> Section:
+    """Return the last section: what was audited, and how to do it again."""
     settings = audit.settings
+    facts = [
+        ("labels", "; ".join(audit.label_sources)),
+        ("impostor pairs", audit.policy),
+        ("threshold source", audit.thresholds[0].source if audit.thresholds else "no threshold"),
+        (
+            "primary test",
+            "none: scores hold no norms"
+            if audit.of_scores
+            else f"η² of subjects’ mean norms by {settings.groups[0]}",
+        ),
+        ("data", f"{audit.lead}, {audit.failures:,} of them not acquired"),
+    ]
     asked = [
         ("command", command or "see MANIFEST.json beside this page"),
         ("groups", ", ".join(settings.groups) + (" and their intersection" * settings.intersect)),
@@ -987,7 +997,8 @@ def _reproduce(audit: Audit, command: str | None) -> list[Block]:
     versions = [
         (name, str(value)) for name, value in provenance_of(None).items() if value is not None
     ]
-    return [
+    blocks: list[Block] = [
+        _facts("What was audited", facts),
         _facts("Settings", asked),
         Table("Inputs", ["file", "SHA-256", "details"], inputs, words=["SHA-256", "details"]),
         _facts("Environment", versions),
@@ -996,6 +1007,8 @@ def _reproduce(audit: Audit, command: str | None) -> list[Block]:
             "and MANIFEST.json with the hashes of all inputs and outputs."
         ),
     ]
+    lead = "Equal inputs and seeds give equal bytes, so this page bears no date."
+    return Section(11, "Provenance", lead, [Part(None, blocks)])
 
 
 def _measures() -> Table:

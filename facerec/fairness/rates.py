@@ -321,6 +321,14 @@ class PairCounts:
         )
         return fmr, fnmr
 
+    def fmr_share(self) -> IndependentShare:
+        """Return the share of false matches."""
+        return IndependentShare(self.false_matches, self.non_mated)
+
+    def fnmr_share(self) -> IndependentShare:
+        """Return the share of false non-matches."""
+        return IndependentShare(self.missed, self.mated)
+
 
 @dataclass(frozen=True)
 class IndependentShare:
@@ -329,6 +337,21 @@ class IndependentShare:
     events: int
     comparisons: int
     identities: int = 0
+
+    @property
+    def rate(self) -> float:
+        """Events over comparisons."""
+        return self.events / self.comparisons
+
+    @property
+    def variance(self) -> float:
+        """Of the rate: binomial."""
+        return self.rate * (1 - self.rate) / self.comparisons
+
+    @property
+    def effective_identities(self) -> float:
+        """How many independent units there are: every comparison is one."""
+        return float(self.comparisons)
 
     def interval(self) -> Interval:
         """Return Wilson's interval."""

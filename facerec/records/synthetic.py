@@ -44,6 +44,9 @@ FOLDS = 10
 PACKS = ("lfw", "cfp_fp", "agedb_30")
 AGE_GAP = 30.0
 """Years between the two photos of every pair of agedb_30, genuine or impostor."""
+CONTROL = ("heads", "tails")
+"""Values of the column ``control``: groups that differ in nothing, as a coin was thrown for every
+person. What an audit detects between them is a false alarm."""
 _SETS = ("train", *PACKS)
 _PHOTOS = 4
 """Photos of each person in a pack: two genuine pairs."""
@@ -149,6 +152,8 @@ class Photo:
     image_id: str
     subject_id: str
     group: str
+    control: str
+    """One of ``CONTROL``."""
     set: str
     fold: int | None
     """1 to 10 in packs."""
@@ -168,6 +173,7 @@ class _Person:
     """Within everything that is generated; names the person."""
     fold: int | None
     group: Group
+    control: str
     photos: int
 
 
@@ -182,9 +188,9 @@ def write_synthetic(
     ``train.rec``, ``.idx``, ``.lst`` and ``property`` (InsightFace's layout); ``lfw.bin`` (everyday
     photos), ``cfp_fp.bin`` (frontal against profile) and ``agedb_30.bin`` (thirty years apart),
     each in ten folds of genuine pairs followed by as many impostor pairs, with ``NAME_images.csv``
-    (index, image_id) beside it; ``attributes.csv`` for every image; ``dataset.json``, written last.
-    Nobody is in two folds, two packs, or in a pack and the training set. The files appear together
-    when all of them are drawn.
+    (index, image_id) beside it; ``attributes.csv`` for every image, with the planted ``group`` and
+    a ``control``, which a coin decided; ``dataset.json``, written last. Nobody is in two folds, two
+    packs, or in a pack and the training set. The files appear together when all of them are drawn.
 
     Args:
         out: the folder; files of the same names are replaced, others stay.
@@ -228,10 +234,11 @@ def _write_set(
 
     _write_table(
         out / "attributes.csv",
-        ("image_id", "subject_id", "group", "set", "fold", "age", "yaw", "label_source"),
+        ("image_id", "subject_id", "group", "control", "set", "fold", "age", "yaw",
+         "label_source"),
         (
-            (p.image_id, p.subject_id, p.group, p.set, "" if p.fold is None else str(p.fold),
-             f"{p.age:.1f}", f"{p.yaw:.1f}", "generated")
+            (p.image_id, p.subject_id, p.group, p.control, p.set,
+             "" if p.fold is None else str(p.fold), f"{p.age:.1f}", f"{p.yaw:.1f}", "generated")
             for p in attributes
         ),
     )  # fmt: skip
@@ -265,7 +272,7 @@ def contact_sheet(config: SyntheticSet, people: int = 6, suffix: str = ".png") -
     """Draw an overview of the first training people and return it as an encoded image.
 
     One row a person: frontal without expression, three everyday photos, one turned further, a
-    profile, and the person thirty years later. Sensor noise is left out to keep the file small.
+    profile, and the person thirty years later. Noise is left out to keep the file small.
 
     Args:
         config: whose people to draw.
@@ -279,20 +286,24 @@ def contact_sheet(config: SyntheticSet, people: int = 6, suffix: str = ".png") -
         raise DatasetError(f"a contact sheet ends in .png or .jpg, not in {suffix!r}")
     kinds = ("everyday", "everyday", "everyday", "training", "profile", "frontal")
     rows = []
-    for index in range(min(people, config.identities)):
+    for index, person in enumerate(_people(config)[: min(people, config.identities)]):
+        quality = replace(person.group, noise=0)
         identity = draw_identity(_generator(config.seed, "train", index))
-        row = [render(identity, Nuisance(noise=0), _generator(config.seed, "train", index, 0))]
+        frontal = _planted(Nuisance(noise=0), quality)
+        row = [render(identity, frontal, _generator(config.seed, "train", index, 0))]
         for place, kind in enumerate(kinds, start=1):
             generator = _generator(config.seed, "train", index, place)
             age = identity.base_age + AGE_GAP if place == len(kinds) else None
             nuisance = draw_nuisance(identity, CONDITIONS[kind], generator, age)
-            row.append(render(identity, replace(nuisance, noise=0), generator))
+            row.append(render(identity, _planted(replace(nuisance, noise=0), quality), generator))
         rows.append(np.hstack(row))
     sheet = np.vstack(rows)[..., ::-1]
+    options = []
     if suffix == ".png":
+        options = [cv2.IMWRITE_PNG_COMPRESSION, 9]
         # Steps of four grey levels cannot be seen and save 40 % of the file.
         sheet = np.minimum(sheet, 253) // 4 * 4 + 2
-    return bytes(cv2.imencode(suffix, sheet, [cv2.IMWRITE_PNG_COMPRESSION, 9])[1])
+    return bytes(cv2.imencode(suffix, sheet, options)[1])
 
 
 def _generator(seed: int, name: str, person: int, photo: int | None = None) -> np.random.Generator:
@@ -311,12 +322,16 @@ def _people(config: SyntheticSet) -> list[_Person]:
         for name in PACKS
         for fold in range(1, FOLDS + 1)
     ]
+    # Of a generator of its own, so that nothing else depends on it.
+    coin = np.random.default_rng([config.seed, len(_SETS) + 3])
+    coins = (CONTROL[side] for side in coin.integers(2, size=sum(s[2] for s in sections)))
     people: list[_Person] = []
     inside = dict.fromkeys(_SETS, 0)
     for number, (name, fold, count, photos) in enumerate(sections):
         groups = _assign_groups(config, count, number)
         for group in groups:
-            people.append(_Person(name, inside[name], len(people), fold, group, photos))
+            control = next(coins)
+            people.append(_Person(name, inside[name], len(people), fold, group, control, photos))
             inside[name] += 1
     return people
 
@@ -351,19 +366,14 @@ def _album(person: _Person, seed: int) -> list[Photo]:
     for index in range(person.photos):
         generator = _generator(seed, person.set, person.index, index)
         identity, nuisance = _situation(drawn, person, index, generator)
-        quality = person.group
-        nuisance = replace(
-            nuisance,
-            contrast=nuisance.contrast * quality.contrast,
-            blur=math.hypot(nuisance.blur, quality.blur),
-            noise=math.hypot(nuisance.noise, quality.noise),
-        )
+        nuisance = _planted(nuisance, person.group)
         image = render(identity, nuisance, generator)
         album.append(
             Photo(
                 image_id=f"{subject}/{subject}_{index + 1:04d}.jpg",
                 subject_id=subject,
-                group=quality.name,
+                group=person.group.name,
+                control=person.control,
                 set=person.set,
                 fold=person.fold,
                 age=identity.base_age if nuisance.age is None else nuisance.age,
@@ -372,6 +382,16 @@ def _album(person: _Person, seed: int) -> list[Photo]:
             )
         )
     return album
+
+
+def _planted(nuisance: Nuisance, quality: Group) -> Nuisance:
+    """Give a photo the quality of its group."""
+    return replace(
+        nuisance,
+        contrast=nuisance.contrast * quality.contrast,
+        blur=math.hypot(nuisance.blur, quality.blur),
+        noise=math.hypot(nuisance.noise, quality.noise),
+    )
 
 
 def _situation(

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import base64
-import csv
-import io
 import json
 import math
 import platform
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import cv2
-import jinja2
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -24,10 +20,12 @@ import facerec
 from facerec.errors import FacerecError
 from facerec.files import check_replaceable, parse_json, write_folder
 from facerec.records.decode import decode_image
+from facerec.report.blocks import Cell, Drawing, FindingLine, Table, render_page
+from facerec.report.csv_tables import to_csv
 from facerec.statistics.clustered import Bound
 from facerec.statistics.intervals import Interval, wilson
 from facerec.statistics.rates import RULE_OF_30
-from facerec.verification.compare import Comparison, describe_result
+from facerec.verification.compare import Comparison, PairedFigure, describe_result
 from facerec.verification.evaluate import TprEstimate, VerificationResult
 from facerec.verification.plots import det_figure, draw, norm_figure, roc_figure, score_figure
 from facerec.verification.report import (
@@ -53,34 +51,6 @@ _FACE = 112
 """Longer side of the pictures in the page, pixels."""
 
 
-@dataclass(frozen=True)
-class _Cell:
-    text: str
-    small: str = ""
-    picture: str = ""
-
-
-@dataclass(frozen=True)
-class _Column:
-    title: str
-    number: bool = True
-
-
-@dataclass(frozen=True)
-class _Table:
-    caption: str
-    columns: list[_Column]
-    rows: list[list[_Cell]]
-    remarks: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class _Drawing:
-    picture: str
-    alt: str
-    caption: str
-
-
 Files = dict[str, bytes]
 """Path inside the report → contents."""
 
@@ -101,8 +71,9 @@ def write_report(
 ) -> Path:
     """Write ``report.html``, ``report.json``, ``tables/*.csv`` and ``figures/*.{png,svg}``.
 
-    The page needs nothing but itself: no network, no script. Equal results give equal bytes. The
-    folder appears whole or not at all; an earlier report there is replaced.
+    The page begins with what was found; it needs nothing but itself: no network, no script. Equal
+    results give equal bytes. The folder appears whole or not at all; an earlier report there is
+    replaced.
 
     Args:
         folder: of the report.
@@ -161,12 +132,6 @@ def _page(
     provenance: Mapping[str, Any],
     names: Sequence[str],
 ) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("facerec.verification", "pages"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-    )
     models = {str(result.model.get("name")) for result in results.values() if result.model}
     title = "Verification report" + (f": {', '.join(sorted(models))}" if models else "")
     sections = [
@@ -174,13 +139,20 @@ def _page(
         for number, (name, result) in enumerate(results.items(), start=1)
     ]
     total = sum(result.same + result.different for result in results.values())
-    return environment.get_template("report.html.j2").render(
+    roc, *curves = _curves(results, files)
+    return render_page(
+        "facerec.verification",
+        "report.html.j2",
+        "report.css",
         title=title,
+        verdict=_verdict(results, comparisons),
+        findings=_findings(results, comparisons),
         lead=f"{counted(len(results), 'result')}, {counted(total, 'scored pair')}; facerec "
         f"{provenance['facerec']}. Every figure has its 95 % interval and its counts.",
         summary=_summary(results),
         comparisons=[_difference_table(comparison) for comparison in comparisons],
-        curves=_curves(results, files),
+        roc=roc,
+        curves=curves,
         sections=sections,
         rule=RULE_OF_30,
         provenance=[
@@ -191,58 +163,139 @@ def _page(
     )
 
 
-def _summary(results: Mapping[str, VerificationResult]) -> _Table:
+def _verdict(results: Mapping[str, VerificationResult], comparisons: Sequence[Comparison]) -> str:
+    """Return the sentence at the head of the page, made by rule."""
+    judged = {
+        name: result.accuracy.mean
+        for name, result in results.items()
+        if result.accuracy is not None
+    }
+    if not judged:
+        areas = [result.auc.value for result in results.values()]
+        low, high = f"{min(areas):.4f}", f"{max(areas):.4f}"
+        said = f"AUC {low}" if low == high else f"AUC from {low} to {high}"
+    elif len(judged) == 1:
+        said = f"{format_percent(*judged.values())} of the pairs are judged rightly"
+        said += f" ({next(iter(judged))})" if len(results) > 1 else ""
+    else:
+        ends = [
+            f"{format_percent(judged[name])} ({name})"
+            for name in (min(judged, key=judged.__getitem__), max(judged, key=judged.__getitem__))
+        ]
+        said = f"From {' to '.join(ends)} of the pairs are judged rightly"
+    if comparisons:
+        found = [_conclusion(row.interval) for each in comparisons if (row := _compared(each))]
+        said += (
+            f"; a difference is detected in {found.count(_DETECTED)} of "
+            f"{counted(len(comparisons), 'comparison')}"
+        )
+    return f"{said}."
+
+
+_DETECTED, _UNDETECTED = "difference detected", "none detected at this precision"
+
+
+def _conclusion(interval: Interval | None) -> str:
+    """Say whether an interval of a difference lies beside zero."""
+    if interval is None:
+        return "insufficient data"
+    return _DETECTED if interval.low > 0 or interval.high < 0 else _UNDETECTED
+
+
+def _compared(comparison: Comparison) -> PairedFigure | None:
+    """Return the difference that findings quote: the first that has a value."""
+    return next((row for row in comparison.rows if row.difference is not None), None)
+
+
+def _findings(
+    results: Mapping[str, VerificationResult], comparisons: Sequence[Comparison]
+) -> list[FindingLine]:
+    """Return a line for every result, and one for every comparison."""
+    lines = []
+    for name, result in results.items():
+        persons = counted(result.persons, "person") if result.persons else "persons unknown"
+        estimate, limits = f"AUC {result.auc.value:.4f}", format_interval(result.auc.interval, 1, 4)
+        if result.accuracy is not None and result.accuracy_interval is not None:
+            estimate = f"accuracy {format_percent(result.accuracy.mean)}"
+            limits = format_interval(result.accuracy_interval)
+        # The finest target that rests on enough errors says most; else the coarsest of all.
+        reliable = [each for each in result.points if each.point.reliable]
+        points = [*reversed(reliable), *(e for e in result.points if e.point.resolvable)]
+        rate = ""
+        if points:
+            few = "" if points[0].point.reliable else ", few errors"
+            rate = (
+                f"TPR {format_percent(points[0].point.tpr)} "
+                f"{format_interval(points[0].tpr_interval)} at FPR {points[0].point.target}{few}"
+            )
+        if result.failures:
+            rate += f"; {counted(len(result.failures), 'pair')} not acquired, in no rate"
+        pairs = f"{result.same:,} same and {result.different:,} different pairs, {persons}"
+        lines.append(FindingLine(name, estimate, limits, detail=rate, basis=pairs))
+    for comparison in comparisons:
+        figure = f"{comparison.second} less {comparison.first}"
+        basis = f"{comparison.same:,} same and {comparison.different:,} different pairs"
+        row = _compared(comparison)
+        if row is None:
+            lines.append(FindingLine(figure, "–", conclusion=_conclusion(None), basis=basis))
+            continue
+        _, _, difference, limits = format_difference(row)
+        estimate = f"{row.figure} {difference} points"
+        lines.append(FindingLine(figure, estimate, limits, _conclusion(row.interval), basis=basis))
+    return lines
+
+
+def _summary(results: Mapping[str, VerificationResult]) -> Table:
     targets = list(
         dict.fromkeys(
             estimate.point.target for result in results.values() for estimate in result.points
         )
     )
-    titles = ["accuracy", *(f"TPR@FPR={target}" for target in targets), "AUC", "EER", "failures"]
+    # A target does not fall apart at its minus.
+    at = (target.replace("-", "\N{NON-BREAKING HYPHEN}") for target in targets)
+    titles = ["accuracy", *(f"TPR@FPR={target}" for target in at), "AUC", "EER", "failures"]
     rows = []
     for name, result in results.items():
         points = {estimate.point.target: estimate for estimate in result.points}
-        accuracy = _Cell("–")
+        accuracy = Cell("–")
         if result.accuracy is not None and result.accuracy_interval is not None:
             limits = format_interval(result.accuracy_interval)
-            accuracy = _Cell(format_percent(result.accuracy.mean), limits)
+            accuracy = Cell(format_percent(result.accuracy.mean), limits)
         rows.append(
             [
-                _Cell(
+                Cell(
                     name,
                     f"{result.same:,} same and {result.different:,} different pairs, "
                     + (counted(result.persons, "person") if result.persons else "persons unknown"),
                 ),
                 accuracy,
                 *(_rate_cell(points.get(target)) for target in targets),
-                _Cell(f"{result.auc.value:.4f}", format_interval(result.auc.interval, 1, 4)),
-                _Cell(format_percent(result.eer.value), format_interval(result.eer.interval)),
-                _Cell(f"{len(result.failures):,}"),
+                Cell(f"{result.auc.value:.4f}", format_interval(result.auc.interval, 1, 4)),
+                Cell(format_percent(result.eer.value), format_interval(result.eer.interval)),
+                Cell(f"{len(result.failures):,}"),
             ]
         )
-    columns = [
-        _Column("result", number=False),
-        *map(_Column, titles),
-    ]
+    columns = ["result", *titles]
     remarks = [
         f"{name}: intervals: {result.basis}." if len(results) > 1 else f"Intervals: {result.basis}."
         for name, result in results.items()
     ]
-    return _Table(
+    return Table(
         "Figures with 95 % intervals; pairs that failed to acquire", columns, rows, remarks
     )
 
 
-def _rate_cell(estimate: TprEstimate | None) -> _Cell:
+def _rate_cell(estimate: TprEstimate | None) -> Cell:
     if estimate is None:
-        return _Cell("–")
+        return Cell("–")
     point = estimate.point
     if not point.resolvable:
-        return _Cell("not resolvable", f"N = {point.negatives:,}")
+        return Cell("not resolvable", f"N = {point.negatives:,}")
     few = "" if point.reliable else "\nfew errors"
-    return _Cell(format_percent(point.tpr), f"{format_interval(estimate.tpr_interval)}{few}")
+    return Cell(format_percent(point.tpr), f"{format_interval(estimate.tpr_interval)}{few}")
 
 
-def _difference_table(comparison: Comparison) -> _Table:
+def _difference_table(comparison: Comparison) -> Table:
     rows = []
     for row in comparison.rows:
         first, second, difference, limits = format_difference(row)
@@ -252,19 +305,15 @@ def _difference_table(comparison: Comparison) -> _Table:
         ]
         rows.append(
             [
-                _Cell(row.figure),
-                _Cell(first, counts[0]),
-                _Cell(second, counts[1]),
-                _Cell(difference),
-                _Cell(limits),
+                Cell(row.figure),
+                Cell(first, counts[0]),
+                Cell(second, counts[1]),
+                Cell(difference),
+                Cell(limits),
                 _method_cell(row.interval, "" if row.reliable else "few errors"),
             ]
         )
-    columns = [
-        _Column("figure", number=False),
-        *(_Column(title) for title in ("A", "B", "B − A, points of percent", "95 % interval")),
-        _Column("how", number=False),
-    ]
+    columns = ["figure", "A", "B", "B − A, points of percent", "95 % interval", "how"]
     caption = f"A: {comparison.first}; B: {comparison.second}"
     pairs = (
         f"On the {comparison.same:,} same and {comparison.different:,} different pairs with a "
@@ -272,21 +321,22 @@ def _difference_table(comparison: Comparison) -> _Table:
         f"{comparison.basis}."
     )
     remarks = [pairs, *assumptions(row.interval for row in comparison.rows)]
-    return _Table(caption, columns, rows, remarks + [_sentence(note) for note in comparison.notes])
+    remarks += [_sentence(note) for note in comparison.notes]
+    return Table(caption, columns, rows, remarks, words=["how"])
 
 
-def _curves(results: Mapping[str, VerificationResult], files: Files) -> list[_Drawing]:
+def _curves(results: Mapping[str, VerificationResult], files: Files) -> list[Drawing]:
     areas = ", ".join(f"{name}: AUC {result.auc.value:.4f}" for name, result in results.items())
     errors = ", ".join(
         f"{name}: EER {format_percent(result.eer.value)}" for name, result in results.items()
     )
     curves = [
-        _Drawing(
+        Drawing(
             _svg(files, "roc"),
             f"ROC curves over a logarithmic FPR axis. {areas}.",
             "ROC: exact step functions. What is finer than the impostor pairs resolve is shaded.",
         ),
-        _Drawing(
+        Drawing(
             _svg(files, "det"),
             f"DET curves on probit axes. {errors}.",
             "DET: trade-off of both error rates on probit axes. Points at which a rate is exactly "
@@ -300,7 +350,7 @@ def _curves(results: Mapping[str, VerificationResult], files: Files) -> list[_Dr
         )
         caption = "Norms of raw embeddings over the images of all pairs."
         curves.append(
-            _Drawing(_svg(files, "norms"), f"Histograms of embedding norms. {means}.", caption)
+            Drawing(_svg(files, "norms"), f"Histograms of embedding norms. {means}.", caption)
         )
     return curves
 
@@ -313,7 +363,7 @@ def _section(
     files: Files,
 ) -> dict[str, Any]:
     """Return what the template needs to show one result."""
-    scores = _Drawing(
+    scores = Drawing(
         _svg(files, f"scores-{slug(number, name)}"),
         f"Histograms of {result.same} genuine and {result.different} impostor scores, "
         "thresholds marked.",
@@ -337,7 +387,7 @@ def _section(
     }
 
 
-def _headline(result: VerificationResult) -> _Table:
+def _headline(result: VerificationResult) -> Table:
     rows, intervals = [], []
 
     def add(
@@ -348,8 +398,8 @@ def _headline(result: VerificationResult) -> _Table:
         limits: str = "–",
         small: str = "",
     ) -> None:
-        cells = [_Cell(value), _Cell(limits), _Cell(counts), _method_cell(interval)]
-        rows.append([_Cell(figure, small), *cells])
+        cells = [Cell(value), Cell(limits), Cell(counts), _method_cell(interval)]
+        rows.append([Cell(figure, small), *cells])
         intervals.append(interval)
 
     accuracies = [(result.accuracy, result.accuracy_interval, "accuracy")]
@@ -390,16 +440,13 @@ def _headline(result: VerificationResult) -> _Table:
         )
     failed, total = len(result.failures), len(result.pairs)
     add("failures to acquire", format_percent(failed / total), f"{failed}/{total} pairs")
-    columns = [
-        _Column("figure", number=False),
-        *map(_Column, ("value", "95 % interval", "counts")),
-        _Column("how the interval is made", number=False),
-    ]
+    how = "how the interval is made"
+    columns = ["figure", "value", "95 % interval", "counts", how]
     remarks = [f"Intervals: {result.basis}.", *assumptions(intervals)]
-    return _Table("Figures", columns, rows, remarks)
+    return Table("Figures", columns, rows, remarks, words=[how])
 
 
-def _operating_points(result: VerificationResult) -> _Table:
+def _operating_points(result: VerificationResult) -> Table:
     rows = []
     for estimate in result.points:
         point = estimate.point
@@ -407,28 +454,24 @@ def _operating_points(result: VerificationResult) -> _Table:
             finest = (
                 f"one of {point.negatives:,} impostor pairs is an FPR of {1 / point.negatives:.1e}"
             )
-            cells = [_Cell("not resolvable"), *[_Cell("–")] * 5, _Cell("–", finest)]
-            rows.append([_Cell(point.target), *cells])
+            cells = [Cell("not resolvable"), *[Cell("–")] * 5, Cell("–", finest)]
+            rows.append([Cell(point.target), *cells])
             continue
         false_accepts = f"{point.false_accepts}/{point.negatives}"
         rows.append(
             [
-                _Cell(point.target),
-                _Cell(format_percent(point.tpr)),
-                _Cell(format_interval(estimate.tpr_interval)),
-                _Cell(f"{point.true_accepts}/{point.positives}"),
-                _Cell(f"{point.fpr_realised:.3g}", false_accepts),
-                _Cell(f"[{estimate.fpr_interval.low:.2g}, {estimate.fpr_interval.high:.2g}]"),
-                _Cell(format_threshold(point.threshold)),
+                Cell(point.target),
+                Cell(format_percent(point.tpr)),
+                Cell(format_interval(estimate.tpr_interval)),
+                Cell(f"{point.true_accepts}/{point.positives}"),
+                Cell(f"{point.fpr_realised:.3g}", false_accepts),
+                Cell(f"[{estimate.fpr_interval.low:.2g}, {estimate.fpr_interval.high:.2g}]"),
+                Cell(format_threshold(point.threshold)),
                 _method_cell(estimate.tpr_interval, "" if point.reliable else "few errors"),
             ]
         )
     titles = ("TPR", "95 % interval", "accepted", "realised FPR", "95 % interval", "threshold")
-    columns = [
-        _Column("target FPR", number=False),
-        *map(_Column, titles),
-        _Column("how the TPR’s interval is made", number=False),
-    ]
+    how = "how the TPR’s interval is made"
     shown = [estimate for estimate in result.points if estimate.point.resolvable]
     kinds = (
         [estimate.tpr_interval for estimate in shown],
@@ -439,99 +482,90 @@ def _operating_points(result: VerificationResult) -> _Table:
         for rate, intervals in zip(("TPR", "FPR"), kinds, strict=True)
         for assumption in assumptions(intervals)
     ]
-    return _Table("Operating points", columns, rows, remarks)
+    columns = ["target FPR", *titles, how]
+    return Table("Operating points", columns, rows, remarks, words=[how])
 
 
-def _thresholds(result: VerificationResult) -> _Table:
+def _thresholds(result: VerificationResult) -> Table:
     rows = []
     for estimate in result.points:
         point, interval = estimate.point, estimate.threshold_interval
         if not point.resolvable:
             continue
         if interval is None:
-            limits, method = "–", _Cell("too few persons for an interval")
+            limits, method = "–", Cell("too few persons for an interval")
         else:
             low, high = (format_threshold(end) for end in (interval.low, interval.high))
             limits, method = f"[{low}, {high}]", _method_cell(interval)
         rows.append(
-            [_Cell(point.target), _Cell(format_threshold(point.threshold)), _Cell(limits), method]
+            [Cell(point.target), Cell(format_threshold(point.threshold)), Cell(limits), method]
         )
-    columns = [
-        _Column("target FPR", number=False),
-        _Column("threshold"),
-        _Column("95 % interval"),
-        _Column("how the interval is made", number=False),
+    how = "how the interval is made"
+    columns = ["target FPR", "threshold", "95 % interval", how]
+    remarks = [
+        THRESHOLD_ADVICE,
+        *assumptions(estimate.threshold_interval for estimate in result.points),
     ]
-    intervals = assumptions(estimate.threshold_interval for estimate in result.points)
-    return _Table("Thresholds for deployment", columns, rows, [THRESHOLD_ADVICE, *intervals])
+    return Table("Thresholds for deployment", columns, rows, remarks, words=[how])
 
 
-def _folds(result: VerificationResult) -> _Table | None:
+def _folds(result: VerificationResult) -> Table | None:
     if result.accuracy is None:
         return None
     accuracy = result.accuracy
     rows = [
-        [_Cell(str(fold)), _Cell(format_percent(share)), _Cell(format_threshold(threshold))]
+        [Cell(str(fold)), Cell(format_percent(share)), Cell(format_threshold(threshold))]
         for fold, (share, threshold) in enumerate(
             zip(accuracy.accuracies, accuracy.thresholds, strict=True), start=1
         )
     ]
-    columns = [
-        _Column("fold", number=False),
-        _Column("accuracy"),
-        _Column("threshold of the others"),
-    ]
+    columns = ["fold", "accuracy", "threshold of the others"]
     caption = f"Accuracy by fold: mean {format_percent(accuracy.mean)} {format_spread(accuracy)}"
-    return _Table(caption, columns, rows)
+    return Table(caption, columns, rows)
 
 
-def _hardest_table(result: VerificationResult, picture: Picture | None, *, genuine: bool) -> _Table:
+def _hardest_table(result: VerificationResult, picture: Picture | None, *, genuine: bool) -> Table:
     rows = []
     for pair in _hardest(result, genuine=genuine):
         items = [int(side[pair]) for side in (result.pairs.first, result.pairs.second)]
         rows.append(
             [
-                _Cell(str(pair)),
-                _Cell(f"{result.scores[pair]:.4g}"),
+                Cell(str(pair)),
+                Cell(f"{result.scores[pair]:.4g}"),
                 *(_item_cell(result, item, picture) for item in items),
             ]
         )
     caption = (
         f"{len(rows)} lowest genuine scores" if genuine else f"{len(rows)} highest impostor scores"
     )
-    columns = [
-        _Column("pair", number=False),
-        _Column("score"),
-        _Column("first image", number=False),
-        _Column("second image", number=False),
-    ]
-    return _Table(caption, columns, rows)
+    columns = ["pair", "score", "first image", "second image"]
+    return Table(caption, columns, rows, words=columns[2:])
 
 
-def _failures(result: VerificationResult) -> _Table | None:
+def _failures(result: VerificationResult) -> Table | None:
     if not result.failures:
         return None
     rows = [
         [
-            _Cell(str(failure.pair)),
-            _Cell("genuine" if failure.issame else "impostor"),
-            _Cell(failure.reason),
+            Cell(str(failure.pair)),
+            Cell("genuine" if failure.issame else "impostor"),
+            Cell(failure.reason),
         ]
         for failure in result.failures[:LISTED]
     ]
     more = len(result.failures) - len(rows)
     remarks = [f"And {more:,} more, all in tables/failures.csv."] if more else []
-    columns = [_Column(title, number=False) for title in ("pair", "kind", "reason")]
+    columns = ["pair", "kind", "reason"]
     caption = f"{counted(len(result.failures), 'pair')} without a score, left out of all rates"
-    return _Table(caption, columns, rows, remarks)
+    return Table(caption, columns, rows, remarks, words=columns)
 
 
-def _facts(caption: str, facts: Mapping[str, Any]) -> _Table:
+def _facts(caption: str, facts: Mapping[str, Any]) -> Table:
     rows = []
     for name, fact in facts.items():
         text = fact if isinstance(fact, str) else json.dumps(fact, ensure_ascii=False)
-        rows.append([_Cell(name), _Cell(text)])
-    return _Table(caption, [_Column("fact", number=False), _Column("value", number=False)], rows)
+        rows.append([Cell(name), Cell(text)])
+    return Table(caption, ["fact", "value"], rows, words=["value"])
 
 
 def _origin(result: VerificationResult) -> dict[str, Any]:
@@ -563,10 +597,10 @@ def provenance_of(command: str | None) -> dict[str, Any]:
 # --- words and pictures -----------------------------------------------------------------------
 
 
-def _method_cell(interval: Interval | None, remark: str = "") -> _Cell:
+def _method_cell(interval: Interval | None, remark: str = "") -> Cell:
     """Say how an interval is made, with its effective number of comparisons."""
     if interval is None:
-        return _Cell("–")
+        return Cell("–")
     method = interval.method
     if interval.effective is not None:
         name = "" if method.endswith("effective n") else ", effective n"
@@ -574,7 +608,7 @@ def _method_cell(interval: Interval | None, remark: str = "") -> _Cell:
     if isinstance(interval, Bound):
         alone = f"{interval.if_independent:.2g} if all comparisons were independent"
         remark = f"{remark}; {alone}" if remark else alone
-    return _Cell(method, remark)
+    return Cell(method, remark)
 
 
 def assumptions(intervals: Iterable[Interval | None]) -> list[str]:
@@ -612,12 +646,12 @@ def _hardest(result: VerificationResult, *, genuine: bool) -> list[int]:
     return pairs[order[:HARDEST]].tolist()
 
 
-def _item_cell(result: VerificationResult, item: int, picture: Picture | None) -> _Cell:
+def _item_cell(result: VerificationResult, item: int, picture: Picture | None) -> Cell:
     name = _item(result, item)
     if picture is None:
-        return _Cell(name)
+        return Cell(name)
     face = _face(picture, item)
-    return _Cell(name, "" if face else "its picture cannot be shown", face)
+    return Cell(name, "" if face else "its picture cannot be shown", picture=face)
 
 
 def _face(picture: Picture, item: int) -> str:
@@ -702,7 +736,7 @@ def _tables(
         "scores": every,
         "comparison": [row for comparison in comparisons for row in _difference_rows(comparison)],
     }
-    return {f"tables/{name}.csv": _csv(rows) for name, rows in files.items() if rows}
+    return {f"tables/{name}.csv": to_csv(rows) for name, rows in files.items() if rows}
 
 
 def _point_row(estimate: TprEstimate) -> dict[str, Any]:
@@ -747,8 +781,8 @@ def _pair_row(result: VerificationResult, pair: int) -> dict[str, Any]:
         "issame": bool(result.pairs.issame[pair]),
         "first": _item(result, int(result.pairs.first[pair])),
         "second": _item(result, int(result.pairs.second[pair])),
-        # The shortest text that gives the same number of this precision.
-        "score": None if np.isnan(score) else str(score),
+        # As float32, whose shortest text gives the same number.
+        "score": None if np.isnan(score) else score,
     }
 
 
@@ -767,14 +801,6 @@ def _difference_rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
             "second_events": counts[1][0],
             "comparisons": counts[0][1],
         }
-
-
-def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue().encode()
 
 
 def _json(value: Any) -> bytes:

@@ -33,6 +33,9 @@ _LINES = ("-", "--", "-.", ":")
 _SOFT = "0.35"
 _BINS = 80
 
+_SMALL = 8.5
+"""Smallest letters in a figure, points: 11 pixels in a page, which shows figures in their size."""
+
 # Corners of a curve that are drawn: several a pixel, whatever the number of pairs.
 _COLUMNS = 4000
 
@@ -91,7 +94,7 @@ def roc_figure(results: Mapping[str, VerificationResult]) -> Figure:
     lowest, finest = 1.0, 1.0
     for name, result, colour, line in _styled(results):
         x, y = _steps(result)
-        label = f"{name}   AUC {result.auc.value:.4f}"
+        label = f"{_short(name)}   AUC {result.auc.value:.4f}"
         axes.step(x, y, where="post", color=colour, linestyle=line, linewidth=1.5, label=label)
         for target, tpr, low, high, reliable in _points(result):
             _whisker(axes, (target, tpr), (low, high), colour, reliable)
@@ -114,7 +117,7 @@ def roc_figure(results: Mapping[str, VerificationResult]) -> Figure:
         rotation=90,
         ha="center",
         va="center",
-        fontsize=8,
+        fontsize=_SMALL,
         color=_SOFT,
     )
     _plain(axes.legend(loc="lower right", frameon=True, framealpha=0.9, fontsize=9))
@@ -134,7 +137,7 @@ def det_figure(results: Mapping[str, VerificationResult]) -> Figure:
     for name, result, colour, line in _styled(results):
         det = sort_scores(result.positives, result.negatives).roc().det_points("drop")
         shown = _visible(det.x)
-        label = f"{name}   EER {100 * result.eer.value:.2f} %"
+        label = f"{_short(name)}   EER {100 * result.eer.value:.2f} %"
         axes.step(
             det.x[shown],
             det.y[shown],
@@ -196,9 +199,10 @@ def score_figure(results: Mapping[str, VerificationResult]) -> Figure:
         # Room for the legend above the highest bar.
         axes.set_ylim(0.7, 12 * highest)
         axes.set(yscale="log", ylabel="pairs a bin")
-        axes.set_xlabel(f"{name}: {result.score}", parse_math=False)
+        text = textwrap.fill(f"{name}: {result.score}", 70)
+        axes.set_xlabel(text, parse_math=False)
         _mark_thresholds(axes, result)
-        _plain(axes.legend(loc="upper left", frameon=False, fontsize=8, ncols=2))
+        _plain(axes.legend(loc="upper left", frameon=False, fontsize=_SMALL, ncols=2))
     return figure
 
 
@@ -214,7 +218,7 @@ def norm_figure(results: Mapping[str, VerificationResult]) -> Figure | None:
         norms = result.norms
         if norms is None:
             continue
-        label = f"{name}: mean {norms.mean:.4g}, CV {norms.cv:.4f}"
+        label = f"{_short(name)}: mean {norms.mean:.4g}, CV {norms.cv:.4f}"
         shares = np.histogram(norms.values, edges)[0] / norms.values.size
         _bars(axes, shares, edges, colour, line, label)
         axes.axvline(norms.mean, color=colour, linestyle=line, linewidth=0.8)
@@ -222,13 +226,13 @@ def norm_figure(results: Mapping[str, VerificationResult]) -> Figure | None:
     axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
     axes.set_title(
         "images count as often as pairs name them; vertical lines: means",
-        fontsize=8,
+        fontsize=_SMALL,
         color=_SOFT,
         loc="left",
     )
     # Outside, so that it hides no bar.
-    columns = min(len(known), 2)
-    _plain(figure.legend(loc="outside lower center", frameon=False, fontsize=8, ncols=columns))
+    columns = 1 if max(map(len, known)) > 16 else min(len(known), 2)
+    _plain(figure.legend(loc="outside lower center", frameon=False, fontsize=_SMALL, ncols=columns))
     return figure
 
 
@@ -243,6 +247,11 @@ def _tidy(axes: Axes) -> None:
     axes.grid(True, which="major", color="0.85", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _short(name: str) -> str:
+    """Return a name of at most two lines, so that a legend leaves room for the curves."""
+    return "\n".join(textwrap.wrap(name, 40, max_lines=2, placeholder=" …"))
 
 
 def _plain(legend: Legend) -> None:
@@ -347,7 +356,7 @@ def _mark_thresholds(axes: Axes, result: VerificationResult) -> None:
         axes.axvline(threshold, color="0.2", linewidth=0.9, linestyle="--")
     top = axes.secondary_xaxis("top")
     top.set_ticks([threshold for threshold, _ in marks], [text for _, text in marks])
-    top.tick_params(labelrotation=60, labelsize=8, length=3)
+    top.tick_params(labelrotation=60, labelsize=_SMALL, length=3)
     top.spines["top"].set_visible(False)
 
 
@@ -363,5 +372,5 @@ def _caption(axes: Axes, results: Mapping[str, VerificationResult], more: str) -
         lines = [f"whiskers: 95 % intervals; {next(iter(bases.values()))}"]
     else:
         lines = ["whiskers: 95 % intervals", *(f"{name}: {text}" for name, text in bases.items())]
-    text = "\n".join(textwrap.fill(line, 105) for line in [*lines, more])
-    axes.set_title(text, fontsize=8, color=_SOFT, loc="left", parse_math=False)
+    text = "\n".join(textwrap.fill(line, 92) for line in [*lines, more])
+    axes.set_title(text, fontsize=_SMALL, color=_SOFT, loc="left", parse_math=False)

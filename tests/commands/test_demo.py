@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-import cv2
 import numpy as np
 import pytest
+from html_page import Page
 
 from facerec.commands import demo as module
 from facerec.commands.demo import demo
 from facerec.embedding import load_model
 from facerec.errors import RecipeError
-from facerec.records.synthetic import PACKS, SyntheticSet
+from facerec.records.synthetic import CONTROL, PACKS, Group, SyntheticSet
+
+GROUPS = {"group": ("good", "poor"), "control": CONTROL}
 
 RECIPE = """
 from pathlib import Path
@@ -40,43 +44,18 @@ recipe = Recipe(
 """
 
 
-class Page(HTMLParser):
-    """What a reader sees and what a browser would load."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.rows: list[list[str]] = []
-        self.loads: list[str] = []
-        self.images: list[bytes] = []
-        self.scripts = 0
-        self._cell = False
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.scripts += tag == "script"
-        self._cell = tag in ("td", "th", "code")
-        if tag == "tr":
-            self.rows.append([])
-        elif tag in ("td", "th"):
-            self.rows[-1].append("")
-        for name, value in attrs:
-            if name in ("src", "href", "srcset", "data"):
-                kind, _, content = (value or "").partition(",")
-                if tag == "img" and kind == "data:image/png;base64":
-                    self.images.append(base64.b64decode(content, validate=True))
-                else:
-                    self.loads.append(value or "")
-
-    def handle_data(self, data: str) -> None:
-        if self._cell and self.rows and self.rows[-1]:
-            self.rows[-1][-1] += data.strip()
-
-
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")
-    faces = SyntheticSet(seed=3, identities=8, images_per_identity=6, pairs_per_fold=4)
+    # As many people as two groups of ten need.
+    faces = SyntheticSet(
+        seed=3,
+        identities=8,
+        images_per_identity=6,
+        pairs_per_fold=12,
+        groups=(Group("good"), Group("poor", contrast=0.3, blur=4.0, noise=30.0)),
+    )
     monkeypatch.setattr(module, "FACES", faces)
     (tmp_path / "tiny.py").write_text(RECIPE)
     return tmp_path
@@ -108,32 +87,37 @@ def test_the_demo_goes_from_nothing_to_a_page(
         model = load_model(out / "runs" / name)
         assert model.embed(np.zeros((1, 112, 112, 3), np.uint8)).shape == (1, 16)
 
-    # One page with everything in it.
+    # One page with everything in it, the findings first.
     text = (out / "report.html").read_text(encoding="utf-8")
     page = Page(text)
     audits = [f"audit/{name}/report.html" for name in ("arcface", "arcface_sec")]
     bundle = "runs/arcface_sec/export"
-    assert page.loads == [f"{bundle}/model_card.md", *audits] and page.scripts == 0
-    assert re.search(r"https?:|//cdn|@import|url\(", text) is None
-    assert len(page.images) == 5
-    for png in page.images:
-        picture = cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_COLOR)
-        assert min(picture.shape[:2]) > 100 and picture.std() > 5
-    assert page.rows[0] == list(module.COLUMNS)
-    table = page.rows[1:7]
+    links = [link["href"] for link in page.all("a")]
+    assert links == ["#findings", *audits, f"{bundle}/model_card.md"]
+    (style,) = re.findall("<style>(.*?)</style>", text, re.S)
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    (policy,) = [meta["content"] for meta in page.all("meta") if "http-equiv" in meta]
+    assert f"default-src 'none'; img-src data:; style-src 'sha256-{digest}';" in policy
+    assert page.all("script") == [] and re.search(r"https?:|@import|url\(|style=", text) is None
+    kinds = [image["src"].partition(";")[0] for image in page.all("img")]
+    assert kinds == ["data:image/svg+xml"] * 5 + ["data:image/jpeg"]
+    places = [text.index(mark) for mark in ('"verdict"', '"findings"', "<img ", "<table>")]
+    assert places == sorted(places)
+    table = page.rows("Verification of people that neither model has seen")
+    assert table[0] == list(module.COLUMNS)
     arms = ("ArcFace", "ArcFace + SEC")
-    assert [row[:2] for row in table] == [[arm, pack] for arm in arms for pack in PACKS]
-    for row in table:
+    assert [row[:2] for row in table[1:]] == [[arm, pack] for arm in arms for pack in PACKS]
+    for row in table[1:]:
         assert re.fullmatch(r"\d+\.\d\d % ± \d+\.\d\d", row[2])
-        # 20 different pairs resolve one error in ten, not one in a hundred.
-        assert "/20" in row[3] and "[" in row[3]
+        # 60 different pairs resolve one error in ten, not one in a hundred.
+        assert "/60" in row[3] and "[" in row[3]
         assert "not resolvable" in row[4]
         assert float(row[5]) > 0 and float(row[6]) > 0
-    settings = {row[0]: row[1] for row in page.rows[7:]}
+    settings = {row[0]: row[1] for row in page.rows("Settings")}
     assert settings["penalty of ArcFace"] == "none"
     assert settings["penalty of ArcFace + SEC"].startswith("SEC(weight=0.5")
     assert settings["batch_size"] == "16" and "width=0.125" in settings["backbone"]
-    assert "8 people × 6 images" in " ".join(text.split())
+    assert "8 people × 6 images" in " ".join(page.text.split())
 
     # What is exported computes what the run does.
     image = np.random.default_rng(0).integers(0, 256, (1, 112, 112, 3), np.uint8)
@@ -144,13 +128,41 @@ def test_the_demo_goes_from_nothing_to_a_page(
     with_sec = [(out / page).with_name("audit.json") for page in audits]
     plain, treated = (json.loads(path.read_text()) for path in with_sec)
     assert plain["comparison"] is None and treated["comparison"]["rows"]
-    assert [row["name"] for row in plain["groups"] if row["grouping"] == "group"] == ["A", "B"]
+    for document, arm in ((plain, "ArcFace"), (treated, "ArcFace + SEC")):
+        names = {(row["grouping"], row["name"]) for row in document["groups"]}
+        assert names == {(g, n) for g, pair in GROUPS.items() for n in pair}
+        for row in document["association"]:
+            found = "difference detected" if row["p_perm"] < 0.05 else "none detected"
+            said = f"{arm}, η² of norms by {row['grouping']} {row['eta2']['value']:.3f}"
+            at = " ".join(page.text.split()).index(said)
+            assert found in " ".join(page.text.split())[at : at + 200]
     assert treated["inputs"]["baseline"]["sha256"] == plain["inputs"]["model"]["sha256"]
 
     # The terminal says the same.
-    for row in table:
+    for row in table[1:]:
         assert row[2] in printed and row[5] in printed
+    assert "The audit detects the planted difference in" in printed
     assert f"report: {out / 'report.html'}" in printed
+
+
+@pytest.mark.parametrize(
+    ("detected", "sentence"),
+    [
+        ("group", "the planted difference in every model and none between the control groups."),
+        ("", "the planted difference in no model and none between the control groups."),
+        ("control", "in no model and one between the control groups in every model, a false alarm"),
+    ],
+)
+def test_the_verdict_follows_the_audits(detected: str, sentence: str) -> None:
+    audits = [
+        module.NormAudit(arm, grouping, "x.html", 80, 0.1, (0, 1), 0.01 if hit else 0.2)
+        for arm in ("a", "b")
+        for grouping in module.GROUPINGS
+        for hit in [grouping == detected]
+    ]
+    packs: Any = {"lfw": SimpleNamespace(accuracy=SimpleNamespace(mean=0.9))}
+    said = module._verdict({"a": packs, "b": packs}, audits)
+    assert sentence in said and "chance gives 50 %" in said
 
 
 def test_a_missing_recipe_is_a_sentence_before_anything_is_drawn(workplace: Path) -> None:

@@ -18,6 +18,7 @@ from html_page import Page
 from rich.console import Console
 from toy_comparison import HEADS, PROTOCOL, WEIGHT, failed, toy_arms, toy_results, with_arm
 
+from facerec.comparison import report
 from facerec.comparison.figures import (
     difference_figure,
     gain_figure,
@@ -30,6 +31,7 @@ from facerec.comparison.losses import MarginHead
 from facerec.comparison.protocol import Arm
 from facerec.comparison.report import (
     COLUMNS,
+    _captions,
     answers,
     format_table,
     meeting_best,
@@ -211,6 +213,21 @@ def test_the_question_comes_first_and_the_answers_next(summary: Summary, page: P
         assert f"{detail}." in text
     places.append(text.index("Retrieval on the test classes"))
     assert places == sorted(places)
+
+
+def test_the_forest_comes_before_tables_and_of_many_pairs_before_sentences(
+    summary: Summary, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def places(html: str) -> list[int]:
+        spoken = [html.index(f"<li>{pair.arm} against {pair.base}: ") for pair in summary.pairs]
+        forest = html.index(_captions(summary)["differences"][1])
+        return [*spoken, forest, html.index("<nav "), html.index("<table>")]
+
+    few = files["report.html"].decode()
+    assert places(few) == sorted(places(few))
+    monkeypatch.setattr(report, "_SPOKEN", len(summary.pairs) - 1)
+    *spoken, forest, contents, table = places(render(summary)["report.html"].decode())
+    assert forest < contents < table < min(spoken)
 
 
 def test_answers_give_estimate_interval_and_n(summary: Summary, files: dict[str, bytes]) -> None:

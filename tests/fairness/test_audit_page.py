@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import html
 import itertools
 import json
 import re
@@ -21,6 +22,7 @@ from toy_audit import EVIL, default_audit, toy_audit
 from facerec.fairness import page
 from facerec.fairness.audit import Audit
 from facerec.fairness.baseline import READING
+from facerec.fairness.findings import verdict
 from facerec.fairness.page import render
 from facerec.fairness.rates import SCORE_EDGES, Calibration, GroupRates
 from facerec.statistics.operating_points import OperatingPoint
@@ -138,9 +140,28 @@ def test_sections_come_in_reading_order(text: str) -> None:
         "Differential summary",
         "Baseline and treated model",
         "Limitations",
-        "Reproduce",
         "Glossary and formulas",
+        "Provenance",
     ]
+
+
+def test_findings_come_first_and_hashes_last(text: str, found: Page) -> None:
+    audit = default_audit()
+    places = [
+        text.index(mark)
+        for mark in (
+            f'<p class="verdict">{html.escape(verdict(audit.findings))}</p>',
+            '<ol class="findings">',
+            "<img ",
+            'class="notes"',
+            "<nav ",
+            "<table>",
+            'id="section-11"',
+            audit.inputs[0].sha256,
+        )
+    ]
+    assert places == sorted(places)
+    assert "sha256" not in text[: text.index('id="section-11"')].partition("</head>")[2].lower()
 
 
 def test_a_hostile_name_is_text_everywhere(text: str, found: Page) -> None:
@@ -171,11 +192,10 @@ def test_equal_inputs_give_equal_pages(tmp_path: Path, undrawn: None) -> None:
 
 def test_header_findings_and_caveats_are_there(found: Page) -> None:
     audit, text = default_audit(), words(found.text)
-    facts = by_heading(found.rows("What was audited"))
+    inputs, facts = (by_heading(found.rows(name)) for name in ("Inputs", "What was audited"))
     for file in audit.inputs:
-        (value,) = facts[f"{file.role}: {file.name}"]
-        assert value.startswith(f"SHA-256 {file.sha256} ")
-    assert facts["embeddings: e.npz"][0].endswith(f"images: 765; model: {EVIL}")
+        assert inputs[f"{file.role} {file.name}"][0] == file.sha256
+    assert inputs["embeddings e.npz"][1].endswith(f"images: 765; model: {EVIL}")
     assert facts["labels"] == ["curator"] and facts["impostor pairs"] == [audit.policy]
     assert facts["threshold source"] == [audit.thresholds[0].source]
     assert by_heading(found.rows("Left out"))["no value for race"][:2] == ["15", "3"]
@@ -277,7 +297,14 @@ def test_one_group_of_single_images_is_said_to_have_no_comparison(
     # Without scores there is nothing to slide over.
     assert alone.all("script") == [] and alone.all("input") == []
     assert {name for name in files if name.endswith("svg")} == {
-        f"figures/1-race-{name}.svg" for name in ("norms", "difference", "ecdf", "spread")
+        f"figures/{name}.svg"
+        for name in (
+            "headline",
+            "1-race-norms",
+            "1-race-difference",
+            "1-race-ecdf",
+            "1-race-spread",
+        )
     }
 
 
@@ -286,7 +313,7 @@ def test_figures_are_files_and_in_the_page(tmp_path: Path) -> None:
     files = render(audit)
     text = files.pop("report.html").decode()
     names = {Path(name).stem for name in files}
-    assert names == {
+    assert names == {"headline"} | {
         f"1-sex-{name}"
         for name in (
             *("norms", "difference", "ecdf", "spread", "delta", "decile", "discard"),

@@ -13,6 +13,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
+from matplotlib.text import Text
 from scipy.special import ndtri
 from toy_audit import EVIL, default_audit
 
@@ -29,6 +30,7 @@ from facerec.fairness.figures import (
     differential_figure,
     discard_figure,
     ecdf_figure,
+    headline_figure,
     label,
     matrix_figure,
     rate_figure,
@@ -68,6 +70,14 @@ def markers(axes: Axes) -> list[Line2D]:
 def place(line: Line2D) -> tuple[float, float]:
     x, y = line.get_data()
     return float(np.asarray(x)[0]), float(np.asarray(y)[0])
+
+
+def filling(line: Line2D) -> str:
+    """Return the sign that tables have for a mark that is full, half full or hollow."""
+    if line.get_markerfacecolor() == "white":
+        return "○"
+    half = line.get_fillstyle() == "left" and line.get_markerfacecoloralt() == "white"
+    return "◐" if half else "●"
 
 
 def whiskers(axes: Axes) -> list[tuple[tuple[float, float], tuple[float, float]]]:
@@ -217,8 +227,7 @@ def test_every_tenth_has_the_rate_of_every_group(
             assert y == group.fnmr.value and group.fnmr.interval is not None
             limits = group.fnmr.interval
             assert (x, (min(limits.low, y), max(limits.high, y))) in bars
-            hollow = found[part.bin, style.marker].get_markerfacecolor() == "white"
-            assert hollow != group.fnmr.reliable
+            assert filling(found[part.bin, style.marker]) == group.fnmr.mark
 
 
 def test_curves_and_cuts_of_discarding(grouping: GroupAudit, channels: NormChannels) -> None:
@@ -258,7 +267,7 @@ def test_rates_have_intervals_and_counts(rates: GroupRates) -> None:
                 assert counts.startswith(f"{rate.errors:,}/")
                 if rate.errors or axes is right:
                     assert place(mark) == (rate.value, row)
-                    assert (mark.get_markerfacecolor() == "white") != rate.reliable
+                    assert filling(mark) == rate.mark
                 else:
                     # An arrow at the edge, and a line up to the limit.
                     assert mark.get_marker() == "<" and place(mark)[0] == left.get_xlim()[0]
@@ -411,6 +420,60 @@ def test_hostile_names_are_drawn_as_they_are() -> None:
         content = draw(figure, "svg")
         ElementTree.fromstring(content)
         assert b"<script" not in content
+
+
+def test_marks_are_those_of_the_tables(rates: GroupRates) -> None:
+    figure = rate_figure(rates)
+    assert figure is not None
+    drawn = {filling(mark) for axes in figure.axes for mark in markers(axes)}
+    points = [point for point in rates.points if point.threshold.resolvable]
+    shared = [rate for p in points for g in p.groups for rate in (g.fmr, g.fnmr)]
+    # Of thirty errors and more that share persons, too, both say the same.
+    assert any(rate.mark == "●" and not rate.reliable for rate in shared)
+    assert drawn == {"●", "◐", "○"}
+
+
+def test_no_letters_are_smaller_than_eleven_pixels(
+    grouping: GroupAudit, rates: GroupRates, channels: NormChannels
+) -> None:
+    association, differentials = grouping.association, grouping.differentials
+    assert isinstance(association, Association) and isinstance(differentials, Differentials)
+    comparison = default_audit().comparison
+    assert comparison is not None
+    names = grouping.names
+    point = next(point for point in rates.points if point.threshold.resolvable)
+    figures = (
+        headline_figure(grouping.norms, point),
+        violin_figure(grouping.sample, grouping.norms),
+        ecdf_figure(grouping.sample, names),
+        difference_figure(grouping.norms),
+        spread_figure(grouping.norms),
+        delta_figure(association, names),
+        decile_figure(channels, names),
+        discard_figure(channels, names),
+        rate_figure(rates),
+        matrix_figure(point, names),
+        det_figure(rates),
+        score_figure(grouping.histograms, rates),
+        differential_figure(differentials),
+        comparison_figure(comparison.to_json()["rows"]),
+    )
+    for figure in figures:
+        assert figure is not None
+        # A page shows a figure in its own size: 72 points are 96 pixels.
+        sizes = [text.get_fontsize() for text in figure.findobj(Text) if text.get_text()]
+        assert min(sizes) * 96 / 72 >= 11
+
+
+def test_the_headline_has_norms_and_both_rates(grouping: GroupAudit, rates: GroupRates) -> None:
+    point = rates.points[0]
+    norms, fmr, fnmr = headline_figure(grouping.norms, point).axes
+    differences = [group.difference for group in grouping.norms.groups]
+    assert [place(mark)[0] for mark in markers(norms)] == [d.value for d in differences if d]
+    assert [place(mark)[0] for mark in markers(fmr)] == [group.fmr.value for group in point.groups]
+    assert [place(mark)[0] for mark in markers(fnmr)] == [g.fnmr.value for g in point.groups]
+    assert ticks(norms)[0] == f"{label(EVIL)} (26)"
+    assert len(headline_figure(grouping.norms, None).axes) == 1
 
 
 def test_two_groups_are_enough() -> None:

@@ -11,7 +11,7 @@ from facerec.fairness.association import Association, NoComparison
 from facerec.fairness.audit import Audit, GroupAudit
 from facerec.fairness.channels import Contrast, FusionChange, NormChannels
 from facerec.fairness.differentials import Differentials
-from facerec.fairness.findings import MOST, Finding, caveats, find
+from facerec.fairness.findings import MOST, Conclusion, Finding, Topic, caveats, find, verdict
 from facerec.fairness.rates import error_rate
 from facerec.statistics.intervals import Interval
 
@@ -205,3 +205,22 @@ def test_text_of_a_line() -> None:
     )
     expected = "race: η² 0.123 [0.1, 0.25], 1,234 subjects, p = 0.00012: difference detected [E]"
     assert finding.text == expected
+
+
+def test_the_verdict_names_what_was_found_in_three_classes() -> None:
+    def line(topic: Topic, figure: str, conclusion: Conclusion, grouping: str = "g") -> Finding:
+        basis = 0.1, None, 9, "subjects"
+        return Finding(topic, grouping, figure, *basis, conclusion, "", None, True)
+
+    lines = [
+        line("norm", "η²", "difference detected"),
+        line("norm", "η²", "none detected at this precision", "control"),
+        line("baseline", "change of η² from the baseline", "difference detected"),
+        line("baseline", "change of max/geomean FMR at FMR=1e-3 from the baseline",
+             "insufficient data"),
+    ]  # fmt: skip
+    assert verdict(lines) == (
+        "Difference detected: norm by g, change of η² by g. None detected at this precision: norm "
+        "by control. Insufficient data: change of max/geomean FMR by g."
+    )
+    assert verdict(lines[:1]) == "Difference detected: norm by g."

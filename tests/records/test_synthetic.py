@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,10 +30,12 @@ from facerec.records.layout import open_image_records
 from facerec.records.packs import read_pack
 from facerec.records.synthetic import (
     AGE_GAP,
+    CONTROL,
     FOLDS,
     PACKS,
     Group,
     SyntheticSet,
+    _people,
     contact_sheet,
     write_synthetic,
 )
@@ -122,15 +125,24 @@ def test_attributes_cover_every_image_once_and_people_meet_nowhere(small: Path) 
     rows = table(small / "attributes.csv")
     assert len(rows) == len({row["image_id"] for row in rows}) == SMALL.total_images
     assert {row["label_source"] for row in rows} == {"generated"}
-    places: dict[str, set[tuple[str, str]]] = {}
+    places: dict[str, set[tuple[str, ...]]] = {}
     for row in rows:
-        places.setdefault(row["subject_id"], set()).add((row["set"], row["fold"]))
+        place = row["set"], row["fold"], row["group"], row["control"]
+        places.setdefault(row["subject_id"], set()).add(place)
     assert all(len(place) == 1 for place in places.values())
     in_packs = {row["image_id"] for name in PACKS for row in table(small / f"{name}_images.csv")}
     named = {row["image_id"] for row in rows if row["set"] != "train"}
     assert in_packs <= named
     listed = {line.split("\t")[2] for line in (small / "train.lst").read_text().splitlines()}
     assert listed == {row["image_id"] for row in rows if row["set"] == "train"}
+
+
+def test_a_coin_decides_the_control() -> None:
+    people = _people(replace(SMALL, identities=1000))
+    counts = Counter((p.group.name, p.control) for p in people if p.set == "train")
+    # Of 500 coins for each group, 5 standard deviations around one half.
+    assert set(counts) == {(name, side) for name in ("A", "B") for side in CONTROL}
+    assert all(abs(counts[name, CONTROL[0]] - 250) < 56 for name in ("A", "B"))
 
 
 def test_dataset_json_states_the_configuration(small: Path) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import hashlib
 import json
 import os
 import re
@@ -240,13 +241,42 @@ def test_page_needs_nothing_but_itself(report: Path) -> None:
             assert tag == "a" and attributes["href"].startswith("#")
     assert re.search(r"https?:|@import|url\(", text) is None
     policies = [meta for meta in found.all("meta") if "http-equiv" in meta]
+    (style,) = re.findall("<style>(.*?)</style>", text, re.S)
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     assert policies == [
         {
             "http-equiv": "Content-Security-Policy",
-            "content": "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+            "content": f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'; "
             "base-uri 'none'; form-action 'none'",
         }
     ]
+    assert "style=" not in text
+
+
+def test_findings_come_first_and_provenance_last(
+    report: Path, results: dict[str, VerificationResult]
+) -> None:
+    text = (report / "report.html").read_text(encoding="utf-8")
+    marks = ('class="verdict"', 'class="findings"', "<img ", "<nav ", "<table>", 'id="provenance"')
+    places = [text.index(mark) for mark in (*marks, "ab" * 32)]
+    assert places == sorted(places)
+    said = words(read(report).text)
+    accuracies = {name: found.accuracy for name, found in results.items()}
+    one, two = (accuracies[name] for name in ("one", "two"))
+    assert one is not None and two is not None
+    ends = sorted([(one.mean, "one"), (two.mean, "two")])
+    assert (
+        "From "
+        + " to ".join(f"{100 * mean:.2f} % ({name})" for mean, name in ends)
+        + " of the pairs are judged rightly; a difference is detected in 1 of 1 comparison."
+    ) in said
+    (row,) = [row for row in compared(report) if row["figure"] == "accuracy"]
+    assert float(row["difference_low"]) > 0 or float(row["difference_high"]) < 0
+    assert f"accuracy {100 * float(row['difference']):+.2f} points" in said
+
+
+def compared(report: Path) -> list[dict[str, str]]:
+    return table(report, "comparison")
 
 
 def test_page_can_be_read_aloud(report: Path) -> None:
@@ -318,7 +348,8 @@ def test_names_of_images_are_text(tmp_path: Path, quick: None) -> None:
     write_report(tmp_path / "r", {"x": result})
     text = (tmp_path / "r" / "report.html").read_text(encoding="utf-8")
     assert "=&lt;b&gt;&amp;" in text and "<b>" not in text
-    assert any(row["first"].startswith("=<b>&") for row in table(tmp_path / "r", "hardest_pairs"))
+    # A spreadsheet takes what follows an apostrophe for text.
+    assert all(row["first"].startswith("'=<b>&") for row in table(tmp_path / "r", "hardest_pairs"))
 
 
 def test_pictures_are_small_and_new(report: Path) -> None:

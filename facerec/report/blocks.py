@@ -1,7 +1,8 @@
-"""What the pages of audits and comparisons are made of: tables and figures, and the page's frame.
+"""What pages are made of: tables and figures, and the page's frame.
 
-A page needs nothing but itself: style and script lie in it, allowed by their hashes, and pictures
-are data URIs.
+A page needs nothing but itself: its policy admits one style sheet and at most one script, each by
+its hash, and pictures that are data URIs; nothing that a name smuggles in could run or restyle it.
+All texts are escaped.
 """
 
 from __future__ import annotations
@@ -16,7 +17,29 @@ from typing import Any, ClassVar
 import jinja2
 from markupsafe import Markup
 
-_HERE = "facerec.verification"
+_HERE = "facerec.report"
+
+
+@dataclass(frozen=True)
+class FindingLine:
+    """A line of the box of findings at the head of a page, made by rule from figures below."""
+
+    figure: str
+    """What was estimated, of what."""
+    estimate: str
+    limits: str = ""
+    """The interval."""
+    conclusion: str = ""
+    """``difference detected``, ``none detected at this precision`` or ``insufficient data``; empty
+    where nothing was tested."""
+    detail: str = ""
+    basis: str = ""
+    """What the estimate rests on."""
+
+    @property
+    def tone(self) -> str:
+        """How the conclusion is set off; a class of the style sheet."""
+        return self.conclusion.partition(" ")[0]
 
 
 @dataclass(frozen=True)
@@ -25,6 +48,8 @@ class Cell:
 
     text: str
     small: str = ""
+    picture: str = ""
+    """Data URI of a small picture above the text."""
     withheld: bool = False
     """Whether a figure is missing here, so that the cell is hatched."""
     span: int = 1
@@ -41,7 +66,7 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     remarks: Sequence[str] = ()
     words: Sequence[str] = ()
-    """Columns that hold words rather than numbers."""
+    """Columns that hold words rather than numbers; the first one always does."""
     groups: Sequence[tuple[str, int]] = ()
     """Headings above the columns, and how many of these each has."""
     kind: ClassVar[str] = "table"

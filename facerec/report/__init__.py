@@ -1,0 +1,1 @@
+"""What reports are made of: blocks of a page, and tables for spreadsheets."""

@@ -12,6 +12,8 @@ _PICTURES: dict[int, int | str] = {
     **{code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"},
     0x7F: 0x2421,
     **dict.fromkeys(range(0x80, 0xA0), "\ufffd"),
+    # Half characters, which no terminal takes, and other ends of lines.
+    **dict.fromkeys((*range(0xD800, 0xE000), 0x2028, 0x2029), "\ufffd"),
     # These reverse the order of what follows.
     **dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd"),
 }

@@ -111,11 +111,11 @@ def _lock(final: Path) -> int | None:
                 os.close(descriptor)
                 raise
             time.sleep(0.05)
-        except OSError as problem:
+        except OSError as problem:  # a full disk, or no locks
             os.close(descriptor)
+            path.unlink(missing_ok=True)
             if problem.errno not in _NO_LOCKS:
                 raise
-            path.unlink(missing_ok=True)
             return None
         os.close(descriptor)
 

@@ -22,6 +22,7 @@ def test_terminals_are_not_steered() -> None:
     assert printable(hostile) == "␛]0;title␇␛[2J␍�31m�gpj.exe"
     assert printable("Zoë × 测试 [red]\n\t") == "Zoë × 测试 [red]\n\t"
     assert str(FacerecError("a\nb\r\nc")) == "a b␍ c"
+    assert str(FacerecError("a\u2028b\u2029c\udfff")) == "a�b�c�"
 
 
 def test_long_fields_are_left_out_and_the_advice_stays() -> None:

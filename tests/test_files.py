@@ -292,3 +292,15 @@ def test_without_locks_of_the_file_system_files_are_still_whole(
     monkeypatch.setattr(files.fcntl, "flock", none)
     rewrite("file", tmp_path / "file")
     assert names(tmp_path) == ["file"]
+
+
+def test_a_disk_too_full_for_the_lock_is_left_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(FacerecError, match="the disk is full"):
+        rewrite("file", tmp_path / "file")
+    assert names(tmp_path) == []

@@ -566,6 +566,11 @@ def _node_context(model: Any, where: str) -> Any:
     from onnx import checker, defs
 
     context = type(checker.DEFAULT_CONTEXT)()
+    if not 0 <= model.ir_version < 1 << 31:
+        raise ModelError(
+            f"{where}: the file is of IR version {model.ir_version}, which does not exist; export "
+            "the model again"
+        )
     context.ir_version = model.ir_version
     newest = defs.onnx_opset_version()
     for entry in model.opset_import:

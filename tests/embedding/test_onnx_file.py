@@ -312,6 +312,10 @@ def future_opset(model: onnx.ModelProto) -> None:
     model.opset_import[0].version = 2**40
 
 
+def future_format(model: onnx.ModelProto) -> None:
+    model.ir_version = 2**40
+
+
 def one_operand(model: onnx.ModelProto) -> None:
     model.graph.node.append(helper.make_node("Conv", ["data"], ["z"]))
 
@@ -350,6 +354,7 @@ def many_nodes(model: onnx.ModelProto) -> None:
         (growing("Tile", 2**15, 2**15), "'huge' would have 1,073,741,824 numbers"),
         (no_opset, "the file names no opset"),
         (future_opset, "of opset 1099511627776, this onnx knows 1 to"),
+        (future_format, "of IR version 1099511627776, which does not exist"),
         (one_operand, "the operator 'Conv' is not as ONNX defines it .* input size 1 "),
         (many_dimensions, "the tensor 'weight' has 65 dimensions, at most 16"),
         (many_nodes, "the graph has 50,004 nodes, at most 50,000"),

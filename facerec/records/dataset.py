@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from facerec.errors import DatasetError, FacerecError, ImageError, RecordError
 from facerec.records.augment import Augmentation, BatchAugmentation, sample_generator
 from facerec.records.decode import decode_image
-from facerec.records.image_record import CLASS_LIMIT, HEADER_BYTES, class_of
+from facerec.records.image_record import HEADER_BYTES, class_of
 from facerec.records.layout import open_image_records
 from facerec.records.recordio import MAGIC, MAX_PAYLOAD, RecordFile
 
@@ -310,11 +310,6 @@ class RecordDataset(FaceDataset):
         if self.num_classes < 1:
             raise DatasetError(
                 f"{self.records.path}: {self.num_classes} classes; not one image has a usable label"
-            )
-        if self.num_classes > CLASS_LIMIT:
-            raise DatasetError(
-                f"{self.records.path.parent / 'property'}: says {self.num_classes:,} classes, but "
-                f"records number them below {CLASS_LIMIT:,}; correct its first line"
             )
         self.class_names = _read_class_names(self.records.path.parent, self.num_classes)
         self._file = RecordFile(self.records.path)

@@ -209,8 +209,8 @@ def test_bad_images_are_counted_or_end_the_command(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = sorted((workplace / "images").rglob("*.jpg"))
-    header = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR" + struct.pack(">II", 50_000, 50_000)
-    paths[0].write_bytes(header + bytes(20))
+    header = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR" + struct.pack(">IIBB", 50_000, 50_000, 8, 2)
+    paths[0].write_bytes(header + bytes(18))
     for path in paths[3:15]:
         path.write_bytes(path.read_bytes()[:300])
     sentence = refused(capsys, "--images", "images", "--out", "e.npz")

@@ -161,7 +161,7 @@ def test_identical_arms_are_identical(images: Path, tmp_path: Path) -> None:
 
 def test_an_arm_that_diverges_does_not_end_the_comparison(images: Path, tmp_path: Path) -> None:
     wild = Arm(
-        "wild", Contrastive(), protocol=replace(comparison(images).protocol, optimizer=SGD(lr=1e30))
+        "wild", Contrastive(), protocol=replace(comparison(images).protocol, optimizer=SGD(lr=1e12))
     )
     plan = comparison(images, arms=(wild, BASE), declared=("optimizer",), trials=2)
     seen: list[Any] = []

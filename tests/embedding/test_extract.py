@@ -107,7 +107,9 @@ def source(images: Sequence[np.ndarray]) -> MemoryImages:
 
 def huge() -> bytes:
     """A PNG of 50,000×50,000 pixels, as its header says."""
-    return b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR" + struct.pack(">II", 50_000, 50_000) + bytes(20)
+    return (
+        b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR" + struct.pack(">IIBB", 50_000, 50_000, 8, 2) + bytes(18)
+    )
 
 
 def cut(image: np.ndarray) -> bytes:

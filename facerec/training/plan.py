@@ -564,7 +564,7 @@ def _transfers(recipe: Recipe, step: _BackboneStep, ranks: int) -> tuple[Transfe
     """List what a rank sends in a step.
 
     In rings an all-gather or reduce-scatter of S bytes in all sends S·(W − 1)/W, an all-reduce
-    twice that, and a broadcast S.
+    twice that.
     """
     count, size = recipe.accumulation, recipe.backbone.embedding_size
     batch = recipe.batch_size
@@ -576,7 +576,6 @@ def _transfers(recipe: Recipe, step: _BackboneStep, ranks: int) -> tuple[Transfe
     penalty, sampled = recipe.regularizer is not None, recipe.head.sample_rate < 1
     return (
         Transfer("gradients of the backbone (all-reduce)", 2 * ring(width * sum(step.sizes))),
-        Transfer("statistics of batch norms (broadcast)", step.buffers),
         Transfer("embeddings (all-gather)", ring(4 * batch * size)),
         Transfer("their gradients (reduce-scatter)", ring(4 * batch * size)),
         Transfer("labels (all-gather)", ring(8 * batch) * (1 + sampled)),

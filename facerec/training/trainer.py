@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import inspect
 import math
 import re
 import signal
@@ -665,13 +666,17 @@ def _told_of_full_memory(recipe: Recipe, dataset: FaceDataset) -> Iterator[None]
 
 
 def _data_parallel(model: nn.Module, config: DataParallel) -> DistributedDataParallel:
+    # Running statistics go into no training step; rank 0's are shared before they are used. torch
+    # 2.13 has another name for the switch.
+    names = inspect.signature(DistributedDataParallel).parameters
+    switch = next(n for n in ("forward_sync_buffers", "broadcast_buffers") if n in names)
+    unshared: dict[str, Any] = {switch: False}
     wrapped = DistributedDataParallel(
         model,
         bucket_cap_mb=config.bucket_mb,
         static_graph=config.static_graph,
         gradient_as_bucket_view=True,  # or every gradient would be there twice
-        # Running statistics go into no training step; rank 0's are shared before they are used.
-        broadcast_buffers=False,
+        **unshared,
     )
     if config.compression != "none":
         # As torch checks too late, and not in a sentence.

@@ -102,13 +102,16 @@ def test_overrides_count(workplace: Path, capsys: pytest.CaptureFixture[str]) ->
         ([], "facerec plan needs a recipe file as its first argument"),
         (["gone.py"], "gone.py: no such recipe file"),
         (["arc.py"], "data: "),
-        (["arc.py", "--classes", "0"], "the number of classes must be at least 1, found 0"),
+        (["arc.py", "--classes", "0"], "Options.classes must be at least 1"),
         (["arc.py", "--classes", "9", "--ranks", "5"], "batch_size 64 does not divide among 5"),
         (
             ["arc.py", "--classes", "9", "--ranks", "64"],
             "a micro-batch of a rank has a single image",
         ),
-        (["arc.py", "--classes", "9", "--device-memory", "0"], "device_memory must be positive"),
+        (
+            ["arc.py", "--classes", "9", "--device-memory", "0"],
+            "Options.device_memory must be",
+        ),
         (
             ["arc.py", "--classes", "9", "--backbone.name", "iresnet19"],
             "backbone.name: no backbone is called",

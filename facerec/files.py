@@ -184,6 +184,29 @@ def atomic_path(
 
 
 @contextlib.contextmanager
+def _temporary_folder(
+    path: str | os.PathLike[str], error: type[FacerecError]
+) -> Iterator[tuple[Path, Path]]:
+    """Give ``path`` and a temporary folder beside it, which goes at the end if it is still there.
+
+    Raises:
+        FacerecError: an ``OSError`` of the block, or another process is writing ``path``.
+    """
+    with exclusive(path, error) as final:
+        temporary: Path | None = None
+        try:
+            temporary = Path(
+                tempfile.mkdtemp(dir=final.parent, prefix=f".{final.name}.", suffix=".tmp")
+            )
+            yield final, temporary
+        except OSError as problem:
+            raise error(full_disk_sentence(final, problem)) from problem
+        finally:
+            if temporary is not None:
+                shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
 def atomic_folder(
     path: str | os.PathLike[str], error: type[FacerecError] = FacerecError, *, replace: bool = False
 ) -> Iterator[Path]:
@@ -197,30 +220,20 @@ def atomic_folder(
     Raises:
         FacerecError: the folder cannot be written, or another process is writing it.
     """
-    with exclusive(path, error) as final:
-        temporary: Path | None = None
+    with _temporary_folder(path, error) as (final, temporary):
+        temporary.chmod(0o755)
+        yield temporary
+        old = temporary.with_suffix(".old")
+        if replace and final.exists():
+            final.rename(old)
         try:
-            temporary = Path(
-                tempfile.mkdtemp(dir=final.parent, prefix=f".{final.name}.", suffix=".tmp")
-            )
-            temporary.chmod(0o755)
-            yield temporary
-            old = temporary.with_suffix(".old")
-            if replace and final.exists():
-                final.rename(old)
-            try:
-                temporary.rename(final)
-            except OSError:
-                if old.exists():
-                    old.rename(final)
-                raise
-            fsync_directory(final.parent)
-            shutil.rmtree(old, ignore_errors=True)
-        except OSError as problem:
-            raise error(full_disk_sentence(final, problem)) from problem
-        finally:
-            if temporary is not None:
-                shutil.rmtree(temporary, ignore_errors=True)
+            temporary.rename(final)
+        except OSError:
+            if old.exists():
+                old.rename(final)
+            raise
+        fsync_directory(final.parent)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -238,24 +251,14 @@ def staged_folder(
     Raises:
         FacerecError: the folder cannot be written, or another process is writing it.
     """
-    with exclusive(path, error) as final:
-        temporary: Path | None = None
-        try:
-            temporary = Path(
-                tempfile.mkdtemp(dir=final.parent, prefix=f".{final.name}.", suffix=".tmp")
-            )
-            yield temporary
-            final.mkdir(exist_ok=True)
-            (final / last).unlink(missing_ok=True)
-            names = [file.name for file in temporary.iterdir() if file.name != last]
-            for name in [*names, last]:
-                (temporary / name).replace(final / name)
-            fsync_directory(final)
-        except OSError as problem:
-            raise error(full_disk_sentence(final, problem)) from problem
-        finally:
-            if temporary is not None:
-                shutil.rmtree(temporary, ignore_errors=True)
+    with _temporary_folder(path, error) as (final, temporary):
+        yield temporary
+        final.mkdir(exist_ok=True)
+        (final / last).unlink(missing_ok=True)
+        names = [file.name for file in temporary.iterdir() if file.name != last]
+        for name in [*names, last]:
+            (temporary / name).replace(final / name)
+        fsync_directory(final)
 
 
 def write_folder(path: str | os.PathLike[str], files: Mapping[str, bytes]) -> None:

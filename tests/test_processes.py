@@ -15,7 +15,7 @@ from facerec.errors import FacerecError
 from facerec.processes import process_pool
 
 SCRIPT = """
-import sys, time
+import signal, sys, time
 from concurrent.futures import wait
 from pathlib import Path
 from facerec.commands.cli import run_command
@@ -29,6 +29,8 @@ def work(folder: Path) -> None:
         wait([pool.submit(time.sleep, 600) for _ in range(4)])
 
 if __name__ == "__main__":
+    # Where tests run in the background of a shell, Ctrl-C is ignored from the start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     run_command(work, ["--folder", sys.argv[1]])
 """
 

@@ -286,6 +286,8 @@ def change_npy(content: bytes, random: Random) -> bytes:
         header = eval(content[10 : 10 + length].decode(), {"__builtins__": {}})  # our own text
     except Exception as problem:
         raise Unfit from problem
+    if not isinstance(header, dict):  # another change came first
+        raise Unfit
     if kind in (1, 2):
         header["descr"] = random.choice(DTYPES)
     if kind in (2, 3):

@@ -260,12 +260,20 @@ def _suffix_there(root: Path, paths: Sequence[str]) -> str | None:
     """Return the suffix of the first image that is there; None where it is as listed."""
     for listed in paths[:LOOKED_AT]:
         path = root / listed
-        if path.is_file():
+        if _is_file(path):
             return None
         for suffix in IMAGE_SUFFIXES:
-            if path.suffix and path.with_suffix(suffix).is_file():
+            if path.suffix and _is_file(path.with_suffix(suffix)):
                 return suffix
     return None
+
+
+def _is_file(path: Path) -> bool:
+    """Tell whether there is such a file; a name that no file can have names none."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def file_source(path: Path, format: str, files: Sequence[Path] | None = None) -> dict[str, Any]:

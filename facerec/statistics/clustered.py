@@ -11,6 +11,7 @@ sum over comparisons as well (`ClusteredFigure`).
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -39,7 +40,7 @@ class Bound(Interval):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class _Clustered:
+class _Clustered(ABC):
     """What comparisons add to a figure in [0, 1], summed over identities, and its variance.
 
     A cell is an unordered pair of identities, or an identity with itself for mated comparisons.
@@ -57,24 +58,24 @@ class _Clustered:
     """What ``mated_squares`` would be if identities with many comparisons were like the others."""
 
     @property
+    @abstractmethod
     def rate(self) -> float:
         """The figure."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def _weight(self) -> float:
         """What a residual of 1 adds to the figure."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def _independent(self) -> float:
         """Variance if all comparisons were independent."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def _crossing(self) -> bool:
         """Whether different identities are compared."""
-        raise NotImplementedError
 
     @property
     def identities(self) -> int:

@@ -1,0 +1,57 @@
+"""A figure, its interval, its counts and what a reader must know of it: the one form of a figure.
+
+Every figure that facerec states is an `Estimate` or derives from it, so that tables, pages and
+files treat all of them alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from facerec.statistics.intervals import Interval
+from facerec.statistics.operating_points import RULE_OF_30
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure with its interval, its counts and a remark.
+
+    Example:
+        >>> from facerec.statistics.intervals import wilson
+        >>> fnmr = Estimate(0.05, wilson(5, 100), events=5, total=100)
+        >>> fnmr.mark, round(fnmr.low, 3), round(fnmr.high, 3)
+        ('◐', 0.022, 0.112)
+    """
+
+    value: float | None
+    """None where the data cannot carry it; `remark` says why."""
+    interval: Interval | None = None
+    """None where there is none; `remark` says why."""
+    events: int | None = None
+    """What was counted, such as errors, of `total`; None for what is no share."""
+    total: int | None = None
+    """Comparisons, subjects or images that the figure rests on."""
+    remark: str = ""
+    """Why there is no value or no interval, or what to beware of; may be empty."""
+
+    @property
+    def low(self) -> float | None:
+        """Lower end of the interval."""
+        return None if self.interval is None else self.interval.low
+
+    @property
+    def high(self) -> float | None:
+        """Upper end of the interval."""
+        return None if self.interval is None else self.interval.high
+
+    @property
+    def effective(self) -> float | None:
+        """Effective number of comparisons that the interval rests on, if it rests on one."""
+        return None if self.interval is None else self.interval.effective
+
+    @property
+    def mark(self) -> str:
+        """● for at least 30 events, ◐ for 3 to 29, ○ for fewer; empty where none are counted."""
+        if self.events is None:
+            return ""
+        return "●" if self.events >= RULE_OF_30 else "◐" if self.events >= 3 else "○"

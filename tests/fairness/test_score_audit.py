@@ -7,7 +7,6 @@ import pytest
 from numpy.typing import NDArray
 
 from facerec.errors import DatasetError, MetricError
-from facerec.fairness import page
 from facerec.fairness.association import NoComparison
 from facerec.fairness.attributes import read_attributes
 from facerec.fairness.audit import Audit, GroupAudit, audit, calibrate_on_scores
@@ -16,6 +15,7 @@ from facerec.fairness.outputs import model_card, tables, to_json
 from facerec.fairness.page import render
 from facerec.fairness.rates import GroupRates, PairCounts
 from facerec.fairness.scores import audit_scores
+from facerec.report import figures
 from facerec.statistics.intervals import wilson
 from facerec.verification.protocols import ScoredPairs, read_scores
 from tests.fairness.test_audit_assembly import People, all_scores, listed, people
@@ -115,7 +115,7 @@ def test_scores_give_what_their_embeddings_give(
 def test_norms_are_left_out_and_that_is_said(
     pairs: tuple[People, tuple[NDArray, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page, "draw", lambda figure, kind: kind.encode())
+    monkeypatch.setattr(figures, "draw", lambda figure, kind: kind.encode())
     made, columns = pairs
     scored = read_scores(write(tmp_path / "s.csv", made, columns, BOB), groups=("race",))
     found = audit_scores(scored, ("race",), name="s.csv", **FAST)

@@ -227,7 +227,7 @@ def delta_figure(association: Association, names: Sequence[str]) -> Figure:
 
 def decile_figure(channels: NormChannels, names: Sequence[str]) -> Figure:
     """Draw the FNMR of the mated pairs in each tenth of the norms, by group."""
-    figure, axes = new_figure(_WIDTH, 3.6)
+    figure, axes = new_figure(1.2 * _WIDTH, 3.6)
     shown = styles(names)
     for group, style in enumerate(shown):
         shift = _dodge(group, len(names), 0.7)

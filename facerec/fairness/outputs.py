@@ -9,20 +9,31 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from facerec.fairness.association import NoComparison
+from facerec.fairness.association import Association, NoComparison
 from facerec.fairness.audit import Audit, GroupAudit
 from facerec.fairness.channels import NormChannels
+from facerec.fairness.differentials import Differentials
 from facerec.fairness.norms import QUANTILES, NormSummary
-from facerec.fairness.plain import Json, plain
-from facerec.fairness.rates import SCORE_EDGES, ErrorRate, GroupRates
+from facerec.fairness.plain import Json, flat, plain
+from facerec.fairness.rates import SCORE_EDGES, GroupRates
+from facerec.fairness.tables import (
+    card_table,
+    change_table,
+    differential_table,
+    fusion_table,
+    left_out_table,
+    matrix_table,
+    pair_table,
+    threshold_table,
+)
 from facerec.files import check_replaceable, parse_json, write_folder
 from facerec.report.csv_tables import to_csv
+from facerec.report.table import Table, escape_markdown
 from facerec.statistics.intervals import Interval
 
 SCHEMA = "facerec.audit/1"
@@ -68,7 +79,11 @@ def write_audit(folder: str | Path, audit: Audit, pages: Mapping[str, bytes], co
         **pages,
         "audit.json": _encode(document),
         "model_card_section.md": model_card(audit).encode(),
-        **{f"tables/{name}.csv": to_csv(rows) for name, rows in tables(document).items() if rows},
+        **{
+            f"tables/{name}.csv": to_csv(rows)
+            for name, rows in csv_tables(audit, document).items()
+            if rows
+        },
     }
     files[MANIFEST] = _encode(manifest(audit, files, command))
     write_folder(final, files)
@@ -156,47 +171,60 @@ def to_json(audit: Audit) -> Json:
     }
 
 
-def tables(document: Json) -> dict[str, list[Json]]:
-    """Return flat tables by name.
+def csv_tables(audit: Audit, document: Json) -> dict[str, list[Json]]:
+    """Return the rows of all tables by name: those of the page, and what only files have.
 
     Args:
+        audit: what the page shows.
         document: see `to_json`.
     """
     channels = document["norm_channels"]
-    comparison = document["comparison"] or {}
+    every = audit.groupings
+
+    def of_page(grouping: GroupAudit, table: Table[Any], **shared: Any) -> list[Json]:
+        return [{"grouping": grouping.name, **shared, **row} for row in table.records()]
+
     return {
-        "findings": [_flat(row) for row in document["findings"]],
-        "exclusions": [
-            {**_flat(row), "places": " ".join(map(str, row["places"]))}
-            for row in document["exclusions"]
-        ],
-        "groups": [_flat(row) for row in document["groups"]],
+        "findings": [flat(row) for row in document["findings"]],
+        "exclusions": left_out_table(audit).records(),
+        "groups": [flat(row) for row in document["groups"]],
         "norms": [
-            {"grouping": row["grouping"], "group": row["name"], "figure": name, **_flat(row[name])}
+            {"grouping": row["grouping"], "group": row["name"], "figure": name, **flat(row[name])}
             for row in document["norms"]
             for name in (*_FIGURES, *QUANTILES)
             if row[name] is not None
         ],
-        "association": [_flat(row) for row in document["association"]],
+        "association": [flat(row) for row in document["association"]],
         "pairs": [
-            {"grouping": row["grouping"], **_flat(pair)}
-            for row in document["association"]
-            for pair in row["pairs"]
+            row
+            for grouping in every
+            if isinstance(grouping.association, Association)
+            for row in of_page(grouping, pair_table(grouping.association))
         ],
-        "adjusted": [_flat(row) for row in document["adjusted"]],
-        "thresholds": [_flat(row) for row in document["thresholds"]],
+        "adjusted": [flat(row) for row in document["adjusted"]],
+        "thresholds": threshold_table(audit).records(),
         "rates": [
-            {**_flat(row, only=("grouping", "name", "fmr_nominal")), "error": kind}
-            | _flat(row[kind.lower()])
+            {**flat(row, only=("grouping", "name", "fmr_nominal")), "error": kind}
+            | flat(row[kind.lower()])
             for row in document["rates"]
             for kind in ("FMR", "FNMR")
         ],
         "own_thresholds": [
-            {**_flat(row, only=("grouping", "name", "fmr_nominal")), **_flat(row["own_threshold"])}
+            {**flat(row, only=("grouping", "name", "fmr_nominal")), **flat(row["own_threshold"])}
             for row in document["rates"]
             if row["own_threshold"] is not None
         ],
-        "fmr_matrix": list(_matrix_rows(document["fmr_matrix"])),
+        "fmr_matrix": [
+            row
+            for grouping in every
+            if isinstance(grouping.rates, GroupRates)
+            for point in grouping.rates.points
+            for row in of_page(
+                grouping,
+                matrix_table(point, grouping.rates.names),
+                fmr_nominal=point.threshold.target,
+            )
+        ],
         "det": [
             {"grouping": row["grouping"], "group": row["name"], "threshold": t, "x": x, "y": y}
             for row in document["det"]
@@ -215,27 +243,32 @@ def tables(document: Json) -> dict[str, list[Json]]:
                 SCORE_EDGES[:-1].tolist(), row["genuine"], row["impostor"], strict=True
             )
         ],
-        "differentials": [_flat(row) for row in document["differentials"]],
+        "differentials": [
+            row
+            for grouping in every
+            if isinstance(grouping.differentials, Differentials)
+            for row in of_page(grouping, differential_table(grouping.differentials))
+        ],
         "norm_correlations": [
-            {"grouping": row["grouping"], **_flat(found)}
+            {"grouping": row["grouping"], **flat(found)}
             for row in channels
             for found in row["correlations"]
         ],
         "norm_bins": [
-            {"grouping": row["grouping"], **_flat(found, only=("bin", "low", "high"))}
-            | {"group": rate["group"], **_flat(rate["fnmr"])}
+            {"grouping": row["grouping"], **flat(found, only=("bin", "low", "high"))}
+            | {"group": rate["group"], **flat(rate["fnmr"])}
             for row in channels
             for found in row["bins"]
             for rate in found["groups"]
         ],
         "norm_cuts": [
-            {"grouping": row["grouping"], "share": cut["share"], "norm": cut["norm"], **_flat(part)}
+            {"grouping": row["grouping"], "share": cut["share"], "norm": cut["norm"], **flat(part)}
             for row in channels
             for cut in row["cuts"]
             for part in cut["groups"]
         ],
         "standardised": [
-            {"grouping": row["grouping"], **_flat(part)}
+            {"grouping": row["grouping"], **flat(part)}
             for row in channels
             for part in row["standardised"]["groups"]
         ],
@@ -244,20 +277,27 @@ def tables(document: Json) -> dict[str, list[Json]]:
             for row in document["edc"]
             for x, y in zip(row["discarded"], row["fnmr"], strict=True)
         ],
-        "fusion": [_flat(row) for row in document["fusion"]],
-        "comparison": [_flat(row) for row in comparison.get("rows", ())],
-        "not_computed": [_flat(row) for row in document["not_computed"]],
+        "fusion": [
+            row
+            for grouping in every
+            if not isinstance(grouping.fusion, NoComparison)
+            for row in of_page(grouping, fusion_table(grouping.fusion))
+        ],
+        "comparison": change_table(document["comparison"]).records()
+        if document["comparison"]
+        else [],
+        "not_computed": [flat(row) for row in document["not_computed"]],
     }
 
 
 def model_card(audit: Audit) -> str:
     """Return sections for a model card, under the headings of the Hugging Face template."""
-    settings, target = audit.settings, audit.target
-    sources = _escape("; ".join(audit.label_sources))
-    names = ", ".join(_escape(part.name) for part in audit.groupings)
+    settings = audit.settings
+    sources = escape_markdown("; ".join(audit.label_sources))
+    names = ", ".join(escape_markdown(part.name) for part in audit.groupings)
     lines = ["<!-- Sections for a model card, made by facerec audit. -->", ""]
     if audit.banner is not None:
-        lines += [f"> **{_escape(audit.banner)}**", ""]
+        lines += [f"> **{escape_markdown(audit.banner)}**", ""]
     lines += [
         "## Uses",
         "",
@@ -268,9 +308,9 @@ def model_card(audit: Audit) -> str:
         "",
         "## Bias, Risks, and Limitations",
         "",
-        *(f"- {_escape(finding.text)}" for finding in audit.findings),
+        *(f"- {escape_markdown(finding.text)}" for finding in audit.findings),
         "",
-        *(f"- {_escape(caveat)}" for caveat in (*audit.caveats, *audit.warnings)),
+        *(f"- {escape_markdown(caveat)}" for caveat in (*audit.caveats, *audit.warnings)),
         "",
         "## Evaluation",
         "",
@@ -295,50 +335,16 @@ def model_card(audit: Audit) -> str:
             if audit.subjects is None
             else "allow for images and pairs that share a subject. "
         )
-        + f"Impostor pairs are drawn {_escape(audit.policy)}.",
+        + f"Impostor pairs are drawn {escape_markdown(audit.policy)}.",
         "",
         "### Results",
         "",
     ]
-    for part in audit.groupings:
-        lines += _card_table(part, target)
+    for grouping in audit.groupings:
+        lines += [card_table(audit, grouping).markdown(), ""]
     lines += ["#### Entries", "", "```yaml", *_eval_results(audit), "```", ""]
     lines.append(f"Made by facerec {audit.version} with seed {settings.seed}.")
     return "\n".join(lines) + "\n"
-
-
-def _card_table(part: GroupAudit, target: str | None) -> list[str]:
-    head = [_escape(part.name)]
-    if part.norms is not None:
-        head += ["subjects", "images", "mean norm"]
-    rates = part.rates if isinstance(part.rates, GroupRates) else None
-    points = [] if rates is None else [p for p in rates.points if p.threshold.target == target]
-    for point in points:
-        head += [f"FMR at nominal {point.threshold.target}", "FNMR"]
-    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
-    for place, name in enumerate(part.names):
-        cells = [_escape(name)]
-        if part.norms is not None:
-            row = part.norms.groups[place]
-            cells += [f"{row.subjects:,}", f"{row.images:,}"]
-            cells.append(_card_cell(row.subject_mean.value, row.subject_mean.interval))
-        for point in points:
-            group = point.groups[place]
-            cells += [_card_rate(group.fmr), _card_rate(group.fnmr)]
-        lines.append(f"| {' | '.join(cells)} |")
-    return [*lines, ""]
-
-
-def _card_rate(rate: ErrorRate) -> str:
-    counts = f" ({rate.events:,}/{rate.total:,})"
-    return _card_cell(rate.value, rate.interval) + counts
-
-
-def _card_cell(value: float | None, interval: Interval | None) -> str:
-    if value is None:
-        return "–"
-    limits = "" if interval is None else f" [{interval.low:.4g}, {interval.high:.4g}]"
-    return f"{value:.4g}{limits}"
 
 
 def _eval_results(audit: Audit) -> Iterator[str]:
@@ -371,13 +377,6 @@ def _eval_results(audit: Audit) -> Iterator[str]:
 def _quoted(text: str) -> str:
     """Return a YAML string: one of JSON is one. It can neither end the block nor be a tag."""
     return json.dumps(text).replace("`", "\\u0060").replace("<", "\\u003c")
-
-
-def _escape(text: str) -> str:
-    """Return text that Markdown shows as it is, on one line."""
-    flat = " ".join(text.split())
-    flat = flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_{}\[\]|#~])", r"\\\1", flat)
 
 
 def _code(text: str) -> str:
@@ -509,23 +508,6 @@ def _matrices(part: GroupAudit) -> Iterator[Json]:
         }
 
 
-def _matrix_rows(matrices: Sequence[Json]) -> Iterator[Json]:
-    for matrix in matrices:
-        names = matrix["groups"]
-        for i, first in enumerate(names):
-            for j, second in enumerate(names[: i + 1]):
-                low, high = matrix["ci"][i][j] or (None, None)
-                yield {
-                    "grouping": matrix["grouping"],
-                    "fmr_nominal": matrix["fmr_nominal"],
-                    "first": first,
-                    "second": second,
-                    **{key: matrix[key][i][j] for key in ("k", "n", "value", "log10")},
-                    "ci_low": low,
-                    "ci_high": high,
-                }
-
-
 def _det(part: GroupAudit) -> Iterator[Json]:
     if isinstance(part.rates, GroupRates):
         for curve in part.rates.det:
@@ -587,22 +569,6 @@ def _not_computed(audit: Audit) -> Iterator[Json]:
             reasons = [part.differentials.reason, *part.differentials.left_out]
             for reason in filter(None, reasons):
                 yield {"grouping": part.name, "what": "differentials", "reason": reason}
-
-
-def _flat(row: Mapping[str, Any], only: Iterable[str] | None = None) -> Json:
-    """Return one level: limits and inner objects as columns of their own, lists left out."""
-    found: Json = {}
-    for name, value in row.items():
-        if only is not None and name not in only:
-            continue
-        if name == "ci" or name.endswith("_ci"):
-            low, high = value or (None, None)
-            found |= {f"{name}_low": low, f"{name}_high": high}
-        elif isinstance(value, Mapping):
-            found |= {f"{name}_{inner}": cell for inner, cell in _flat(value).items()}
-        elif not isinstance(value, list):
-            found[name] = value
-    return found
 
 
 def _encode(value: Json) -> bytes:

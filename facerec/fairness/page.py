@@ -378,10 +378,11 @@ def _differentials(audit: Audit, grouping: GroupAudit, drawings: Drawings) -> It
         yield Text(f"No comparison: {differentials.reason}.")
         return
     yield from (Text(f"Left out: {sentence}.") for sentence in differentials.left_out)
-    headline = [row for row in differentials.rows if row.measure == HEADLINE]
-    yield tables.differential_table(f"Headline: {HEADLINE}", headline, differentials)
+    yield tables.differential_table(differentials, HEADLINE)
     spoken = "; ".join(
-        f"{row.of} at {row.target} {row.value:.3g}" for row in headline if row.value is not None
+        f"{row.of} at {row.target} {row.value:.3g}"
+        for row in differentials.rows
+        if row.measure == HEADLINE and row.value is not None
     )
     yield from drawings.draw(
         "differentials",
@@ -390,7 +391,7 @@ def _differentials(audit: Audit, grouping: GroupAudit, drawings: Drawings) -> It
         "Ratios (top) and measures between 0 and 1 (bottom). A value beyond its grey tick differs "
         "more than 95 % of samples of groups with equal rates.",
     )
-    everything = tables.differential_table("All measures", differentials.rows, differentials)
+    everything = tables.differential_table(differentials)
     yield Folded(f"All {words.counted(len(everything.rows), 'figure')}", [everything])
 
 

@@ -26,6 +26,7 @@ from facerec.fairness.channels import (
 )
 from facerec.fairness.differentials import MEASURES, Differential, Differentials, Measure
 from facerec.fairness.norms import NormSummary, NormTable
+from facerec.fairness.plain import flat, plain
 from facerec.fairness.rates import (
     ErrorRate,
     GlobalThreshold,
@@ -56,6 +57,7 @@ def left_out_table(audit: Audit) -> Table[Exclusion]:
         Column(
             "places",
             lambda x: Cell(", ".join(map(str, x.places)) or words.NOTHING, f"first {x.place}s"),
+            lambda x: {**flat(plain(x)), "places": " ".join(map(str, x.places))},
             words=True,
         ),
     ]
@@ -278,6 +280,7 @@ def pair_table(association: Association) -> Table[PairDifference]:
                 words.p_value(pair.equivalence_p), "equivalent" if pair.equivalent else ""
             ),
         ),
+        _whole(),
     ]
     methods = words.assumptions(
         estimate.interval
@@ -371,10 +374,16 @@ def correlation_table(channels: NormChannels) -> Table[NormCorrelation]:
 def fusion_table(changes: Sequence[FusionChange]) -> Table[FusionChange]:
     """Return the error rates of raw and unit fusion."""
     columns: list[Column[FusionChange]] = [
-        Column("group", lambda row: Cell(row.group or _ALL, f"{row.of} at target {row.target}")),
+        Column(
+            "group",
+            lambda row: Cell(row.group or _ALL, f"{row.of} at target {row.target}"),
+            lambda row: row.target,
+            "fmr_nominal",
+        ),
         Column("raw fusion", lambda row: rate_cell(row.raw)),
         Column("unit fusion", lambda row: rate_cell(row.unit)),
         Column("unit − raw", lambda row: _figure(row, "+.2g")),
+        _whole("target"),
     ]
     methods = words.assumptions(change.interval for change in changes)
     caption = "Raw and unit fusion, each at its own global threshold"
@@ -392,6 +401,8 @@ def threshold_table(audit: Audit) -> Table[GlobalThreshold]:
             lambda row: Cell(
                 row.target, "used above and in findings" if row.target == audit.target else ""
             ),
+            lambda row: row.target,
+            "fmr_nominal",
         ),
         Column("threshold", lambda row: _figure(Estimate(row.value, remark=row.reason or ""))),
         Column(
@@ -399,8 +410,9 @@ def threshold_table(audit: Audit) -> Table[GlobalThreshold]:
             lambda row: f"{row.false_matches:,}/{row.non_mated:,}",
         ),
         Column("sufficiency", _sufficiency),
+        _whole("target"),
     ]
-    source = audit.thresholds[0].source
+    source = audit.thresholds[0].source if audit.thresholds else "none"
     return Table(f"Global thresholds: {source}", columns, audit.thresholds)
 
 
@@ -453,43 +465,68 @@ def _tmr(own: GroupThreshold | None) -> Cell:
     return _contrast(Estimate(None) if own.value is None else own.tmr)
 
 
-def matrix_table(
-    point: RatesAtThreshold, names: Sequence[str]
-) -> Table[tuple[str, ErrorRate, float | None]]:
+_Between: TypeAlias = "tuple[str, str, ErrorRate, float | None]"
+
+
+def matrix_table(point: RatesAtThreshold, names: Sequence[str]) -> Table[_Between]:
     """Return the false matches between all groups at one threshold."""
     matrix, log10 = point.matrix.cells, point.matrix.log10
-    columns: list[Column[tuple[str, ErrorRate, float | None]]] = [
-        Column("groups", lambda row: row[0]),
-        Column(
-            "FMR",
-            lambda row: Cell(words.number(row[1].value, ".2g"), words.limits(row[1].interval)),
-        ),
-        Column("log10 FMR", lambda row: _figure(Estimate(row[2]), ".2f")),
-        Column("false matches", lambda row: f"{row[1].events:,}/{row[1].total:,}"),
+    columns: list[Column[_Between]] = [
+        Column("groups", lambda row: row[0] if row[0] == row[1] else f"{row[0]} – {row[1]}"),
+        Column("FMR", lambda row: _rate_alone(row[2])),
+        Column("log10 FMR", lambda row: _figure(Estimate(row[3]), ".2f")),
+        Column("false matches", lambda row: f"{row[2].events:,}/{row[2].total:,}"),
+        Column("", data=_between),
     ]
     rows = [
-        (first if i == j else f"{first} – {second}", matrix[i][j], log10[i][j])
+        (first, second, matrix[i][j], log10[i][j])
         for i, first in enumerate(names)
         for j, second in enumerate(names[: i + 1])
     ]
     return Table(f"Target FMR {point.threshold.target}", columns, rows)
 
 
+def _rate_alone(rate: ErrorRate) -> Cell:
+    return Cell(words.number(rate.value, ".2g"), words.limits(rate.interval))
+
+
+def _between(row: _Between) -> dict[str, Any]:
+    first, second, rate, log10 = row
+    return {
+        "first": first,
+        "second": second,
+        "k": rate.events,
+        "n": rate.total,
+        "value": rate.value,
+        "log10": log10,
+        "ci_low": rate.low,
+        "ci_high": rate.high,
+    }
+
+
 # --- differentials ----------------------------------------------------------------------------
 
 
 def differential_table(
-    caption: str, rows: Sequence[Differential], differentials: Differentials
+    differentials: Differentials, headline: str | None = None
 ) -> Table[Differential]:
-    """Return measures of how far the rates of groups lie apart."""
+    """Return measures of how far the rates of groups lie apart.
+
+    Args:
+        differentials: of a grouping.
+        headline: the one measure to return; all if None.
+    """
+    rows = [row for row in differentials.rows if headline in (None, row.measure)]
+    caption = "All measures" if headline is None else f"Headline: {headline}"
     columns: list[Column[Differential]] = [
         Column("measure", lambda row: f"{row.measure}, {row.of}"),
-        Column("target FMR", lambda row: row.target),
+        Column("target FMR", lambda row: row.target, lambda row: row.target, "fmr_nominal"),
         Column("value [95 %]", _differential),
         Column("p [E]", lambda row: words.p_value(row.p_value)),
         Column("equal rates reach", lambda row: words.number(row.at_parity, ".4g")),
         Column("fewest errors", lambda row: row.mark),
         Column("remark", _remark, words=True),
+        _whole("target"),
     ]
     drawn = "pairs" if differentials.independent else "subjects"
     remarks = [
@@ -525,7 +562,7 @@ def measure_table() -> Table[Measure]:
     return Table("Measures of differentials", columns, MEASURES)
 
 
-# --- comparison and provenance ----------------------------------------------------------------
+# --- comparison, provenance and model card ------------------------------------------------------
 
 
 def comparison_name(row: Mapping[str, Any]) -> str:
@@ -556,6 +593,7 @@ def change_table(document: Mapping[str, Any]) -> Table[Mapping[str, Any]]:
             ),
         ),
         Column("conclusion", lambda row: row["conclusion"], words=True),
+        _whole(),
     ]
     remark = (
         f"{document['images']:,} images of {document['persons']:,} subjects, "
@@ -595,6 +633,35 @@ def _said(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return words.NOTHING if value is None else str(value)
+
+
+def card_table(audit: Audit, grouping: GroupAudit) -> Table[int]:
+    """Return norms and error rates by group for a model card."""
+    norms, point = grouping.norms, working_point(audit, grouping)
+    columns: list[Column[int]] = [Column(grouping.name, lambda index: grouping.names[index])]
+    if norms is not None:
+        groups = norms.groups
+        columns += [
+            Column("subjects", lambda index: f"{groups[index].subjects:,}"),
+            Column("images", lambda index: f"{groups[index].images:,}"),
+            Column("mean norm", lambda index: _in_card(groups[index].subject_mean)),
+        ]
+    if point is not None:
+        rates = point.groups
+        columns += [
+            Column(
+                f"FMR at nominal {point.threshold.target}",
+                lambda index: _in_card(rates[index].fmr),
+            ),
+            Column("FNMR", lambda index: _in_card(rates[index].fnmr)),
+        ]
+    return Table("", columns, range(len(grouping.names)))
+
+
+def _in_card(estimate: Estimate) -> str:
+    counts = "" if estimate.events is None else f"({estimate.events:,}/{estimate.total:,})"
+    said = words.number(estimate.value, ".4g"), words.limits(estimate.interval, 1, ".4g"), counts
+    return " ".join(filter(None, said))
 
 
 # --- cells ------------------------------------------------------------------------------------
@@ -660,6 +727,11 @@ def _count(count: int | None) -> str:
 
 def _ends(low: float | None, high: float | None) -> str:
     return "" if low is None or high is None else words.limits(Interval(low, high))
+
+
+def _whole(*leave: str) -> Column[Any]:
+    """Return a column for files alone, with all that a row holds."""
+    return Column("", data=lambda row: flat(plain(row, leave=leave)))
 
 
 def _all_last(groups: Sequence[Any]) -> list[Any]:

@@ -14,13 +14,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from facerec.fairness.association import Association, NoComparison
+from facerec.fairness.association import NoComparison
 from facerec.fairness.audit import Audit, GroupAudit
-from facerec.fairness.channels import NormChannels
-from facerec.fairness.differentials import Differentials
-from facerec.fairness.norms import QUANTILES, NormSummary
+from facerec.fairness.norms import QUANTILES
 from facerec.fairness.plain import Json, flat, plain
-from facerec.fairness.rates import SCORE_EDGES, GroupRates
+from facerec.fairness.rates import SCORE_EDGES, GroupRates, RatesAtThreshold
 from facerec.fairness.tables import (
     card_table,
     change_table,
@@ -30,11 +28,12 @@ from facerec.fairness.tables import (
     matrix_table,
     pair_table,
     threshold_table,
+    working_point,
 )
 from facerec.files import check_replaceable, parse_json, write_folder
 from facerec.report.csv_tables import to_csv
+from facerec.report.estimate import Estimate
 from facerec.report.table import Table, escape_markdown
-from facerec.statistics.intervals import Interval
 
 SCHEMA = "facerec.audit/1"
 MANIFEST_SCHEMA = "facerec.audit-manifest/1"
@@ -47,6 +46,9 @@ PAGE = "report.html"
 _PACKAGES = ("numpy", "scipy", "pandas", "torch", "matplotlib")
 
 _METRICS = "Norm of the raw embedding (mean over subjects' means), η² of subjects' mean norms, and "
+
+_POOLED = "under ten subjects, part of the pooled group"
+_SUPPRESSED = "under ten subjects, or such a cell would follow from totals"
 
 _FIGURES = ("mean", "subject_mean", "difference", "sd", "cv", "between_sd", "within_sd", "icc")
 """Figures of a norm table, apart from quantiles."""
@@ -147,23 +149,69 @@ def to_json(audit: Audit) -> Json:
         ],
         "target": audit.target,
         "channels": plain(audit.channels),
-        "findings": [{**plain(found), "text": found.text} for found in audit.findings],
-        "groups": [row for part in every for row in _groups(part)],
-        "norms": [row for part in every for row in _norms(part)],
-        "association": [_association(part) for part in every if _known(part.association)],
-        "adjusted": [
-            {"grouping": part.name, **plain(part.adjusted, leave=("name",))}
-            for part in every
-            if _known(part.adjusted)
+        "findings": [{**plain(finding), "text": finding.text} for finding in audit.findings],
+        "groups": [row for grouping in every for row in _groups(grouping)],
+        "norms": [row for grouping in every for row in _norms(grouping)],
+        "association": [
+            {
+                "grouping": grouping.name,
+                "attr": list(grouping.attributes),
+                "unit": "subject",
+                **plain(association, leave=("name", "p")),
+                "p_perm": association.p,
+            }
+            for grouping, association in _known(audit, "association")
         ],
-        "rates": [row for part in every for row in _rates(part)],
-        "fmr_matrix": [row for part in every for row in _matrices(part)],
-        "det": [row for part in every for row in _det(part)],
-        "scores": [row for part in every for row in _scores(part)],
-        "differentials": [row for part in every for row in _differentials(part)],
-        "norm_channels": [_norm_channels(part) for part in every if _known(part.channels)],
-        "edc": [row for part in every for row in _edc(part)],
-        "fusion": [row for part in every for row in _fusion(part)],
+        "adjusted": [
+            {"grouping": grouping.name, **plain(adjusted, leave=("name",))}
+            for grouping, adjusted in _known(audit, "adjusted")
+        ],
+        "rates": [
+            row for grouping, rates in _known(audit, "rates") for row in _rates(grouping, rates)
+        ],
+        "fmr_matrix": [
+            _matrix(grouping, point)
+            for grouping, rates in _known(audit, "rates")
+            for point in rates.points
+        ],
+        "det": [
+            {"grouping": grouping.name, **plain(curve)}
+            for grouping, rates in _known(audit, "rates")
+            for curve in rates.det
+        ],
+        "scores": [
+            {"grouping": grouping.name, **plain(histogram)}
+            for grouping in every
+            for histogram in grouping.histograms
+        ],
+        "differentials": [
+            {
+                "grouping": grouping.name,
+                "groups": list(differentials.groups),
+                "fmr_nominal": row.target,
+                **plain(row, leave=("target",)),
+            }
+            for grouping, differentials in _known(audit, "differentials")
+            for row in differentials.rows
+        ],
+        "norm_channels": [
+            {"grouping": grouping.name, **plain(channels, leave=("curves", "seed"))}
+            for grouping, channels in _known(audit, "channels")
+        ],
+        "edc": [
+            {"grouping": grouping.name, "threshold": channels.threshold, **plain(curve)}
+            for grouping, channels in _known(audit, "channels")
+            for curve in channels.curves
+        ],
+        "fusion": [
+            {
+                "grouping": grouping.name,
+                "fmr_nominal": change.target,
+                **plain(change, leave=("target",)),
+            }
+            for grouping, changes in _known(audit, "fusion")
+            for change in changes
+        ],
         "comparison": None if audit.comparison is None else plain(audit.comparison.to_json()),
         "not_computed": list(_not_computed(audit)),
         "caveats": list(audit.caveats),
@@ -179,7 +227,6 @@ def csv_tables(audit: Audit, document: Json) -> dict[str, list[Json]]:
         document: see `to_json`.
     """
     channels = document["norm_channels"]
-    every = audit.groupings
 
     def of_page(grouping: GroupAudit, table: Table[Any], **shared: Any) -> list[Json]:
         return [{"grouping": grouping.name, **shared, **row} for row in table.records()]
@@ -197,9 +244,8 @@ def csv_tables(audit: Audit, document: Json) -> dict[str, list[Json]]:
         "association": [flat(row) for row in document["association"]],
         "pairs": [
             row
-            for grouping in every
-            if isinstance(grouping.association, Association)
-            for row in of_page(grouping, pair_table(grouping.association))
+            for grouping, association in _known(audit, "association")
+            for row in of_page(grouping, pair_table(association))
         ],
         "adjusted": [flat(row) for row in document["adjusted"]],
         "thresholds": threshold_table(audit).records(),
@@ -216,13 +262,10 @@ def csv_tables(audit: Audit, document: Json) -> dict[str, list[Json]]:
         ],
         "fmr_matrix": [
             row
-            for grouping in every
-            if isinstance(grouping.rates, GroupRates)
-            for point in grouping.rates.points
+            for grouping, rates in _known(audit, "rates")
+            for point in rates.points
             for row in of_page(
-                grouping,
-                matrix_table(point, grouping.rates.names),
-                fmr_nominal=point.threshold.target,
+                grouping, matrix_table(point, rates.names), fmr_nominal=point.threshold.target
             )
         ],
         "det": [
@@ -245,32 +288,31 @@ def csv_tables(audit: Audit, document: Json) -> dict[str, list[Json]]:
         ],
         "differentials": [
             row
-            for grouping in every
-            if isinstance(grouping.differentials, Differentials)
-            for row in of_page(grouping, differential_table(grouping.differentials))
+            for grouping, differentials in _known(audit, "differentials")
+            for row in of_page(grouping, differential_table(differentials))
         ],
         "norm_correlations": [
-            {"grouping": row["grouping"], **flat(found)}
+            {"grouping": row["grouping"], **flat(correlation)}
             for row in channels
-            for found in row["correlations"]
+            for correlation in row["correlations"]
         ],
         "norm_bins": [
-            {"grouping": row["grouping"], **flat(found, only=("bin", "low", "high"))}
+            {"grouping": row["grouping"], **flat(tenth, only=("bin", "low", "high"))}
             | {"group": rate["group"], **flat(rate["fnmr"])}
             for row in channels
-            for found in row["bins"]
-            for rate in found["groups"]
+            for tenth in row["bins"]
+            for rate in tenth["groups"]
         ],
         "norm_cuts": [
-            {"grouping": row["grouping"], "share": cut["share"], "norm": cut["norm"], **flat(part)}
+            {"grouping": row["grouping"], "share": cut["share"], "norm": cut["norm"], **flat(group)}
             for row in channels
             for cut in row["cuts"]
-            for part in cut["groups"]
+            for group in cut["groups"]
         ],
         "standardised": [
-            {"grouping": row["grouping"], **flat(part)}
+            {"grouping": row["grouping"], **flat(group)}
             for row in channels
-            for part in row["standardised"]["groups"]
+            for group in row["standardised"]["groups"]
         ],
         "edc": [
             {"grouping": row["grouping"], "group": row["group"], "discarded": x, "fnmr": y}
@@ -279,9 +321,8 @@ def csv_tables(audit: Audit, document: Json) -> dict[str, list[Json]]:
         ],
         "fusion": [
             row
-            for grouping in every
-            if not isinstance(grouping.fusion, NoComparison)
-            for row in of_page(grouping, fusion_table(grouping.fusion))
+            for grouping, changes in _known(audit, "fusion")
+            for row in of_page(grouping, fusion_table(changes))
         ],
         "comparison": change_table(document["comparison"]).records()
         if document["comparison"]
@@ -294,7 +335,7 @@ def model_card(audit: Audit) -> str:
     """Return sections for a model card, under the headings of the Hugging Face template."""
     settings = audit.settings
     sources = escape_markdown("; ".join(audit.label_sources))
-    names = ", ".join(escape_markdown(part.name) for part in audit.groupings)
+    names = ", ".join(escape_markdown(grouping.name) for grouping in audit.groupings)
     lines = ["<!-- Sections for a model card, made by facerec audit. -->", ""]
     if audit.banner is not None:
         lines += [f"> **{escape_markdown(audit.banner)}**", ""]
@@ -350,28 +391,26 @@ def model_card(audit: Audit) -> str:
 def _eval_results(audit: Audit) -> Iterator[str]:
     """Yield entries in the manner of `huggingface_hub.EvalResult`, one a group and figure."""
     data = next((file.name for file in audit.inputs if file.role == "attributes"), "attributes")
-    for part in audit.groupings:
-        found: list[tuple[str, str, float | None, Interval | None, int]] = [
-            (row.name, "mean norm", row.subject_mean.value, row.subject_mean.interval, row.subjects)
-            for row in (() if part.norms is None else part.norms.groups)
+    for grouping in audit.groupings:
+        point = working_point(audit, grouping)
+        figures: list[tuple[str, str, Estimate]] = [
+            (group.name, "mean norm", group.subject_mean)
+            for group in (() if grouping.norms is None else grouping.norms.groups)
         ]
-        if isinstance(part.rates, GroupRates):
-            for point in part.rates.points:
-                if point.threshold.target != audit.target:
-                    continue
-                for group in point.groups:
-                    for kind, rate in (("FMR", group.fmr), ("FNMR", group.fnmr)):
-                        name = f"{kind} at nominal FMR {audit.target}"
-                        row = group.name, name, rate.value, rate.interval, rate.total
-                        found.append(row)
-        for group_name, metric, value, interval, count in found:
+        figures += [
+            (group.name, f"{kind} at nominal FMR {audit.target}", rate)
+            for group in (() if point is None else point.groups)
+            for kind, rate in (("FMR", group.fmr), ("FNMR", group.fnmr))
+        ]
+        for name, metric, estimate in figures:
+            limits = None if estimate.interval is None else [estimate.low, estimate.high]
+            basis = {"confidence_interval": limits, "n": estimate.total}
             yield f"- task_type: {_quoted('face-verification')}"
             yield f"  dataset_name: {_quoted(data)}"
-            yield f"  dataset_config: {_quoted(f'{part.name} = {group_name}')}"
+            yield f"  dataset_config: {_quoted(f'{grouping.name} = {name}')}"
             yield f"  metric_name: {_quoted(metric)}"
-            yield f"  metric_value: {json.dumps(value)}"
-            limits = None if interval is None else [interval.low, interval.high]
-            yield f"  metric_args: {json.dumps({'confidence_interval': limits, 'n': count})}"
+            yield f"  metric_value: {json.dumps(estimate.value)}"
+            yield f"  metric_args: {json.dumps(basis)}"
 
 
 def _quoted(text: str) -> str:
@@ -383,101 +422,62 @@ def _code(text: str) -> str:
     return " ".join(text.replace("`", "'").split())
 
 
-def _known(value: Any) -> bool:
-    return value is not None and not isinstance(value, NoComparison)
+def _known(audit: Audit, what: str) -> Iterator[tuple[GroupAudit, Any]]:
+    """Yield the groupings that have some figures, with these."""
+    for grouping in audit.groupings:
+        figures = getattr(grouping, what)
+        if figures is not None and not isinstance(figures, NoComparison):
+            yield grouping, figures
 
 
-def _slice(part: GroupAudit, name: str | None) -> Json | None:
-    """Return the value by attribute of a group; None for all groups."""
-    return dict(part.slices[part.names.index(name)]) if name in part.names else None
-
-
-def _groups(part: GroupAudit) -> Iterator[Json]:
-    composition = part.rates.composition if isinstance(part.rates, GroupRates) else None
-    for place, (name, counts) in enumerate(zip(part.names, part.composition, strict=True)):
-        pairs = None if composition is None else composition[place]
+def _groups(grouping: GroupAudit) -> Iterator[Json]:
+    shared = {"grouping": grouping.name, "primary": grouping.primary}
+    of_pairs = ("mated", "non_mated", "smallest_fmr", "lost_mated", "lost_non_mated")
+    rates = grouping.rates if isinstance(grouping.rates, GroupRates) else None
+    for index, (name, counts) in enumerate(zip(grouping.names, grouping.composition, strict=True)):
+        pairs = None if rates is None else rates.composition[index]
         yield {
-            "grouping": part.name,
-            "primary": part.primary,
+            **shared,
             "name": name,
             "slice": dict(counts.slice),
             "suppressed": False,
             "subjects": counts.subjects,
             "images": counts.images,
             "fta": None if counts.images is None else {"k": counts.failed, "n": counts.images},
-            "mated": None if pairs is None else pairs.mated,
-            "non_mated": None if pairs is None else pairs.non_mated,
-            "smallest_fmr": None if pairs is None else pairs.smallest_fmr,
-            "lost_mated": None if pairs is None else pairs.lost_mated,
-            "lost_non_mated": None if pairs is None else pairs.lost_non_mated,
+            **{key: getattr(pairs, key, None) for key in of_pairs},
             "reason": None,
         }
-    for names, reason in (
-        (part.pooled, "under ten subjects, part of the pooled group"),
-        (part.suppressed, "under ten subjects, or such a cell would follow from totals"),
-    ):
-        for name in names:
-            yield {
-                "grouping": part.name,
-                "primary": part.primary,
-                "name": name,
-                "slice": None,
-                "suppressed": True,
-                **dict.fromkeys(("subjects", "images", "fta", "mated", "non_mated")),
-                **dict.fromkeys(("smallest_fmr", "lost_mated", "lost_non_mated")),
-                "reason": reason,
-            }
-
-
-def _norms(part: GroupAudit) -> Iterator[Json]:
-    def row(summary: NormSummary, of: Json | None) -> Json:
-        return {
-            "grouping": part.name,
-            "name": summary.name,
-            "slice": of,
-            "subjects": summary.subjects,
-            "images": summary.images,
-            **{name: plain(getattr(summary, name)) for name in _FIGURES},
-            **{name: plain(summary.quantiles[name]) for name in QUANTILES},
-            "images_per_subject": plain(summary.images_per_subject),
-            "design_effect": plain(summary.design_effect),
-            "effective_images": plain(summary.effective_images),
+    hidden = [(name, _POOLED) for name in grouping.pooled]
+    hidden += [(name, _SUPPRESSED) for name in grouping.suppressed]
+    for name, reason in hidden:
+        yield {
+            **shared,
+            "name": name,
+            "slice": None,
+            "suppressed": True,
+            **dict.fromkeys(("subjects", "images", "fta", *of_pairs)),
+            "reason": reason,
         }
 
-    if part.norms is None:
+
+def _norms(grouping: GroupAudit) -> Iterator[Json]:
+    if grouping.norms is None:
         return
-    for summary in part.norms.groups:
-        yield row(summary, _slice(part, summary.name))
-    yield row(part.norms.overall, None)
+    slices: list[Json | None] = [*map(dict, grouping.slices), None]
+    for of, summary in zip(slices, (*grouping.norms.groups, grouping.norms.overall), strict=True):
+        yield {
+            "grouping": grouping.name,
+            "slice": of,
+            **plain(summary, leave=("quantiles",)),
+            **plain(summary.quantiles),
+        }
 
 
-def _association(part: GroupAudit) -> Json:
-    found = plain(part.association, leave=("name", "p", "pairs"))
-    assert not isinstance(part.association, NoComparison)
-    return {
-        "grouping": part.name,
-        "attr": list(part.attributes),
-        "unit": "subject",
-        **found,
-        "p_perm": part.association.p,
-        "pairs": plain(part.association.pairs),
-    }
-
-
-def _rates(part: GroupAudit) -> Iterator[Json]:
-    if isinstance(part.rates, NoComparison):
-        return
-    for point in part.rates.points:
-        shared = {"grouping": part.name, "fmr_nominal": point.threshold.target}
-        for group in point.groups:
-            yield {
-                **shared,
-                "name": group.name,
-                "slice": _slice(part, group.name),
-                "fmr": plain(group.fmr),
-                "fnmr": plain(group.fnmr),
-                "own_threshold": plain(group.own_threshold),
-            }
+def _rates(grouping: GroupAudit, rates: GroupRates) -> Iterator[Json]:
+    for point in rates.points:
+        shared = {"grouping": grouping.name, "fmr_nominal": point.threshold.target}
+        for group, of in zip(point.groups, grouping.slices, strict=True):
+            yield {**shared, "slice": dict(of), **plain(group)}
         yield {
             **shared,
             "name": "all groups",
@@ -488,87 +488,33 @@ def _rates(part: GroupAudit) -> Iterator[Json]:
         }
 
 
-def _matrices(part: GroupAudit) -> Iterator[Json]:
-    if isinstance(part.rates, NoComparison):
-        return
-    for point in part.rates.points:
-        matrix = point.matrix
-        yield {
-            "grouping": part.name,
-            "fmr_nominal": point.threshold.target,
-            "groups": list(part.rates.names),
-            "k": [[cell.events for cell in row] for row in matrix.cells],
-            "n": [[cell.total for cell in row] for row in matrix.cells],
-            "value": [[cell.value for cell in row] for row in matrix.cells],
-            "log10": plain(matrix.log10),
-            "ci": [
-                [None if cell.interval is None else plain((cell.low, cell.high)) for cell in row]
-                for row in matrix.cells
-            ],
-        }
-
-
-def _det(part: GroupAudit) -> Iterator[Json]:
-    if isinstance(part.rates, GroupRates):
-        for curve in part.rates.det:
-            yield {"grouping": part.name, **plain(curve)}
-
-
-def _scores(part: GroupAudit) -> Iterator[Json]:
-    for histogram in part.histograms:
-        yield {"grouping": part.name, **plain(histogram)}
-
-
-def _differentials(part: GroupAudit) -> Iterator[Json]:
-    if isinstance(part.differentials, NoComparison):
-        return
-    for row in part.differentials.rows:
-        yield {
-            "grouping": part.name,
-            "groups": list(part.differentials.groups),
-            "fmr_nominal": row.target,
-            **plain(row, leave=("target",)),
-        }
-
-
-def _norm_channels(part: GroupAudit) -> Json:
-    assert isinstance(part.channels, NormChannels)
-    return {"grouping": part.name, **plain(part.channels, leave=("curves", "seed"))}
-
-
-def _edc(part: GroupAudit) -> Iterator[Json]:
-    if isinstance(part.channels, NormChannels):
-        for curve in part.channels.curves:
-            yield {
-                "grouping": part.name,
-                "threshold": part.channels.threshold,
-                **plain(curve),
-            }
-
-
-def _fusion(part: GroupAudit) -> Iterator[Json]:
-    if not isinstance(part.fusion, NoComparison):
-        for change in part.fusion:
-            yield {
-                "grouping": part.name,
-                "fmr_nominal": change.target,
-                **plain(change, leave=("target",)),
-            }
+def _matrix(grouping: GroupAudit, point: RatesAtThreshold) -> Json:
+    cells = point.matrix.cells
+    return {
+        "grouping": grouping.name,
+        "fmr_nominal": point.threshold.target,
+        "groups": list(grouping.names),
+        "k": [[cell.events for cell in row] for row in cells],
+        "n": [[cell.total for cell in row] for row in cells],
+        "value": [[cell.value for cell in row] for row in cells],
+        "log10": plain(point.matrix.log10),
+        "ci": [[cell.interval and [cell.low, cell.high] for cell in row] for row in cells],
+    }
 
 
 def _not_computed(audit: Audit) -> Iterator[Json]:
     """Yield what has no figures, and why."""
     for skipped in audit.skipped:
         yield {"grouping": skipped.name, "what": "everything", "reason": skipped.reason}
-    for part in audit.groupings:
+    for grouping in audit.groupings:
         for what in ("association", "adjusted", "rates", "differentials", "channels", "fusion"):
-            found = getattr(part, what)
-            if isinstance(found, NoComparison):
-                yield {"grouping": part.name, "what": what, "reason": found.reason}
-        if not isinstance(part.differentials, NoComparison):
-            reasons = [part.differentials.reason, *part.differentials.left_out]
+            figures = getattr(grouping, what)
+            if isinstance(figures, NoComparison):
+                yield {"grouping": grouping.name, "what": what, "reason": figures.reason}
+        if not isinstance(grouping.differentials, NoComparison):
+            reasons = [grouping.differentials.reason, *grouping.differentials.left_out]
             for reason in filter(None, reasons):
-                yield {"grouping": part.name, "what": "differentials", "reason": reason}
+                yield {"grouping": grouping.name, "what": "differentials", "reason": reason}
 
 
 def _encode(value: Json) -> bytes:
@@ -579,7 +525,7 @@ def _encode(value: Json) -> bytes:
 def _written_before(folder: Path) -> set[str]:
     """Return the files that an earlier audit says it wrote; none if there is no audit."""
     try:
-        found = parse_json((folder / MANIFEST).read_bytes())
-        return {MANIFEST, *found["outputs"]} if found["schema"] == MANIFEST_SCHEMA else set()
+        manifest = parse_json((folder / MANIFEST).read_bytes())
+        return {MANIFEST, *manifest["outputs"]} if manifest["schema"] == MANIFEST_SCHEMA else set()
     except (OSError, ValueError, KeyError, TypeError):
         return set()

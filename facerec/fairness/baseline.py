@@ -466,7 +466,7 @@ class _Frame:
             if point.resolvable:
                 found[key] = _Drawn(point.tpr, drawn[point.target].tpr)
             else:
-                few = f"not resolvable with {point.negatives:,} different pairs"
+                few = f"not resolvable with {point.non_mated:,} different pairs"
                 found[key] = _Drawn(None, None, few)
         return found
 

@@ -631,7 +631,7 @@ class _NoisyRates:
                 return None
             # Ties are broken by their place, or few errors would make lumps of replicates.
             ranks = rankdata(np.nan_to_num(drawn[:, place]), method="ordinal")
-            freedom = max(1.0, share.effective_identities - 1)
+            freedom = max(1.0, share.effective_subjects - 1)
             quantiles = stdtrit(freedom, (ranks - 0.5) / len(ranks))
             noise[:, place] = np.exp(quantiles * math.sqrt(share.variance) / share.rate)
         common = float(kind.errors.sum() / kind.comparisons.sum())

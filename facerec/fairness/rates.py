@@ -336,7 +336,7 @@ class IndependentShare:
 
     events: int
     comparisons: int
-    identities: int = 0
+    subjects: int = 0
 
     @property
     def rate(self) -> float:
@@ -349,7 +349,7 @@ class IndependentShare:
         return self.rate * (1 - self.rate) / self.comparisons
 
     @property
-    def effective_identities(self) -> float:
+    def effective_subjects(self) -> float:
         """How many independent units there are: every comparison is one."""
         return float(self.comparisons)
 
@@ -947,7 +947,7 @@ def error_rate(
         value=value,
         interval=interval,
         n_eff=n_eff,
-        identities=0 if share is None else share.identities,
+        identities=0 if share is None else share.subjects,
         resolvable=nominal * comparisons >= 1,
         reliable=errors >= RULE_OF_30
         and value is not None
@@ -976,7 +976,7 @@ def _global_threshold(point: OperatingPoint, source: str) -> GlobalThreshold:
         value=value,
         source=source,
         false_matches=point.false_accepts,
-        non_mated=point.negatives,
+        non_mated=point.non_mated,
         resolvable=point.resolvable,
         reliable=point.reliable,
         reason=reason,
@@ -989,8 +989,8 @@ def _own_threshold(alone: _Alone | None, index: int) -> GroupThreshold:
         return GroupThreshold(None, None, None, 0, 0, False, lacking)
     point, share = alone.points[index], alone.shares[index]
     if not point.resolvable:
-        few = f"not resolvable with {point.negatives:,} impostor pairs"
-        return GroupThreshold(None, None, None, point.false_accepts, point.negatives, False, few)
+        few = f"not resolvable with {point.non_mated:,} impostor pairs"
+        return GroupThreshold(None, None, None, point.false_accepts, point.non_mated, False, few)
     value, reason = _finite(point.threshold)
     missed = None if share is None else share.interval()
     return GroupThreshold(
@@ -998,7 +998,7 @@ def _own_threshold(alone: _Alone | None, index: int) -> GroupThreshold:
         tmr=point.tpr,
         tmr_interval=None if missed is None else complement(missed),
         false_matches=point.false_accepts,
-        non_mated=point.negatives,
+        non_mated=point.non_mated,
         resolvable=True,
         reason=reason,
     )

@@ -199,7 +199,7 @@ class _Side:
             found.append(_Figure("accuracy", counts[0] / counts[1], counts))
         ordered = sort_scores(self.scores[self.same], self.scores[~self.same])
         for point in map(ordered.tpr_at_fpr, self.targets):
-            counts = point.true_accepts, point.positives
+            counts = point.true_accepts, point.mated
             value = point.tpr if point.resolvable else None
             found.append(_Figure(_tpr(point.target), value, counts, point.reliable))
         return [

@@ -299,8 +299,8 @@ def evaluate(
         name=name,
         pairs=pairs,
         scores=values,
-        mated=figures.positives.size,
-        non_mated=figures.negatives.size,
+        mated=figures.mated.size,
+        non_mated=figures.non_mated.size,
         accuracy=accuracy,
         accuracy_interval=None if accuracy is None else uncertainty.accuracy(accuracy),
         insightface=None,
@@ -536,7 +536,7 @@ def _notes(
         # A person goes by one of its images.
         _, one, inverse = np.unique(pairs.subjects, return_index=True, return_inverse=True)
         persons = np.char.add("that of ", names[one[inverse]])[sides]
-    return notes + check_folds(pairs.issame, pairs.folds, identities=persons, images=names[sides])
+    return notes + check_folds(pairs.issame, pairs.folds, subjects=persons, images=names[sides])
 
 
 def _over_acquired_pairs(lost: int, pairs: Pairs, accuracy: KFoldAccuracy | None) -> str:
@@ -580,7 +580,7 @@ def _accuracy(accuracy: KFoldAccuracy | None, interval: Interval | None) -> dict
 def _point(estimate: TprEstimate) -> dict[str, Any]:
     point = estimate.point
     return {
-        **asdict(point),
+        **point.to_json(),
         "threshold": _number(point.threshold),
         "tpr": point.tpr if point.resolvable else None,
         "tpr_interval": _limits(estimate.tpr_interval) if point.resolvable else None,

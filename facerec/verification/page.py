@@ -290,7 +290,7 @@ def _rate_cell(estimate: TprEstimate | None) -> Cell:
         return Cell("–")
     point = estimate.point
     if not point.resolvable:
-        return Cell("not resolvable", f"N = {point.negatives:,}")
+        return Cell("not resolvable", f"N = {point.non_mated:,}")
     few = "" if point.reliable else "\nfew errors"
     return Cell(format_percent(point.tpr), f"{format_interval(estimate.tpr_interval)}{few}")
 
@@ -452,18 +452,18 @@ def _operating_points(result: VerificationResult) -> Table:
         point = estimate.point
         if not point.resolvable:
             finest = (
-                f"one of {point.negatives:,} impostor pairs is an FPR of {1 / point.negatives:.1e}"
+                f"one of {point.non_mated:,} impostor pairs is an FPR of {1 / point.non_mated:.1e}"
             )
             cells = [Cell("not resolvable"), *[Cell("–")] * 5, Cell("–", finest)]
             rows.append([Cell(point.target), *cells])
             continue
-        false_accepts = f"{point.false_accepts}/{point.negatives}"
+        false_accepts = f"{point.false_accepts}/{point.non_mated}"
         rows.append(
             [
                 Cell(point.target),
                 Cell(format_percent(point.tpr)),
                 Cell(format_interval(estimate.tpr_interval)),
-                Cell(f"{point.true_accepts}/{point.positives}"),
+                Cell(f"{point.true_accepts}/{point.mated}"),
                 Cell(f"{point.fpr_realised:.3g}", false_accepts),
                 Cell(f"[{estimate.fpr_interval.low:.2g}, {estimate.fpr_interval.high:.2g}]"),
                 Cell(format_threshold(point.threshold)),
@@ -749,11 +749,11 @@ def _point_row(estimate: TprEstimate) -> dict[str, Any]:
         "tpr": point.tpr if point.resolvable else None,
         **_limits("tpr", estimate.tpr_interval if point.resolvable else None),
         "true_accepts": point.true_accepts,
-        "same": point.positives,
+        "same": point.mated,
         "fpr_realised": point.fpr_realised,
         **_limits("fpr", estimate.fpr_interval),
         "false_accepts": point.false_accepts,
-        "different": point.negatives,
+        "different": point.non_mated,
     }
 
 

@@ -152,7 +152,7 @@ class Uncertainty:
         tpr = replace(fnmr, low=1 - fnmr.high, high=1 - fnmr.low)
         if drawn is not None:
             # Without a miss or without a hit all replicates agree, and tell nothing.
-            if 0 < point.true_accepts < point.positives:
+            if 0 < point.true_accepts < point.mated:
                 tpr = percentile_interval(point.tpr, drawn.tpr)
             return tpr, fpr, percentile_interval(point.threshold, drawn.threshold)
         if fpr.effective is None or fnmr.effective is None or not point.resolvable:
@@ -173,7 +173,7 @@ class Uncertainty:
             return self._figures.auc_interval()
         if area in (0, 1):
             return self._separated(area)
-        positives, negatives = self._figures.positives, self._figures.negatives
+        positives, negatives = self._figures.mated, self._figures.non_mated
         # Share of the other class that each score beats, ties counting one half.
         beaten = _below(negatives, self._scores) - area
         beaters = 1 - _below(positives, self._scores) - area
@@ -189,8 +189,8 @@ class Uncertainty:
         # Small errors a of the FPR and b of the FNMR move the crossing by (s·a + b)/(s + 1).
         weight = 1.0 if np.isinf(eer.slope) else eer.slope / (eer.slope + 1)
         accepted = self._scores >= self._figures.roc().eer_threshold()
-        misses = (1 - weight) * (~accepted - eer.rate) / eer.positives
-        false_accepts = weight * (accepted - eer.rate) / eer.negatives
+        misses = (1 - weight) * (~accepted - eer.rate) / eer.mated
+        false_accepts = weight * (accepted - eer.rate) / eer.non_mated
         return self._clustered(eer.rate, np.where(self._same, misses, false_accepts))
 
     def _clustered(self, value: float, influences: NDArray[np.float64]) -> Interval:

@@ -322,7 +322,7 @@ def test_calibration_on_scores_and_without_subjects(tmp_path: Path) -> None:
         np.array([0.9, 0.8, np.nan, 0.3, 0.2, 0.1, 0.5]), np.array([1, 1, 1, 0, 0, 0, 0], bool)
     )
     points = calibrate_on_scores(scored, ["1/4"], name="s.csv").points
-    assert (points[0].threshold, points[0].negatives) == (np.nextafter(0.3, 1), 4)
+    assert (points[0].threshold, points[0].non_mated) == (np.nextafter(0.3, 1), 4)
     made = people(tmp_path)
     with pytest.raises(DatasetError, match="do not say who is on the images"):
         calibrate_on_embeddings(made.embeddings, TARGETS, name="other.npz")

@@ -295,7 +295,7 @@ def test_group_thresholds_are_diagnostic() -> None:
             assert own.resolvable == expected.resolvable
             if not own.resolvable:
                 assert own.value is None and own.tmr is None
-                assert own.reason == f"not resolvable with {expected.negatives:,} impostor pairs"
+                assert own.reason == f"not resolvable with {expected.non_mated:,} impostor pairs"
                 continue
             assert (own.value, own.tmr) == (expected.threshold, expected.tpr)
             assert own.false_matches == expected.false_accepts

@@ -54,7 +54,7 @@ def estimate(hits: int, negatives: int, target: str) -> TprEstimate:
     positives = np.r_[np.full(hits, 2.0), np.full(3000 - hits, -2.0)]
     point = tpr_at_fpr(positives, np.linspace(-1, 3, negatives), target)
     point = replace(point, true_accepts=hits, tpr=hits / 3000)
-    return TprEstimate(point, wilson(hits, 3000), wilson(point.false_accepts, point.negatives))
+    return TprEstimate(point, wilson(hits, 3000), wilson(point.false_accepts, point.non_mated))
 
 
 def test_rate_in_one_line() -> None:

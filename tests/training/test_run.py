@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import tiny_recipe, write_training_set
+from helpers.tiny_training import tiny_recipe, write_training_set
 
 import facerec
 from facerec.backbones import Backbone

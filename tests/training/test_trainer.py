@@ -17,7 +17,13 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from tiny import make_trainer, narrow_recipe, tiny_recipe, weights, write_training_set
+from helpers.tiny_training import (
+    make_trainer,
+    narrow_recipe,
+    tiny_recipe,
+    weights,
+    write_training_set,
+)
 
 from facerec.backbones import Backbone
 from facerec.errors import CheckpointError, FacerecError, RecipeError, TrainingError

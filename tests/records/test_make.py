@@ -55,10 +55,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def made(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("made")
-    seen: list[int] = []
-    summary = make_records(folder, out, progress=seen.append)
+    seen: list[tuple[str, int, int]] = []
+    summary = make_records(folder, out, progress=lambda *now: seen.append(now))
     assert summary.path == out / "train.rec" and summary.layout == "insightface"
-    assert summary.images == len(FACES) == sum(seen) and summary.identities == 14
+    assert summary.images == len(FACES) == len(seen) and summary.identities == 14
     assert summary.skipped == () and summary.resized == 0
     return out
 

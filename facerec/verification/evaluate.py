@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from facerec.embedding.align import Aligner
 from facerec.embedding.extract import Embeddings, embed_images
 from facerec.embedding.model import EmbeddingModel
 from facerec.errors import MetricError
+from facerec.progress import Progress
 from facerec.statistics.intervals import Interval
 from facerec.statistics.kfold import (
     KFoldAccuracy,
@@ -393,7 +394,7 @@ def evaluate_bench(
     replicates: int = REPLICATES,
     align: Aligner | None = None,
     batch_size: int = 64,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
     on_error: Literal["error", "skip"] = "error",
 ) -> VerificationResult:
     """Embed each image of a bench once, and compute all figures.
@@ -407,7 +408,7 @@ def evaluate_bench(
         replicates: see `evaluate`.
         align: finds the face in photos that are not aligned yet.
         batch_size: images decoded and embedded at once.
-        progress: called with the number of images embedded since the last call.
+        progress: called with the images embedded.
         on_error: what an image that does not decode does: end the evaluation, or make its pairs
             failures to acquire.
 

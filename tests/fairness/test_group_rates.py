@@ -378,9 +378,7 @@ def test_all_pairs_without_attributes_are_counted() -> None:
     assert out.unknown == 4 * 76 + 6
     point = found.points[0]
     total = 80 * 79 // 2
-    assert total == (
-        point.fmr.total + point.fnmr.total + out.mated + out.non_mated + out.unknown
-    )
+    assert total == (point.fmr.total + point.fnmr.total + out.mated + out.non_mated + out.unknown)
 
 
 def test_pairs_of_a_list_without_attributes_are_counted() -> None:

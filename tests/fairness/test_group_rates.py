@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.toy_faces import Toy, toy
+from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from facerec.errors import MetricError
@@ -19,6 +20,7 @@ from facerec.fairness.rates import (
     DIAGNOSTIC,
     Calibration,
     GroupErrors,
+    RatesAtThreshold,
     all_pairs_group_rates,
     pair_group_rates,
 )

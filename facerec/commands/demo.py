@@ -192,7 +192,7 @@ def _norm_audit(document: Json, arm: str, grouping: str, page: str) -> NormAudit
 def _verdict(results: Results, audits: Sequence[NormAudit]) -> str:
     """Return what the demo found, made by rule from its figures."""
     means = [
-        100 * found.accuracy.mean
+        100 * found.accuracy.kfold.mean
         for packs in results.values()
         for found in packs.values()
         if found.accuracy is not None
@@ -247,9 +247,9 @@ def _rows(results: Results) -> list[list[str]]:
                 [
                     arm,
                     name,
-                    f"{100 * accuracy.mean:.2f} % ± {100 * accuracy.sem:.2f}",
+                    f"{words.percent(accuracy.value)} ± {100 * accuracy.kfold.sem:.2f}",
                     *points,
-                    f"{norms.mean:.2f}",
+                    f"{norms.mean.value:.2f}",
                     f"{norms.cv:.4f}",
                 ]
             )

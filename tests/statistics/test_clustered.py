@@ -154,7 +154,7 @@ def test_all_layouts_agree(seed: int) -> None:
 def assert_equal(one: ClusteredShare, other: ClusteredShare) -> None:
     assert (one.events, one.comparisons) == (other.events, other.comparisons)
     assert one.subjects == other.subjects
-    for name in ("plug_in", "hajek", "variance", "effective_identities"):
+    for name in ("plug_in", "hajek", "variance", "effective_subjects"):
         assert getattr(one, name) == pytest.approx(getattr(other, name), rel=1e-10)
     assert one.interval(0.9).low == pytest.approx(other.interval(0.9).low, rel=1e-9)
     assert one.interval(0.9).high == pytest.approx(other.interval(0.9).high, rel=1e-9)
@@ -298,7 +298,7 @@ def test_a_share_is_a_figure_whose_influences_are_residuals(mated: float) -> Non
     share = ClusteredShare.from_pairs(events, first, second)
     influences = (events - share.rate) / events.size
     figure = ClusteredFigure.from_influences(share.rate, influences, first, second)
-    for name in ("plug_in", "hajek", "variance", "effective_identities"):
+    for name in ("plug_in", "hajek", "variance", "effective_subjects"):
         assert getattr(figure, name) == pytest.approx(getattr(share, name), rel=1e-10)
     one, other = figure.interval(0.9), share.interval(0.9)
     assert (one.low, one.high) == pytest.approx((other.low, other.high), rel=1e-9)

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.toy_results import make_result
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_results import make_result
 
 from facerec.errors import MetricError
 from facerec.statistics.intervals import INDEPENDENT

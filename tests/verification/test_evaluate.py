@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from toy_packs import PixelModel, make_pack, toy_pairs
+from helpers.toy_packs import PixelModel, make_pack, toy_pairs
 
 from facerec.embedding.extract import Embeddings
 from facerec.errors import ImageError, MetricError

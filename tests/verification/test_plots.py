@@ -10,11 +10,11 @@ import cv2
 import matplotlib
 import numpy as np
 import pytest
+from helpers.toy_results import make_result
 from matplotlib.axes import Axes
 from matplotlib.patches import StepPatch
 from matplotlib.text import Text
 from scipy.special import ndtr, ndtri
-from toy_results import make_result
 
 from facerec.errors import FacerecError
 from facerec.statistics.rates import tpr_at_fpr

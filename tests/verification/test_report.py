@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.toy_results import make_result
 from rich.console import Console
-from toy_results import make_result
 
 from facerec.records.images import MemoryImages
 from facerec.statistics.intervals import Interval, wilson

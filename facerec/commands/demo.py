@@ -35,10 +35,10 @@ from facerec.records.synthetic import (
     write_synthetic,
 )
 from facerec.report.blocks import Cell, Drawing, FindingLine, Table, render_page
+from facerec.report.figures import data_uri, draw
 from facerec.training.recipe import Recipe
 from facerec.verification import VerificationResult, evaluate_bench, pack_bench
-from facerec.verification.page import data_uri
-from facerec.verification.plots import draw, roc_figure
+from facerec.verification.plots import roc_figure
 from facerec.verification.report import format_rate
 
 COLUMNS = ("arm", "pack", "accuracy ± SEM", "TPR@FPR=1e-1", "TPR@FPR=1e-2", "mean ‖f‖", "CV ‖f‖")
@@ -247,7 +247,7 @@ def _rows(results: Results) -> list[list[str]]:
                 [
                     arm,
                     name,
-                    f"{words.percent(accuracy.value)} ± {100 * accuracy.kfold.sem:.2f}",
+                    f"{100 * accuracy.kfold.mean:.2f} % ± {100 * accuracy.kfold.sem:.2f}",
                     *points,
                     f"{norms.mean.value:.2f}",
                     f"{norms.cv:.4f}",

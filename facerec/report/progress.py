@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -46,3 +46,16 @@ def progress_bar(console: Console, unit: str = "") -> Iterator[Progress]:
 
     with display:
         yield show
+
+
+def steps(show: Progress, doing: str, total: int) -> Callable[[int], None]:
+    """Return what counts the steps of one thing: it is called with those done since the last."""
+    done = 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        show(doing, done, total)
+
+    show(doing, 0, total)
+    return advance

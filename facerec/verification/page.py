@@ -28,7 +28,7 @@ from facerec.report.page import (
     Section,
     Text,
 )
-from facerec.report.table import facts_table
+from facerec.report.table import Table, facts_table
 from facerec.statistics.intervals import Interval
 from facerec.statistics.rates import RULE_OF_30
 from facerec.verification.compare import Comparison, PairedFigure, describe_result
@@ -178,7 +178,7 @@ def _verdict(results: Results, comparisons: Sequence[Comparison]) -> str:
         low, high = f"{min(areas):.4f}", f"{max(areas):.4f}"
         said = f"AUC {low}" if low == high else f"AUC from {low} to {high}"
     elif len(judged) == 1:
-        said = f"{words.percent(*judged.values())} of the pairs are judged rightly"
+        said = f"{words.percent(next(iter(judged.values())))} of the pairs are judged rightly"
         said += f" ({next(iter(judged))})" if len(results) > 1 else ""
     else:
         ends = [
@@ -386,7 +386,7 @@ def _face(encoded: Encoded, item: int) -> str:
 
 def _tables(results: Results, comparisons: Sequence[Comparison], scores: bool) -> Files:
     named = list(results.items())
-    tables = {
+    tables: dict[str, Sequence[Table[Any] | None]] = {
         "operating_points": [points_table(*one) for one in named],
         "thresholds": [thresholds_table(*one) for one in named],
         "folds": [folds_table(*one) for one in named],
@@ -408,3 +408,7 @@ def _written_before(folder: Path) -> set[str]:
         return set(report["files"]) if report["kind"] == KIND else set()
     except (OSError, ValueError, KeyError, TypeError):
         return set()
+
+
+# Old names, for rooms that still import them from here.
+assumptions, counted = words.assumptions, words.counted

@@ -104,3 +104,11 @@ def _print_remarks(remarks: Iterable[str], notes: Iterable[str], console: Consol
 
 def _say(console: Console, sentence: str, style: str) -> None:
     console.print(sentence, style=style, markup=False, highlight=False)
+
+
+# Old names, for rooms that still import them from here.
+format_threshold, format_percent, format_interval = (
+    words.threshold,
+    words.percent,
+    words.percent_limits,
+)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -304,8 +305,8 @@ def _pair_columns(
         *(
             Column(
                 f"{side} image",
-                lambda row, side=side: cell(side, row),
-                lambda row, side=side: item(side, row),
+                partial(cell, side),
+                partial(item, side),
                 side,
                 words=True,
             )
@@ -329,7 +330,7 @@ def summary_table(results: Mapping[str, VerificationResult]) -> Table[Any]:
             return Cell(words.NOTHING)
         return Cell(words.percent(estimate.value), words.percent_limits(estimate.interval))
 
-    def tpr(row: Row, target: str) -> Cell:
+    def tpr(target: str, row: Row) -> Cell:
         points = {estimate.point.target: estimate for estimate in row[1].points}
         if target not in points:
             return Cell(words.NOTHING)
@@ -346,7 +347,7 @@ def summary_table(results: Mapping[str, VerificationResult]) -> Table[Any]:
             Column(
                 # A target does not fall apart at its minus.
                 f"TPR@FPR={target}".replace("-", "\N{NON-BREAKING HYPHEN}"),
-                lambda row, target=target: tpr(row, target),
+                partial(tpr, target),
             )
             for target in targets
         ),
@@ -519,7 +520,8 @@ def _stacked(figure: _Figure) -> Cell:
 
 
 def _two_lines(text: str) -> Cell:
-    return Cell(*text.split("\n"))
+    first, _, second = text.partition("\n")
+    return Cell(first, second)
 
 
 def _rate_cell(estimate: Estimate) -> Cell:

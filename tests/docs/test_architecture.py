@@ -58,6 +58,7 @@ def loss(package: Path) -> None:
     join_union(package / path, "Loss", "Spread", BLOCKS[f"facerec/{path}"])
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("add", [margin, backbone, bench, loss], ids=lambda add: add.__name__)
 def test_an_addition_works(add, tmp_path: Path) -> None:
     ignore = shutil.ignore_patterns("__pycache__")

@@ -20,6 +20,8 @@ sys.path.append(str(Path(__file__).parent / "network" / "guard"))
 
 from network_guard import forbid
 
+Once = Callable[[str, Callable[[Path], None]], Path]
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 # No test reaches outside this machine.
@@ -48,7 +50,7 @@ def shared_data() -> Path:
 
 
 @pytest.fixture(scope="session")
-def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], None]], Path]:
+def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
     """Make a folder in the first worker that asks for it, for all of them to read."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
@@ -68,7 +70,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[P
 
 
 @pytest.fixture(scope="session")
-def main_job(once: Callable[[str, Callable[[Path], None]], Path]) -> Path:
+def main_job(once: Once) -> Path:
     """A folder in which the commands have worked: faces, a run, its figures, audit and bundle.
 
     It is shared: copy what a test changes.

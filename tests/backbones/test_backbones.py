@@ -106,6 +106,7 @@ def test_autocast_leaves_the_last_layers_in_float32(name: str, dtype: torch.dtyp
     assert not torch.equal(output, exact)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", FAST)
 def test_compiles_without_a_graph_break(name: str) -> None:
     backbone = settled(name)

@@ -136,6 +136,7 @@ def test_a_run_becomes_a_bundle_with_all_tables(
     )
 
 
+@pytest.mark.integration
 def test_weights_of_others_go_all_the_way(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -208,6 +208,7 @@ def test_overrides_land_in_the_recipe_and_the_next_run_is_numbered(
     assert (trained / "elsewhere" / "mine" / "model.safetensors").is_file()
 
 
+@pytest.mark.integration
 def test_a_whole_run_is_the_same_again(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train("--name", "again")
     assert_same_model(trained / "runs" / "arc", trained / "runs" / "again")
@@ -221,6 +222,7 @@ def test_a_whole_run_is_the_same_again(trained: Path, capsys: pytest.CaptureFixt
     assert "(resumed at step 8)" in capsys.readouterr().out
 
 
+@pytest.mark.integration
 def test_packs_are_scored_and_the_best_model_kept(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -267,6 +269,7 @@ def interrupt(arguments: Sequence[str], folder: Path, name: str, group: bool) ->
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("group", [False, True], ids=["process", "group-with-worker"])
 def test_a_stopped_run_goes_on_bit_for_bit(
     workplace: Path, capsys: pytest.CaptureFixture[str], group: bool
@@ -295,6 +298,7 @@ def torchrun(*arguments: str) -> list[str]:
     return [*launcher, str(DOOR), "arc.py", "--device", "cpu", *arguments]
 
 
+@pytest.mark.integration
 def test_torchrun_trains_and_one_process_resumes(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -324,6 +328,7 @@ def test_torchrun_trains_and_one_process_resumes(
     assert load_model(run).embedding_size == 16
 
 
+@pytest.mark.integration
 def test_an_error_under_torchrun_is_a_sentence_on_every_rank(trained: Path) -> None:
     done = finish(start(torchrun("--name", "arc"), trained))
     assert done.returncode != 0
@@ -362,6 +367,7 @@ def test_ranks_that_fail_alike_say_so_once(
     assert capsys.readouterr().err.count(words) == 1
 
 
+@pytest.mark.integration
 def test_a_trial_stops_after_some_steps_and_a_damaged_image_is_skipped_on_resume(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -502,6 +508,7 @@ def test_resuming_with_another_recipe_names_the_field(
     assert "step-00000008: damaged" in sentence and "delete it" in sentence
 
 
+@pytest.mark.integration
 def test_a_damaged_image_stops_or_is_counted(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

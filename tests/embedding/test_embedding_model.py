@@ -576,6 +576,7 @@ def test_onnx_errors_are_sentences(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         load_model(path)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ["iresnet18", "mbf"])
 def test_an_exported_backbone_equals_the_module(tmp_path: Path, name: str) -> None:
     pytest.importorskip("onnxscript")

@@ -357,6 +357,7 @@ def test_openvino_is_claimed_unless_it_fails(
     assert ("OpenVINO" in entry["consumers"]) == claimed
 
 
+@pytest.mark.integration
 def test_bf16_is_measured_where_the_processor_has_it(
     tmp_path: Path,
     saved: TorchModel,
@@ -392,6 +393,7 @@ def test_copies_for_servers_are_the_main_file(written: BundleReport) -> None:
     assert not list(written.path.rglob("MODEL.LICENSE"))
 
 
+@pytest.mark.integration
 def test_the_code_in_the_card_runs_and_all_of_it_agrees(
     written: BundleReport, faces: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -426,6 +428,7 @@ def test_the_code_in_the_card_runs_and_all_of_it_agrees(
 # --- the same again ------------------------------------------------------------------------------
 
 
+@pytest.mark.integration
 def test_a_second_export_has_the_same_bytes(
     tmp_path: Path, saved: TorchModel, written: BundleReport, options: BundleOptions
 ) -> None:

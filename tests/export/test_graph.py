@@ -123,6 +123,7 @@ def test_batch_norms_on_both_sides_are_folded_exactly(bias: bool) -> None:
     np.testing.assert_allclose(weight, wanted.detach().numpy(), rtol=1e-6)
 
 
+@pytest.mark.integration
 def test_the_backbone_is_left_as_it_is_and_two_exports_have_the_same_bytes() -> None:
     backbone = Small()
     backbone.norm.eval()

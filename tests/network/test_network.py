@@ -124,6 +124,7 @@ print("used")
 """
 
 
+@pytest.mark.integration
 def test_libraries_stay_silent_once_facerec_is_imported(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     seen = watch(tmp_path, "-c", USE, seconds=300)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,10 @@ from facerec.fairness.audit import Audit
 from facerec.fairness.baseline import BaselineComparison, Change, RunPair, compare_runs
 from facerec.fairness.differentials import rate_replicates, resample
 from facerec.fairness.norms import percentile
+from facerec.fairness.plain import plain
 from facerec.fairness.rates import UNKNOWN, GroupErrors, all_pairs_group_rates
 from facerec.records.synthetic import Group, SyntheticSet
+from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import Interval
 from facerec.training.recipe import Recipe
 from facerec.verification import Bench, Pairs
@@ -91,19 +93,21 @@ class FairnessStudy:
             raise ValueError(f"harder is {self.harder.name!r}, the groups are {', '.join(names)}")
 
 
-@dataclass(frozen=True)
-class GroupExcess:
-    """By how much the error rate of a group exceeds the mean of the other groups'."""
+@dataclass(frozen=True, kw_only=True)
+class GroupExcess(Estimate):
+    """By how much the error rate of a group exceeds the mean of the other groups'.
 
+    The interval is over subjects, simultaneous for all groups (Bonferroni); None where nothing
+    varies.
+    """
+
+    in_files: ClassVar = "target of group rate others excess=value interval"
     target: str
     of: Literal["FMR", "FNMR"]
     group: str
     rate: float
     others: float
     """Mean rate of the other groups."""
-    excess: float
-    interval: Interval | None
-    """Over persons, simultaneous for all groups (Bonferroni); None where nothing varies."""
 
     @property
     def higher(self) -> bool:
@@ -197,9 +201,9 @@ class StudyRun:
             "model": self.embeddings.note.get("model", {}).get("sha256"),
             "trained_seconds": self.trained.seconds,
             "findings": [finding.text for finding in self.audit.findings],
-            "norms": asdict(grouping.norms),
-            "association": asdict(grouping.association),
-            "differentials": asdict(grouping.differentials),
+            "norms": plain(grouping.norms, limits=False),
+            "association": plain(grouping.association, limits=False),
+            "differentials": plain(grouping.differentials, limits=False),
         }
 
 
@@ -238,7 +242,9 @@ class SetResult:
                 {
                     "run": known.run,
                     "faces": known.faces,
-                    "excess": [asdict(one) | {"higher": one.higher} for one in known.excess],
+                    "excess": [
+                        plain(one, limits=False) | {"higher": one.higher} for one in known.excess
+                    ],
                 }
                 for known in self.known
             ],
@@ -319,7 +325,7 @@ def group_excess(
             parts = [part for rate in drawn if (part := rate[kind]) is not None]
             if groups < 2 or min(len(values), len(parts)) < groups:
                 continue
-            fewest = min(cell.identities for cell in cells)
+            fewest = min(cell.subjects for cell in cells)
             for place, name in enumerate(rates.names):
                 others = float(np.mean(np.delete(values, place)))
                 differences = parts[place] - np.delete(parts, place, axis=0).mean(axis=0)
@@ -327,7 +333,13 @@ def group_excess(
                 own = values[place]
                 found.append(
                     GroupExcess(
-                        point.threshold.target, of, name, own, others, own - others, interval
+                        own - others,
+                        interval,
+                        target=point.threshold.target,
+                        of=of,
+                        group=name,
+                        rate=own,
+                        others=others,
                     )
                 )
     return tuple(found)
@@ -509,16 +521,16 @@ def _association(result: SetResult, arm: str) -> str:
 
 def _sentence(change: Change) -> str:
     """Say what became of a figure."""
-    if change.change is None:
-        return f"insufficient data ({change.reason})."
+    if change.value is None:
+        return f"insufficient data ({change.remark})."
     count = len(change.seeds)
     signs = "" if count == 1 else f", the same sign in {change.same_sign} of {count} seeds"
     text = (
-        f"{_signed(change.change)} {_limits_of(change.interval)} (from {_number(change.baseline)} "
+        f"{_signed(change.value)} {_limits_of(change.interval)} (from {_number(change.baseline)} "
         f"to {_number(change.treated)}{signs}): {change.conclusion}"
     )
     if change.interval is None:
-        return f"{text} ({change.reason})."
+        return f"{text} ({change.remark})."
     return f"{text}{', of these two models alone' if count == 1 else ''}."
 
 
@@ -531,20 +543,20 @@ def _table(comparison: BaselineComparison) -> Iterator[str]:
     yield f"|{'---|' * len(header)}"
     for change in comparison.changes:
         cells = [""] * 6
-        if change.change is not None:
+        if change.value is not None:
             cells = [
                 _number(change.baseline),
                 _number(change.treated),
-                f"{_signed(change.change)} {_limits_of(change.interval)}",
-                _limits_of(change.over_persons),
+                f"{_signed(change.value)} {_limits_of(change.interval)}",
+                _limits_of(change.over_subjects),
                 _limits_of(change.over_seeds),
                 f"{change.same_sign}/{len(change.seeds)}",
             ]
         yield f"| {' | '.join([_figure(change), change.role, *cells, change.conclusion])} |"
-    lacking = [change for change in comparison.changes if change.reason]
+    lacking = [change for change in comparison.changes if change.remark]
     if lacking:
         yield ""
-    yield from (f"- {_figure(change)}: {change.reason}" for change in lacking)
+    yield from (f"- {_figure(change)}: {change.remark}" for change in lacking)
 
 
 def _figure(change: Change) -> str:
@@ -574,7 +586,7 @@ def _known(plan: FairnessStudy, result: SetResult) -> Iterator[str]:
             if (one.group, one.target) == (harder.name, plan.target)
         }
         cells = [
-            f"{_signed(own[of].excess)} {_limits_of(own[of].interval)}" if of in own else "none"
+            f"{_signed(own[of].value)} {_limits_of(own[of].interval)}" if of in own else "none"
             for of in ("FMR", "FNMR")
         ]
         higher = [of for of, one in own.items() if one.higher]
@@ -594,7 +606,7 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3g}"
 
 
-def _signed(value: float) -> str:
+def _signed(value: float | None) -> str:
     return f"{value:+.3g}".replace("-", "−") if value else "0"
 
 

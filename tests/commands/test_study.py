@@ -384,7 +384,7 @@ def test_excess_is_the_difference_of_rates_over_one_resample() -> None:
             rates[row, code] = np.average(scores[inside] >= threshold, weights=weight)
     for code, name in enumerate("ABC"):
         others = np.delete(rates, code, axis=1).mean(axis=1)
-        assert found[name].excess == pytest.approx(rates[0, code] - others[0])
+        assert found[name].value == pytest.approx(rates[0, code] - others[0])
         expected = percentile(rates[1:, code] - others[1:], 10, 1 - 0.05 / 3)
         interval = found[name].interval
         assert interval is not None and expected is not None

@@ -39,8 +39,8 @@ from facerec.heads import (
 from facerec.records.dataset import Batch
 from facerec.training import AdamW, Checkpoints, Head, Recipe, checkpoint
 from facerec.training.distributed import Processes
-from facerec.training.monitor import Monitor
-from facerec.training.trainer import Figures, Trainer
+from facerec.training.monitor import Figures, Monitor
+from facerec.training.trainer import Trainer
 
 
 @pytest.fixture(scope="session")

@@ -6,13 +6,14 @@ import functools
 
 import pytest
 import torch
+from helpers.thin import thinned
 from torch import Tensor, nn
 
 from facerec.backbones import Backbone, create_backbone, list_backbones, register_backbone
 from facerec.errors import RecipeError
 
-ALL = list_backbones()
 FAST = ["iresnet18", "mbf", "mbf_large"]
+ALL = thinned(list_backbones(), lambda name: name in FAST)
 
 
 def images(count: int = 4, seed: int = 0) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import cv2
@@ -81,10 +83,15 @@ def workplace(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A working folder with a whole run in it, and what the command printed."""
     folder = set_up(tmp_path_factory.mktemp("finished") / "work", data)
-    done = finish(start([str(DOOR), "arc.py", "--device", "cpu"], folder))
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return folder, done.stdout
+    output, errors = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(errors):
+        patch.chdir(folder)
+        patch.setenv("COLUMNS", "100")
+        patch.delenv("FACEREC_DATA", raising=False)
+        patch.setattr(sys, "argv", [str(DOOR), "arc.py", "--device", "cpu"])
+        train()
+    assert errors.getvalue() == ""
+    return folder, output.getvalue()
 
 
 @pytest.fixture

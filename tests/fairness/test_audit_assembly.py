@@ -473,7 +473,10 @@ def test_lfw_counts_of_pairs_by_recorded_gender(shared_data: Path) -> None:
     (part,) = found.groupings
     rates = rates_of(part)
     assert part.names == ("female", "male")
-    assert [[cell.total for cell in row] for row in rates.points[0].matrix.cells] == [[176, 1145], [1145, 1671]]
+    assert [[cell.total for cell in row] for row in rates.points[0].matrix.cells] == [
+        [176, 1145],
+        [1145, 1671],
+    ]
     assert sum(row.images for row in part.composition) <= len(bench.images)
     reasons = {gone.reason for gone in found.exclusions}
     assert "attributes without embedding" in reasons

@@ -408,9 +408,7 @@ def test_slider_starts_at_the_audits_own_counts(
         rates = audit.groupings[g].rates
         assert isinstance(rates, GroupRates)
         group = rates.points[0].groups[i]
-        assert cells["fmr-counts"] == (
-            f"{group.fmr.mark} {group.fmr.events:,}/{group.fmr.total:,}"
-        )
+        assert cells["fmr-counts"] == (f"{group.fmr.mark} {group.fmr.events:,}/{group.fmr.total:,}")
         assert cells["fnmr-counts"] == (
             f"{group.fnmr.mark} {group.fnmr.events:,}/{group.fnmr.total:,}"
         )

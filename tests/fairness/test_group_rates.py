@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy.special import ndtri
 from toy_faces import Toy, toy
 
@@ -19,6 +20,7 @@ from facerec.fairness.rates import (
     DIAGNOSTIC,
     Calibration,
     GroupErrors,
+    RatesAtThreshold,
     all_pairs_group_rates,
     pair_group_rates,
 )
@@ -378,9 +380,7 @@ def test_all_pairs_without_attributes_are_counted() -> None:
     assert out.unknown == 4 * 76 + 6
     point = found.points[0]
     total = 80 * 79 // 2
-    assert total == (
-        point.fmr.total + point.fnmr.total + out.mated + out.non_mated + out.unknown
-    )
+    assert total == (point.fmr.total + point.fnmr.total + out.mated + out.non_mated + out.unknown)
 
 
 def test_pairs_of_a_list_without_attributes_are_counted() -> None:

@@ -28,6 +28,7 @@ from facerec.fairness.norms import (
     variance_interval,
     within_interval,
 )
+from facerec.report.estimate import Estimate
 
 few = settings(max_examples=25, deadline=None)
 

@@ -39,14 +39,12 @@ from facerec.environment import available_cores
 from facerec.errors import DatasetError, FacerecError
 from facerec.files import exclusive
 from facerec.processes import process_pool
-from facerec.records.images import DatasetImages, FolderImages, ImageSource, PackImages
+from facerec.records.images import FolderImages, ImageSource, PackImages
 from facerec.records.training_set import Data, open_dataset
 from facerec.training.distributed import Processes, launched
 from facerec.verification.bench import folders_of
 from facerec.verification.templates import TemplateBench
 from facerec.verification.uncertainty import mean_interval
-
-SUFFIXES = (".jpg", ".jpeg", ".png")
 
 _WAIT_MINUTES = 7 * 24 * 60.0
 """How long a rank waits at the end for a slower one."""
@@ -286,14 +284,16 @@ def _records(path: Path, on_error: Literal["error", "skip"]) -> Source:
         names = [*(dataset.class_names or map(str, numbers)), ""]
         return np.array(names, np.str_)[dataset.labels]
 
-    return Source(DatasetImages(dataset), {"kind": "records", "path": str(path)}, subjects)
+    return Source(dataset, {"kind": "records", "path": str(path)}, subjects)
 
 
 def _folder(root: Path) -> Source:
-    ids = list_images(root)
-    subjects = np.array([name.split("/")[0] if "/" in name else "" for name in ids], np.str_)
+    images = FolderImages(root)
+    subjects = np.array(
+        [name.split("/")[0] if "/" in name else "" for name in images.ids.tolist()], np.str_
+    )
     known = subjects if subjects.astype(bool).any() else None
-    return Source(FolderImages(root, ids), {"kind": "images", "path": str(root)}, lambda: known)
+    return Source(images, {"kind": "images", "path": str(root)}, lambda: known)
 
 
 def _bench(name: str, data: Path | None) -> Source:
@@ -310,28 +310,6 @@ def _bench(name: str, data: Path | None) -> Source:
         subjects = subjects if names is None else names
     description = {"kind": "bench", **bench.source, "subjects_from": bench.subjects_from}
     return Source(images, description, lambda: subjects)
-
-
-def list_images(root: Path) -> list[str]:
-    """Return the paths of all images below a folder, relative to it, sorted; hidden ones excepted.
-
-    Raises:
-        DatasetError: there is no such folder, or no image in it.
-    """
-    found = []
-    for folder, folders, files in os.walk(root):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        place = Path(folder).relative_to(root)
-        found += [
-            (place / name).as_posix()
-            for name in files
-            if name.lower().endswith(SUFFIXES) and not name.startswith(".")
-        ]
-    if not found:
-        raise DatasetError(
-            f"{root}: no such folder, or no {', '.join(SUFFIXES)} in it; check the path"
-        )
-    return sorted(found)
 
 
 def share_out(

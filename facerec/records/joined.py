@@ -85,10 +85,10 @@ class JoinedDataset(FaceDataset):
     def __len__(self) -> int:
         return self.starts[-1]
 
-    def encoded(self, i: int) -> tuple[bytes, int]:
-        """See `FaceDataset.encoded`."""
+    def sample(self, i: int) -> tuple[bytes, int]:
+        """See `FaceDataset.sample`."""
         part, within = self._place(i)
-        data, label = self.parts[part].encoded(within)
+        data, label = self.parts[part].sample(within)
         return data, label + self.offsets[part]
 
     def where(self, i: int) -> str:

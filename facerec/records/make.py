@@ -168,7 +168,7 @@ def _check_chunk(
     results: list[Checked] = []
     for i in range(start, min(start + _CHUNK, len(dataset))):
         try:
-            data, _ = dataset.encoded(i)
+            data = dataset.encoded(i)
             where = dataset.where(i)
             changed = resize and image_size(data, where) != (size, size)
             if changed:
@@ -266,7 +266,7 @@ def export_folder(
     with atomic_folder(out, DatasetError) as temporary:
         for i in range(len(dataset)):
             try:
-                data, label = dataset.encoded(i)
+                data, label = dataset.sample(i)
             except FacerecError as error:
                 if on_error == "error":
                     raise

@@ -97,10 +97,10 @@ class VerificationResult:
     pairs: Pairs = field(repr=False, compare=False)
     scores: NDArray[np.floating] = field(repr=False, compare=False)
     """Similarity of every pair, ``(n,)``; NaN where there is none."""
-    same: int
-    """Same pairs with a score."""
-    different: int
-    """Different pairs with a score."""
+    mated: int
+    """Mated (same) pairs with a score."""
+    non_mated: int
+    """Non-mated (different) pairs with a score."""
     accuracy: KFoldAccuracy | None
     """None for a protocol without folds."""
     accuracy_interval: Interval | None
@@ -120,8 +120,8 @@ class VerificationResult:
     """What a reader must know to judge the figures, one sentence each."""
     basis: str
     """What the intervals rest on, in a few words."""
-    persons: int | None
-    """Different persons in the pairs, if known."""
+    subjects: int | None
+    """Different subjects in the pairs, if known."""
     score: str = "cosine of raw embeddings, float32"
     items: NDArray[np.str_] | None = field(default=None, repr=False, compare=False)
     """Ids of the images or templates, ``(m,)``."""
@@ -147,13 +147,13 @@ class VerificationResult:
         raise MetricError(f"{self.name}: no TPR was computed at FPR {fpr}, only at {targets}")
 
     @property
-    def positives(self) -> NDArray[np.floating]:
-        """Scores of same pairs."""
+    def mated_scores(self) -> NDArray[np.floating]:
+        """Scores of mated pairs."""
         return self.scores[self.pairs.issame & ~np.isnan(self.scores)]
 
     @property
-    def negatives(self) -> NDArray[np.floating]:
-        """Scores of different pairs."""
+    def non_mated_scores(self) -> NDArray[np.floating]:
+        """Scores of non-mated pairs."""
         return self.scores[~self.pairs.issame & ~np.isnan(self.scores)]
 
     def to_json(self) -> dict[str, Any]:
@@ -165,11 +165,11 @@ class VerificationResult:
         return {
             "bench": self.name,
             "pairs": {
-                "same": self.same,
-                "different": self.different,
+                "same": self.mated,
+                "different": self.non_mated,
                 "failures": [asdict(failure) for failure in self.failures],
             },
-            "persons": self.persons,
+            "persons": self.subjects,
             "accuracy": _accuracy(self.accuracy, self.accuracy_interval),
             "insightface": _accuracy(self.insightface, None),
             "tpr_at_fpr": [_point(estimate) for estimate in self.points],
@@ -299,8 +299,8 @@ def evaluate(
         name=name,
         pairs=pairs,
         scores=values,
-        same=figures.mated.size,
-        different=figures.non_mated.size,
+        mated=figures.mated.size,
+        non_mated=figures.non_mated.size,
         accuracy=accuracy,
         accuracy_interval=None if accuracy is None else uncertainty.accuracy(accuracy),
         insightface=None,
@@ -316,7 +316,7 @@ def evaluate(
         failures=failures,
         notes=(*notes, *_notes(pairs, failures, uncertainty.notes(), items, accuracy)),
         basis=uncertainty.basis,
-        persons=uncertainty.persons,
+        subjects=uncertainty.subjects,
         items=items,
     )
 

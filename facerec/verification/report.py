@@ -109,7 +109,7 @@ def describe_flip(flip: bool | None) -> str:
 def print_result(result: VerificationResult, console: Console) -> None:
     """Print one bench as a table, with its thresholds, notes and failures below."""
     table = _table(
-        f"{describe_result(result)}: {result.same} same and {result.different} different pairs"
+        f"{describe_result(result)}: {result.mated} same and {result.non_mated} different pairs"
     )
     table.add_column("figure", no_wrap=True)
     table.add_column("value", justify="right", no_wrap=True)
@@ -125,7 +125,7 @@ def print_result(result: VerificationResult, console: Console) -> None:
         f"{result.auc.value:.4f}",
         # Four decimals without the zero, so that the column stays narrow.
         format_interval(result.auc.interval, 1, 4).replace("0.", "."),
-        f"{result.same} × {result.different}",
+        f"{result.mated} × {result.non_mated}",
         "",
     )
     low, high = (f"{100 * end:.2f}" for end in (result.eer_step.low, result.eer_step.high))
@@ -147,7 +147,7 @@ def print_result(result: VerificationResult, console: Console) -> None:
             f"CV {norms.cv:.4f}, std {norms.std:.4g}",
         )
     if result.failures:
-        total = result.same + result.different + len(result.failures)
+        total = result.mated + result.non_mated + len(result.failures)
         table.add_row()
         table.add_row(
             "not acquired",
@@ -179,7 +179,7 @@ def print_result(result: VerificationResult, console: Console) -> None:
 def print_comparison(comparison: Comparison, console: Console) -> None:
     """Print the differences between two results on the same pairs."""
     table = _table(
-        f"difference B − A on {comparison.same} same and {comparison.different} different pairs"
+        f"difference B − A on {comparison.mated} same and {comparison.non_mated} different pairs"
     )
     table.add_column("figure", no_wrap=True)
     for name in ("A", "B", "B − A, points"):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.toy_packs import PixelModel
 
 from facerec.commands import study as module
 from facerec.commands.study import Real, main, study
@@ -35,9 +35,6 @@ from facerec.records.decode import decode_image
 from facerec.records.synthetic import PACKS, Group, write_synthetic
 from facerec.training.checkpoint import latest
 from facerec.verification import pack_bench, score_pairs
-
-sys.path.append(str(Path(__file__).parents[1] / "verification"))
-from toy_packs import PixelModel
 
 REPOSITORY = Path(__file__).parents[2]
 

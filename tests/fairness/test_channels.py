@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.toy_faces import Toy, toy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.stats import spearmanr
-from toy_faces import Toy, toy
 
 from facerec.errors import MetricError
 from facerec.fairness import channels

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from toy_audit import default_audit
+from helpers.toy_audit import default_audit
 
 from facerec.fairness.association import Association, NoComparison
 from facerec.fairness.audit import Audit, GroupAudit

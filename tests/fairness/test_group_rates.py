@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.toy_faces import Toy, toy
 from numpy.typing import NDArray
 from scipy.special import ndtri
-from toy_faces import Toy, toy
 
 from facerec.errors import MetricError
 from facerec.fairness import rates as module

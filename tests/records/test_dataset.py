@@ -93,7 +93,7 @@ def test_samples_are_the_decoded_files(kind: str, pack: Path, folder: Path) -> N
         image, found = dataset[i]
         np.testing.assert_array_equal(image, decode_image(data, ""))
         assert found == label == dataset.labels[i]
-        assert dataset.encoded(i) == (data, label)
+        assert dataset.sample(i) == (data, label)
         assert dataset.name(i) == (str(i + 1) if kind == "records" else name)
     np.testing.assert_array_equal(dataset[-1][0], dataset[len(dataset) - 1][0])
     with pytest.raises(IndexError):
@@ -497,7 +497,7 @@ def test_unusual_records_read_as_the_full_grammar_says(tmp_path: Path) -> None:
             flag = 0 if isinstance(label, float) else 2
             writer.write(pack_record(ImageRecord(flag, label, 0, 0, data)))
     dataset = RecordDataset(tmp_path)
-    assert [dataset.encoded(i) for i in range(3)] == list(zip(images, [1, 0, 1], strict=True))
+    assert [dataset.sample(i) for i in range(3)] == list(zip(images, [1, 0, 1], strict=True))
     np.testing.assert_array_equal(dataset[1][0], decode_image(image, ""))
     path = tmp_path / "train.rec"
     path.write_bytes(path.read_bytes()[:-4])

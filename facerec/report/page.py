@@ -1,0 +1,186 @@
+"""A page: what was found first, then sections of blocks, provenance last.
+
+A page needs nothing but itself: its policy admits the one style sheet and at most one script, each
+by its hash, and pictures that are data URIs; nothing that a name smuggles in could run or restyle
+it. All texts are escaped.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import jinja2
+from markupsafe import Markup
+
+from facerec.report.figures import Drawing
+from facerec.report.table import Table
+
+_HERE = "facerec.report"
+
+
+@dataclass(frozen=True)
+class FindingLine:
+    """A line of the box of findings at the head of a page, made by rule from figures below."""
+
+    figure: str
+    """What was estimated, of what."""
+    estimate: str
+    limits: str = ""
+    """The interval."""
+    conclusion: str = ""
+    """``difference detected``, ``none detected at this precision`` or ``insufficient data``; empty
+    where nothing was tested."""
+    detail: str = ""
+    basis: str = ""
+    """What the estimate rests on."""
+
+    @property
+    def tone(self) -> str:
+        """How the conclusion is set off; a class of the style sheet."""
+        return self.conclusion.partition(" ")[0]
+
+
+@dataclass(frozen=True)
+class Link:
+    """A piece of a sentence that leads to another file."""
+
+    text: str
+    address: str
+
+
+@dataclass(frozen=True)
+class Code:
+    """A piece of a sentence that is a name or a command."""
+
+    text: str
+
+
+Piece: TypeAlias = str | Link | Code
+
+
+@dataclass(frozen=True, init=False)
+class Text:
+    """A sentence or several, made of pieces."""
+
+    pieces: tuple[Piece, ...]
+    kind: ClassVar[str] = "text"
+
+    def __init__(self, *pieces: Piece) -> None:
+        object.__setattr__(self, "pieces", pieces)
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A heading within a section."""
+
+    text: str
+    kind: ClassVar[str] = "heading"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Sentences, each of its own; notes are set off, as a reader must know them."""
+
+    items: Sequence[str]
+    style: Literal["plain", "notes"] = "plain"
+    kind: ClassVar[str] = "listed"
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Terms and what they mean."""
+
+    meanings: Mapping[str, str]
+    kind: ClassVar[str] = "terms"
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Blocks side by side, where there is room."""
+
+    blocks: Sequence[Block]
+    kind: ClassVar[str] = "beside"
+
+
+@dataclass(frozen=True)
+class Folded:
+    """What a reader unfolds."""
+
+    summary: str
+    blocks: Sequence[Block]
+    kind: ClassVar[str] = "folded"
+
+
+@dataclass(frozen=True)
+class Widget:
+    """What a script moves; a page has one at most, and can be read without it."""
+
+    html: Markup
+    script: str
+    data: Mapping[str, Any]
+    """What the script reads from the element ``widget-data``."""
+    kind: ClassVar[str] = "widget"
+
+
+Block: TypeAlias = (
+    "Table[Any] | Drawing | Text | Heading | Listed | Terms | Beside | Folded | Widget"
+)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of a page, with a place in its contents."""
+
+    title: str
+    blocks: Sequence[Block]
+    lead: str = ""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page; it begins with what was found and ends with where that comes from."""
+
+    title: str
+    verdict: str
+    """The sentence at the head, made by rule."""
+    lead: str
+    findings: Sequence[FindingLine]
+    headline: Sequence[Block]
+    """What stands right below the findings: their figure."""
+    sections: Sequence[Section]
+    banner: str = ""
+    """What must be read before all else."""
+
+    def render(self) -> str:
+        """Return the page as HTML; equal pages give equal texts."""
+        environment = jinja2.Environment(
+            loader=jinja2.PackageLoader(_HERE, "pages"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+        )
+        style = files(_HERE).joinpath("pages", "page.css").read_text(encoding="utf-8")
+        widgets = [
+            block
+            for section in self.sections
+            for block in section.blocks
+            if isinstance(block, Widget)
+        ]
+        widget = widgets[0] if widgets else None
+        return environment.get_template("page.html.j2").render(
+            page=self,
+            style=Markup(style),
+            style_hash=_hash(style),
+            widget=widget,
+            script=None if widget is None else Markup(widget.script),
+            script_hash="" if widget is None else _hash(widget.script),
+        )
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

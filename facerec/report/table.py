@@ -1,0 +1,223 @@
+"""A table, described once: columns say what to show of a row, and what to write of it.
+
+From one description come the terminal's table, the page's, the file for spreadsheets and the one
+for Markdown, so that they cannot differ.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Generic, TypeVar
+
+from rich import box
+from rich.table import Table as TerminalTable
+from rich.text import Text as TerminalText
+
+from facerec.report import words
+from facerec.report.csv_tables import to_csv
+from facerec.report.estimate import Estimate
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table, for people."""
+
+    text: str
+    small: str = ""
+    """What stands below the text, such as the interval and the counts."""
+    picture: str = ""
+    """Data URI of a small picture above the text."""
+    withheld: bool = False
+    """Whether a figure is missing here, so that the cell is hatched."""
+    span: int = 1
+    """Columns that it takes."""
+    strong: bool = False
+
+
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """What a column shows of a row, and what it writes of it.
+
+    Attributes:
+        heading: above the column.
+        show: row → what people read; without it the column is in the file alone.
+        data: row → what programs read: a number, a text or None under `key`, or several of them
+            by name. An `Estimate` becomes ``key``, ``key_low`` and ``key_high``. Without it the
+            column is for people alone.
+        key: name in the file.
+        words: whether it holds words rather than numbers, which stand at the right.
+        terminal: whether a terminal, which is narrow, shows it too.
+    """
+
+    heading: str
+    show: Callable[[Row], Cell | str] | None = None
+    data: Callable[[Row], Any] | None = None
+    key: str = ""
+    words: bool = False
+    terminal: bool = True
+
+    def values(self, row: Row) -> dict[str, Any]:
+        """Return what the file has of a row, by name."""
+        if self.data is None:
+            return {}
+        value = self.data(row)
+        if isinstance(value, Estimate):
+            ends = {f"{self.key}_low": value.low, f"{self.key}_high": value.high}
+            return {self.key: value.value, **ends}
+        return dict(value) if isinstance(value, Mapping) else {self.key: value}
+
+
+@dataclass(frozen=True)
+class Spanning:
+    """A row with one cell over all columns but the first, such as for a group that is withheld."""
+
+    name: str
+    cell: Cell
+
+
+@dataclass(frozen=True)
+class Table(Generic[Row]):
+    """A table; its first column has the headings of the rows.
+
+    Attributes:
+        caption: above the table.
+        columns: from left to right.
+        rows: anything that the columns understand, or `Spanning`, which is for people alone.
+        remarks: below the table, a sentence each.
+        groups: headings above the columns, and how many of these each has.
+
+    Example:
+        >>> counts = {"men": (3, 100), "women": (1, 90)}
+        >>> table = Table(
+        ...     "Errors",
+        ...     [
+        ...         Column("group", lambda row: row[0], lambda row: row[0], "group", words=True),
+        ...         Column("errors", lambda row: f"{row[1][0]}/{row[1][1]}"),
+        ...         Column("", data=lambda row: row[1][0], key="errors"),
+        ...     ],
+        ...     list(counts.items()),
+        ... )
+        >>> print(table.markdown())
+        | group | errors |
+        | --- | ---: |
+        | men | 3/100 |
+        | women | 1/90 |
+        >>> print(table.csv().decode(), end="")
+        group,errors
+        men,3
+        women,1
+    """
+
+    caption: str
+    columns: Sequence[Column[Row]]
+    rows: Sequence[Row | Spanning]
+    remarks: Sequence[str] = ()
+    groups: Sequence[tuple[str, int]] = ()
+    kind: ClassVar[str] = "table"
+
+    @cached_property
+    def shown(self) -> list[Column[Row]]:
+        """The columns that people see."""
+        return [column for column in self.columns if column.show is not None]
+
+    @cached_property
+    def cells(self) -> list[list[Cell]]:
+        """What people see, row by row."""
+        return [self._cells(row, self.shown) for row in self.rows]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return what programs read, row by row."""
+        return [
+            {name: value for column in self.columns for name, value in column.values(row).items()}
+            for row in self.rows
+            if not isinstance(row, Spanning)
+        ]
+
+    def csv(self) -> bytes:
+        """Return the table as a file for spreadsheets; no cell is a formula."""
+        return to_csv(self.records())
+
+    def terminal(self) -> TerminalTable:
+        """Return the table for a terminal; small print stands below its text."""
+        columns = [column for column in self.shown if column.terminal]
+        table = TerminalTable(
+            title=TerminalText(self.caption, "bold") if self.caption else None,
+            title_justify="left",
+            box=box.SIMPLE_HEAD,
+            pad_edge=False,
+            collapse_padding=True,
+        )
+        for position, column in enumerate(columns):
+            left = column.words or position == 0
+            table.add_column(column.heading, justify="left" if left else "right")
+        for row in self.rows:
+            cells = self._cells(row, columns)
+            table.add_row(*(_terminal_cell(cell) for cell in cells))
+        return table
+
+    def markdown(self) -> str:
+        """Return the table as Markdown; nothing in it is markup, and no line is broken."""
+        marks = [
+            "---" if column.words or position == 0 else "---:"
+            for position, column in enumerate(self.shown)
+        ]
+        lines = [[escape_markdown(column.heading) for column in self.shown], marks]
+        for row in self.cells:
+            texts = [escape_markdown(f"{cell.text} {cell.small}".strip()) for cell in row]
+            lines.append(texts + [""] * (len(self.shown) - len(texts)))
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+    def _cells(self, row: Row | Spanning, columns: Sequence[Column[Row]]) -> list[Cell]:
+        if isinstance(row, Spanning):
+            span = {**asdict(row.cell), "span": len(columns) - 1}
+            return [Cell(row.name), Cell(**span)]
+        cells = [column.show(row) for column in columns if column.show is not None]
+        return [Cell(cell) if isinstance(cell, str) else cell for cell in cells]
+
+
+def escape_markdown(text: str) -> str:
+    """Return text that Markdown shows as it is, on one line."""
+    flat = " ".join(text.split())
+    flat = flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_{}\[\]|#~])", r"\\\1", flat)
+
+
+def share_cell(estimate: Estimate, decimals: int = 2) -> Cell:
+    """Return a share in percent, with its interval, counts and remark below; hatched if missing."""
+    small = (words.limits(estimate.interval, 100), words.counts(estimate), estimate.remark)
+    return Cell(
+        words.percent(estimate.value, decimals),
+        "\n".join(filter(None, small)),
+        withheld=estimate.value is None,
+    )
+
+
+def number_cell(estimate: Estimate, form: str = ".3g") -> Cell:
+    """Return a figure as a number, with its interval and remark below; hatched if missing."""
+    small = (words.limits(estimate.interval, 1, form), estimate.remark)
+    return Cell(
+        words.number(estimate.value, form),
+        "\n".join(filter(None, small)),
+        withheld=estimate.value is None,
+    )
+
+
+def facts_table(caption: str, facts: Mapping[str, str]) -> Table[tuple[str, str]]:
+    """Return a table of two columns, a fact a row."""
+    columns: list[Column[tuple[str, str]]] = [
+        Column("fact", lambda row: row[0], words=True),
+        Column("value", lambda row: row[1], words=True),
+    ]
+    return Table(caption, columns, list(facts.items()))
+
+
+def _terminal_cell(cell: Cell) -> TerminalText:
+    text = TerminalText(cell.text, "bold" if cell.strong else "")
+    if cell.small:
+        text.append(f"\n{cell.small}", "dim")
+    return text

@@ -1,0 +1,79 @@
+"""How figures are said: percents, intervals, counts and p-values, alike wherever they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from facerec.report.estimate import Estimate
+from facerec.statistics.intervals import Interval
+
+NOTHING = "–"
+"""What stands where there is no figure."""
+
+_SPACE = "\N{NO-BREAK SPACE}"
+
+
+def percent(value: float | None, decimals: int = 2) -> str:
+    """Return a share as percent, such as ``98.70 %``.
+
+    Example:
+        >>> percent(0.987).replace("\N{NO-BREAK SPACE}", " "), percent(None)
+        ('98.70 %', '–')
+    """
+    return NOTHING if value is None else f"{100 * value:.{decimals}f} %"
+
+
+def number(value: float | None, form: str = ".3g") -> str:
+    """Return a number, three digits unless another form is asked for."""
+    return NOTHING if value is None else format(value, form)
+
+
+def limits(interval: Interval | None, scale: float = 1, form: str = ".3g") -> str:
+    """Return an interval as ``[low, high]``; empty if there is none.
+
+    Args:
+        interval: to be said.
+        scale: by which both ends are multiplied; 100 for percent.
+        form: of both ends, as `format` takes it.
+    """
+    if interval is None:
+        return ""
+    # No line break within: in a narrow column the two ends would come apart.
+    return f"[{scale * interval.low:{form}},{_SPACE}{scale * interval.high:{form}}]"
+
+
+def p_value(value: float | None) -> str:
+    """Return a p-value with two digits."""
+    return number(value, ".2g")
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Return ``1 pair`` or ``2,000 pairs``.
+
+    Example:
+        >>> counted(1, "pair"), counted(2000, "pair"), counted(2, "class", "classes")
+        ('1 pair', '2,000 pairs', '2 classes')
+    """
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def counts(estimate: Estimate) -> str:
+    """Return ``events/total`` with the mark of how many events there are; empty without counts."""
+    if estimate.events is None or estimate.total is None:
+        return ""
+    return f"{estimate.mark}{_SPACE}{estimate.events:,}/{estimate.total:,}"
+
+
+def sentence(text: str) -> str:
+    """Return a text with a full stop at its end."""
+    return text if text.endswith(".") else f"{text}."
+
+
+def assumptions(intervals: Iterable[Interval | None]) -> list[str]:
+    """Return what the method of each interval assumes, once."""
+    assumed = [
+        f"{interval.method}: {interval.assumption}."
+        for interval in intervals
+        if interval is not None and interval.assumption
+    ]
+    return list(dict.fromkeys(assumed))

@@ -1,0 +1,66 @@
+"""A page runs nothing but the one script that it brings, and shows every name as it is."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+
+from markupsafe import Markup
+
+from facerec.report.page import (
+    Beside,
+    Code,
+    FindingLine,
+    Folded,
+    Heading,
+    Link,
+    Listed,
+    Page,
+    Section,
+    Terms,
+    Text,
+    Widget,
+)
+from facerec.report.table import Column, Table
+
+EVIL = "<script>alert(1)</script>"
+
+
+def page(*blocks: object, banner: str = "") -> str:
+    finding = FindingLine(EVIL, "η² 0.1", "[0, 0.2]", "difference detected", EVIL, EVIL)
+    section = Section(EVIL, blocks, EVIL)  # type: ignore[arg-type]
+    return Page(EVIL, EVIL, EVIL, [finding], [Text(EVIL)], [section], banner).render()
+
+
+def test_no_block_lets_a_name_through() -> None:
+    table = Table(EVIL, [Column(EVIL, lambda row: row)], [EVIL], [EVIL], [(EVIL, 1)])
+    blocks = [
+        table,
+        Text(EVIL, Link(EVIL, "a.html"), Code(EVIL)),
+        Heading(EVIL),
+        Listed([EVIL]),
+        Listed([EVIL], "notes"),
+        Terms({EVIL: EVIL}),
+        Beside([table]),
+        Folded(EVIL, [table]),
+    ]
+    html = page(*blocks, banner=EVIL)
+    assert "<script" not in html
+    assert html.count("&lt;script&gt;alert(1)&lt;/script&gt;") > 2 * len(blocks)
+    assert "script-src" not in html
+
+
+def test_the_policy_admits_the_style_and_the_one_script_by_hash() -> None:
+    html = page(Widget(Markup("<p id='moved'></p>"), "moved.hidden = true;", {"name": EVIL}))
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)
+    assert policy is not None and "unsafe" not in policy[1]
+    for tag, text in re.findall(r"<(style|script)>(.*?)</\1>", html, re.DOTALL):
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy[1]
+    assert EVIL not in html
+
+
+def test_findings_come_before_all_sections() -> None:
+    html = page(Heading("later"))
+    assert html.index("difference detected") < html.index("later")

@@ -65,13 +65,11 @@ def difference_figure(summary: Summary) -> Figure | None:
             if found is None:
                 continue
             mean, at = found.mean, place + shift
-            _whisker(axes, mean.estimate, mean.interval, at, colour, 1.1)
-            _whisker(axes, mean.estimate, mean.over_seeds, at, colour, 3.0, ends=False)
+            _whisker(axes, mean.value, mean.interval, at, colour, 1.1)
+            _whisker(axes, mean.value, mean.over_seeds, at, colour, 3.0, ends=False)
             face = colour if filled else "white"
-            axes.plot(
-                100 * mean.estimate, at, "D", color=colour, markersize=5.5, markerfacecolor=face
-            )
-            single = mean.differences if mean.n > 1 else ()
+            axes.plot(100 * mean.value, at, "D", color=colour, markersize=5.5, markerfacecolor=face)
+            single = mean.differences if mean.total > 1 else ()
             axes.plot(
                 [100 * each for each in single],
                 [at + 0.13] * len(single),
@@ -189,7 +187,7 @@ def gain_figure(summary: Summary) -> Figure | None:
     for pair, reduction, gain in points:
         place = families.index(pair.family)
         colour = _COLOURS[place % len(_COLOURS)]
-        x, y = reduction.estimate, 100 * gain.estimate
+        x, y = reduction.value, 100 * gain.value
         if reduction.interval is not None:
             axes.plot([reduction.interval.low, reduction.interval.high], [y, y], color=colour, lw=1)
         if gain.interval is not None:
@@ -198,7 +196,7 @@ def gain_figure(summary: Summary) -> Figure | None:
         axes.plot(x, y, _MARKERS[place % len(_MARKERS)], color=colour, markersize=6.5)
         if len(points) <= _LABELLED:
             # Inwards from the outer point, or a long name would squeeze the axes.
-            inwards = x > 0.6 * max(each.estimate for _, each, _ in points)
+            inwards = x > 0.6 * max(each.value for _, each, _ in points)
             axes.annotate(
                 _short(pair.arm, 28),
                 (x, y),
@@ -335,7 +333,7 @@ def _relative(pair: Pair) -> str:
     found = pair.headline
     if found is None or found.relative is None:
         return ""
-    n = "\nn=1" if found.mean.n == 1 else ""
+    n = "\nn=1" if found.mean.total == 1 else ""
     return f"{100 * found.relative:+.1f} %{n}".replace("-", "−")
 
 
@@ -357,11 +355,11 @@ def _correlation(summary: Summary) -> str:
     found, reason = summary.gain.correlation, summary.gain.reason
     if found is None:
         return f"no rank correlation: {reason}"
-    text = f"Spearman’s ρ = {found.estimate:.2f}".replace("-", "−")
+    text = f"Spearman’s ρ = {found.value:.2f}".replace("-", "−")
     if found.interval is None:
         return f"{text}, no interval: {reason}"
     limits = f"[{found.interval.low:.2f}, {found.interval.high:.2f}]".replace("-", "−")
-    return f"{text} {limits}, {found.n} families of arms resampled"
+    return f"{text} {limits}, {found.total} families of arms resampled"
 
 
 def _legend(figure: Figure, handles: Sequence[Line2D]) -> None:

@@ -169,7 +169,7 @@ def _terminal_difference(pair: Pair | None) -> tuple[str, str]:
     if found is None:
         return "", ""
     limits = "n=1" if found.mean.interval is None else _limits(found.mean.interval, 100, "+.2f")
-    return f"{_points(found.mean.estimate)}\n{limits}", _p(found.mean.p_holm)
+    return f"{_points(found.mean.value)}\n{limits}", _p(found.mean.p_holm)
 
 
 def reaching(summary: Summary, view: View, metric: str) -> frozenset[str]:
@@ -185,14 +185,14 @@ def meeting_best(means: Mapping[str, SeedMean]) -> frozenset[str]:
     """
     if not means:
         return frozenset()
-    best = max(means.values(), key=lambda mean: mean.estimate)
+    best = max(means.values(), key=lambda mean: mean.value)
     least, _ = _ends(best)
     return frozenset(name for name, mean in means.items() if _ends(mean)[1] >= least)
 
 
 def _ends(mean: SeedMean) -> tuple[float, float]:
     interval = mean.over_seeds
-    return (mean.estimate, mean.estimate) if interval is None else (interval.low, interval.high)
+    return (mean.value, mean.value) if interval is None else (interval.low, interval.high)
 
 
 # ---------------------------------------------------------------- the answer
@@ -236,10 +236,10 @@ def _pair_answer(summary: Summary, pair: Pair) -> Answer:
     if found is None:
         return Answer(subject, "no difference can be computed", pair.reason)
     mean = found.mean
-    estimate = f"{_points(mean.estimate)} points of concatenated MAP@R"
+    estimate = f"{_points(mean.value)} points of concatenated MAP@R"
     if mean.interval is None:
-        return Answer(subject, estimate, f"n=1: {mean.reason}")
-    basis = counted(mean.n, "seed")
+        return Answer(subject, estimate, f"n=1: {mean.remark}")
+    basis = counted(mean.total, "seed")
     if mean.joint is not None:
         basis += f" × {_counted(summary.classes, 'test class', 'test classes')}"
     base = "" if found.relative is None else f", {_signed(100 * found.relative, 1)} % of the base"
@@ -255,7 +255,7 @@ def _ranking(summary: Summary) -> Iterator[Answer]:
     scored = [arm for arm in summary.arms if arm.scores]
     if len(scored) < 2:
         return
-    first = max(scored, key=lambda arm: _score(arm, *HEADLINE).mean.estimate)
+    first = max(scored, key=lambda arm: _score(arm, *HEADLINE).mean.value)
     mean = _score(first, *HEADLINE).mean
     reach = reaching(summary, *HEADLINE) - {first.name}
     others = [arm.name for arm in scored if arm.name in reach]
@@ -267,7 +267,7 @@ def _ranking(summary: Summary) -> Iterator[Answer]:
     yield Answer(
         "Highest concatenated MAP@R",
         f"{first.name} {plus_minus(mean)} %",
-        f"{detail}; n = {counted(mean.n, 'seed')}",
+        f"{detail}; n = {counted(mean.total, 'seed')}",
     )
 
 
@@ -434,7 +434,7 @@ def _pair_tables(summary: Summary) -> list[Table]:
         rows.append(
             [
                 heading,
-                Cell(str(mean.n)),
+                Cell(str(mean.total)),
                 _difference_cell(found),
                 *(
                     Cell("–" if i is None else _limits(i, 100, "+.2f"))
@@ -483,9 +483,9 @@ def _other_differences(summary: Summary, view: View) -> Table:
 def _difference_cell(found: Difference, p: bool = False) -> Cell:
     mean = found.mean
     if mean.interval is None:
-        return Cell(_points(mean.estimate), "n=1")
+        return Cell(_points(mean.value), "n=1")
     small = _limits(mean.interval, 100, "+.2f")
-    return Cell(_points(mean.estimate), f"{small}\np {_p(mean.p_holm)}" if p else small)
+    return Cell(_points(mean.value), f"{small}\np {_p(mean.p_holm)}" if p else small)
 
 
 def _fair_cell(pair: Pair) -> Cell:
@@ -522,14 +522,14 @@ def _speed_cell(speed: Speed) -> Cell:
     ratio = speed.ratio
     if ratio is None:
         return Cell("–", speed.reason, withheld=True)
-    text = f"≥ {ratio.estimate:.2f}" if ratio.at_least else f"{ratio.estimate:.2f}"
+    text = f"≥ {ratio.value:.2f}" if ratio.at_least else f"{ratio.value:.2f}"
     if ratio.interval is None:
         return Cell(text, "n=1")
     never = sum(ratio.censored)
     parts = [
         _limits(ratio.interval, 1, ".2f"),
         f"{100 * ratio.interval.confidence:.3g} %, p {_p(ratio.p_holm)}",
-        f"{never} of {ratio.n} never" if never else "",
+        f"{never} of {ratio.total} never" if never else "",
     ]
     return Cell(text, "\n".join(filter(None, parts)))
 
@@ -544,7 +544,7 @@ def _norms(summary: Summary) -> Table:
             Cell("–")
             if reduction is None
             else Cell(
-                _signed(reduction.estimate, 4),
+                _signed(reduction.value, 4),
                 "n=1" if reduction.interval is None else _limits(reduction.interval, 1, "+.4f"),
             )
         )
@@ -583,7 +583,7 @@ def _measured_cell(found: Measured) -> Cell:
         return Cell("–", found.reason, withheld=True)
     interval = found.mean.interval
     limits = "n=1" if interval is None else _limits(interval, 1, "#.3g")
-    return Cell(_minus(f"{found.mean.estimate:#.3g}"), limits)
+    return Cell(_minus(f"{found.mean.value:#.3g}"), limits)
 
 
 def _settings(summary: Summary) -> Table:
@@ -791,8 +791,8 @@ def _captions(summary: Summary) -> dict[str, tuple[str, str]]:
         if arm.learning
     )
     points = "; ".join(
-        f"{pair.arm}: reduction {_signed(pair.norm_reduction.estimate, 4)}, gain "
-        f"{_points(pair.headline.mean.estimate)} points"
+        f"{pair.arm}: reduction {_signed(pair.norm_reduction.value, 4)}, gain "
+        f"{_points(pair.headline.mean.value)} points"
         for pair in summary.pairs
         if pair.norm_reduction and pair.headline
     )
@@ -848,11 +848,11 @@ def _tex_row(name: str, cells: Sequence[str]) -> str:
 def _tex_cell(score: Score | None, strong: bool) -> str:
     if score is None:
         return "--"
-    text = f"{100 * score.mean.estimate:.2f}"
+    text = f"{100 * score.mean.value:.2f}"
     text = f"\\textbf{{{text}}}" if strong else text
     interval = score.mean.over_seeds
     if interval is None:
-        return f"{text} ($n=1$)" if score.mean.n == 1 else text
+        return f"{text} ($n=1$)" if score.mean.total == 1 else text
     return f"{text} $\\pm$ {_half(interval):.2f}"
 
 
@@ -873,19 +873,19 @@ def _table_rows(summary: Summary) -> Iterator[dict[str, Any]]:
                 "arm": name,
                 "view": score.view,
                 "metric": score.metric,
-                "n": score.mean.n,
+                "n": score.mean.total,
                 **_csv_mean("mean", score.mean),
                 "against": pair.base if pair else None,
                 **_csv_mean("difference", found.mean if found else None),
                 "p": found.mean.p if found else None,
                 "p_holm": found.mean.p_holm if found else None,
                 "fair": pair.fairness.fair if pair else None,
-                "reason": score.mean.reason,
+                "reason": score.mean.remark,
             }
 
 
 def _csv_mean(name: str, mean: SeedMean | None) -> dict[str, Any]:
-    row: dict[str, Any] = {name: mean.estimate if mean else None}
+    row: dict[str, Any] = {name: mean.value if mean else None}
     for over in ("joint", "over_seeds", "over_classes"):
         interval = getattr(mean, over) if mean else None
         row[f"{name}_{over}_low"] = interval.low if interval else None
@@ -942,9 +942,9 @@ def _json(value: Mapping[str, Any]) -> bytes:
 
 def plus_minus(mean: SeedMean) -> str:
     """Return percent with half the interval over seeds: ``26.70 ± 0.23``; one run is marked."""
-    text, interval = f"{100 * mean.estimate:.2f}", mean.over_seeds
+    text, interval = f"{100 * mean.value:.2f}", mean.over_seeds
     if interval is None:
-        return f"{text} (n=1)" if mean.n == 1 else text
+        return f"{text} (n=1)" if mean.total == 1 else text
     return f"{text}\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{_half(interval):.2f}"
 
 

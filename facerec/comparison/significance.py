@@ -21,6 +21,7 @@ from scipy.special import ndtri, stdtrit
 from scipy.stats import binom
 
 from facerec.errors import MetricError
+from facerec.report.estimate import Estimate
 from facerec.statistics.bootstrap import Replicates, VertexBootstrap, percentile_interval
 from facerec.statistics.intervals import Interval, check_confidence
 from facerec.statistics.multiplicity import holm
@@ -37,12 +38,15 @@ _CELLS = 1 << 22
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class SeedMean:
-    """A mean over seeds and, where figures of single queries are given, over test queries."""
+@dataclass(frozen=True, kw_only=True)
+class SeedMean(Estimate):
+    """A mean over seeds and, where figures of single queries are given, over test queries.
 
-    estimate: float
-    n: int
+    The headline interval is the joint one, or that over seeds where no class is known.
+    """
+
+    value: float
+    total: int
     """Seeds."""
     over_seeds: Interval | None
     """Student's t; None for one seed."""
@@ -50,18 +54,11 @@ class SeedMean:
     """Class-cluster bootstrap; None for one class or without figures of single queries."""
     joint: Interval | None
     """Both together; None where either is."""
-    reason: str
-    """Why an interval is missing, empty if none is."""
-
-    @property
-    def interval(self) -> Interval | None:
-        """The headline: the joint one, or the one over seeds where no class is known."""
-        return self.joint if self.over_classes is not None else self.over_seeds
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PairedDifference(SeedMean):
-    """An arm minus its base; ``estimate`` is the mean of the paired differences."""
+    """An arm minus its base; the value is the mean of the paired differences."""
 
     differences: tuple[float, ...]
     """Of each seed."""
@@ -71,36 +68,23 @@ class PairedDifference(SeedMean):
     """Adjusted for the family, see `adjust`."""
 
 
-@dataclass(frozen=True)
-class Correlation:
-    """Spearman's rank correlation."""
+@dataclass(frozen=True, kw_only=True)
+class StepRatio(Estimate):
+    """Steps that an arm needs to come as far as its base, over the steps of the base.
 
-    estimate: float
-    n: int
-    """Groups that are resampled."""
-    interval: Interval | None
-    reason: str
-    """Why there is no interval, empty if there is one."""
+    The value is the median over seeds. The interval's ``confidence`` is the one attained, and its
+    upper limit may be infinite.
+    """
 
-
-@dataclass(frozen=True)
-class StepRatio:
-    """Steps that an arm needs to come as far as its base, over the steps of the base."""
-
-    estimate: float
-    """Median over seeds."""
-    n: int
+    value: float
+    total: int
     """Seeds."""
-    interval: Interval | None
-    """Its ``confidence`` is the one attained. The upper limit may be infinite."""
-    reason: str
-    """Why there is no interval, empty if there is one."""
     ratios: tuple[float, ...]
     """Of each seed; a lower bound where the arm never came so far."""
     censored: tuple[bool, ...]
     """Where the arm never came so far."""
     at_least: bool
-    """Whether such runs make the estimate a lower bound."""
+    """Whether such runs make the value a lower bound."""
     p: float | None
     """Two-sided sign test; None for one seed."""
     p_holm: float | None = None
@@ -148,12 +132,13 @@ def mean_over_seeds(
             joint = replace(joint, low=ends[0], high=ends[1])
         reasons += [] if sums.counts.size > 1 else [ONE_CLASS]
     return SeedMean(
-        estimate=float(of_seeds.mean()),
-        n=len(of_seeds),
+        value=float(of_seeds.mean()),
+        interval=over_seeds if over_classes is None else joint,
+        total=len(of_seeds),
+        remark="; ".join(reasons),
         over_seeds=over_seeds,
         over_classes=over_classes,
         joint=joint,
-        reason="; ".join(reasons),
     )
 
 
@@ -191,7 +176,7 @@ def compare_paired(
     return PairedDifference(
         **vars(mean),
         differences=tuple(differences.tolist()),
-        p=sign_flip_p(differences, seed=seed) if mean.n > 1 else None,
+        p=sign_flip_p(differences, seed=seed) if mean.total > 1 else None,
     )
 
 
@@ -246,8 +231,10 @@ def spearman(
     confidence: float = 0.95,
     replicates: int = 2000,
     seed: int = 0,
-) -> Correlation:
+) -> Estimate:
     """Return Spearman's rank correlation with a percentile bootstrap interval.
+
+    Its total is that of the groups that are resampled; there is no value where a side is constant.
 
     Args:
         first: such as gains, ``(n,)``.
@@ -272,12 +259,12 @@ def spearman(
     names, index = np.unique(own, return_inverse=True)
     count = len(names)
     estimate = float(_rank_correlations(x, y, np.ones((1, len(x))))[0])
+    value = None if math.isnan(estimate) else estimate
     if count < 3:
-        return Correlation(
-            estimate, count, None, f"{count} {'group is' if count == 1 else 'groups are'} too few"
-        )
-    if math.isnan(estimate):
-        return Correlation(estimate, count, None, "one side is constant, so ranks tell nothing")
+        remark = f"{count} {'group is' if count == 1 else 'groups are'} too few"
+        return Estimate(value, total=count, remark=remark)
+    if value is None:
+        return Estimate(None, total=count, remark="one side is constant, so ranks tell nothing")
     weights = _multiplicities(count, replicates, seed)[:, index].astype(np.float64)
     drawn = _rank_correlations(x, y, weights)
     lost = int(np.isnan(drawn).sum())
@@ -287,7 +274,7 @@ def spearman(
         assumption=f"{count} groups drawn at random"
         + (f"; {lost:,} of {replicates:,} replicates constant and left out" if lost else ""),
     )
-    return Correlation(estimate, count, interval, "")
+    return Estimate(value, interval, total=count)
 
 
 def steps_to_reach(steps: ArrayLike, scores: ArrayLike, level: float) -> float:
@@ -338,25 +325,25 @@ def compare_steps(
     if not 0 < share <= 1:
         raise MetricError(f"the share {share} of the final score must be above 0 and at most 1")
     lowest, highest = np.empty((2, len(arm)))
-    for place, (run, reference) in enumerate(zip(arm, base, strict=True)):
+    for index, (run, reference) in enumerate(zip(arm, base, strict=True)):
         final = _check_curve(*reference)[1][-1]
         if final <= 0:
             raise MetricError(
-                f"the final score {final} of run {place} of the base is not positive, so a share "
+                f"the final score {final} of run {index} of the base is not positive, so a share "
                 "of it means nothing"
             )
         needed = steps_to_reach(*reference, share * final)
         taken = steps_to_reach(*run, share * final)
-        highest[place] = taken / needed
+        highest[index] = taken / needed
         last = float(_check_curve(*run)[0][-1])
-        lowest[place] = (taken if math.isfinite(taken) else last) / needed
+        lowest[index] = (taken if math.isfinite(taken) else last) / needed
     estimate = _median_ratio(lowest)
     several = len(arm) > 1
     return StepRatio(
-        estimate=estimate,
-        n=len(arm),
+        value=estimate,
         interval=_order_interval(lowest, highest, confidence) if several else None,
-        reason="" if several else ONE_SEED,
+        total=len(arm),
+        remark="" if several else ONE_SEED,
         ratios=tuple(lowest.tolist()),
         censored=tuple(np.isinf(highest).tolist()),
         at_least=estimate < _median_ratio(highest),
@@ -440,11 +427,11 @@ class _Resample:
         result = np.empty(len(seed_weights))
         step = max(1, _CELLS // self._classes)
         for start in range(0, len(result), step):
-            part = slice(start, start + step)
-            seeds = seed_weights[part]
-            classes = self._class_weights[part].astype(np.float64)
+            rows = slice(start, start + step)
+            seeds = seed_weights[rows]
+            classes = self._class_weights[rows].astype(np.float64)
             totals = np.einsum("rc,rc->r", seeds @ self._sums, classes)
-            result[part] = totals / (seeds.sum(axis=1) * (classes @ self._counts))
+            result[rows] = totals / (seeds.sum(axis=1) * (classes @ self._counts))
         return result
 
     def _scaled(self, drawn: Replicates, variance: float, freedom: float) -> Interval:
@@ -465,9 +452,9 @@ def _check(values: ArrayLike, labels: ArrayLike | None) -> tuple[Array, _ClassSu
             "one a seed and query, (n, q)"
         )
     if not np.isfinite(array).all():
-        place = tuple(int(axis) for axis in np.argwhere(~np.isfinite(array))[0])
+        wrong = tuple(int(axis) for axis in np.argwhere(~np.isfinite(array))[0])
         raise MetricError(
-            f"value {array[place]} at {place} is not finite; leave failed runs out of both arms"
+            f"value {array[wrong]} at {wrong} is not finite; leave failed runs out of both arms"
         )
     if labels is None:
         return array, None
@@ -542,11 +529,11 @@ def _order_interval(lowest: Array, highest: Array, confidence: float) -> Interva
     """Return the narrowest interval of a median between ordered values that covers enough."""
     count = len(lowest)
     beyond = binom.cdf(np.arange(count), count, 0.5)  # P(at most 0, 1, … values below the median)
-    place = max(0, int(np.count_nonzero(1 - 2 * beyond >= confidence)) - 1)
+    index = max(0, int(np.count_nonzero(1 - 2 * beyond >= confidence)) - 1)
     return Interval(
-        float(np.sort(lowest)[place]),
-        float(np.sort(highest)[count - 1 - place]),
-        float(1 - 2 * beyond[place]),
+        float(np.sort(lowest)[index]),
+        float(np.sort(highest)[count - 1 - index]),
+        float(1 - 2 * beyond[index]),
         "order statistics",
         f"{count} seeds drawn at random; runs that never came so far count as infinite above",
     )

@@ -6,10 +6,9 @@ shares; differences are arm − base, paired by seed and by query.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -21,7 +20,6 @@ from facerec.comparison.fit import SELECTED_BY, Fit
 from facerec.comparison.harness import ArmResult, Results, TrialResult
 from facerec.comparison.protocol import METRICS, Comparison, Range
 from facerec.comparison.significance import (
-    Correlation,
     PairedDifference,
     SeedMean,
     StepRatio,
@@ -33,6 +31,7 @@ from facerec.comparison.significance import (
 )
 from facerec.errors import MetricError
 from facerec.recipe import differences, to_dict
+from facerec.report.estimate import Estimate
 from facerec.statistics.multiplicity import holm
 
 SCHEMA = "facerec.comparison.results/1"
@@ -206,7 +205,7 @@ class Difference:
     @property
     def relative(self) -> float | None:
         """The difference over the base."""
-        return self.mean.estimate / self.base if self.base > 0 else None
+        return self.mean.value / self.base if self.base > 0 else None
 
 
 @dataclass(frozen=True)
@@ -269,7 +268,7 @@ class Pair:
 class Gain:
     """Whether pairs with more reduction of norm variance gain more."""
 
-    correlation: Correlation | None
+    correlation: Estimate | None
     """Of `Pair.norm_reduction` with the headline; families are resampled."""
     reason: str
     """Why there is none, empty if there is."""
@@ -388,13 +387,13 @@ def _family(comparison: Comparison, name: str) -> str:
 
 
 def _changed(common: Any, own: Any) -> dict[str, Any]:
-    found = {}
+    values = {}
     for name in differences(common, own):
         value = own
-        for part in name.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        found[name] = value
-    return found
+        for key in name.split("."):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        values[name] = value
+    return values
 
 
 def _missing(result: ArmResult) -> str:
@@ -404,8 +403,8 @@ def _missing(result: ArmResult) -> str:
     if result.failures:
         return f"all {len(result.failures)} final runs failed; {result.failures[0]}"
     failures = [trial.failure for trial in result.trials if trial.failure]
-    told = f"; trial {result.trials[-1].number}, {failures[-1]}" if failures else ""
-    return f"all {len(result.trials)} trials failed{told}"
+    last = f"; trial {result.trials[-1].number}, {failures[-1]}" if failures else ""
+    return f"all {len(result.trials)} trials failed{last}"
 
 
 def _scores(comparison: Comparison, runs: Sequence[FinalRun]) -> tuple[Score, ...]:
@@ -549,15 +548,15 @@ def _unpaired(arm: ArmResult, base: ArmResult) -> str:
 def _differences(
     comparison: Comparison, arm: Sequence[FinalRun], base: Sequence[FinalRun]
 ) -> tuple[Difference, ...]:
-    found = []
+    result = []
     for view in VIEWS:
         for metric in FIGURES if arm else ():
             first, second = (
                 np.stack([run.scores[view, metric] for run in runs]) for runs in (arm, base)
             )
             mean = compare_paired(first, second, arm[0].labels, **_resampling(comparison))
-            found.append(Difference(view, metric, mean, float(second.mean())))
-    return tuple(found)
+            result.append(Difference(view, metric, mean, float(second.mean())))
+    return tuple(result)
 
 
 def _norm_reduction(
@@ -595,11 +594,12 @@ def _speed(
         reason = str(error)
 
     def reached(run: FinalRun, reference: FinalRun, per_epoch: int) -> tuple[int | None, ...]:
-        found = []
-        for fit, other in zip(run.fits, reference.fits, strict=True):
-            needed = steps_to_reach(*curve([fit], per_epoch), share * float(_kept(other)[-1]))
-            found.append(int(needed) if math.isfinite(needed) else None)
-        return tuple(found)
+        levels = (share * float(_kept(fit)[-1]) for fit in reference.fits)
+        needed = (
+            steps_to_reach(*curve([fit], per_epoch), level)
+            for fit, level in zip(run.fits, levels, strict=True)
+        )
+        return tuple(int(steps) if math.isfinite(steps) else None for steps in needed)
 
     both = list(zip(first, second, strict=True))
     return Speed(
@@ -660,8 +660,8 @@ def _adjusted(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
     )
 
 
-def _mean(found: Difference | None) -> PairedDifference | None:
-    return None if found is None else found.mean
+def _mean(difference: Difference | None) -> PairedDifference | None:
+    return None if difference is None else difference.mean
 
 
 def _ratio(pair: Pair, share: float) -> StepRatio | None:
@@ -680,15 +680,15 @@ def _holm(tests: Sequence[PairedDifference | StepRatio | None]) -> list[float | 
 
 def _gain(comparison: Comparison, pairs: Sequence[Pair]) -> Gain:
     points = [
-        (pair.headline.mean.estimate, pair.norm_reduction.estimate, pair.family)
+        (pair.headline.mean.value, pair.norm_reduction.value, pair.family)
         for pair in pairs
         if pair.headline is not None and pair.norm_reduction is not None
     ]
     if not points:
         return Gain(None, "no pair was scored")
     gains, reductions, families = zip(*points, strict=True)
-    found = spearman(gains, reductions, families, **_resampling(comparison))
-    return Gain(None, found.reason) if math.isnan(found.estimate) else Gain(found, found.reason)
+    correlation = spearman(gains, reductions, families, **_resampling(comparison))
+    return Gain(None if correlation.value is None else correlation, correlation.remark)
 
 
 # ---------------------------------------------------------------- JSON
@@ -699,11 +699,24 @@ def _find(figures: Sequence[Any], view: View, metric: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Estimate):
+        value = _named(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
     # An interval without an upper limit says so in its assumption.
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _named(estimate: Estimate) -> dict[str, Any]:
+    """Name the fields of a figure as ``results.json`` always has."""
+    own = dict(vars(estimate))
+    value, interval, _, total, remark = (own.pop(field.name) for field in fields(Estimate))
+    over = {name: own.pop(name) for name in _OVER if name in own} or {"interval": interval}
+    return {"estimate": value, "n": total, **over, "reason": remark, **own}
+
+
+_OVER = ("over_seeds", "over_classes", "joint")

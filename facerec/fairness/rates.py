@@ -115,7 +115,10 @@ class GlobalThreshold:
 class GroupThreshold:
     """What a threshold fixed on one group alone would give: never a basis of decisions."""
 
-    in_files: ClassVar = "value tmr=tmr.value tmr_interval=tmr.interval false_matches non_mated resolvable reason use"
+    in_files: ClassVar = (
+        "value tmr=tmr.value tmr_interval=tmr.interval false_matches non_mated "
+        "resolvable reason use"
+    )
     value: float | None
     """The lowest threshold at which the group's own FMR does not exceed the target."""
     tmr: Estimate

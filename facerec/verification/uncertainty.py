@@ -56,7 +56,7 @@ class Uncertainty:
         seed: of the bootstrap.
 
     Attributes:
-        persons: different persons among the scored pairs; None if unknown.
+        subjects: different subjects among the scored pairs; None if unknown.
         basis: what the intervals rest on, in a few words.
     """
 
@@ -76,22 +76,22 @@ class Uncertainty:
         self._valid = ~np.isnan(scores)
         self._scores = scores[self._valid]
         self._same = pairs.issame[self._valid]
-        self.persons: int | None = None
+        self.subjects: int | None = None
         self.basis = INDEPENDENT
         clusters = pairs.clusters(self._valid)
         if clusters is None:
             return
-        self._first, self._second, self.persons = clusters
+        self._first, self._second, self.subjects = clusters
         if not self._known:
             return
         origin = "" if subjects_from is None else f" (known from {subjects_from})"
-        self.basis = f"pairs that share one of {self.persons:,} persons{origin} are dependent"
+        self.basis = f"pairs that share one of {self.subjects:,} persons{origin} are dependent"
         if self._replicates:
             self.basis += f"; {self._replicates:,} bootstraps over persons for TPR@FPR"
 
     @property
     def _known(self) -> bool:
-        return self.persons is not None and self.persons >= MIN_PERSONS
+        return self.subjects is not None and self.subjects >= MIN_PERSONS
 
     def notes(self) -> list[str]:
         """Say where labels and persons contradict each other."""
@@ -200,8 +200,8 @@ class Uncertainty:
 
     def _separated(self, rate: float) -> Interval:
         """Return an interval where the scores do not overlap: disjoint pairs of persons count."""
-        assert self.persons is not None
-        disjoint = self.persons // 2
+        assert self.subjects is not None
+        disjoint = self.subjects // 2
         return replace(
             wilson(rate * disjoint, disjoint),
             assumption="conservative: disjoint pairs of persons alone are counted",

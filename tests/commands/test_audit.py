@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.toy_packs import make_pack
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.commands.audit import main
@@ -15,7 +16,6 @@ from facerec.embedding import read_embeddings, save_model
 from facerec.embedding.extract import Embeddings
 from facerec.embedding.file import write_embeddings
 from facerec.fairness import page
-from tests.verification.toy_packs import make_pack
 
 FAST = ["--permutations", "99", "--replicates", "40", "--fmr", "1e-1,1e-2"]
 PERSONS, IMAGES = 40, 3
@@ -202,6 +202,7 @@ def test_a_table_of_embeddings_is_audited_like_the_file(workplace: Path) -> None
     assert other["comparison"] is not None and other["inputs"]["baseline"]["name"] == "E.csv"
 
 
+@pytest.mark.integration
 def test_same_inputs_and_seed_give_the_same_bytes(drawn: None, workplace: Path) -> None:
     run("--embeddings", "E.npz", out="first")
     run("--embeddings", "E.npz", out="second")
@@ -216,6 +217,7 @@ def test_same_inputs_and_seed_give_the_same_bytes(drawn: None, workplace: Path) 
     assert set(third) == set(second) and third["audit.json"] != second["audit.json"]
 
 
+@pytest.mark.integration
 def test_intersections_and_commas(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--attributes", "A.csv", "--out", "out", "--embeddings", "E.npz", *FAST]
     main([*flags, "--group", "gender,age", "--intersect", "--pairs", "all"])
@@ -477,6 +479,7 @@ def pack(workplace: Path) -> Path:
     return path
 
 
+@pytest.mark.integration
 def test_model_and_bench_on_the_way(
     pack: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -511,6 +514,7 @@ def test_model_needs_images(pack: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "--model needs --bench or --pairs" in refused_run(capsys, "--model", "run")
 
 
+@pytest.mark.integration
 def test_model_against_a_baseline_model(
     pack: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from html_page import Page
+from helpers.html_page import Page
 
 from facerec.commands import demo as module
 from facerec.commands.demo import demo
@@ -61,6 +61,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.integration
 def test_the_demo_goes_from_nothing_to_a_page(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.toy_packs import PixelModel
 
 from facerec.commands import study as module
 from facerec.commands.study import Real, main, study
@@ -35,9 +35,6 @@ from facerec.records.decode import decode_image
 from facerec.records.synthetic import PACKS, Group, write_synthetic
 from facerec.training.checkpoint import latest
 from facerec.verification import pack_bench, score_pairs
-
-sys.path.append(str(Path(__file__).parents[1] / "verification"))
-from toy_packs import PixelModel
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -160,6 +157,7 @@ def test_known_truths_show_other_people(folder: Path) -> None:
         assert faces.pairs_per_fold == plan.faces.pairs_per_fold
 
 
+@pytest.mark.integration
 def test_the_same_command_goes_on_where_it_was(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -218,6 +216,7 @@ def test_an_interrupted_training_ends_the_study(
         study(folder / "small.py", folder / "out", seeds=(9,), processes=1)
 
 
+@pytest.mark.integration
 def test_real_faces_are_studied_alike(folder: Path) -> None:
     """Generated faces stand in for real ones, with their groups as the attribute."""
     data = folder / "out" / "data"
@@ -351,6 +350,7 @@ def test_the_planted_group_is_told_apart_and_named(folder: Path) -> None:
     assert found["A"].interval is not None and found["A"].interval.high < 0
 
 
+@pytest.mark.integration
 def test_without_a_planted_difference_equality_is_included(folder: Path, tmp_path: Path) -> None:
     faces = load_recipe(folder / "small.py", FairnessStudy).faces
     alike = replace(faces, groups=(Group("A"), Group("B")), identities=1, images_per_identity=1)
@@ -387,7 +387,7 @@ def test_excess_is_the_difference_of_rates_over_one_resample() -> None:
             rates[row, code] = np.average(scores[inside] >= threshold, weights=weight)
     for code, name in enumerate("ABC"):
         others = np.delete(rates, code, axis=1).mean(axis=1)
-        assert found[name].excess == pytest.approx(rates[0, code] - others[0])
+        assert found[name].value == pytest.approx(rates[0, code] - others[0])
         expected = percentile(rates[1:, code] - others[1:], 10, 1 - 0.05 / 3)
         interval = found[name].interval
         assert interval is not None and expected is not None

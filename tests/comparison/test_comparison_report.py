@@ -14,9 +14,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from html_page import Page
+from helpers.html_page import Page
+from helpers.toy_comparison import HEADS, PROTOCOL, WEIGHT, failed, toy_arms, toy_results, with_arm
 from rich.console import Console
-from toy_comparison import HEADS, PROTOCOL, WEIGHT, failed, toy_arms, toy_results, with_arm
 
 from facerec.comparison import report
 from facerec.comparison.figures import (
@@ -163,6 +163,12 @@ def signed(mean: dict[str, Any]) -> str:
     return f"{100 * mean['estimate']:+.2f} [{100 * joint['low']:+.2f}, {100 * joint['high']:+.2f}]"
 
 
+def seed_mean(value: float, interval: Interval | None) -> SeedMean:
+    return SeedMean(
+        value=value, total=10, over_seeds=interval, over_classes=None, joint=None, interval=interval
+    )
+
+
 def rows(content: bytes) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(content.decode())))
 
@@ -240,7 +246,7 @@ def test_answers_give_estimate_interval_and_n(summary: Summary, files: dict[str,
         assert mean.joint is not None
         text = answer.text.replace("−", "-").replace("\N{NO-BREAK SPACE}", " ")
         limits = f"[{100 * mean.joint.low:+.2f}, {100 * mean.joint.high:+.2f}]"
-        assert text.startswith(f"{pair.arm} against {pair.base}: {100 * mean.estimate:+.2f} ")
+        assert text.startswith(f"{pair.arm} against {pair.base}: {100 * mean.value:+.2f} ")
         assert limits in text and "n = 6 seeds × 12 test classes" in text
         assert f"p = {mean.p:.2g}, adjusted for 3 pairs {mean.p_holm:.2g}" in text
         inside = mean.joint.low <= 0 <= mean.joint.high
@@ -310,7 +316,7 @@ def test_how_the_reality_check_marks_the_best() -> None:
 
     def means(column: dict[str, tuple[float, float]]) -> dict[str, SeedMean]:
         return {
-            name: SeedMean(mean, 10, Interval(mean - half, mean + half), None, None, "")
+            name: seed_mean(mean, Interval(mean - half, mean + half))
             for name, (mean, half) in column.items()
         }
 
@@ -324,8 +330,8 @@ def test_how_the_reality_check_marks_the_best() -> None:
     assert meeting_best(means(cars)) == {"MS", "CosFace"}
     assert meeting_best({}) == set()
     single = {
-        "a": SeedMean(0.5, 1, None, None, None, ""),
-        "b": SeedMean(0.4, 1, None, None, None, ""),
+        "a": seed_mean(0.5, None),
+        "b": seed_mean(0.4, None),
     }
     assert meeting_best(single) == {"a"}
 
@@ -509,7 +515,7 @@ def test_latex(odd: Summary, odd_files: dict[str, bytes]) -> None:
             if score is not None and score.mean.over_seeds is not None:
                 interval = score.mean.over_seeds
                 half = 50 * (interval.high - interval.low)
-                value = f"{100 * score.mean.estimate:.2f}"
+                value = f"{100 * score.mean.value:.2f}"
                 bold = arm.name in reaching(odd, *column)
                 value = rf"\textbf{{{value}}}" if bold else value
                 assert found == rf"{value} $\pm$ {half:.2f}"
@@ -535,12 +541,12 @@ def test_tables_for_spreadsheets(odd: Summary, odd_files: dict[str, bytes]) -> N
         if arm is not None:
             score = arm.score(row["view"], row["metric"])
             assert score is not None and score.mean.joint is not None
-            assert float(row["mean"]) == score.mean.estimate
+            assert float(row["mean"]) == score.mean.value
             assert float(row["mean_joint_low"]) == score.mean.joint.low
         pair = next((p for p in odd.pairs if arm is not None and p.arm == arm.name), None)
         if pair is not None and pair.headline is not None:
             found = pair.difference(row["view"], row["metric"])
-            assert found is not None and float(row["difference"]) == found.mean.estimate
+            assert found is not None and float(row["difference"]) == found.mean.value
             assert float(row["p_holm"]) == found.mean.p_holm and row["against"] == pair.base
 
 
@@ -578,7 +584,7 @@ def test_the_terminal_table(odd: Summary) -> None:
             continue
         for column in COLUMNS[:3]:
             score = arm.score(*column)
-            assert score is not None and f"{100 * score.mean.estimate:.2f}±" in line
+            assert score is not None and f"{100 * score.mean.value:.2f}±" in line
     headline = odd.pairs[0].headline
     assert headline is not None and headline.mean.joint is not None
     assert f"{100 * headline.mean.joint.low:+.2f}".replace("-", "−") in text
@@ -607,8 +613,8 @@ def test_the_forest_draws_estimates_and_intervals(summary: Summary) -> None:
         for view in VIEWS:
             found = pair.difference(view, "map_at_r")
             assert found is not None and found.mean.joint is not None
-            expected.append(100 * found.mean.estimate)
-            joint, mean = found.mean.joint, found.mean.estimate
+            expected.append(100 * found.mean.value)
+            joint, mean = found.mean.joint, found.mean.value
             whiskers.append([100 * min(joint.low, mean), 100 * max(joint.high, mean)])
     assert estimates == pytest.approx(expected)
     ends = [xs for marker, xs in drawn if marker == "|" and len(xs) == 2]
@@ -625,7 +631,7 @@ def test_the_scatter_draws_every_pair(summary: Summary) -> None:
         if line.get_marker() not in ("None", None, "")
     ]
     expected = [
-        (pair.norm_reduction.estimate, 100 * pair.headline.mean.estimate)
+        (pair.norm_reduction.value, 100 * pair.headline.mean.value)
         for pair in summary.pairs
         if pair.norm_reduction and pair.headline
     ]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_comparison import BASE, HEAD, MARGIN, WITH_SEC, comparison
+from helpers.tiny_comparison import BASE, HEAD, MARGIN, WITH_SEC, comparison
 
 from facerec.comparison.fit import Fit, Point
 from facerec.comparison.losses import Contrastive, FastAP, MarginHead
@@ -61,6 +61,7 @@ def table(search: Search) -> list[tuple[Any, ...]]:
     ]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("sampler", ["tpe", "gp", "random"])
 def test_a_killed_search_goes_on_as_if_nothing_had_been(tmp_path: Path, sampler: Any) -> None:
     plan = comparison(tmp_path, trials=6, sampler=sampler)

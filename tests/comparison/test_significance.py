@@ -90,7 +90,7 @@ def test_random_signs_come_near_the_enumeration() -> None:
 def test_identical_arms() -> None:
     figures = np.random.default_rng(0).random((5, len(LABELS)))
     found = compare_paired(figures, figures, LABELS)
-    assert found.estimate == 0 and found.differences == (0,) * 5 and found.p == 1
+    assert found.value == 0 and found.differences == (0,) * 5 and found.p == 1
     for interval in (found.over_seeds, found.over_classes, found.joint):
         assert interval is not None and interval.low == interval.high == 0
     assert adjust([found])[0].p_holm == 1
@@ -98,20 +98,20 @@ def test_identical_arms() -> None:
 
 def test_one_seed_has_no_interval_over_seeds() -> None:
     found = compare_paired([0.7], [0.6])
-    assert found.estimate == pytest.approx(0.1) and found.n == 1 and found.reason == ONE_SEED
+    assert found.value == pytest.approx(0.1) and found.total == 1 and found.remark == ONE_SEED
     assert found.interval is found.over_seeds is found.joint is found.p is None
     figures = np.random.default_rng(0).random((1, len(LABELS)))
     known = mean_over_seeds(figures, LABELS)
-    assert known.over_classes is not None and known.interval is None and known.reason == ONE_SEED
+    assert known.over_classes is not None and known.interval is None and known.remark == ONE_SEED
 
 
 def test_one_class_has_no_interval_over_classes() -> None:
     figures = np.random.default_rng(0).random((4, 9))
     found = mean_over_seeds(figures, np.zeros(9, int))
-    assert found.over_classes is None and found.joint is None and found.reason == ONE_CLASS
+    assert found.over_classes is None and found.joint is None and found.remark == ONE_CLASS
     assert found.interval == found.over_seeds == mean_over_seeds(figures.mean(axis=1)).over_seeds
     alone = mean_over_seeds(figures[:1], np.zeros(9, int))
-    assert ONE_SEED in alone.reason and ONE_CLASS in alone.reason and alone.interval is None
+    assert ONE_SEED in alone.remark and ONE_CLASS in alone.remark and alone.interval is None
 
 
 def test_the_difference_is_the_mean_of_the_differences() -> None:
@@ -119,14 +119,14 @@ def test_the_difference_is_the_mean_of_the_differences() -> None:
     arm, base = generator.random((2, 6, len(LABELS)))
     found = compare_paired(arm, base, LABELS)
     assert found.differences == pytest.approx(tuple(arm.mean(axis=1) - base.mean(axis=1)))
-    assert found.estimate == pytest.approx(np.mean(found.differences))
+    assert found.value == pytest.approx(np.mean(found.differences))
     assert found.p == sign_flip_p(found.differences)
     flat = compare_paired(arm.mean(axis=1), base.mean(axis=1))
     assert flat.over_classes is None and flat.interval == flat.over_seeds
-    for field in ("estimate", "p"):
+    for field in ("value", "p"):
         assert getattr(flat, field) == pytest.approx(getattr(found, field))
     back = compare_paired(base, arm, LABELS)
-    assert back.estimate == -found.estimate and back.p == found.p
+    assert back.value == -found.value and back.p == found.p
     assert back.joint is not None and found.joint is not None
     assert back.joint.low == pytest.approx(-found.joint.high)
     assert compare_paired(arm, base, LABELS) == found
@@ -151,7 +151,7 @@ def test_intervals_equal_a_naive_resample() -> None:
     values = effects + generator.normal(0, 1, (4, len(LABELS)))
     found = mean_over_seeds(values, LABELS, replicates=300, seed=7)
     mean = values.mean()
-    assert found.estimate == pytest.approx(mean)
+    assert found.value == pytest.approx(mean)
 
     def draw(count: int, seed: int) -> NDArray[np.uint8]:
         each = np.arange(count)
@@ -227,7 +227,7 @@ def test_a_planted_effect_is_found_with_its_sign() -> None:
     better, same = adjust(
         [compare_paired(base + 0.1 + noise[0], base, LABELS), compare_paired(base, base, LABELS)]
     )
-    assert better.estimate > 0.08 and better.p_holm == 2 * 2**-9 and same.p_holm == 1
+    assert better.value > 0.08 and better.p_holm == 2 * 2**-9 and same.p_holm == 1
     assert better.joint is not None and better.joint.low > 0.08
 
 
@@ -244,10 +244,10 @@ def test_spearman() -> None:
     x = generator.integers(0, 8, 30).astype(float)
     y = x + generator.normal(0, 3, 30)
     found = spearman(x, y)
-    assert found.estimate == pytest.approx(spearmanr(x, y).statistic) and found.n == 30
-    assert holds(found.interval, found.estimate) and found.reason == ""
+    assert found.value == pytest.approx(spearmanr(x, y).statistic) and found.total == 30
+    assert holds(found.interval, found.value) and found.remark == ""
     assert spearman(x, np.exp(y)) == found and spearman(x, y, seed=1).interval != found.interval
-    assert spearman(x, -y).estimate == pytest.approx(-found.estimate)
+    assert spearman(x, -y).value == pytest.approx(-found.value)
 
 
 def test_spearman_resamples_groups_as_a_whole() -> None:
@@ -256,7 +256,7 @@ def test_spearman_resamples_groups_as_a_whole() -> None:
     groups = np.repeat(np.arange(10), 20)
     x, y = centres[:, groups] + 0.01 * generator.normal(size=(2, 200))
     whole, single = spearman(x, y, groups), spearman(x, y)
-    assert whole.n == 10 and whole.estimate == single.estimate
+    assert whole.total == 10 and whole.value == single.value
     assert whole.interval is not None and single.interval is not None
     width = whole.interval.high - whole.interval.low
     assert width > 2 * (single.interval.high - single.interval.low)
@@ -264,10 +264,10 @@ def test_spearman_resamples_groups_as_a_whole() -> None:
 
 def test_spearman_without_interval() -> None:
     few = spearman([1, 2, 3, 4], [1, 3, 2, 4], [0, 0, 1, 1])
-    assert few.estimate == pytest.approx(0.8) and few.interval is None
-    assert few.reason == "2 groups are too few"
+    assert few.value == pytest.approx(0.8) and few.interval is None
+    assert few.remark == "2 groups are too few"
     constant = spearman(np.ones(5), np.arange(5))
-    assert math.isnan(constant.estimate) and "constant" in constant.reason
+    assert constant.value is None and "constant" in constant.remark
     mostly = spearman([0, 0, 0, 1], [0, 1, 2, 3])
     assert mostly.interval is not None and "constant and left out" in mostly.interval.assumption
 
@@ -291,14 +291,14 @@ def test_step_ratios_of_runs_that_all_arrive() -> None:
     arm = [reaching(step) for step in (200, 300, 300, 400, 100, 400)]
     found = compare_steps(arm, base, 0.9)
     assert found.ratios == pytest.approx((0.5, 0.75, 0.6, 0.5, 0.5, 0.4))
-    assert found.estimate == 0.5 and not found.at_least and not any(found.censored)
+    assert found.value == 0.5 and not found.at_least and not any(found.censored)
     assert found.interval is not None and found.p == 2 * 2**-6
     assert (found.interval.low, found.interval.high) == (0.4, 0.75)
     assert found.interval.confidence == 1 - 2 * 2**-6
     assert adjust([found, found])[1].p_holm == 4 * 2**-6
     even = compare_steps(arm[3:] + arm[1:2], base[3:] + base[1:2], 0.95)
-    assert even.estimate == 0.5
-    assert compare_steps(arm[1:3], base[1:3], 0.9).estimate == pytest.approx(math.sqrt(0.75 * 0.6))
+    assert even.value == 0.5
+    assert compare_steps(arm[1:3], base[1:3], 0.9).value == pytest.approx(math.sqrt(0.75 * 0.6))
 
 
 def test_step_ratios_keep_runs_that_never_arrive() -> None:
@@ -308,7 +308,7 @@ def test_step_ratios_keep_runs_that_never_arrive() -> None:
     assert found.censored == (False, False, False, True, True)
     assert found.ratios == pytest.approx((0.6, 0.8, 1.2, 2, 1000 / 900))
     # Taken for their bounds or for infinite, the middle moves from 10/9 to 1.2.
-    assert found.estimate == pytest.approx(1000 / 900) and found.at_least
+    assert found.value == pytest.approx(1000 / 900) and found.at_least
     assert found.interval is not None and found.interval.confidence == 0.9375
     assert (found.interval.low, found.interval.high) == (0.6, math.inf)
     assert found.p == binomtest(2, 5).pvalue
@@ -322,7 +322,7 @@ def test_a_run_that_ended_early_may_be_faster_or_slower() -> None:
     assert found.interval is not None and found.interval.low == 300 / 800
     # One that ended where its base arrived is slower.
     ended = compare_steps([reaching(2000, last=800)] * 6, base[:6], 0.9)
-    assert ended.p == 2 * 2**-6 and ended.estimate == 1 and ended.at_least
+    assert ended.p == 2 * 2**-6 and ended.value == 1 and ended.at_least
 
 
 @pytest.mark.parametrize(("n", "place"), [(5, 0), (6, 0), (8, 0), (9, 1), (12, 2), (20, 5)])
@@ -343,7 +343,7 @@ def test_identical_curves() -> None:
     found = compare_steps(runs, runs, 0.95)
     assert found.ratios == (1, 1, 1) and found.p == 1 and not found.at_least
     alone = compare_steps(runs[:1], runs[:1], 0.95)
-    assert alone.interval is None and alone.p is None and alone.reason == ONE_SEED
+    assert alone.interval is None and alone.p is None and alone.remark == ONE_SEED
 
 
 def test_the_level_is_a_share_of_the_last_score() -> None:

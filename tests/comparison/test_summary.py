@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.toy_comparison import FOLDS, PROTOCOL, failed, toy_arms, toy_results, with_arm
 from scipy.stats import spearmanr
-from toy_comparison import FOLDS, PROTOCOL, failed, toy_arms, toy_results, with_arm
 
 from facerec.comparison.finals import VIEWS, FinalRun
 from facerec.comparison.fit import Fit, Point
@@ -75,7 +75,7 @@ def test_means_and_intervals_of_every_figure(results: Results, summary: Summary)
             found = [run.scores[score.view, score.metric] for run in runs(results, arm.name)]
             each = [sum(run.tolist()) / len(run) for run in found]
             assert score.values == pytest.approx(each, rel=1e-12)
-            assert score.mean.estimate == pytest.approx(sum(each) / 6, rel=1e-12)
+            assert score.mean.value == pytest.approx(sum(each) / 6, rel=1e-12)
             labels = runs(results, arm.name)[0].labels
             expected = mean_over_seeds(np.stack(found), labels, replicates=20, seed=0)
             assert score.mean == expected
@@ -85,7 +85,7 @@ def test_the_untrained_models_are_scored(results: Results, summary: Summary) -> 
     assert len(summary.untrained_runs) == 6 and summary.untrained_runs[0].validation == ()
     score = summary.untrained[0]
     mean = np.mean([run.mean(score.view, score.metric) for run in results.untrained])
-    assert score.mean.estimate == pytest.approx(float(mean))
+    assert score.mean.value == pytest.approx(float(mean))
 
 
 def test_differences_are_paired_by_seed(results: Results, summary: Summary) -> None:
@@ -129,7 +129,7 @@ def test_equal_arms_differ_by_nothing(results: Results) -> None:
         assert set(found.mean.differences) == {0.0} and found.mean.p == 1.0
         for interval in (found.mean.over_seeds, found.mean.over_classes, found.mean.joint):
             assert interval is not None and (interval.low, interval.high) == (0.0, 0.0)
-    assert pair.norm_reduction is not None and pair.norm_reduction.estimate == 0
+    assert pair.norm_reduction is not None and pair.norm_reduction.value == 0
     for speed in pair.speeds:
         assert speed.ratio is not None and set(speed.ratio.ratios) == {1.0}
         assert speed.ratio.p == 1.0 and speed.arm_steps == speed.base_steps
@@ -221,12 +221,12 @@ def test_a_single_repetition_has_no_spread() -> None:
     summary = summarize(toy_results(repetitions=1, replicates=20, trials=2))
     for arm in summary.arms:
         for score in arm.scores:
-            assert score.mean.n == 1 and score.mean.reason == ONE_SEED
+            assert score.mean.total == 1 and score.mean.remark == ONE_SEED
             assert score.mean.over_seeds is None and score.mean.joint is None
             assert score.mean.over_classes is not None
     for pair in summary.pairs:
         found = pair.headline
-        assert found is not None and found.mean.n == 1
+        assert found is not None and found.mean.total == 1
         assert (found.mean.joint, found.mean.over_seeds) == (None, None)
         assert (found.mean.p, found.mean.p_holm) == (None, None)
         for speed in pair.speeds:
@@ -249,11 +249,11 @@ def test_norm_reduction_against_gain(results: Results, summary: Summary) -> None
         naive = [b - a for a, b in zip(arm, base, strict=True)]
         assert pair.norm_reduction.differences == pytest.approx(naive)
         assert summary.arm(pair.arm).norms[1].values == pytest.approx(arm)
-        reductions.append(pair.norm_reduction.estimate)
-        gains.append(pair.headline.mean.estimate)
+        reductions.append(pair.norm_reduction.value)
+        gains.append(pair.headline.mean.value)
     found = summary.gain.correlation
-    assert found is not None and found.n == 3 and found.interval is not None
-    assert found.estimate == pytest.approx(spearmanr(gains, reductions).statistic)
+    assert found is not None and found.total == 3 and found.interval is not None
+    assert found.value == pytest.approx(spearmanr(gains, reductions).statistic)
 
 
 def test_families_are_resampled_as_a_whole() -> None:
@@ -271,7 +271,7 @@ def test_families_are_resampled_as_a_whole() -> None:
         ("one", "base"),
     ]
     found = summary.gain.correlation
-    assert found is not None and found.n == 1 and found.interval is None and summary.gain.reason
+    assert found is not None and found.total == 1 and found.interval is None and summary.gain.reason
 
 
 def test_no_pair_has_no_correlation() -> None:

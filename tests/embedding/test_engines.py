@@ -13,8 +13,8 @@ import pytest
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
+from helpers.toy_onnx import WEIGHT, expected, faces, tiles  # noqa: E402
 from onnx import TensorProto  # noqa: E402
-from toy_onnx import WEIGHT, expected, faces, tiles  # noqa: E402
 
 from facerec.backbones import Preprocessing  # noqa: E402
 from facerec.embedding import engines, trial  # noqa: E402
@@ -268,6 +268,7 @@ def test_what_kills_openvino_kills_a_trial_alone(
         open_engine(parsed(), "openvino")
 
 
+@pytest.mark.integration
 def test_an_openvino_model_may_go_in_any_thread(tmp_path: Path) -> None:
     """Its plugin would unmap the stack on which the other thread's signal handlers run."""
     pytest.importorskip("openvino")

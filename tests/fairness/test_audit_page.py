@@ -16,8 +16,8 @@ from xml.etree import ElementTree
 import cv2
 import numpy as np
 import pytest
-from html_page import Page
-from toy_audit import EVIL, default_audit, toy_audit
+from helpers.html_page import Page
+from helpers.toy_audit import EVIL, default_audit, toy_audit
 
 from facerec.fairness.audit import Audit
 from facerec.fairness.baseline import READING

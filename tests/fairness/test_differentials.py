@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.toy_faces import Toy, toy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_faces import Toy, toy
 
 from facerec.errors import MetricError
 from facerec.fairness.differentials import (

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from helpers.toy_audit import EVIL, default_audit
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
@@ -15,7 +16,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from scipy.special import ndtri
-from toy_audit import EVIL, default_audit
 
 from facerec.fairness.association import Association, NoComparison
 from facerec.fairness.audit import GroupAudit

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.toy_audit import EVIL, default_audit, toy_audit
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_audit import EVIL, default_audit, toy_audit
 
 from facerec.errors import FacerecError
 from facerec.fairness.association import NoComparison

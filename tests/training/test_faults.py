@@ -20,9 +20,9 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
-from lives import Command, Ranks, command, elastic
+from helpers.lives import Command, Ranks, command, elastic
+from helpers.tiny_training import write_training_set
 from safetensors.torch import load_file
-from tiny import write_training_set
 
 from facerec.errors import CheckpointError, RecipeError
 from facerec.training import checkpoint
@@ -33,14 +33,14 @@ RECIPES = {
     # Batch-norm, dropout and momentum: every kind of state.
     "arc": """
 from pathlib import Path
-from lives import noisy_recipe
+from helpers.lives import noisy_recipe
 from facerec.training import Checkpoints
 recipe = noisy_recipe(Path("data"), epochs=EPOCHS, checkpoints=Checkpoints(every_steps=3, keep=2))
 """,
     # Equal on any number of ranks.
     "linear": """
 from pathlib import Path
-from tiny import tiny_recipe
+from helpers.tiny_training import tiny_recipe
 from facerec.training import Checkpoints
 recipe = tiny_recipe(Path("data"), epochs=EPOCHS, checkpoints=Checkpoints(every_steps=3, keep=2))
 """,
@@ -175,6 +175,7 @@ def assert_all_checkpoints_are_whole(folder: Path) -> None:
             assert (path / name).stat().st_size == size or name == checkpoint.STATE_FILE
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("world", "kills", "real"),
     [
@@ -197,6 +198,7 @@ def test_a_run_that_is_killed_goes_on_bit_for_bit(
     assert_as_if_nothing_happened(run, whole("arc", world, epochs), epochs)
 
 
+@pytest.mark.integration
 def test_two_killed_ranks_go_on_as_one(work: Path, whole: Whole) -> None:
     run = work / "runs" / "linear"
     ranks = Ranks(2, work, command, ["linear.py", "--device", "cpu"])
@@ -222,6 +224,7 @@ def test_two_killed_ranks_go_on_as_one(work: Path, whole: Whole) -> None:
 # ---------------------------------------------------------------- torchrun starts again
 
 
+@pytest.mark.integration
 def test_torchrun_starts_a_run_again_where_it_was(work: Path, whole: Whole) -> None:
     # Dead before the first checkpoint, then after one.
     arguments = ["arc.py", "--device", "cpu", "--name", "mine"]
@@ -234,6 +237,7 @@ def test_torchrun_starts_a_run_again_where_it_was(work: Path, whole: Whole) -> N
     assert_as_if_nothing_happened(work / "runs" / "mine", whole("arc", 2))
 
 
+@pytest.mark.integration
 def test_torchrun_goes_on_with_a_run_that_was_resumed(work: Path, whole: Whole) -> None:
     run = work / "runs" / "arc"
     shutil.copytree(whole("arc", 2), run)
@@ -247,6 +251,7 @@ def test_torchrun_goes_on_with_a_run_that_was_resumed(work: Path, whole: Whole) 
     assert not (run / "model.safetensors").exists()
 
 
+@pytest.mark.integration
 def test_torchrun_ends_well_if_its_processes_are_told_to_stop(work: Path) -> None:
     run = work / "runs" / "arc"
     launcher = Ranks(
@@ -266,7 +271,7 @@ def test_torchrun_ends_well_if_its_processes_are_told_to_stop(work: Path) -> Non
 @pytest.mark.slow
 def test_the_command_torchrun_starts_a_run_again(work: Path, whole: Whole) -> None:
     (work / "mortal.py").write_text(
-        "import sys\nfrom lives import mortal\nmortal([1, 7], sys.argv[1:])\n"
+        "import sys\nfrom helpers.lives import mortal\nmortal([1, 7], sys.argv[1:])\n"
     )
     done = subprocess.run(
         [
@@ -274,7 +279,7 @@ def test_the_command_torchrun_starts_a_run_again(work: Path, whole: Whole) -> No
             *("--max-restarts", "3", "mortal.py", "arc.py", "--device", "cpu"),
         ],
         cwd=work,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent)},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])},
         capture_output=True,
         text=True,
         timeout=600,

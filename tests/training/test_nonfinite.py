@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from lives import Ranks, noisy_recipe
-from tiny import make_trainer, tiny_recipe, weights, write_training_set
+from helpers.lives import Ranks, noisy_recipe
+from helpers.tiny_training import make_trainer, tiny_recipe, weights, write_training_set
 
 from facerec.errors import TrainingError
 from facerec.heads import SEC, AdaFace, CosFace, L2Norm, RingLoss, SphereFace2017
@@ -240,6 +240,7 @@ def train_with_one_bad_rank(recipe: Recipe, bad: bool, folder: Path) -> None:
         del trainer
 
 
+@pytest.mark.integration
 def test_all_ranks_skip_what_is_not_finite_on_one(data: Path, tmp_path: Path) -> None:
     recipe = noisy_recipe(data, on_nonfinite="skip", optimizer=AdamW(lr=1e-2))
     for bad in (False, True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +12,11 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from helpers.gloo_pool import GlooPool
+from helpers.tiny_training import narrow_recipe, tiny_recipe, write_training_set
+from helpers.toy_packs import make_pack
 from safetensors import safe_open
 from safetensors.torch import load_file
-from tiny import narrow_recipe, tiny_recipe, write_training_set
 from torch import nn
 
 from facerec.backbones import create_backbone
@@ -29,12 +30,7 @@ from facerec.training.monitor import Monitor
 from facerec.training.trainer import Trainer
 from facerec.training.validation import PackValidator
 from facerec.verification import VerificationResult, evaluate_bench, pack_bench
-
-for neighbour in ("heads", "verification"):
-    sys.path.append(str(Path(__file__).parent.parent / neighbour))
-
-from gloo_pool import GlooPool  # noqa: E402
-from toy_packs import make_pack  # noqa: E402
+from facerec.verification.evaluate import AccuracyEstimate
 
 ALONE = Processes(0, 1, torch.device("cpu"))
 
@@ -174,6 +170,11 @@ def best(folder: Path) -> dict[str, object]:
         return json.loads(file.metadata()["facerec"])["extra"]
 
 
+def with_mean(accuracy: AccuracyEstimate | None, mean: float) -> AccuracyEstimate:
+    assert accuracy is not None
+    return replace(accuracy, value=mean, kfold=replace(accuracy.kfold, mean=mean))
+
+
 def fake_accuracy(monkeypatch: pytest.MonkeyPatch, by_step: dict[int, float]) -> list[int]:
     """Give each validation the accuracy wanted; return the steps at which one happened."""
     seen: list[int] = []
@@ -186,7 +187,7 @@ def fake_accuracy(monkeypatch: pytest.MonkeyPatch, by_step: dict[int, float]) ->
 
         def scored(backbone: nn.Module) -> dict[str, VerificationResult]:
             return {
-                name: replace(r, accuracy=replace(r.accuracy, mean=by_step[self.step]))
+                name: replace(r, accuracy=with_mean(r.accuracy, by_step[self.step]))
                 for name, r in real(backbone).items()
             }
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import replace
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from helpers.gloo_pool import GlooPool
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -31,9 +30,6 @@ from facerec.verification.scoring import (
     score_all_pairs,
     search,
 )
-
-sys.path.append(str(Path(__file__).parents[1] / "heads"))
-from gloo_pool import GlooPool
 
 TARGETS = ("1", "0.9", "1/2", "1e-1", "1e-2", "1e-3", "1e-6", "1e-9", "0")
 

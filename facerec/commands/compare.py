@@ -76,7 +76,7 @@ def compare(
     folder = out or Path("compare") / (f"{plan.name}-smoke" if smoke else plan.name)
     console.print(plan.question, style="bold", markup=False)
     with progress_bar(console, "images") as progress:
-        harness = Harness(plan, folder, choose_device(device), storage, progress=progress)
+        harness = Harness(plan, folder, choose_device(device), storage, faces=progress)
     for note in harness.manifest["notes"]:
         console.print(f"note: {note}", style="yellow", markup=False)
     with Live(console=console, refresh_per_second=2) as live:

@@ -120,7 +120,7 @@ class Harness:
         folder: of all state and results.
         device: where to compute.
         storage: URL of an Optuna storage; a SQLite file in the folder by default.
-        progress: called while faces are drawn.
+        faces: called while faces are drawn.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Harness:
         folder: Path,
         device: torch.device,
         storage: str | None = None,
-        progress: Progress | None = None,
+        faces: Progress | None = None,
     ) -> None:
         """Check everything that can be checked before work begins.
 
@@ -145,7 +145,7 @@ class Harness:
         self._states: list[Status] = []
         self.worker = Worker(folder)
         try:
-            self.images = self._open_images(progress)
+            self.images = self._open_images(faces)
             common = comparison.protocol
             self.split: ClassSplit = split_classes(
                 self.images.num_classes, common.folds, common.numbering, self.images.train_classes

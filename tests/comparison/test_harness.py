@@ -303,7 +303,7 @@ def test_generated_faces_are_drawn_once(tmp_path: Path) -> None:
         plan,
         tmp_path,
         torch.device("cpu"),
-        progress=lambda _, done, total: drawn.append((done, total)),
+        faces=lambda _, done, total: drawn.append((done, total)),
     )
     first.worker.close()
     assert drawn[-1] == (faces.total_images, faces.total_images)
@@ -313,7 +313,7 @@ def test_generated_faces_are_drawn_once(tmp_path: Path) -> None:
         plan,
         tmp_path,
         torch.device("cpu"),
-        progress=lambda _, done, total: drawn.append((done, total)),
+        faces=lambda _, done, total: drawn.append((done, total)),
     )
     again.worker.close()
     assert len(drawn) == count

@@ -3,15 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all fuzz lint clean
+.PHONY: demo test test-all fuzz lint docs clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo      the whole main job on generated faces, in minutes"
-	@echo "make test      the test suite"
-	@echo "make test-all  the test suite with the slow tests"
+	@echo "make test      every part and each command once, in six minutes on two cores"
+	@echo "make test-all  all tests: whole runs, kills, exports, studies and the slow ones too"
 	@echo "make fuzz      100,000 damaged files of every kind, of which each must end in a sentence"
 	@echo "make lint      ruff and mypy"
+	@echo "make docs      the documentation as a site, in site/"
 
 # A stamp rather than the folder, so that an interrupted installation starts again.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -26,7 +27,7 @@ test: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 2
 
 test-all: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 2 -m "slow or not slow"
+	$(BIN)/python -m pytest -n 2 -m ""
 
 # Other cases, or a few kinds: make fuzz FUZZ='--seed 1 --kinds pth onnx'
 fuzz: $(VENV)/.installed
@@ -37,5 +38,12 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+$(VENV)/.docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	touch $@
+
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) build dist site *.egg-info

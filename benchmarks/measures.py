@@ -109,9 +109,7 @@ def _loader(records: Path, batches: int, batch_size: int, repeats: int) -> list[
     sizes = []
     for row in times:
         request = BatchRequest(0, generator.integers(len(variants[0]), size=batch_size))
-        files = [
-            np.frombuffer(variants[0].encoded(i)[0], np.uint8) for i in request.indices.tolist()
-        ]
+        files = [np.frombuffer(variants[0].encoded(i), np.uint8) for i in request.indices.tolist()]
         sizes += [len(file) for file in files]
 
         def decode(files: list[np.ndarray] = files) -> None:
@@ -161,7 +159,7 @@ before, start = peak(), time.perf_counter()
 dataset = RecordDataset(Path(sys.argv[1]))
 seconds, opened, start = time.perf_counter() - start, peak(), time.perf_counter()
 for place in places:
-    image, label = dataset.encoded(place)
+    image, label = dataset.sample(place)
     assert label == place % dataset.num_classes and len(image) == int(sys.argv[3])
 rate = len(places) / (time.perf_counter() - start)
 print(json.dumps({"records": len(dataset), "seconds": seconds, "opened": opened - before,
@@ -220,10 +218,10 @@ class _Faces(FaceDataset):
     def __len__(self) -> int:
         return 1 << 20
 
-    def encoded(self, i: int) -> tuple[bytes, int]:
+    def sample(self, i: int) -> tuple[bytes, int]:
         raise NotImplementedError
 
-    where = name = read_labels = encoded  # type: ignore[assignment]
+    where = name = read_labels = sample  # type: ignore[assignment]
 
 
 class _Contiguous(nn.Module):

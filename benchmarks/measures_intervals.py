@@ -322,8 +322,8 @@ class Population:
             "EER": figures.eer_step().rate,
             "TPR": point.tpr,
             "match": point.threshold,
-            "FNMR 5 %": float(np.quantile(figures.positives, 0.05)),
-            "FNMR 1 %": float(np.quantile(figures.positives, 0.01)),
+            "FNMR 5 %": float(np.quantile(figures.mated, 0.05)),
+            "FNMR 1 %": float(np.quantile(figures.mated, 0.01)),
         }
 
     def trial(
@@ -444,7 +444,7 @@ def _independent_trial(scores: SortedScores, family: Family) -> dict[str, bool]:
             continue
         truth = float(family.tpr(np.float64(threshold)))
         few = "" if point.false_accepts >= 3 else ", fewer than 3 false accepts"
-        known = wilson(point.true_accepts, point.positives)
+        known = wilson(point.true_accepts, point.mated)
         for name, interval, true in (
             (f"TPR@FPR={target}{few}", tpr_interval(roc, point), truth),
             (f"threshold of FPR={target}", threshold_interval(roc, point), threshold),

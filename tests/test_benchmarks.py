@@ -51,7 +51,7 @@ def test_loader(measures: ModuleType, tmp_path: Path) -> None:
     # Decoding is a part of loading, but at this size a disturbance can hide that.
     assert 0 < default.value < 20 and 0 < plain.value < 20
     data = RecordDataset(tmp_path)
-    sizes = [len(data.encoded(i)[0]) for i in range(len(data))]
+    sizes = [len(data.encoded(i)) for i in range(len(data))]
     told = int(default.remark.split("JPEGs of ")[1].split()[0].replace(",", ""))
     assert min(sizes) <= told <= max(sizes)
 

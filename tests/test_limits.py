@@ -5,27 +5,22 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import sys
 import types
 import typing
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import pytest
+from helpers.tiny_training import make_trainer, tiny_recipe, write_training_set
 
-sys.path[:0] = [str(Path(__file__).parent / "training")]
-
-from tiny import make_trainer, tiny_recipe, write_training_set  # noqa: E402
-
-from facerec.commands import plan as plan_command  # noqa: E402
-from facerec.commands import train as train_command  # noqa: E402
-from facerec.errors import FacerecError, RecipeError  # noqa: E402
-from facerec.limits import LARGEST, MOST, Checked, Limits, Positive, Share, shown  # noqa: E402
-from facerec.recipe import from_dict, to_dict  # noqa: E402
-from facerec.training import Recipe  # noqa: E402
-from facerec.training.plan import plan_step  # noqa: E402
+from facerec.commands import plan as plan_command
+from facerec.commands import train as train_command
+from facerec.errors import FacerecError, RecipeError
+from facerec.limits import LARGEST, MOST, Checked, Limits, Positive, Share, shown
+from facerec.recipe import from_dict, to_dict
+from facerec.training import Recipe
+from facerec.training.plan import plan_step
 
 SMALLEST = {  # fields without a default
     "weight": 0.5,

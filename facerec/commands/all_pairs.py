@@ -323,7 +323,7 @@ class Report:
             "score": "cosine of raw embeddings, float32",
             "operating_points": [
                 {
-                    **asdict(point),
+                    **point.to_json(),
                     "threshold": _number(point.threshold),
                     "tpr": point.tpr if point.resolvable else None,
                     "tpr_interval": asdict(_complement(estimate.fnmr.interval()))
@@ -447,14 +447,14 @@ def _add_point(table: Table, point: OperatingPoint, estimate: _Estimate) -> None
     """Add the TPR at a target, and the FPR that its threshold realises."""
     name = f"TPR@FPR={point.target}"
     if not point.resolvable:
-        finest = f"finest FPR {1 / point.negatives:.1e}"
-        table.add_row(name, "–", "not resolvable", f"N={point.negatives:,}", finest)
+        finest = f"finest FPR {1 / point.non_mated:.1e}"
+        table.add_row(name, "–", "not resolvable", f"N={point.non_mated:,}", finest)
         return
     table.add_row(
         name,
         format_percent(point.tpr),
         format_interval(_complement(estimate.fnmr.interval())),
-        f"{point.true_accepts:,}/{point.positives:,}",
+        f"{point.true_accepts:,}/{point.mated:,}",
         f"t = {format_threshold(point.threshold)}",
     )
     value, limits, counts, remark = _cells(estimate.fmr)

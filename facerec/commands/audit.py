@@ -41,12 +41,14 @@ from facerec.fairness.audit import (
 from facerec.fairness.audit import audit as audit_embeddings
 from facerec.fairness.differentials import REPLICATES
 from facerec.fairness.findings import HEADLINE
-from facerec.fairness.norms import Estimate, NormTable
+from facerec.fairness.norms import NormTable
 from facerec.fairness.outputs import check_audit_folder, write_audit
 from facerec.fairness.page import render
 from facerec.fairness.rates import TARGETS, Calibration, ErrorRate
 from facerec.fairness.scores import audit_scores
 from facerec.files import sha256
+from facerec.progress import section
+from facerec.report.estimate import Estimate
 from facerec.statistics.operating_points import parse_rate
 from facerec.verification.bench import Bench
 from facerec.verification.protocols import read_scores
@@ -414,13 +416,13 @@ class _Assertion:
             found = part.association
             if isinstance(found, NoComparison):
                 return None, found.reason
-            return (found.p, None) if self.figure == "p" else (found.eta2.value, found.eta2.reason)
+            return (found.p, None) if self.figure == "p" else (found.eta2.value, found.eta2.remark)
         measures, of = part.differentials, self.figure.partition("_")[0].upper()
         if isinstance(measures, NoComparison):
             return None, measures.reason
         for row in measures.rows:
             if (row.measure, row.of, row.target) == (HEADLINE, of, audit.target):
-                return row.value, row.reason
+                return row.value, row.remark
         return None, measures.reason or "no target is resolvable"
 
 
@@ -503,7 +505,7 @@ def _rate(rate: ErrorRate) -> str:
         return "no pairs"
     limits = rate.interval
     interval = "" if limits is None else f" [{limits.low:.2g}, {limits.high:.2g}]"
-    counts = f"{rate.errors:,}/{rate.comparisons:,} {rate.mark}"
+    counts = f"{rate.events:,}/{rate.total:,} {rate.mark}"
     return f"{rate.value:.2g}{interval}\n{counts}"
 
 
@@ -533,7 +535,7 @@ class _Embedder:
             align=self.align,
             batch_size=self.batch_size,
             on_error=self.on_error,
-            progress=self.bars.counter(f"{model.name}: embedding {views}", len(self.bench.images)),
+            progress=section(self.bars.show, f"{model.name}: embedding {views}"),
         )
 
 
@@ -692,17 +694,6 @@ class _Bars:
             self._stage = stage
             self._progress.reset(self._task, description=stage, total=total, visible=True)
         self._progress.update(self._task, completed=done)
-
-    def counter(self, stage: str, total: int) -> Callable[[int], None]:
-        """Return what counts up."""
-        done = 0
-
-        def advance(count: int) -> None:
-            nonlocal done
-            done += count
-            self.show(stage, done, total)
-
-        return advance
 
     def __enter__(self) -> _Bars:
         self._progress.start()

@@ -10,7 +10,7 @@ import tyro
 from rich.table import Table
 
 from facerec.commands.cli import Console, run_command
-from facerec.commands.train import open_data, recipe_argument
+from facerec.commands.recipes import open_data, recipe_argument
 from facerec.limits import Checked, Count, Limits, Positive
 from facerec.training.plan import Plan, plan_step, remedies
 from facerec.training.recipe import Recipe

@@ -10,7 +10,7 @@ import torch
 from rich.table import Table
 
 from facerec.commands.cli import Console
-from facerec.commands.train import open_data
+from facerec.commands.recipes import open_data
 from facerec.environment import available_cores
 from facerec.heads.class_sampling import sample_size
 from facerec.training.distributed import Processes, launched

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +10,11 @@ from typing import Annotated, Literal
 
 import torch
 import tyro
-from rich.progress import MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from facerec.commands.cli import Console, exit_on_error, run_command
-from facerec.errors import RecipeError
+from facerec.commands.cli import Console, run_command
+from facerec.commands.recipes import open_data, recipe_argument
 from facerec.limits import Checked, Count
-from facerec.recipe import load_recipe
-from facerec.records.dataset import FaceDataset
-from facerec.records.training_set import open_dataset
 from facerec.training import checkpoint
 from facerec.training import run as runs
 from facerec.training.distributed import Processes, launched
@@ -125,26 +120,6 @@ def _train(
     return None if trainer.interrupted else folder
 
 
-def open_data(recipe: Recipe, console: Console | None) -> FaceDataset:
-    """Open the training images; a bar shows where all labels must be read for that."""
-    with Progress(
-        TextColumn("reading labels"),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console or Console(quiet=True),
-        transient=True,
-        disable=console is None or not console.is_terminal,
-    ) as bar:
-        task: TaskID | None = None
-
-        def advance(count: int) -> None:
-            nonlocal task
-            task = bar.add_task("", total=None) if task is None else task
-            bar.advance(task, count)
-
-        return open_dataset(recipe.data, recipe.seed, advance)
-
-
 def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Table:
     """Tabulate what is about to be trained, as the settings really are."""
     recipe, dataset = trainer.recipe, trainer.dataset
@@ -198,44 +173,6 @@ def _print_end(console: Console, trainer: Trainer, folder: Path, max_steps: int 
             markup=False,
         )
     console.print(f"model: {folder / 'model.safetensors'}", soft_wrap=True, highlight=False)
-
-
-@dataclass(frozen=True)
-class RecipeArgument:
-    """A command line whose first argument is a recipe file."""
-
-    path: Path | None
-    """None where only help is asked for."""
-    recipe: Recipe
-    arguments: list[str]
-    """Everything behind it."""
-
-    @property
-    def name(self) -> str:
-        """The file's name without its suffix."""
-        return self.path.stem if self.path else "run"
-
-
-def recipe_argument(command: str, argv: Sequence[str] | None) -> RecipeArgument:
-    """Take the recipe off a command line; a wrong one ends the process with status 2.
-
-    Args:
-        command: its name, for the error sentence.
-        argv: arguments without the program's name; None takes ``sys.argv``.
-    """
-    given = list(sys.argv[1:] if argv is None else argv)
-    arguments = [word for word in given if word != "--debug"]
-    debug = len(arguments) < len(given)
-    wants_help = "--help" in arguments or "-h" in arguments
-    path = Path(arguments.pop(0)) if arguments and not arguments[0].startswith("-") else None
-    with exit_on_error(debug):
-        if path is None and not wants_help:
-            raise RecipeError(
-                f"facerec {command} needs a recipe file as its first argument, "
-                "for example recipes/arcface_sec_r50.py"
-            )
-        loaded = load_recipe(path, Recipe) if path else Recipe()
-    return RecipeArgument(path, loaded, ["--debug"] * debug + arguments)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -6,13 +6,11 @@ import shlex
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import facerec
 from facerec.commands.benches import open_benches
@@ -24,7 +22,9 @@ from facerec.embedding.file import is_embeddings, read_embeddings
 from facerec.embedding.model import EmbeddingModel, OnnxModel, load_model, newest_run
 from facerec.errors import MetricError, ModelError
 from facerec.files import write_json
+from facerec.progress import section
 from facerec.records.images import ImageSource
+from facerec.report.progress import progress_bar
 from facerec.statistics.rates import parse_rate
 from facerec.verification import (
     Bench,
@@ -40,7 +40,7 @@ from facerec.verification.evaluate import FPR_TARGETS
 from facerec.verification.identification import identify
 from facerec.verification.page import check_report_folder, write_report
 from facerec.verification.plots import check_plot_path, plot_roc
-from facerec.verification.preprocessing import likely, print_trials, sample
+from facerec.verification.preprocessing import print_trials
 from facerec.verification.preprocessing import try_preprocessing as compare_preprocessing
 from facerec.verification.protocols import read_scores
 from facerec.verification.report import print_comparison, print_identification, print_result
@@ -230,9 +230,7 @@ def _try_preprocessing(
             "such as lfw"
         )
     print_model(model, False, align, console)
-    images = len(likely(model)) * len(sample(bench)[1])
-    with _progress(console) as progress:
-        task = progress.add_task("trying ways of preprocessing", total=images)
+    with progress_bar(console, "images") as progress:
         trials = compare_preprocessing(
             model,
             bench,
@@ -240,7 +238,7 @@ def _try_preprocessing(
             batch_size=model.batch_size,
             replicates=max(replicates, 1),
             seed=seed,
-            progress=lambda count: progress.advance(task, count),
+            progress=progress,
         )
     print_trials(trials, console)
     if json is not None:
@@ -297,8 +295,7 @@ class LiveModel(Source):
 
     def embed(self, images: ImageSource, name: str, points: Aligner | None = None) -> Embeddings:
         """Embed the images; ``points`` align them where no other way was asked for."""
-        with _progress(self.console) as progress:
-            task = progress.add_task(f"embedding {name}", total=len(images))
+        with progress_bar(self.console, "images") as progress:
             return embed_images(
                 self.model,
                 images,
@@ -306,7 +303,7 @@ class LiveModel(Source):
                 align=self.align or points,
                 batch_size=self.batch_size,
                 on_error=self.on_error,
-                progress=lambda count: progress.advance(task, count),
+                progress=section(progress, f"embedding {name}"),
             )
 
     def describe(self) -> Mapping[str, Any] | None:
@@ -437,21 +434,6 @@ def _save(
             command=shlex.join(["facerec", "verify", *sys.argv[1:]]),
         )
         console.print(f"report: {out / 'report.html'}", soft_wrap=True, markup=False)
-
-
-@contextmanager
-def _progress(console: Console) -> Iterator[Progress]:
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("images"),
-        TimeRemainingColumn(),
-    )
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
-        yield progress
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -368,7 +368,7 @@ class Harness:
             folder = self.folder / "faces"
             with self.worker.turn():
                 if not (folder / "dataset.json").is_file():
-                    _draw_faces(folder, data, progress)
+                    write_synthetic(folder, data, 2, progress)
             data = ImageData(folder)
         self._path = data.path
         return open_image_set(data)
@@ -461,18 +461,6 @@ class Harness:
                 return dict(begun)
             write_json(path, manifest)
         return manifest
-
-
-def _draw_faces(folder: Path, data: SyntheticSet, progress: Progress | None) -> None:
-    done = 0
-
-    def advance(images: int) -> None:
-        nonlocal done
-        done += images
-        if progress is not None:
-            progress("drawing faces", done, data.total_images)
-
-    write_synthetic(folder, data, 2, advance)
 
 
 def _hash(value: Any) -> str:

@@ -19,7 +19,7 @@ from facerec.errors import DatasetError, ImageError
 from facerec.files import sha256
 from facerec.records.dataset import FolderDataset, RecordDataset
 from facerec.records.decode import decode_image
-from facerec.records.images import DatasetImages, FolderImages, ImageSource
+from facerec.records.images import FolderImages, ImageSource
 from facerec.verification.protocols.lists import MAX_NAME, parse_number, read_lines
 from facerec.verification.protocols.matlab import many, read_mat
 
@@ -206,7 +206,7 @@ def _read_records(path: Path) -> Listing:
     records = dataset.records.path
     beside = [records, records.with_suffix(".idx"), records.parent / "property"]
     return Listing(
-        DatasetImages(dataset),
+        dataset,
         dataset.labels,
         dataset.class_names or [str(number) for number in range(dataset.num_classes)],
         {file.name: file for file in beside if file.is_file()},
@@ -217,7 +217,7 @@ def _read_records(path: Path) -> Listing:
 def _read_folder(path: Path) -> Listing:
     dataset = FolderDataset(path)
     assert dataset.class_names is not None
-    return Listing(DatasetImages(dataset), dataset.labels, dataset.class_names, {})
+    return Listing(dataset, dataset.labels, dataset.class_names, {})
 
 
 def _read_cub(path: Path) -> Listing:

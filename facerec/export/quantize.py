@@ -19,7 +19,7 @@ from facerec.export.graph import INPUT, finish, quiet
 from facerec.export.rewrites import split_batch_norms, split_prelus
 from facerec.recipe import from_dict
 from facerec.records.decode import decode_image
-from facerec.records.images import DatasetImages, FolderImages, ImageSource, PackImages
+from facerec.records.images import FolderImages, ImageSource, PackImages
 from facerec.records.packs import read_pack
 from facerec.records.training_set import Data, open_dataset
 
@@ -194,13 +194,8 @@ def _open(path: Path) -> ImageSource:
     if path.suffix in (".bin", ".npz"):
         return PackImages(read_pack(path))
     if path.is_file() or any(path.glob("*.rec")):
-        return DatasetImages(open_dataset(Data(path, layout="records"), seed=0))
-    names = (
-        file.relative_to(path).as_posix()
-        for file in path.rglob("*")
-        if file.suffix.lower() in (".jpg", ".jpeg", ".png")
-    )
-    return FolderImages(path, sorted(names))
+        return open_dataset(Data(path, layout="records"), seed=0)
+    return FolderImages(path)
 
 
 def _batches(

@@ -24,12 +24,12 @@ from facerec.errors import MetricError
 from facerec.fairness.norms import (
     INDEPENDENT_SUBJECTS,
     Array,
-    Estimate,
     SubjectBootstrap,
     SubjectNorms,
     percentile,
 )
 from facerec.fairness.welch import PermutationTest, Welch, largest_kept, permute
+from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import Interval, check_confidence
 from facerec.statistics.multiplicity import holm
 
@@ -221,7 +221,7 @@ def associate(
     tests = permute([means, ranks, deviations], groups, permutations, seed)
     moments = _moments(means, bootstrap)
     interval = _share_interval(_effect(moments, tests[0].replicates, confidence), confidence)
-    missing = None if interval else _NO_INTERVAL
+    missing = "" if interval else _NO_INTERVAL
     of_ranks = _effect(_rank_moments(means, bootstrap), tests[1].replicates, confidence)
     rank_interval = _share_interval(of_ranks, confidence)
     statistic = float(kruskal(*_split(means, groups)).statistic)
@@ -234,13 +234,13 @@ def associate(
         name=sample.name,
         role=role,
         subjects=subjects,
-        eta2=Estimate(analysis.eta2, interval, subjects, missing),
-        omega2=Estimate(analysis.omega2, interval, subjects, missing),
+        eta2=Estimate(analysis.eta2, interval, total=subjects, remark=missing),
+        omega2=Estimate(analysis.omega2, interval, total=subjects, remark=missing),
         epsilon2=Estimate(
             statistic / (subjects - 1),
             rank_interval,
-            subjects,
-            None if rank_interval else _NO_INTERVAL,
+            total=subjects,
+            remark="" if rank_interval else _NO_INTERVAL,
         ),
         eta2_h=(statistic - k + 1) / (subjects - k),
         f=analysis.f,
@@ -386,16 +386,16 @@ def cliffs_delta(first: ArrayLike, second: ArrayLike, confidence: float = 0.95) 
         least = 2 * (1 - confidence) ** (1 / min(len(x), len(y))) - 1
         low, high = sorted((delta, delta * least))
         apart = Interval(low, high, confidence, ONE_TO_ONE, INDEPENDENT_SUBJECTS)
-        return Estimate(delta, apart, subjects)
+        return Estimate(delta, apart, total=subjects)
     if not (error > 0 and freedom > 0):
-        return Estimate(delta, None, subjects, "no interval: subjects do not differ enough")
+        return Estimate(delta, total=subjects, remark="no interval: subjects do not differ enough")
     t = float(stdtrit(freedom, (1 + confidence) / 2))
     margin = t * 2 * error
     room = 1 - delta**2
     width = margin * math.sqrt(room**2 + margin**2)
     low, high = ((delta - delta**3 + sign * width) / (room + margin**2) for sign in (-1, 1))
     interval = Interval(low, high, confidence, FENG_CLIFF, INDEPENDENT_SUBJECTS)
-    return Estimate(delta, interval, subjects)
+    return Estimate(delta, interval, total=subjects)
 
 
 def difference_p(first: ArrayLike, second: ArrayLike) -> float:
@@ -462,9 +462,9 @@ def hodges_lehmann(first: ArrayLike, second: ArrayLike, confidence: float = 0.95
     spread = math.sqrt(differences * (subjects + 1) / 12)
     rank = math.floor(differences / 2 - float(ndtri((1 + confidence) / 2)) * spread + 0.5)
     if rank < 1:
-        return Estimate(value, None, subjects, "no interval: too few subjects")
+        return Estimate(value, total=subjects, remark="no interval: too few subjects")
     low, high = _difference(x, y, rank), _difference(x, y, differences + 1 - rank)
-    return Estimate(value, Interval(low, high, confidence, LEHMANN, SHIFT), subjects)
+    return Estimate(value, Interval(low, high, confidence, LEHMANN, SHIFT), total=subjects)
 
 
 def wasserstein(
@@ -489,7 +489,7 @@ def wasserstein(
     x, y = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     subjects = len(x) + len(y)
     if subjects < 3 or np.ptp(x) == np.ptp(y) == 0:
-        return Estimate(None, None, subjects, "subjects do not vary within the groups")
+        return Estimate(None, total=subjects, remark="subjects do not vary within the groups")
     grid = np.sort(np.concatenate([x, y]))
     widths = np.diff(grid)
     places = [np.searchsorted(np.sort(side), grid[:-1], side="right") for side in (x, y)]
@@ -505,7 +505,7 @@ def wasserstein(
 
     value = area / float(pooled_sd([feature.sum(axis=0) for feature in features]))
     if min(sizes) < 2:
-        return Estimate(value, None, subjects, "no interval: a group has one subject")
+        return Estimate(value, total=subjects, remark="no interval: a group has one subject")
     replicates = np.empty(len(first_drawn))
     under_equality = np.empty(len(first_drawn))
     step = max(1, _CELLS // subjects)
@@ -527,10 +527,10 @@ def wasserstein(
     replicates[~np.isfinite(replicates)] = np.nan
     interval = percentile(replicates, min(sizes), confidence)
     if interval is None:
-        return Estimate(value, None, subjects, "no interval: subjects do not differ enough")
+        return Estimate(value, total=subjects, remark="no interval: subjects do not differ enough")
     alike = np.mean(under_equality >= area) > (1 - confidence) / 2
     low = 0.0 if alike else min(interval.low, value)
-    return Estimate(value, replace(interval, low=low), subjects)
+    return Estimate(value, replace(interval, low=low), total=subjects)
 
 
 def adjust_for_covariates(
@@ -577,9 +577,12 @@ def adjust_for_covariates(
         images=fit.images,
         subjects=subjects,
         dropped=len(complete) - fit.images,
-        eta2=Estimate(fit.eta2, plain, subjects, None if plain else _NO_INTERVAL),
+        eta2=Estimate(fit.eta2, plain, total=subjects, remark="" if plain else _NO_INTERVAL),
         partial_eta2=Estimate(
-            fit.partial_eta2, adjusted, subjects, None if adjusted else _NO_INTERVAL
+            fit.partial_eta2,
+            adjusted,
+            total=subjects,
+            remark="" if adjusted else _NO_INTERVAL,
         ),
         wald_f=None if wald is None else wald.f,
         df=(len(held) - 1, float(subjects - 1 if wald is None else wald.within)),

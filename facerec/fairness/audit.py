@@ -403,7 +403,7 @@ def _points(
 
 
 def _calibration(source: str, points: Sequence[OperatingPoint]) -> Calibration:
-    pairs = points[0].negatives if points else 0
+    pairs = points[0].non_mated if points else 0
     return Calibration(f"{source}: {pairs:,} impostor pairs pooled", tuple(points))
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,12 +29,15 @@ from facerec.fairness.differentials import (
     rate_replicates,
 )
 from facerec.fairness.norms import SubjectNorms, percentile
+from facerec.fairness.plain import plain
 from facerec.fairness.rates import (
     UNKNOWN,
     GroupErrors,
     all_pairs_group_rates,
     pair_group_rates,
 )
+from facerec.progress import Progress
+from facerec.report.estimate import Estimate
 from facerec.statistics.bootstrap import VertexBootstrap
 from facerec.statistics.intervals import Interval
 from facerec.statistics.kfold import kfold_accuracy
@@ -90,26 +93,31 @@ class RunPair:
     normalised before they are added; None where there is one view, or it is not known."""
 
 
-@dataclass(frozen=True)
-class SeedChange:
-    """One figure of both runs of a seed."""
+@dataclass(frozen=True, kw_only=True)
+class SeedChange(Estimate):
+    """Change of one figure, treated less baseline, in both runs of a seed.
 
+    The interval is over subjects, both runs taken as given.
+    """
+
+    in_files: ClassVar = "seed baseline treated change=value interval reason=remark"
     seed: int
     baseline: float | None
-    """None where the data cannot tell, see ``reason``."""
+    """None where the data cannot tell, see ``remark``."""
     treated: float | None
-    change: float | None
-    """Treated less baseline."""
-    interval: Interval | None
-    """Over persons, both runs taken as given."""
-    reason: str | None
-    """Why there is no figure, or no interval."""
 
 
-@dataclass(frozen=True)
-class Change:
-    """How one figure changes from baseline to treated, over all seeds."""
+@dataclass(frozen=True, kw_only=True)
+class Change(Estimate):
+    """How one figure changes from baseline to treated: the mean over all seeds.
 
+    The interval is over other subjects and other seeds; with one seed it is ``over_subjects``.
+    """
+
+    in_files: ClassVar = (
+        "figure role fusion groups seeds baseline treated change=value over_persons=over_subjects "
+        "over_seeds interval same_sign reason=remark"
+    )
     figure: str
     """As in ``TPR@FPR=1e-2``."""
     role: Role
@@ -122,22 +130,17 @@ class Change:
     baseline: float | None = None
     """Mean over seeds; None if a seed lacks the figure."""
     treated: float | None = None
-    change: float | None = None
-    over_persons: Interval | None = None
-    """Of the mean change: other persons, the same runs."""
+    over_subjects: Interval | None = None
+    """Of the mean change: other subjects, the same runs."""
     over_seeds: Interval | None = None
-    """Of the mean change: other seeds, the same persons; Student's t."""
-    interval: Interval | None = None
-    """Of the mean change: other persons and other seeds; with one seed, ``over_persons``."""
+    """Of the mean change: other seeds, the same subjects; Student's t."""
     same_sign: int = 0
     """Seeds whose change has the sign of the mean change."""
-    reason: str | None = None
-    """Why there is no change, or no interval."""
 
     @property
     def conclusion(self) -> Conclusion:
         """Whether ``interval`` excludes zero; with one seed that speaks of two models alone."""
-        if self.change is None or self.interval is None:
+        if self.value is None or self.interval is None:
             return "insufficient data"
         if self.interval.low > 0:
             return "increase detected"
@@ -159,14 +162,14 @@ class Change:
             "groups": None if self.groups is None else " − ".join(self.groups),
             "baseline": self.baseline,
             "treated": self.treated,
-            "change": self.change,
+            "change": self.value,
             **limits("", self.interval),
-            **limits("persons_", self.over_persons),
+            **limits("persons_", self.over_subjects),
             **limits("seeds_", self.over_seeds),
             "same_sign": self.same_sign,
             "seeds": len(self.seeds),
             "conclusion": self.conclusion,
-            "reason": self.reason,
+            "reason": self.remark or None,
         }
 
 
@@ -207,7 +210,7 @@ class BaselineComparison:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON types; ``rows`` is a flat table of the means over seeds."""
-        found = asdict(self)
+        found = plain(self, limits=False)
         for entry, change in zip(found["changes"], self.changes, strict=True):
             entry["conclusion"] = change.conclusion
         return {"rows": [change.to_row() for change in self.changes], **found}
@@ -225,7 +228,7 @@ def compare_runs(
     targets: Sequence[str] = TARGETS,
     replicates: int = REPLICATES,
     seed: int = 0,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> BaselineComparison:
     """Compare runs without and with a treatment on the same images.
 
@@ -242,7 +245,7 @@ def compare_runs(
         targets: nominal FMRs, taken exactly.
         replicates: resamples of the persons.
         seed: of the resampling.
-        progress: called with 1 after each model.
+        progress: called after each model.
 
     Raises:
         MetricError: images, persons or groups that differ or do not fit, or a seed that repeats.
@@ -256,7 +259,7 @@ def compare_runs(
             unit = None if run.unit is None else run.unit[place]
             sides.append(frame.figures(embeddings, unit))
             if progress is not None:
-                progress(1)
+                progress("comparing models", 2 * len(found) + len(sides), 2 * len(runs))
         found.append((sides[0], sides[1]))
     # A figure that some seed lacks is of no use.
     keys = [key for key in found[0][0] if all(key in one for pair in found for one in pair)]
@@ -466,7 +469,7 @@ class _Frame:
             if point.resolvable:
                 found[key] = _Drawn(point.tpr, drawn[point.target].tpr)
             else:
-                few = f"not resolvable with {point.negatives:,} different pairs"
+                few = f"not resolvable with {point.non_mated:,} different pairs"
                 found[key] = _Drawn(None, None, few)
         return found
 
@@ -529,7 +532,7 @@ class _Frame:
                 key = _Key(figure, "differential", fusion, persons=fewest)
                 row = rows.get(("max/geomean", of, target))
                 if row is None or row.value is None:
-                    found[key] = _Drawn(None, None, summary.reason if row is None else row.reason)
+                    found[key] = _Drawn(None, None, summary.reason if row is None else row.remark)
                     continue
                 parts = [rates[kind] for rates in drawn]
                 known = [part for part in parts if part is not None]
@@ -537,7 +540,7 @@ class _Frame:
                 if len(known) == len(parts):
                     replicates = max_over_geomean(np.stack(known, axis=-1))
                 found[key] = _Drawn(
-                    row.value, replicates, row.reason if replicates is None else None
+                    row.value, replicates, row.remark if replicates is None else None
                 )
         return found
 
@@ -548,19 +551,30 @@ def _change(key: _Key, seeds: Sequence[int], sides: Sequence[tuple[_Drawn, _Draw
     for number, (one, other) in zip(seeds, sides, strict=True):
         changes.append(_seed_change(key, number, one, other))
         differences.append(_difference(one, other))
-    values = np.array([np.nan if c.change is None else c.change for c in changes])
-    lacking = [c for c in changes if c.change is None]
+    values = np.array([np.nan if c.value is None else c.value for c in changes])
+    lacking = [c for c in changes if c.value is None]
     if lacking:
-        missing = f"seed {lacking[0].seed}: {lacking[0].reason}"
-        return Change(key.figure, key.role, key.fusion, key.groups, tuple(changes), reason=missing)
+        missing = f"seed {lacking[0].seed}: {lacking[0].remark}"
+        return Change(
+            None,
+            remark=missing,
+            figure=key.figure,
+            role=key.role,
+            fusion=key.fusion,
+            groups=key.groups,
+            seeds=tuple(changes),
+        )
     mean = float(values.mean())
     known = [drawn for drawn in differences if drawn is not None]
-    reason = next((c.reason for c in changes if c.reason is not None), None)
+    reason = next((c.remark for c in changes if c.remark), None)
     persons = None
     if len(known) == len(changes):
         persons, reason = _interval(np.mean(known, axis=0), key.persons)
     over_seeds = _student(values)
     return Change(
+        mean,
+        persons if over_seeds is None else _together(mean, persons, over_seeds),
+        remark=reason or "",
         figure=key.figure,
         role=key.role,
         fusion=key.fusion,
@@ -568,29 +582,34 @@ def _change(key: _Key, seeds: Sequence[int], sides: Sequence[tuple[_Drawn, _Draw
         seeds=tuple(changes),
         baseline=float(np.mean([c.baseline for c in changes])),
         treated=float(np.mean([c.treated for c in changes])),
-        change=mean,
-        over_persons=persons,
+        over_subjects=persons,
         over_seeds=over_seeds,
-        interval=persons if over_seeds is None else _together(mean, persons, over_seeds),
         same_sign=int(np.count_nonzero(np.sign(values) == np.sign(mean))) if mean else 0,
-        reason=reason,
     )
 
 
 def _seed_change(key: _Key, seed: int, one: _Drawn, other: _Drawn) -> SeedChange:
+    change, interval, reason = None, None, None
     if one.value is None or other.value is None:
-        reasons = [
+        reason = "; ".join(
             f"{arm}: {side.reason}"
             for arm, side in (("baseline", one), ("treated", other))
             if side.value is None
-        ]
-        return SeedChange(seed, one.value, other.value, None, None, "; ".join(reasons))
-    change = other.value - one.value
-    difference = _difference(one, other)
-    if difference is None:
-        return SeedChange(seed, one.value, other.value, change, None, one.reason or other.reason)
-    interval, reason = _interval(difference, key.persons)
-    return SeedChange(seed, one.value, other.value, change, interval, reason)
+        )
+    else:
+        change = other.value - one.value
+        if (difference := _difference(one, other)) is None:
+            reason = one.reason or other.reason
+        else:
+            interval, reason = _interval(difference, key.persons)
+    return SeedChange(
+        change,
+        interval,
+        remark=reason or "",
+        seed=seed,
+        baseline=one.value,
+        treated=other.value,
+    )
 
 
 def _difference(one: _Drawn, other: _Drawn) -> Array | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,9 +19,9 @@ from facerec.errors import MetricError
 from facerec.fairness.differentials import MIN_SUBJECTS, REPLICATES, rate_replicates, resample
 from facerec.fairness.norms import percentile
 from facerec.fairness.rates import ErrorRate, GroupErrors, IdentityCounts, error_rate
+from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.discard import DiscardCurve, error_versus_discard
-from facerec.statistics.intervals import Interval
 from facerec.statistics.operating_points import allowed_accepts
 
 BINS = 10
@@ -63,20 +63,20 @@ class Channel:
     evidence: str
 
 
-@dataclass(frozen=True)
-class NormCorrelation:
-    """Spearman's rank correlation between the norm of a mated pair and its score."""
+@dataclass(frozen=True, kw_only=True)
+class NormCorrelation(Estimate):
+    """Spearman's rank correlation between the norm of a mated pair, of ``total``, and its score.
 
+    The interval is from a bootstrap over subjects that ranks every replicate anew.
+    """
+
+    in_files: ClassVar = (
+        "group value interval pairs=total persons=subjects replicates reason=remark"
+    )
     group: str | None
     """None for all groups."""
-    value: float | None
-    interval: Interval | None
-    """From a bootstrap over persons that ranks every replicate anew."""
-    pairs: int
-    persons: int
+    subjects: int
     replicates: int
-    reason: str | None
-    """Why there is no value, or no interval."""
 
 
 @dataclass(frozen=True)
@@ -122,14 +122,10 @@ class NormDiscard:
 
 
 @dataclass(frozen=True)
-class Discarded:
-    """How many of some things a cut discards."""
+class Discarded(Estimate):
+    """Share of some things that a cut discards; the interval allows for those of one subject."""
 
-    discarded: int
-    total: int
-    value: float | None
-    interval: Interval | None
-    """Allows for things that belong to one person."""
+    in_files: ClassVar = "discarded=events total value interval"
 
 
 @dataclass(frozen=True)
@@ -161,20 +157,12 @@ class CommonCut:
 
 
 @dataclass(frozen=True)
-class Contrast:
-    """A figure with a bootstrap interval over persons."""
-
-    value: float
-    interval: Interval | None
-
-
-@dataclass(frozen=True)
 class GroupStandardised:
     """FNMR of one group, and what it would be with the norms of all groups."""
 
     group: str
-    raw: Contrast
-    standardised: Contrast
+    raw: Estimate
+    standardised: Estimate
 
 
 @dataclass(frozen=True)
@@ -187,10 +175,10 @@ class StandardisedGap:
     support: float
     """Share of all mated pairs in them; raw figures are of these pairs too."""
     groups: tuple[GroupStandardised, ...]
-    raw_gap: Contrast | None
+    raw_gap: Estimate | None
     """Highest less lowest FNMR of a group."""
-    standardised_gap: Contrast | None
-    change: Contrast | None
+    standardised_gap: Estimate | None
+    change: Estimate | None
     """Standardised less raw gap; what the norms explain makes it negative."""
     reason: str | None
     """Why there are no figures."""
@@ -217,10 +205,14 @@ class NormChannels:
     seed: int
 
 
-@dataclass(frozen=True)
-class FusionChange:
-    """An error rate with the raw and with the unit fusion of the same images."""
+@dataclass(frozen=True, kw_only=True)
+class FusionChange(Estimate):
+    """Unit less raw fusion of the same images in an error rate.
 
+    The interval is from one joint resample of subjects, thresholds taken as given.
+    """
+
+    in_files: ClassVar = "target of group raw unit change=value interval"
     target: str
     """Nominal FMR, at which each fusion has its own global threshold."""
     of: Literal["FMR", "FNMR"]
@@ -228,10 +220,6 @@ class FusionChange:
     """None for all groups."""
     raw: ErrorRate
     unit: ErrorRate
-    change: float | None
-    """Unit less raw."""
-    interval: Interval | None
-    """From one joint resample of persons, thresholds taken as given."""
 
 
 def channel_checklist(
@@ -461,12 +449,22 @@ def _correlation(
     value = _spearman(norms, scores, person, np.ones((1, persons)))[0] if count else np.nan
     if np.isnan(value):
         constant = f"{count} mated pairs with equal norms or scores have no rank correlation"
-        return NormCorrelation(name, None, None, count, persons, 0, constant)
+        return NormCorrelation(
+            None, total=count, remark=constant, group=name, subjects=persons, replicates=0
+        )
     replicates = min(len(weights), max(_FEWEST_REPLICATES, _CELLS // count))
     drawn = _spearman(_coarse(norms), _coarse(scores), person, weights[:replicates, members])
     interval = percentile(drawn, persons)
-    reason = None if interval else f"no interval: replicates of {persons} persons do not vary"
-    return NormCorrelation(name, float(value), interval, count, persons, replicates, reason)
+    reason = "" if interval else f"no interval: replicates of {persons} persons do not vary"
+    return NormCorrelation(
+        float(value),
+        interval,
+        total=count,
+        remark=reason,
+        group=name,
+        subjects=persons,
+        replicates=replicates,
+    )
 
 
 def _spearman(
@@ -582,7 +580,7 @@ def _common_cut(pairs: _MatedPairs, curve: DiscardCurve, share: str) -> CommonCu
 
 def _discarded(gone: NDArray[np.bool_], person: NDArray[np.integer]) -> Discarded:
     rate = _rate(gone, person)
-    return Discarded(rate.errors, rate.comparisons, rate.value, rate.interval)
+    return Discarded(rate.value, rate.interval, rate.events, rate.total)
 
 
 def _rate(events: NDArray[np.bool_], person: NDArray[np.integer]) -> ErrorRate:
@@ -620,8 +618,8 @@ def _standardised(pairs: _MatedPairs, weights: NDArray[np.uint8]) -> Standardise
         drawn = [f(counts.drawn_errors, counts.drawn_pairs) for f in (raw, standardised)]
     members = np.bincount(counts.group_of, minlength=groups)
 
-    def contrast(value: float, replicates: NDArray[np.float64], persons: int) -> Contrast:
-        return Contrast(float(value), percentile(replicates, int(persons)))
+    def contrast(value: float, replicates: NDArray[np.float64], persons: int) -> Estimate:
+        return Estimate(float(value), percentile(replicates, int(persons)))
 
     gaps = [float(gap(rates)) for rates in values]
     drawn_gaps = [gap(rates) for rates in drawn]
@@ -690,5 +688,7 @@ def _change(
     if rates[0].value is not None and rates[1].value is not None:
         change = rates[1].value - rates[0].value
         if drawn[0] is not None and drawn[1] is not None:
-            interval = percentile(drawn[1] - drawn[0], rates[0].identities)
-    return FusionChange(target, of, group, *rates, change, interval)
+            interval = percentile(drawn[1] - drawn[0], rates[0].subjects)
+    return FusionChange(
+        change, interval, target=target, of=of, group=group, raw=rates[0], unit=rates[1]
+    )

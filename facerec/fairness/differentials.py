@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,16 +20,14 @@ from scipy.stats import rankdata
 
 from facerec.errors import MetricError
 from facerec.fairness.rates import (
-    FEW_ERRORS,
     ErrorRate,
     GroupErrors,
     IdentityCounts,
-    Mark,
     PairCounts,
     RatesAtThreshold,
     Share,
-    mark_of,
 )
+from facerec.report.estimate import Estimate
 from facerec.statistics.bootstrap import VertexBootstrap, percentile_interval
 from facerec.statistics.intervals import Interval
 from facerec.statistics.operating_points import RULE_OF_30, parse_rate
@@ -46,6 +44,9 @@ MIN_SUBJECTS = 10
 """Groups with fewer persons take no part in a comparison."""
 
 REPLICATES = 2000
+
+FEW_ERRORS = 3
+"""Fewer errors than that say next to nothing."""
 
 CONFIDENCE = 0.95
 INVERTED = "test of parity inverted by resampled persons"
@@ -157,27 +158,24 @@ def ser(accuracy: ArrayLike) -> Values:
     return max_over_min(100 - _rates(accuracy))
 
 
-@dataclass(frozen=True)
-class Differential:
-    """One measure at one FMR target."""
+@dataclass(frozen=True, kw_only=True)
+class Differential(Estimate):
+    """One measure at one FMR target; ``events`` are those of the group with the fewest."""
 
+    in_files: ClassVar = (
+        "measure of target definition better value interval reason=remark upper smoothed mark "
+        "p_value at_parity"
+    )
     measure: str
     of: Of
     target: str
     """Nominal FMR; several for a mean over them."""
     definition: str
     better: Better
-    value: float | None
-    """None where it is undefined or the data are too few, see ``reason``."""
-    interval: Interval | None
-    reason: str | None
-    """Why there is no value, or no interval."""
     upper: float | None
     """Where a group has no error: the upper limit of its rate, the largest if there are several."""
     smoothed: float | None
     """Where there is no value: the measure of (k + ½)/(N + 1), Jeffreys' estimate of each rate."""
-    mark: Mark
-    """Of the group with the fewest errors."""
     p_value: float | None
     """How often groups of equal rates would differ as much or more."""
     at_parity: float | None
@@ -408,9 +406,9 @@ class _Kind:
 
     @classmethod
     def of(cls, what: str, names: tuple[str, ...], cells: Sequence[ErrorRate]) -> _Kind:
-        errors = np.array([cell.errors for cell in cells])
-        comparisons = np.array([cell.comparisons for cell in cells])
-        bounds = [cell.interval.high for cell in cells if not cell.errors and cell.interval]
+        errors = np.array([cell.events for cell in cells])
+        comparisons = np.array([cell.total for cell in cells])
+        bounds = [cell.interval.high for cell in cells if not cell.events and cell.interval]
         return cls(
             what, names, errors, comparisons, errors / comparisons, max(bounds, default=None)
         )
@@ -509,10 +507,10 @@ class _Target:
             better=measure.better,
             value=value,
             interval=interval,
-            reason=reason,
+            events=self.fewest(measure),
+            remark=reason or "",
             upper=max((kind.upper for kind in kinds if kind.upper is not None), default=None),
             smoothed=smoothed,
-            mark=self.mark(measure),
             p_value=p_value,
             at_parity=at_parity,
         )
@@ -525,9 +523,9 @@ class _Target:
         """Return a measure in every replicate, ``(R,)``; None if they are not known."""
         return None if self._drawn is None else measure.compute(*self._drawn, self._nominal)
 
-    def mark(self, measure: Measure) -> Mark:
-        """Return the mark of the fewest errors on which a measure rests."""
-        return mark_of(int(min(kind.errors.min() for kind in self._kinds[measure.of])))
+    def fewest(self, measure: Measure) -> int:
+        """Return the fewest errors of a group on which a measure rests."""
+        return int(min(kind.errors.min() for kind in self._kinds[measure.of]))
 
     def withheld(self, measure: Measure) -> str | None:
         """Say why a measure has no value."""
@@ -631,7 +629,7 @@ class _NoisyRates:
                 return None
             # Ties are broken by their place, or few errors would make lumps of replicates.
             ranks = rankdata(np.nan_to_num(drawn[:, place]), method="ordinal")
-            freedom = max(1.0, share.effective_identities - 1)
+            freedom = max(1.0, share.effective_subjects - 1)
             quantiles = stdtrit(freedom, (ranks - 0.5) / len(ranks))
             noise[:, place] = np.exp(quantiles * math.sqrt(share.variance) / share.rate)
         common = float(kind.errors.sum() / kind.comparisons.sum())
@@ -673,10 +671,10 @@ def _area_under_fdr(targets: Sequence[_Target]) -> list[Differential]:
             better=measure.better,
             value=value,
             interval=interval,
-            reason=reason,
+            events=min(target.fewest(measure) for target in known),
+            remark=reason or "",
             upper=None,
             smoothed=None,
-            mark=min((target.mark(measure) for target in known), key="○◐●".index),
             p_value=None,
             at_parity=None,
         )

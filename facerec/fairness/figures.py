@@ -27,8 +27,9 @@ from facerec.fairness.association import Association
 from facerec.fairness.audit import ScoreHistogram
 from facerec.fairness.channels import NormChannels
 from facerec.fairness.differentials import Differential, Differentials
-from facerec.fairness.norms import Estimate, NormSummary, NormTable, SubjectNorms
-from facerec.fairness.rates import SCORE_EDGES, ErrorRate, GroupRates, Mark, RatesAtThreshold
+from facerec.fairness.norms import NormSummary, NormTable, SubjectNorms
+from facerec.fairness.rates import SCORE_EDGES, ErrorRate, GroupRates, RatesAtThreshold
+from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import Interval
 from facerec.statistics.operating_points import parse_rate
 from facerec.verification.plots import _COLOURS, _SMALL, _SOFT, _plain, _probit_axis, _tidy
@@ -371,10 +372,10 @@ def matrix_figure(point: RatesAtThreshold, names: Sequence[str]) -> Figure:
     texts = [[""] * size for _ in names]
     for i in range(size):
         for j in range(i + 1):
-            found, made = matrix.log10[i][j], matrix.non_mated[i][j]
-            counts = f"{matrix.false_matches[i][j]:,}/\n{_thousands(made)}"
+            found, cell = matrix.log10[i][j], matrix.cells[i][j]
+            counts = f"{cell.events:,}/\n{_thousands(cell.total)}"
             if found is None:
-                texts[i][j] = counts if made else "no pair"
+                texts[i][j] = counts if cell.total else "no pair"
             else:
                 values[i, j] = found - math.log10(nominal)
                 texts[i][j] = f"{found:.1f}".replace("-", "−") + f"\n{counts}"
@@ -650,7 +651,7 @@ def _differential(axes: Axes, place: float, style: Style, row: Differential) -> 
         axes.text(
             0.99,
             place,
-            (row.reason or "").partition(":")[0],
+            row.remark.partition(":")[0],
             transform=axes.get_yaxis_transform(),
             fontsize=_SMALL,
             color=style.colour,
@@ -661,7 +662,7 @@ def _differential(axes: Axes, place: float, style: Style, row: Differential) -> 
         return
     if row.at_parity is not None:
         axes.plot(row.at_parity, place, "|", color="0.55", markersize=8, markeredgewidth=1.6)
-    _estimate(axes, place, style, Estimate(row.value, row.interval, 0))
+    _estimate(axes, place, style, row)
 
 
 def _rate_whisker(axes: Axes, x: float, rate: ErrorRate, style: Style) -> None:
@@ -679,7 +680,7 @@ def _rate_whisker(axes: Axes, x: float, rate: ErrorRate, style: Style) -> None:
     )
 
 
-def _filled(style: Style, *marks: Mark) -> dict[str, Any]:
+def _filled(style: Style, *marks: str) -> dict[str, Any]:
     """Return how a mark is filled: full for ●, half for ◐, hollow for ○, of several the least."""
     least = min(marks, key="○◐●".index)
     return {
@@ -719,9 +720,7 @@ def _rate_panel(
         axes.set_xlim(-0.02 * highest, 1.15 * highest)
         _percent(axes.xaxis)
     for place, (rate, style) in enumerate(zip(rates, shown, strict=True)):
-        counts = (
-            f"{rate.errors:,}/{_thousands(rate.comparisons)}" if rate.comparisons else "no pair"
-        )
+        counts = f"{rate.events:,}/{_thousands(rate.total)}" if rate.total else "no pair"
         axes.annotate(
             counts,
             (1.0, place),
@@ -740,7 +739,7 @@ def _rate_panel(
         axes.plot(high, place, "|", color=style.colour, markersize=6)
         if low > left:
             axes.plot(low, place, "|", color=style.colour, markersize=6)
-        if rate.errors or nominal is None:
+        if rate.events or nominal is None:
             axes.plot(
                 rate.value,
                 place,

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from facerec.fairness.association import ALPHA, Association, NoComparison
 from facerec.fairness.baseline import BaselineComparison
 from facerec.fairness.differentials import Differential
 from facerec.fairness.rates import RatesAtThreshold
+from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import Interval
 
 if TYPE_CHECKING:
@@ -56,25 +57,26 @@ _LFW = (
 )
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One line of the findings box."""
+@dataclass(frozen=True, kw_only=True)
+class Finding(Estimate):
+    """One line of the findings box.
 
+    It rests on ``total``; ``remark`` is the minimum detectable effect, or why the data do not
+    suffice.
+    """
+
+    in_files: ClassVar = (
+        "topic grouping figure value interval n=total unit conclusion detail=remark p exploratory"
+    )
+    total: int
     topic: Topic
     grouping: str
     """The attribute, or the intersection."""
     figure: str
     """What was estimated, as words, such as ``η² of subjects' mean norms``."""
-    value: float | None
-    """None with insufficient data."""
-    interval: Interval | None
-    n: int
-    """What the figure rests on."""
     unit: str
-    """What is counted by ``n``: ``subjects``, ``impostor pairs`` …"""
+    """What is counted by ``total``: ``subjects``, ``impostor pairs`` …"""
     conclusion: Conclusion
-    detail: str
-    """The minimum detectable effect, or why the data do not suffice; may be empty."""
     p: float | None
     """Of the test behind the conclusion."""
     exploratory: bool
@@ -88,10 +90,10 @@ class Finding:
             parts[0] += f" {self.value:.3g}"
             if self.interval is not None:
                 parts[0] += f" [{self.interval.low:.3g}, {self.interval.high:.3g}]"
-        parts.append(f"{self.n:,} {self.unit}")
+        parts.append(f"{self.total:,} {self.unit}")
         if self.p is not None:
             parts.append(f"p = {self.p:.2g}")
-        conclusion = f"{self.conclusion} ({self.detail})" if self.detail else self.conclusion
+        conclusion = f"{self.conclusion} ({self.remark})" if self.remark else self.conclusion
         return f"{', '.join(parts)}: {conclusion}{' [E]' if self.exploratory else ''}"
 
 
@@ -181,10 +183,10 @@ def _association(grouping: GroupAudit) -> Iterator[Finding]:
         figure=figure,
         value=found.eta2.value,
         interval=found.eta2.interval,
-        n=subjects,
+        total=subjects,
         unit="subjects",
         conclusion=_conclusion(found.p),
-        detail="" if found.p < ALPHA else _undetected(found),
+        remark="" if found.p < ALPHA else _undetected(found),
         p=found.p,
         exploratory=not grouping.primary,
     )
@@ -213,10 +215,10 @@ def _adjusted(grouping: GroupAudit) -> Iterator[Finding]:
         figure=f"{figure} given {', '.join(found.covariates)}",
         value=found.partial_eta2.value,
         interval=found.partial_eta2.interval,
-        n=found.subjects,
+        total=found.subjects,
         unit="subjects",
         conclusion=_conclusion(found.p),
-        detail=_before(found.eta2.value),
+        remark=_before(found.eta2.value),
         p=found.p,
         exploratory=True,
     )
@@ -239,7 +241,9 @@ def _rates(grouping: GroupAudit, target: str | None) -> Iterator[Finding]:
         pairs = sum(part.non_mated if of == "FMR" else part.mated for part in rates.composition)
         row = next((row for row in measures.rows if _is_headline(row, of, target)), None)
         if row is None or row.value is None or row.p_value is None:
-            reason = (measures if row is None else row).reason or "equal rates cannot be simulated"
+            reason = (
+                measures.reason if row is None else row.remark
+            ) or "equal rates cannot be simulated"
             yield _insufficient(of, grouping, figure, (pairs, unit), reason)
             continue
         point = next(point for point in rates.points if point.threshold.target == target)
@@ -250,10 +254,10 @@ def _rates(grouping: GroupAudit, target: str | None) -> Iterator[Finding]:
             figure=figure,
             value=row.value,
             interval=row.interval,
-            n=pairs,
+            total=pairs,
             unit=unit,
             conclusion=_conclusion(row.p_value),
-            detail=_extremes(point, of, measures.groups) if detected else _parity(row),
+            remark=_extremes(point, of, measures.groups) if detected else _parity(row),
             p=row.p_value,
             exploratory=True,
         )
@@ -273,7 +277,7 @@ def _extremes(point: RatesAtThreshold, of: str, compared: Sequence[str]) -> str:
     ordered = sorted(rates, key=lambda name: rates[name].value or 0.0)
     ends = (("highest", ordered[-1]), ("lowest", ordered[0]))
     return ", ".join(
-        f"{end} in {name} {rates[name].errors:,}/{rates[name].comparisons:,}" for end, name in ends
+        f"{end} in {name} {rates[name].events:,}/{rates[name].total:,}" for end, name in ends
     )
 
 
@@ -301,10 +305,10 @@ def _standardised(grouping: GroupAudit) -> Iterator[Finding]:
         figure=figure,
         value=found.change.value,
         interval=interval,
-        n=channels.pairs,
+        total=channels.pairs,
         unit="mated pairs",
         conclusion=_away_from_zero(interval),
-        detail="" if found.raw_gap is None else f"gap {found.raw_gap.value:.3g} as it is",
+        remark="" if found.raw_gap is None else f"gap {found.raw_gap.value:.3g} as it is",
         p=None,
         exploratory=True,
     )
@@ -317,18 +321,18 @@ def _fusion(grouping: GroupAudit, target: str | None) -> Iterator[Finding]:
     for change in grouping.fusion:
         if (change.group, change.of, change.target) != (None, "FNMR", target):
             continue
-        if change.change is None or change.interval is None:
+        if change.value is None or change.interval is None:
             continue
         yield Finding(
             topic="fusion",
             grouping=grouping.name,
             figure=f"FNMR with unit less raw fusion at nominal FMR {target}",
-            value=change.change,
+            value=change.value,
             interval=change.interval,
-            n=change.raw.comparisons,
+            total=change.raw.total,
             unit="mated pairs",
             conclusion=_away_from_zero(change.interval),
-            detail="",
+            remark="",
             p=None,
             exploratory=True,
         )
@@ -348,14 +352,14 @@ def _changes(comparison: BaselineComparison, target: str | None) -> Iterator[Fin
             topic="baseline",
             grouping=comparison.attribute,
             figure=f"change of {change.figure} from the baseline",
-            value=change.change if known else None,
+            value=change.value if known else None,
             interval=change.interval if known else None,
-            n=comparison.persons,
+            total=comparison.persons,
             unit="subjects",
             conclusion="difference detected"
             if moved
             else ("none detected at this precision" if known else "insufficient data"),
-            detail=f"from {shown}" if known else change.reason or "",
+            remark=f"from {shown}" if known else change.remark,
             p=None,
             exploratory=True,
         )
@@ -380,10 +384,10 @@ def _insufficient(
         figure=figure,
         value=None,
         interval=None,
-        n=basis[0],
+        total=basis[0],
         unit=basis[1],
         conclusion="insufficient data",
-        detail=reason.removeprefix("insufficient data: "),
+        remark=reason.removeprefix("insufficient data: "),
         p=None,
         exploratory=topic != "norm" or not grouping.primary,
     )

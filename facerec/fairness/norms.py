@@ -19,6 +19,7 @@ from scipy.special import ndtr, ndtri, stdtrit
 
 from facerec.errors import MetricError
 from facerec.fairness.attributes import Grouping, Joined
+from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import Interval, check_confidence
 
 INDEPENDENT_SUBJECTS = "subjects are independent"
@@ -33,20 +34,6 @@ QUANTILES = {"p5": 0.05, "p25": 0.25, "median": 0.5, "p75": 0.75, "p95": 0.95}
 """Quantiles of a norm table by name."""
 
 Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A figure with what it rests on; ready for JSON."""
-
-    value: float | None
-    """None where it is undefined."""
-    interval: Interval | None
-    """None where there is no telling."""
-    n: int
-    """Subjects that it rests on."""
-    reason: str | None = None
-    """Why value or interval are missing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -644,18 +631,18 @@ class _Part:
         def estimate(figure: str) -> Estimate:
             value = float(self.found[figure])
             if not math.isfinite(value):
-                return Estimate(None, None, subjects, _undefined(figure, subjects, images))
+                return Estimate(None, total=subjects, remark=_undefined(figure, subjects, images))
             left_out = self.left_out[figure]
             left_out = left_out[np.isfinite(left_out)]
             interval = bca(value, replicates[figure], left_out, subjects, confidence)
-            return Estimate(value, interval, subjects, None if interval else NO_SPREAD)
+            return _estimate(value, interval, subjects)
 
         difference = None
         if whole is not None:
             values = replicates["subject_mean"] - whole.replicated_mean
             interval = percentile(values, subjects, confidence)
             value = float(self.found["subject_mean"] - whole.found["subject_mean"])
-            difference = Estimate(value, interval, subjects, None if interval else NO_SPREAD)
+            difference = _estimate(value, interval, subjects)
         figures = {figure: estimate(figure) for figure in self.found}
         figures |= self._by_formula(figures, confidence)
         per_subject = figures.pop("images_per_subject").value or float(images)
@@ -687,10 +674,11 @@ class _Part:
         between, interval = between_sd(self.means, self.squares, self.counts, confidence)
         images = len(self.norms)
         known = math.isfinite(between)
-        missing = None if interval else NO_SPREAD
-        reason = missing if known else _undefined("between_sd", self.subjects, images)
+        undefined = _undefined("between_sd", self.subjects, images)
         result = {
-            "between_sd": Estimate(between if known else None, interval, self.subjects, reason)
+            "between_sd": _estimate(between, interval, self.subjects)
+            if known
+            else Estimate(None, total=self.subjects, remark=undefined)
         }
         alike, own = np.ones(self.subjects), self.counts
         error = found["within_sd"].value
@@ -709,14 +697,18 @@ class _Part:
                 )
         for name, limit in intervals.items():
             if found[name].value is not None:
-                reason = None if limit else NO_SPREAD
-                result[name] = Estimate(found[name].value, limit, self.subjects, reason)
+                result[name] = _estimate(found[name].value, limit, self.subjects)
         return result
 
     @property
     def replicated_mean(self) -> Array:
         """Replicates of the mean of the subjects' means, ``(R,)``."""
         return _figures(self.sums, self.subjects, self.centre)["subject_mean"]
+
+
+def _estimate(value: float | None, interval: Interval | None, subjects: int) -> Estimate:
+    remark = "" if interval else NO_SPREAD
+    return Estimate(value, interval, total=subjects, remark=remark)
 
 
 def _undefined(figure: str, subjects: int, images: int) -> str:
@@ -744,9 +736,9 @@ def _quantile(
     value = float(np.quantile(norms, share))
     found = percentile(below, subjects, confidence)
     if found is None:
-        return Estimate(value, None, subjects, NO_SPREAD)
+        return _estimate(value, None, subjects)
     centre = np.count_nonzero(norms <= value) / len(norms)
     ends = np.clip([share - (found.high - centre), share + (centre - found.low)], 0, 1)
     low, high = np.quantile(norms, ends).tolist()
     interval = Interval(low, high, confidence, WOODRUFF, found.assumption)
-    return Estimate(value, interval, subjects)
+    return _estimate(value, interval, subjects)

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import platform
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from facerec.fairness.association import NoComparison
 from facerec.fairness.audit import Audit, GroupAudit
 from facerec.fairness.channels import NormChannels
 from facerec.fairness.norms import QUANTILES, NormSummary
+from facerec.fairness.plain import Json, plain
 from facerec.fairness.rates import SCORE_EDGES, ErrorRate, GroupRates
 from facerec.files import check_replaceable, parse_json, write_folder
 from facerec.report.csv_tables import to_csv
@@ -42,8 +39,6 @@ _METRICS = "Norm of the raw embedding (mean over subjects' means), η² of subje
 
 _FIGURES = ("mean", "subject_mean", "difference", "sd", "cv", "between_sd", "within_sd", "icc")
 """Figures of a norm table, apart from quantiles."""
-
-Json = dict[str, Any]
 
 
 def check_audit_folder(folder: str | Path) -> None:
@@ -110,7 +105,7 @@ def to_json(audit: Audit) -> Json:
         "schema": SCHEMA,
         "facerec": audit.version,
         "banner": audit.banner,
-        "inputs": {file.role: _plain(file, leave=("role",)) for file in audit.inputs},
+        "inputs": {file.role: plain(file, leave=("role",)) for file in audit.inputs},
         "label_sources": list(audit.label_sources),
         "settings": {
             "groups": list(settings.groups),
@@ -130,19 +125,19 @@ def to_json(audit: Audit) -> Json:
             "subjects": audit.subjects,
             "single_images": audit.single_images,
         },
-        "exclusions": _plain(audit.exclusions),
+        "exclusions": plain(audit.exclusions),
         "thresholds": [
-            {"fmr_nominal": point.target, **_plain(point, leave=("target",))}
+            {"fmr_nominal": point.target, **plain(point, leave=("target",))}
             for point in audit.thresholds
         ],
         "target": audit.target,
-        "channels": _plain(audit.channels),
-        "findings": [{**_plain(found), "text": found.text} for found in audit.findings],
+        "channels": plain(audit.channels),
+        "findings": [{**plain(found), "text": found.text} for found in audit.findings],
         "groups": [row for part in every for row in _groups(part)],
         "norms": [row for part in every for row in _norms(part)],
         "association": [_association(part) for part in every if _known(part.association)],
         "adjusted": [
-            {"grouping": part.name, **_plain(part.adjusted, leave=("name",))}
+            {"grouping": part.name, **plain(part.adjusted, leave=("name",))}
             for part in every
             if _known(part.adjusted)
         ],
@@ -154,7 +149,7 @@ def to_json(audit: Audit) -> Json:
         "norm_channels": [_norm_channels(part) for part in every if _known(part.channels)],
         "edc": [row for part in every for row in _edc(part)],
         "fusion": [row for part in every for row in _fusion(part)],
-        "comparison": None if audit.comparison is None else _plain(audit.comparison.to_json()),
+        "comparison": None if audit.comparison is None else plain(audit.comparison.to_json()),
         "not_computed": list(_not_computed(audit)),
         "caveats": list(audit.caveats),
         "warnings": list(audit.warnings),
@@ -335,7 +330,7 @@ def _card_table(part: GroupAudit, target: str | None) -> list[str]:
 
 
 def _card_rate(rate: ErrorRate) -> str:
-    counts = f" ({rate.errors:,}/{rate.comparisons:,})"
+    counts = f" ({rate.events:,}/{rate.total:,})"
     return _card_cell(rate.value, rate.interval) + counts
 
 
@@ -361,7 +356,7 @@ def _eval_results(audit: Audit) -> Iterator[str]:
                 for group in point.groups:
                     for kind, rate in (("FMR", group.fmr), ("FNMR", group.fnmr)):
                         name = f"{kind} at nominal FMR {audit.target}"
-                        row = group.name, name, rate.value, rate.interval, rate.comparisons
+                        row = group.name, name, rate.value, rate.interval, rate.total
                         found.append(row)
         for group_name, metric, value, interval, count in found:
             yield f"- task_type: {_quoted('face-verification')}"
@@ -387,60 +382,6 @@ def _escape(text: str) -> str:
 
 def _code(text: str) -> str:
     return " ".join(text.replace("`", "'").split())
-
-
-def _plain(value: Any, leave: Sequence[str] = ()) -> Any:
-    """Return anything as JSON types; intervals become ``ci`` with their method."""
-    if is_dataclass(value) and not isinstance(value, type):
-        if isinstance(value, ErrorRate):
-            return _rate(value)
-        if isinstance(value, Interval):
-            return _interval(value)
-        found: Json = {}
-        for field in fields(value):
-            inner = getattr(value, field.name)
-            if field.name in leave:
-                continue
-            if field.name == "interval":
-                found |= _interval(inner)
-            else:
-                found[field.name] = _plain(inner)
-        return found
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
-
-
-def _interval(interval: Interval | None) -> Json:
-    if interval is None:
-        return {"ci": None, "confidence": None, "method": None, "assumption": None}
-    return {
-        "ci": _plain((interval.low, interval.high)),
-        "confidence": interval.confidence,
-        "method": interval.method,
-        "assumption": interval.assumption,
-    }
-
-
-def _rate(rate: ErrorRate) -> Json:
-    return {
-        "k": rate.errors,
-        "n": rate.comparisons,
-        "value": rate.value,
-        **_interval(rate.interval),
-        "n_eff": rate.n_eff,
-        "identities": rate.identities,
-        "resolvable": rate.resolvable,
-        "reliable": rate.reliable,
-        "mark": rate.mark,
-        "reason": rate.reason,
-    }
 
 
 def _known(value: Any) -> bool:
@@ -497,11 +438,11 @@ def _norms(part: GroupAudit) -> Iterator[Json]:
             "slice": of,
             "subjects": summary.subjects,
             "images": summary.images,
-            **{name: _plain(getattr(summary, name)) for name in _FIGURES},
-            **{name: _plain(summary.quantiles[name]) for name in QUANTILES},
-            "images_per_subject": _plain(summary.images_per_subject),
-            "design_effect": _plain(summary.design_effect),
-            "effective_images": _plain(summary.effective_images),
+            **{name: plain(getattr(summary, name)) for name in _FIGURES},
+            **{name: plain(summary.quantiles[name]) for name in QUANTILES},
+            "images_per_subject": plain(summary.images_per_subject),
+            "design_effect": plain(summary.design_effect),
+            "effective_images": plain(summary.effective_images),
         }
 
     if part.norms is None:
@@ -512,7 +453,7 @@ def _norms(part: GroupAudit) -> Iterator[Json]:
 
 
 def _association(part: GroupAudit) -> Json:
-    found = _plain(part.association, leave=("name", "p", "pairs"))
+    found = plain(part.association, leave=("name", "p", "pairs"))
     assert not isinstance(part.association, NoComparison)
     return {
         "grouping": part.name,
@@ -520,7 +461,7 @@ def _association(part: GroupAudit) -> Json:
         "unit": "subject",
         **found,
         "p_perm": part.association.p,
-        "pairs": _plain(part.association.pairs),
+        "pairs": plain(part.association.pairs),
     }
 
 
@@ -534,16 +475,16 @@ def _rates(part: GroupAudit) -> Iterator[Json]:
                 **shared,
                 "name": group.name,
                 "slice": _slice(part, group.name),
-                "fmr": _rate(group.fmr),
-                "fnmr": _rate(group.fnmr),
-                "own_threshold": _plain(group.own_threshold),
+                "fmr": plain(group.fmr),
+                "fnmr": plain(group.fnmr),
+                "own_threshold": plain(group.own_threshold),
             }
         yield {
             **shared,
             "name": "all groups",
             "slice": None,
-            "fmr": _rate(point.fmr),
-            "fnmr": _rate(point.fnmr),
+            "fmr": plain(point.fmr),
+            "fnmr": plain(point.fnmr),
             "own_threshold": None,
         }
 
@@ -557,13 +498,13 @@ def _matrices(part: GroupAudit) -> Iterator[Json]:
             "grouping": part.name,
             "fmr_nominal": point.threshold.target,
             "groups": list(part.rates.names),
-            "k": _plain(matrix.false_matches),
-            "n": _plain(matrix.non_mated),
-            "value": _plain(matrix.fmr),
-            "log10": _plain(matrix.log10),
+            "k": [[cell.events for cell in row] for row in matrix.cells],
+            "n": [[cell.total for cell in row] for row in matrix.cells],
+            "value": [[cell.value for cell in row] for row in matrix.cells],
+            "log10": plain(matrix.log10),
             "ci": [
-                [None if cell is None else _plain((cell.low, cell.high)) for cell in row]
-                for row in matrix.intervals
+                [None if cell.interval is None else plain((cell.low, cell.high)) for cell in row]
+                for row in matrix.cells
             ],
         }
 
@@ -588,12 +529,12 @@ def _matrix_rows(matrices: Sequence[Json]) -> Iterator[Json]:
 def _det(part: GroupAudit) -> Iterator[Json]:
     if isinstance(part.rates, GroupRates):
         for curve in part.rates.det:
-            yield {"grouping": part.name, **_plain(curve)}
+            yield {"grouping": part.name, **plain(curve)}
 
 
 def _scores(part: GroupAudit) -> Iterator[Json]:
     for histogram in part.histograms:
-        yield {"grouping": part.name, **_plain(histogram)}
+        yield {"grouping": part.name, **plain(histogram)}
 
 
 def _differentials(part: GroupAudit) -> Iterator[Json]:
@@ -604,13 +545,13 @@ def _differentials(part: GroupAudit) -> Iterator[Json]:
             "grouping": part.name,
             "groups": list(part.differentials.groups),
             "fmr_nominal": row.target,
-            **_plain(row, leave=("target",)),
+            **plain(row, leave=("target",)),
         }
 
 
 def _norm_channels(part: GroupAudit) -> Json:
     assert isinstance(part.channels, NormChannels)
-    return {"grouping": part.name, **_plain(part.channels, leave=("curves", "seed"))}
+    return {"grouping": part.name, **plain(part.channels, leave=("curves", "seed"))}
 
 
 def _edc(part: GroupAudit) -> Iterator[Json]:
@@ -619,7 +560,7 @@ def _edc(part: GroupAudit) -> Iterator[Json]:
             yield {
                 "grouping": part.name,
                 "threshold": part.channels.threshold,
-                **_plain(curve),
+                **plain(curve),
             }
 
 
@@ -629,7 +570,7 @@ def _fusion(part: GroupAudit) -> Iterator[Json]:
             yield {
                 "grouping": part.name,
                 "fmr_nominal": change.target,
-                **_plain(change, leave=("target",)),
+                **plain(change, leave=("target",)),
             }
 
 

@@ -18,7 +18,7 @@ from facerec.fairness.association import (
     SpreadTest,
 )
 from facerec.fairness.audit import Audit, GroupAudit, InputFile
-from facerec.fairness.channels import Contrast, Discarded, FusionChange, NormChannels
+from facerec.fairness.channels import Discarded, FusionChange, NormChannels
 from facerec.fairness.differentials import MEASURES, Differential, Differentials
 from facerec.fairness.figures import (
     comparison_figure,
@@ -38,7 +38,7 @@ from facerec.fairness.figures import (
     violin_figure,
 )
 from facerec.fairness.findings import HEADLINE, Finding, verdict
-from facerec.fairness.norms import Estimate, NormTable
+from facerec.fairness.norms import NormTable
 from facerec.fairness.rates import (
     SCORE_EDGES,
     ErrorRate,
@@ -47,6 +47,7 @@ from facerec.fairness.rates import (
     RatesAtThreshold,
 )
 from facerec.report.blocks import Cell, Drawing, FindingLine, Table, render_page
+from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import Interval
 from facerec.statistics.operating_points import RULE_OF_30
 from facerec.verification.page import assumptions, counted, data_uri, provenance_of, slug
@@ -185,14 +186,14 @@ class _Figures:
 
 def _finding(finding: Finding) -> FindingLine:
     """Return a line of the findings box."""
-    basis = f"{finding.n:,} {finding.unit}"
+    basis = f"{finding.total:,} {finding.unit}"
     mark = " [E]" if finding.exploratory else ""
     return FindingLine(
         figure=f"{finding.grouping}: {finding.figure}{mark}",
         estimate="–" if finding.value is None else f"{finding.value:.3g}",
         limits="" if finding.interval is None else _limits(finding.interval),
         conclusion=finding.conclusion,
-        detail=finding.detail,
+        detail=finding.remark,
         basis=basis if finding.p is None else f"{basis}, p = {finding.p:.2g}",
     )
 
@@ -217,9 +218,7 @@ def _headline(audit: Audit, figures: _Figures) -> list[Drawing]:
             f"; FMR and FNMR at the global threshold of FMR {point.threshold.target}, errors/pairs "
             "beside. Full marks: at least 30 errors; half: 3 to 29; hollow: fewer"
         )
-    means = _spoken(
-        grouping.norms, lambda group: group.difference or Estimate(None, None, group.subjects)
-    )
+    means = _spoken(grouping.norms, lambda group: group.difference or Estimate(None))
     alt = f"Mean norm of subjects less that of all groups: {means}."
     if point is not None:
         alt += f" {_spoken_rates(point)}"
@@ -371,9 +370,7 @@ def _norms(audit: Audit, grouping: GroupAudit, figures: _Figures) -> Iterator[Bl
     table = grouping.norms
     assert table is not None and grouping.sample is not None  # as this section is left out
     means = _spoken(table, lambda group: group.subject_mean)
-    differences = _spoken(
-        table, lambda group: group.difference or Estimate(None, None, group.subjects)
-    )
+    differences = _spoken(table, lambda group: group.difference or Estimate(None))
     spreads = _spoken(table, lambda group: group.cv)
     yield from (
         figures.draw(
@@ -690,11 +687,11 @@ def _correlations(found: NormChannels) -> Table:
     rows = [
         [
             Cell(part.group or "all groups"),
-            Cell("–", part.reason or "", withheld=True)
+            Cell("–", part.remark, withheld=True)
             if part.value is None
-            else Cell(f"{part.value:.3g}", _limits(part.interval) or part.reason or ""),
-            Cell(f"{part.pairs:,}"),
-            Cell(f"{part.persons:,}"),
+            else Cell(f"{part.value:.3g}", _limits(part.interval) or part.remark),
+            Cell(f"{part.total:,}"),
+            Cell(f"{part.subjects:,}"),
         ]
         for part in (*found.correlations[1:], found.correlations[0])
     ]
@@ -710,8 +707,8 @@ def _fusion(changes: Sequence[FusionChange]) -> Table:
             _rate(change.raw),
             _rate(change.unit),
             Cell("–", withheld=True)
-            if change.change is None
-            else Cell(f"{change.change:+.2g}", _limits(change.interval)),
+            if change.value is None
+            else Cell(f"{change.value:+.2g}", _limits(change.interval)),
         ]
         for change in changes
     ]
@@ -815,13 +812,13 @@ def _rate_table(point: RatesAtThreshold) -> Table:
 
 
 def _own(found: GroupThreshold) -> list[Cell]:
-    if found.value is None or found.tmr is None:
+    if found.value is None or found.tmr.value is None:
         hidden = Cell("–", found.reason or "", withheld=True)
         return [hidden, Cell("–", withheld=True)]
     counts = f"{found.false_matches:,}/{found.non_mated:,} false matches"
     return [
         Cell(f"{found.value:.4g}", counts),
-        Cell(_percent(found.tmr), _limits(found.tmr_interval, 100)),
+        Cell(_percent(found.tmr.value), _limits(found.tmr.interval, 100)),
     ]
 
 
@@ -829,14 +826,15 @@ def _matrix(point: RatesAtThreshold, names: Sequence[str]) -> Table:
     matrix, rows = point.matrix, []
     for i, first in enumerate(names):
         for j, second in enumerate(names[: i + 1]):
-            made, errors = matrix.non_mated[i][j], matrix.false_matches[i][j]
-            rate, log10 = matrix.fmr[i][j], matrix.log10[i][j]
+            cell, log10 = matrix.cells[i][j], matrix.log10[i][j]
             rows.append(
                 [
                     Cell(first if i == j else f"{first} – {second}"),
-                    Cell("–" if rate is None else f"{rate:.2g}", _limits(matrix.intervals[i][j])),
+                    Cell(
+                        "–" if cell.value is None else f"{cell.value:.2g}", _limits(cell.interval)
+                    ),
                     Cell("–", withheld=True) if log10 is None else Cell(f"{log10:.2f}"),
-                    Cell(f"{errors:,}/{made:,}"),
+                    Cell(f"{cell.events:,}/{cell.total:,}"),
                 ]
             )
     caption = f"Target FMR {point.threshold.target}"
@@ -905,7 +903,7 @@ def _measure_table(
 
 def _why(row: Differential) -> str:
     """Say what is missing and why; what is closer to equal rates where nothing is."""
-    said = [row.reason] if row.reason else []
+    said = [row.remark] if row.remark else []
     if row.smoothed is not None:
         said.append(f"{row.smoothed:.4g} of rates smoothed to (k + ½)/(N + 1)")
     return "; ".join(said) or f"{row.better} is closer to equal rates"
@@ -1076,43 +1074,43 @@ def _estimate(found: Estimate | None) -> Cell:
     if found is None:
         return Cell("–")
     if found.value is None:
-        return Cell("–", found.reason or "", withheld=True)
-    return Cell(f"{found.value:.4g}", _limits(found.interval) or found.reason or "")
+        return Cell("–", found.remark, withheld=True)
+    return Cell(f"{found.value:.4g}", _limits(found.interval) or found.remark)
 
 
 def _rate(rate: ErrorRate) -> Cell:
     """Return a rate in percent with interval, mark and counts."""
     if rate.value is None:
-        return Cell("–", rate.reason or "", withheld=True)
+        return Cell("–", rate.remark, withheld=True)
     return Cell(_percent(rate.value), _basis(rate, _limits(rate.interval, 100)))
 
 
 def _fmr(rate: ErrorRate) -> Cell:
     """Return a rate as a number, as it may be very small."""
     if rate.value is None:
-        return Cell("–", rate.reason or "", withheld=True)
+        return Cell("–", rate.remark, withheld=True)
     return Cell(f"{rate.value:.2g}", _basis(rate, _limits(rate.interval)))
 
 
 def _basis(rate: ErrorRate, limits: str) -> str:
-    counts = f"{rate.mark}\N{NO-BREAK SPACE}{rate.errors:,}/{rate.comparisons:,}"
-    parts = [limits or rate.reason or "", counts]
-    if rate.n_eff is not None:
-        parts.append(f"effective\N{NO-BREAK SPACE}n\N{NO-BREAK SPACE}{rate.n_eff:,.0f}")
+    counts = f"{rate.mark}\N{NO-BREAK SPACE}{rate.events:,}/{rate.total:,}"
+    parts = [limits or rate.remark, counts]
+    if rate.effective is not None:
+        parts.append(f"effective\N{NO-BREAK SPACE}n\N{NO-BREAK SPACE}{rate.effective:,.0f}")
     return "\n".join(filter(None, parts))
 
 
 def _errors(rate: ErrorRate) -> Cell:
-    return Cell(f"{rate.mark} {rate.errors:,}", f"of {rate.comparisons:,}")
+    return Cell(f"{rate.mark} {rate.events:,}", f"of {rate.total:,}")
 
 
 def _cut(found: Discarded) -> Cell:
     limits = _limits(found.interval, 100)
-    counts = f"{found.discarded:,}/{found.total:,}"
+    counts = f"{found.events:,}/{found.total:,}"
     return Cell(_percent(found.value), "\n".join(filter(None, (limits, counts))))
 
 
-def _contrast(found: Contrast) -> Cell:
+def _contrast(found: Estimate) -> Cell:
     return Cell(_percent(found.value), _limits(found.interval, 100))
 
 

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from scipy.special import ndtri
 from scipy.stats import binom
 
 from facerec.errors import MetricError
+from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.curves import RocCurve
 from facerec.statistics.intervals import Interval, wilson
@@ -38,12 +39,6 @@ POOLED = "this data: impostors within and between all groups pooled"
 UNKNOWN = -1
 """Code of an image whose subject or group is not known."""
 
-Mark = Literal["●", "◐", "○"]
-"""● at least 30 errors, ◐ 3 to 29, ○ fewer than 3."""
-
-FEW_ERRORS = 3
-"""Fewer errors than that say next to nothing."""
-
 SCORE_EDGES = np.arange(-256, 257) / 256
 """Edges of the bins of `ScoreHistogram`, −1 to 1, ``(513,)``: multiples of a power of two, so that
 a float32 score falls into exactly one bin and counts at or above an edge are exact."""
@@ -52,27 +47,25 @@ _DET_POINTS = 200
 """Points kept of a DET curve."""
 
 
-@dataclass(frozen=True)
-class ErrorRate:
-    """Errors among comparisons, with an interval that allows for shared persons."""
+@dataclass(frozen=True, kw_only=True)
+class ErrorRate(Estimate):
+    """Errors among comparisons, with an interval that allows for shared subjects.
 
-    errors: int
-    comparisons: int
-    value: float | None
-    """Errors over comparisons; None without any comparison."""
-    interval: Interval | None
-    """At no error it is a `facerec.statistics.clustered.Bound`."""
-    n_eff: float | None
-    """Effective number of comparisons on which the interval rests."""
-    identities: int
-    """Persons that take part."""
+    At no error the interval is a `facerec.statistics.clustered.Bound`.
+    """
+
+    in_files: ClassVar = (
+        "k=events n=total value interval n_eff=effective identities=subjects resolvable reliable "
+        "mark reason=remark"
+    )
+    events: int
+    total: int
+    subjects: int
+    """Subjects that take part."""
     resolvable: bool
     """Whether the comparisons leave room for one error at the nominal rate, if there is one."""
     reliable: bool
     """Whether at least 30 errors remain after allowing for dependence (rule of 30)."""
-    mark: Mark
-    reason: str | None
-    """Why there is no value or no interval."""
 
 
 @dataclass(frozen=True)
@@ -122,12 +115,15 @@ class GlobalThreshold:
 class GroupThreshold:
     """What a threshold fixed on one group alone would give: never a basis of decisions."""
 
+    in_files: ClassVar = (
+        "value tmr=tmr.value tmr_interval=tmr.interval false_matches non_mated "
+        "resolvable reason use"
+    )
     value: float | None
     """The lowest threshold at which the group's own FMR does not exceed the target."""
-    tmr: float | None
-    """Share of the group's mated pairs at or above it; None where the target is not resolvable."""
-    tmr_interval: Interval | None
-    """With the threshold taken as given."""
+    tmr: Estimate
+    """Share of the group's mated pairs at or above it, with the threshold taken as given; without
+    a value where the target is not resolvable."""
     false_matches: int
     non_mated: int
     resolvable: bool
@@ -148,16 +144,19 @@ class GroupPoint:
 
 @dataclass(frozen=True)
 class FmrMatrix:
-    """False matches between groups at one threshold; symmetric, each ``(D, D)``."""
+    """FMR between groups at one threshold."""
 
-    false_matches: tuple[tuple[int, ...], ...]
-    non_mated: tuple[tuple[int, ...], ...]
-    fmr: tuple[tuple[float | None, ...], ...]
-    """None where two groups have no comparison."""
-    log10: tuple[tuple[float | None, ...], ...]
-    """Of the FMR, +1 means ten times as many; None where there is no false match."""
-    intervals: tuple[tuple[Interval | None, ...], ...]
-    """None without comparisons, or with too many false matches to be counted by person."""
+    cells: tuple[tuple[ErrorRate, ...], ...]
+    """Symmetric ``(D, D)``. Without a value where two groups have no comparison; without an
+    interval too where false matches are too many to be counted by subject."""
+
+    @property
+    def log10(self) -> tuple[tuple[float | None, ...], ...]:
+        """Of the FMR, +1 means ten times as many; None where there is no false match."""
+        return tuple(
+            tuple(math.log10(cell.value) if cell.value else None for cell in row)
+            for row in self.cells
+        )
 
 
 @dataclass(frozen=True)
@@ -336,7 +335,7 @@ class IndependentShare:
 
     events: int
     comparisons: int
-    identities: int = 0
+    subjects: int = 0
 
     @property
     def rate(self) -> float:
@@ -349,7 +348,7 @@ class IndependentShare:
         return self.rate * (1 - self.rate) / self.comparisons
 
     @property
-    def effective_identities(self) -> float:
+    def effective_subjects(self) -> float:
         """How many independent units there are: every comparison is one."""
         return float(self.comparisons)
 
@@ -936,37 +935,28 @@ def error_rate(
     n_eff = None if interval is None else interval.effective
     value = errors / comparisons if comparisons else None
     nominal = 1 if target is None else parse_rate(target)
-    reason = None
+    remark = ""
     if not comparisons:
-        reason = "no comparison"
+        remark = "no comparison"
     elif interval is None:
-        reason = "no interval: errors are too many to be counted by person"
+        remark = "no interval: errors are too many to be counted by person"
     return ErrorRate(
-        errors=errors,
-        comparisons=comparisons,
         value=value,
         interval=interval,
-        n_eff=n_eff,
-        identities=0 if share is None else share.identities,
+        events=errors,
+        total=comparisons,
+        remark=remark,
+        subjects=0 if share is None else share.subjects,
         resolvable=nominal * comparisons >= 1,
         reliable=errors >= RULE_OF_30
         and value is not None
         and n_eff is not None
         and value * n_eff >= RULE_OF_30,
-        mark=mark_of(errors),
-        reason=reason,
     )
 
 
 def _overall(share: Share, target: str | None = None) -> ErrorRate:
     return error_rate(share, share.events, share.comparisons, target)
-
-
-def mark_of(errors: int) -> Mark:
-    """Return the mark of a number of errors, see `Mark`."""
-    if errors >= RULE_OF_30:
-        return "●"
-    return "◐" if errors >= FEW_ERRORS else "○"
 
 
 def _global_threshold(point: OperatingPoint, source: str) -> GlobalThreshold:
@@ -976,7 +966,7 @@ def _global_threshold(point: OperatingPoint, source: str) -> GlobalThreshold:
         value=value,
         source=source,
         false_matches=point.false_accepts,
-        non_mated=point.negatives,
+        non_mated=point.non_mated,
         resolvable=point.resolvable,
         reliable=point.reliable,
         reason=reason,
@@ -986,22 +976,21 @@ def _global_threshold(point: OperatingPoint, source: str) -> GlobalThreshold:
 def _own_threshold(alone: _Alone | None, index: int) -> GroupThreshold:
     if alone is None:
         lacking = "the group lacks mated pairs or impostor pairs"
-        return GroupThreshold(None, None, None, 0, 0, False, lacking)
+        return GroupThreshold(None, Estimate(None), 0, 0, False, lacking)
     point, share = alone.points[index], alone.shares[index]
+    counts = point.false_accepts, point.non_mated
     if not point.resolvable:
-        few = f"not resolvable with {point.negatives:,} impostor pairs"
-        return GroupThreshold(None, None, None, point.false_accepts, point.negatives, False, few)
+        few = f"not resolvable with {point.non_mated:,} impostor pairs"
+        return GroupThreshold(None, Estimate(None), *counts, False, few)
     value, reason = _finite(point.threshold)
     missed = None if share is None else share.interval()
-    return GroupThreshold(
-        value=value,
-        tmr=point.tpr,
-        tmr_interval=None if missed is None else complement(missed),
-        false_matches=point.false_accepts,
-        non_mated=point.negatives,
-        resolvable=True,
-        reason=reason,
+    tmr = Estimate(
+        point.tpr,
+        None if missed is None else complement(missed),
+        events=point.true_accepts,
+        total=point.mated,
     )
+    return GroupThreshold(value, tmr, *counts, True, reason)
 
 
 def complement(interval: Interval) -> Interval:
@@ -1018,24 +1007,15 @@ def complement(interval: Interval) -> Interval:
 
 def _matrix(found: _Errors) -> FmrMatrix:
     size = range(len(found.non_mated))
-    intervals: dict[tuple[int, int], Interval | None] = {
-        cell: None if share is None else share.interval()
+    cells = {
+        cell: error_rate(share, found.false_matches[cell], found.non_mated[cell])
         for cell, share in found.fmr_shares.items()
     }
-    counts = found.false_matches.tolist(), found.non_mated.tolist()
-    rates = [
-        [errors / pairs if pairs else None for errors, pairs in zip(*rows, strict=True)]
-        for rows in zip(*counts, strict=True)
-    ]
     return FmrMatrix(
-        false_matches=tuple(map(tuple, counts[0])),
-        non_mated=tuple(map(tuple, counts[1])),
-        fmr=tuple(map(tuple, rates)),
-        log10=tuple(tuple(math.log10(rate) if rate else None for rate in row) for row in rates),
-        intervals=tuple(
-            tuple(intervals[min(first, second), max(first, second)] for second in size)
+        tuple(
+            tuple(cells[min(first, second), max(first, second)] for second in size)
             for first in size
-        ),
+        )
     )
 
 

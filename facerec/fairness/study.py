@@ -7,10 +7,10 @@ same images. The sentences and tables of the answer are made by rule from these 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,11 @@ from facerec.fairness.audit import Audit
 from facerec.fairness.baseline import BaselineComparison, Change, RunPair, compare_runs
 from facerec.fairness.differentials import rate_replicates, resample
 from facerec.fairness.norms import percentile
+from facerec.fairness.plain import plain
 from facerec.fairness.rates import UNKNOWN, GroupErrors, all_pairs_group_rates
+from facerec.progress import Progress, section
 from facerec.records.synthetic import Group, SyntheticSet
+from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import Interval
 from facerec.training.recipe import Recipe
 from facerec.verification import Bench, Pairs
@@ -91,19 +94,21 @@ class FairnessStudy:
             raise ValueError(f"harder is {self.harder.name!r}, the groups are {', '.join(names)}")
 
 
-@dataclass(frozen=True)
-class GroupExcess:
-    """By how much the error rate of a group exceeds the mean of the other groups'."""
+@dataclass(frozen=True, kw_only=True)
+class GroupExcess(Estimate):
+    """By how much the error rate of a group exceeds the mean of the other groups'.
 
+    The interval is over subjects, simultaneous for all groups (Bonferroni); None where nothing
+    varies.
+    """
+
+    in_files: ClassVar = "target of group rate others excess=value interval"
     target: str
     of: Literal["FMR", "FNMR"]
     group: str
     rate: float
     others: float
     """Mean rate of the other groups."""
-    excess: float
-    interval: Interval | None
-    """Over persons, simultaneous for all groups (Bonferroni); None where nothing varies."""
 
     @property
     def higher(self) -> bool:
@@ -197,9 +202,9 @@ class StudyRun:
             "model": self.embeddings.note.get("model", {}).get("sha256"),
             "trained_seconds": self.trained.seconds,
             "findings": [finding.text for finding in self.audit.findings],
-            "norms": asdict(grouping.norms),
-            "association": asdict(grouping.association),
-            "differentials": asdict(grouping.differentials),
+            "norms": plain(grouping.norms, limits=False),
+            "association": plain(grouping.association, limits=False),
+            "differentials": plain(grouping.differentials, limits=False),
         }
 
 
@@ -238,7 +243,9 @@ class SetResult:
                 {
                     "run": known.run,
                     "faces": known.faces,
-                    "excess": [asdict(one) | {"higher": one.higher} for one in known.excess],
+                    "excess": [
+                        plain(one, limits=False) | {"higher": one.higher} for one in known.excess
+                    ],
                 }
                 for known in self.known
             ],
@@ -319,7 +326,7 @@ def group_excess(
             parts = [part for rate in drawn if (part := rate[kind]) is not None]
             if groups < 2 or min(len(values), len(parts)) < groups:
                 continue
-            fewest = min(cell.identities for cell in cells)
+            fewest = min(cell.subjects for cell in cells)
             for place, name in enumerate(rates.names):
                 others = float(np.mean(np.delete(values, place)))
                 differences = parts[place] - np.delete(parts, place, axis=0).mean(axis=0)
@@ -327,39 +334,49 @@ def group_excess(
                 own = values[place]
                 found.append(
                     GroupExcess(
-                        point.threshold.target, of, name, own, others, own - others, interval
+                        own - others,
+                        interval,
+                        target=point.threshold.target,
+                        of=of,
+                        group=name,
+                        rate=own,
+                        others=others,
                     )
                 )
     return tuple(found)
 
 
 def embed_views(
-    model: EmbeddingModel, faces: FaceSet, progress: Callable[[int], None] | None = None
+    model: EmbeddingModel, faces: FaceSet, progress: Progress | None = None
 ) -> tuple[Embeddings, NDArray[np.float32]]:
     """Embed all images and their mirror images.
 
     Args:
         model: what embeds.
         faces: the images.
-        progress: called with the number of images that are done; each counts twice.
+        progress: called with the images done, once with both views and once with one.
 
     Returns:
         Raw fusion, and the vectors of unit fusion ``(m, D)``.
     """
-    both = _embed(model, faces, True, progress)
-    return both, unit_fusion(both, _embed(model, faces, False, progress))
+    both = _embed(model, faces, True, section(progress, "embedding both views"))
+    one = _embed(model, faces, False, section(progress, "embedding one view"))
+    return both, unit_fusion(both, one)
 
 
 def _embed(
-    model: EmbeddingModel, faces: FaceSet, flip: bool, progress: Callable[[int], None] | None
+    model: EmbeddingModel, faces: FaceSet, flip: bool, progress: Progress | None
 ) -> Embeddings:
-    parts = [
-        embed_images(model, bench.images, flip=flip, progress=progress) for bench in faces.benches
-    ]
+    benches: list[Embeddings] = []
+    done, total = 0, sum(len(bench.images) for bench in faces.benches)
+    for bench in faces.benches:
+        tell = section(progress, "embedding", done, total)
+        benches.append(embed_images(model, bench.images, flip=flip, progress=tell))
+        done += len(bench.images)
     return replace(
-        parts[0],
-        vectors=np.concatenate([part.vectors for part in parts]),
-        norms=np.concatenate([part.norms for part in parts]),
+        benches[0],
+        vectors=np.concatenate([bench.vectors for bench in benches]),
+        norms=np.concatenate([bench.norms for bench in benches]),
         ids=faces.ids,
     )
 
@@ -368,7 +385,7 @@ def errors_by_group(
     model: EmbeddingModel,
     faces: FaceSet,
     targets: Sequence[str],
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> GroupErrors:
     """Embed images and count errors by group among all pairs.
 
@@ -376,7 +393,7 @@ def errors_by_group(
         model: what embeds.
         faces: the images.
         targets: nominal FMRs.
-        progress: called with the number of images that are done.
+        progress: called with the images done.
     """
     raw = _embed(model, faces, True, progress)
     group, names = faces.groups(raw)
@@ -389,7 +406,7 @@ def compare_arms(
     plan: FairnessStudy,
     faces: FaceSet,
     runs: Sequence[StudyRun],
-    progress: Callable[[int], None],
+    progress: Progress | None,
 ) -> BaselineComparison:
     """Compare the arms of all seeds on the same images.
 
@@ -397,7 +414,7 @@ def compare_arms(
         plan: the study.
         faces: the images.
         runs: one an arm and seed.
-        progress: called with 1 after each model.
+        progress: called after each model.
     """
     of = {(run.trained.seed, run.trained.arm): run for run in runs}
     group, names = faces.groups(runs[0].embeddings)
@@ -509,16 +526,16 @@ def _association(result: SetResult, arm: str) -> str:
 
 def _sentence(change: Change) -> str:
     """Say what became of a figure."""
-    if change.change is None:
-        return f"insufficient data ({change.reason})."
+    if change.value is None:
+        return f"insufficient data ({change.remark})."
     count = len(change.seeds)
     signs = "" if count == 1 else f", the same sign in {change.same_sign} of {count} seeds"
     text = (
-        f"{_signed(change.change)} {_limits_of(change.interval)} (from {_number(change.baseline)} "
+        f"{_signed(change.value)} {_limits_of(change.interval)} (from {_number(change.baseline)} "
         f"to {_number(change.treated)}{signs}): {change.conclusion}"
     )
     if change.interval is None:
-        return f"{text} ({change.reason})."
+        return f"{text} ({change.remark})."
     return f"{text}{', of these two models alone' if count == 1 else ''}."
 
 
@@ -531,20 +548,20 @@ def _table(comparison: BaselineComparison) -> Iterator[str]:
     yield f"|{'---|' * len(header)}"
     for change in comparison.changes:
         cells = [""] * 6
-        if change.change is not None:
+        if change.value is not None:
             cells = [
                 _number(change.baseline),
                 _number(change.treated),
-                f"{_signed(change.change)} {_limits_of(change.interval)}",
-                _limits_of(change.over_persons),
+                f"{_signed(change.value)} {_limits_of(change.interval)}",
+                _limits_of(change.over_subjects),
                 _limits_of(change.over_seeds),
                 f"{change.same_sign}/{len(change.seeds)}",
             ]
         yield f"| {' | '.join([_figure(change), change.role, *cells, change.conclusion])} |"
-    lacking = [change for change in comparison.changes if change.reason]
+    lacking = [change for change in comparison.changes if change.remark]
     if lacking:
         yield ""
-    yield from (f"- {_figure(change)}: {change.reason}" for change in lacking)
+    yield from (f"- {_figure(change)}: {change.remark}" for change in lacking)
 
 
 def _figure(change: Change) -> str:
@@ -574,7 +591,7 @@ def _known(plan: FairnessStudy, result: SetResult) -> Iterator[str]:
             if (one.group, one.target) == (harder.name, plan.target)
         }
         cells = [
-            f"{_signed(own[of].excess)} {_limits_of(own[of].interval)}" if of in own else "none"
+            f"{_signed(own[of].value)} {_limits_of(own[of].interval)}" if of in own else "none"
             for of in ("FMR", "FNMR")
         ]
         higher = [of for of, one in own.items() if one.higher]
@@ -594,7 +611,7 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3g}"
 
 
-def _signed(value: float) -> str:
+def _signed(value: float | None) -> str:
     return f"{value:+.3g}".replace("-", "−") if value else "0"
 
 

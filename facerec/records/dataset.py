@@ -7,14 +7,15 @@ depends on the seed and the request alone: not on workers, ranks, batch size or 
 from __future__ import annotations
 
 import bisect
+import functools
 import hashlib
 import mmap
 import os
 import signal
 import struct
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,17 +23,19 @@ from typing import Any, Literal
 import cv2
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from facerec.errors import DatasetError, FacerecError, ImageError, RecordError
+from facerec.progress import Progress
 from facerec.records.augment import Augmentation, BatchAugmentation, sample_generator
 from facerec.records.decode import decode_image
 from facerec.records.image_record import HEADER_BYTES, class_of
+from facerec.records.images import ImageSource, text_array
 from facerec.records.layout import open_image_records
 from facerec.records.recordio import MAGIC, MAX_PAYLOAD, RecordFile
 
 OnError = Literal["error", "skip"]
-Progress = Callable[[int], None]
 
 CLASSES_FILE = "classes.txt"
 """Beside a record file: the name of each class, one a line, in the order of the class numbers."""
@@ -104,7 +107,7 @@ class Batch:
         return len(self.labels)
 
 
-class FaceDataset(Dataset, ABC):
+class FaceDataset(Dataset, ImageSource):
     """Face images with integer classes, read by index.
 
     Subclasses say where the encoded images are; decoding, augmentation and the policy for damaged
@@ -149,13 +152,22 @@ class FaceDataset(Dataset, ABC):
     @abstractmethod
     def __len__(self) -> int: ...
 
+    @functools.cached_property
+    def ids(self) -> NDArray[np.str_]:  # type: ignore[override]
+        """The names of all samples, text ``(N,)``; made on first use."""
+        return text_array([self.name(i) for i in range(len(self))], "the training set")
+
     @abstractmethod
-    def encoded(self, i: int) -> tuple[bytes, int]:
+    def sample(self, i: int) -> tuple[bytes, int]:
         """Return the encoded image and the class of sample ``i``.
 
         Raises:
             FacerecError: the sample is damaged or its label is no class of this data set.
         """
+
+    def encoded(self, i: int) -> bytes:
+        """Return the encoded image of sample ``i``; raises as `sample` does."""
+        return self.sample(i)[0]
 
     @abstractmethod
     def where(self, i: int) -> str:
@@ -172,7 +184,7 @@ class FaceDataset(Dataset, ABC):
         Under ``on_error="skip"`` a damaged sample has the class -1.
 
         Args:
-            progress: called now and then with the number of further samples done.
+            progress: called now and then with the samples done.
 
         Raises:
             FacerecError: a sample is damaged or its label is no class of this data set.
@@ -199,8 +211,10 @@ class FaceDataset(Dataset, ABC):
         return None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Workers read the class with each image; the table would only cost them memory.
-        return {**self.__dict__, "_labels": None}
+        # Workers read the class with each image; tables would only cost them memory.
+        state = {**self.__dict__, "_labels": None}
+        state.pop("ids", None)
+        return state
 
     def __getitem__(self, i: int) -> tuple[np.ndarray, int]:
         """Return image ``i`` as uint8 RGB ``(height, width, 3)``, not augmented, and its class.
@@ -215,7 +229,7 @@ class FaceDataset(Dataset, ABC):
 
     def _decode(self, i: int, out: np.ndarray) -> int:
         """Decode sample ``i`` into ``out`` and return its class."""
-        data, label = self.encoded(i)
+        data, label = self.sample(i)
         try:
             decode_image(data, "", self.image_size, out)
         except ImageError:  # only now is it worth the time to word where the image is
@@ -290,7 +304,7 @@ class RecordDataset(FaceDataset):
             label_index: which label of an array is the class.
             num_classes: by default from the file ``property``, without one from the labels, which
                 takes one pass over the file.
-            progress: called during that pass with the number of further images done.
+            progress: called during that pass with the images done.
             options: those of `FaceDataset`.
 
         Raises:
@@ -326,8 +340,8 @@ class RecordDataset(FaceDataset):
     def __len__(self) -> int:
         return len(self.records)
 
-    def encoded(self, i: int) -> tuple[bytes, int]:
-        """See `FaceDataset.encoded`."""
+    def sample(self, i: int) -> tuple[bytes, int]:
+        """See `FaceDataset.sample`."""
         # Nearly every record is one whole chunk with one label, a class. Those are taken here, in a
         # third of the time that the full grammar needs; it reads the others and words the errors.
         if self._map is None:
@@ -429,8 +443,8 @@ class FolderDataset(FaceDataset):
     def __len__(self) -> int:
         return len(self._files)
 
-    def encoded(self, i: int) -> tuple[bytes, int]:
-        """See `FaceDataset.encoded`."""
+    def sample(self, i: int) -> tuple[bytes, int]:
+        """See `FaceDataset.sample`."""
         path = self.root / self.name(i)
         try:
             return path.read_bytes(), self._label(i)
@@ -538,9 +552,9 @@ class Subset(FaceDataset):
     def __len__(self) -> int:
         return len(self.indices)
 
-    def encoded(self, i: int) -> tuple[bytes, int]:
-        """See `FaceDataset.encoded`."""
-        data, label = self.dataset.encoded(int(self.indices[i]))
+    def sample(self, i: int) -> tuple[bytes, int]:
+        """See `FaceDataset.sample`."""
+        data, label = self.dataset.sample(int(self.indices[i]))
         return data, int(self._new_label[label])
 
     def where(self, i: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -12,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.errors import DatasetError, ImageError, PackError
-from facerec.records.dataset import FaceDataset
 from facerec.records.packs import Pack
 
 NAMES = "_images.csv"
@@ -20,6 +20,9 @@ NAMES = "_images.csv"
 
 SHARED_NAMES = "pairs_images.csv"
 """The same for all packs of a folder, which then hold the same images in the same order."""
+
+SUFFIXES = (".jpg", ".jpeg", ".png")
+"""Of the images in a folder that no list names."""
 
 _MUCH_TEXT = 1 << 26
 """Characters, at four bytes each, from which on an array of text must be mostly text."""
@@ -100,15 +103,19 @@ class FolderImages(ImageSource):
         root: the folder.
         ids: text ``(m,)``, unique. They come from lists that others wrote: a path that would leave
             the folder (absolute, ``..``) is refused here, one that leaves it through a symbolic
-            link when it is read, as is a file that is missing.
+            link when it is read, as is a file that is missing. None takes all .jpg, .jpeg and .png
+            files at any depth, hidden ones excepted, in the order of their paths.
 
     Raises:
-        DatasetError: the folder is not there, ids repeat, or one leaves the folder.
+        DatasetError: the folder is not there, ids repeat, or one leaves the folder; or there is no
+            image to take.
     """
 
-    def __init__(self, root: str | Path, ids: Sequence[str] | NDArray[np.str_]) -> None:
+    def __init__(
+        self, root: str | Path, ids: Sequence[str] | NDArray[np.str_] | None = None
+    ) -> None:
         self.root = Path(root)
-        self.ids = text_array(ids, str(self.root))
+        self.ids = text_array(_list_images(self.root) if ids is None else ids, str(self.root))
         if not self.root.is_dir():
             raise DatasetError(f"{self.root}: there is no such folder of images")
         check_unique(self.ids, str(self.root))
@@ -137,6 +144,24 @@ class FolderImages(ImageSource):
         return str(self.root / str(self.ids[i]))
 
 
+def _list_images(root: Path) -> list[str]:
+    """Return the paths of all images below a folder, relative to it, sorted."""
+    paths: list[str] = []
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        inside = Path(folder).relative_to(root)
+        paths += [
+            (inside / name).as_posix()
+            for name in files
+            if name.lower().endswith(SUFFIXES) and not name.startswith(".")
+        ]
+    if not paths:
+        raise DatasetError(
+            f"{root}: no such folder, or no {', '.join(SUFFIXES)} in it; check the path"
+        )
+    return sorted(paths)
+
+
 class MemoryImages(ImageSource):
     """Encoded images that a table held, such as a parquet file.
 
@@ -159,26 +184,6 @@ class MemoryImages(ImageSource):
     def where(self, i: int) -> str:
         """Name the file and the id of image ``i``."""
         return f"{self.origin}, image {self.ids[i]}"
-
-
-class DatasetImages(ImageSource):
-    """The images of a training set (record file or folder); an id is the sample's name.
-
-    Args:
-        dataset: opened with `facerec.records.open_dataset`.
-    """
-
-    def __init__(self, dataset: FaceDataset) -> None:
-        self.dataset = dataset
-        self.ids = text_array([dataset.name(i) for i in range(len(dataset))], "the training set")
-
-    def encoded(self, i: int) -> bytes:
-        """Return the encoded image of sample ``i``."""
-        return self.dataset.encoded(i)[0]
-
-    def where(self, i: int) -> str:
-        """Name the record or path of sample ``i``."""
-        return self.dataset.where(i)
 
 
 def text_array(texts: Sequence[str] | NDArray[np.str_], where: str) -> NDArray[np.str_]:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from facerec.errors import DatasetError
-from facerec.records.dataset import FaceDataset, Progress
+from facerec.progress import Progress
+from facerec.records.dataset import FaceDataset
 
 
 class JoinedDataset(FaceDataset):
@@ -85,10 +86,10 @@ class JoinedDataset(FaceDataset):
     def __len__(self) -> int:
         return self.starts[-1]
 
-    def encoded(self, i: int) -> tuple[bytes, int]:
-        """See `FaceDataset.encoded`."""
+    def sample(self, i: int) -> tuple[bytes, int]:
+        """See `FaceDataset.sample`."""
         part, within = self._place(i)
-        data, label = self.parts[part].encoded(within)
+        data, label = self.parts[part].sample(within)
         return data, label + self.offsets[part]
 
     def where(self, i: int) -> str:

@@ -1,7 +1,7 @@
-"""Vertex bootstrap: identities are resampled, and their comparisons follow.
+"""Vertex bootstrap: subjects are resampled, and their comparisons follow.
 
-An identity drawn W times brings its mated comparisons with weight W, and its comparisons with
-another identity, drawn V times, with weight W · V. Copies of one identity are never compared as
+A subject drawn W times brings its mated comparisons with weight W, and its comparisons with
+another subject, drawn V times, with weight W · V. Copies of one subject are never compared as
 impostors. Every figure is computed inside each replicate by the rule that gives the estimate, and
 nothing is scored again (Fogliato, Patil and Perona, IJCV 2024, arXiv 2306.01198).
 """
@@ -63,18 +63,18 @@ class VertexBootstrap:
         seed: int = 0,
         scheme: Scheme = "multinomial",
     ) -> None:
-        """Draw the multiplicities of all identities.
+        """Draw the multiplicities of all subjects.
 
         Args:
-            first: identity on one side of each comparison, ``(N,)`` integers.
-            second: identity on the other side, ``(N,)`` integers.
-            issame: whether both are one identity, ``(N,)``.
+            first: subject on one side of each comparison, ``(N,)`` integers.
+            second: subject on the other side, ``(N,)`` integers.
+            issame: whether both are one subject, ``(N,)``.
             replicates: R, the number of resamples.
             seed: equal seeds draw equal multiplicities.
             scheme: G draws with replacement, or weights 0 or 2 with equal chance.
 
         Raises:
-            MetricError: lengths that differ, labels that contradict the identities, no replicate.
+            MetricError: lengths that differ, labels that contradict the subjects, no replicate.
         """
         left, right, same = np.asarray(first), np.asarray(second), np.asarray(issame, dtype=bool)
         if left.ndim != 1 or left.shape != right.shape or left.shape != same.shape:
@@ -91,16 +91,16 @@ class VertexBootstrap:
             )
         if replicates < 1:
             raise MetricError(f"{replicates} replicates; a bootstrap needs at least one")
-        self.identities, index = np.unique(np.concatenate([left, right]), return_inverse=True)
+        self.subjects, index = np.unique(np.concatenate([left, right]), return_inverse=True)
         self.issame = same
         self._first, second_index = index.reshape(2, -1)
-        # The last multiplicity is always 1: a mated comparison counts its identity once.
-        self._second = np.where(same, self.identities.size, second_index)
-        self._multiplicities = _multiplicities(self.identities.size, replicates, seed, scheme)
+        # The last multiplicity is always 1: a mated comparison counts its subject once.
+        self._second = np.where(same, self.subjects.size, second_index)
+        self._multiplicities = _multiplicities(self.subjects.size, replicates, seed, scheme)
 
     @property
     def multiplicities(self) -> NDArray[np.uint8]:
-        """How often each of ``identities`` is drawn in each replicate, ``(R, G)``."""
+        """How often each of ``subjects`` is drawn in each replicate, ``(R, G)``."""
         return self._multiplicities[:, :-1]
 
     @property
@@ -156,14 +156,14 @@ class VertexBootstrap:
         """
         rates = [parse_rate(target) for target in targets]
         ranked = self._rank(scores)
-        # Where row j is the first to hold more than is allowed, all above negative j is accepted.
-        accepted = np.append(ranked.positives_above(ranked.negatives), ranked.positives.size)
-        thresholds = np.append(_just_above(ranked.negatives), -np.inf)
+        # Where row j is the first to hold more than is allowed, all above its score is accepted.
+        accepted = np.append(ranked.mated_above(ranked.non_mated), ranked.mated.size)
+        thresholds = np.append(_just_above(ranked.non_mated), -np.inf)
         found = [OperatingReplicates(*np.full((2, self.replicates), np.nan)) for _ in rates]
         for part in self._chunks(self.issame.size):
-            impostors = self._cumulative(ranked.negative_index, part)
-            genuine = self._cumulative(ranked.positive_index, part)
-            defined = np.flatnonzero((impostors[:, -1] > 0) & (genuine[:, -1] > 0))
+            impostors = self._cumulative(ranked.non_mated_index, part)
+            matches = self._cumulative(ranked.mated_index, part)
+            defined = np.flatnonzero((impostors[:, -1] > 0) & (matches[:, -1] > 0))
             for rate, result in zip(rates, found, strict=True):
                 allowed = [
                     rate.numerator * total // rate.denominator
@@ -176,46 +176,46 @@ class VertexBootstrap:
                     ],
                     dtype=np.int64,
                 )
-                hits = genuine[defined, accepted[rows]]
-                result.tpr[part.start + defined] = hits / genuine[defined, -1]
+                hits = matches[defined, accepted[rows]]
+                result.tpr[part.start + defined] = hits / matches[defined, -1]
                 result.threshold[part.start + defined] = thresholds[rows]
         return found
 
     def auc(self, scores: ArrayLike) -> Replicates:
         """Return the area under the ROC as the Mann–Whitney statistic; ties count one half."""
         ranked = self._rank(scores)
-        above = ranked.positives_above(ranked.negatives)
-        reaching = ranked.positives_reaching(ranked.negatives)
+        above = ranked.mated_above(ranked.non_mated)
+        reaching = ranked.mated_reaching(ranked.non_mated)
         result = np.empty(self.replicates)
         for part in self._chunks(self.issame.size):
-            impostors = self._weights(ranked.negative_index, part)
-            genuine = self._cumulative(ranked.positive_index, part)
-            doubled = genuine.take(above, axis=1) + genuine.take(reaching, axis=1)
+            impostors = self._weights(ranked.non_mated_index, part)
+            matches = self._cumulative(ranked.mated_index, part)
+            doubled = matches.take(above, axis=1) + matches.take(reaching, axis=1)
             won = np.einsum("rn,rn->r", impostors, doubled, dtype=np.int64)
-            result[part] = _ratio(won, 2 * impostors.sum(axis=1, dtype=np.int64) * genuine[:, -1])
+            result[part] = _ratio(won, 2 * impostors.sum(axis=1, dtype=np.int64) * matches[:, -1])
         return result
 
     def eer(self, scores: ArrayLike) -> Replicates:
         """Return the equal error rate on the convex hull of the ROC, as `eer_rocch` does."""
         ranked = self._rank(scores)
-        thresholds = np.unique(np.concatenate([ranked.positives, ranked.negatives]))[::-1]
-        false_rows = np.append(0, ranked.negatives_reaching(thresholds))
-        true_rows = np.append(0, ranked.positives_reaching(thresholds))
+        thresholds = np.unique(np.concatenate([ranked.mated, ranked.non_mated]))[::-1]
+        false_rows = np.append(0, ranked.non_mated_reaching(thresholds))
+        true_rows = np.append(0, ranked.mated_reaching(thresholds))
         result = np.empty(self.replicates)
         for part in self._chunks(self.issame.size):
             curves = zip(
-                self._cumulative(ranked.negative_index, part),
-                self._cumulative(ranked.positive_index, part),
+                self._cumulative(ranked.non_mated_index, part),
+                self._cumulative(ranked.mated_index, part),
                 strict=True,
             )
             result[part] = [
-                _hull_crossing(impostors.take(false_rows), genuine.take(true_rows))
-                for impostors, genuine in curves
+                _hull_crossing(impostors.take(false_rows), matches.take(true_rows))
+                for impostors, matches in curves
             ]
         return result
 
     def select(self, comparisons: ArrayLike) -> VertexBootstrap:
-        """Return the bootstrap of some comparisons, with the same multiplicities of identities.
+        """Return the bootstrap of some comparisons, with the same multiplicities of subjects.
 
         Replicates of groups so selected belong together: subtract or divide them one by one.
 
@@ -242,9 +242,9 @@ class VertexBootstrap:
         order = np.argsort(values)[::-1]
         same = self.issame[order]
         ranked = _Ranked(order[same], order[~same], values[order[same]], values[order[~same]])
-        if not (ranked.positives.size and ranked.negatives.size):
+        if not (ranked.mated.size and ranked.non_mated.size):
             raise MetricError(
-                f"{ranked.positives.size} same and {ranked.negatives.size} different pairs: a ROC "
+                f"{ranked.mated.size} same and {ranked.non_mated.size} different pairs: a ROC "
                 "needs both"
             )
         return ranked
@@ -317,7 +317,7 @@ def percentile_interval(
 def deviation_scale(variance: float, replicates: Replicates) -> float:
     """Return min(1, √(variance / variance of the replicates)).
 
-    The vertex bootstrap counts products within a pair of identities three times where the plug-in
+    The vertex bootstrap counts products within a pair of subjects three times where the plug-in
     variance counts them once. With this factor the percentile interval of a false match rate is
     as wide as the default one.
 
@@ -368,36 +368,34 @@ def paired_difference(
 class _Ranked:
     """Scores of both classes in descending order, and where they stand among the comparisons."""
 
-    positive_index: NDArray[np.integer]
-    negative_index: NDArray[np.integer]
-    positives: NDArray[np.floating]
-    negatives: NDArray[np.floating]
+    mated_index: NDArray[np.integer]
+    non_mated_index: NDArray[np.integer]
+    mated: NDArray[np.floating]
+    non_mated: NDArray[np.floating]
 
-    def positives_above(self, values: NDArray[np.floating]) -> NDArray[np.integer]:
-        return self.positives.size - np.searchsorted(self.positives[::-1], values, side="right")
+    def mated_above(self, values: NDArray[np.floating]) -> NDArray[np.integer]:
+        return self.mated.size - np.searchsorted(self.mated[::-1], values, side="right")
 
-    def positives_reaching(self, values: NDArray[np.floating]) -> NDArray[np.integer]:
-        return self.positives.size - np.searchsorted(self.positives[::-1], values)
+    def mated_reaching(self, values: NDArray[np.floating]) -> NDArray[np.integer]:
+        return self.mated.size - np.searchsorted(self.mated[::-1], values)
 
-    def negatives_reaching(self, values: NDArray[np.floating]) -> NDArray[np.integer]:
-        return self.negatives.size - np.searchsorted(self.negatives[::-1], values)
+    def non_mated_reaching(self, values: NDArray[np.floating]) -> NDArray[np.integer]:
+        return self.non_mated.size - np.searchsorted(self.non_mated[::-1], values)
 
 
-def _multiplicities(
-    identities: int, replicates: int, seed: int, scheme: Scheme
-) -> NDArray[np.uint8]:
-    """Return how often each identity is drawn, ``(R, G + 1)``, and a last column of ones.
+def _multiplicities(subjects: int, replicates: int, seed: int, scheme: Scheme) -> NDArray[np.uint8]:
+    """Return how often each subject is drawn, ``(R, G + 1)``, and a last column of ones.
 
-    A byte is enough: with more than 255 identities, 256 draws of one have a chance below 1e-500.
+    A byte is enough: with more than 255 subjects, 256 draws of one have a chance below 1e-500.
     """
     generator = np.random.default_rng(seed)
-    drawn = np.ones((replicates, identities + 1), dtype=np.uint8)
+    drawn = np.ones((replicates, subjects + 1), dtype=np.uint8)
     for row in drawn:
         if scheme == "multinomial":
-            draws = generator.integers(identities, size=identities)
-            row[:-1] = np.bincount(draws, minlength=identities)
+            draws = generator.integers(subjects, size=subjects)
+            row[:-1] = np.bincount(draws, minlength=subjects)
         else:
-            row[:-1] = 2 * generator.integers(2, size=identities)
+            row[:-1] = 2 * generator.integers(2, size=subjects)
     return drawn
 
 

@@ -1,8 +1,8 @@
-"""Intervals of figures whose comparisons are dependent because they share identities.
+"""Intervals of figures whose comparisons are dependent because they share subjects.
 
-Comparisons that share an identity are correlated, so a thousand comparisons of sixty people say
+Comparisons that share a subject are correlated, so a thousand comparisons of sixty subjects say
 less than a thousand coin tosses. The variance is the sum of the products of residuals over all
-ordered pairs of comparisons with an identity in common (Fogliato, Patil and Perona, IJCV 2024,
+ordered pairs of comparisons with a subject in common (Fogliato, Patil and Perona, IJCV 2024,
 arXiv 2306.01198); rate · (1 − rate) over that variance is the effective number of comparisons.
 Intervals are symmetric in the logit of the rate. The AUC and the EER follow, since they err by a
 sum over comparisons as well (`ClusteredFigure`).
@@ -31,7 +31,7 @@ class Bound(Interval):
     """The interval of a share of which no comparison, or every one, is an event.
 
     No variance can be estimated there. The finite limit is that of as many independent trials as
-    there are disjoint pairs of identities (or identities, for mated comparisons): the share cannot
+    there are disjoint pairs of subjects (or subjects, for mated comparisons): the share cannot
     exceed the chance that such a pair has any event, if all pairs have equally many comparisons.
     """
 
@@ -41,21 +41,21 @@ class Bound(Interval):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Clustered(ABC):
-    """What comparisons add to a figure in [0, 1], summed over identities, and its variance.
+    """What comparisons add to a figure in [0, 1], summed over subjects, and its variance.
 
-    A cell is an unordered pair of identities, or an identity with itself for mated comparisons.
+    A cell is an unordered pair of subjects, or a subject with itself for mated comparisons.
     """
 
     residuals: NDArray[np.float64]
-    """Sum of the residuals of all comparisons in which each identity takes part, ``(G,)``."""
+    """Sum of the residuals of all comparisons in which each subject takes part, ``(G,)``."""
     loads: NDArray[np.float64]
-    """Comparisons in which each identity takes part, all positive, ``(G,)``."""
+    """Comparisons in which each subject takes part, all positive, ``(G,)``."""
     squares: float
     """Sum over cells of the squared sum of residuals."""
     mated_squares: float
-    """The part of ``squares`` in cells of one identity."""
+    """The part of ``squares`` in cells of one subject."""
     exchangeable: float = 0.0
-    """What ``mated_squares`` would be if identities with many comparisons were like the others."""
+    """What ``mated_squares`` would be if subjects with many comparisons were like the others."""
 
     @property
     @abstractmethod
@@ -75,16 +75,16 @@ class _Clustered(ABC):
     @property
     @abstractmethod
     def _crossing(self) -> bool:
-        """Whether different identities are compared."""
+        """Whether different subjects are compared."""
 
     @property
-    def identities(self) -> int:
-        """Identities that take part."""
+    def subjects(self) -> int:
+        """Subjects that take part."""
         return self.loads.size
 
     @property
-    def effective_identities(self) -> float:
-        """Kish's effective number of identities, (Σ load)² / Σ load².
+    def effective_subjects(self) -> float:
+        """Kish's effective number of subjects, (Σ load)² / Σ load².
 
         It equals their number where all take part in equally many comparisons, and is small where
         a few of them take part in most.
@@ -94,31 +94,31 @@ class _Clustered(ABC):
     @property
     def plug_in(self) -> float:
         """Plug-in variance of the figure: Σ residual · residual over comparisons that share."""
-        # Products within a cell, and products of different cells with one identity in common.
+        # Products within a cell, and products of different cells with one subject in common.
         shared = float((self.residuals**2).sum()) + self.mated_squares - 2 * self.squares
         return (self.squares + max(0.0, shared)) * self._weight**2
 
     @property
     def hajek(self) -> float:
-        """Variance from sums by identity alone; conservative for rare false matches.
+        """Variance from sums by subject alone; conservative for rare false matches.
 
         It counts products within a cell twice. With equal loads of non-mated comparisons it is 4/G
-        times the variance (ddof 1) of the identities' rates. Infinite for one identity.
+        times the variance (ddof 1) of the subjects' rates. Infinite for one subject.
         """
-        if self.identities == 1:
+        if self.subjects == 1:
             return math.inf
-        correction = self.identities / (self.identities - 1)
+        correction = self.subjects / (self.subjects - 1)
         return float((self.residuals**2).sum()) * correction * self._weight**2
 
     @property
     def variance(self) -> float:
-        """The plug-in variance corrected for few and for uneven identities; infinite for too few.
+        """The plug-in variance corrected for few and for uneven subjects; infinite for too few.
 
-        The factor for few is (G/(G−2))² where different identities are compared and G/(G−1) for
-        mated comparisons, G the effective number of identities. Where a few identities have most
-        mated comparisons, the plug-in knows the spread between identities from those few alone and
+        The factor for few is (G/(G−2))² where different subjects are compared and G/(G−1) for
+        mated comparisons, G the effective number of subjects. Where a few subjects have most
+        mated comparisons, the plug-in knows the spread between subjects from those few alone and
         is too small whenever they happen to agree; so their squares are taken for no less than
-        the spread between all identities suggests. Nor is the variance ever taken for less than
+        the spread between all subjects suggests. Nor is the variance ever taken for less than
         that of independent comparisons.
         """
         return max(variance for variance, _ in self._estimates)
@@ -126,7 +126,7 @@ class _Clustered(ABC):
     @property
     def _estimates(self) -> list[tuple[float, float]]:
         """Return estimates of the variance with their degrees of freedom; the wider one counts."""
-        count = self.effective_identities
+        count = self.effective_subjects
         uneven = max(0.0, self.exchangeable - self.mated_squares) * self._weight**2
         if count <= 2:
             return [(math.inf, 1.0)]
@@ -134,10 +134,10 @@ class _Clustered(ABC):
         if self._crossing:
             least = max(self.plug_in + uneven, self._independent)
             return [(least * (count / (count - 2)) ** 2, count - 1)]
-        # All identities count alike where the spread comes from all.
+        # All subjects count alike where the spread comes from all.
         return [
             (least * count / (count - 1), count - 1),
-            (self.plug_in + uneven, self.identities - 1),
+            (self.plug_in + uneven, self.subjects - 1),
         ]
 
     def _interval(self, confidence: float) -> Interval:
@@ -148,7 +148,7 @@ class _Clustered(ABC):
         )
         if math.isinf(variance):
             few = (
-                f"{self.identities} identities, effectively {self.effective_identities:.1f}, "
+                f"{self.subjects} identities, effectively {self.effective_subjects:.1f}, "
                 "are too few for an interval"
             )
             return Interval(0.0, 1.0, confidence, "none", few)
@@ -163,7 +163,7 @@ class _Clustered(ABC):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ClusteredFigure(_Clustered):
-    """A figure that errs by a sum over comparisons, such as the AUC, with sums over identities.
+    """A figure that errs by a sum over comparisons, such as the AUC, with sums over subjects.
 
     The residual of a comparison is its influence: what it adds to the error of the figure.
     """
@@ -176,13 +176,13 @@ class ClusteredFigure(_Clustered):
     def from_influences(
         cls, value: float, influences: ArrayLike, first: ArrayLike, second: ArrayLike
     ) -> ClusteredFigure:
-        """Sum up influences by identity; equal identities make a mated comparison.
+        """Sum up influences by subject; equal subjects make a mated comparison.
 
         Args:
             value: the figure, between 0 and 1.
             influences: what each comparison adds to the figure's error, ``(N,)``.
-            first: identity on one side, ``(N,)`` integers.
-            second: identity on the other side, ``(N,)`` integers.
+            first: subject on one side, ``(N,)`` integers.
+            second: subject on the other side, ``(N,)`` integers.
         """
         added = np.asarray(influences, dtype=np.float64)
         names, index = np.unique(np.concatenate([first, second]), return_inverse=True)
@@ -190,11 +190,11 @@ class ClusteredFigure(_Clustered):
         cells = _Cells(rows, columns, names.size)
         sums, made = cells.add(added), cells.add(np.ones(added.size))
         own, single = cells.mated, np.asarray(first) == np.asarray(second)
-        loads = cells.by_identity(made)
+        loads = cells.by_subject(made)
         return cls(
             value=value,
             independent=float((added**2).sum()),
-            residuals=cells.by_identity(sums),
+            residuals=cells.by_subject(sums),
             loads=loads,
             squares=float((sums**2).sum()),
             mated_squares=float((sums[own] ** 2).sum()),
@@ -221,7 +221,7 @@ class ClusteredFigure(_Clustered):
     def interval(self, confidence: float = 0.95) -> Interval:
         """Return the interval that is symmetric in the logit of the figure.
 
-        The quantile is Student's with G − 1 degrees of freedom. Where two identities or fewer take
+        The quantile is Student's with G − 1 degrees of freedom. Where two subjects or fewer take
         part, nothing can be said and the interval is [0, 1].
 
         Raises:
@@ -233,7 +233,7 @@ class ClusteredFigure(_Clustered):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ClusteredShare(_Clustered):
-    """Share of comparisons that are events, with the sums over identities that its variance needs.
+    """Share of comparisons that are events, with the sums over subjects that its variance needs.
 
     The residual of a comparison is 1 − rate for an event and −rate for any other.
     """
@@ -241,16 +241,16 @@ class ClusteredShare(_Clustered):
     events: int
     comparisons: int
     disjoint: Callable[[], int]
-    """Counts cells no two of which share an identity."""
+    """Counts cells no two of which share a subject."""
 
     @classmethod
     def from_pairs(cls, events: ArrayLike, first: ArrayLike, second: ArrayLike) -> ClusteredShare:
-        """Sum up single comparisons; equal identities make a mated one.
+        """Sum up single comparisons; equal subjects make a mated one.
 
         Args:
             events: whether each comparison is an event, ``(N,)``, boolean or 0/1.
-            first: identity on one side, ``(N,)`` integers.
-            second: identity on the other side, ``(N,)`` integers.
+            first: subject on one side, ``(N,)`` integers.
+            second: subject on the other side, ``(N,)`` integers.
 
         Raises:
             MetricError: no comparison, lengths that differ, or events other than 0/1.
@@ -270,7 +270,7 @@ class ClusteredShare(_Clustered):
 
     @classmethod
     def from_mated_counts(cls, events: ArrayLike, comparisons: ArrayLike) -> ClusteredShare:
-        """Sum up mated comparisons counted by identity, ``(G,)`` each.
+        """Sum up mated comparisons counted by subject, ``(G,)`` each.
 
         Raises:
             MetricError: no comparison, lengths that differ, or more events than comparisons.
@@ -286,7 +286,7 @@ class ClusteredShare(_Clustered):
 
     @classmethod
     def from_counts(cls, events: sparray, comparisons: sparray) -> ClusteredShare:
-        """Sum up comparisons counted by pair of identities, in O(non-zeros).
+        """Sum up comparisons counted by pair of subjects, in O(non-zeros).
 
         Each comparison is counted once, at (i, j) or at (j, i); the two entries are added. Mated
         comparisons, if any, lie on the diagonal.
@@ -315,14 +315,14 @@ class ClusteredShare(_Clustered):
     def from_images(
         cls, events: sparray, images: ArrayLike, others: ArrayLike | None = None
     ) -> ClusteredShare:
-        """Sum up the events among all image pairs of different identities, in O(non-zeros).
+        """Sum up the events among all image pairs of different subjects, in O(non-zeros).
 
         Args:
             events: ``(G, G)`` sparse counts, each comparison counted once, at (i, j) or at (j, i);
                 with ``others`` ``(G, H)``.
-            images: number of images of each identity, ``(G,)``.
-            others: images of other identities, ``(H,)``, for the comparisons between two groups
-                that have no identity in common.
+            images: number of images of each subject, ``(G,)``.
+            others: images of other subjects, ``(H,)``, for the comparisons between two groups
+                that have no subject in common.
 
         Raises:
             MetricError: no comparison, shapes that differ, or more events than comparisons.
@@ -385,14 +385,14 @@ class ClusteredShare(_Clustered):
         rate = _rate(happened.sum(), made.sum(), happened, made)
         residuals = happened - rate * made
         mated = cells.mated
-        loads = cells.by_identity(made)
+        loads = cells.by_subject(made)
         present = loads > 0
         misses = made[mated] - happened[mated]
         single = (happened[mated] * (1 - rate) ** 2 + misses * rate**2).sum()
         return cls(
             events=round(happened.sum()),
             comparisons=round(made.sum()),
-            residuals=cells.by_identity(residuals)[present],
+            residuals=cells.by_subject(residuals)[present],
             loads=loads[present],
             squares=float((residuals**2).sum()),
             mated_squares=float((residuals[mated] ** 2).sum()),
@@ -415,15 +415,15 @@ class ClusteredShare(_Clustered):
 
     @property
     def _crossing(self) -> bool:
-        # An identity's comparisons are counted once if mated, on both sides if not.
+        # A subject's comparisons are counted once if mated, on both sides if not.
         return bool(self.loads.sum() > self.comparisons)
 
     def interval(self, confidence: float = 0.95) -> Interval:
         """Return the interval of the share that is symmetric in its logit.
 
-        The quantile is Student's, with one degree of freedom less than there are identities (their
+        The quantile is Student's, with one degree of freedom less than there are subjects (their
         effective number where the plug-in variance counts). Where no comparison or every one is an
-        event, the interval is a `Bound`. Where two identities or fewer take part, or one has nearly
+        event, the interval is a `Bound`. Where two subjects or fewer take part, or one has nearly
         all mated comparisons, nothing can be said and the interval is [0, 1].
 
         Raises:
@@ -451,18 +451,18 @@ class ClusteredShare(_Clustered):
         )
 
 
-def fnmr_interval(errors: ArrayLike, identity: ArrayLike, confidence: float = 0.95) -> Interval:
+def fnmr_interval(errors: ArrayLike, subject: ArrayLike, confidence: float = 0.95) -> Interval:
     """Return the interval of a share of mated comparisons (FNMR; TPR if accepts are counted).
 
     Args:
         errors: whether each comparison is a false non-match, ``(P,)``.
-        identity: of each comparison, ``(P,)`` integers.
+        subject: of each comparison, ``(P,)`` integers.
         confidence: coverage, between 0 and 1.
 
     Raises:
         MetricError: no comparison, lengths that differ, or an impossible confidence.
     """
-    return ClusteredShare.from_pairs(errors, identity, identity).interval(confidence)
+    return ClusteredShare.from_pairs(errors, subject, subject).interval(confidence)
 
 
 def fmr_interval(
@@ -472,12 +472,12 @@ def fmr_interval(
 
     Args:
         errors: whether each comparison is a false match, ``(N,)``.
-        first: identity on one side, ``(N,)`` integers.
-        second: another identity on the other side, ``(N,)`` integers.
+        first: subject on one side, ``(N,)`` integers.
+        second: another subject on the other side, ``(N,)`` integers.
         confidence: coverage, between 0 and 1.
 
     Raises:
-        MetricError: as for `ClusteredShare.from_pairs`, or a comparison of an identity with itself.
+        MetricError: as for `ClusteredShare.from_pairs`, or a comparison of a subject with itself.
     """
     equal = np.asarray(first) == np.asarray(second)
     if np.any(equal):
@@ -499,11 +499,11 @@ def share_interval(
 
 
 class _Cells:
-    """Cells that occur among comparisons of identities 0, 1, …, ``size`` − 1.
+    """Cells that occur among comparisons of subjects 0, 1, …, ``size`` − 1.
 
     Attributes:
-        low: smaller identity of each cell.
-        high: larger identity of each cell.
+        low: smaller subject of each cell.
+        high: larger subject of each cell.
         mated: whether they are one.
     """
 
@@ -518,8 +518,8 @@ class _Cells:
         """Add up the values of the entries of each cell."""
         return _sums(self._index, values, self.low.size)
 
-    def by_identity(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Add up the values of the cells in which each identity takes part."""
+    def by_subject(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Add up the values of the cells in which each subject takes part."""
         other = ~self.mated
         own = _sums(self.low, values, self._size)
         return own + _sums(self.high[other], values[other], self._size)
@@ -528,14 +528,14 @@ class _Cells:
 def _exchangeable(
     sums: NDArray[np.float64], comparisons: NDArray[np.float64], single: float
 ) -> float:
-    """Return the expected Σ sum² if the identities differ in nothing but their comparisons.
+    """Return the expected Σ sum² if the subjects differ in nothing but their comparisons.
 
     A sum of m residuals of variance s² and correlation ρ has variance m s² (1 + (m − 1) ρ); ρ is
-    found from Pearson's Σ sum²/(m s²), in which each identity counts alike (Kleinman, JASA 68,
+    found from Pearson's Σ sum²/(m s²), in which each subject counts alike (Kleinman, JASA 68,
     1973).
 
     Args:
-        sums: of the residuals of each identity's mated comparisons, ``(G,)``.
+        sums: of the residuals of each subject's mated comparisons, ``(G,)``.
         comparisons: their numbers, ``(G,)``.
         single: sum of the squares of all residuals, one by one.
     """
@@ -572,7 +572,7 @@ def _rate(
 
 
 def _disjoint_cells(low: NDArray[np.integer], high: NDArray[np.integer], size: int) -> int:
-    """Count the cells of a greedy matching: mated cells first, then those of rare identities."""
+    """Count the cells of a greedy matching: mated cells first, then those of rare subjects."""
     degrees = np.bincount(low, minlength=size) + np.bincount(high, minlength=size)
     key = np.where(low == high, 0, degrees[low] + degrees[high])
     # Random among equals, so that the number of rounds below grows like a logarithm.

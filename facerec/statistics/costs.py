@@ -63,8 +63,8 @@ def min_dcf(roc: RocCurve, application: Application) -> DetectionCost:
     return _cost(
         application,
         roc.cut(best),
-        (roc.positives - int(roc.true_accepts[best]), roc.positives),
-        (int(roc.false_accepts[best]), roc.negatives),
+        (roc.mated - int(roc.true_accepts[best]), roc.mated),
+        (int(roc.false_accepts[best]), roc.non_mated),
     )
 
 
@@ -81,21 +81,21 @@ def act_dcf(errors: ErrorRates, application: Application) -> DetectionCost:
     )
 
 
-def cllr(positives: ArrayLike, negatives: ArrayLike) -> float:
+def cllr(mated: ArrayLike, non_mated: ArrayLike) -> float:
     """Return the cost of log-likelihood ratios in bits (Brümmer and du Preez, CSL 20, 2006).
 
     ½ [mean log₂(1 + e^−positive) + mean log₂(1 + e^negative)]; 0 is perfect, 1 is what the
     constant 0 costs, and a ratio that is wrong without bounds costs infinity.
 
     Args:
-        positives: natural-log likelihood ratios of same pairs, ``(P,)``.
-        negatives: those of different pairs, ``(N,)``.
+        mated: natural-log likelihood ratios of same pairs, ``(P,)``.
+        non_mated: those of different pairs, ``(N,)``.
 
     Raises:
         MetricError: ratios are empty or NaN.
     """
-    same = check_scores(positives, "scores of same pairs")
-    different = check_scores(negatives, "scores of different pairs")
+    same = check_scores(mated, "scores of same pairs")
+    different = check_scores(non_mated, "scores of different pairs")
     return (_bits(-same) + _bits(different)) / 2
 
 

@@ -35,8 +35,8 @@ class EqualErrorRate:
     rate: float
     slope: float
     """Slope dTPR/dFPR of the hull there: the likelihood ratio of the scores at that threshold."""
-    positives: int
-    negatives: int
+    mated: int
+    non_mated: int
 
     def interval(self, confidence: float = 0.95) -> Interval:
         """Wilson interval with the effective number of comparisons at the crossing.
@@ -45,10 +45,10 @@ class EqualErrorRate:
         (s·a + b)/(s + 1); hence n_eff = (s + 1)² / (s²/N + 1/P).
         """
         if math.isinf(self.slope):
-            effective = float(self.negatives)
+            effective = float(self.non_mated)
         else:
             scale = (self.slope + 1) ** 2
-            effective = scale / (self.slope**2 / self.negatives + 1 / self.positives)
+            effective = scale / (self.slope**2 / self.non_mated + 1 / self.mated)
         found = wilson(self.rate * effective, effective, confidence)
         return replace(found, effective=effective)
 
@@ -88,23 +88,23 @@ class RocCurve:
     """Descending, ``(M + 1,)``; the first one rejects everything."""
     false_accepts: NDArray[np.int64]
     true_accepts: NDArray[np.int64]
-    negatives: int
-    positives: int
+    non_mated: int
+    mated: int
 
     @property
     def fpr(self) -> NDArray[np.float64]:
         """False positive rates, ascending, ``(M + 1,)``."""
-        return self.false_accepts / self.negatives
+        return self.false_accepts / self.non_mated
 
     @property
     def tpr(self) -> NDArray[np.float64]:
         """True positive rates, ascending, ``(M + 1,)``."""
-        return self.true_accepts / self.positives
+        return self.true_accepts / self.mated
 
     @property
     def fnmr(self) -> NDArray[np.float64]:
         """False non-match rates, descending, ``(M + 1,)``."""
-        return (self.positives - self.true_accepts) / self.positives
+        return (self.mated - self.true_accepts) / self.mated
 
     def cut(self, index: int) -> float:
         """Return the threshold of a point, midway between the scores that it separates.
@@ -123,14 +123,14 @@ class RocCurve:
         Raises:
             MetricError: the target is no rate.
         """
-        allowed = allowed_accepts(fpr, self.negatives)
+        allowed = allowed_accepts(fpr, self.non_mated)
         beyond = int(np.searchsorted(self.false_accepts, allowed, side="right"))
         everything = beyond == self.thresholds.size
         return operating_point(
             fpr,
             np.float64(-np.inf) if everything else just_above(self.thresholds[beyond]),
             (int(self.true_accepts[beyond - 1]), int(self.false_accepts[beyond - 1])),
-            (self.positives, self.negatives),
+            (self.mated, self.non_mated),
         )
 
     def auc(self) -> float:
@@ -138,9 +138,9 @@ class RocCurve:
         doubled = _dot(
             np.diff(self.false_accepts),
             self.true_accepts[1:] + self.true_accepts[:-1],
-            2 * self.positives * self.negatives,
+            2 * self.mated * self.non_mated,
         )
-        return doubled / (2 * self.positives * self.negatives)
+        return doubled / (2 * self.mated * self.non_mated)
 
     def auc_interval(self, confidence: float = 0.95) -> Interval:
         """Return Wilson's interval of the AUC with an effective number of comparisons.
@@ -149,15 +149,15 @@ class RocCurve:
         It cannot be less than min(P, N) (van Dantzig 1951), which is taken where the estimated
         variance says nothing, as on separated scores.
         """
-        area, least = self.auc(), min(self.positives, self.negatives)
+        area, least = self.auc(), min(self.mated, self.non_mated)
         variance = 0.0
         if least > 1:
             # Of each score the share of the other class that it beats, ties counting one half.
             beaten = 1 - (self.fpr[1:] + self.fpr[:-1]) / 2
             beaters = (self.tpr[1:] + self.tpr[:-1]) / 2
             for placements, accepts, count in (
-                (beaten, self.true_accepts, self.positives),
-                (beaters, self.false_accepts, self.negatives),
+                (beaten, self.true_accepts, self.mated),
+                (beaters, self.false_accepts, self.non_mated),
             ):
                 squares = float(np.diff(accepts) @ (placements - area) ** 2)
                 variance += squares / (count - 1) / count
@@ -182,7 +182,7 @@ class RocCurve:
         end = float(parse_rate(max_fpr))
         if end == 0:
             raise MetricError("the partial AUC up to FPR 0 is an area without width; take more")
-        last = int(np.searchsorted(self.false_accepts, end * self.negatives, side="right"))
+        last = int(np.searchsorted(self.false_accepts, end * self.non_mated, side="right"))
         x = np.append(self.fpr[:last], end)
         y = np.append(self.tpr[:last], np.interp(end, self.fpr, self.tpr))
         area = float(np.trapezoid(y, x))
@@ -195,13 +195,13 @@ class RocCurve:
         """Return the vertices of the upper convex hull, from "reject all" to "accept all".
 
         It is found by pooling adjacent violators (PAV) along distinct scores; the share of
-        positives in the pooled blocks is the calibrated probability (Fawcett and Niculescu-Mizil,
+        mated in the pooled blocks is the calibrated probability (Fawcett and Niculescu-Mizil,
         Machine Learning 68, 2007).
         """
-        positives, negatives = np.diff(self.true_accepts), np.diff(self.false_accepts)
-        weights = positives + negatives
+        mated, non_mated = np.diff(self.true_accepts), np.diff(self.false_accepts)
+        weights = mated + non_mated
         # PAV wants a monotone target; along the ROC the likelihood ratio falls.
-        pooled = isotonic_regression(positives / weights, weights=weights, increasing=False)
+        pooled = isotonic_regression(mated / weights, weights=weights, increasing=False)
         blocks = pooled.blocks
         # Rounding may have kept points on a straight line apart; integers tell.
         vertices = blocks[_convex(self.false_accepts[blocks], self.true_accepts[blocks])]
@@ -222,7 +222,7 @@ class RocCurve:
         rate = float(x[0] + share * (x[1] - x[0]))
         rise, run = float(y[0] - y[1]), float(x[1] - x[0])
         slope = rise / run if run > 0 else math.inf
-        return EqualErrorRate(rate, slope, self.positives, self.negatives)
+        return EqualErrorRate(rate, slope, self.mated, self.non_mated)
 
     def eer_step(self) -> StepEqualErrorRate:
         """Return the equal error rate of the step functions (FVC2000, Maio et al. 2002)."""
@@ -243,12 +243,12 @@ class RocCurve:
     # Over the common denominator P·N, in Python's integers, comparisons of rates are exact.
 
     def _fmr_minus_fnmr(self, index: int) -> int:
-        misses = self.positives - int(self.true_accepts[index])
-        return int(self.false_accepts[index]) * self.positives - misses * self.negatives
+        misses = self.mated - int(self.true_accepts[index])
+        return int(self.false_accepts[index]) * self.mated - misses * self.non_mated
 
     def _fmr_plus_fnmr(self, index: int) -> int:
-        misses = self.positives - int(self.true_accepts[index])
-        return int(self.false_accepts[index]) * self.positives + misses * self.negatives
+        misses = self.mated - int(self.true_accepts[index])
+        return int(self.false_accepts[index]) * self.mated + misses * self.non_mated
 
     def det_points(self, extremes: Literal["drop", "clip"] = "drop") -> DetPoints:
         """Return the DET curve on probit axes (Martin et al., Eurospeech 1997).
@@ -259,22 +259,22 @@ class RocCurve:
         """
         x, y = ndtri(self.fpr), ndtri(self.fnmr)
         if extremes == "clip":
-            most_x, most_y = -ndtri(0.5 / self.negatives), -ndtri(0.5 / self.positives)
+            most_x, most_y = -ndtri(0.5 / self.non_mated), -ndtri(0.5 / self.mated)
             x, y = np.clip(x, -most_x, most_x), np.clip(y, -most_y, most_y)
         inside = np.isfinite(x) & np.isfinite(y)
         return DetPoints(self.thresholds[inside], x[inside], y[inside], extremes)
 
 
 def roc_from_counts(
-    values: ArrayLike, positive_counts: ArrayLike, negative_counts: ArrayLike
+    values: ArrayLike, mated_counts: ArrayLike, non_mated_counts: ArrayLike
 ) -> RocCurve:
     """Return the ROC of a histogram of scores.
 
     Args:
         values: score of each bin, ``(B,)``, in any order; equal ones are added up. For bins wider
             than one score give their lower edges, at which they are accepted.
-        positive_counts: same pairs in each bin, whole numbers, ``(B,)``.
-        negative_counts: different pairs in each bin, ``(B,)``.
+        mated_counts: same pairs in each bin, whole numbers, ``(B,)``.
+        non_mated_counts: different pairs in each bin, ``(B,)``.
 
     Raises:
         MetricError: shapes that differ, a value that is NaN, counts that are negative or not
@@ -286,7 +286,7 @@ def roc_from_counts(
         raise MetricError("values of a histogram must be one-dimensional and not NaN")
     distinct, index = np.unique(scores, return_inverse=True)
     accepts = []
-    for counts, kind in ((positive_counts, "same"), (negative_counts, "different")):
+    for counts, kind in ((mated_counts, "same"), (non_mated_counts, "different")):
         whole = np.asarray(counts)
         if whole.shape != scores.shape or not (np.mod(whole, 1) == 0).all() or (whole < 0).any():
             raise MetricError(
@@ -311,20 +311,20 @@ def roc_from_counts(
     )
 
 
-def roc_from_sorted(positives: NDArray[np.floating], negatives: NDArray[np.floating]) -> RocCurve:
+def roc_from_sorted(mated: NDArray[np.floating], non_mated: NDArray[np.floating]) -> RocCurve:
     """Return the ROC over all distinct scores, none dropped, of two ascending arrays."""
-    merged = np.concatenate([positives, negatives])
+    merged = np.concatenate([mated, non_mated])
     merged.sort(kind="stable")  # two ascending runs are merged, not sorted anew
     first = np.flatnonzero(np.concatenate([[True], merged[1:] != merged[:-1]]))[::-1]
     distinct = merged[first]
     accepts = merged.size - first
-    false_accepts = negatives.size - np.searchsorted(negatives, distinct)
+    false_accepts = non_mated.size - np.searchsorted(non_mated, distinct)
     return RocCurve(
         _with_rejection(distinct),
         np.concatenate([[0], false_accepts]),
         np.concatenate([[0], accepts - false_accepts]),
-        negatives.size,
-        positives.size,
+        non_mated.size,
+        mated.size,
     )
 
 

@@ -1,7 +1,7 @@
 """Confidence intervals of a rate.
 
-The intervals here assume independent comparisons. Pairs that share a person are not independent;
-an estimator that knows the persons passes its effective number of comparisons to `wilson`.
+The intervals here assume independent comparisons. Pairs that share a subject are not independent;
+an estimator that knows the subjects passes its effective number of comparisons to `wilson`.
 """
 
 from __future__ import annotations

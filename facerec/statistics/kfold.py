@@ -64,7 +64,7 @@ def kfold_accuracy(scores: ArrayLike, issame: ArrayLike, folds: Folds = 10) -> K
 
     Args:
         scores: similarities, ``(N,)``.
-        issame: whether each pair shows one person, ``(N,)``.
+        issame: whether each pair shows one subject, ``(N,)``.
         folds: their number, or the fold of every pair, ``(N,)``.
 
     Raises:
@@ -115,7 +115,7 @@ def insightface_accuracy(
     Args:
         embeddings_a: first images of the pairs, ``(N, D)``.
         embeddings_b: second images, ``(N, D)``.
-        issame: whether each pair shows one person, ``(N,)``.
+        issame: whether each pair shows one subject, ``(N,)``.
         folds: their number, or the fold of every pair.
 
     Raises:
@@ -150,7 +150,7 @@ def facexzoo_accuracy(
     Args:
         embeddings_a: first images of the pairs, ``(N, D)``.
         embeddings_b: second images, ``(N, D)``.
-        issame: whether each pair shows one person, ``(N,)``.
+        issame: whether each pair shows one subject, ``(N,)``.
         folds: their number, or the fold of every pair.
 
     Raises:
@@ -172,20 +172,20 @@ def facexzoo_accuracy(
 def check_folds(
     issame: ArrayLike,
     folds: Folds = 10,
-    identities: ArrayLike | None = None,
+    subjects: ArrayLike | None = None,
     images: ArrayLike | None = None,
 ) -> list[str]:
     """Say what makes K-fold accuracy on these pairs doubtful; an empty list is good news.
 
     Args:
-        issame: whether each pair shows one person, ``(N,)``.
+        issame: whether each pair shows one subject, ``(N,)``.
         folds: their number, or the fold of every pair.
-        identities: persons of each pair, ``(N, 2)``, if known.
+        subjects: subjects of each pair, ``(N, 2)``, if known.
         images: images of each pair, ``(N, 2)``, if known.
 
     Returns:
         One sentence each for folds of a single class, folds whose share of same pairs differs by
-        more than five points from the whole set's, and persons or images that occur in several
+        more than five points from the whole set's, and subjects or images that occur in several
         folds (they bias accuracy upwards, arXiv 2405.15965).
     """
     same = np.asarray(issame, dtype=bool)
@@ -210,7 +210,7 @@ def check_folds(
             f"fold {worst + 1} has {same_counts[worst]} of {sizes[worst]}, the whole set "
             f"{int(same.sum())} of {same.size}"
         )
-    for noun, things in (("person", identities), ("image", images)):
+    for noun, things in (("person", subjects), ("image", images)):
         if things is not None:
             sentences += _shared(np.asarray(things), fold_of, count, noun)
     return sentences
@@ -260,8 +260,8 @@ def _unit_vectors(
 
 def _youden(cosines: NDArray[np.float32], same: NDArray[np.bool_]) -> np.float32:
     """Return the first threshold of FaceX-Zoo's grid that maximises TPR − FPR."""
-    positives, negatives = np.sort(cosines[same]), np.sort(cosines[~same])
-    if positives.size == 0 or negatives.size == 0:
+    mated, non_mated = np.sort(cosines[same]), np.sort(cosines[~same])
+    if mated.size == 0 or non_mated.size == 0:
         raise MetricError(
             "the other folds hold pairs of one class only, so TPR − FPR has no maximum there; "
             "order the pairs so that every fold has same and different ones"
@@ -271,7 +271,7 @@ def _youden(cosines: NDArray[np.float32], same: NDArray[np.bool_]) -> np.float32
     grid = (least + step * np.arange(1, 1001)).astype(np.float32)
     tpr, fpr = (
         (side.size - np.searchsorted(side, grid, side="right")) / side.size
-        for side in (positives, negatives)
+        for side in (mated, non_mated)
     )
     return grid[np.argmax(tpr - fpr)]
 
@@ -279,7 +279,7 @@ def _youden(cosines: NDArray[np.float32], same: NDArray[np.bool_]) -> np.float32
 def _shared(
     things: NDArray[np.generic], fold_of: NDArray[np.int64], count: int, noun: str
 ) -> list[str]:
-    """Report persons or images, ``(N, 2)``, that occur in more than one fold."""
+    """Report subjects or images, ``(N, 2)``, that occur in more than one fold."""
     if things.shape != (fold_of.size, 2):
         raise MetricError(f"{noun}s have shape {things.shape}, expected ({fold_of.size}, 2)")
     names, index = np.unique(things, return_inverse=True)

@@ -50,12 +50,12 @@ def tpr_interval(
         MetricError: an impossible confidence.
     """
     check_confidence(confidence)
-    same, different = effective or (float(point.positives), float(point.negatives))
+    same, different = effective or (float(point.mated), float(point.non_mated))
     edges, shares = _threshold_places(parse_rate(point.target), different)
     # The j-th highest score of a different pair stands for an FPR of j/(N + 1).
     steps = np.append(0, np.flatnonzero(np.diff(roc.false_accepts)) + 1)
-    fpr = np.append(roc.false_accepts[steps], roc.negatives + 1) / (roc.negatives + 1)
-    tpr = np.append(roc.true_accepts[steps], roc.positives) / roc.positives
+    fpr = np.append(roc.false_accepts[steps], roc.non_mated + 1) / (roc.non_mated + 1)
+    tpr = np.append(roc.true_accepts[steps], roc.mated) / roc.mated
     places = np.interp((edges[1:] + edges[:-1]) / 2, fpr, tpr)
     # Jeffreys' prior, as in `facerec.statistics.intervals.jeffreys`.
     hits, misses = places * same + 0.5, (1 - places) * same + 0.5
@@ -97,11 +97,11 @@ def threshold_interval(
         MetricError: an impossible confidence.
     """
     check_confidence(confidence)
-    rate, different = parse_rate(point.target), effective or float(point.negatives)
+    rate, different = parse_rate(point.target), effective or float(point.non_mated)
     tail = (1 - confidence) / 2
     # Rounding must not take a whole number for the next one.
     first, last = (
-        _threshold_place(rate, different, chance) * (roc.negatives + 1)
+        _threshold_place(rate, different, chance) * (roc.non_mated + 1)
         for chance in (tail, 1 - tail)
     )
     above, below = int(np.floor(first + 1e-9)), int(np.ceil(last - 1e-9))
@@ -120,7 +120,7 @@ def realised_fpr_interval(point: OperatingPoint, confidence: float = 0.95) -> In
         MetricError: an impossible confidence.
     """
     check_confidence(confidence)
-    accepted, rejected = point.false_accepts, point.negatives - point.false_accepts
+    accepted, rejected = point.false_accepts, point.non_mated - point.false_accepts
     tail = (1 - confidence) / 2
     if rejected == 0:  # all are accepted
         return Interval(
@@ -173,6 +173,6 @@ def _score(roc: RocCurve, rank: int) -> float:
     """Return the score of the different pair of a rank; those beyond the ends are infinite."""
     if rank < 1:
         return float("inf")
-    if rank > roc.negatives:
+    if rank > roc.non_mated:
         return float("-inf")
     return float(roc.thresholds[np.searchsorted(roc.false_accepts, rank)])

@@ -1,16 +1,16 @@
 """Operating points: the rule that turns a target FPR into a threshold, and what it yields.
 
 A pair matches if ``score >= threshold``. With k = ⌊f·N⌋ false accepts allowed, the threshold lies
-just above the (k + 1)-th highest negative: the lowest one whose FPR does not exceed f.
+just above the (k + 1)-th highest non-mated score: the lowest one whose FPR does not exceed f.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ RULE_OF_30 = 30
 """Below 30 expected errors a rate is uncertain by more than ±30 % (Doddington's rule)."""
 
 Method = Literal["exact", "observed"]
-"""``exact`` takes the lowest threshold that respects the target, ``observed`` a negative score."""
+"""``exact`` takes the lowest threshold that respects the target, ``observed`` a non-mated score."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,15 @@ class OperatingPoint:
     target: str
     """The FPR asked for, as it was written."""
     tpr: float
-    """Share of positives at or above the threshold."""
+    """Share of mated scores at or above the threshold."""
     threshold: float
     """Accept if ``score >= threshold``; NaN, which nothing reaches, if all must be rejected."""
     fpr_realised: float
-    """Share of negatives at or above the threshold, never more than the target."""
+    """Share of non-mated scores at or above the threshold, never more than the target."""
     true_accepts: int
-    positives: int
+    mated: int
     false_accepts: int
-    negatives: int
+    non_mated: int
     resolvable: bool
     """Whether the target leaves room for one false accept at all (target · N ≥ 1)."""
     reliable: bool
@@ -53,15 +53,20 @@ class OperatingPoint:
     method: Method = "exact"
     """How the threshold was chosen; figures of different methods are not comparable."""
 
+    def to_json(self) -> dict[str, Any]:
+        """Return its fields under the names that benches use in files."""
+        names = {"mated": "positives", "non_mated": "negatives"}
+        return {names.get(name, name): value for name, value in asdict(self).items()}
+
     @property
     def false_rejects(self) -> int:
-        """Positives below the threshold."""
-        return self.positives - self.true_accepts
+        """Mated scores below the threshold."""
+        return self.mated - self.true_accepts
 
     @property
     def fnmr(self) -> float:
-        """Share of positives below the threshold: FNMR at the target FMR."""
-        return self.false_rejects / self.positives
+        """Share of mated scores below the threshold: FNMR at the target FMR."""
+        return self.false_rejects / self.mated
 
 
 def parse_rate(rate: Rate) -> Fraction:
@@ -90,16 +95,16 @@ def parse_rate(rate: Rate) -> Fraction:
     return value
 
 
-def allowed_accepts(fpr: Rate, negatives: int) -> int:
+def allowed_accepts(fpr: Rate, non_mated: int) -> int:
     """Return k = ⌊fpr · N⌋, the number of false accepts that a target allows."""
-    return math.floor(parse_rate(fpr) * negatives)
+    return math.floor(parse_rate(fpr) * non_mated)
 
 
 def step_threshold(descending: NDArray[np.floating], allowed: int) -> np.floating:
-    """Return the lowest threshold that accepts at most ``allowed`` negatives, in their dtype.
+    """Return the lowest threshold to accept ``allowed`` non-mated scores at most, in their dtype.
 
     Args:
-        descending: at least the ``allowed + 1`` highest negatives, or all of them.
+        descending: at least the ``allowed + 1`` highest non-mated scores, or all of them.
         allowed: false accepts.
     """
     if allowed >= descending.size:
@@ -128,20 +133,20 @@ def operating_point(
         fpr: the target.
         threshold: accept at or above it.
         accepts: true and false accepts there.
-        counts: positives and negatives in all.
+        counts: mated and non-mated scores in all.
         method: how the threshold was chosen.
     """
-    (true_accepts, false_accepts), (positives, negatives) = accepts, counts
+    (true_accepts, false_accepts), (mated, non_mated) = accepts, counts
     return OperatingPoint(
         target=str(fpr),
-        tpr=true_accepts / positives,
+        tpr=true_accepts / mated,
         threshold=float(threshold),
-        fpr_realised=false_accepts / negatives,
+        fpr_realised=false_accepts / non_mated,
         true_accepts=true_accepts,
-        positives=positives,
+        mated=mated,
         false_accepts=false_accepts,
-        negatives=negatives,
-        resolvable=parse_rate(fpr) * negatives >= 1,
-        reliable=allowed_accepts(fpr, negatives) >= RULE_OF_30,
+        non_mated=non_mated,
+        resolvable=parse_rate(fpr) * non_mated >= 1,
+        reliable=allowed_accepts(fpr, non_mated) >= RULE_OF_30,
         method=method,
     )

@@ -102,21 +102,21 @@ class ErrorRates:
 
 @dataclass(frozen=True)
 class SortedScores:
-    """Positive and negative scores, ascending and of one dtype: many figures from one sort.
+    """Mated and non-mated scores, ascending and of one dtype: many figures from one sort.
 
     Build it with `sort_scores`.
     """
 
-    positives: NDArray[np.floating]
-    negatives: NDArray[np.floating]
+    mated: NDArray[np.floating]
+    non_mated: NDArray[np.floating]
 
     def tpr_at_fpr(self, fpr: Rate) -> OperatingPoint:
         """See `tpr_at_fpr`; logarithmic in the number of scores."""
-        counts = self.positives.size, self.negatives.size
-        threshold = step_threshold(self.negatives[::-1], allowed_accepts(fpr, counts[1]))
+        counts = self.mated.size, self.non_mated.size
+        threshold = step_threshold(self.non_mated[::-1], allowed_accepts(fpr, counts[1]))
         accepts = (
-            counts[0] - int(np.searchsorted(self.positives, threshold)),
-            counts[1] - int(np.searchsorted(self.negatives, threshold)),
+            counts[0] - int(np.searchsorted(self.mated, threshold)),
+            counts[1] - int(np.searchsorted(self.non_mated, threshold)),
         )
         return operating_point(fpr, threshold, accepts, counts)
 
@@ -126,7 +126,7 @@ class SortedScores:
 
     @cached_property
     def _roc(self) -> RocCurve:
-        return roc_from_sorted(self.positives, self.negatives)
+        return roc_from_sorted(self.mated, self.non_mated)
 
     def auc(self) -> float:
         """See `RocCurve.auc`."""
@@ -149,51 +149,51 @@ class SortedScores:
 
         It is NaN if both variances are 0, or if a score is infinite.
         """
-        if not all(np.isfinite(side[[0, -1]]).all() for side in (self.positives, self.negatives)):
+        if not all(np.isfinite(side[[0, -1]]).all() for side in (self.mated, self.non_mated)):
             return math.nan
-        positives = self.positives.astype(np.float64)
-        negatives = self.negatives.astype(np.float64)
+        mated = self.mated.astype(np.float64)
+        non_mated = self.non_mated.astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):  # scores may be infinite
-            spread = math.sqrt((float(positives.var()) + float(negatives.var())) / 2)
-            gap = abs(float(positives.mean()) - float(negatives.mean()))
+            spread = math.sqrt((float(mated.var()) + float(non_mated.var())) / 2)
+            gap = abs(float(mated.mean()) - float(non_mated.mean()))
         return gap / spread if spread > 0 else math.nan
 
 
-def sort_scores(positives: ArrayLike, negatives: ArrayLike) -> SortedScores:
+def sort_scores(mated: ArrayLike, non_mated: ArrayLike) -> SortedScores:
     """Check and sort two sets of scores, ``(P,)`` and ``(N,)``.
 
     Raises:
         MetricError: a set is empty, not one-dimensional, not real numbers, or holds NaN.
     """
-    positives, negatives = _common(positives, negatives)
-    return SortedScores(np.sort(positives), np.sort(negatives))
+    mated, non_mated = _common(mated, non_mated)
+    return SortedScores(np.sort(mated), np.sort(non_mated))
 
 
 def operating_points(
-    positives: ArrayLike, negatives: ArrayLike, fprs: Sequence[Rate]
+    mated: ArrayLike, non_mated: ArrayLike, fprs: Sequence[Rate]
 ) -> tuple[OperatingPoint, ...]:
     """Return `tpr_at_fpr` for several targets, in O(P + N) each: only the top is sorted.
 
     Raises:
         MetricError: scores are empty or NaN, or a target is no rate.
     """
-    positives, negatives = _common(positives, negatives)
-    counts = positives.size, negatives.size
+    mated, non_mated = _common(mated, non_mated)
+    counts = mated.size, non_mated.size
     allowed = [allowed_accepts(fpr, counts[1]) for fpr in fprs]
     lowest = max(0, counts[1] - 1 - max(allowed, default=0))
-    highest = np.partition(negatives, lowest)[lowest:]
+    highest = np.partition(non_mated, lowest)[lowest:]
     highest.sort()
     points = []
     for fpr, accepts in zip(fprs, allowed, strict=True):
         threshold = step_threshold(highest[::-1], accepts)
-        true_accepts = int(np.count_nonzero(positives >= threshold))
+        true_accepts = int(np.count_nonzero(mated >= threshold))
         false_accepts = highest.size - int(np.searchsorted(highest, threshold))
         points.append(operating_point(fpr, threshold, (true_accepts, false_accepts), counts))
     return tuple(points)
 
 
 def tpr_at_fpr(
-    positives: ArrayLike, negatives: ArrayLike, fpr: Rate, method: Method = "exact"
+    mated: ArrayLike, non_mated: ArrayLike, fpr: Rate, method: Method = "exact"
 ) -> OperatingPoint:
     """Return max { TPR(t) : FPR(t) ≤ fpr } over all thresholds, in O(P + N).
 
@@ -201,12 +201,12 @@ def tpr_at_fpr(
     the realised FPR never exceeds the target.
 
     Args:
-        positives: scores of same pairs, ``(P,)``; infinities are legal.
-        negatives: scores of different pairs, ``(N,)``.
+        mated: scores of same pairs, ``(P,)``; infinities are legal.
+        non_mated: scores of different pairs, ``(N,)``.
         fpr: the target as text, fraction or float.
-        method: ``"observed"`` takes the lowest negative score that respects the target as the
+        method: ``"observed"`` takes the lowest non-mated score that respects the target as the
             threshold, as ``far_threshold`` of bob.measure does. It is for comparison with such
-            figures: positives between that negative and the next lower one are lost.
+            figures: mated scores between that and the next lower one are lost.
 
     Raises:
         MetricError: scores are empty or NaN, or the target is no rate.
@@ -217,50 +217,50 @@ def tpr_at_fpr(
         >>> tpr_at_fpr([0.8, 0.7, 0.6], [0.9, 0.5], "1/2", method="observed").tpr
         0.0
     """
-    (point,) = operating_points(positives, negatives, [fpr])
-    return _at_negative(point, positives, negatives) if method == "observed" else point
+    (point,) = operating_points(mated, non_mated, [fpr])
+    return _at_non_mated(point, mated, non_mated) if method == "observed" else point
 
 
-def fnmr_at_fmr(positives: ArrayLike, negatives: ArrayLike, fmr: Rate) -> OperatingPoint:
+def fnmr_at_fmr(mated: ArrayLike, non_mated: ArrayLike, fmr: Rate) -> OperatingPoint:
     """Return the point whose ``fnmr`` is min { FNMR(t) : FMR(t) ≤ fmr }, the complement of TPR.
 
     At the targets 1e-2, 1e-3 and 0 the competitions FVC call it FMR100, FMR1000 and ZeroFMR.
     """
-    return tpr_at_fpr(positives, negatives, fmr)
+    return tpr_at_fpr(mated, non_mated, fmr)
 
 
-def roc_curve(positives: ArrayLike, negatives: ArrayLike) -> RocCurve:
+def roc_curve(mated: ArrayLike, non_mated: ArrayLike) -> RocCurve:
     """Return the ROC over all distinct scores; see `SortedScores.roc`."""
-    return sort_scores(positives, negatives).roc()
+    return sort_scores(mated, non_mated).roc()
 
 
-def auc(positives: ArrayLike, negatives: ArrayLike) -> float:
+def auc(mated: ArrayLike, non_mated: ArrayLike) -> float:
     """Return the area under the ROC; see `RocCurve.auc`."""
-    return roc_curve(positives, negatives).auc()
+    return roc_curve(mated, non_mated).auc()
 
 
-def eer_rocch(positives: ArrayLike, negatives: ArrayLike) -> float:
+def eer_rocch(mated: ArrayLike, non_mated: ArrayLike) -> float:
     """Return the equal error rate on the convex hull; see `RocCurve.eer_rocch`."""
-    return roc_curve(positives, negatives).eer_rocch().rate
+    return roc_curve(mated, non_mated).eer_rocch().rate
 
 
-def eer_step(positives: ArrayLike, negatives: ArrayLike) -> StepEqualErrorRate:
+def eer_step(mated: ArrayLike, non_mated: ArrayLike) -> StepEqualErrorRate:
     """Return the equal error rate of the step functions; see `RocCurve.eer_step`."""
-    return roc_curve(positives, negatives).eer_step()
+    return roc_curve(mated, non_mated).eer_step()
 
 
-def d_prime(positives: ArrayLike, negatives: ArrayLike) -> float:
+def d_prime(mated: ArrayLike, non_mated: ArrayLike) -> float:
     """Return the separation d′ of two score sets; see `SortedScores.d_prime`."""
-    return sort_scores(positives, negatives).d_prime()
+    return sort_scores(mated, non_mated).d_prime()
 
 
-def error_rates(positives: ArrayLike, negatives: ArrayLike, threshold: float) -> ErrorRates:
+def error_rates(mated: ArrayLike, non_mated: ArrayLike, threshold: float) -> ErrorRates:
     """Count errors at a fixed threshold; NaN scores are failures to acquire.
 
     Raises:
-        MetricError: no positive or no negative comparison has a score.
+        MetricError: no mated or no non-mated comparison has a score.
     """
-    mated, non_mated = np.asarray(positives), np.asarray(negatives)
+    mated, non_mated = np.asarray(mated), np.asarray(non_mated)
     failures = int(np.isnan(mated).sum() + np.isnan(non_mated).sum())
     mated, non_mated = _common(mated[~np.isnan(mated)], non_mated[~np.isnan(non_mated)])
     return ErrorRates(
@@ -304,28 +304,26 @@ def check_scores(scores: ArrayLike, what: str) -> NDArray[np.floating]:
 
 
 def _common(
-    positives: ArrayLike, negatives: ArrayLike
+    mated: ArrayLike, non_mated: ArrayLike
 ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-    first = check_scores(positives, "scores of same pairs")
-    second = check_scores(negatives, "scores of different pairs")
+    first = check_scores(mated, "scores of same pairs")
+    second = check_scores(non_mated, "scores of different pairs")
     dtype = np.result_type(first, second)
     return first.astype(dtype, copy=False), second.astype(dtype, copy=False)
 
 
-def _at_negative(
-    point: OperatingPoint, positives: ArrayLike, negatives: ArrayLike
-) -> OperatingPoint:
-    """Move the threshold up to the lowest negative that it accepts, if there is one."""
-    positives, negatives = _common(positives, negatives)
-    accepted = negatives[negatives >= point.threshold]
+def _at_non_mated(point: OperatingPoint, mated: ArrayLike, non_mated: ArrayLike) -> OperatingPoint:
+    """Move the threshold up to the lowest non-mated score that it accepts, if there is one."""
+    mated, non_mated = _common(mated, non_mated)
+    accepted = non_mated[non_mated >= point.threshold]
     if accepted.size == 0:
         return replace(point, method="observed")
     threshold = accepted.min()
-    true_accepts = int(np.count_nonzero(positives >= threshold))
+    true_accepts = int(np.count_nonzero(mated >= threshold))
     return replace(
         point,
         threshold=float(threshold),
         true_accepts=true_accepts,
-        tpr=true_accepts / point.positives,
+        tpr=true_accepts / point.mated,
         method="observed",
     )

@@ -50,7 +50,7 @@ from facerec.recipe import from_dict, to_dict
 from facerec.records.dataset import Batch, BatchLoader, FaceDataset, Skipped
 from facerec.training import checkpoint
 from facerec.training.distributed import Processes
-from facerec.training.monitor import Monitor
+from facerec.training.monitor import Figures, Monitor
 from facerec.training.nonfinite import LIMIT, LateFigures, NonfiniteGuard
 from facerec.training.optimization import parameter_groups
 from facerec.training.prefetch import prefetched
@@ -77,17 +77,6 @@ class SavedFacts:
     """By all ranks."""
     nonfinite: int = 0
     """Steps left out."""
-
-
-Figures = dict[str, torch.Tensor]
-"""What one optimizer step leaves to look at: float32 scalars, not yet waited for.
-
-``loss`` (margin softmax) and ``penalty`` (unweighted) are means over the global batch; so are
-``target_cosine`` and ``other_cosine``, without margin. ``norm_mean``, ``norm_variance`` and
-``norm_min`` describe the raw embeddings, ``center`` is the penalty's μ and ``center_norm`` the mean
-length of the class centres; ``filtered`` is the share of logits that the inter-class filter took.
-``nonfinite`` counts the steps so far that were skipped for not being finite.
-"""
 
 
 class Trainer:

@@ -55,14 +55,14 @@ class Comparison:
     first: str
     """Bench and model."""
     second: str
-    same: int
-    """Same pairs with a score in both."""
-    different: int
+    mated: int
+    """Mated pairs with a score in both."""
+    non_mated: int
     left_out: int
     """Pairs without a score in one of them or in both."""
     rows: tuple[PairedFigure, ...]
-    persons: int | None
-    """Different persons in the pairs, if known."""
+    subjects: int | None
+    """Different subjects in the pairs, if known."""
     basis: str
     """What the intervals rest on."""
     notes: tuple[str, ...]
@@ -72,8 +72,8 @@ class Comparison:
         return {
             "first": self.first,
             "second": self.second,
-            "pairs": {"same": self.same, "different": self.different, "left_out": self.left_out},
-            "persons": self.persons,
+            "pairs": {"same": self.mated, "different": self.non_mated, "left_out": self.left_out},
+            "persons": self.subjects,
             "differences": [{**asdict(row), "difference": row.difference} for row in self.rows],
             "intervals": self.basis,
             "notes": list(self.notes),
@@ -150,11 +150,11 @@ def compare(
     return Comparison(
         first=names[0],
         second=names[1],
-        same=int(same.sum()),
-        different=int((~same).sum()),
+        mated=int(same.sum()),
+        non_mated=int((~same).sum()),
         left_out=left_out,
         rows=tuple(rows),
-        persons=number,
+        subjects=number,
         basis=f"{replicates:,} joint bootstraps over {over}",
         notes=tuple(notes),
     )
@@ -199,7 +199,7 @@ class _Side:
             found.append(_Figure("accuracy", counts[0] / counts[1], counts))
         ordered = sort_scores(self.scores[self.same], self.scores[~self.same])
         for point in map(ordered.tpr_at_fpr, self.targets):
-            counts = point.true_accepts, point.positives
+            counts = point.true_accepts, point.mated
             value = point.tpr if point.resolvable else None
             found.append(_Figure(_tpr(point.target), value, counts, point.reliable))
         return [

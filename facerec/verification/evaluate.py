@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from facerec.embedding.align import Aligner
 from facerec.embedding.extract import Embeddings, embed_images
 from facerec.embedding.model import EmbeddingModel
 from facerec.errors import MetricError
+from facerec.progress import Progress
 from facerec.statistics.intervals import Interval
 from facerec.statistics.kfold import (
     KFoldAccuracy,
@@ -97,10 +98,10 @@ class VerificationResult:
     pairs: Pairs = field(repr=False, compare=False)
     scores: NDArray[np.floating] = field(repr=False, compare=False)
     """Similarity of every pair, ``(n,)``; NaN where there is none."""
-    same: int
-    """Same pairs with a score."""
-    different: int
-    """Different pairs with a score."""
+    mated: int
+    """Mated (same) pairs with a score."""
+    non_mated: int
+    """Non-mated (different) pairs with a score."""
     accuracy: KFoldAccuracy | None
     """None for a protocol without folds."""
     accuracy_interval: Interval | None
@@ -120,8 +121,8 @@ class VerificationResult:
     """What a reader must know to judge the figures, one sentence each."""
     basis: str
     """What the intervals rest on, in a few words."""
-    persons: int | None
-    """Different persons in the pairs, if known."""
+    subjects: int | None
+    """Different subjects in the pairs, if known."""
     score: str = "cosine of raw embeddings, float32"
     items: NDArray[np.str_] | None = field(default=None, repr=False, compare=False)
     """Ids of the images or templates, ``(m,)``."""
@@ -147,13 +148,13 @@ class VerificationResult:
         raise MetricError(f"{self.name}: no TPR was computed at FPR {fpr}, only at {targets}")
 
     @property
-    def positives(self) -> NDArray[np.floating]:
-        """Scores of same pairs."""
+    def mated_scores(self) -> NDArray[np.floating]:
+        """Scores of mated pairs."""
         return self.scores[self.pairs.issame & ~np.isnan(self.scores)]
 
     @property
-    def negatives(self) -> NDArray[np.floating]:
-        """Scores of different pairs."""
+    def non_mated_scores(self) -> NDArray[np.floating]:
+        """Scores of non-mated pairs."""
         return self.scores[~self.pairs.issame & ~np.isnan(self.scores)]
 
     def to_json(self) -> dict[str, Any]:
@@ -165,11 +166,11 @@ class VerificationResult:
         return {
             "bench": self.name,
             "pairs": {
-                "same": self.same,
-                "different": self.different,
+                "same": self.mated,
+                "different": self.non_mated,
                 "failures": [asdict(failure) for failure in self.failures],
             },
-            "persons": self.persons,
+            "persons": self.subjects,
             "accuracy": _accuracy(self.accuracy, self.accuracy_interval),
             "insightface": _accuracy(self.insightface, None),
             "tpr_at_fpr": [_point(estimate) for estimate in self.points],
@@ -299,8 +300,8 @@ def evaluate(
         name=name,
         pairs=pairs,
         scores=values,
-        same=figures.positives.size,
-        different=figures.negatives.size,
+        mated=figures.mated.size,
+        non_mated=figures.non_mated.size,
         accuracy=accuracy,
         accuracy_interval=None if accuracy is None else uncertainty.accuracy(accuracy),
         insightface=None,
@@ -316,7 +317,7 @@ def evaluate(
         failures=failures,
         notes=(*notes, *_notes(pairs, failures, uncertainty.notes(), items, accuracy)),
         basis=uncertainty.basis,
-        persons=uncertainty.persons,
+        subjects=uncertainty.subjects,
         items=items,
     )
 
@@ -393,7 +394,7 @@ def evaluate_bench(
     replicates: int = REPLICATES,
     align: Aligner | None = None,
     batch_size: int = 64,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
     on_error: Literal["error", "skip"] = "error",
 ) -> VerificationResult:
     """Embed each image of a bench once, and compute all figures.
@@ -407,7 +408,7 @@ def evaluate_bench(
         replicates: see `evaluate`.
         align: finds the face in photos that are not aligned yet.
         batch_size: images decoded and embedded at once.
-        progress: called with the number of images embedded since the last call.
+        progress: called with the images embedded.
         on_error: what an image that does not decode does: end the evaluation, or make its pairs
             failures to acquire.
 
@@ -536,7 +537,7 @@ def _notes(
         # A person goes by one of its images.
         _, one, inverse = np.unique(pairs.subjects, return_index=True, return_inverse=True)
         persons = np.char.add("that of ", names[one[inverse]])[sides]
-    return notes + check_folds(pairs.issame, pairs.folds, identities=persons, images=names[sides])
+    return notes + check_folds(pairs.issame, pairs.folds, subjects=persons, images=names[sides])
 
 
 def _over_acquired_pairs(lost: int, pairs: Pairs, accuracy: KFoldAccuracy | None) -> str:
@@ -580,7 +581,7 @@ def _accuracy(accuracy: KFoldAccuracy | None, interval: Interval | None) -> dict
 def _point(estimate: TprEstimate) -> dict[str, Any]:
     point = estimate.point
     return {
-        **asdict(point),
+        **point.to_json(),
         "threshold": _number(point.threshold),
         "tpr": point.tpr if point.resolvable else None,
         "tpr_interval": _limits(estimate.tpr_interval) if point.resolvable else None,

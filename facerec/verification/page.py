@@ -138,7 +138,7 @@ def _page(
         _section(number, name, result, pictures.get(name), files)
         for number, (name, result) in enumerate(results.items(), start=1)
     ]
-    total = sum(result.same + result.different for result in results.values())
+    total = sum(result.mated + result.non_mated for result in results.values())
     roc, *curves = _curves(results, files)
     return render_page(
         "facerec.verification",
@@ -213,7 +213,7 @@ def _findings(
     """Return a line for every result, and one for every comparison."""
     lines = []
     for name, result in results.items():
-        persons = counted(result.persons, "person") if result.persons else "persons unknown"
+        persons = counted(result.subjects, "person") if result.subjects else "persons unknown"
         estimate, limits = f"AUC {result.auc.value:.4f}", format_interval(result.auc.interval, 1, 4)
         if result.accuracy is not None and result.accuracy_interval is not None:
             estimate = f"accuracy {format_percent(result.accuracy.mean)}"
@@ -230,11 +230,11 @@ def _findings(
             )
         if result.failures:
             rate += f"; {counted(len(result.failures), 'pair')} not acquired, in no rate"
-        pairs = f"{result.same:,} same and {result.different:,} different pairs, {persons}"
+        pairs = f"{result.mated:,} same and {result.non_mated:,} different pairs, {persons}"
         lines.append(FindingLine(name, estimate, limits, detail=rate, basis=pairs))
     for comparison in comparisons:
         figure = f"{comparison.second} less {comparison.first}"
-        basis = f"{comparison.same:,} same and {comparison.different:,} different pairs"
+        basis = f"{comparison.mated:,} same and {comparison.non_mated:,} different pairs"
         row = _compared(comparison)
         if row is None:
             lines.append(FindingLine(figure, "–", conclusion=_conclusion(None), basis=basis))
@@ -257,6 +257,7 @@ def _summary(results: Mapping[str, VerificationResult]) -> Table:
     rows = []
     for name, result in results.items():
         points = {estimate.point.target: estimate for estimate in result.points}
+        persons = counted(result.subjects, "person") if result.subjects else "persons unknown"
         accuracy = Cell("–")
         if result.accuracy is not None and result.accuracy_interval is not None:
             limits = format_interval(result.accuracy_interval)
@@ -265,8 +266,7 @@ def _summary(results: Mapping[str, VerificationResult]) -> Table:
             [
                 Cell(
                     name,
-                    f"{result.same:,} same and {result.different:,} different pairs, "
-                    + (counted(result.persons, "person") if result.persons else "persons unknown"),
+                    f"{result.mated:,} same and {result.non_mated:,} different pairs, {persons}",
                 ),
                 accuracy,
                 *(_rate_cell(points.get(target)) for target in targets),
@@ -290,7 +290,7 @@ def _rate_cell(estimate: TprEstimate | None) -> Cell:
         return Cell("–")
     point = estimate.point
     if not point.resolvable:
-        return Cell("not resolvable", f"N = {point.negatives:,}")
+        return Cell("not resolvable", f"N = {point.non_mated:,}")
     few = "" if point.reliable else "\nfew errors"
     return Cell(format_percent(point.tpr), f"{format_interval(estimate.tpr_interval)}{few}")
 
@@ -316,7 +316,7 @@ def _difference_table(comparison: Comparison) -> Table:
     columns = ["figure", "A", "B", "B − A, points of percent", "95 % interval", "how"]
     caption = f"A: {comparison.first}; B: {comparison.second}"
     pairs = (
-        f"On the {comparison.same:,} same and {comparison.different:,} different pairs with a "
+        f"On the {comparison.mated:,} same and {comparison.non_mated:,} different pairs with a "
         f"score in both; {comparison.left_out:,} pairs are left out. Intervals of the differences: "
         f"{comparison.basis}."
     )
@@ -365,14 +365,14 @@ def _section(
     """Return what the template needs to show one result."""
     scores = Drawing(
         _svg(files, f"scores-{slug(number, name)}"),
-        f"Histograms of {result.same} genuine and {result.different} impostor scores, "
+        f"Histograms of {result.mated} genuine and {result.non_mated} impostor scores, "
         "thresholds marked.",
         "Scores on a logarithmic count axis; dashed lines are the thresholds of the operating "
         "points.",
     )
     return {
         "name": name,
-        "lead": f"{describe_result(result)}: {result.same:,} genuine and {result.different:,} "
+        "lead": f"{describe_result(result)}: {result.mated:,} genuine and {result.non_mated:,} "
         f"impostor pairs with a score; {describe_flip(result.flip)}; score: {result.score}.",
         "notes": [_sentence(note) for note in result.notes],
         "tables": [_headline(result), _operating_points(result), _thresholds(result)],
@@ -416,7 +416,7 @@ def _headline(result: VerificationResult) -> Table:
                 format_interval(interval),
                 format_spread(accuracy),
             )
-    sides = f"{result.same} × {result.different}"
+    sides = f"{result.mated} × {result.non_mated}"
     area, equal, step = result.auc, result.eer, result.eer_step
     add("AUC", f"{area.value:.4f}", sides, area.interval, format_interval(area.interval, 1, 4))
     add(
@@ -452,18 +452,18 @@ def _operating_points(result: VerificationResult) -> Table:
         point = estimate.point
         if not point.resolvable:
             finest = (
-                f"one of {point.negatives:,} impostor pairs is an FPR of {1 / point.negatives:.1e}"
+                f"one of {point.non_mated:,} impostor pairs is an FPR of {1 / point.non_mated:.1e}"
             )
             cells = [Cell("not resolvable"), *[Cell("–")] * 5, Cell("–", finest)]
             rows.append([Cell(point.target), *cells])
             continue
-        false_accepts = f"{point.false_accepts}/{point.negatives}"
+        false_accepts = f"{point.false_accepts}/{point.non_mated}"
         rows.append(
             [
                 Cell(point.target),
                 Cell(format_percent(point.tpr)),
                 Cell(format_interval(estimate.tpr_interval)),
-                Cell(f"{point.true_accepts}/{point.positives}"),
+                Cell(f"{point.true_accepts}/{point.mated}"),
                 Cell(f"{point.fpr_realised:.3g}", false_accepts),
                 Cell(f"[{estimate.fpr_interval.low:.2g}, {estimate.fpr_interval.high:.2g}]"),
                 Cell(format_threshold(point.threshold)),
@@ -749,11 +749,11 @@ def _point_row(estimate: TprEstimate) -> dict[str, Any]:
         "tpr": point.tpr if point.resolvable else None,
         **_limits("tpr", estimate.tpr_interval if point.resolvable else None),
         "true_accepts": point.true_accepts,
-        "same": point.positives,
+        "same": point.mated,
         "fpr_realised": point.fpr_realised,
         **_limits("fpr", estimate.fpr_interval),
         "false_accepts": point.false_accepts,
-        "different": point.negatives,
+        "different": point.non_mated,
     }
 
 

@@ -135,7 +135,7 @@ def det_figure(results: Mapping[str, VerificationResult]) -> Figure:
     figure, axes = _new_figure(7, 5.6)
     x_low, y_low, y_high = 0.01, 0.01, 0.5
     for name, result, colour, line in _styled(results):
-        det = sort_scores(result.positives, result.negatives).roc().det_points("drop")
+        det = sort_scores(result.mated_scores, result.non_mated_scores).roc().det_points("drop")
         shown = _visible(det.x)
         label = f"{_short(name)}   EER {100 * result.eer.value:.2f} %"
         axes.step(
@@ -152,8 +152,8 @@ def det_figure(results: Mapping[str, VerificationResult]) -> Figure:
                 # A limit of exactly 0 or 1 lies at infinity; far outside will do.
                 ends = ndtri(np.clip([1 - high, 1 - low], 1e-12, 1 - 1e-12))
                 _whisker(axes, (ndtri(target), ndtri(1 - found)), ends, colour, reliable)
-        x_low = min(x_low, 1 / result.different)
-        y_low = min(y_low, 1 / result.same)
+        x_low = min(x_low, 1 / result.non_mated)
+        y_low = min(y_low, 1 / result.mated)
         y_high = max([y_high, *ndtr(det.y[:1])])
     _probit_axis(axes.xaxis, x_low)
     _probit_axis(axes.yaxis, y_low)
@@ -182,7 +182,7 @@ def score_figure(results: Mapping[str, VerificationResult]) -> Figure:
         figure.subplots(len(results), squeeze=False)[:, 0], results.items(), strict=True
     ):
         _tidy(axes)
-        sets = {"genuine": result.positives, "impostor": result.negatives}
+        sets = {"genuine": result.mated_scores, "impostor": result.non_mated_scores}
         finite = {kind: scores[np.isfinite(scores)] for kind, scores in sets.items()}
         edges = np.histogram_bin_edges(
             np.concatenate(list(finite.values())).astype(np.float64), _BINS
@@ -271,15 +271,15 @@ def _styled(
 
 def _steps(result: VerificationResult) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return FPR and largest TPR at the corners of the ROC, from one false accept on."""
-    figures = sort_scores(result.positives, result.negatives)
+    figures = sort_scores(result.mated_scores, result.non_mated_scores)
     roc = figures.roc()
-    start = 1 / result.different
+    start = 1 / result.non_mated
     # Of the points with one FPR the last has the largest TPR, which is the supremum.
     fpr, index = np.unique(roc.fpr[::-1], return_index=True)
     tpr = roc.tpr[::-1][index]
     seen = fpr >= start
     x = np.concatenate([[start], fpr[seen]])
-    y = np.concatenate([[figures.tpr_at_fpr(f"1/{result.different}").tpr], tpr[seen]])
+    y = np.concatenate([[figures.tpr_at_fpr(f"1/{result.non_mated}").tpr], tpr[seen]])
     shown = _visible(np.log(x))
     return x[shown], y[shown]
 

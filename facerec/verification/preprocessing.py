@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from facerec.embedding.align import Aligner
 from facerec.embedding.extract import embed_images
 from facerec.embedding.model import OnnxModel
 from facerec.errors import MetricError, ModelError
+from facerec.progress import Progress, section
 from facerec.statistics.bootstrap import VertexBootstrap, percentile_interval
 from facerec.statistics.intervals import Interval
 from facerec.statistics.kfold import kfold_accuracy
@@ -154,7 +155,7 @@ def try_preprocessing(
     batch_size: int = 64,
     replicates: int = REPLICATES,
     seed: int = 0,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Trials:
     """Score the pairs of the first folds of a bench with every likely preprocessing, without flip.
 
@@ -165,7 +166,7 @@ def try_preprocessing(
         batch_size: images that are embedded together.
         replicates: resamples of the persons, or of the pairs where these are not known.
         seed: of the resamples.
-        progress: called with the number of images embedded since the last call.
+        progress: called with the images embedded.
 
     Raises:
         ModelError: the preprocessing is known.
@@ -176,7 +177,7 @@ def try_preprocessing(
     chosen, used = sample(bench)
     pairs = bench.pairs
     scores = []
-    for candidate in candidates:
+    for number, candidate in enumerate(candidates):
         found = embed_images(
             model.with_preprocessing(candidate),
             bench.images,
@@ -184,7 +185,12 @@ def try_preprocessing(
             align=align,
             batch_size=batch_size,
             indices=used,
-            progress=progress,
+            progress=section(
+                progress,
+                "trying ways of preprocessing",
+                number * len(used),
+                len(candidates) * len(used),
+            ),
         )
         vectors = np.full((len(bench.images), model.embedding_size), np.nan, np.float32)
         vectors[used] = found.vectors

@@ -31,7 +31,7 @@ def format_rate(estimate: TprEstimate) -> str:
     """
     point = estimate.point
     if not point.resolvable:
-        return f"not resolvable (N={point.negatives})"
+        return f"not resolvable (N={point.non_mated})"
     rate = f"{format_percent(point.tpr)} {format_interval(estimate.tpr_interval)}"
     text = f"{rate} ({format_counts(estimate)})"
     return text if point.reliable else f"{text}, few errors"
@@ -56,7 +56,7 @@ def format_interval(interval: Interval, scale: float = 100, decimals: int | None
 def format_counts(estimate: TprEstimate) -> str:
     """Return true and false accepts: ``2961/3000 at 3/3000``."""
     point = estimate.point
-    return f"{point.true_accepts}/{point.positives} at {point.false_accepts}/{point.negatives}"
+    return f"{point.true_accepts}/{point.mated} at {point.false_accepts}/{point.non_mated}"
 
 
 def format_threshold(threshold: float) -> str:
@@ -72,7 +72,7 @@ def format_deployment(estimate: TprEstimate) -> str:
     """Return the threshold that belongs to an FPR, with its interval: ``0.312 [0.305, 0.321]``."""
     point, interval = estimate.point, estimate.threshold_interval
     if not point.resolvable:
-        return f"not resolvable (N={point.negatives})"
+        return f"not resolvable (N={point.non_mated})"
     threshold = format_threshold(point.threshold)
     if interval is None:
         return f"{threshold} (too few persons for an interval)"
@@ -109,7 +109,7 @@ def describe_flip(flip: bool | None) -> str:
 def print_result(result: VerificationResult, console: Console) -> None:
     """Print one bench as a table, with its thresholds, notes and failures below."""
     table = _table(
-        f"{describe_result(result)}: {result.same} same and {result.different} different pairs"
+        f"{describe_result(result)}: {result.mated} same and {result.non_mated} different pairs"
     )
     table.add_column("figure", no_wrap=True)
     table.add_column("value", justify="right", no_wrap=True)
@@ -125,7 +125,7 @@ def print_result(result: VerificationResult, console: Console) -> None:
         f"{result.auc.value:.4f}",
         # Four decimals without the zero, so that the column stays narrow.
         format_interval(result.auc.interval, 1, 4).replace("0.", "."),
-        f"{result.same} × {result.different}",
+        f"{result.mated} × {result.non_mated}",
         "",
     )
     low, high = (f"{100 * end:.2f}" for end in (result.eer_step.low, result.eer_step.high))
@@ -147,7 +147,7 @@ def print_result(result: VerificationResult, console: Console) -> None:
             f"CV {norms.cv:.4f}, std {norms.std:.4g}",
         )
     if result.failures:
-        total = result.same + result.different + len(result.failures)
+        total = result.mated + result.non_mated + len(result.failures)
         table.add_row()
         table.add_row(
             "not acquired",
@@ -179,7 +179,7 @@ def print_result(result: VerificationResult, console: Console) -> None:
 def print_comparison(comparison: Comparison, console: Console) -> None:
     """Print the differences between two results on the same pairs."""
     table = _table(
-        f"difference B − A on {comparison.same} same and {comparison.different} different pairs"
+        f"difference B − A on {comparison.mated} same and {comparison.non_mated} different pairs"
     )
     table.add_column("figure", no_wrap=True)
     for name in ("A", "B", "B − A, points"):
@@ -269,8 +269,8 @@ def _accuracy_cells(accuracy: KFoldAccuracy, interval: Interval) -> tuple[str, s
 def _point_cells(estimate: TprEstimate) -> tuple[str, str, str, str]:
     point = estimate.point
     if not point.resolvable:
-        finest = f"finest FPR {1 / point.negatives:.1e}"
-        return "–", "not resolvable", f"N={point.negatives}", finest
+        finest = f"finest FPR {1 / point.non_mated:.1e}"
+        return "–", "not resolvable", f"N={point.non_mated}", finest
     realised = f"FPR {point.fpr_realised:.3g}"
     remark = realised if point.reliable else f"{realised}, few errors"
     limits = format_interval(estimate.tpr_interval)

@@ -56,7 +56,7 @@ class Uncertainty:
         seed: of the bootstrap.
 
     Attributes:
-        persons: different persons among the scored pairs; None if unknown.
+        subjects: different subjects among the scored pairs; None if unknown.
         basis: what the intervals rest on, in a few words.
     """
 
@@ -76,22 +76,22 @@ class Uncertainty:
         self._valid = ~np.isnan(scores)
         self._scores = scores[self._valid]
         self._same = pairs.issame[self._valid]
-        self.persons: int | None = None
+        self.subjects: int | None = None
         self.basis = INDEPENDENT
         clusters = pairs.clusters(self._valid)
         if clusters is None:
             return
-        self._first, self._second, self.persons = clusters
+        self._first, self._second, self.subjects = clusters
         if not self._known:
             return
         origin = "" if subjects_from is None else f" (known from {subjects_from})"
-        self.basis = f"pairs that share one of {self.persons:,} persons{origin} are dependent"
+        self.basis = f"pairs that share one of {self.subjects:,} persons{origin} are dependent"
         if self._replicates:
             self.basis += f"; {self._replicates:,} bootstraps over persons for TPR@FPR"
 
     @property
     def _known(self) -> bool:
-        return self.persons is not None and self.persons >= MIN_PERSONS
+        return self.subjects is not None and self.subjects >= MIN_PERSONS
 
     def notes(self) -> list[str]:
         """Say where labels and persons contradict each other."""
@@ -152,7 +152,7 @@ class Uncertainty:
         tpr = replace(fnmr, low=1 - fnmr.high, high=1 - fnmr.low)
         if drawn is not None:
             # Without a miss or without a hit all replicates agree, and tell nothing.
-            if 0 < point.true_accepts < point.positives:
+            if 0 < point.true_accepts < point.mated:
                 tpr = percentile_interval(point.tpr, drawn.tpr)
             return tpr, fpr, percentile_interval(point.threshold, drawn.threshold)
         if fpr.effective is None or fnmr.effective is None or not point.resolvable:
@@ -173,7 +173,7 @@ class Uncertainty:
             return self._figures.auc_interval()
         if area in (0, 1):
             return self._separated(area)
-        positives, negatives = self._figures.positives, self._figures.negatives
+        positives, negatives = self._figures.mated, self._figures.non_mated
         # Share of the other class that each score beats, ties counting one half.
         beaten = _below(negatives, self._scores) - area
         beaters = 1 - _below(positives, self._scores) - area
@@ -189,8 +189,8 @@ class Uncertainty:
         # Small errors a of the FPR and b of the FNMR move the crossing by (s·a + b)/(s + 1).
         weight = 1.0 if np.isinf(eer.slope) else eer.slope / (eer.slope + 1)
         accepted = self._scores >= self._figures.roc().eer_threshold()
-        misses = (1 - weight) * (~accepted - eer.rate) / eer.positives
-        false_accepts = weight * (accepted - eer.rate) / eer.negatives
+        misses = (1 - weight) * (~accepted - eer.rate) / eer.mated
+        false_accepts = weight * (accepted - eer.rate) / eer.non_mated
         return self._clustered(eer.rate, np.where(self._same, misses, false_accepts))
 
     def _clustered(self, value: float, influences: NDArray[np.float64]) -> Interval:
@@ -200,8 +200,8 @@ class Uncertainty:
 
     def _separated(self, rate: float) -> Interval:
         """Return an interval where the scores do not overlap: disjoint pairs of persons count."""
-        assert self.persons is not None
-        disjoint = self.persons // 2
+        assert self.subjects is not None
+        disjoint = self.subjects // 2
         return replace(
             wilson(rate * disjoint, disjoint),
             assumption="conservative: disjoint pairs of persons alone are counted",

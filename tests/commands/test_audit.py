@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.toy_packs import make_pack
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.commands.audit import main
@@ -15,7 +16,6 @@ from facerec.embedding import read_embeddings, save_model
 from facerec.embedding.extract import Embeddings
 from facerec.embedding.file import write_embeddings
 from facerec.fairness import page
-from tests.verification.toy_packs import make_pack
 
 FAST = ["--permutations", "99", "--replicates", "40", "--fmr", "1e-1,1e-2"]
 PERSONS, IMAGES = 40, 3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +11,7 @@ import pytest
 
 pytest.importorskip("optuna")
 pytest.importorskip("pytorch_metric_learning")
-sys.path.insert(0, str(Path(__file__).parents[1] / "comparison"))
-
-from tiny_comparison import comparison, write_images
+from helpers.tiny_comparison import comparison, write_images
 
 from facerec.commands.compare import main, smaller
 from facerec.comparison import Comparison
@@ -26,7 +23,7 @@ RECIPE = """
 import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from tiny_comparison import comparison
+from helpers.tiny_comparison import comparison
 recipe = comparison(Path({images!r}), trials=2)
 """
 
@@ -35,7 +32,7 @@ recipe = comparison(Path({images!r}), trials=2)
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recipe")
     images = write_images(folder / "images")
-    tests = str(REPOSITORY / "tests" / "comparison")
+    tests = str(REPOSITORY / "tests")
     path = folder / "tiny.py"
     path.write_text(RECIPE.format(tests=tests, images=str(images)))
     return path

@@ -9,16 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.tiny_training import write_training_set
+from helpers.toy_packs import make_pack
 from rich.table import Table
 
 from facerec.commands.cli import Console
-
-sys.path[:0] = [
-    str(Path(__file__).parent.parent / neighbour) for neighbour in ("training", "verification")
-]
-
-from tiny import write_training_set  # noqa: E402
-from toy_packs import make_pack  # noqa: E402
 
 HOSTILE = "[red]a[/nothing] \x1b[2J\x1b]0;x\x07\r\x9b31m"
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import csv
-import io
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.toy_packs import make_pack
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 
-from facerec.commands import convert
 from facerec.commands.convert import main
 from facerec.records.images import SHARED_NAMES, MemoryImages
 from facerec.records.packs import read_pack, write_pack
@@ -21,7 +19,6 @@ from facerec.verification.bench import Bench, Pairs, pack_bench
 from facerec.verification.protocols import read_pairs
 from facerec.verification.protocols.export import export_folder, export_pack
 from tests.verification.test_protocols import draw, make_cfp, named_pairs, write
-from tests.verification.toy_packs import make_pack
 
 
 def contents(bench: Bench) -> list[tuple[bytes, bytes, bool]]:
@@ -291,13 +288,3 @@ def test_unclear_arguments(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
 ) -> None:
     assert sentence in refusal(capsys, *arguments, "--out", tmp_path / "out")
-
-
-@pytest.mark.parametrize("patience", [-1.0, 1e9])
-def test_only_long_work_shows_a_bar(monkeypatch: pytest.MonkeyPatch, patience: float) -> None:
-    monkeypatch.setattr(convert, "PATIENCE", patience)
-    text = io.StringIO()
-    with convert._progress(3, Console(file=text, force_terminal=True, width=80)) as advance:
-        for _ in range(3):
-            advance(1)
-    assert ("3/3" in text.getvalue()) == (patience < 0)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from html_page import Page
+from helpers.html_page import Page
 
 from facerec.commands import demo as module
 from facerec.commands.demo import demo

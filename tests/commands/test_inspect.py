@@ -14,10 +14,8 @@ import pytest
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
-sys.path.append(str(Path(__file__).parents[1] / "embedding"))
-
+from helpers.toy_onnx import noted, tiles  # noqa: E402
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
-from toy_onnx import noted, tiles  # noqa: E402
 
 import facerec  # noqa: E402
 from facerec.backbones import Backbone, Preprocessing, create_backbone  # noqa: E402

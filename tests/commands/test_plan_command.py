@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
+from helpers.tiny_training import write_training_set
 
 from facerec.commands.plan import main
 from facerec.training import plan as plans
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "training"))
-
-from tiny import write_training_set
 
 RECIPE = """
 from pathlib import Path

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.tiny_training import make_trainer, tiny_recipe, write_training_set
 from rich.console import Console
 
 from facerec.commands import profile as command
@@ -16,10 +16,6 @@ from facerec.commands.profile import hint, show
 from facerec.commands.train import main
 from facerec.training import profile as profiles
 from facerec.training.profile import PHASES, REST, Profile
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "training"))
-
-from tiny import make_trainer, tiny_recipe, write_training_set
 
 PARTS = [*PHASES.values(), REST]
 

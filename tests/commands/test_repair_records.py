@@ -20,10 +20,10 @@ def train(tmp_path: Path) -> Path:
 
 def test_index_by_ids(train: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     index = train.with_suffix(".idx")
-    before = [open_dataset(Data(tmp_path), 0).encoded(i) for i in range(6)]
+    before = [open_dataset(Data(tmp_path), 0).sample(i) for i in range(6)]
     index.write_bytes(b"rubbish")
     main([str(train)])
-    assert [open_dataset(Data(tmp_path), 0).encoded(i) for i in range(6)] == before
+    assert [open_dataset(Data(tmp_path), 0).sample(i) for i in range(6)] == before
     assert train.with_suffix(".idx.old").read_bytes() == b"rubbish"
     assert f"{index}: 10 records" in capsys.readouterr().out
     # What was kept is not lost to a second try.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.toy_packs import PixelModel
 
 from facerec.commands import study as module
 from facerec.commands.study import Real, main, study
@@ -35,9 +35,6 @@ from facerec.records.decode import decode_image
 from facerec.records.synthetic import PACKS, Group, write_synthetic
 from facerec.training.checkpoint import latest
 from facerec.verification import pack_bench, score_pairs
-
-sys.path.append(str(Path(__file__).parents[1] / "verification"))
-from toy_packs import PixelModel
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -387,7 +384,7 @@ def test_excess_is_the_difference_of_rates_over_one_resample() -> None:
             rates[row, code] = np.average(scores[inside] >= threshold, weights=weight)
     for code, name in enumerate("ABC"):
         others = np.delete(rates, code, axis=1).mean(axis=1)
-        assert found[name].excess == pytest.approx(rates[0, code] - others[0])
+        assert found[name].value == pytest.approx(rates[0, code] - others[0])
         expected = percentile(rates[1:, code] - others[1:], 10, 1 - 0.05 / 3)
         interval = found[name].interval
         assert interval is not None and expected is not None

@@ -17,6 +17,8 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from helpers.tiny_training import write_training_set
+from helpers.toy_packs import make_pack
 
 import facerec
 from facerec.commands.train import main
@@ -24,13 +26,6 @@ from facerec.embedding import load_model
 from facerec.recipe import from_dict
 from facerec.training import Recipe, checkpoint
 from facerec.training.lock import locked
-
-sys.path[:0] = [
-    str(Path(__file__).parent.parent / neighbour) for neighbour in ("training", "verification")
-]
-
-from tiny import write_training_set  # noqa: E402
-from toy_packs import make_pack  # noqa: E402
 
 DOOR = Path(facerec.__file__).parent.parent / "tools" / "train.py"
 

@@ -14,9 +14,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from html_page import Page
+from helpers.html_page import Page
+from helpers.toy_comparison import HEADS, PROTOCOL, WEIGHT, failed, toy_arms, toy_results, with_arm
 from rich.console import Console
-from toy_comparison import HEADS, PROTOCOL, WEIGHT, failed, toy_arms, toy_results, with_arm
 
 from facerec.comparison import report
 from facerec.comparison.figures import (

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_comparison import BASE, protocol, write_images
+from helpers.tiny_comparison import BASE, protocol, write_images
 from torch import nn
 
 from facerec.comparison import ImageData

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_comparison import BASE, WITH_SEC, protocol, write_images
+from helpers.tiny_comparison import BASE, WITH_SEC, protocol, write_images
 
 from facerec.comparison import ImageData
 from facerec.comparison.fit import Fit, Trainer

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_comparison import (
+from helpers.tiny_comparison import (
     BASE,
     HEAD,
     MARGIN,

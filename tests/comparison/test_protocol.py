@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.tiny_comparison import BASE, HEAD, MARGIN, WEIGHT, WITH_SEC, comparison, protocol
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_comparison import BASE, HEAD, MARGIN, WEIGHT, WITH_SEC, comparison, protocol
 
 from facerec.comparison.losses import Contrastive, MultiSimilarity, NormalizedSoftmax
 from facerec.comparison.protocol import NOTHING, Arm, Comparison, Range

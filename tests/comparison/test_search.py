@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_comparison import BASE, HEAD, MARGIN, WITH_SEC, comparison
+from helpers.tiny_comparison import BASE, HEAD, MARGIN, WITH_SEC, comparison
 
 from facerec.comparison.fit import Fit, Point
 from facerec.comparison.losses import Contrastive, FastAP, MarginHead

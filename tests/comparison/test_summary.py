@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.toy_comparison import FOLDS, PROTOCOL, failed, toy_arms, toy_results, with_arm
 from scipy.stats import spearmanr
-from toy_comparison import FOLDS, PROTOCOL, failed, toy_arms, toy_results, with_arm
 
 from facerec.comparison.finals import VIEWS, FinalRun
 from facerec.comparison.fit import Fit, Point

@@ -13,8 +13,8 @@ import pytest
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
+from helpers.toy_onnx import WEIGHT, expected, faces, tiles  # noqa: E402
 from onnx import TensorProto  # noqa: E402
-from toy_onnx import WEIGHT, expected, faces, tiles  # noqa: E402
 
 from facerec.backbones import Preprocessing  # noqa: E402
 from facerec.embedding import engines, trial  # noqa: E402

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 onnx = pytest.importorskip("onnx")
 
+from helpers.toy_onnx import noted, tiles  # noqa: E402
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
-from toy_onnx import noted, tiles  # noqa: E402
 
 from facerec.backbones import Preprocessing  # noqa: E402
 from facerec.embedding import onnx_file  # noqa: E402

@@ -13,8 +13,8 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 import onnx
+from helpers.toy_onnx import expected, faces, noted, tiles
 from onnx import TensorProto, helper
-from toy_onnx import expected, faces, noted, tiles
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.embedding import OnnxModel, load_model, save_model

@@ -686,14 +686,12 @@ def test_a_changed_file_is_found_on_load(tmp_path: Path, written: BundleReport) 
 def test_stages_are_told_with_their_steps(
     tmp_path: Path, saved: TorchModel, bench: Bench, quick: None
 ) -> None:
-    stages: dict[str, list[int]] = {}
+    stages: dict[str, tuple[int, int]] = {}
 
-    def stage(name: str, total: int) -> Callable[[int], None]:
-        stages[name] = [total]
-        return stages[name].append
+    def progress(doing: str, done: int, total: int) -> None:
+        stages[doing] = done, total
 
     options = BundleOptions(variants=("fp16",), benches=(bench,))
-    export_bundle(saved, tmp_path / "b", options, stage=stage)
+    export_bundle(saved, tmp_path / "b", options, progress=progress)
     assert "float32 on toy" in stages and "fp16 on toy" in stages
-    for total, *steps in stages.values():
-        assert sum(steps) == total
+    assert all(done == total for done, total in stages.values())

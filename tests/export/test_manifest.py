@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flat_onnx import flat_onnx
+from helpers.flat_onnx import flat_onnx
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto

@@ -50,10 +50,11 @@ def test_thresholds_are_those_of_the_report(tmp_path: Path) -> None:
         interval = estimate.threshold_interval
         assert row["threshold"] == estimate.point.threshold
         assert interval is not None and row["threshold_interval"] == [interval.low, interval.high]
-        assert row["fpr_realised"] == np.mean(found.negatives >= row["threshold"])
-        assert row["tpr"] == np.mean(found.positives >= row["threshold"])
-        assert row["false_accepts"] == [int((found.negatives >= row["threshold"]).sum()), 200]
-        assert row["true_accepts"] == [int((found.positives >= row["threshold"]).sum()), 200]
+        assert row["fpr_realised"] == np.mean(found.non_mated_scores >= row["threshold"])
+        assert row["tpr"] == np.mean(found.mated_scores >= row["threshold"])
+        false_accepts = int((found.non_mated_scores >= row["threshold"]).sum())
+        assert row["false_accepts"] == [false_accepts, 200]
+        assert row["true_accepts"] == [int((found.mated_scores >= row["threshold"]).sum()), 200]
         assert row["flip"] is True and row["bench"] == "lfw"
         assert row["source"] == {"report": "lfw.json", "sha256": sha256(path)}
     assert flip_mode(rows) == "sum_raw"

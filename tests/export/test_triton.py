@@ -3,8 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from flat_onnx import flat_onnx
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from helpers.flat_onnx import flat_onnx
 from onnx import TensorProto
 
 from facerec.errors import ExportError

@@ -554,7 +554,7 @@ def test_no_comparison(means: list[float], groups: list[int], reason: str) -> No
 
 def test_groups_without_spread_and_of_one_subject() -> None:
     ranks = compare(SubjectNorms.from_images(np.arange(24.0), np.arange(24), np.arange(24) // 12))
-    assert ranks.epsilon2.interval is None and "wholly apart" in str(ranks.epsilon2.reason)
+    assert ranks.epsilon2.interval is None and "wholly apart" in str(ranks.epsilon2.remark)
     assert ranks.eta2.interval is not None and ranks.eta2.interval.low > 0.4
     apart = SubjectNorms.from_images([1.0] * 12 + [2.0] * 12, np.arange(24), [0] * 12 + [1] * 12)
     found = compare(apart)
@@ -565,7 +565,7 @@ def test_groups_without_spread_and_of_one_subject() -> None:
     json.dumps(asdict(found), allow_nan=False)
     alone = SubjectNorms.from_images([1.0, 2.0, 3.0, 4.0], np.arange(4), [0, 0, 0, 1])
     found = compare(alone)
-    assert found.eta2.interval is None and found.eta2.reason is not None
+    assert found.eta2.interval is None and found.eta2.remark
     json.dumps(asdict(found), allow_nan=False)
 
 

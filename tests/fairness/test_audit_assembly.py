@@ -141,10 +141,10 @@ def test_rates_are_those_of_one_loop_over_all_pairs(planted: tuple[People, Audit
         for code, group in enumerate(point.groups):
             inside = (made.race[first] == code) & (made.race[second] == code)
             matched = scores >= threshold.value
-            assert group.fmr.comparisons == np.count_nonzero(inside & ~same)
-            assert group.fmr.errors == np.count_nonzero(inside & ~same & matched)
-            assert group.fnmr.comparisons == np.count_nonzero(inside & same)
-            assert group.fnmr.errors == np.count_nonzero(inside & same & ~matched)
+            assert group.fmr.total == np.count_nonzero(inside & ~same)
+            assert group.fmr.events == np.count_nonzero(inside & ~same & matched)
+            assert group.fnmr.total == np.count_nonzero(inside & same)
+            assert group.fnmr.events == np.count_nonzero(inside & same & ~matched)
     assert found.thresholds == tuple(point.threshold for point in rates_of(part).points)
     assert found.target == "1e-2"
     assert isinstance(part.channels, NormChannels)
@@ -179,8 +179,8 @@ def test_pair_list_gives_the_rates_of_its_pairs(tmp_path: Path) -> None:
         for code, group in enumerate(point.groups):
             inside = (made.race[first[kept]] == code) & (made.race[second[kept]] == code)
             other = scores[kept][inside & ~same[kept]]
-            assert group.fmr.comparisons == other.size
-            assert group.fmr.errors == np.count_nonzero(other >= point.threshold.value)
+            assert group.fmr.total == other.size
+            assert group.fmr.events == np.count_nonzero(other >= point.threshold.value)
     for code, histogram in enumerate(part.histograms):
         inside = (made.race[first[kept]] == code) & (made.race[second[kept]] == code)
         assert sum(histogram.genuine) == np.count_nonzero(inside & same[kept])
@@ -283,7 +283,7 @@ def test_failures_stay_images_of_their_group(tmp_path: Path) -> None:
     (part,) = found.groupings
     assert found.failures == 3 and found.images == len(norms)
     assert [row.failed for row in part.composition] == [2, 1, 0]
-    ftas = [row.fta.errors for row in rates_of(part).composition if row.fta is not None]
+    ftas = [row.fta.events for row in rates_of(part).composition if row.fta is not None]
     assert ftas == [2, 1, 0]
 
 
@@ -322,7 +322,7 @@ def test_calibration_on_scores_and_without_subjects(tmp_path: Path) -> None:
         np.array([0.9, 0.8, np.nan, 0.3, 0.2, 0.1, 0.5]), np.array([1, 1, 1, 0, 0, 0, 0], bool)
     )
     points = calibrate_on_scores(scored, ["1/4"], name="s.csv").points
-    assert (points[0].threshold, points[0].negatives) == (np.nextafter(0.3, 1), 4)
+    assert (points[0].threshold, points[0].non_mated) == (np.nextafter(0.3, 1), 4)
     made = people(tmp_path)
     with pytest.raises(DatasetError, match="do not say who is on the images"):
         calibrate_on_embeddings(made.embeddings, TARGETS, name="other.npz")
@@ -338,7 +338,7 @@ def test_unit_fusion_is_compared_where_both_views_are_known(tmp_path: Path) -> N
     unit = 3 * made.embeddings.vectors
     found = audit(summed, made.attributes(), unit=unit, **FAST)
     assert not isinstance(found.groupings[0].fusion, NoComparison)
-    assert {change.change for change in found.groupings[0].fusion} == {0.0}
+    assert {change.value for change in found.groupings[0].fusion} == {0.0}
     assert {channel.name: channel.active for channel in found.channels}["fusion"] is True
 
 
@@ -361,7 +361,7 @@ def test_baseline_that_is_the_same_changes_nothing(planted: tuple[People, Audit]
     made, found = planted
     compared = compare_with(found, made.embeddings, made.embeddings)
     assert compared.comparison is not None
-    changes = {change.figure: change.change for change in compared.comparison.changes}
+    changes = {change.figure: change.value for change in compared.comparison.changes}
     assert changes["η²"] == 0 and changes["CV of norms"] == 0
     topics = [finding.topic for finding in compared.findings]
     assert topics == ["norm", "FMR", "FNMR", "baseline", "baseline", "baseline"]
@@ -473,7 +473,10 @@ def test_lfw_counts_of_pairs_by_recorded_gender(shared_data: Path) -> None:
     (part,) = found.groupings
     rates = rates_of(part)
     assert part.names == ("female", "male")
-    assert rates.points[0].matrix.non_mated == ((176, 1145), (1145, 1671))
+    assert [[cell.total for cell in row] for row in rates.points[0].matrix.cells] == [
+        [176, 1145],
+        [1145, 1671],
+    ]
     assert sum(row.images for row in part.composition) <= len(bench.images)
     reasons = {gone.reason for gone in found.exclusions}
     assert "attributes without embedding" in reasons

@@ -16,8 +16,8 @@ from xml.etree import ElementTree
 import cv2
 import numpy as np
 import pytest
-from html_page import Page
-from toy_audit import EVIL, default_audit, toy_audit
+from helpers.html_page import Page
+from helpers.toy_audit import EVIL, default_audit, toy_audit
 
 from facerec.fairness import page
 from facerec.fairness.audit import Audit
@@ -202,7 +202,7 @@ def test_header_findings_and_caveats_are_there(found: Page) -> None:
     assert len(audit.findings) == 6
     for line in audit.findings:
         assert f"{line.grouping}: {line.figure}" in text
-        assert f"{line.n:,} {line.unit}" in text and line.detail in text
+        assert f"{line.total:,} {line.unit}" in text and line.remark in text
     tags = [span["class"] for span in found.all("span") if "tag" in span.get("class", "")]
     assert tags == [f"tag {line.conclusion.split()[0]}" for line in audit.findings]
     for sentence in (*audit.caveats, *audit.warnings, *READING):
@@ -226,8 +226,8 @@ def test_composition_has_counts_marks_and_what_is_suppressed(found: Page) -> Non
         assert row[:2] == [f"{count.subjects:,}", f"{count.images:,}"]
         assert row[3].endswith(f" {count.failed}/{count.images}")
         assert row[4:6] == [f"{part.mated:,}", f"{part.non_mated:,}"]
-        assert row[7] == f"{group.fmr.mark} {group.fmr.errors:,} of {part.non_mated:,}"
-        assert row[8] == f"{group.fnmr.mark} {group.fnmr.errors:,} of {part.mated:,}"
+        assert row[7] == f"{group.fmr.mark} {group.fmr.events:,} of {part.non_mated:,}"
+        assert row[8] == f"{group.fnmr.mark} {group.fnmr.events:,} of {part.mated:,}"
     assert grouping.suppressed == ("Dun",)
     assert rows["Dun"] == [
         "suppressed: under ten subjects, or else such a cell would follow from totals"
@@ -250,9 +250,9 @@ def test_tables_hold_the_figures_of_the_audit(found: Page) -> None:
             for group in point.groups:
                 fmr, fnmr = rates[group.name][:2]
                 assert fmr.startswith(f"{group.fmr.value:.2g} [")
-                assert f"{group.fmr.mark} {group.fmr.errors:,}/{group.fmr.comparisons:,}" in fmr
+                assert f"{group.fmr.mark} {group.fmr.events:,}/{group.fmr.total:,}" in fmr
                 assert fnmr.startswith(f"{100 * (group.fnmr.value or 0):.2f} % [")
-                assert f" {group.fnmr.errors:,}/{group.fnmr.comparisons:,}" in fnmr
+                assert f" {group.fnmr.events:,}/{group.fnmr.total:,}" in fnmr
     assert "not deployable" in found.text
     rows = [row for title, rows in found.tables if title == "All measures" for row in rows[1:]]
     expected = [
@@ -262,7 +262,7 @@ def test_tables_hold_the_figures_of_the_audit(found: Page) -> None:
     for row, measure in zip(rows, expected, strict=True):
         assert row[0] == f"{measure.measure}, {measure.of} {measure.definition}"
         if measure.value is None:
-            assert row[2] == "–" and measure.reason in row[6]
+            assert row[2] == "–" and measure.remark in row[6]
         else:
             assert row[2].startswith(f"{measure.value:.4g}")
     assert audit.comparison is not None
@@ -408,11 +408,9 @@ def test_slider_starts_at_the_audits_own_counts(
         rates = audit.groupings[g].rates
         assert isinstance(rates, GroupRates)
         group = rates.points[0].groups[i]
-        assert cells["fmr-counts"] == (
-            f"{group.fmr.mark} {group.fmr.errors:,}/{group.fmr.comparisons:,}"
-        )
+        assert cells["fmr-counts"] == (f"{group.fmr.mark} {group.fmr.events:,}/{group.fmr.total:,}")
         assert cells["fnmr-counts"] == (
-            f"{group.fnmr.mark} {group.fnmr.errors:,}/{group.fnmr.comparisons:,}"
+            f"{group.fnmr.mark} {group.fnmr.events:,}/{group.fnmr.total:,}"
         )
 
 
@@ -473,7 +471,7 @@ def test_global_thresholds_lie_between_the_edges_around_them(text: str) -> None:
             above = SCORE_EDGES[threshold <= SCORE_EDGES].min()
             below = SCORE_EDGES[threshold >= SCORE_EDGES].max()
             for scores, group in zip(grouping.histograms, point.groups, strict=True):
-                matched = group.fmr.errors
+                matched = group.fmr.events
                 assert counted(scores.impostor, above) <= matched
                 assert matched <= counted(scores.impostor, below)
 

@@ -161,14 +161,14 @@ def test_the_joint_bootstrap_is_that_of_brute_force(impostors: Any) -> None:
     assert {change.figure for change in found.changes} == set(sides[0][0])
     compared = set()
     for change in found.changes:
-        if change.change is None:
-            assert "insufficient data" in str(change.reason)
+        if change.value is None:
+            assert "insufficient data" in str(change.remark)
             continue
         values = np.array([[row[change.figure] for row in side] for side in sides])
         differences = values[1] - values[0]
         assert change.baseline == pytest.approx(values[0, 0], rel=1e-9)
         assert change.treated == pytest.approx(values[1, 0], rel=1e-9)
-        assert change.change == pytest.approx(differences[0], abs=1e-9)
+        assert change.value == pytest.approx(differences[0], abs=1e-9)
         persons = 12 if change.groups or change.role == "differential" else 24
         expected = percentile(differences[1:], persons)
         assert change.interval is not None and expected is not None
@@ -220,13 +220,13 @@ def test_identical_runs_differ_in_nothing() -> None:
     faces = people()
     runs = [RunPair(seed, faces.embed(seed), faces.embed(seed)) for seed in range(3)]
     found = compare(faces, runs, pairs=faces.pairs())
-    known = [change for change in found.changes if change.change is not None]
+    known = [change for change in found.changes if change.value is not None]
     assert len(known) >= 6
     for change in known:
-        assert change.change == 0 and change.same_sign == 0
-        assert [seed.change for seed in change.seeds] == [0, 0, 0]
-        assert change.interval is None and change.over_persons is None
-        assert change.reason == "no interval: the change is 0 in all 50 resamples"
+        assert change.value == 0 and change.same_sign == 0
+        assert [seed.value for seed in change.seeds] == [0, 0, 0]
+        assert change.interval is None and change.over_subjects is None
+        assert change.remark == "no interval: the change is 0 in all 50 resamples"
         assert change.over_seeds is not None
         assert (change.over_seeds.low, change.over_seeds.high) == (0, 0)
         assert change.conclusion == "insufficient data"
@@ -242,7 +242,7 @@ def test_a_scale_of_all_norms_changes_nothing() -> None:
     faces = people()
     one = faces.embed(4)
     found = compare(faces, [RunPair(0, one, scaled(one, 0.25))], pairs=faces.pairs())
-    assert {change.change for change in found.changes} - {None} == {0.0}
+    assert {change.value for change in found.changes} - {None} == {0.0}
 
 
 def test_smaller_norm_variance_alone_is_no_evidence() -> None:
@@ -260,7 +260,7 @@ def test_smaller_norm_variance_alone_is_no_evidence() -> None:
     assert spread.same_sign == 3
     for change in found.changes:
         if change.role == "association":
-            assert change.change == pytest.approx(0, abs=1e-5)
+            assert change.value == pytest.approx(0, abs=1e-5)
 
 
 def test_swapped_arms_swap_signs() -> None:
@@ -270,9 +270,9 @@ def test_swapped_arms_swap_signs() -> None:
     one, other = (compare(faces, [run], pairs=faces.pairs()) for run in (forth, back))
     for a, b in zip(one.changes, other.changes, strict=True):
         assert (a.figure, a.baseline, a.treated) == (b.figure, b.treated, b.baseline)
-        if a.change is None or b.change is None or a.interval is None or b.interval is None:
+        if a.value is None or b.value is None or a.interval is None or b.interval is None:
             continue
-        assert a.change == -b.change
+        assert a.value == -b.value
         limits = a.interval.low, a.interval.high
         assert limits == pytest.approx((-b.interval.high, -b.interval.low))
 
@@ -285,10 +285,10 @@ def test_the_order_of_group_names_permutes_rows_only() -> None:
     for change in one.changes:
         if change.groups is None:
             twin = other.find(change.figure, change.fusion)
-            assert twin.change == pytest.approx(change.change, abs=1e-12)
+            assert twin.value == pytest.approx(change.value, abs=1e-12)
         else:
             twin = other.find(change.figure, None, ("B", "A"))
-            assert twin.change == -(change.change or 0)
+            assert twin.value == -(change.value or 0)
 
 
 # --- seeds -------------------------------------------------------------------------------------
@@ -303,29 +303,29 @@ def test_the_mean_over_seeds_has_students_interval() -> None:
     found = compare(faces, runs)
     assert found.notes == ()
     for change in found.changes:
-        values = [seed.change for seed in change.seeds]
-        if change.change is None:
+        values = [seed.value for seed in change.seeds]
+        if change.value is None:
             assert None in values
             continue
         mean = np.mean([value for value in values if value is not None])
-        assert change.change == pytest.approx(mean)
+        assert change.value == pytest.approx(mean)
         if mean:
             same = sum(np.sign(value or 0) == np.sign(mean) for value in values)
             assert change.same_sign == same
         expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
         assert change.over_seeds is not None
         assert (change.over_seeds.low, change.over_seeds.high) == pytest.approx(tuple(expected))
-        if change.over_persons is None:
+        if change.over_subjects is None:
             continue
         both = change.interval
         assert both is not None
         # Either source alone is less than both, and the squares of distances add up.
-        assert both.low <= min(change.over_seeds.low, change.over_persons.low)
-        assert both.high >= max(change.over_seeds.high, change.over_persons.high)
-        squares = (change.change - change.over_persons.low) ** 2
-        squares += (change.change - change.over_seeds.low) ** 2
-        if change.over_persons.low <= change.change:
-            assert change.change - both.low == pytest.approx(math.sqrt(squares))
+        assert both.low <= min(change.over_seeds.low, change.over_subjects.low)
+        assert both.high >= max(change.over_seeds.high, change.over_subjects.high)
+        squares = (change.value - change.over_subjects.low) ** 2
+        squares += (change.value - change.over_seeds.low) ** 2
+        if change.over_subjects.low <= change.value:
+            assert change.value - both.low == pytest.approx(math.sqrt(squares))
 
 
 def test_all_seeds_share_one_resample() -> None:
@@ -428,10 +428,10 @@ def test_one_group_has_no_comparison() -> None:
     found = compare(alone, [RunPair(0, faces.embed(1), faces.embed(2))])
     assert found.groups == ("A",)
     eta2 = found.find("η²")
-    assert eta2.change is None and "fewer than two groups" in str(eta2.reason)
+    assert eta2.value is None and "fewer than two groups" in str(eta2.remark)
     ratio = found.find("max/geomean FMR at FMR=1e-1", "raw")
-    assert ratio.change is None and "two are needed" in str(ratio.reason)
-    assert found.find("CV of norms").change is not None
+    assert ratio.value is None and "two are needed" in str(ratio.remark)
+    assert found.find("CV of norms").value is not None
 
 
 def test_what_the_data_cannot_carry_is_withheld_with_its_reason() -> None:
@@ -439,8 +439,8 @@ def test_what_the_data_cannot_carry_is_withheld_with_its_reason() -> None:
     found = compare(faces, [RunPair(7, faces.embed(1), faces.embed(2))], targets=("1e-6",))
     for figure in ("TPR@FPR=1e-6", "max/geomean FMR at FMR=1e-6"):
         change = found.find(figure, "raw")
-        assert change.change is None and change.conclusion == "insufficient data"
-        assert str(change.reason).startswith("seed 7: baseline: not resolvable")
+        assert change.value is None and change.conclusion == "insufficient data"
+        assert str(change.remark).startswith("seed 7: baseline: not resolvable")
 
 
 def test_labels_that_contradict_persons_are_left_out() -> None:
@@ -563,10 +563,10 @@ def test_json_is_complete_and_its_rows_are_flat() -> None:
     assert len(tree["rows"]) == len(tree["changes"]) == len(found.changes)
     for row, entry, change in zip(tree["rows"], tree["changes"], found.changes, strict=True):
         assert not any(isinstance(value, dict | list) for value in row.values())
-        assert row["change"] == entry["change"] == change.change
+        assert row["change"] == entry["change"] == change.value
         assert row["conclusion"] == entry["conclusion"] == change.conclusion
         assert len(entry["seeds"]) == row["seeds"] == 2
-        if change.change is None:
+        if change.value is None:
             assert row["reason"]
     with pytest.raises(MetricError, match="has no figure 'AUC'"):
         found.find("AUC")
@@ -574,9 +574,10 @@ def test_json_is_complete_and_its_rows_are_flat() -> None:
 
 def test_progress_is_told_after_every_model() -> None:
     faces = people()
-    seen: list[int] = []
-    compare(faces, [RunPair(0, faces.embed(1), faces.embed(2))], progress=seen.append)
-    assert seen == [1, 1]
+    seen: list[tuple[str, int, int]] = []
+    runs = [RunPair(0, faces.embed(1), faces.embed(2))]
+    compare(faces, runs, progress=lambda *now: seen.append(now))
+    assert seen == [("comparing models", done, 2) for done in (1, 2)]
 
 
 def test_a_change_without_a_value_is_empty() -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.toy_faces import Toy, toy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.stats import spearmanr
-from toy_faces import Toy, toy
 
 from facerec.errors import MetricError
 from facerec.fairness import channels
@@ -121,7 +121,7 @@ def test_correlations_are_those_of_scipy() -> None:
     for group, part in ((None, of_pair >= 0), ("A", of_pair == 0), ("B", of_pair == 1)):
         expected = spearmanr(quality[part], data["scores"][part]).statistic
         assert found[group].value == pytest.approx(expected, abs=1e-12)
-        assert (found[group].pairs, found[group].replicates) == (part.sum(), 60)
+        assert (found[group].total, found[group].replicates) == (part.sum(), 60)
         interval = found[group].interval
         assert interval is not None and interval.low < expected < interval.high
 
@@ -162,7 +162,7 @@ def test_many_distinct_values_are_ranked_coarsely(monkeypatch: pytest.MonkeyPatc
 def test_many_pairs_have_fewer_replicates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channels, "_CELLS", 1200 * 250)
     found = measure(people(), replicates=400).correlations
-    assert [(each.pairs, each.replicates) for each in found] == [
+    assert [(each.total, each.replicates) for each in found] == [
         (1200, 250),
         (600, 400),
         (600, 400),
@@ -177,11 +177,11 @@ def test_correlation_of_equal_norms_is_undefined() -> None:
     data["norms"] = np.full_like(data["norms"], 7.0)
     found = measure(data)
     assert [each.value for each in found.correlations] == [None] * 3
-    assert "equal norms or scores" in str(found.correlations[0].reason)
+    assert "equal norms or scores" in str(found.correlations[0].remark)
     # One bin, a flat curve, and no cut that leaves anything out.
     assert [(each.bin, each.low, each.high) for each in found.bins] == [(1, 7.0, 7.0)]
     assert found.curves[0].discarded == (0.0, 1.0)
-    assert {cut.groups[0].pairs.discarded for cut in found.cuts} == {0}
+    assert {cut.groups[0].pairs.events for cut in found.cuts} == {0}
 
 
 # --- norm bins ------------------------------------------------------------------------------
@@ -203,11 +203,11 @@ def test_bins_are_tenths_of_the_norms() -> None:
         for row, part in zip(each.groups, (of_pair >= 0, of_pair == 0, of_pair == 1), strict=True):
             chosen = inside & part
             rate = row.fnmr
-            assert (rate.errors, rate.comparisons) == (errors[chosen].sum(), chosen.sum())
+            assert (rate.events, rate.total) == (errors[chosen].sum(), chosen.sum())
             if chosen.any():
                 assert rate.interval == fnmr_interval(errors[chosen], person[chosen])
     # Scores rise with norms, so errors fall.
-    assert found.bins[0].groups[0].fnmr.errors > 3 * found.bins[-1].groups[0].fnmr.errors
+    assert found.bins[0].groups[0].fnmr.events > 3 * found.bins[-1].groups[0].fnmr.events
 
 
 # --- error versus discard -------------------------------------------------------------------
@@ -272,14 +272,14 @@ def test_common_cuts() -> None:
         images = (data["group"] >= 0, data["group"] == 0, data["group"] == 1)
         for row, part, members in zip(cut.groups, parts, images, strict=True):
             low = data["norms"][members] < cut.norm
-            assert (row.images.discarded, row.images.total) == (low.sum(), members.sum())
-            assert (row.pairs.discarded, row.pairs.total) == (gone[part].sum(), part.sum())
+            assert (row.images.events, row.images.total) == (low.sum(), members.sum())
+            assert (row.pairs.events, row.pairs.total) == (gone[part].sum(), part.sum())
             assert row.pairs.interval == fnmr_interval(gone[part], person[part])
-            assert row.before.errors == errors[part].sum()
-            assert row.after.errors == errors[part & ~gone].sum()
-            assert row.after.comparisons == (part & ~gone).sum()
+            assert row.before.events == errors[part].sum()
+            assert row.after.events == errors[part & ~gone].sum()
+            assert row.after.total == (part & ~gone).sum()
     # The cut is one for all, so the group of lower norms loses more.
-    lost = [row.images.discarded for row in found[-1].groups]
+    lost = [row.images.events for row in found[-1].groups]
     assert lost[2] > 2 * lost[1]
 
 
@@ -288,7 +288,7 @@ def test_tied_pairs_leave_together() -> None:
     data["norms"] = np.round(data["norms"] / 2)
     quality = quality_of(data)
     for cut in measure(data).cuts:
-        gone = cut.groups[0].pairs.discarded
+        gone = cut.groups[0].pairs.events
         assert gone == np.count_nonzero(quality < cut.norm)
         assert gone <= float(cut.share) * quality.size
         # The next higher norm would discard too many.
@@ -394,9 +394,9 @@ def test_a_seed_settles_everything_and_all_is_json() -> None:
 def test_groups_without_pairs() -> None:
     data = people(persons=40) | {"names": ("A", "B", "none")}
     found = measure(data)
-    assert [each.pairs for each in found.correlations][3] == 0
+    assert [each.total for each in found.correlations][3] == 0
     assert [curve.group for curve in found.curves] == [None, "A", "B"]
-    assert found.cuts[0].groups[3].before.reason == "no comparison"
+    assert found.cuts[0].groups[3].before.remark == "no comparison"
     json.dumps(asdict(found), allow_nan=False)
 
 
@@ -471,8 +471,8 @@ def test_fusion_is_compared_at_its_own_thresholds() -> None:
                 for side in (raw, unit)
             ]
         assert [change.raw, change.unit] == rates
-        assert change.change == rates[1].value - rates[0].value
-        assert change.interval == percentile(missed[1] - missed[0], rates[0].identities)
+        assert change.value == rates[1].value - rates[0].value
+        assert change.interval == percentile(missed[1] - missed[0], rates[0].subjects)
     json.dumps([asdict(change) for change in found], allow_nan=False)
 
 
@@ -482,7 +482,7 @@ def test_equal_fusions_do_not_differ() -> None:
         faces.vectors, faces.subject, faces.group, faces.names, targets=("1e-2",)
     )
     for change in compare_fusion(errors, errors, replicates=20):
-        assert change.change == 0 and change.interval is None
+        assert change.value == 0 and change.interval is None
 
 
 def test_fusions_of_other_comparisons_are_refused() -> None:

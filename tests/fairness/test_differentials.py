@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.toy_faces import Toy, toy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_faces import Toy, toy
 
 from facerec.errors import MetricError
 from facerec.fairness.differentials import (
@@ -513,7 +513,7 @@ def test_p_of_two_groups_is_that_of_two_logarithms() -> None:
             for counts in errors.counts[0]
         ]
         draws = [
-            generator.standard_t(share.effective_identities - 1, 200_000)
+            generator.standard_t(share.effective_subjects - 1, 200_000)
             * math.sqrt(share.variance)
             / share.rate
             for share in shares

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from helpers.toy_audit import EVIL, default_audit
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
@@ -15,7 +16,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from scipy.special import ndtri
-from toy_audit import EVIL, default_audit
 
 from facerec.fairness.association import Association, NoComparison
 from facerec.fairness.audit import GroupAudit
@@ -264,8 +264,8 @@ def test_rates_have_intervals_and_counts(rates: GroupRates) -> None:
             for row, (group, mark) in enumerate(zip(point.groups, markers(axes), strict=True)):
                 rate = getattr(group, of)
                 counts = axes.texts[row].get_text()
-                assert counts.startswith(f"{rate.errors:,}/")
-                if rate.errors or axes is right:
+                assert counts.startswith(f"{rate.events:,}/")
+                if rate.events or axes is right:
                     assert place(mark) == (rate.value, row)
                     assert filling(mark) == rate.mark
                 else:
@@ -273,7 +273,7 @@ def test_rates_have_intervals_and_counts(rates: GroupRates) -> None:
                     assert mark.get_marker() == "<" and place(mark)[0] == left.get_xlim()[0]
                     ends = (left.get_xlim()[0], rate.interval.high)
                     assert (ends, (row, row)) in whiskers(axes)
-    assert any(group.fmr.errors == 0 for point in rates.points for group in point.groups)
+    assert any(group.fmr.events == 0 for point in rates.points for group in point.groups)
 
 
 def test_targets_that_cannot_be_resolved_are_not_drawn(rates: GroupRates) -> None:
@@ -298,12 +298,12 @@ def test_false_matches_between_groups(rates: GroupRates) -> None:
     }
     cells = {(round(t.get_position()[1]), round(t.get_position()[0])): t for t in axes.texts}
     for row, column in itertools.product(range(4), repeat=2):
-        found = point.matrix.fmr[row][column]
+        found = point.matrix.cells[row][column].value
         if column > row:
             assert np.ma.is_masked(values[row, column]) and (row, column) not in cells
             continue
         text = cells[row, column].get_text()
-        assert f"{point.matrix.false_matches[row][column]}/" in text
+        assert f"{point.matrix.cells[row][column].events}/" in text
         if found:
             assert values[row, column] == pytest.approx(math.log10(found / 1e-4))
             assert text.startswith(f"−{-math.log10(found):.1f}")
@@ -313,7 +313,7 @@ def test_false_matches_between_groups(rates: GroupRates) -> None:
         (row, column)
         for row in range(4)
         for column in range(row + 1)
-        if not point.matrix.fmr[row][column]
+        if not point.matrix.cells[row][column].value
     }
     assert "+1 = ×10" in axes.get_title(loc="left")
 

@@ -5,14 +5,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from toy_audit import default_audit
+from helpers.toy_audit import default_audit
 
 from facerec.fairness.association import Association, NoComparison
 from facerec.fairness.audit import Audit, GroupAudit
-from facerec.fairness.channels import Contrast, FusionChange, NormChannels
+from facerec.fairness.channels import FusionChange, NormChannels
 from facerec.fairness.differentials import Differentials
 from facerec.fairness.findings import MOST, Conclusion, Finding, Topic, caveats, find, verdict
 from facerec.fairness.rates import error_rate
+from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import Interval
 
 VERDICTS = r"\b(fair|unfair|bias|biased|unbiased|good|bad|passe?s?|fails?|safe|discriminat\w*)\b"
@@ -56,10 +57,10 @@ def test_six_lines_at_most_the_primary_attribute_first(found: Audit) -> None:
 
 def test_lines_have_estimate_interval_and_n_or_say_why(found: Audit) -> None:
     for finding in found.findings:
-        assert f"{finding.n:,} {finding.unit}" in finding.text
+        assert f"{finding.total:,} {finding.unit}" in finding.text
         assert finding.text.endswith(" [E]") == finding.exploratory
         if finding.value is None:
-            assert finding.conclusion == "insufficient data" and finding.detail
+            assert finding.conclusion == "insufficient data" and finding.remark
         else:
             assert f"{finding.value:.3g}" in finding.text
             assert finding.interval is None or f"[{finding.interval.low:.3g}, " in finding.text
@@ -99,16 +100,16 @@ def test_rates_at_the_target(found: Audit) -> None:
     for topic, unit in (("FMR", "impostor pairs"), ("FNMR", "mated pairs")):
         line = lines[topic]  # type: ignore[index]
         assert line.text.startswith(
-            f"race: max/geomean of {topic} at nominal FMR 1e-2 2.5 [1.5, 4], {line.n:,} {unit}"
+            f"race: max/geomean of {topic} at nominal FMR 1e-2 2.5 [1.5, 4], {line.total:,} {unit}"
         )
         assert line.conclusion == "difference detected"
     # The counts behind the extremes are those of the groups.
     point = next(p for p in part.rates.points if p.threshold.target == "1e-2")  # type: ignore[union-attr]
     rates = sorted((group.fnmr.value, group.name, group.fnmr) for group in point.groups)
     top, low = rates[-1], rates[0]
-    assert lines["FNMR"].detail == (
-        f"highest in {top[1]} {top[2].errors}/{top[2].comparisons}, "
-        f"lowest in {low[1]} {low[2].errors}/{low[2].comparisons}"
+    assert lines["FNMR"].remark == (
+        f"highest in {top[1]} {top[2].events}/{top[2].total}, "
+        f"lowest in {low[1]} {low[2].events}/{low[2].total}"
     )
 
 
@@ -116,16 +117,16 @@ def test_rates_that_do_not_differ_or_are_withheld(found: Audit) -> None:
     part = with_rows(primary(found), value=1.2, p_value=0.4, at_parity=1.7)
     line = find([part], "1e-2")[1]
     assert line.conclusion == "none detected at this precision"
-    assert line.detail == "groups of equal rates exceed 1.7 in 5 % of cases"
+    assert line.remark == "groups of equal rates exceed 1.7 in 5 % of cases"
     withheld = "false matches 2/300 in Blue"
     reason = f"insufficient data: {withheld}"
-    part = with_rows(primary(found), value=None, p_value=None, reason=reason)
+    part = with_rows(primary(found), value=None, p_value=None, remark=reason)
     line = find([part], "1e-2")[1]
     assert (line.value, line.conclusion) == (None, "insufficient data")
-    assert line.detail == withheld
+    assert line.remark == withheld
     line = find([primary(found, rates=NoComparison("race", "0 mated pairs"))], None)[1]
-    assert (line.n, line.detail) == (0, "0 mated pairs")
-    assert find([primary(found)], None)[1].detail == "no target is resolvable"
+    assert (line.total, line.remark) == (0, "0 mated pairs")
+    assert find([primary(found)], None)[1].remark == "no target is resolvable"
 
 
 @pytest.mark.parametrize(
@@ -141,12 +142,12 @@ def test_equal_norms_and_the_gap(
 ) -> None:
     part = primary(found)
     assert isinstance(part.channels, NormChannels)
-    change = Contrast(-0.15, None if limits is None else Interval(*limits))
+    change = Estimate(-0.15, None if limits is None else Interval(*limits))
     gap = replace(part.channels.standardised, change=change)
     part = replace(part, channels=replace(part.channels, standardised=gap))
     (line,) = [x for x in find([part], found.target) if x.topic == "norm and FNMR"]
     assert line.conclusion == conclusion
-    assert line.n == part.channels.pairs  # type: ignore[union-attr]
+    assert line.total == part.channels.pairs  # type: ignore[union-attr]
 
 
 def test_fusion_of_all_groups_at_the_target(found: Audit) -> None:
@@ -160,7 +161,7 @@ def test_fusion_of_all_groups_at_the_target(found: Audit) -> None:
     )
     lines = [x for x in find([primary(found, fusion=changes)], "1e-2") if x.topic == "fusion"]
     assert [line.figure for line in lines] == ["FNMR with unit less raw fusion at nominal FMR 1e-2"]
-    assert lines[0].conclusion == "difference detected" and lines[0].n == 100
+    assert lines[0].conclusion == "difference detected" and lines[0].total == 100
 
 
 def test_baseline_comes_after_the_rates(found: Audit) -> None:
@@ -168,8 +169,8 @@ def test_baseline_comes_after_the_rates(found: Audit) -> None:
     lines = find(found.groupings, "1e-2", found.comparison)
     assert [line.topic for line in lines] == ["norm", "FMR", "FNMR"] + 3 * ["baseline"]
     association = found.comparison.find("η²")
-    assert lines[3].value == association.change
-    assert lines[3].n == found.comparison.persons
+    assert lines[3].value == association.value
+    assert lines[3].total == found.comparison.persons
 
 
 def test_adjustment_names_its_covariates(found: Audit) -> None:
@@ -177,7 +178,7 @@ def test_adjustment_names_its_covariates(found: Audit) -> None:
     assert [line.figure for line in lines] == ["partial η² of norms given blur"]
     part = primary(found, adjusted=NoComparison("race", "nothing varies"))
     (line,) = [x for x in find([part], found.target) if x.topic == "adjusted norm"]
-    assert line.detail == "nothing varies"
+    assert line.remark == "nothing varies"
 
 
 def test_caveats_are_those_that_were_agreed() -> None:
@@ -196,10 +197,9 @@ def test_text_of_a_line() -> None:
         figure="η²",
         value=0.12345,
         interval=Interval(0.1, 0.25),
-        n=1234,
+        total=1234,
         unit="subjects",
         conclusion="difference detected",
-        detail="",
         p=0.00012,
         exploratory=True,
     )
@@ -209,8 +209,17 @@ def test_text_of_a_line() -> None:
 
 def test_the_verdict_names_what_was_found_in_three_classes() -> None:
     def line(topic: Topic, figure: str, conclusion: Conclusion, grouping: str = "g") -> Finding:
-        basis = 0.1, None, 9, "subjects"
-        return Finding(topic, grouping, figure, *basis, conclusion, "", None, True)
+        return Finding(
+            0.1,
+            total=9,
+            topic=topic,
+            grouping=grouping,
+            figure=figure,
+            unit="subjects",
+            conclusion=conclusion,
+            p=None,
+            exploratory=True,
+        )
 
     lines = [
         line("norm", "η²", "difference detected"),

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.toy_faces import Toy, toy
+from numpy.typing import NDArray
 from scipy.special import ndtri
-from toy_faces import Toy, toy
 
 from facerec.errors import MetricError
 from facerec.fairness import rates as module
@@ -19,6 +20,7 @@ from facerec.fairness.rates import (
     DIAGNOSTIC,
     Calibration,
     GroupErrors,
+    RatesAtThreshold,
     all_pairs_group_rates,
     pair_group_rates,
 )
@@ -27,6 +29,10 @@ from facerec.statistics.rates import error_rates, operating_points, tpr_at_fpr
 from facerec.verification.evaluate import score_pairs
 
 TARGETS = ("1e-1", "1e-2", "1e-3")
+
+
+def false_matches(point: RatesAtThreshold) -> NDArray[np.int64]:
+    return np.array([[cell.events for cell in row] for row in point.matrix.cells])
 
 
 def of_list(faces: Toy, targets: tuple[str, ...] = TARGETS, **options: object) -> GroupErrors:
@@ -97,19 +103,19 @@ def test_counts_are_those_of_a_loop() -> None:
         for (one, left), (other, right) in itertools.product(enumerate("ABC"), repeat=2):
             cell = min(one, other), max(one, other)
             matrix = point.matrix
-            assert matrix.false_matches[one][other] == counts["matched", cell]
-            assert matrix.non_mated[one][other] == counts["other", cell]
+            assert matrix.cells[one][other].events == counts["matched", cell]
+            assert matrix.cells[one][other].total == counts["other", cell]
             rate = counts["matched", cell] / counts["other", cell]
-            assert matrix.fmr[one][other] == rate
+            assert matrix.cells[one][other].value == rate
             found = matrix.log10[one][other]
             assert found == (pytest.approx(np.log10(rate)) if rate else None), (left, right)
         for place, group in enumerate(point.groups):
             assert group.name == "ABC"[place]
             within = place, place
-            assert group.fmr.errors == counts["matched", within]
-            assert group.fmr.comparisons == counts["other", within]
-            assert group.fnmr.errors == counts["missed", within]
-            assert group.fnmr.comparisons == counts["mated", within]
+            assert group.fmr.events == counts["matched", within]
+            assert group.fmr.total == counts["other", within]
+            assert group.fnmr.events == counts["missed", within]
+            assert group.fnmr.total == counts["mated", within]
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -137,17 +143,17 @@ def test_groups_recombine_to_the_whole() -> None:
     for point in of_all(toy()).rates.points:
         cells = list(itertools.combinations_with_replacement(range(3), 2))
         matrix = point.matrix
-        errors = sum(matrix.false_matches[d][e] for d, e in cells)
-        comparisons = sum(matrix.non_mated[d][e] for d, e in cells)
-        assert (errors, comparisons) == (point.fmr.errors, point.fmr.comparisons)
+        errors = sum(matrix.cells[d][e].events for d, e in cells)
+        comparisons = sum(matrix.cells[d][e].total for d, e in cells)
+        assert (errors, comparisons) == (point.fmr.events, point.fmr.total)
         weighted = sum(
-            matrix.non_mated[d][e] * rate
+            matrix.cells[d][e].total * rate
             for d, e in cells
-            if (rate := matrix.fmr[d][e]) is not None
+            if (rate := matrix.cells[d][e].value) is not None
         )
         assert weighted / comparisons == pytest.approx(point.fmr.value, rel=1e-12)
-        missed = sum(group.fnmr.errors for group in point.groups)
-        assert missed == point.fnmr.errors
+        missed = sum(group.fnmr.events for group in point.groups)
+        assert missed == point.fnmr.events
 
 
 def test_names_of_groups_permute_rows_only() -> None:
@@ -162,8 +168,8 @@ def test_names_of_groups_permute_rows_only() -> None:
     for one, other in zip(before.points, after.points, strict=True):
         assert one.threshold == other.threshold
         assert [one.groups[i] for i in order] == list(other.groups)
-        matrix = np.array(one.matrix.false_matches)[np.ix_(order, order)]
-        np.testing.assert_array_equal(matrix, other.matrix.false_matches)
+        matrix = false_matches(one)[np.ix_(order, order)]
+        np.testing.assert_array_equal(matrix, false_matches(other))
 
 
 # --- intervals, flags -----------------------------------------------------------------------
@@ -182,11 +188,11 @@ def test_intervals_allow_for_shared_persons() -> None:
             mated, other = within & (sides[0] == sides[1]), within & (sides[0] != sides[1])
             expected = fmr_interval(accepted[other], sides[0][other], sides[1][other])
             assert group.fmr.interval == expected
-            assert group.fmr.n_eff == expected.effective
+            assert group.fmr.effective == expected.effective
             assert group.fnmr.interval == fnmr_interval(~accepted[mated], sides[0][mated])
         between = ((groups[0] == 0) & (groups[1] == 2)) | ((groups[0] == 2) & (groups[1] == 0))
         expected = fmr_interval(accepted[between], sides[0][between], sides[1][between])
-        assert point.matrix.intervals[0][2] == point.matrix.intervals[2][0] == expected
+        assert point.matrix.cells[0][2].interval == point.matrix.cells[2][0].interval == expected
 
 
 def test_marks_and_flags() -> None:
@@ -194,11 +200,11 @@ def test_marks_and_flags() -> None:
     for point in of_list(toy(150, 3), ("1e-1", "1e-2", "1e-3", "1e-5")).rates.points:
         for group in point.groups:
             rate = group.fmr
-            errors = rate.errors
+            errors = rate.events
             assert rate.mark == ("●" if errors >= 30 else "◐" if errors >= 3 else "○")
-            assert rate.resolvable == (float(point.threshold.target) * rate.comparisons >= 1)
-            assert rate.value is not None and rate.n_eff is not None
-            assert rate.reliable == (errors >= 30 and rate.value * rate.n_eff >= 30)
+            assert rate.resolvable == (float(point.threshold.target) * rate.total >= 1)
+            assert rate.value is not None and rate.effective is not None
+            assert rate.reliable == (errors >= 30 and rate.value * rate.effective >= 30)
             assert isinstance(rate.interval, Bound) == (errors == 0)
             seen.add((rate.mark, rate.resolvable, rate.reliable))
     assert {mark for mark, _, _ in seen} == {"●", "◐", "○"}
@@ -213,10 +219,10 @@ def test_within_groups_all_is_counted_by_person(monkeypatch: pytest.MonkeyPatch)
     found = of_all(faces)
     for one, other in zip(usual.rates.points, found.rates.points, strict=True):
         assert one.groups == other.groups
-        assert one.matrix.false_matches == other.matrix.false_matches
-        within = [other.matrix.intervals[d][d] for d in range(3)]
-        assert within == [one.matrix.intervals[d][d] for d in range(3)]
-    assert found.rates.points[0].matrix.intervals[0][1] is None
+        assert (false_matches(one) == false_matches(other)).all()
+        within = [other.matrix.cells[d][d].interval for d in range(3)]
+        assert within == [one.matrix.cells[d][d].interval for d in range(3)]
+    assert found.rates.points[0].matrix.cells[0][1].interval is None
     for a, b in zip(usual.counts[0], found.counts[0], strict=True):
         assert a.false_matches is not None and b.false_matches is not None
         assert (a.false_matches != b.false_matches).nnz == 0
@@ -234,7 +240,7 @@ def test_thresholds_of_pooled_impostors() -> None:
     for point, wanted in zip(of_all(faces).rates.points, expected, strict=True):
         threshold = point.threshold
         assert (threshold.target, threshold.value) == (wanted.target, wanted.threshold)
-        assert threshold.false_matches == wanted.false_accepts == point.fmr.errors
+        assert threshold.false_matches == wanted.false_accepts == point.fmr.events
         assert threshold.resolvable == wanted.resolvable
         assert threshold.source == "this data: impostors within and between all groups pooled"
 
@@ -265,7 +271,7 @@ def test_thresholds_of_calibration_data(count: functools.partial[GroupErrors]) -
     same = faces.subject[first] == faces.subject[second]
     scores = score_pairs(faces.vectors, first, second)
     expected = error_rates(scores[same], scores[~same], points[0].threshold)
-    assert (point.fmr.errors, point.fnmr.errors) == (
+    assert (point.fmr.events, point.fnmr.events) == (
         expected.false_matches,
         expected.false_non_matches,
     )
@@ -278,7 +284,7 @@ def test_a_calibration_that_rejects_all() -> None:
     for count in (of_list, of_all):
         point = count(toy(), ("0",), calibration=Calibration("x", points)).rates.points[0]
         assert (point.threshold.value, point.threshold.reason) == (None, "it accepts nothing")
-        assert (point.fmr.errors, point.fnmr.value) == (0, 1.0)
+        assert (point.fmr.events, point.fnmr.value) == (0, 1.0)
 
 
 def test_group_thresholds_are_diagnostic() -> None:
@@ -294,17 +300,17 @@ def test_group_thresholds_are_diagnostic() -> None:
             expected = tpr_at_fpr(scores[same], scores[within & ~same], point.threshold.target)
             assert own.resolvable == expected.resolvable
             if not own.resolvable:
-                assert own.value is None and own.tmr is None
-                assert own.reason == f"not resolvable with {expected.negatives:,} impostor pairs"
+                assert own.value is None and own.tmr.value is None
+                assert own.reason == f"not resolvable with {expected.non_mated:,} impostor pairs"
                 continue
-            assert (own.value, own.tmr) == (expected.threshold, expected.tpr)
+            assert (own.value, own.tmr.value) == (expected.threshold, expected.tpr)
             assert own.false_matches == expected.false_accepts
             missed = fnmr_interval(
                 scores[same] < np.float64(expected.threshold), faces.subject[first[same]]
             )
-            assert own.tmr_interval is not None
-            assert own.tmr_interval.low == 1 - missed.high
-            assert own.tmr_interval.high == 1 - missed.low
+            assert own.tmr.interval is not None
+            assert own.tmr.interval.low == 1 - missed.high
+            assert own.tmr.interval.high == 1 - missed.low
 
 
 def test_det_points_lie_on_the_curve() -> None:
@@ -374,9 +380,7 @@ def test_all_pairs_without_attributes_are_counted() -> None:
     assert out.unknown == 4 * 76 + 6
     point = found.points[0]
     total = 80 * 79 // 2
-    assert total == (
-        point.fmr.comparisons + point.fnmr.comparisons + out.mated + out.non_mated + out.unknown
-    )
+    assert total == (point.fmr.total + point.fnmr.total + out.mated + out.non_mated + out.unknown)
 
 
 def test_pairs_of_a_list_without_attributes_are_counted() -> None:
@@ -401,8 +405,8 @@ def test_pairs_of_a_list_without_attributes_are_counted() -> None:
     point = found.points[0]
     assert len(scores) == 7 + sum(
         [
-            point.fmr.comparisons,
-            point.fnmr.comparisons,
+            point.fmr.total,
+            point.fnmr.total,
             found.excluded.mated,
             found.excluded.non_mated,
             found.excluded.contradictory,
@@ -432,7 +436,7 @@ def test_failures_are_counted_by_group(count: functools.partial[GroupErrors]) ->
     for place, group in enumerate(found.composition):
         fta = group.fta
         assert fta is not None
-        assert (fta.errors, fta.comparisons) == (5 * (place == 1), group.images)
+        assert (fta.events, fta.total) == (5 * (place == 1), group.images)
         assert group.images == np.count_nonzero(faces.group == place)
         expected = fnmr_interval(failed[faces.group == place], faces.subject[faces.group == place])
         assert fta.interval == expected
@@ -456,14 +460,14 @@ def test_groups_that_lack_pairs() -> None:
     for count in (of_list, of_all):
         found = count(sparse).rates
         one, none = found.points[0].groups[2:]
-        assert (one.fmr.value, one.fmr.reason, one.fmr.interval) == (None, "no comparison", None)
-        assert one.fnmr.comparisons == 6
+        assert (one.fmr.value, one.fmr.remark, one.fmr.interval) == (None, "no comparison", None)
+        assert one.fnmr.total == 6
         assert one.own_threshold.reason == "the group lacks mated pairs or impostor pairs"
         assert found.det[2].x == () and found.det[2].reason == one.own_threshold.reason
-        assert (none.fmr.comparisons, none.fnmr.comparisons) == (0, 0)
+        assert (none.fmr.total, none.fnmr.total) == (0, 0)
         assert found.composition[3].subjects == 0
         assert found.composition[3].smallest_fmr is None
-        assert found.points[0].matrix.fmr[0][3] is None
+        assert found.points[0].matrix.cells[0][3].value is None
         json.dumps(asdict(found), allow_nan=False)
 
 
@@ -475,7 +479,7 @@ def test_single_images_make_no_det() -> None:
     part = Toy(faces.vectors[kept], faces.subject[kept], faces.group[kept], faces.names)
     listed, everyone = of_list(part).rates, of_all(part).rates
     assert_close(*([asdict(point) for point in side.points] for side in (listed, everyone)))
-    assert listed.points[0].groups[1].fnmr.reason == "no comparison"
+    assert listed.points[0].groups[1].fnmr.remark == "no comparison"
     assert everyone.det[1].reason == "the group lacks mated pairs or impostor pairs"
 
 
@@ -511,7 +515,8 @@ def test_lfw_with_recorded_gender(shared_data: Path) -> None:
     female, male = rates.composition
     assert (female.mated, male.mated) == (777, 2219)
     assert (female.non_mated, male.non_mated) == (176, 1671)
-    assert rates.points[0].matrix.non_mated == ((176, 1145), (1145, 1671))
+    cells = rates.points[0].matrix.cells
+    assert [[cell.total for cell in row] for row in cells] == [[176, 1145], [1145, 1671]]
     assert (rates.excluded.mated, rates.excluded.non_mated) == (4, 8)
     assert rates.excluded.contradictory == 0
     # 176 comparisons resolve nothing below about 1 %.

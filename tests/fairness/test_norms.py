@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from facerec.errors import MetricError
 from facerec.fairness.attributes import join, read_attributes
 from facerec.fairness.norms import (
-    Estimate,
     NormSummary,
     NormTable,
     SubjectBootstrap,
@@ -29,6 +28,7 @@ from facerec.fairness.norms import (
     variance_interval,
     within_interval,
 )
+from facerec.report.estimate import Estimate
 
 few = settings(max_examples=25, deadline=None)
 
@@ -356,7 +356,7 @@ def test_one_image_a_subject() -> None:
         for name in ("icc", "within_sd", "between_sd"):
             found = getattr(row, name)
             assert found.value is None and found.interval is None
-            assert found.reason == "one image a subject"
+            assert found.remark == "one image a subject"
         assert row.design_effect is None and row.effective_images is None
         assert row.mean.interval.low < row.mean.value < row.mean.interval.high
 
@@ -367,9 +367,9 @@ def test_one_subject_and_no_spread() -> None:
     )
     alone, equal = norm_table(sample, SubjectBootstrap(sample.groups, 50)).groups
     assert alone.mean.value == 1.5 and alone.mean.interval is None
-    assert alone.icc.reason == "one subject" and alone.within_sd.value == pytest.approx(0.5**0.5)
+    assert alone.icc.remark == "one subject" and alone.within_sd.value == pytest.approx(0.5**0.5)
     assert equal.sd.value == 0 and equal.cv.value == 0
-    assert equal.icc.value is None and equal.icc.reason == "all norms are equal"
+    assert equal.icc.value is None and equal.icc.remark == "all norms are equal"
 
 
 def test_everything_is_ready_for_json() -> None:

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.toy_audit import EVIL, default_audit, toy_audit
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_audit import EVIL, default_audit, toy_audit
 
 from facerec.errors import FacerecError
 from facerec.fairness.association import NoComparison
@@ -126,8 +126,8 @@ def test_figures_are_those_of_the_audit(found: Audit, document: dict[str, Any]) 
         == ("race", part.names[1], point.threshold.target)
     ]
     assert (row["fmr"]["k"], row["fmr"]["n"]) == (
-        point.groups[1].fmr.errors,
-        point.groups[1].fmr.comparisons,
+        point.groups[1].fmr.events,
+        point.groups[1].fmr.total,
     )
     for row in document["differentials"]:
         assert row["value"] is not None or row["reason"]

@@ -152,7 +152,7 @@ def test_pairs_of_nobody_known_are_independent(tmp_path: Path) -> None:
                 (group.fnmr, ~accepted, inside & same),
             ):
                 errors, comparisons = int((events & of).sum()), int(of.sum())
-                assert (rate.errors, rate.comparisons) == (errors, comparisons)
+                assert (rate.events, rate.total) == (errors, comparisons)
                 limits = wilson(errors, comparisons)
                 assert rate.interval is not None
                 assert (rate.interval.low, rate.interval.high) == (limits.low, limits.high)
@@ -215,7 +215,7 @@ def test_blanks_and_contradictions_are_counted(tmp_path: Path) -> None:
     gone = np.concatenate([mated, blank])
     kept = np.delete(np.arange(len(rows)), gone)
     point = rates_of(found.groupings[0]).points[0]
-    assert point.fnmr.comparisons == same[kept].sum()
+    assert point.fnmr.total == same[kept].sum()
 
 
 def test_a_subject_in_two_groups_is_left_out(
@@ -321,8 +321,8 @@ def test_bob_s_scores_with_groups(shared_data: Path, tmp_path: Path) -> None:
     whole = read_scores(shared_data / "oracles" / "bob_dev-1.txt")
     expected = calibrate_on_scores(whole, TARGETS, name="x").points[0]
     assert point.threshold.value == expected.threshold
-    assert point.fmr.errors == expected.false_accepts
-    assert point.fnmr.comparisons - point.fnmr.errors == expected.true_accepts
+    assert point.fmr.events == expected.false_accepts
+    assert point.fnmr.total - point.fnmr.events == expected.true_accepts
     fta = rates_of(found.groupings[0]).composition
     lost = np.array([[part.lost_mated, part.lost_non_mated] for part in fta])
     between = sum(score == "nan" for _, score in fields)

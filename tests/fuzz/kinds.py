@@ -110,7 +110,7 @@ def read_records(root: Path, target: Path) -> None:
     dataset = RecordDataset(target.parent)
     labels = dataset.load_labels()
     for i in range(0, min(len(labels), 30), 4):
-        data, _ = dataset.encoded(i)
+        data, _ = dataset.sample(i)
         decode_image(data, dataset.where(i))
 
 

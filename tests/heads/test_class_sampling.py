@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from gloo_pool import GlooPool
-from margin_list import MARGINS
+from helpers.gloo_pool import GlooPool
+from helpers.margin_list import MARGINS
 from torch import nn
 
 from facerec.errors import TrainingError

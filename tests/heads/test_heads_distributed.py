@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from gloo_pool import GlooPool
+from helpers.gloo_pool import GlooPool
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 

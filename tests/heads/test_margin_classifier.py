@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from margin_list import MARGINS
+from helpers.margin_list import MARGINS
 
 from facerec.errors import TrainingError
 from facerec.heads import (

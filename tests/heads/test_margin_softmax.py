@@ -7,10 +7,10 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from gloo_pool import GlooPool
+from helpers.gloo_pool import GlooPool
+from helpers.margin_list import MARGINS as EVERY
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from margin_list import MARGINS as EVERY
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 

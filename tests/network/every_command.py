@@ -70,7 +70,7 @@ COMPARISON = """
 import sys
 from pathlib import Path
 sys.path.insert(0, {folder!r})
-from tiny_comparison import comparison
+from helpers.tiny_comparison import comparison
 recipe = comparison(Path("classes"), trials=2)
 """
 
@@ -104,14 +104,13 @@ def prepare() -> None:
     """Write what the commands start from."""
     Path("recipe.py").write_text(TRAINING)
     Path("study.py").write_text(STUDY)
-    tests = REPOSITORY / "tests" / "comparison"
-    Path("comparison.py").write_text(COMPARISON.format(folder=str(tests)))
+    Path("comparison.py").write_text(COMPARISON.format(folder=str(REPOSITORY / "tests")))
 
 
 def before_compare() -> None:
     """Write the images of the comparison."""
-    sys.path.insert(0, str(REPOSITORY / "tests" / "comparison"))
-    from tiny_comparison import write_images
+    sys.path.insert(0, str(REPOSITORY / "tests"))
+    from helpers.tiny_comparison import write_images
 
     write_images(Path("classes"))
 

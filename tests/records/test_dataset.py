@@ -93,7 +93,7 @@ def test_samples_are_the_decoded_files(kind: str, pack: Path, folder: Path) -> N
         image, found = dataset[i]
         np.testing.assert_array_equal(image, decode_image(data, ""))
         assert found == label == dataset.labels[i]
-        assert dataset.encoded(i) == (data, label)
+        assert dataset.sample(i) == (data, label)
         assert dataset.name(i) == (str(i + 1) if kind == "records" else name)
     np.testing.assert_array_equal(dataset[-1][0], dataset[len(dataset) - 1][0])
     with pytest.raises(IndexError):
@@ -302,9 +302,13 @@ def test_classes_without_images_are_allowed(tmp_path: Path) -> None:
 def test_without_property_the_largest_label_counts(tmp_path: Path) -> None:
     write_image_records(tmp_path / "train", items())
     (tmp_path / "property").unlink()
-    seen: list[int] = []
-    dataset = RecordDataset(tmp_path, progress=seen.append)
-    assert dataset.num_classes == CLASSES and sum(seen) == len(dataset)
+    seen: list[tuple[str, int, int]] = []
+    dataset = RecordDataset(tmp_path, progress=lambda *now: seen.append(now))
+    assert dataset.num_classes == CLASSES and seen[-1] == (
+        "reading labels",
+        len(dataset),
+        len(dataset),
+    )
 
 
 def test_flag_2_labels_and_label_index(shared_data: Path) -> None:
@@ -497,7 +501,7 @@ def test_unusual_records_read_as_the_full_grammar_says(tmp_path: Path) -> None:
             flag = 0 if isinstance(label, float) else 2
             writer.write(pack_record(ImageRecord(flag, label, 0, 0, data)))
     dataset = RecordDataset(tmp_path)
-    assert [dataset.encoded(i) for i in range(3)] == list(zip(images, [1, 0, 1], strict=True))
+    assert [dataset.sample(i) for i in range(3)] == list(zip(images, [1, 0, 1], strict=True))
     np.testing.assert_array_equal(dataset[1][0], decode_image(image, ""))
     path = tmp_path / "train.rec"
     path.write_bytes(path.read_bytes()[:-4])

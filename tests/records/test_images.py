@@ -7,7 +7,7 @@ import pytest
 
 from facerec.errors import DatasetError, ImageError, PackError
 from facerec.records import Data, open_dataset
-from facerec.records.images import DatasetImages, FolderImages, MemoryImages, PackImages
+from facerec.records.images import FolderImages, MemoryImages, PackImages
 from facerec.records.packs import Pack, read_pack, write_pack
 from facerec.records.synthetic import SyntheticSet, write_synthetic
 
@@ -105,7 +105,6 @@ def test_memory() -> None:
 def test_training_set(tmp_path: Path) -> None:
     write_synthetic(tmp_path, SyntheticSet(0, 2, 2, pairs_per_fold=4), processes=1)
     dataset = open_dataset(Data(tmp_path), 0)
-    images = DatasetImages(dataset)
-    assert len(images) == 4 and len(set(images.ids.tolist())) == 4
-    assert images.encoded(3) == dataset.encoded(3)[0]
-    assert images.where(3) == dataset.where(3)
+    assert len(dataset.ids) == 4 and len(set(dataset.ids.tolist())) == 4
+    assert dataset.ids[3] == dataset.name(3)
+    assert dataset.encoded(3) == dataset.sample(3)[0]

@@ -43,7 +43,7 @@ class Numbers(FaceDataset):
     def __len__(self) -> int:
         return len(self._own)
 
-    def encoded(self, i: int) -> tuple[bytes, int]:
+    def sample(self, i: int) -> tuple[bytes, int]:
         return f"{self._name}{i}".encode(), int(self._own[i])
 
     def where(self, i: int) -> str:
@@ -54,7 +54,7 @@ class Numbers(FaceDataset):
 
     def read_labels(self, progress: Progress | None = None) -> np.ndarray:
         if progress is not None:
-            progress(len(self))
+            progress("reading labels", len(self), len(self))
         return self._own
 
     def positions(self, indices: np.ndarray) -> np.ndarray:
@@ -126,7 +126,7 @@ def test_numbers_of_samples_and_classes(parts: list[tuple[list[int], bool]], ran
     samples = [(p, i) for p, s in enumerate(sets) for i in range(len(s))]
     assert len(joined) == len(samples)
     for i, (p, within) in enumerate(samples):
-        data, label = joined.encoded(i)
+        data, label = joined.sample(i)
         assert data == f"{'abcd'[p]}{within}".encode()
         assert label == found[i] or found[i] < 0
         assert joined.where(i) == f"{'abcd'[p]}, sample {within}"
@@ -216,7 +216,7 @@ def test_identities_of_sets_with_the_same_people(tmp_path: Path) -> None:
     whole = [open_dataset(Data(path), seed=0) for path in (first, second, third)]
     sources = [(0, 0), (0, 1), (0, 4), (0, 5), (1, 2), (1, 3), (1, 4), (1, 5), (1, 6), (2, 2)]
     for i, (p, within) in enumerate(sources):
-        assert joined.encoded(i) == (whole[p].encoded(within)[0], joined.labels[i])
+        assert joined.sample(i) == (whole[p].encoded(within), joined.labels[i])
         assert joined.where(i) == whole[p].where(within)
     # A part without a list keeps everybody, also those whom the first leaves out.
     everybody = replace(data, also=(Part(second, shared_classes=True),))
@@ -299,10 +299,12 @@ def test_people_are_counted_among_those_to_keep(two: tuple[Path, Path], tmp_path
 
 def test_labels_are_read_once_and_in_view(two: tuple[Path, Path]) -> None:
     for also, images in (((), 6), ((Part(two[1]),), 11)):
-        seen: list[int] = []
-        dataset = open_dataset(Data(two[0], also=also, min_images=2), 0, progress=seen.append)
-        assert sum(seen) == images
-        assert len(dataset.labels) == len(dataset) and sum(seen) == images
+        seen: list[tuple[str, int, int]] = []
+        data = Data(two[0], also=also, min_images=2)
+        dataset = open_dataset(data, 0, progress=lambda *now, seen=seen: seen.append(now))
+        assert sum(total for _, _, total in seen) == images  # each set at once
+        read = len(seen)
+        assert len(dataset.labels) == len(dataset) and len(seen) == read
 
 
 def test_nobody_is_left(two: tuple[Path, Path]) -> None:

@@ -55,10 +55,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def made(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("made")
-    seen: list[int] = []
-    summary = make_records(folder, out, progress=seen.append)
+    seen: list[tuple[str, int, int]] = []
+    summary = make_records(folder, out, progress=lambda *now: seen.append(now))
     assert summary.path == out / "train.rec" and summary.layout == "insightface"
-    assert summary.images == len(FACES) == sum(seen) and summary.identities == 14
+    assert summary.images == len(FACES) == len(seen) and summary.identities == 14
     assert summary.skipped == () and summary.resized == 0
     return out
 
@@ -69,7 +69,7 @@ def test_records_hold_the_files_in_the_order_of_names(made: Path) -> None:
     assert dataset.class_names == names and dataset.num_classes == len(names)
     expected = sorted(FACES, key=lambda name: name.split("/"))
     for i, name in enumerate(expected):
-        assert dataset.encoded(i) == (FACES[name], names.index(name.split("/")[0]))
+        assert dataset.sample(i) == (FACES[name], names.index(name.split("/")[0]))
     assert (made / "property").read_text().splitlines()[0] == "14,112,112"
     lines = (made / "train.lst").read_text(encoding="utf-8").splitlines()
     assert [line.split("\t")[2] for line in lines] == expected
@@ -101,7 +101,7 @@ def test_real_faces_go_round(shared_data: Path, tmp_path: Path) -> None:
     copy = RecordDataset(tmp_path / "records")
     assert len(copy) == len(source) and copy.num_classes == source.num_classes
     for i in range(0, len(source), 7):
-        assert copy.encoded(i) == source.encoded(i)
+        assert copy.sample(i) == source.sample(i)
 
 
 # Bad images
@@ -142,7 +142,7 @@ def test_resize_scales_square_images_only(tmp_path: Path) -> None:
     summary = make_records(folder, tmp_path / "out", resize=True)
     assert summary.resized == 2
     dataset = RecordDataset(tmp_path / "out")
-    assert dataset.encoded(0)[0] == files["a/1.jpg"]
+    assert dataset.encoded(0) == files["a/1.jpg"]
     expected = cv2.imdecode(np.frombuffer(files["a/2.jpg"], np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
     expected = cv2.resize(expected, (112, 112), interpolation=cv2.INTER_AREA).astype(int)
     assert np.abs(dataset[1][0] - expected).mean() < 4

@@ -27,12 +27,12 @@ Comparisons = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]
 
 
 def draw(
-    seed: int, identities: int = 9, same: int = 20, different: int = 40, tied: bool = True
+    seed: int, subjects: int = 9, same: int = 20, different: int = 40, tied: bool = True
 ) -> tuple[Comparisons, NDArray[np.float32]]:
     generator = np.random.default_rng(seed)
-    first = generator.integers(identities, size=same + different)
+    first = generator.integers(subjects, size=same + different)
     issame = generator.permutation(same + different) < same
-    other = (first + generator.integers(1, identities, size=first.size)) % identities
+    other = (first + generator.integers(1, subjects, size=first.size)) % subjects
     scores = generator.standard_normal(first.size) + 1.5 * issame
     scores = np.round(scores * 4) / 4 if tied else scores
     return (first, np.where(issame, first, other), issame), scores.astype(np.float32)
@@ -42,9 +42,7 @@ def expanded(
     bootstrap: VertexBootstrap, comparisons: Comparisons, replicate: int
 ) -> NDArray[np.int64]:
     """Comparisons of one replicate, each repeated once for every two copies that make it."""
-    drawn = dict(
-        zip(bootstrap.identities, bootstrap.multiplicities[replicate].tolist(), strict=True)
-    )
+    drawn = dict(zip(bootstrap.subjects, bootstrap.multiplicities[replicate].tolist(), strict=True))
     copies = [
         drawn[i] if same else drawn[i] * drawn[j] for i, j, same in zip(*comparisons, strict=True)
     ]
@@ -74,20 +72,20 @@ def test_every_figure_equals_the_plain_one_on_the_resampled_comparisons(
     }
     for replicate in range(40):
         chosen = expanded(bootstrap, comparisons, replicate)
-        positives, negatives = (
+        mated, non_mated = (
             scores[chosen[issame[chosen]]],
             scores[chosen[~issame[chosen]]],
         )
-        both = positives.size and negatives.size
+        both = mated.size and non_mated.size
         for target, point in zip(TARGETS, points, strict=True):
             values = point.tpr[replicate], point.threshold[replicate]
-            expected = tpr_at_fpr(positives, negatives, target) if both else None
+            expected = tpr_at_fpr(mated, non_mated, target) if both else None
             wanted = (expected.tpr, expected.threshold) if expected else (math.nan, math.nan)
             assert values == pytest.approx(wanted, abs=0, nan_ok=True)
-        rates = error_rates(positives, negatives, 0.75) if both else None
+        rates = error_rates(mated, non_mated, 0.75) if both else None
         wanted = {
-            "auc": auc(positives, negatives) if both else math.nan,
-            "eer": eer_rocch(positives, negatives) if both else math.nan,
+            "auc": auc(mated, non_mated) if both else math.nan,
+            "eer": eer_rocch(mated, non_mated) if both else math.nan,
             "fmr": rates.fmr if rates else found["fmr"][replicate],
             "fnmr": rates.fnmr if rates else found["fnmr"][replicate],
             "accuracy": right[chosen].mean() if chosen.size else math.nan,
@@ -98,19 +96,19 @@ def test_every_figure_equals_the_plain_one_on_the_resampled_comparisons(
 
 
 def test_equal_weights_give_the_estimates() -> None:
-    comparisons, scores = draw(0, identities=50, same=300, different=500, tied=False)
+    comparisons, scores = draw(0, subjects=50, same=300, different=500, tied=False)
     bootstrap = VertexBootstrap(*comparisons, replicates=2)
     bootstrap.multiplicities[:] = 1
-    positives, negatives = scores[comparisons[2]], scores[~comparisons[2]]
+    mated, non_mated = scores[comparisons[2]], scores[~comparisons[2]]
     for target, point in zip(TARGETS, bootstrap.tpr_at_fpr(scores, TARGETS), strict=True):
-        expected = tpr_at_fpr(positives, negatives, target)
+        expected = tpr_at_fpr(mated, non_mated, target)
         assert point.tpr.tolist() == [expected.tpr] * 2
         assert point.threshold.tolist() == [expected.threshold] * 2
-    rates = error_rates(positives, negatives, 0.5)
+    rates = error_rates(mated, non_mated, 0.5)
     assert bootstrap.fmr(scores, 0.5).tolist() == [rates.fmr] * 2
     assert bootstrap.fnmr(scores, 0.5).tolist() == [rates.fnmr] * 2
-    assert bootstrap.auc(scores) == pytest.approx(auc(positives, negatives), abs=1e-14)
-    assert bootstrap.eer(scores) == pytest.approx(eer_rocch(positives, negatives), abs=1e-14)
+    assert bootstrap.auc(scores) == pytest.approx(auc(mated, non_mated), abs=1e-14)
+    assert bootstrap.eer(scores) == pytest.approx(eer_rocch(mated, non_mated), abs=1e-14)
 
 
 @few
@@ -119,7 +117,7 @@ def test_eer_on_the_hull(seed: int, same: int, different: int, levels: int) -> N
     generator = np.random.default_rng(seed)
     issame = np.arange(same + different) < same
     scores = generator.integers(levels, size=issame.size) + generator.integers(3) * issame
-    # Every comparison has identities of its own; all weights are set to one.
+    # Every comparison has subjects of its own; all weights are set to one.
     first = 2 * np.arange(issame.size)
     bootstrap = VertexBootstrap(first, first + ~issame, issame, replicates=1)
     bootstrap.multiplicities[:] = 1
@@ -128,7 +126,7 @@ def test_eer_on_the_hull(seed: int, same: int, different: int, levels: int) -> N
 
 
 def test_multiplicities() -> None:
-    comparisons, _ = draw(0, identities=30)
+    comparisons, _ = draw(0, subjects=30)
     drawn = VertexBootstrap(*comparisons, replicates=500, seed=1).multiplicities
     size = np.unique(comparisons[:2]).size
     assert drawn.shape == (500, size)
@@ -149,7 +147,7 @@ def test_seeds() -> None:
 
 
 def test_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    comparisons, scores = draw(2, identities=20, same=50, different=100)
+    comparisons, scores = draw(2, subjects=20, same=50, different=100)
 
     def figures() -> list[NDArray[np.float64]]:
         bootstrap = VertexBootstrap(*comparisons, replicates=37)
@@ -171,7 +169,7 @@ def test_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_order_and_sides_do_not_matter_nor_do_names_in_the_same_order() -> None:
-    (first, second, issame), scores = draw(3, identities=20, tied=False)
+    (first, second, issame), scores = draw(3, subjects=20, tied=False)
     generator = np.random.default_rng(0)
     order = generator.permutation(issame.size)
     flip = generator.random(issame.size) < 0.5
@@ -207,7 +205,7 @@ def test_spread_of_the_replicates(mated: bool) -> None:
 
 
 def test_selected_comparisons_keep_their_resample() -> None:
-    comparisons, scores = draw(1, identities=12, same=60, different=200)
+    comparisons, scores = draw(1, subjects=12, same=60, different=200)
     bootstrap = VertexBootstrap(*comparisons, replicates=25)
     group = (comparisons[0] < 6) & (comparisons[1] < 6)
     part = bootstrap.select(group)
@@ -223,7 +221,7 @@ def test_selected_comparisons_keep_their_resample() -> None:
 
 
 def test_replicates_without_a_class_are_undefined() -> None:
-    # One mated identity, drawn by chance only; the others are impostors of each other.
+    # One mated subject, drawn by chance only; the others are impostors of each other.
     first, second = np.array([0, 1, 2, 3]), np.array([0, 2, 3, 1])
     bootstrap = VertexBootstrap(first, second, first == second, replicates=200)
     scores = np.array([0.9, 0.1, 0.2, 0.3])
@@ -270,7 +268,7 @@ def test_deviation_scale() -> None:
 
 
 def test_difference_on_the_same_comparisons() -> None:
-    comparisons, scores = draw(0, identities=40, same=200, different=300, tied=False)
+    comparisons, scores = draw(0, subjects=40, same=200, different=300, tied=False)
     generator = np.random.default_rng(1)
     other = scores + np.float32(0.2) * generator.standard_normal(scores.size).astype(np.float32)
     bootstrap = VertexBootstrap(*comparisons, replicates=500)
@@ -300,7 +298,7 @@ def test_p_value_by_hand() -> None:
 
 
 def test_a_model_against_itself_has_no_p_value() -> None:
-    comparisons, scores = draw(0, identities=20)
+    comparisons, scores = draw(0, subjects=20)
     replicates = VertexBootstrap(*comparisons, replicates=50).auc(scores)
     found = paired_difference(0.9, 0.9, replicates, replicates)
     assert (found.difference, found.interval.low, found.interval.high) == (0, 0, 0)

@@ -29,14 +29,14 @@ few = settings(max_examples=40, deadline=None)
 
 
 def draw_pairs(
-    seed: int, identities: int = 12, pairs: int = 150, mated: float = 0.0
+    seed: int, subjects: int = 12, pairs: int = 150, mated: float = 0.0
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
-    """Comparisons in which some identities err far more often than others."""
+    """Comparisons in which some subjects err far more often than others."""
     generator = np.random.default_rng(seed)
-    first = generator.integers(identities, size=pairs)
-    other = (first + generator.integers(1, identities, size=pairs)) % identities
+    first = generator.integers(subjects, size=pairs)
+    other = (first + generator.integers(1, subjects, size=pairs)) % subjects
     second = np.where(generator.random(pairs) < mated, first, other)
-    wild = generator.random(identities) ** 3
+    wild = generator.random(subjects) ** 3
     events = generator.random(pairs) < (wild[first] + wild[second]) / 2
     return events, first, second
 
@@ -58,7 +58,7 @@ def by_all_pairs_of_comparisons(
 
 
 def published_fmr_variance(errors: NDArray[np.int64], made: NDArray[np.int64]) -> float:
-    """The loop over triples of identities, on symmetric counts with both orders."""
+    """The loop over triples of subjects, on symmetric counts with both orders."""
     residuals = errors - made * errors.sum() / made.sum()
     squares = covariance = 0.0
     for i, j in itertools.permutations(range(len(made)), 2):
@@ -80,11 +80,11 @@ def test_plug_in_is_the_sum_over_comparisons_that_share(mated: float, seed: int)
     assert share.rate == events.mean()
 
 
-@pytest.mark.parametrize("identities", [3, 10, 30])
-def test_plug_in_equals_the_published_triple_loop(identities: int) -> None:
-    generator = np.random.default_rng(identities)
-    wild = np.add.outer(*[generator.random(identities)] * 2) / 2
-    made = np.triu(generator.integers(0, 6, (identities, identities)), 1)
+@pytest.mark.parametrize("subjects", [3, 10, 30])
+def test_plug_in_equals_the_published_triple_loop(subjects: int) -> None:
+    generator = np.random.default_rng(subjects)
+    wild = np.add.outer(*[generator.random(subjects)] * 2) / 2
+    made = np.triu(generator.integers(0, 6, (subjects, subjects)), 1)
     errors = generator.binomial(made, wild)
     share = ClusteredShare.from_counts(coo_array(errors), coo_array(made))
     expected = published_fmr_variance(errors + errors.T, made + made.T)
@@ -153,8 +153,8 @@ def test_all_layouts_agree(seed: int) -> None:
 
 def assert_equal(one: ClusteredShare, other: ClusteredShare) -> None:
     assert (one.events, one.comparisons) == (other.events, other.comparisons)
-    assert one.identities == other.identities
-    for name in ("plug_in", "hajek", "variance", "effective_identities"):
+    assert one.subjects == other.subjects
+    for name in ("plug_in", "hajek", "variance", "effective_subjects"):
         assert getattr(one, name) == pytest.approx(getattr(other, name), rel=1e-10)
     assert one.interval(0.9).low == pytest.approx(other.interval(0.9).low, rel=1e-9)
     assert one.interval(0.9).high == pytest.approx(other.interval(0.9).high, rel=1e-9)
@@ -199,14 +199,14 @@ def by_formula(rate: float, effective: float, quantile: float) -> tuple[float, f
 
 @pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
 def test_default_interval_by_its_formula(confidence: float) -> None:
-    # A design in which all identities take part equally often: all pairs of equal image counts.
+    # A design in which all subjects take part equally often: all pairs of equal image counts.
     size = 15
     generator = np.random.default_rng(2)
     wild = np.add.outer(*[generator.random(size) ** 3] * 2) / 2
     errors = np.triu(generator.binomial(25, wild), 1)
     share = ClusteredShare.from_images(coo_array(errors), np.full(size, 5))
     quantile = t.ppf((1 + confidence) / 2, size - 1)
-    assert share.effective_identities == pytest.approx(size)
+    assert share.effective_subjects == pytest.approx(size)
     effective = share.rate * (1 - share.rate) / (share.plug_in * (size / (size - 2)) ** 2)
     interval = share.interval(confidence)
     low, high = by_formula(share.rate, effective, quantile)
@@ -236,14 +236,14 @@ def test_disjoint_comparisons_are_independent() -> None:
 
 
 def test_repeated_comparisons_count_once() -> None:
-    events, first, second = draw_pairs(1, identities=40, pairs=300)
+    events, first, second = draw_pairs(1, subjects=40, pairs=300)
     once = ClusteredShare.from_pairs(events, first, second)
     thrice = ClusteredShare.from_pairs(*(np.tile(x, 3) for x in (events, first, second)))
     assert thrice.plug_in == pytest.approx(once.plug_in)
 
 
 def test_never_narrower_than_independent() -> None:
-    # Every identity errs once in five: the plug-in variance is zero by chance.
+    # Every subject errs once in five: the plug-in variance is zero by chance.
     share = ClusteredShare.from_mated_counts(np.ones(10), np.full(10, 5))
     assert share.plug_in == 0
     assert share.interval().effective == pytest.approx(50 * 9 / 10)
@@ -253,13 +253,13 @@ def test_one_person_with_most_comparisons_counts_as_few() -> None:
     made = np.array([200, *[1] * 50])
     errors = np.array([20, *[0] * 48, 1, 1])
     share = ClusteredShare.from_mated_counts(errors, made)
-    assert share.effective_identities == pytest.approx(250**2 / (200**2 + 50))
+    assert share.effective_subjects == pytest.approx(250**2 / (200**2 + 50))
     assert (share.interval().low, share.interval().high) == (0, 1)
     assert "51 identities" in share.interval().assumption
 
 
 def test_uneven_identities_get_the_spread_of_all() -> None:
-    # Both persons with many comparisons happen to agree; the others do not.
+    # Both subjects with many comparisons happen to agree; the others do not.
     made = np.array([100, 100, *[4] * 40])
     errors = np.array([10, 10, *[0, 1] * 10, *[0] * 16, *[4] * 4])
     share = ClusteredShare.from_mated_counts(errors, made)
@@ -298,7 +298,7 @@ def test_a_share_is_a_figure_whose_influences_are_residuals(mated: float) -> Non
     share = ClusteredShare.from_pairs(events, first, second)
     influences = (events - share.rate) / events.size
     figure = ClusteredFigure.from_influences(share.rate, influences, first, second)
-    for name in ("plug_in", "hajek", "variance", "effective_identities"):
+    for name in ("plug_in", "hajek", "variance", "effective_subjects"):
         assert getattr(figure, name) == pytest.approx(getattr(share, name), rel=1e-10)
     one, other = figure.interval(0.9), share.interval(0.9)
     assert (one.low, one.high) == pytest.approx((other.low, other.high), rel=1e-9)
@@ -473,7 +473,7 @@ def test_impossible_input(build: object, sentence: str) -> None:
 
 
 def draw_faces(generator: np.random.Generator, people: int, images: int) -> NDArray[np.float64]:
-    """Unit embeddings of people who lean towards one direction and scatter unevenly."""
+    """Unit embeddings of subjects who lean towards one direction and scatter unevenly."""
     centres = generator.standard_normal((people, 1, 32))
     centres[..., 0] += 0.3 * 32**0.5
     centres /= np.linalg.norm(centres, axis=-1, keepdims=True)

@@ -33,11 +33,11 @@ scores = st.one_of(st.tuples(tied, tied), st.tuples(wild, wild))
 rates = st.sampled_from(["0", "0.01", "0.05", "1/3", "0.29", "1/2", "0.9", "1"])
 
 
-def histogram(positives: np.ndarray, negatives: np.ndarray) -> RocCurve:
-    values = np.unique(np.concatenate([positives, negatives]))
+def histogram(mated: np.ndarray, non_mated: np.ndarray) -> RocCurve:
+    values = np.unique(np.concatenate([mated, non_mated]))
     counts = [
         np.histogram(np.searchsorted(values, side), np.arange(values.size + 1))[0]
-        for side in (positives, negatives)
+        for side in (mated, non_mated)
     ]
     return roc_from_counts(values, *counts)
 
@@ -132,7 +132,7 @@ def test_hull_is_the_least_concave_curve_above_the_roc(
     for i in range(len(x) - 1):
         above = (roc.true_accepts - y[i]) * (x[i + 1] - x[i])
         assert np.all(above <= (roc.false_accepts - x[i]) * (y[i + 1] - y[i]))
-    assert (x[0], y[0], x[-1], y[-1]) == (0, 0, roc.negatives, roc.positives)
+    assert (x[0], y[0], x[-1], y[-1]) == (0, 0, roc.non_mated, roc.mated)
 
 
 def test_points_on_a_straight_line_are_no_vertices() -> None:
@@ -177,17 +177,17 @@ def test_partial_auc_by_hand() -> None:
 @given(st.tuples(tied, tied))
 def test_auc_interval_rests_on_delongs_variance(both: tuple[np.ndarray, np.ndarray]) -> None:
     # DeLong's components by midranks (Sun and Xu 2014), a way that shares nothing with counts.
-    positives, negatives = both
-    least = min(positives.size, negatives.size)
+    mated, non_mated = both
+    least = min(mated.size, non_mated.size)
     interval = sort_scores(*both).auc_interval()
     assert interval.effective is not None and interval.effective >= least
     if least == 1:
         assert interval.effective == 1
         return
     ranks = rankdata(np.concatenate(both))
-    first = (ranks[: positives.size] - rankdata(positives)) / negatives.size
-    second = 1 - (ranks[positives.size :] - rankdata(negatives)) / positives.size
-    variance = first.var(ddof=1) / positives.size + second.var(ddof=1) / negatives.size
+    first = (ranks[: mated.size] - rankdata(mated)) / non_mated.size
+    second = 1 - (ranks[mated.size :] - rankdata(non_mated)) / mated.size
+    variance = first.var(ddof=1) / mated.size + second.var(ddof=1) / non_mated.size
     area = first.mean()
     expected = area * (1 - area) / variance if variance > 1e-15 else 0
     assert interval.effective == pytest.approx(max(expected, least), rel=1e-9)
@@ -209,12 +209,12 @@ def test_cuts_yield_the_counts_of_their_points(both: tuple[np.ndarray, np.ndarra
 @few
 @given(scores)
 def test_eer_threshold_brings_the_rates_closest(both: tuple[np.ndarray, np.ndarray]) -> None:
-    positives, negatives = both
+    mated, non_mated = both
     roc = roc_curve(*both)
 
     def gap(threshold: float) -> float:
-        fmr = np.count_nonzero(negatives >= threshold) / negatives.size
-        return abs(fmr - np.count_nonzero(~(positives >= threshold)) / positives.size)
+        fmr = np.count_nonzero(non_mated >= threshold) / non_mated.size
+        return abs(fmr - np.count_nonzero(~(mated >= threshold)) / mated.size)
 
     assert gap(roc.eer_threshold()) <= min(gap(other) for other in roc.thresholds) + 1e-12
 
@@ -238,8 +238,8 @@ def test_det_points_are_the_probits_of_the_roc(both: tuple[np.ndarray, np.ndarra
     np.testing.assert_allclose(ndtr(dropped.y), roc.fnmr[inside], atol=1e-12)
     np.testing.assert_array_equal(clipped.thresholds, roc.thresholds)
     for found, rate, count in (
-        (clipped.x, roc.fpr, roc.negatives),
-        (clipped.y, roc.fnmr, roc.positives),
+        (clipped.x, roc.fpr, roc.non_mated),
+        (clipped.y, roc.fnmr, roc.mated),
     ):
         expected = np.clip(rate, 1 / (2 * count), 1 - 1 / (2 * count))
         np.testing.assert_allclose(ndtr(found), expected, atol=1e-12)

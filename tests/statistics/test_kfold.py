@@ -166,12 +166,12 @@ def naive_facexzoo(first: np.ndarray, second: np.ndarray, same: np.ndarray) -> l
     scores = (first * second).sum(axis=1).astype(np.float32)
     accuracies = []
     for train, test in KFold(10).split(scores):
-        positives, negatives = scores[train][same[train]], scores[train][~same[train]]
+        mated, non_mated = scores[train][same[train]], scores[train][~same[train]]
         least, span = scores[train].min(), scores[train].max() - scores[train].min()
         best, chosen = -np.inf, None
         for step in range(1, 1001):
             threshold = np.float32(float(least) + float(span) / 1000 * step)
-            index = float(np.mean(positives > threshold) - np.mean(negatives > threshold))
+            index = float(np.mean(mated > threshold) - np.mean(non_mated > threshold))
             if index > best:
                 best, chosen = index, threshold
         right = np.sum(scores[test][same[test]] > chosen)

@@ -37,7 +37,7 @@ def load(folder: Path, name: str, key: str = "array") -> Scores:
 
 @pytest.fixture
 def overlapping(shared_data: Path) -> tuple[Scores, Scores]:
-    """Positives and negatives of bob.measure in steps of a tenth, with heavy ties."""
+    """Positives and non_mated of bob.measure in steps of a tenth, with heavy ties."""
     return load(shared_data, "nonsep-positives"), load(shared_data, "nonsep-negatives")
 
 
@@ -66,9 +66,9 @@ def test_overlapping_scores(overlapping: tuple[Scores, Scores]) -> None:
 def test_min_cllr_pools_ties(overlapping: tuple[Scores, Scores]) -> None:
     found = min_cllr(roc_curve(*overlapping))
     assert found == pytest.approx(0.4030620, abs=5e-8)
-    # bob's reference sorts tied negatives before tied positives, which separates them for nothing.
-    positives, negatives = overlapping
-    apart = min_cllr(roc_curve(positives + 1e-9, negatives))
+    # bob's reference sorts tied non_mated before tied mated, which separates them for nothing.
+    mated, non_mated = overlapping
+    apart = min_cllr(roc_curve(mated + 1e-9, non_mated))
     assert apart == pytest.approx(0.3373641, abs=5e-8)
 
 
@@ -126,9 +126,9 @@ def test_expected_performance_file(shared_data: Path, overlapping: tuple[Scores,
 
 
 def test_separated_scores(separated: tuple[Scores, Scores]) -> None:
-    positives, negatives = separated
-    assert (negatives.min(), negatives.max()) == (1.0, 1.9)
-    assert (positives.min(), positives.max()) == (4.5, 6.9)
+    mated, non_mated = separated
+    assert (non_mated.min(), non_mated.max()) == (1.0, 1.9)
+    assert (mated.min(), mated.max()) == (4.5, 6.9)
     figures = sort_scores(*separated)
     hull = figures.roc().hull()
     assert [hull.fpr[::-1].tolist(), hull.fnmr[::-1].tolist()] == [[1, 0, 0], [0, 0, 1]]
@@ -172,8 +172,8 @@ def test_bob_failures_to_acquire(
     percent: tuple[float, float, float],
 ) -> None:
     table = np.loadtxt(shared_data / "oracles" / f"bob_{name}.txt")
-    positives, negatives = (table[table[:, 0] == sign, 1] for sign in (1, -1))
-    errors = error_rates(positives, negatives, threshold)
+    mated, non_mated = (table[table[:, 0] == sign, 1] for sign in (1, -1))
+    errors = error_rates(mated, non_mated, threshold)
     assert errors.failures == failures
     assert errors.fta == failures / 1000
     assert (errors.false_matches, errors.non_mated) == fmr
@@ -196,7 +196,7 @@ def test_eer_thresholds(shared_data: Path, name: str, threshold: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("negatives", "target", "threshold"),
+    ("non_mated", "target", "threshold"),
     [
         ([0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.0, 1.0, 1.0], "0.5", 1.0),
         ([0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.0, 1.0, 1.0], "0.4", np.nextafter(1.0, 2)),
@@ -208,8 +208,8 @@ def test_eer_thresholds(shared_data: Path, name: str, threshold: str) -> None:
         (range(10), "1", 0.0),
     ],
 )
-def test_uncomputable_thresholds(negatives: list[float], target: str, threshold: float) -> None:
-    point = tpr_at_fpr([0.0, 0.5], list(negatives), target, method="observed")
+def test_uncomputable_thresholds(non_mated: list[float], target: str, threshold: float) -> None:
+    point = tpr_at_fpr([0.0, 0.5], list(non_mated), target, method="observed")
     assert point.threshold == threshold
 
 
@@ -295,10 +295,10 @@ def test_pyeer_experiments(
     realised: tuple[float, ...],
 ) -> None:
     folder = shared_data / "oracles"
-    positives = np.loadtxt(folder / f"pyeer_nh_exp{experiment}_true.txt")
-    negatives = np.loadtxt(folder / f"pyeer_nh_exp{experiment}_false.txt")
-    figures = sort_scores(positives, negatives)
-    assert (figures.positives.size, figures.negatives.size) == counts
+    mated = np.loadtxt(folder / f"pyeer_nh_exp{experiment}_true.txt")
+    non_mated = np.loadtxt(folder / f"pyeer_nh_exp{experiment}_false.txt")
+    figures = sort_scores(mated, non_mated)
+    assert (figures.mated.size, figures.non_mated.size) == counts
     assert figures.auc() == pytest.approx(area, abs=1e-14)
     assert figures.eer_step().rate == pytest.approx(equal, abs=1e-10)
     points = [figures.tpr_at_fpr(target) for target in (".1", ".05", ".01", ".001", "0")]
@@ -308,17 +308,17 @@ def test_pyeer_experiments(
 
 def test_histogram_of_an_experiment(shared_data: Path) -> None:
     folder = shared_data / "oracles"
-    positives = np.loadtxt(folder / "pyeer_h_exp1_true.txt").astype(int)
+    mated = np.loadtxt(folder / "pyeer_h_exp1_true.txt").astype(int)
     counts = np.loadtxt(folder / "pyeer_h_exp1_false.txt").astype(int)
-    size = max(positives.max() + 1, counts.size)
+    size = max(mated.max() + 1, counts.size)
     counted = roc_from_counts(
         np.arange(size),
-        np.bincount(positives, minlength=size),
+        np.bincount(mated, minlength=size),
         np.pad(counts, (0, size - counts.size)),
     )
-    negatives = np.loadtxt(folder / "pyeer_nh_exp3_false.txt")
-    figures = sort_scores(np.loadtxt(folder / "pyeer_nh_exp3_true.txt"), negatives)
-    assert (counted.positives, counted.negatives) == (2786, 66633)
+    non_mated = np.loadtxt(folder / "pyeer_nh_exp3_false.txt")
+    figures = sort_scores(np.loadtxt(folder / "pyeer_nh_exp3_true.txt"), non_mated)
+    assert (counted.mated, counted.non_mated) == (2786, 66633)
     assert counted.auc() == figures.auc() == pytest.approx(0.9087594583434054, abs=1e-14)
     assert counted.eer_step() == figures.eer_step()
     assert counted.eer_rocch() == figures.eer_rocch()

@@ -45,16 +45,14 @@ rates = st.one_of(
 )
 
 
-def best_by_trying_everything(
-    positives: np.ndarray, negatives: np.ndarray, fpr: Fraction
-) -> Fraction:
+def best_by_trying_everything(mated: np.ndarray, non_mated: np.ndarray, fpr: Fraction) -> Fraction:
     """The definition, in exact arithmetic: the best TPR over all cuts that respect the target."""
     best = Fraction(0)  # reject all
-    for threshold in [*positives, *negatives, -np.inf]:
-        accepted = sum(bool(score >= threshold) for score in negatives)
-        if Fraction(accepted, len(negatives)) <= fpr:
-            hits = sum(bool(score >= threshold) for score in positives)
-            best = max(best, Fraction(hits, len(positives)))
+    for threshold in [*mated, *non_mated, -np.inf]:
+        accepted = sum(bool(score >= threshold) for score in non_mated)
+        if Fraction(accepted, len(non_mated)) <= fpr:
+            hits = sum(bool(score >= threshold) for score in mated)
+            best = max(best, Fraction(hits, len(mated)))
     return best
 
 
@@ -64,14 +62,14 @@ def best_by_trying_everything(
 @few
 @given(scores, rates)
 def test_tpr_at_fpr_is_the_supremum(both: tuple[np.ndarray, np.ndarray], fpr: object) -> None:
-    positives, negatives = both
-    point = tpr_at_fpr(positives, negatives, fpr)
+    mated, non_mated = both
+    point = tpr_at_fpr(mated, non_mated, fpr)
     target = parse_rate(fpr)
-    assert point.tpr == float(best_by_trying_everything(positives, negatives, target))
-    assert Fraction(point.false_accepts, point.negatives) <= target
+    assert point.tpr == float(best_by_trying_everything(mated, non_mated, target))
+    assert Fraction(point.false_accepts, point.non_mated) <= target
     # What it says of its threshold is true of the scores.
-    assert np.count_nonzero(positives >= point.threshold) == point.true_accepts
-    assert np.count_nonzero(negatives >= point.threshold) == point.false_accepts
+    assert np.count_nonzero(mated >= point.threshold) == point.true_accepts
+    assert np.count_nonzero(non_mated >= point.threshold) == point.false_accepts
 
 
 @few
@@ -79,20 +77,20 @@ def test_tpr_at_fpr_is_the_supremum(both: tuple[np.ndarray, np.ndarray], fpr: ob
 def test_next_lower_threshold_violates_the_target(
     both: tuple[np.ndarray, np.ndarray], fpr: object
 ) -> None:
-    positives, negatives = both
-    point = tpr_at_fpr(positives, negatives, fpr)
+    mated, non_mated = both
+    point = tpr_at_fpr(mated, non_mated, fpr)
     if point.threshold == -np.inf:
         return
-    rejected = negatives[~(negatives >= point.threshold)]
-    accepted = np.count_nonzero(negatives >= rejected.max())
-    assert Fraction(int(accepted), negatives.size) > parse_rate(fpr)
+    rejected = non_mated[~(non_mated >= point.threshold)]
+    accepted = np.count_nonzero(non_mated >= rejected.max())
+    assert Fraction(int(accepted), non_mated.size) > parse_rate(fpr)
 
 
 @few
 @given(scores, rates)
 def test_sorted_form_equals_selection(both: tuple[np.ndarray, np.ndarray], fpr: object) -> None:
-    positives, negatives = both
-    ours, other = sort_scores(*both).tpr_at_fpr(fpr), tpr_at_fpr(positives, negatives, fpr)
+    mated, non_mated = both
+    ours, other = sort_scores(*both).tpr_at_fpr(fpr), tpr_at_fpr(mated, non_mated, fpr)
     # NaN thresholds are equal too.
     assert repr(ours) == repr(other)
 
@@ -109,7 +107,7 @@ def test_several_targets_at_once(both: tuple[np.ndarray, np.ndarray], fprs: list
 def test_fnmr_is_the_exact_complement(both: tuple[np.ndarray, np.ndarray], fmr: object) -> None:
     point = fnmr_at_fmr(*both, fmr)
     misses = int(np.count_nonzero(~(both[0] >= point.threshold)))
-    assert point.false_rejects == misses == point.positives - point.true_accepts
+    assert point.false_rejects == misses == point.mated - point.true_accepts
     assert point.fnmr == misses / both[0].size
     assert point.fnmr == float(1 - best_by_trying_everything(*both, parse_rate(fmr)))
 
@@ -119,21 +117,21 @@ def test_fnmr_is_the_exact_complement(both: tuple[np.ndarray, np.ndarray], fmr: 
 def test_observed_threshold_is_the_lowest_negative_that_respects_the_target(
     both: tuple[np.ndarray, np.ndarray], fpr: object
 ) -> None:
-    positives, negatives = both
+    mated, non_mated = both
     exact, point = tpr_at_fpr(*both, fpr), tpr_at_fpr(*both, fpr, method="observed")
     assert (exact.method, point.method) == ("exact", "observed")
     candidates = [
         threshold
-        for threshold in negatives
-        if Fraction(int(np.sum(negatives >= threshold)), negatives.size) <= parse_rate(fpr)
+        for threshold in non_mated
+        if Fraction(int(np.sum(non_mated >= threshold)), non_mated.size) <= parse_rate(fpr)
     ]
     if candidates:
         assert point.threshold == min(candidates)
     else:
         assert point.false_accepts == 0
     assert point.false_accepts == exact.false_accepts
-    assert point.true_accepts == np.count_nonzero(positives >= point.threshold)
-    assert point.tpr == point.true_accepts / positives.size <= exact.tpr
+    assert point.true_accepts == np.count_nonzero(mated >= point.threshold)
+    assert point.tpr == point.true_accepts / mated.size <= exact.tpr
 
 
 @few
@@ -148,7 +146,7 @@ def test_realised_fpr_grows_with_the_target(both: tuple[np.ndarray, np.ndarray])
 @few
 @given(st.tuples(tied, tied), st.randoms(use_true_random=False))
 def test_invariances(both: tuple[np.ndarray, np.ndarray], random: object) -> None:
-    positives, negatives = both
+    mated, non_mated = both
     transformed = [np.exp(3 * side) - 7 for side in both]
     shuffled = [np.array(random.sample(list(side), len(side))) for side in both]  # type: ignore[attr-defined]
     for others in (transformed, shuffled):
@@ -157,8 +155,8 @@ def test_invariances(both: tuple[np.ndarray, np.ndarray], random: object) -> Non
         assert eer_step(*others) == eer_step(*both)
         assert tpr_at_fpr(*others, "0.2").tpr == tpr_at_fpr(*both, "0.2").tpr
     # Swapping the labels and the sign mirrors the ROC.
-    assert auc(-negatives, -positives) == auc(positives, negatives)
-    assert eer_rocch(-negatives, -positives) == pytest.approx(eer_rocch(*both), abs=1e-12)
+    assert auc(-non_mated, -mated) == auc(mated, non_mated)
+    assert eer_rocch(-non_mated, -mated) == pytest.approx(eer_rocch(*both), abs=1e-12)
 
 
 @few
@@ -180,8 +178,8 @@ def test_tied_blocks_count_as_often_as_they_occur(
 @few
 @given(st.tuples(tied, tied))
 def test_roc_equals_scikit_learn(both: tuple[np.ndarray, np.ndarray]) -> None:
-    positives, negatives = both
-    labels = np.repeat([1, 0], [positives.size, negatives.size])
+    mated, non_mated = both
+    labels = np.repeat([1, 0], [mated.size, non_mated.size])
     values = np.concatenate(both)
     fpr, tpr, thresholds = sklearn_roc_curve(labels, values, drop_intermediate=False)
     ours = roc_curve(*both)
@@ -194,11 +192,11 @@ def test_roc_equals_scikit_learn(both: tuple[np.ndarray, np.ndarray]) -> None:
 @few
 @given(scores)
 def test_roc_points_hold_at_their_thresholds(both: tuple[np.ndarray, np.ndarray]) -> None:
-    positives, negatives = both
+    mated, non_mated = both
     roc = roc_curve(*both)
     for index, threshold in enumerate(roc.thresholds):
-        assert np.count_nonzero(positives >= threshold) == roc.true_accepts[index]
-        assert np.count_nonzero(negatives >= threshold) == roc.false_accepts[index]
+        assert np.count_nonzero(mated >= threshold) == roc.true_accepts[index]
+        assert np.count_nonzero(non_mated >= threshold) == roc.false_accepts[index]
     assert roc.false_accepts[0] == roc.true_accepts[0] == 0
     assert roc.fpr[-1] == roc.tpr[-1] == 1
 
@@ -206,10 +204,10 @@ def test_roc_points_hold_at_their_thresholds(both: tuple[np.ndarray, np.ndarray]
 @few
 @given(st.tuples(tied, tied))
 def test_auc_is_the_mean_over_all_pairs(both: tuple[np.ndarray, np.ndarray]) -> None:
-    positives, negatives = both
+    mated, non_mated = both
     wins = sum(
-        Fraction(int(p > n) * 2 + int(p == n), 2) for p in positives for n in negatives
-    ) / Fraction(positives.size * negatives.size)
+        Fraction(int(p > n) * 2 + int(p == n), 2) for p in mated for n in non_mated
+    ) / Fraction(mated.size * non_mated.size)
     assert auc(*both) == pytest.approx(float(wins), abs=1e-15)
     interval = sort_scores(*both).auc_interval()
     assert 0 <= interval.low <= auc(*both) <= interval.high <= 1
@@ -236,11 +234,11 @@ def test_eer_rocch_equals_the_minimax_over_priors(both: tuple[np.ndarray, np.nda
 @few
 @given(st.tuples(tied, tied))
 def test_eer_step_against_a_loop_over_thresholds(both: tuple[np.ndarray, np.ndarray]) -> None:
-    positives, negatives = both
+    mated, non_mated = both
     previous = None
-    for threshold in [*sorted({*positives, *negatives}), np.inf]:
-        fmr = Fraction(int(np.sum(negatives >= threshold)), negatives.size)
-        fnmr = Fraction(int(np.sum(positives < threshold)), positives.size)
+    for threshold in [*sorted({*mated, *non_mated}), np.inf]:
+        fmr = Fraction(int(np.sum(non_mated >= threshold)), non_mated.size)
+        fnmr = Fraction(int(np.sum(mated < threshold)), mated.size)
         if fmr <= fnmr:
             break
         previous = fmr, fnmr
@@ -254,11 +252,11 @@ def test_eer_step_against_a_loop_over_thresholds(both: tuple[np.ndarray, np.ndar
 
 def test_float32_scores_decide_as_float64() -> None:
     generator = np.random.default_rng(5)
-    positives = generator.normal(1, 1, 300).astype(np.float32)
-    negatives = generator.normal(0, 1, 400).astype(np.float32)
+    mated = generator.normal(1, 1, 300).astype(np.float32)
+    non_mated = generator.normal(0, 1, 400).astype(np.float32)
     for target in ("0", "0.01", "0.1", "0.3"):
-        narrow = tpr_at_fpr(positives, negatives, target)
-        wide = tpr_at_fpr(positives.astype(float), negatives.astype(float), target)
+        narrow = tpr_at_fpr(mated, non_mated, target)
+        wide = tpr_at_fpr(mated.astype(float), non_mated.astype(float), target)
         assert (narrow.tpr, narrow.fpr_realised) == (wide.tpr, wide.fpr_realised)
         assert np.float32(narrow.threshold) == narrow.threshold  # exact in the scores' own dtype
 
@@ -283,15 +281,15 @@ def test_no_interpolation_beyond_the_target() -> None:
     # A linear interpolation of the thresholds realised .0010234 > 1e-3 in public code.
     generator = np.random.default_rng(0)
     for _ in range(50):
-        positives, negatives = generator.normal(2, 1, 200), generator.normal(0, 1, 977)
-        point = tpr_at_fpr(positives, negatives, "1e-3")
+        mated, non_mated = generator.normal(2, 1, 200), generator.normal(0, 1, 977)
+        point = tpr_at_fpr(mated, non_mated, "1e-3")
         assert point.fpr_realised == 0 and not point.resolvable
 
 
 def test_good_model_is_not_given_zero() -> None:
     # Where no grid threshold reaches the target, public code sets the threshold 0 and TAR ≈ 0.
-    positives, negatives = np.linspace(0.8, 0.99, 3000), np.linspace(-0.1, 0.3, 3000)
-    point = tpr_at_fpr(positives, negatives, "1e-3")
+    mated, non_mated = np.linspace(0.8, 0.99, 3000), np.linspace(-0.1, 0.3, 3000)
+    point = tpr_at_fpr(mated, non_mated, "1e-3")
     assert (point.tpr, point.false_accepts, point.resolvable) == (1.0, 3, True)
     assert not point.reliable
 
@@ -329,12 +327,12 @@ def test_infinite_scores_have_no_d_prime_and_no_warning(recwarn: pytest.Warnings
 
 
 def test_separated_scores() -> None:
-    positives, negatives = np.linspace(1, 2, 50), np.linspace(-1, 0, 70)
-    assert auc(positives, negatives) == 1.0
-    assert eer_rocch(positives, negatives) == 0.0
-    assert eer_step(positives, negatives).rate == 0.0
-    assert tpr_at_fpr(positives, negatives, "0").tpr == 1.0
-    sorted_scores = sort_scores(positives, negatives)
+    mated, non_mated = np.linspace(1, 2, 50), np.linspace(-1, 0, 70)
+    assert auc(mated, non_mated) == 1.0
+    assert eer_rocch(mated, non_mated) == 0.0
+    assert eer_step(mated, non_mated).rate == 0.0
+    assert tpr_at_fpr(mated, non_mated, "0").tpr == 1.0
+    sorted_scores = sort_scores(mated, non_mated)
     # Even a perfect result on few comparisons leaves room for errors.
     assert sorted_scores.auc_interval().low < 0.95
     assert sorted_scores.eer_rocch().interval().high > 0.02
@@ -355,7 +353,7 @@ def test_resolution_on_three_thousand_negatives(
 
 
 @pytest.mark.parametrize(
-    ("positives", "negatives", "sentence"),
+    ("mated", "non_mated", "sentence"),
     [
         ([], [1.0], "there are no scores of same pairs; a rate needs at least one"),
         ([1.0], [], "there are no scores of different pairs; a rate needs at least one"),
@@ -373,10 +371,10 @@ def test_resolution_on_three_thousand_negatives(
         (["a"], [0.0], "scores of same pairs have type <U1; scores are real numbers"),
     ],
 )
-def test_bad_scores(positives: list, negatives: list, sentence: str) -> None:
+def test_bad_scores(mated: list, non_mated: list, sentence: str) -> None:
     for function in (auc, eer_rocch, lambda p, n: tpr_at_fpr(p, n, "0.1")):
         with pytest.raises(MetricError) as error:
-            function(positives, negatives)
+            function(mated, non_mated)
         assert str(error.value) == sentence
 
 

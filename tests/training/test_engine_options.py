@@ -8,6 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.tiny_training import (
+    make_trainer,
+    narrow_recipe,
+    tiny_recipe,
+    weights,
+    write_training_set,
+)
 from test_trainer import (
     assert_close,
     assert_same,
@@ -15,7 +22,6 @@ from test_trainer import (
     over_ranks,
     trained,
 )
-from tiny import make_trainer, narrow_recipe, tiny_recipe, weights, write_training_set
 from torch import nn
 
 from facerec.backbones import create_backbone, recompute_activations

@@ -20,9 +20,9 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
-from lives import Command, Ranks, command, elastic
+from helpers.lives import Command, Ranks, command, elastic
+from helpers.tiny_training import write_training_set
 from safetensors.torch import load_file
-from tiny import write_training_set
 
 from facerec.errors import CheckpointError, RecipeError
 from facerec.training import checkpoint
@@ -33,14 +33,14 @@ RECIPES = {
     # Batch-norm, dropout and momentum: every kind of state.
     "arc": """
 from pathlib import Path
-from lives import noisy_recipe
+from helpers.lives import noisy_recipe
 from facerec.training import Checkpoints
 recipe = noisy_recipe(Path("data"), epochs=EPOCHS, checkpoints=Checkpoints(every_steps=3, keep=2))
 """,
     # Equal on any number of ranks.
     "linear": """
 from pathlib import Path
-from tiny import tiny_recipe
+from helpers.tiny_training import tiny_recipe
 from facerec.training import Checkpoints
 recipe = tiny_recipe(Path("data"), epochs=EPOCHS, checkpoints=Checkpoints(every_steps=3, keep=2))
 """,
@@ -266,7 +266,7 @@ def test_torchrun_ends_well_if_its_processes_are_told_to_stop(work: Path) -> Non
 @pytest.mark.slow
 def test_the_command_torchrun_starts_a_run_again(work: Path, whole: Whole) -> None:
     (work / "mortal.py").write_text(
-        "import sys\nfrom lives import mortal\nmortal([1, 7], sys.argv[1:])\n"
+        "import sys\nfrom helpers.lives import mortal\nmortal([1, 7], sys.argv[1:])\n"
     )
     done = subprocess.run(
         [
@@ -274,7 +274,7 @@ def test_the_command_torchrun_starts_a_run_again(work: Path, whole: Whole) -> No
             *("--max-restarts", "3", "mortal.py", "arc.py", "--device", "cpu"),
         ],
         cwd=work,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent)},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])},
         capture_output=True,
         text=True,
         timeout=600,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.tiny_training import tiny_recipe
 from rich.console import Console
-from tiny import tiny_recipe
 
 from facerec.errors import FacerecError, MissingExtraError
 from facerec.training.distributed import Processes

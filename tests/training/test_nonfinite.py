@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from lives import Ranks, noisy_recipe
-from tiny import make_trainer, tiny_recipe, weights, write_training_set
+from helpers.lives import Ranks, noisy_recipe
+from helpers.tiny_training import make_trainer, tiny_recipe, weights, write_training_set
 
 from facerec.errors import TrainingError
 from facerec.heads import SEC, AdaFace, CosFace, L2Norm, RingLoss, SphereFace2017

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from tiny import make_trainer, tiny_recipe, write_training_set
+from helpers.gloo_pool import GlooPool
+from helpers.tiny_training import make_trainer, tiny_recipe, write_training_set
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
@@ -42,10 +42,6 @@ from facerec.training.plan import (
     plan_step,
     remedies,
 )
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "heads"))
-
-from gloo_pool import GlooPool
 
 NARROW = Backbone(name="iresnet18", embedding_size=32, width=0.125)
 MOBILE = Backbone(name="mbf", embedding_size=32, width=0.25)

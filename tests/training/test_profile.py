@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tiny import make_trainer, tiny_recipe, write_training_set
+from helpers.gloo_pool import GlooPool
+from helpers.tiny_training import make_trainer, tiny_recipe, write_training_set
 from torch import Tensor
 
 from facerec.backbones import Backbone
@@ -25,10 +25,6 @@ from facerec.training.profile import (
     product_rate,
     profile_steps,
 )
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "heads"))
-
-from gloo_pool import GlooPool
 
 CPU = torch.device("cpu")
 PARTS = [*PHASES.values(), REST]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import tiny_recipe, write_training_set
+from helpers.tiny_training import tiny_recipe, write_training_set
 
 import facerec
 from facerec.backbones import Backbone
@@ -244,7 +244,7 @@ def test_other_data_of_the_same_size_is_refused(tmp_path: Path, data: Path) -> N
 def export_folder(data: Path, folder: Path) -> None:
     dataset = open_dataset(tiny_recipe(data).data, 0)
     for index in range(len(dataset)):
-        image, label = dataset.encoded(index)
+        image, label = dataset.sample(index)
         (folder / str(label)).mkdir(parents=True, exist_ok=True)
         (folder / str(label) / f"{index}.jpg").write_bytes(image)
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.tiny_training import make_trainer, tiny_recipe, write_training_set
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import make_trainer, tiny_recipe, write_training_set
 
 from facerec.errors import CheckpointError, DatasetError, RecipeError
 from facerec.records import Data, Part, open_dataset

@@ -17,7 +17,13 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from tiny import make_trainer, narrow_recipe, tiny_recipe, weights, write_training_set
+from helpers.tiny_training import (
+    make_trainer,
+    narrow_recipe,
+    tiny_recipe,
+    weights,
+    write_training_set,
+)
 
 from facerec.backbones import Backbone
 from facerec.errors import CheckpointError, FacerecError, RecipeError, TrainingError
@@ -33,8 +39,8 @@ from facerec.heads import (
 from facerec.records.dataset import Batch
 from facerec.training import AdamW, Checkpoints, Head, Recipe, checkpoint
 from facerec.training.distributed import Processes
-from facerec.training.monitor import Monitor
-from facerec.training.trainer import Figures, Trainer
+from facerec.training.monitor import Figures, Monitor
+from facerec.training.trainer import Trainer
 
 
 @pytest.fixture(scope="session")

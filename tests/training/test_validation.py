@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +12,11 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from helpers.gloo_pool import GlooPool
+from helpers.tiny_training import narrow_recipe, tiny_recipe, write_training_set
+from helpers.toy_packs import make_pack
 from safetensors import safe_open
 from safetensors.torch import load_file
-from tiny import narrow_recipe, tiny_recipe, write_training_set
 from torch import nn
 
 from facerec.backbones import create_backbone
@@ -29,12 +30,6 @@ from facerec.training.monitor import Monitor
 from facerec.training.trainer import Trainer
 from facerec.training.validation import PackValidator
 from facerec.verification import VerificationResult, evaluate_bench, pack_bench
-
-for neighbour in ("heads", "verification"):
-    sys.path.append(str(Path(__file__).parent.parent / neighbour))
-
-from gloo_pool import GlooPool  # noqa: E402
-from toy_packs import make_pack  # noqa: E402
 
 ALONE = Processes(0, 1, torch.device("cpu"))
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from toy_packs import make_pack
+from helpers.toy_packs import make_pack
 
 from facerec.errors import DatasetError, PackError
 from facerec.records.packs import read_pack

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.toy_results import make_result
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_results import make_result
 
 from facerec.errors import MetricError
 from facerec.statistics.intervals import INDEPENDENT
@@ -41,7 +41,7 @@ def test_differences_are_those_of_the_figures_on_shared_pairs() -> None:
     kept = np.ones(200, bool)
     kept[[3, 40, 77, 150]] = False
     same = first.pairs.issame[kept]
-    assert (found.left_out, found.same, found.different) == (4, same.sum(), (~same).sum())
+    assert (found.left_out, found.mated, found.non_mated) == (4, same.sum(), (~same).sum())
     assert found.notes == (
         "4 of 200 pairs have no score in one result or in both and are left out of both, so "
         "figures may differ from those of the single results",
@@ -106,7 +106,7 @@ def test_resamples_are_joint(persons: int | None, power: int, shift: int, seed: 
 def test_persons_are_resampled_where_they_are_known() -> None:
     first, second = two()
     found = compare(first, second, replicates=30)
-    assert found.persons == 40
+    assert found.subjects == 40
     assert found.basis == "30 joint bootstraps over 40 persons"
     interval = row(found, "AUC").interval
     assert interval is not None and interval.method.startswith("vertex bootstrap")
@@ -144,7 +144,7 @@ def test_a_pair_counted_many_times_says_no_more_than_once() -> None:
 def test_pairs_are_resampled_where_persons_are_unknown() -> None:
     first, second = two(persons=None)
     found = compare(first, second, replicates=50, seed=7)
-    assert found.persons is None
+    assert found.subjects is None
     assert found.basis == f"50 joint bootstraps over pairs, {INDEPENDENT} (persons are unknown)"
     # The same, pair by pair.
     generator = np.random.default_rng(7)
@@ -209,7 +209,7 @@ def test_few_persons_are_not_resampled() -> None:
     first = evaluate(scores, pairs, name="few", fpr=["0.5"])
     second = evaluate(scores[::-1].copy(), pairs, name="few", fpr=["0.5"])
     found = compare(first, second, replicates=10)
-    assert "(only 2 persons)" in found.basis and found.persons == 2
+    assert "(only 2 persons)" in found.basis and found.subjects == 2
 
 
 def test_labels_that_contradict_the_persons_stand() -> None:
@@ -220,7 +220,7 @@ def test_labels_that_contradict_the_persons_stand() -> None:
     pairs = replace(first.pairs, issame=issame)
     found = compare(replace(first, pairs=pairs), replace(second, pairs=pairs), replicates=20)
     assert found.basis == "20 joint bootstraps over 40 persons"
-    assert (found.same, found.different) == (issame.sum(), (~issame).sum())
+    assert (found.mated, found.non_mated) == (issame.sum(), (~issame).sum())
 
 
 @pytest.mark.parametrize("replicates", [0, -1])
@@ -311,8 +311,8 @@ def test_json_is_strict_and_whole() -> None:
     found = compare(*two(broken=2), replicates=20)
     figures = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert figures["pairs"] == {
-        "same": found.same,
-        "different": found.different,
+        "same": found.mated,
+        "different": found.non_mated,
         "left_out": found.left_out,
     }
     assert [entry["figure"] for entry in figures["differences"]] == [

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from toy_packs import PixelModel, make_pack, toy_pairs
+from helpers.toy_packs import PixelModel, make_pack, toy_pairs
 
 from facerec.embedding.extract import Embeddings
 from facerec.errors import ImageError, MetricError
@@ -129,8 +129,8 @@ def test_figures_are_those_of_the_statistics() -> None:
     assert result.norms is not None
     assert result.norms.mean == pytest.approx(norms.mean())
     assert result.norms.cv == pytest.approx(norms.std() / norms.mean())
-    assert (result.same, result.different, result.failures, result.notes) == (100, 100, (), ())
-    np.testing.assert_array_equal(result.positives, positives)
+    assert (result.mated, result.non_mated, result.failures, result.notes) == (100, 100, (), ())
+    np.testing.assert_array_equal(result.mated_scores, positives)
 
 
 def test_without_persons_intervals_assume_independence() -> None:
@@ -138,12 +138,12 @@ def test_without_persons_intervals_assume_independence() -> None:
     result = run(matrix, same)
     assert result.accuracy is not None
     assert result.accuracy_interval == wilson(result.accuracy.correct, 200)
-    roc, point = roc_curve(result.positives, result.negatives), result.point("1/10").point
+    roc, point = roc_curve(result.mated_scores, result.non_mated_scores), result.point("1/10").point
     assert result.point(0.1).tpr_interval == tpr_interval(roc, point)
     assert result.point("1/10").fpr_interval == realised_fpr_interval(point)
     assert result.point("1/10").threshold_interval == threshold_interval(roc, point)
     assert result.point("1e-4").threshold_interval is None
-    assert result.persons is None
+    assert result.subjects is None
     assert result.basis == "assuming independent comparisons"
 
 
@@ -165,7 +165,7 @@ def test_with_persons_intervals_allow_for_dependence() -> None:
     bench = toy_bench(same, subjects, subjects_from="the list")
     known = evaluate_embeddings(embeddings, bench, replicates=300)
     unknown = evaluate_embeddings(embeddings, toy_bench(same))
-    assert known.persons == 40
+    assert known.subjects == 40
     assert "40 persons (known from the list)" in known.basis and "300 bootstraps" in known.basis
     # The figures are the same, the intervals wider.
     assert known.accuracy == unknown.accuracy and known.auc.value == unknown.auc.value
@@ -204,7 +204,7 @@ def test_without_a_bootstrap_rates_still_allow_for_dependence() -> None:
     fnmr = fnmr_interval(missed, subjects[0::2][same])
     fmr = point.fpr_interval
     assert fmr.effective is not None and fnmr.effective is not None
-    roc = roc_curve(result.positives, result.negatives)
+    roc = roc_curve(result.mated_scores, result.non_mated_scores)
     expected = tpr_interval(roc, point.point, effective=(fnmr.effective, fmr.effective))
     assert (point.tpr_interval.low, point.tpr_interval.high) == (expected.low, expected.high)
     assert point.tpr_interval.assumption == DEPENDENT
@@ -299,7 +299,7 @@ def test_failures_keep_their_place_in_the_folds() -> None:
         (3, True, "the embedding of its first image is zero"),
         (15, False, "the embedding of its second image is not finite"),
     ]
-    assert (result.same, result.different) == (99, 99)
+    assert (result.mated, result.non_mated) == (99, 99)
     assert result.notes == (
         "2 of 200 pairs have no score (failure to acquire) and are left out of all rates; the "
         "first is pair 3: the embedding of its first image is zero",
@@ -465,8 +465,10 @@ def plain_embeddings(path: Path, flip: bool) -> np.ndarray:
 
 @pytest.mark.parametrize("flip", [True, False])
 def test_pack_equals_plain_embedding(path: Path, bench: Bench, flip: bool) -> None:
-    counts: list[int] = []
-    result = evaluate_bench(PixelModel(), bench, flip=flip, batch_size=7, progress=counts.append)
+    seen: list[tuple[str, int, int]] = []
+    result = evaluate_bench(
+        PixelModel(), bench, flip=flip, batch_size=7, progress=lambda *now: seen.append(now)
+    )
     expected = run(plain_embeddings(path, flip), bench.pairs.issame)
     np.testing.assert_array_equal(result.scores, expected.scores)
     assert result.accuracy == expected.accuracy
@@ -474,9 +476,9 @@ def test_pack_equals_plain_embedding(path: Path, bench: Bench, flip: bool) -> No
     assert result.flip is flip
     assert result.model == {"name": "pixels"}
     assert result.source == {"path": str(path), "sha256": sha256(path), "format": "pack"}
-    assert sum(counts) == 160
+    assert seen[-1] == ("embedding", 160, 160)
     # Two people in a different pair, one in a same pair.
-    assert result.persons == 120 and "same pairs" in result.basis
+    assert result.subjects == 120 and "same pairs" in result.basis
 
 
 def test_norms_are_the_mean_over_both_views(path: Path, bench: Bench) -> None:

@@ -14,8 +14,8 @@ from xml.etree import ElementTree
 import cv2
 import numpy as np
 import pytest
-from html_page import Page
-from toy_results import make_result
+from helpers.html_page import Page
+from helpers.toy_results import make_result
 
 import facerec
 from facerec.errors import FacerecError, ImageError

@@ -10,11 +10,11 @@ import cv2
 import matplotlib
 import numpy as np
 import pytest
+from helpers.toy_results import make_result
 from matplotlib.axes import Axes
 from matplotlib.patches import StepPatch
 from matplotlib.text import Text
 from scipy.special import ndtr, ndtri
-from toy_results import make_result
 
 from facerec.errors import FacerecError
 from facerec.statistics.rates import tpr_at_fpr
@@ -74,7 +74,7 @@ def test_curve_is_the_exact_step_function() -> None:
     for target in ("1/100", "1/50", "0.055", "1/10", "0.333", "1/2", "1"):
         numerator, _, denominator = target.partition("/")
         at = np.searchsorted(x, float(numerator) / float(denominator or 1), side="right") - 1
-        assert y[at] == tpr_at_fpr(result.positives, result.negatives, target).tpr
+        assert y[at] == tpr_at_fpr(result.mated_scores, result.non_mated_scores, target).tpr
 
 
 def test_a_curve_of_very_many_pairs_keeps_all_that_can_be_seen() -> None:
@@ -83,10 +83,10 @@ def test_a_curve_of_very_many_pairs_keeps_all_that_can_be_seen() -> None:
     ((x, y),) = curves(roc_figure({"many": result}).axes[0])
     assert x.size <= 8002
     assert (x[0], x[-1], y[-1]) == (1 / 50_000, 1, 1)
-    ordered = np.sort(result.negatives)[::-1]
+    ordered = np.sort(result.non_mated_scores)[::-1]
     for k in generator.integers(1, 50_000, 300).tolist():
         at = np.searchsorted(x, k / 50_000, side="right") - 1
-        exact = (result.positives > ordered[k]).mean()
+        exact = (result.mated_scores > ordered[k]).mean()
         after = y[min(at + 1, y.size - 1)]
         assert y[at] <= exact <= after
     # Neighbours lie in one column or are neighbours in truth.
@@ -151,8 +151,8 @@ def test_det_is_the_probit_of_both_error_rates() -> None:
     ((x, y),) = curves(det_figure({"toy": result}).axes[0])
     expected = []
     for threshold in np.unique(result.scores)[::-1]:
-        fmr = (result.negatives >= threshold).mean()
-        fnmr = (result.positives < threshold).mean()
+        fmr = (result.non_mated_scores >= threshold).mean()
+        fnmr = (result.mated_scores < threshold).mean()
         if 0 < fmr < 1 and 0 < fnmr < 1:
             expected.append((ndtri(fmr), ndtri(fnmr)))
     np.testing.assert_allclose(np.stack([x, y], axis=1), expected, atol=1e-12)
@@ -197,15 +197,16 @@ def test_every_pair_is_in_the_histogram_of_its_kind() -> None:
     panels = score_figure(results).axes
     assert len(panels) == 2
     for axes, (name, result) in zip(panels, results.items(), strict=True):
-        for patch, scores in zip(outlines(axes), (result.positives, result.negatives), strict=True):
+        sets = result.mated_scores, result.non_mated_scores
+        for patch, scores in zip(outlines(axes), sets, strict=True):
             counts, edges, _ = patch.get_data()
             np.testing.assert_array_equal(counts, np.histogram(scores, edges)[0])
             assert counts.sum() == scores.size
         assert axes.get_xlabel() == f"{name}: {result.score}"
         assert axes.get_yscale() == "log"
         assert legend(axes) == [
-            f"genuine ({result.same} pairs)",
-            f"impostor ({result.different} pairs)",
+            f"genuine ({result.mated} pairs)",
+            f"impostor ({result.non_mated} pairs)",
         ]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.toy_packs import jpeg, make_pack
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.io import loadmat, savemat
@@ -28,7 +29,6 @@ from facerec.verification.protocols import (
     read_scores,
 )
 from facerec.verification.protocols.two_lines import deal
-from tests.verification.toy_packs import jpeg, make_pack
 
 NamedPair = tuple[str, str, bool]
 

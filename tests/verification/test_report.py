@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.toy_results import make_result
 from rich.console import Console
-from toy_results import make_result
 
 from facerec.records.images import MemoryImages
 from facerec.statistics.intervals import Interval, wilson
@@ -54,7 +54,7 @@ def estimate(hits: int, negatives: int, target: str) -> TprEstimate:
     positives = np.r_[np.full(hits, 2.0), np.full(3000 - hits, -2.0)]
     point = tpr_at_fpr(positives, np.linspace(-1, 3, negatives), target)
     point = replace(point, true_accepts=hits, tpr=hits / 3000)
-    return TprEstimate(point, wilson(hits, 3000), wilson(point.false_accepts, point.negatives))
+    return TprEstimate(point, wilson(hits, 3000), wilson(point.false_accepts, point.non_mated))
 
 
 def test_rate_in_one_line() -> None:
@@ -195,7 +195,7 @@ def test_comparison_shows_both_values_the_difference_and_its_interval() -> None:
     found = compare(first, second, replicates=50)
     text = printed(found, 80)
     assert max(map(len, text.splitlines())) <= 80 and "…" not in text
-    assert f"{found.same} same and {found.different} different pairs" in text
+    assert f"{found.mated} same and {found.non_mated} different pairs" in text
     assert "A: toy · toynet" in text and "B: toy · [red]net" in text
     assert "50 joint bootstraps over 40 persons" in text
     assert f"note: {found.left_out} of 6000 pairs" in text

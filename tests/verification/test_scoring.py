@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import replace
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from helpers.gloo_pool import GlooPool
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -31,9 +30,6 @@ from facerec.verification.scoring import (
     score_all_pairs,
     search,
 )
-
-sys.path.append(str(Path(__file__).parents[1] / "heads"))
-from gloo_pool import GlooPool
 
 TARGETS = ("1", "0.9", "1/2", "1e-1", "1e-2", "1e-3", "1e-6", "1e-9", "0")
 
@@ -229,7 +225,7 @@ def test_a_sample_finds_the_bins_and_merging_now_and_then_loses_nothing(
 def test_a_target_that_accepts_everything_needs_no_rank() -> None:
     vectors, subjects = clustered(60, 9, 16)
     (point,) = score_all_pairs(vectors, subjects, fpr=["1"]).points
-    assert point == tpr_at_fpr(np.zeros(point.positives), np.zeros(point.negatives), "1")
+    assert point == tpr_at_fpr(np.zeros(point.mated), np.zeros(point.non_mated), "1")
 
 
 def same(first: AllPairs, second: AllPairs) -> None:
@@ -545,7 +541,7 @@ def test_above_the_limit_sums_by_identity_serve_a_wider_interval() -> None:
     share, best = many.fmr_share(), exact.tables[0].fmr_share()
     assert (share.events, share.comparisons) == (best.events, best.comparisons)
     assert share.hajek == pytest.approx(best.hajek)
-    assert share.plug_in == pytest.approx(best.hajek * (1 - 1 / best.identities))
+    assert share.plug_in == pytest.approx(best.hajek * (1 - 1 / best.subjects))
     assert share.interval().low < best.interval().low
     assert share.interval().high > best.interval().high
 
@@ -618,7 +614,7 @@ def test_the_roc_is_exact_at_the_edges_of_its_bins() -> None:
     vectors, subjects = clustered(200, 40, 24)
     found = score_all_pairs(vectors, subjects, tile=64)
     roc = found.roc()
-    assert roc is not None and (roc.positives, roc.negatives) == (found.mated, found.non_mated)
+    assert roc is not None and (roc.mated, roc.non_mated) == (found.mated, found.non_mated)
     for index in range(1, roc.thresholds.size, 37):
         edge = float(roc.thresholds[index])
         table = score_all_pairs(vectors, subjects, fpr=(), thresholds=[edge], tile=64).tables[0]

@@ -20,7 +20,6 @@ from typing import Any
 
 import psutil
 import torch
-from tiny import tiny_recipe
 from torch import nn
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -29,6 +28,7 @@ from facerec.backbones import Backbone, register_backbone
 from facerec.commands.train import main
 from facerec.training import Recipe
 from facerec.training.trainer import Trainer
+from helpers.tiny_training import tiny_recipe
 
 CONTEXT = multiprocessing.get_context("forkserver")
 
@@ -114,7 +114,7 @@ class Command:
     def __init__(self, world: int, folder: Path, arguments: Sequence[str]) -> None:
         self.log = folder / "log.txt"
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
-        path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+        path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
                 [sys.executable, *(launcher if world > 1 else []), str(DOOR), *arguments],

@@ -1,0 +1,62 @@
+"""What commands share that take a recipe: its place on the command line, and its images."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from facerec.commands.cli import Console, exit_on_error
+from facerec.errors import RecipeError
+from facerec.recipe import load_recipe
+from facerec.records.dataset import FaceDataset
+from facerec.records.training_set import open_dataset
+from facerec.report.progress import progress_bar
+from facerec.training.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class RecipeArgument:
+    """A command line whose first argument is a recipe file."""
+
+    path: Path | None
+    """None where only help is asked for."""
+    recipe: Recipe
+    arguments: list[str]
+    """Everything behind it."""
+
+    @property
+    def name(self) -> str:
+        """The file's name without its suffix."""
+        return self.path.stem if self.path else "run"
+
+
+def recipe_argument(command: str, argv: Sequence[str] | None) -> RecipeArgument:
+    """Take the recipe off a command line; a wrong one ends the process with status 2.
+
+    Args:
+        command: its name, for the error sentence.
+        argv: arguments without the program's name; None takes ``sys.argv``.
+    """
+    given = list(sys.argv[1:] if argv is None else argv)
+    arguments = [word for word in given if word != "--debug"]
+    debug = len(arguments) < len(given)
+    wants_help = "--help" in arguments or "-h" in arguments
+    path = Path(arguments.pop(0)) if arguments and not arguments[0].startswith("-") else None
+    with exit_on_error(debug):
+        if path is None and not wants_help:
+            raise RecipeError(
+                f"facerec {command} needs a recipe file as its first argument, "
+                "for example recipes/arcface_sec_r50.py"
+            )
+        loaded = load_recipe(path, Recipe) if path else Recipe()
+    return RecipeArgument(path, loaded, ["--debug"] * debug + arguments)
+
+
+def open_data(recipe: Recipe, console: Console | None) -> FaceDataset:
+    """Open the training images; a bar shows where all labels must be read for that."""
+    if console is None:
+        return open_dataset(recipe.data, recipe.seed)
+    with progress_bar(console, "images") as progress:
+        return open_dataset(recipe.data, recipe.seed, progress)

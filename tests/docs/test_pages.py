@@ -1,0 +1,105 @@
+"""What the documentation promises: links, command lines and flags that are there."""
+
+import contextlib
+import importlib
+import io
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from facerec.commands.main import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    [
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / name for name in ("README.md", "BROADER_IMPACT.md", "CONTRIBUTING.md")),
+        ROOT / "CHANGELOG.md",
+        ROOT / "examples/README.md",
+    ]
+)
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+NAMES = {path.stem: path.stem.replace("_", "-") for path in (ROOT / "tools").glob("*.py")}
+NAMES["inspect_model"] = "inspect"
+
+
+def slug(heading: str) -> str:
+    """What GitHub and MkDocs make of a heading."""
+    text = re.sub(r"[^\w\s-]", "", re.sub(r"[`*]", "", heading)).strip().lower()
+    return re.sub(r"[-\s]+", "-", text)
+
+
+def headings(page: Path) -> set[str]:
+    text = FENCE.sub("", page.read_text())
+    return {slug(line) for line in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    for link in LINK.findall(FENCE.sub("", page.read_text())):
+        if "://" in link or link.startswith("mailto:"):
+            continue
+        target, _, anchor = link.partition("#")
+        file = page.parent / target if target else page
+        assert file.exists(), link
+        if anchor:
+            assert anchor in headings(file), link
+
+
+def test_the_readme_is_one_page() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
+
+
+def command_lines() -> dict[str, set[tuple[str, str]]]:
+    """Flags on the command lines of all pages, by command, each with the page that has it."""
+    lines: dict[str, set[tuple[str, str]]] = {}
+    for page in PAGES:
+        for language, block in FENCE.findall(page.read_text()):
+            if language not in ("", "bash"):
+                continue
+            for line in re.sub(r"\\\n", " ", block).splitlines():
+                words = shlex.split(line.removeprefix("$ ").replace("'", ""), comments=True)
+                for at, word in enumerate(words):
+                    if word == "facerec" and at + 1 < len(words) and at < 2:
+                        command = words[at + 1]
+                    elif word.startswith("tools/"):
+                        assert (ROOT / word).is_file(), (name(page), word)
+                        command = NAMES[Path(word).stem]
+                    else:
+                        continue
+                    flags = lines.setdefault(command, set())
+                    flags |= {(flag, name(page)) for flag in words[at:] if flag.startswith("--")}
+                    break
+    return lines
+
+
+LINES = command_lines()
+
+
+@pytest.mark.parametrize("command", LINES)
+def test_flags_are_those_of_the_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert command in COMMANDS
+    monkeypatch.setenv("COLUMNS", "200")
+    module = importlib.import_module(f"facerec.commands.{command.replace('-', '_')}")
+    recipe = {"train": ["recipes/arcface_sec_r50.py"], "plan": ["recipes/arcface_r50.py"]}
+    recipe["compare"] = ["recipes/compare/sec_on_margins.py"]
+    monkeypatch.chdir(ROOT)
+    help_text = io.StringIO()
+    with contextlib.redirect_stdout(help_text), pytest.raises(SystemExit):
+        module.main([*recipe.get(command, []), "--help"])
+    known = set(re.findall(r"--[\w.-]+", help_text.getvalue())) | {"--debug", "--help"}
+    for flag, page in LINES[command]:
+        assert flag in known, f"{page}: facerec {command} has no {flag}"
+
+
+def test_recipes_on_command_lines_are_there() -> None:
+    text = "\n".join(page.read_text() for page in PAGES)
+    for recipe in set(re.findall(r"recipes/[\w/]+\.py", text)):
+        assert (ROOT / recipe).is_file(), recipe

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from facerec.fairness.association import NoComparison
-from facerec.fairness.audit import Audit, GroupAudit
 from facerec.fairness.norms import QUANTILES
 from facerec.fairness.plain import Json, flat, plain
 from facerec.fairness.rates import SCORE_EDGES, GroupRates, RatesAtThreshold
+from facerec.fairness.result import Audit, GroupAudit
 from facerec.fairness.tables import (
     card_table,
     change_table,

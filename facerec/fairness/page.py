@@ -14,11 +14,11 @@ from markupsafe import Markup
 
 from facerec.fairness import figures, tables
 from facerec.fairness.association import NoComparison
-from facerec.fairness.audit import Audit, GroupAudit
 from facerec.fairness.channels import NormChannels
 from facerec.fairness.findings import HEADLINE, Finding, verdict
 from facerec.fairness.norms import NormSummary, NormTable
 from facerec.fairness.rates import SCORE_EDGES, RatesAtThreshold
+from facerec.fairness.result import Audit, GroupAudit
 from facerec.report import words
 from facerec.report.documents import provenance_of
 from facerec.report.estimate import Estimate

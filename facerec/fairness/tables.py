@@ -14,7 +14,6 @@ from facerec.fairness.association import (
     SpreadTest,
 )
 from facerec.fairness.attributes import Exclusion, GroupCount
-from facerec.fairness.audit import Audit, GroupAudit, InputFile
 from facerec.fairness.channels import (
     Channel,
     CommonCut,
@@ -34,6 +33,7 @@ from facerec.fairness.rates import (
     GroupThreshold,
     RatesAtThreshold,
 )
+from facerec.fairness.result import Audit, GroupAudit, InputFile
 from facerec.report import words
 from facerec.report.estimate import Estimate
 from facerec.report.table import Cell, Column, Spanning, Table

@@ -9,11 +9,13 @@ from numpy.typing import NDArray
 from facerec.errors import DatasetError, MetricError
 from facerec.fairness.association import NoComparison
 from facerec.fairness.attributes import read_attributes
-from facerec.fairness.audit import Audit, GroupAudit, audit, calibrate_on_scores
+from facerec.fairness.audit import audit
+from facerec.fairness.comparisons import calibrate_on_scores
 from facerec.fairness.differentials import Differentials
 from facerec.fairness.outputs import csv_tables, model_card, to_json
 from facerec.fairness.page import render
 from facerec.fairness.rates import GroupRates, PairCounts
+from facerec.fairness.result import Audit, GroupAudit
 from facerec.fairness.scores import audit_scores
 from facerec.report import figures
 from facerec.statistics.intervals import wilson

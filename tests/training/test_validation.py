@@ -30,7 +30,6 @@ from facerec.training.monitor import Monitor
 from facerec.training.trainer import Trainer
 from facerec.training.validation import PackValidator
 from facerec.verification import VerificationResult, evaluate_bench, pack_bench
-from facerec.verification.evaluate import AccuracyEstimate
 
 ALONE = Processes(0, 1, torch.device("cpu"))
 
@@ -170,11 +169,6 @@ def best(folder: Path) -> dict[str, object]:
         return json.loads(file.metadata()["facerec"])["extra"]
 
 
-def with_mean(accuracy: AccuracyEstimate | None, mean: float) -> AccuracyEstimate:
-    assert accuracy is not None
-    return replace(accuracy, value=mean, kfold=replace(accuracy.kfold, mean=mean))
-
-
 def fake_accuracy(monkeypatch: pytest.MonkeyPatch, by_step: dict[int, float]) -> list[int]:
     """Give each validation the accuracy wanted; return the steps at which one happened."""
     seen: list[int] = []
@@ -186,10 +180,11 @@ def fake_accuracy(monkeypatch: pytest.MonkeyPatch, by_step: dict[int, float]) ->
         real = self.validator
 
         def scored(backbone: nn.Module) -> dict[str, VerificationResult]:
-            return {
-                name: replace(r, accuracy=with_mean(r.accuracy, by_step[self.step]))
-                for name, r in real(backbone).items()
-            }
+            results = real(backbone)
+            for name, r in results.items():
+                kfold = replace(r.accuracy.kfold, mean=by_step[self.step])
+                results[name] = replace(r, accuracy=replace(r.accuracy, kfold=kfold))
+            return results
 
         self.validator = scored  # type: ignore[assignment]
         try:

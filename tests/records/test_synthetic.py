@@ -16,15 +16,16 @@ from facerec.errors import DatasetError
 from facerec.records.faces import (
     CONDITIONS,
     TEMPLATE,
+    Identity,
     Nuisance,
     draw_identity,
     draw_nuisance,
     encode,
-    landmarks,
     render,
     renderer,
 )
-from facerec.records.faces.head import TEXELS, TOP, WIDTH, A, B, build_head
+from facerec.records.faces.drawing import TEXELS, TOP, WIDTH, A, B
+from facerec.records.faces.head import build_head
 from facerec.records.faces.parameters import BEARDS, HAIR_STYLES
 from facerec.records.layout import open_image_records
 from facerec.records.packs import read_pack
@@ -182,6 +183,14 @@ def test_group_shares_are_kept_to_the_nearest_person(small: Path) -> None:
     people = {row["subject_id"]: row["group"] for row in table(small / "attributes.csv")
               if row["set"] == "train"}  # fmt: skip
     assert sorted(people.values()) == ["A"] * 3 + ["B"] * 3
+
+
+def landmarks(identity: Identity, nuisance: Nuisance) -> np.ndarray:
+    """Return the five points of the rendered image in pixels, as ``TEMPLATE``."""
+    points = renderer._moved_landmarks(build_head(identity), nuisance)
+    points = points @ renderer._rotation(nuisance).T
+    alignment = renderer._alignment(points, nuisance)
+    return points[:, :2] @ alignment[:, :2].T + alignment[:, 2]
 
 
 def test_landmarks_of_frontal_faces_lie_near_the_template() -> None:

@@ -34,11 +34,11 @@ from facerec.records.synthetic import (
     write_synthetic,
 )
 from facerec.report.blocks import Cell, Drawing, FindingLine, Table, render_page
+from facerec.report.figures import data_uri, draw
 from facerec.report.progress import progress_bar
 from facerec.training.recipe import Recipe
 from facerec.verification import VerificationResult, evaluate_bench, pack_bench
-from facerec.verification.page import data_uri
-from facerec.verification.plots import draw, roc_figure
+from facerec.verification.plots import roc_figure
 from facerec.verification.report import format_rate
 
 COLUMNS = ("arm", "pack", "accuracy ± SEM", "TPR@FPR=1e-1", "TPR@FPR=1e-2", "mean ‖f‖", "CV ‖f‖")
@@ -191,7 +191,7 @@ def _norm_audit(document: Json, arm: str, grouping: str, page: str) -> NormAudit
 def _verdict(results: Results, audits: Sequence[NormAudit]) -> str:
     """Return what the demo found, made by rule from its figures."""
     means = [
-        100 * found.accuracy.mean
+        100 * found.accuracy.kfold.mean
         for packs in results.values()
         for found in packs.values()
         if found.accuracy is not None
@@ -246,9 +246,9 @@ def _rows(results: Results) -> list[list[str]]:
                 [
                     arm,
                     name,
-                    f"{100 * accuracy.mean:.2f} % ± {100 * accuracy.sem:.2f}",
+                    f"{100 * accuracy.kfold.mean:.2f} % ± {100 * accuracy.kfold.sem:.2f}",
                     *points,
-                    f"{norms.mean:.2f}",
+                    f"{norms.mean.value:.2f}",
                     f"{norms.cv:.4f}",
                 ]
             )

@@ -148,6 +148,7 @@ def test_the_loss_of_accuracy_is_that_of_two_verifications(bench: Bench) -> None
     assert row.interval is not None and row.interval.low <= row.difference <= row.interval.high
 
 
+@pytest.mark.integration
 def test_equal_models_lose_nothing(bench: Bench) -> None:
     found = compare_accuracy(Tiles("float32"), Tiles("copy"), bench, flip=False)
     assert all(row.difference in (0, None) for row in found.rows)

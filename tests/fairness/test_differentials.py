@@ -493,6 +493,7 @@ def p_values(shift: float, runs: int, name: str = "max/geomean") -> list[float]:
     return [one.p_value for one in found if one.p_value is not None]
 
 
+@pytest.mark.integration
 def test_equal_groups_seldom_seem_to_differ() -> None:
     values = p_values(0.0, 80)
     assert len(values) == 80

@@ -68,6 +68,7 @@ def test_document_keeps_its_schema(document: dict[str, Any]) -> None:
     assert schema_errors(document) == []
 
 
+@pytest.mark.integration
 def test_schema_refuses_what_it_should(document: dict[str, Any]) -> None:
     for change in (
         {"schema": "facerec.audit/2"},

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from helpers.toy_audit import EVIL, default_audit, toy_audit
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -166,7 +167,7 @@ def test_tables_say_what_the_document_says(document: dict[str, Any]) -> None:
     assert part[256]["score_from"] == 0.0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(
         st.fixed_dictionaries(

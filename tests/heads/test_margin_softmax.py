@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.examples import examples
 from helpers.gloo_pool import GlooPool
 from helpers.margin_list import MARGINS as EVERY
 from hypothesis import given, settings
@@ -125,7 +126,7 @@ def test_float32_is_as_exact_as_the_dense_form(margin, rows):
                 assert (ours - truth).abs().max() <= bound
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     rows=st.integers(1, 12),
     size=st.integers(1, 10),

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.examples import examples
 from helpers.toy_packs import jpeg, make_pack
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -100,7 +101,7 @@ def lfw_list(folds: int, size: int, pairs: list[tuple[str, int, str, int]]) -> s
     return "\n".join(lines) + "\n"
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(view_2())
 def test_lfw_reads_what_was_written(drawn: tuple[int, int, Any]) -> None:
     folds, size, pairs = drawn
@@ -633,7 +634,7 @@ SEPARATORS = {"\t": "\t", ",": ",", " ": "  "}
 WORDS = [("0", "1"), ("-1", "1"), ("false", "True"), ("different", "same"), ("No", "Yes")]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(
     st.lists(st.tuples(paths, paths, st.booleans()), min_size=1, max_size=12),
     st.sampled_from(list(SEPARATORS)),
@@ -832,7 +833,7 @@ def read_any(path: Path, format: str) -> object:
 
 
 @pytest.mark.parametrize("format", sorted(SEEDS))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(data=st.data())
 def test_junk_is_refused_with_a_sentence(format: str, data: st.DataObject) -> None:
     """Random bytes, and good files with bytes changed, are read or refused, nothing else."""
@@ -855,7 +856,7 @@ def test_junk_is_refused_with_a_sentence(format: str, data: st.DataObject) -> No
             assert folder in str(error)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(
     st.sampled_from(["Pair_list_F.txt", "Pair_list_P.txt", "Split/FP/01/same.txt"]),
     st.binary(max_size=60) | st.text("0123456789, ./\n\tab", max_size=60).map(str.encode),
@@ -884,7 +885,7 @@ def table(tmp_path: Path, text: str | bytes) -> Path:
     return path
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     st.lists(
         st.tuples(st.booleans(), st.floats(allow_subnormal=True), st.integers(0, 3)), min_size=2

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.examples import examples
+from helpers.pair_lists import draw, make_cfp, named_pairs, write
 from helpers.toy_packs import make_pack
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +20,6 @@ from facerec.records.packs import read_pack, write_pack
 from facerec.verification.bench import Bench, Pairs, pack_bench
 from facerec.verification.protocols import read_pairs
 from facerec.verification.protocols.export import export_folder, export_pack
-from tests.verification.test_protocols import draw, make_cfp, named_pairs, write
 
 
 def contents(bench: Bench) -> list[tuple[bytes, bytes, bool]]:

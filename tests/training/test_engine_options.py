@@ -15,7 +15,7 @@ from helpers.tiny_training import (
     weights,
     write_training_set,
 )
-from test_trainer import (
+from helpers.training_runs import (
     assert_close,
     assert_same,
     joined,

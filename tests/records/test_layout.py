@@ -303,6 +303,7 @@ def test_headers_stop_at_the_end_of_the_file(tmp_path):
     assert headers.scalar[0] == 3.0
 
 
+@pytest.mark.integration
 def test_pickling_and_other_processes(tmp_path):
     write(tmp_path, HEADER + IMAGES + IDENTITIES)
     records = open_image_records(tmp_path)

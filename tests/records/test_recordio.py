@@ -346,7 +346,7 @@ def _read_all(file: RecordFile) -> list[bytes]:
     return payloads(file)
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.integration)])
 def test_other_processes_read_the_same_bytes(tmp_path, method):
     content = [b"a" * 5000, MAGIC * 5, b""]
     file = record_file(tmp_path, b"".join(map(encode_record, content)))

@@ -18,7 +18,6 @@ from matplotlib.text import Text
 from scipy.special import ndtri
 
 from facerec.fairness.association import Association, NoComparison
-from facerec.fairness.audit import GroupAudit
 from facerec.fairness.channels import NormChannels
 from facerec.fairness.differentials import Differentials
 from facerec.fairness.figures import (
@@ -31,17 +30,16 @@ from facerec.fairness.figures import (
     discard_figure,
     ecdf_figure,
     headline_figure,
-    label,
     matrix_figure,
     rate_figure,
     score_figure,
     spread_figure,
-    styles,
     violin_figure,
 )
 from facerec.fairness.norms import SubjectBootstrap, SubjectNorms, norm_table
 from facerec.fairness.rates import SCORE_EDGES, GroupRates
-from facerec.verification.plots import draw
+from facerec.fairness.result import GroupAudit
+from facerec.report.figures import draw, label, styles
 
 
 @pytest.fixture(scope="module")

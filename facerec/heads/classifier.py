@@ -122,7 +122,7 @@ class MarginClassifier(nn.Module):
         num_visited: how many classes take part over all ranks.
         step: buffer, int64: optimiser steps so far, see ``advance``.
 
-    Example:
+    Examples:
         >>> from facerec.heads import CosFace
         >>> head = MarginClassifier(10, 4, CosFace(scale=16.0), seed=0)
         >>> head(torch.randn(3, 4), torch.tensor([0, 7, 7])).loss.shape

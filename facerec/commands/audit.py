@@ -41,6 +41,7 @@ from facerec.fairness.rates import TARGETS, Calibration, ErrorRate
 from facerec.fairness.result import Audit, GroupAudit, InputFile
 from facerec.fairness.scores import audit_scores
 from facerec.files import sha256
+from facerec.progress import section
 from facerec.report.estimate import Estimate
 from facerec.statistics.operating_points import parse_rate
 from facerec.verification.bench import Bench
@@ -526,7 +527,7 @@ class _Embedder:
             align=self.align,
             batch_size=self.batch_size,
             on_error=self.on_error,
-            progress=self.bars.counter(f"{model.name}: embedding {views}", len(self.bench.images)),
+            progress=section(self.bars.show, f"{model.name}: embedding {views}"),
         )
 
 
@@ -685,17 +686,6 @@ class _Bars:
             self._stage = stage
             self._progress.reset(self._task, description=stage, total=total, visible=True)
         self._progress.update(self._task, completed=done)
-
-    def counter(self, stage: str, total: int) -> Callable[[int], None]:
-        """Return what counts up."""
-        done = 0
-
-        def advance(count: int) -> None:
-            nonlocal done
-            done += count
-            self.show(stage, done, total)
-
-        return advance
 
     def __enter__(self) -> _Bars:
         self._progress.start()

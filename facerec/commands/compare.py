@@ -73,8 +73,8 @@ def compare(
     console.print(plan.question, style="bold", markup=False)
     with Live(console=console, refresh_per_second=2) as live:
 
-        def drawing(done: int, total: int) -> None:
-            live.update(Group(Text("drawing faces"), ProgressBar(total=total, completed=done)))
+        def drawing(doing: str, done: int, total: int) -> None:
+            live.update(Group(Text(doing), ProgressBar(total=total, completed=done)))
 
         harness = Harness(
             plan,

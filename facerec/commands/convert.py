@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from facerec.commands.benches import open_benches
 from facerec.commands.cli import Console, run_command
 from facerec.errors import DatasetError
+from facerec.report.progress import progress_bar
 from facerec.verification.bench import SUFFIXES, Bench
 from facerec.verification.protocols import missing_images
-from facerec.verification.protocols.export import Progress as Advance
 from facerec.verification.protocols.export import export_folder, export_pack
-
-PATIENCE = 2.0
-"""Seconds before a progress bar appears."""
 
 
 def convert(
@@ -55,8 +48,8 @@ def convert(
         )
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
     write = export_pack if out.suffix in SUFFIXES else export_folder
-    with _progress(len(source.images), errors) as advance:
-        notes = write(source, out, advance)
+    with progress_bar(errors) as progress:
+        notes = write(source, out, progress)
     for note in (*source.notes, *notes):
         errors.print(f"note: {note}", markup=False)
     if out.suffix == ".bin":
@@ -70,24 +63,6 @@ def convert(
         f"{out}: {len(source.pairs):,} pairs, {same:,} same and {len(source.pairs) - same:,} "
         f"different, of {len(source.images):,} images"
     )
-
-
-@contextmanager
-def _progress(total: int, console: Console) -> Iterator[Advance]:
-    """Count images on a terminal, in a bar that only long work shows."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    start = time.monotonic()
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    with bar:
-        task = bar.add_task("images", total=total, visible=False)
-        yield lambda count: bar.update(
-            task, advance=count, visible=time.monotonic() - start > PATIENCE
-        )
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -7,13 +7,11 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 from rich import box
-from rich.progress import Progress
 from rich.table import Table as TerminalTable
 
 import facerec
@@ -26,6 +24,7 @@ from facerec.errors import RecipeError
 from facerec.fairness.association import ALPHA
 from facerec.fairness.outputs import PAGE, Json
 from facerec.files import atomic_path
+from facerec.progress import section
 from facerec.recipe import load_recipe
 from facerec.records.synthetic import (
     PACKS,
@@ -35,10 +34,11 @@ from facerec.records.synthetic import (
     write_synthetic,
 )
 from facerec.report.blocks import Cell, Drawing, FindingLine, Table, render_page
+from facerec.report.figures import data_uri, draw
+from facerec.report.progress import progress_bar
 from facerec.training.recipe import Recipe
 from facerec.verification import VerificationResult, evaluate_bench, pack_bench
-from facerec.verification.page import data_uri
-from facerec.verification.plots import draw, roc_figure
+from facerec.verification.plots import roc_figure
 from facerec.verification.report import format_rate
 
 COLUMNS = ("arm", "pack", "accuracy ± SEM", "TPR@FPR=1e-1", "TPR@FPR=1e-2", "mean ‖f‖", "CV ‖f‖")
@@ -107,9 +107,8 @@ def demo(out: Path = Path("demo"), recipe: Path | None = None, processes: int = 
     for old in (data, out / "runs"):
         shutil.rmtree(old, ignore_errors=True)
     console.rule("1  faces")
-    with Progress(console=console) as progress:
-        task = progress.add_task("drawing faces", total=FACES.total_images)
-        write_synthetic(data, FACES, processes=processes, progress=partial(progress.advance, task))
+    with progress_bar(console, "images") as progress:
+        write_synthetic(data, FACES, processes=processes, progress=progress)
     results: Results = {}
     folders: dict[str, Path] = {}
     for number, (name, arm) in enumerate(arms.items(), start=2):
@@ -142,10 +141,10 @@ def _verify(folder: Path, data: Path, console: Console) -> dict[str, Verificatio
     model = load_model(folder)
     benches = {name: pack_bench(data / f"{name}.bin") for name in PACKS}
     results = {}
-    with Progress(console=console, transient=True) as progress:
+    with progress_bar(console, "images") as progress:
         for name, bench in benches.items():
-            task = progress.add_task(f"verifying {name}", total=len(bench.images))
-            results[name] = evaluate_bench(model, bench, progress=partial(progress.advance, task))
+            tell = section(progress, f"verifying {name}")
+            results[name] = evaluate_bench(model, bench, progress=tell)
     return results
 
 
@@ -192,7 +191,7 @@ def _norm_audit(document: Json, arm: str, grouping: str, page: str) -> NormAudit
 def _verdict(results: Results, audits: Sequence[NormAudit]) -> str:
     """Return what the demo found, made by rule from its figures."""
     means = [
-        100 * found.accuracy.mean
+        100 * found.accuracy.kfold.mean
         for packs in results.values()
         for found in packs.values()
         if found.accuracy is not None
@@ -247,9 +246,9 @@ def _rows(results: Results) -> list[list[str]]:
                 [
                     arm,
                     name,
-                    f"{100 * accuracy.mean:.2f} % ± {100 * accuracy.sem:.2f}",
+                    f"{100 * accuracy.kfold.mean:.2f} % ± {100 * accuracy.kfold.sem:.2f}",
                     *points,
-                    f"{norms.mean:.2f}",
+                    f"{norms.mean.value:.2f}",
                     f"{norms.cv:.4f}",
                 ]
             )

@@ -16,16 +16,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
 
 from facerec.commands.benches import open_benches
 from facerec.commands.cli import Console, run_command
@@ -39,8 +29,10 @@ from facerec.environment import available_cores
 from facerec.errors import DatasetError, FacerecError
 from facerec.files import exclusive
 from facerec.processes import process_pool
+from facerec.progress import Progress, section
 from facerec.records.images import FolderImages, ImageSource, PackImages
 from facerec.records.training_set import Data, open_dataset
+from facerec.report.progress import progress_bar
 from facerec.training.distributed import Processes, launched
 from facerec.verification.bench import folders_of
 from facerec.verification.templates import TemplateBench
@@ -110,7 +102,7 @@ class Worker:
         note["source"] = self.source.description
         return EmbeddingsWriter(self.job.out, self.source.images.ids, note)
 
-    def embed(self, writer: EmbeddingsWriter, part: int, progress: Callable[[int], None]) -> None:
+    def embed(self, writer: EmbeddingsWriter, part: int, progress: Progress | None) -> None:
         """Embed and write one part."""
         embeddings = embed_images(
             self.model,
@@ -249,14 +241,14 @@ def _embed_share(
     processes: int,
     console: Console,
 ) -> None:
-    with progress_bar(console) as bar:
-        total = sum(len(writer.rows(part)) for part in parts)
-        advance = functools.partial(bar.advance, bar.add_task("embedding", total=total))
+    with progress_bar(console, "images") as progress:
+        total, done = sum(len(writer.rows(part)) for part in parts), 0
         if processes > 1 and parts:
-            share_out(worker.job, parts, processes, advance)
-        else:
-            for part in parts:
-                worker.embed(writer, part, advance)
+            share_out(worker.job, parts, processes, total, progress)
+            return
+        for part in parts:
+            worker.embed(writer, part, section(progress, "embedding", done, total))
+            done += len(writer.rows(part))
 
 
 def open_source(job: Job) -> Source:
@@ -313,9 +305,16 @@ def _bench(name: str, data: Path | None) -> Source:
 
 
 def share_out(
-    job: Job, parts: Sequence[int], processes: int, progress: Callable[[int], None]
+    job: Job, parts: Sequence[int], processes: int, total: int, progress: Progress
 ) -> None:
     """Embed parts in several processes of this machine, each of which takes the next one left.
+
+    Args:
+        job: the flags.
+        parts: their numbers.
+        processes: how many.
+        total: images in all parts.
+        progress: called with the images embedded.
 
     Raises:
         FacerecError: a process failed or died; the parts under way are finished first.
@@ -323,7 +322,6 @@ def share_out(
     done = multiprocessing.get_context("spawn").Value("q", 0)
     threads = max(1, available_cores() // processes)
     count = min(processes, len(parts))
-    shown = 0
     try:
         with process_pool(count, _start_worker, (done, threads)) as pool:
             waiting = {pool.submit(_embed_part, job, part) for part in parts}
@@ -331,8 +329,7 @@ def share_out(
                 finished, waiting = wait(waiting, timeout=0.2)
                 for future in finished:
                     future.result()
-                progress(done.value - shown)
-                shown = done.value
+                progress("embedding", done.value, total)
     except BrokenProcessPool as problem:
         raise FacerecError(
             f"{job.out}: one of the {count} processes died, perhaps for want of memory; run "
@@ -359,9 +356,13 @@ def _open_worker(job: Job) -> tuple[Worker, EmbeddingsWriter]:
 def _embed_part(job: Job, part: int) -> None:
     worker, writer = _open_worker(job)
 
-    def count(images: int) -> None:
+    before = 0
+
+    def count(doing: str, done: int, total: int) -> None:
+        nonlocal before
         with _done.get_lock():
-            _done.value += images
+            _done.value += done - before
+        before = done
 
     worker.embed(writer, part, count)
 
@@ -391,28 +392,6 @@ def _norms(norms: NDArray[np.float64], subjects: NDArray[np.str_] | None) -> str
     bounds = f" [{interval.low:.4g}, {interval.high:.4g}]" if np.isfinite(interval.low) else ""
     cv = f"CV {std / mean:.4f}, " if mean else ""
     return f"mean norm {mean:.4g}{bounds} ({basis}), {cv}std {std:.4g}"
-
-
-class SpeedColumn(ProgressColumn):
-    """Images per second."""
-
-    def render(self, task: Task) -> Text:
-        """Return the speed as text."""
-        return Text("" if task.speed is None else f"{task.speed:,.0f} images/s")
-
-
-def progress_bar(console: Console) -> Progress:
-    """Return a bar of the images of this process."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        SpeedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=console.quiet or not console.is_terminal,
-    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -8,10 +8,11 @@ from typing import Literal
 
 import tyro
 
-from facerec.commands.cli import run_command
-from facerec.commands.make_records import print_skipped, progress_bar
+from facerec.commands.cli import Console, run_command
+from facerec.commands.make_records import print_skipped
 from facerec.records.dataset import RecordDataset
 from facerec.records.make import export_folder as write_folder
+from facerec.report.progress import progress_bar
 
 
 def export_folder(
@@ -27,11 +28,8 @@ def export_folder(
         on_error: Stop at a damaged record, or leave it out and list it.
     """
     dataset = RecordDataset(records, on_error=on_error)
-    with progress_bar() as bar:
-        task = bar.add_task("images", total=len(dataset))
-        summary = write_folder(
-            dataset, out, on_error=on_error, progress=lambda done: bar.advance(task, done)
-        )
+    with progress_bar(Console(stderr=True)) as progress:
+        summary = write_folder(dataset, out, on_error=on_error, progress=progress)
     print_skipped(summary.skipped)
     print(
         f"{summary.path}: {summary.images:,} images of {summary.identities:,} identities; "

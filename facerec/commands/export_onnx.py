@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 import tyro
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -21,11 +19,11 @@ from facerec.export.bundle import (
     Bf16Report,
     BundleOptions,
     BundleReport,
-    Stage,
     export_bundle,
 )
 from facerec.export.graph import OPSET
 from facerec.files import write_json
+from facerec.report.progress import progress_bar
 from facerec.verification import Bench
 from facerec.verification.report import print_comparison
 
@@ -98,9 +96,9 @@ def export_onnx(
         thresholds=thresholds,
         license=license,
     )
-    with _stages(console) as stage:
+    with progress_bar(console) as progress:
         report = export_bundle(
-            loaded, default_folder(model) if out is None else out, options, force=force, stage=stage
+            loaded, out or default_folder(model), options, force=force, progress=progress
         )
     _print(report, console)
     if json is not None:
@@ -116,29 +114,6 @@ def default_folder(model: Path) -> Path:
     if model.name == MODEL_FILE:
         return model.parent / "export"
     return model.with_name(f"{model.stem}_onnx")
-
-
-@contextmanager
-def _stages(console: Console) -> Iterator[Stage]:
-    """Show one bar for each stage of the work, while it lasts."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
-
-        def stage(name: str, total: int) -> Callable[[int], None]:
-            for earlier in progress.task_ids:
-                progress.remove_task(earlier)
-            # A single step has no shares to show, only that it goes on.
-            task = progress.add_task(name, total=total if total > 1 else None)
-            return lambda count: progress.advance(task, count)
-
-        yield stage
 
 
 def _print(report: BundleReport, console: Console) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Literal
 
 import tyro
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from facerec.commands.cli import Console, run_command
 from facerec.environment import available_cores
 from facerec.records.dataset import FolderDataset, Skipped
 from facerec.records.make import make_records as write_records
+from facerec.report.progress import progress_bar
 
 
 def make_records(
@@ -40,8 +40,7 @@ def make_records(
         on_error: Stop at a bad image, or leave it out and list it.
     """
     dataset = FolderDataset(folder)
-    with progress_bar() as bar:
-        task = bar.add_task("images", total=len(dataset))
+    with progress_bar(Console(stderr=True)) as progress:
         summary = write_records(
             dataset,
             out,
@@ -51,7 +50,7 @@ def make_records(
             quality=quality,
             layout=layout,
             on_error=on_error,
-            progress=lambda done: bar.advance(task, done),
+            progress=progress,
         )
     print_skipped(summary.skipped)
     for note in summary.notes:
@@ -60,17 +59,6 @@ def make_records(
     print(
         f"{summary.path}: {summary.images:,} images of {summary.identities:,} identities"
         f"{scaled}, {summary.layout} layout; {len(summary.skipped):,} of {len(dataset):,} left out"
-    )
-
-
-def progress_bar() -> Progress:
-    """Return a progress bar on the error stream, which leaves printed results alone."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
     )
 
 

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.progress import MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-
 from facerec.commands.cli import Console, exit_on_error
 from facerec.errors import RecipeError
 from facerec.recipe import load_recipe
 from facerec.records.dataset import FaceDataset
 from facerec.records.training_set import open_dataset
+from facerec.report.progress import progress_bar
 from facerec.training.recipe import Recipe
 
 
@@ -57,19 +56,7 @@ def recipe_argument(command: str, argv: Sequence[str] | None) -> RecipeArgument:
 
 def open_data(recipe: Recipe, console: Console | None) -> FaceDataset:
     """Open the training images; a bar shows where all labels must be read for that."""
-    with Progress(
-        TextColumn("reading labels"),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console or Console(quiet=True),
-        transient=True,
-        disable=console is None or not console.is_terminal,
-    ) as bar:
-        task: TaskID | None = None
-
-        def advance(count: int) -> None:
-            nonlocal task
-            task = bar.add_task("", total=None) if task is None else task
-            bar.advance(task, count)
-
-        return open_dataset(recipe.data, recipe.seed, advance)
+    if console is None:
+        return open_dataset(recipe.data, recipe.seed)
+    with progress_bar(console, "images") as progress:
+        return open_dataset(recipe.data, recipe.seed, progress)

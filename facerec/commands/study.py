@@ -10,14 +10,11 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import tyro
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import facerec
 from facerec.commands.cli import Console, run_command
@@ -44,9 +41,11 @@ from facerec.fairness.study import (
     smaller,
 )
 from facerec.files import atomic_path, parse_json, write_json
+from facerec.progress import section
 from facerec.recipe import load_recipe, to_dict
 from facerec.records.synthetic import PACKS, SyntheticSet, write_synthetic
 from facerec.records.training_set import open_dataset
+from facerec.report.progress import progress_bar
 from facerec.training.checkpoint import latest
 from facerec.training.recipe import Recipe
 from facerec.training.run import check_same_run
@@ -120,9 +119,8 @@ def _generated_set(
 ) -> FaceSet:
     """Generate the faces unless these are there."""
     if not _is_generated(folder, config):
-        with _progress(console) as bar:
-            task = bar.add_task("drawing faces", total=config.total_images)
-            write_synthetic(folder, config, processes, partial(bar.advance, task))
+        with progress_bar(console, "images") as progress:
+            write_synthetic(folder, config, processes, progress)
     recipe = plan.generated
     return FaceSet(
         name="generated",
@@ -195,9 +193,8 @@ def _examine(
             trained.append(TrainedRun(name, arm, seed, path, seconds))
     runs = [_audit_run(plan, faces, run, device, console) for run in trained]
     console.rule(f"{faces.name}: comparison")
-    with _progress(console) as bar:
-        task = bar.add_task("comparing models", total=len(runs))
-        comparison = compare_arms(plan, faces, runs, partial(bar.advance, task))
+    with progress_bar(console) as progress:
+        comparison = compare_arms(plan, faces, runs, progress)
     truths = list(_known_truths(plan, known, trained, device, console))
     return SetResult(faces, tuple(runs), comparison, tuple(truths))
 
@@ -210,13 +207,14 @@ def _known_truths(
     console: Console,
 ) -> Iterator[KnownTruth]:
     """Yield the excess error rates of groups on images of which the truth is known."""
-    images = sum(len(faces.ids) for faces in known.values())
-    with _progress(console) as bar:
-        task = bar.add_task("embedding faces of known truth", total=images * len(runs))
+    done, total = 0, len(runs) * sum(len(faces.ids) for faces in known.values())
+    with progress_bar(console, "images") as progress:
         for run in runs:
             model = load_model(run.folder, device=device)
             for name, faces in known.items():
-                errors = errors_by_group(model, faces, plan.targets, partial(bar.advance, task))
+                tell = section(progress, "embedding faces of known truth", done, total)
+                errors = errors_by_group(model, faces, plan.targets, tell)
+                done += len(faces.ids)
                 yield KnownTruth(run.name, name, group_excess(errors, replicates=plan.replicates))
 
 
@@ -251,14 +249,8 @@ def _audit_run(
 ) -> StudyRun:
     console.rule(f"audit of {run.name}")
     model = load_model(run.folder, device=device)
-    with _progress(console) as bar:
-        task = bar.add_task("embedding", total=2 * len(faces.ids))
-        raw, unit = embed_views(model, faces, partial(bar.advance, task))
-        stage = bar.add_task("auditing", total=None)
-
-        def show(what: str, done: int, total: int) -> None:
-            bar.update(stage, description=f"auditing: {what}", completed=done, total=total)
-
+    with progress_bar(console) as progress:
+        raw, unit = embed_views(model, faces, progress)
         found = audit(
             raw,
             faces.attributes,
@@ -266,7 +258,7 @@ def _audit_run(
             permutations=plan.permutations,
             replicates=plan.replicates,
             source=run.name,
-            progress=show,
+            progress=progress,
         )
     for finding in found.findings:
         console.print(f"  {finding.text}", markup=False, highlight=False)
@@ -308,18 +300,6 @@ def _print_answer(plan: FairnessStudy, results: Sequence[SetResult], console: Co
         console.print(result.faces.title, style="bold", markup=False)
         for line in answer(plan, result):
             console.print(f"  {line}", markup=False, highlight=False)
-
-
-@contextmanager
-def _progress(console: Console) -> Iterator[Progress]:
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
-        yield progress
 
 
 def main(argv: Sequence[str] | None = None) -> None:

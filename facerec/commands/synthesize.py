@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from facerec.commands.cli import Console, run_command
 from facerec.files import atomic_path
 from facerec.records import synthetic
 from facerec.records.synthetic import SyntheticSet, write_synthetic
+from facerec.report.progress import progress_bar
 
 
 def synthesize(
@@ -38,15 +38,8 @@ def synthesize(
         with atomic_path(contact_sheet) as temporary:
             temporary.write_bytes(sheet)
         console.print(f"contact sheet: {contact_sheet}", soft_wrap=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task("drawing faces", total=config.total_images)
-        summary = write_synthetic(out, config, processes, lambda count: bar.advance(task, count))
+    with progress_bar(console, "images") as progress:
+        summary = write_synthetic(out, config, processes, progress)
     console.print(
         f"{out}: {summary.training_images:,} training images of {summary.identities:,} people; "
         + ", ".join(f"{name} {pairs:,} pairs" for name, pairs in summary.pairs.items())

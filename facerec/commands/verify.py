@@ -5,14 +5,13 @@ from __future__ import annotations
 import shlex
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import facerec
 from facerec.commands.benches import open_benches
@@ -24,7 +23,10 @@ from facerec.embedding.file import is_embeddings, read_embeddings
 from facerec.embedding.model import EmbeddingModel, OnnxModel, load_model, newest_run
 from facerec.errors import MetricError, ModelError
 from facerec.files import write_json
+from facerec.progress import section
 from facerec.records.images import ImageSource
+from facerec.report.figures import check_plot_path
+from facerec.report.progress import progress_bar
 from facerec.statistics.rates import parse_rate
 from facerec.verification import (
     Bench,
@@ -37,15 +39,22 @@ from facerec.verification import (
 from facerec.verification.compare import Comparison
 from facerec.verification.compare import compare as compare_results
 from facerec.verification.evaluate import FPR_TARGETS
-from facerec.verification.identification import identify
+from facerec.verification.identification import IdentificationResult, identify
 from facerec.verification.page import check_report_folder, write_report
-from facerec.verification.plots import check_plot_path, plot_roc
-from facerec.verification.preprocessing import likely, print_trials, sample
+from facerec.verification.plots import plot_roc
 from facerec.verification.preprocessing import try_preprocessing as compare_preprocessing
 from facerec.verification.protocols import read_scores
-from facerec.verification.report import print_comparison, print_identification, print_result
+from facerec.verification.report import (
+    print_comparison,
+    print_identification,
+    print_result,
+    print_trials,
+)
 from facerec.verification.templates import TemplateBench, template_vectors
 from facerec.verification.uncertainty import REPLICATES
+
+Verified: TypeAlias = "tuple[dict[str, VerificationResult], list[IdentificationResult]]"
+"""Results of 1:1 by name, and those of 1:N."""
 
 NORM_WEIGHTINGS: tuple[Literal["raw", "unit"], ...] = ("raw", "unit")
 
@@ -147,36 +156,25 @@ def verify(
     settings = Settings(fpr, compat, replicates, seed)
     console = Console(highlight=False)
 
+    chosen = partial(
+        load_model, device=device, batch_size=batch_size, channels=channels, mean=mean, std=std
+    )
+    names = bench or (("lfw",) if pairs is None else ())
+
     def source(path: Path | None) -> Source:
         if path is not None and (path == embeddings or is_embeddings(path)):
             return StoredEmbeddings(path, console)
-        loaded = load_model(
-            newest_run(runs) if path is None else path,
-            device=device,
-            batch_size=batch_size,
-            channels=channels,
-            mean=mean,
-            std=std,
-        )
+        loaded = chosen(path or newest_run(runs))
         aligner = parse_align(align, align_threshold)
         return LiveModel(loaded, flip, aligner, batch_size, on_error, console)
 
     if try_preprocessing:
         if scores is not None or embeddings is not None or compare is not None:
             raise MetricError("--try-preprocessing needs a model and a bench alone")
-        tried = load_model(
-            newest_run(runs) if model is None else model,
-            device=device,
-            batch_size=batch_size,
-            channels=channels,
-            mean=mean,
-            std=std,
-        )
-        (opened, *_) = open_benches(
-            bench or (("lfw",) if pairs is None else ()), pairs, format, images, data
-        )
+        tried = chosen(model or newest_run(runs))
+        (opened, *_) = open_benches(names, pairs, format, images, data)
         aligner = parse_align(align, align_threshold)
-        _try_preprocessing(tried, opened, aligner, replicates, seed, console, json)
+        _try_preprocessing(tried, opened, aligner, settings, console, json)
         return
     benches: list[Bench | TemplateBench] = []
     if scores is not None:
@@ -185,19 +183,22 @@ def verify(
                 "--scores needs neither pairs nor a model; leave out --bench, --pairs, --model and "
                 "--embeddings"
             )
-        results = _score_file(scores, distances, settings)
-        others = {} if compare is None else _score_file(compare, distances, settings)
+
+        def verified(path: Path | None) -> Verified:
+            assert path is not None
+            return _score_file(path, distances, settings)
     else:
         if distances:
             raise MetricError("--distances says what --scores holds; leave it out without --scores")
         if model is not None and embeddings is not None:
             raise MetricError("--model and --embeddings exclude each other; give one of them")
-        names = bench or (("lfw",) if pairs is None else ())
         benches = open_benches(names, pairs, format, images, data)
-        results = _verify_all(source(embeddings or model), benches, settings, console)
-        others = {}
-        if compare is not None:
-            others = _verify_all(source(compare), benches, settings, console)
+
+        def verified(path: Path | None) -> Verified:
+            return _verify_all(source(path), benches, settings, console)
+
+    results, searches = verified(scores or embeddings or model)
+    others, more = ({}, []) if compare is None else verified(compare)
     comparisons = {
         name: compare_results(results[name], other, max(replicates, 1), seed)
         for name, other in others.items()
@@ -206,6 +207,8 @@ def verify(
         print_result(result, console)
         if name in comparisons:
             print_comparison(comparisons[name], console)
+    for identification in (*searches, *more):
+        print_identification(identification, console)
     _save(results, comparisons, benches, console, out, with_images, json, roc)
 
 
@@ -213,8 +216,7 @@ def _try_preprocessing(
     model: EmbeddingModel,
     bench: Bench | TemplateBench,
     align: Aligner | None,
-    replicates: int,
-    seed: int,
+    settings: Settings,
     console: Console,
     json: Path | None,
 ) -> None:
@@ -230,17 +232,15 @@ def _try_preprocessing(
             "such as lfw"
         )
     print_model(model, False, align, console)
-    images = len(likely(model)) * len(sample(bench)[1])
-    with _progress(console) as progress:
-        task = progress.add_task("trying ways of preprocessing", total=images)
+    with progress_bar(console, "images") as progress:
         trials = compare_preprocessing(
             model,
             bench,
             align=align,
             batch_size=model.batch_size,
-            replicates=max(replicates, 1),
-            seed=seed,
-            progress=lambda count: progress.advance(task, count),
+            replicates=max(settings.replicates, 1),
+            seed=settings.seed,
+            progress=progress,
         )
     print_trials(trials, console)
     if json is not None:
@@ -297,8 +297,7 @@ class LiveModel(Source):
 
     def embed(self, images: ImageSource, name: str, points: Aligner | None = None) -> Embeddings:
         """Embed the images; ``points`` align them where no other way was asked for."""
-        with _progress(self.console) as progress:
-            task = progress.add_task(f"embedding {name}", total=len(images))
+        with progress_bar(self.console, "images") as progress:
             return embed_images(
                 self.model,
                 images,
@@ -306,7 +305,7 @@ class LiveModel(Source):
                 align=self.align or points,
                 batch_size=self.batch_size,
                 on_error=self.on_error,
-                progress=lambda count: progress.advance(task, count),
+                progress=section(progress, f"embedding {name}"),
             )
 
     def describe(self) -> Mapping[str, Any] | None:
@@ -316,13 +315,15 @@ class LiveModel(Source):
 
 def _verify_all(
     source: Source, benches: Sequence[Bench | TemplateBench], settings: Settings, console: Console
-) -> dict[str, VerificationResult]:
-    """Return the result of every bench; 1:N figures are printed as they come."""
+) -> Verified:
+    """Return the 1:1 results of every bench by name, and those of 1:N."""
     results: dict[str, VerificationResult] = {}
+    searches: list[IdentificationResult] = []
     for bench in benches:
         console.print(f"bench {bench.source.get('path', bench.name)}", soft_wrap=True, markup=False)
         if isinstance(bench, TemplateBench):
-            found = dict(_verify_templates(source, bench, settings, console))
+            verified, found = _verify_templates(source, bench, settings)
+            searches += found
         else:
             result = evaluate_embeddings(
                 source.embed(bench.images, bench.name),
@@ -332,17 +333,17 @@ def _verify_all(
                 replicates=settings.replicates,
                 seed=settings.seed,
             )
-            found = {bench.name: replace(result, model=source.describe())}
-        for name, result in found.items():
+            verified = {bench.name: replace(result, model=source.describe())}
+        for name, result in verified.items():
             # Two files of one name in different folders are two benches.
             results[name if name not in results else str(bench.source.get("path"))] = result
-    return results
+    return results, searches
 
 
-def _verify_templates(
-    source: Source, bench: TemplateBench, settings: Settings, console: Console
-) -> Iterator[tuple[str, VerificationResult]]:
-    """Yield the 1:1 results with raw and with unit norms; print those of 1:N."""
+def _verify_templates(source: Source, bench: TemplateBench, settings: Settings) -> Verified:
+    """Return the results of 1:1 and of 1:N, each with raw and with unit norms."""
+    results: dict[str, VerificationResult] = {}
+    searches: list[IdentificationResult] = []
     embeddings = source.embed(bench.images, bench.name, bench.aligner())
     weighted = bench.detector_scores is not None
     for weighting in NORM_WEIGHTINGS:
@@ -367,21 +368,19 @@ def _verify_templates(
                     np.flatnonzero(np.isnan(scores)).tolist(), "a template has no embedding"
                 ),
             )
-            yield (
-                name,
-                replace(
-                    result,
-                    flip=embeddings.flip,
-                    align=embeddings.note.get("align"),
-                    model=source.describe(),
-                    source=bench.source,
-                ),
+            results[name] = replace(
+                result,
+                flip=embeddings.flip,
+                align=embeddings.note.get("align"),
+                model=source.describe(),
+                source=bench.source,
             )
         if bench.probes is not None:
-            print_identification(replace(identify(pooled.vectors, bench), name=name), console)
+            searches.append(replace(identify(pooled.vectors, bench), name=name))
+    return results, searches
 
 
-def _score_file(path: Path, distances: bool, settings: Settings) -> dict[str, VerificationResult]:
+def _score_file(path: Path, distances: bool, settings: Settings) -> Verified:
     scored = read_scores(path, distances=distances)
     result = evaluate(
         scored.scores,
@@ -393,7 +392,7 @@ def _score_file(path: Path, distances: bool, settings: Settings) -> dict[str, Ve
         notes=scored.notes,
         subjects_from="the list",
     )
-    return {"scores": replace(result, score=scored.kind, source=scored.source)}
+    return {"scores": replace(result, score=scored.kind, source=scored.source)}, []
 
 
 def _save(
@@ -413,7 +412,7 @@ def _save(
             "results": [result.to_json() for result in results.values()],
         }
         if comparisons:
-            figures["comparisons"] = [found.to_json() for found in comparisons.values()]
+            figures["comparisons"] = [each.to_json() for each in comparisons.values()]
         write_json(json, figures)
         console.print(f"figures: {json}", soft_wrap=True, markup=False)
     if roc is not None:
@@ -437,21 +436,6 @@ def _save(
             command=shlex.join(["facerec", "verify", *sys.argv[1:]]),
         )
         console.print(f"report: {out / 'report.html'}", soft_wrap=True, markup=False)
-
-
-@contextmanager
-def _progress(console: Console) -> Iterator[Progress]:
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("images"),
-        TimeRemainingColumn(),
-    )
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
-        yield progress
 
 
 def main(argv: Sequence[str] | None = None) -> None:

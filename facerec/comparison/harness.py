@@ -40,6 +40,7 @@ from facerec.comparison.storage import Worker
 from facerec.comparison.trunks import create_trunk, read_recipe
 from facerec.errors import ComparisonError, FacerecError
 from facerec.files import sha256, write_json
+from facerec.progress import Progress
 from facerec.recipe import differences, from_dict, to_dict
 from facerec.records.dataset import RecordDataset
 from facerec.records.synthetic import SyntheticSet, write_synthetic
@@ -116,7 +117,7 @@ class Harness:
         device: where to compute.
         storage: URL of an Optuna storage; a SQLite file in the folder by default.
         notify: called with the state of all arms whenever it changes.
-        faces: called while faces are drawn, with images done and in all.
+        faces: called while faces are drawn.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class Harness:
         device: torch.device,
         storage: str | None = None,
         notify: Callable[[list[Status]], None] | None = None,
-        faces: Callable[[int, int], None] | None = None,
+        faces: Progress | None = None,
     ) -> None:
         """Check everything that can be checked before work begins.
 
@@ -351,13 +352,13 @@ class Harness:
 
     # ---------------------------------------------------------------- data and manifest
 
-    def _open_images(self, progress: Callable[[int, int], None] | None) -> ImageSet:
+    def _open_images(self, progress: Progress | None) -> ImageSet:
         data = self.comparison.data
         if isinstance(data, SyntheticSet):
             folder = self.folder / "faces"
             with self.worker.turn():
                 if not (folder / "dataset.json").is_file():
-                    _draw_faces(folder, data, progress)
+                    write_synthetic(folder, data, 2, progress)
             data = ImageData(folder)
         self._path = data.path
         return open_image_set(data)
@@ -447,20 +448,6 @@ class Harness:
                 return dict(found)
             write_json(path, manifest)
         return manifest
-
-
-def _draw_faces(
-    folder: Path, data: SyntheticSet, progress: Callable[[int, int], None] | None
-) -> None:
-    done = 0
-
-    def advance(images: int) -> None:
-        nonlocal done
-        done += images
-        if progress is not None:
-            progress(done, data.total_images)
-
-    write_synthetic(folder, data, 2, advance)
 
 
 def _hash(value: Any) -> str:

@@ -16,6 +16,7 @@ from facerec.embedding.align import Aligner, NotAcquiredError, face_template
 from facerec.embedding.model import EmbeddingModel
 from facerec.environment import available_cores
 from facerec.errors import ImageError, RecordError
+from facerec.progress import Progress
 from facerec.records.decode import decode_image
 from facerec.records.images import ImageSource
 
@@ -54,7 +55,7 @@ def extract(
     *,
     flip: bool,
     batch_size: int = 64,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Embeddings:
     """Embed images one batch at a time; only one batch of pixels is held in memory.
 
@@ -65,7 +66,7 @@ def extract(
         flip: add the raw embedding of the mirror image, as InsightFace's verification does
             (``recognition/arcface_torch/eval/verification.py``).
         batch_size: images fetched and embedded together.
-        progress: called after each batch with the number of images in it.
+        progress: called after each batch with the images done.
 
     Raises:
         ImageError: an image of the wrong shape or type.
@@ -85,7 +86,7 @@ def extract(
         batch = np.stack([_checked(fetch(i), i, model) for i in range(part.start, part.stop)])
         vectors[part], norms[part] = _embed(model, batch, flip)
         if progress is not None:
-            progress(part.stop - part.start)
+            progress("embedding", part.stop, total)
     return Embeddings(vectors, norms, flip)
 
 
@@ -98,7 +99,7 @@ def embed_images(
     batch_size: int = 64,
     on_error: Literal["error", "skip"] = "error",
     indices: npt.ArrayLike | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Embeddings:
     """Decode, align and embed the images of a source; the next batch decodes meanwhile.
 
@@ -115,7 +116,7 @@ def embed_images(
         batch_size: images decoded and embedded together.
         on_error: what an image that does not decode does.
         indices: int64 ``(N,)`` into the source; by default all images.
-        progress: called after each batch with the number of images in it.
+        progress: called after each batch with the images done.
 
     Raises:
         ImageError: an image cannot be read, does not decode, or has the wrong size.
@@ -152,7 +153,7 @@ def embed_images(
         for row in start + np.flatnonzero(~finite):
             failures.setdefault(int(row), f"{source.where(rows[row])}: its embedding is not finite")
         if progress is not None:
-            progress(len(faces))
+            progress("embedding", start + len(faces), len(rows))
     vectors[list(failures)] = np.nan
     norms[list(failures)] = np.nan
     return Embeddings(

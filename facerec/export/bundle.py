@@ -7,7 +7,7 @@ import difflib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -60,10 +60,11 @@ from facerec.export.triton import CONFIG_FILE, VERSION, triton_config
 from facerec.export.triton import MODEL_FILE as TRITON_FILE
 from facerec.export.variants import VARIANTS, VariantKind, make_variant
 from facerec.files import atomic_folder, fsync_directory
+from facerec.progress import Progress, section
 from facerec.recipe import to_dict
 from facerec.verification import Bench, VerificationResult, evaluate_bench
 from facerec.verification.compare import Comparison, compare
-from facerec.verification.report import format_difference
+from facerec.verification.tables import difference_limits, difference_points
 
 ALIGNMENT = "arcface_112x112"
 TRITON_FOLDER = "triton"
@@ -77,10 +78,6 @@ FACES = "faces"
 
 MAIN = "float32"
 """What the main file is called in tables."""
-
-Stage = Callable[[str, int], Callable[[int], None]]
-"""Called with the name of each stage of the work and the number of its steps when it begins;
-returns a function that is called with the number of steps done since."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +212,7 @@ def export_bundle(
     options: BundleOptions | None = None,
     *,
     force: bool = False,
-    stage: Stage | None = None,
+    progress: Progress | None = None,
 ) -> BundleReport:
     """Write a model's bundle, and prove that every consumer embeds as the model does.
 
@@ -226,24 +223,19 @@ def export_bundle(
         out: the folder to make.
         options: what goes into it.
         force: replace a bundle that is there.
-        stage: told how the work goes on.
+        progress: called with each stage of the work and the steps of it.
 
     Raises:
         ExportError: what was asked for cannot be, a check fails, or the folder is taken. Nothing is
             written then, and an earlier bundle is still there.
     """
     options = options or BundleOptions()
-    stage = stage or _silent
     choices = _check(options, out, force)
     thresholds = (
         [] if options.thresholds is None else read_thresholds(options.thresholds, model.sha256)
     )
     with _folder(out, force) as folder:
-        return _Export(model, out, folder, options, thresholds, stage).run(choices)
-
-
-def _silent(name: str, total: int) -> Callable[[int], None]:
-    return lambda count: None
+        return _Export(model, out, folder, options, thresholds, progress).run(choices)
 
 
 def _check(options: BundleOptions, out: Path, force: bool) -> list[Choice]:
@@ -301,10 +293,10 @@ class _Export:
         folder: Path,
         options: BundleOptions,
         thresholds: list[Threshold],
-        stage: Stage,
+        progress: Progress | None,
     ) -> None:
         self.model, self.out, self.folder = model, out, folder
-        self.options, self.thresholds, self.stage = options, thresholds, stage
+        self.options, self.thresholds, self.progress = options, thresholds, progress
         self.faces = np.empty((0, *model.image_size, 3), np.uint8)
         self.faces_sha256 = ""
         self.references: list[VerificationResult] = []
@@ -316,11 +308,10 @@ class _Export:
     def run(self, choices: list[Choice]) -> BundleReport:
         """Do all of it, in the order of what is likely to fail."""
         if self.options.calibration is not None:
-            advance = self.stage("reading faces to calibrate on", 1)
-            self.faces, self.faces_sha256 = calibration_images(
-                self.options.calibration, self.options.calibration_images
-            )
-            advance(1)
+            with self._stage("reading faces to calibrate on"):
+                self.faces, self.faces_sha256 = calibration_images(
+                    self.options.calibration, self.options.calibration_images
+                )
         main = self._main()
         consumers = self._consumers(main)
         bf16 = self._bf16(main, consumers)
@@ -338,14 +329,20 @@ class _Export:
             self.out, note, self.parity, consumers, tuple(self.variants), self.loads, bf16
         )
 
+    @contextlib.contextmanager
+    def _stage(self, doing: str, steps: int = 1) -> Iterator[None]:
+        if self.progress is not None:
+            self.progress(doing, 0, steps)
+        yield
+        if self.progress is not None:
+            self.progress(doing, steps, steps)
+
     def _main(self) -> OnnxFile:
-        advance = self.stage("exporting the graph", 1)
-        main = parse_onnx(self._graph(), str(self.out / ONNX_FILE))
-        self._write(ONNX_FILE, main.content)
-        advance(1)
-        advance = self.stage("comparing with torch", 1)
-        self.parity[MAIN] = tuple(check_parity(self.model, main))
-        advance(1)
+        with self._stage("exporting the graph"):
+            main = parse_onnx(self._graph(), str(self.out / ONNX_FILE))
+            self._write(ONNX_FILE, main.content)
+        with self._stage("comparing with torch"):
+            self.parity[MAIN] = tuple(check_parity(self.model, main))
         self.engine = OnnxruntimeEngine(main)
         if self.options.variants:
             self._measure(main, MAIN)
@@ -372,13 +369,12 @@ class _Export:
         )
 
     def _consumers(self, main: OnnxFile) -> tuple[ConsumerRow, ...]:
-        advance = self.stage("loading it with every consumer", 1)
-        stated = guess_preprocessing(main).preprocessing
-        manifest = package_manifest(self.model.name, main, stated, ONNX_FILE)
-        self._write(MANIFEST_FILE, _json(manifest))
-        photos = np.ascontiguousarray(sample_faces(CONSUMER_FACES)[..., ::-1])
-        rows = check_consumers(self.folder, self.model, photos)
-        advance(1)
+        with self._stage("loading it with every consumer"):
+            stated = guess_preprocessing(main).preprocessing
+            manifest = package_manifest(self.model.name, main, stated, ONNX_FILE)
+            self._write(MANIFEST_FILE, _json(manifest))
+            photos = np.ascontiguousarray(sample_faces(CONSUMER_FACES)[..., ::-1])
+            rows = check_consumers(self.folder, self.model, photos)
         # A reason may name the temporary folder, which is another one each time.
         return tuple(replace(row, note=row.note.replace(f"{self.folder}/", "")) for row in rows)
 
@@ -387,10 +383,9 @@ class _Export:
         row = next((row for row in consumers if row.consumer == OPENVINO_BF16), None)
         if row is None or row.max_abs is None:
             return None
-        advance = self.stage("measuring OpenVINO in bf16", len(BATCHES))
-        engine = OpenVinoEngine(main, "bf16")
-        loads = measure_engine(engine, BATCHES, reference=OpenVinoEngine(main), repeats=3)
-        advance(len(BATCHES))
+        with self._stage("measuring OpenVINO in bf16", len(BATCHES)):
+            engine = OpenVinoEngine(main, "bf16")
+            loads = measure_engine(engine, BATCHES, reference=OpenVinoEngine(main), repeats=3)
         model = OnnxModel(main, engine="openvino", precision="bf16", name=OPENVINO_BF16)
         comparisons = (compare(*both) for both in self._results(model, main))
         return Bf16Report(tuple(loads), tuple(comparisons))
@@ -401,13 +396,12 @@ class _Export:
         # Others compute in the main file's own numbers.
         exact = kind.bar == Bar()
         place = f"{VARIANTS_FOLDER}/{choice.name}.onnx"
-        advance = self.stage(f"making variant {choice.name}", 1)
-        file = parse_onnx(self._made(choice, main), str(self.out / place))
-        self.parity[choice.name] = tuple(
-            check_parity(self.model, file, kind.bar or Bar(np.inf, -1.0))
-        )
-        openvino = self._openvino(file, exact)
-        advance(1)
+        with self._stage(f"making variant {choice.name}"):
+            file = parse_onnx(self._made(choice, main), str(self.out / place))
+            self.parity[choice.name] = tuple(
+                check_parity(self.model, file, kind.bar or Bar(np.inf, -1.0))
+            )
+            openvino = self._openvino(file, exact)
         self._measure(file, choice.name)
         results = [] if exact else self._results(OnnxModel(file, name=choice.name), main)
         comparisons = tuple(compare(first, second) for first, second in results)
@@ -494,9 +488,9 @@ class _Export:
         return list(zip(self.references, found, strict=True))
 
     def _evaluate(self, model: OnnxModel, bench: Bench) -> VerificationResult:
-        advance = self.stage(f"{model.name} on {bench.name}", len(bench.images))
+        progress = section(self.progress, f"{model.name} on {bench.name}")
         flip = flip_mode(self.thresholds) != "none"
-        return evaluate_bench(model, bench, flip=flip, progress=advance)
+        return evaluate_bench(model, bench, flip=flip, progress=progress)
 
     def _loss(self, comparisons: Sequence[Comparison]) -> str | None:
         """Return why a variant loses too much, or None."""
@@ -505,8 +499,9 @@ class _Export:
             return None
         for bench, comparison in zip(self.options.benches, comparisons, strict=True):
             row = next(row for row in comparison.rows if row.figure == "accuracy")
-            if row.difference is not None and -100 * row.difference > limit:
-                points, interval = format_difference(row)[2:]
+            loss = -100 * (row.difference.value or 0)
+            if loss > limit:
+                points, interval = difference_points(row), difference_limits(row)
                 return (
                     f"its accuracy on {bench.name} changes by {points} points {interval}, more "
                     f"than the {limit:g} of --max-loss"
@@ -517,11 +512,10 @@ class _Export:
         """Measure the speed of a file on this machine, that of a variant beside the main file's."""
         fixed = file.image_input().batch
         batches = BATCHES if fixed is None else (fixed,)
-        advance = self.stage(f"measuring {name}", len(batches))
-        reference = None if name == MAIN else self.engine
-        engine = self.engine if name == MAIN else OnnxruntimeEngine(file)
-        self.loads[name] = tuple(measure_engine(engine, batches, reference=reference))
-        advance(len(batches))
+        with self._stage(f"measuring {name}", len(batches)):
+            reference = None if name == MAIN else self.engine
+            engine = self.engine if name == MAIN else OnnxruntimeEngine(file)
+            self.loads[name] = tuple(measure_engine(engine, batches, reference=reference))
 
     def _repositories(self, main: OnnxFile) -> None:
         """Write the folders that servers want as they are."""

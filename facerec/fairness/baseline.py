@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -36,6 +36,7 @@ from facerec.fairness.rates import (
     all_pairs_group_rates,
     pair_group_rates,
 )
+from facerec.progress import Progress
 from facerec.report.estimate import Estimate
 from facerec.statistics.bootstrap import VertexBootstrap
 from facerec.statistics.intervals import Interval
@@ -227,7 +228,7 @@ def compare_runs(
     targets: Sequence[str] = TARGETS,
     replicates: int = REPLICATES,
     seed: int = 0,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> BaselineComparison:
     """Compare runs without and with a treatment on the same images.
 
@@ -244,7 +245,7 @@ def compare_runs(
         targets: nominal FMRs, taken exactly.
         replicates: resamples of the persons.
         seed: of the resampling.
-        progress: called with 1 after each model.
+        progress: called after each model.
 
     Raises:
         MetricError: images, persons or groups that differ or do not fit, or a seed that repeats.
@@ -258,7 +259,7 @@ def compare_runs(
             unit = None if run.unit is None else run.unit[place]
             sides.append(frame.figures(embeddings, unit))
             if progress is not None:
-                progress(1)
+                progress("comparing models", 2 * len(found) + len(sides), 2 * len(runs))
         found.append((sides[0], sides[1]))
     # A figure that some seed lacks is of no use.
     keys = [key for key in found[0][0] if all(key in one for pair in found for one in pair)]

@@ -7,7 +7,7 @@ same images. The sentences and tables of the answer are made by rule from these 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -27,6 +27,7 @@ from facerec.fairness.norms import percentile
 from facerec.fairness.plain import plain
 from facerec.fairness.rates import UNKNOWN, GroupErrors, all_pairs_group_rates
 from facerec.fairness.result import Audit
+from facerec.progress import Progress, section
 from facerec.records.synthetic import Group, SyntheticSet
 from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import Interval
@@ -346,32 +347,36 @@ def group_excess(
 
 
 def embed_views(
-    model: EmbeddingModel, faces: FaceSet, progress: Callable[[int], None] | None = None
+    model: EmbeddingModel, faces: FaceSet, progress: Progress | None = None
 ) -> tuple[Embeddings, NDArray[np.float32]]:
     """Embed all images and their mirror images.
 
     Args:
         model: what embeds.
         faces: the images.
-        progress: called with the number of images that are done; each counts twice.
+        progress: called with the images done, once with both views and once with one.
 
     Returns:
         Raw fusion, and the vectors of unit fusion ``(m, D)``.
     """
-    both = _embed(model, faces, True, progress)
-    return both, unit_fusion(both, _embed(model, faces, False, progress))
+    both = _embed(model, faces, True, section(progress, "embedding both views"))
+    one = _embed(model, faces, False, section(progress, "embedding one view"))
+    return both, unit_fusion(both, one)
 
 
 def _embed(
-    model: EmbeddingModel, faces: FaceSet, flip: bool, progress: Callable[[int], None] | None
+    model: EmbeddingModel, faces: FaceSet, flip: bool, progress: Progress | None
 ) -> Embeddings:
-    parts = [
-        embed_images(model, bench.images, flip=flip, progress=progress) for bench in faces.benches
-    ]
+    benches: list[Embeddings] = []
+    done, total = 0, sum(len(bench.images) for bench in faces.benches)
+    for bench in faces.benches:
+        tell = section(progress, "embedding", done, total)
+        benches.append(embed_images(model, bench.images, flip=flip, progress=tell))
+        done += len(bench.images)
     return replace(
-        parts[0],
-        vectors=np.concatenate([part.vectors for part in parts]),
-        norms=np.concatenate([part.norms for part in parts]),
+        benches[0],
+        vectors=np.concatenate([bench.vectors for bench in benches]),
+        norms=np.concatenate([bench.norms for bench in benches]),
         ids=faces.ids,
     )
 
@@ -380,7 +385,7 @@ def errors_by_group(
     model: EmbeddingModel,
     faces: FaceSet,
     targets: Sequence[str],
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> GroupErrors:
     """Embed images and count errors by group among all pairs.
 
@@ -388,7 +393,7 @@ def errors_by_group(
         model: what embeds.
         faces: the images.
         targets: nominal FMRs.
-        progress: called with the number of images that are done.
+        progress: called with the images done.
     """
     raw = _embed(model, faces, True, progress)
     group, names = faces.groups(raw)
@@ -401,7 +406,7 @@ def compare_arms(
     plan: FairnessStudy,
     faces: FaceSet,
     runs: Sequence[StudyRun],
-    progress: Callable[[int], None],
+    progress: Progress | None,
 ) -> BaselineComparison:
     """Compare the arms of all seeds on the same images.
 
@@ -409,7 +414,7 @@ def compare_arms(
         plan: the study.
         faces: the images.
         runs: one an arm and seed.
-        progress: called with 1 after each model.
+        progress: called after each model.
     """
     of = {(run.trained.seed, run.trained.arm): run for run in runs}
     group, names = faces.groups(runs[0].embeddings)

@@ -15,7 +15,7 @@ import signal
 import struct
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from facerec.errors import DatasetError, FacerecError, ImageError, RecordError
+from facerec.progress import Progress
 from facerec.records.augment import Augmentation, BatchAugmentation, sample_generator
 from facerec.records.decode import decode_image
 from facerec.records.image_record import HEADER_BYTES, class_of
@@ -35,7 +36,6 @@ from facerec.records.layout import open_image_records
 from facerec.records.recordio import MAGIC, MAX_PAYLOAD, RecordFile
 
 OnError = Literal["error", "skip"]
-Progress = Callable[[int], None]
 
 CLASSES_FILE = "classes.txt"
 """Beside a record file: the name of each class, one a line, in the order of the class numbers."""
@@ -184,7 +184,7 @@ class FaceDataset(Dataset, ImageSource):
         Under ``on_error="skip"`` a damaged sample has the class -1.
 
         Args:
-            progress: called now and then with the number of further samples done.
+            progress: called now and then with the samples done.
 
         Raises:
             FacerecError: a sample is damaged or its label is no class of this data set.
@@ -304,7 +304,7 @@ class RecordDataset(FaceDataset):
             label_index: which label of an array is the class.
             num_classes: by default from the file ``property``, without one from the labels, which
                 takes one pass over the file.
-            progress: called during that pass with the number of further images done.
+            progress: called during that pass with the images done.
             options: those of `FaceDataset`.
 
         Raises:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from facerec.errors import DatasetError
-from facerec.records.dataset import FaceDataset, Progress
+from facerec.progress import Progress
+from facerec.records.dataset import FaceDataset
 
 
 class JoinedDataset(FaceDataset):

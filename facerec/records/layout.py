@@ -19,6 +19,7 @@ import numpy as np
 
 from facerec.errors import RecordError
 from facerec.files import full_disk_sentence
+from facerec.progress import Progress
 from facerec.records.image_record import (
     CLASS_LIMIT,
     HEADER_BYTES,
@@ -207,7 +208,7 @@ class ImageRecords:
 
     def labels(
         self,
-        progress: Callable[[int], None] | None = None,
+        progress: Progress | None = None,
         on_error: Literal["error", "skip"] = "error",
     ) -> np.ndarray:
         """Return the classes of all images, int64 ``(N,)``, by one pass over their headers.
@@ -216,7 +217,7 @@ class ImageRecords:
         ``notes`` (the class always comes from the image's own label).
 
         Args:
-            progress: called now and then with the number of further images done.
+            progress: called now and then with the images done.
             on_error: ``"skip"`` gives damaged records and wrong labels the class -1.
 
         Raises:
@@ -239,7 +240,7 @@ class ImageRecords:
                     if on_error == "error":
                         raise
             if progress is not None:
-                progress(len(value))
+                progress("reading labels", start + len(value), len(self))
         self._compare_identities(labels)
         return labels
 

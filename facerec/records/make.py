@@ -17,11 +17,11 @@ import cv2
 from facerec.errors import DatasetError, FacerecError, ImageError
 from facerec.files import atomic_folder, atomic_path
 from facerec.processes import process_pool
+from facerec.progress import Progress
 from facerec.records.dataset import (
     CLASSES_FILE,
     FolderDataset,
     OnError,
-    Progress,
     RecordDataset,
     Skipped,
 )
@@ -99,7 +99,7 @@ def make_records(
         quality: of JPEGs encoded anew, 1 to 100.
         layout: see `write_image_records`.
         on_error: whether a bad image stops the work or is left out and listed.
-        progress: called with the number of further images done.
+        progress: called with the images done.
 
     Raises:
         DatasetError: the folder is not of that form, or ``out`` lies in it.
@@ -135,7 +135,7 @@ def make_records(
                 resized += changed
                 yield int(dataset.labels[i]), dataset.name(i), image
             if progress is not None:
-                progress(1)
+                progress("images", i + 1, len(dataset))
 
     # The names take their place right after the records, and not at all if those fail.
     with atomic_path(out / CLASSES_FILE, DatasetError) as names:
@@ -245,7 +245,7 @@ def export_folder(
         records: a ``.rec`` file or the folder that holds it; or its data set.
         out: the folder to write, which must not exist yet or be empty.
         on_error: whether a damaged record stops the work or is left out and listed.
-        progress: called with the number of further images done.
+        progress: called with the images done.
 
     Raises:
         DatasetError: ``out`` holds something already, a name in the list is unsafe, two images
@@ -290,7 +290,7 @@ def export_folder(
                         "named by their keys"
                     ) from problem
             if progress is not None:
-                progress(1)
+                progress("images", i + 1, len(dataset))
     return ExportSummary(out, len(dataset) - len(skipped), len(folders), tuple(skipped))
 
 

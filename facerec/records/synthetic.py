@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ import facerec
 from facerec.errors import DatasetError
 from facerec.files import atomic_path, staged_folder, write_json
 from facerec.processes import process_pool
+from facerec.progress import Progress
 from facerec.records.faces import (
     CONDITIONS,
     Identity,
@@ -181,7 +182,7 @@ def write_synthetic(
     out: Path,
     config: SyntheticSet,
     processes: int = 1,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> SyntheticSummary:
     """Generate a training set and three packs in one folder.
 
@@ -196,7 +197,7 @@ def write_synthetic(
         out: the folder; files of the same names are replaced, others stay.
         config: what to generate.
         processes: processes that render; the bytes do not depend on it.
-        progress: called with the number of images that were finished since the last call.
+        progress: called with the images drawn.
 
     Raises:
         DatasetError: ``processes`` is below 1.
@@ -209,7 +210,7 @@ def write_synthetic(
 
 
 def _write_set(
-    out: Path, config: SyntheticSet, processes: int, progress: Callable[[int], None] | None
+    out: Path, config: SyntheticSet, processes: int, progress: Progress | None
 ) -> SyntheticSummary:
     people = _people(config)
     attributes: list[Photo] = []
@@ -220,7 +221,7 @@ def _write_set(
                 album = next(rendered)
                 attributes.extend(replace(photo, jpeg=b"") for photo in album)
                 if progress is not None:
-                    progress(len(album))
+                    progress("drawing faces", len(attributes), config.total_images)
                 yield album
 
         training = (

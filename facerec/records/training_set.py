@@ -11,12 +11,12 @@ import numpy as np
 
 from facerec.errors import DatasetError
 from facerec.limits import Checked, Count, CountOrNone, Limits
+from facerec.progress import Progress
 from facerec.records.augment import Augmentation
 from facerec.records.dataset import (
     FaceDataset,
     FolderDataset,
     OnError,
-    Progress,
     RecordDataset,
     Subset,
     read_text,
@@ -78,7 +78,7 @@ def open_dataset(data: Data, seed: int, progress: Progress | None = None) -> Fac
     Args:
         data: the section.
         seed: of augmentation and replacements, ≥ 0.
-        progress: called with the number of further images done where all labels must be read.
+        progress: called with the images done where all labels must be read.
 
     Raises:
         FacerecError: the data is missing, damaged or empty, or an identity to keep is unknown.

@@ -34,7 +34,7 @@ def progress_bar(console: Console, unit: str = "") -> Iterator[Progress]:
         TimeRemainingColumn(),
         console=console,
         transient=True,
-        disable=not console.is_terminal,
+        disable=console.quiet or not console.is_terminal,
     )
     tasks: dict[str, TaskID] = {}
 
@@ -42,7 +42,8 @@ def progress_bar(console: Console, unit: str = "") -> Iterator[Progress]:
         if doing not in tasks:
             tasks[doing] = display.add_task(doing, total=None)
         # A single step has no shares to show, only that it goes on.
-        display.update(tasks[doing], completed=done, total=total if total > 1 else None)
+        known = total > 1 or done
+        display.update(tasks[doing], completed=done, total=total if known else None)
 
     with display:
         yield show

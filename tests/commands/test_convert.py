@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import tempfile
 from pathlib import Path
 
@@ -12,9 +11,7 @@ import pytest
 from helpers.toy_packs import make_pack
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 
-from facerec.commands import convert
 from facerec.commands.convert import main
 from facerec.records.images import SHARED_NAMES, MemoryImages
 from facerec.records.packs import read_pack, write_pack
@@ -59,6 +56,7 @@ def make_lfw(folder: Path, folds: int = 2) -> Path:
 # ---------------------------------------------------------------- round trips
 
 
+@pytest.mark.integration
 def test_the_real_lfw_round_trip(shared_data: Path, tmp_path: Path) -> None:
     """Pack → folder → list, and back to a pack: pairs, folds, bytes and files are the same."""
     pack = shared_data / "lfw" / "lfw.bin"
@@ -291,13 +289,3 @@ def test_unclear_arguments(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
 ) -> None:
     assert sentence in refusal(capsys, *arguments, "--out", tmp_path / "out")
-
-
-@pytest.mark.parametrize("patience", [-1.0, 1e9])
-def test_only_long_work_shows_a_bar(monkeypatch: pytest.MonkeyPatch, patience: float) -> None:
-    monkeypatch.setattr(convert, "PATIENCE", patience)
-    text = io.StringIO()
-    with convert._progress(3, Console(file=text, force_terminal=True, width=80)) as advance:
-        for _ in range(3):
-            advance(1)
-    assert ("3/3" in text.getvalue()) == (patience < 0)

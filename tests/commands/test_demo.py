@@ -61,6 +61,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.integration
 def test_the_demo_goes_from_nothing_to_a_page(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

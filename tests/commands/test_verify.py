@@ -398,6 +398,7 @@ def test_errors_are_sentences(
     assert sorted(workplace.rglob("*")) == before
 
 
+@pytest.mark.integration
 def test_real_faces_in_the_three_encodings(
     shared_data: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -422,6 +423,7 @@ def test_hostile_pack_is_refused_and_nothing_runs(
     assert not (workplace / "PWNED").exists()
 
 
+@pytest.mark.integration
 def test_door(workplace: Path) -> None:
     door = [sys.executable, str(REPOSITORY / "tools" / "verify.py")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -433,6 +435,7 @@ def test_door(workplace: Path) -> None:
     assert run.stderr.startswith("error: no pack for bench 'no'") and "Traceback" not in run.stderr
 
 
+@pytest.mark.integration
 def test_same_command_gives_the_same_file(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

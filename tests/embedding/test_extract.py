@@ -56,7 +56,7 @@ def test_without_flip_the_embeddings_are_the_models_own(model: TorchModel) -> No
 def test_sequences_functions_and_arrays_are_alike(model: TorchModel) -> None:
     images = faces(4)
     asked: list[int] = []
-    steps: list[int] = []
+    steps: list[tuple[int, int]] = []
 
     def fetch(i: int) -> np.ndarray:
         asked.append(i)
@@ -64,11 +64,18 @@ def test_sequences_functions_and_arrays_are_alike(model: TorchModel) -> None:
 
     expected = extract(model, images, flip=True)
     for given, count in ((list(images), None), (fetch, 4)):
-        found = extract(model, given, count, flip=True, batch_size=3, progress=steps.append)
+        found = extract(
+            model,
+            given,
+            count,
+            flip=True,
+            batch_size=3,
+            progress=lambda *now: steps.append(now[1:]),
+        )
         np.testing.assert_array_equal(found.vectors, expected.vectors)
         np.testing.assert_array_equal(found.norms, expected.norms)
     assert asked == [0, 1, 2, 3]
-    assert steps == [3, 1, 3, 1]
+    assert steps == [(3, 4), (4, 4)] * 2
     np.testing.assert_array_equal(
         extract(model, images, 2, flip=True).vectors, expected.vectors[:2]
     )
@@ -123,14 +130,18 @@ def test_encoded_images_are_embedded_as_their_pixels(
 ) -> None:
     images, steps = faces(7), []
     found = embed_images(
-        model, source(images), flip=flip, batch_size=batch_size, progress=steps.append
+        model,
+        source(images),
+        flip=flip,
+        batch_size=batch_size,
+        progress=lambda *now: steps.append(now[1:]),
     )
     expected = extract(model, images, flip=flip, batch_size=batch_size)
     np.testing.assert_array_equal(found.vectors, expected.vectors)
     np.testing.assert_array_equal(found.norms, expected.norms)
     assert found.ids is not None and found.ids.tolist() == [f"{i}.png" for i in range(7)]
     assert (found.flip, found.failures, found.subjects) == (flip, {}, None)
-    assert sum(steps) == 7 and max(steps) <= batch_size
+    assert steps[0] == (min(batch_size, 7), 7) and steps[-1] == (7, 7)
     assert found.note == {
         "facerec": facerec.__version__,
         "model": model.describe(),
@@ -294,11 +305,8 @@ def test_at_most_two_batches_are_decoded_ahead(model: TorchModel) -> None:
     given = source(images)
     counting = Counting("faces", given.ids.tolist(), given.contents)
     most: list[int] = []
-    done = 0
 
-    def progress(count: int) -> None:
-        nonlocal done
-        done += count
+    def progress(doing: str, done: int, total: int) -> None:
         most.append(len(read) - done)
 
     embed_images(model, counting, flip=False, batch_size=2, progress=progress)

@@ -15,6 +15,7 @@ import cv2
 import numpy as np
 import onnx
 import pytest
+from helpers.thin import thinned
 
 import facerec
 from facerec.backbones import Preprocessing
@@ -311,6 +312,7 @@ def test_every_consumer_has_a_row(written: BundleReport) -> None:
     assert {row["consumer"] for row in written.note["consumers"]} == set(outcomes)
 
 
+@pytest.mark.integration
 def test_variants_go_through_openvino_too(written: BundleReport, faces: np.ndarray) -> None:
     pytest.importorskip("openvino")
     for report, entry in zip(written.variants, written.note["variants"], strict=True):
@@ -357,6 +359,7 @@ def test_openvino_is_claimed_unless_it_fails(
     assert ("OpenVINO" in entry["consumers"]) == claimed
 
 
+@pytest.mark.integration
 def test_bf16_is_measured_where_the_processor_has_it(
     tmp_path: Path,
     saved: TorchModel,
@@ -392,6 +395,7 @@ def test_copies_for_servers_are_the_main_file(written: BundleReport) -> None:
     assert not list(written.path.rglob("MODEL.LICENSE"))
 
 
+@pytest.mark.integration
 def test_the_code_in_the_card_runs_and_all_of_it_agrees(
     written: BundleReport, faces: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -426,6 +430,7 @@ def test_the_code_in_the_card_runs_and_all_of_it_agrees(
 # --- the same again ------------------------------------------------------------------------------
 
 
+@pytest.mark.integration
 def test_a_second_export_has_the_same_bytes(
     tmp_path: Path, saved: TorchModel, written: BundleReport, options: BundleOptions
 ) -> None:
@@ -564,7 +569,10 @@ def worse(accuracy: float) -> Callable[..., Any]:
     return judge
 
 
-@pytest.mark.parametrize(("loss", "kept"), [(0.001, True), (0.0021, False), (-0.5, True)])
+@pytest.mark.parametrize(
+    ("loss", "kept"),
+    thinned([(0.001, True), (0.0021, False), (-0.5, True)], lambda loss, kept: not kept),
+)
 def test_a_variant_that_loses_too_much_is_not_written(
     tmp_path: Path,
     saved: TorchModel,
@@ -686,14 +694,12 @@ def test_a_changed_file_is_found_on_load(tmp_path: Path, written: BundleReport) 
 def test_stages_are_told_with_their_steps(
     tmp_path: Path, saved: TorchModel, bench: Bench, quick: None
 ) -> None:
-    stages: dict[str, list[int]] = {}
+    stages: dict[str, tuple[int, int]] = {}
 
-    def stage(name: str, total: int) -> Callable[[int], None]:
-        stages[name] = [total]
-        return stages[name].append
+    def progress(doing: str, done: int, total: int) -> None:
+        stages[doing] = done, total
 
     options = BundleOptions(variants=("fp16",), benches=(bench,))
-    export_bundle(saved, tmp_path / "b", options, stage=stage)
+    export_bundle(saved, tmp_path / "b", options, progress=progress)
     assert "float32 on toy" in stages and "fp16 on toy" in stages
-    for total, *steps in stages.values():
-        assert sum(steps) == total
+    assert all(done == total for done, total in stages.values())

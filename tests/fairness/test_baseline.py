@@ -574,9 +574,10 @@ def test_json_is_complete_and_its_rows_are_flat() -> None:
 
 def test_progress_is_told_after_every_model() -> None:
     faces = people()
-    seen: list[int] = []
-    compare(faces, [RunPair(0, faces.embed(1), faces.embed(2))], progress=seen.append)
-    assert seen == [1, 1]
+    seen: list[tuple[str, int, int]] = []
+    runs = [RunPair(0, faces.embed(1), faces.embed(2))]
+    compare(faces, runs, progress=lambda *now: seen.append(now))
+    assert seen == [("comparing models", done, 2) for done in (1, 2)]
 
 
 def test_a_change_without_a_value_is_empty() -> None:

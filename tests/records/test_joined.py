@@ -54,7 +54,7 @@ class Numbers(FaceDataset):
 
     def read_labels(self, progress: Progress | None = None) -> np.ndarray:
         if progress is not None:
-            progress(len(self))
+            progress("reading labels", len(self), len(self))
         return self._own
 
     def positions(self, indices: np.ndarray) -> np.ndarray:
@@ -299,10 +299,12 @@ def test_people_are_counted_among_those_to_keep(two: tuple[Path, Path], tmp_path
 
 def test_labels_are_read_once_and_in_view(two: tuple[Path, Path]) -> None:
     for also, images in (((), 6), ((Part(two[1]),), 11)):
-        seen: list[int] = []
-        dataset = open_dataset(Data(two[0], also=also, min_images=2), 0, progress=seen.append)
-        assert sum(seen) == images
-        assert len(dataset.labels) == len(dataset) and sum(seen) == images
+        seen: list[tuple[str, int, int]] = []
+        data = Data(two[0], also=also, min_images=2)
+        dataset = open_dataset(data, 0, progress=lambda *now, seen=seen: seen.append(now))
+        assert sum(total for _, _, total in seen) == images  # each set at once
+        read = len(seen)
+        assert len(dataset.labels) == len(dataset) and len(seen) == read
 
 
 def test_nobody_is_left(two: tuple[Path, Path]) -> None:

@@ -70,10 +70,11 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_same_seed_same_bytes_with_any_number_of_processes(small: Path, tmp_path: Path) -> None:
-    counted: list[int] = []
-    summary = write_synthetic(tmp_path, SMALL, processes=2, progress=counted.append)
+    seen: list[tuple[str, int, int]] = []
+    summary = write_synthetic(tmp_path, SMALL, 2, lambda *now: seen.append(now))
     assert contents(tmp_path) == contents(small)
-    assert sum(counted) == SMALL.total_images == summary.training_images + summary.pack_images
+    total = summary.training_images + summary.pack_images
+    assert seen[-1] == ("drawing faces", total, total) and total == SMALL.total_images
 
 
 def test_another_seed_gives_other_people() -> None:

@@ -181,7 +181,7 @@ def fake_accuracy(monkeypatch: pytest.MonkeyPatch, by_step: dict[int, float]) ->
 
         def scored(backbone: nn.Module) -> dict[str, VerificationResult]:
             return {
-                name: replace(r, accuracy=replace(r.accuracy, mean=by_step[self.step]))
+                name: replace(r, accuracy=accuracy_of(r, by_step[self.step]))
                 for name, r in real(backbone).items()
             }
 

@@ -465,8 +465,10 @@ def plain_embeddings(path: Path, flip: bool) -> np.ndarray:
 
 @pytest.mark.parametrize("flip", [True, False])
 def test_pack_equals_plain_embedding(path: Path, bench: Bench, flip: bool) -> None:
-    counts: list[int] = []
-    result = evaluate_bench(PixelModel(), bench, flip=flip, batch_size=7, progress=counts.append)
+    seen: list[tuple[str, int, int]] = []
+    result = evaluate_bench(
+        PixelModel(), bench, flip=flip, batch_size=7, progress=lambda *now: seen.append(now)
+    )
     expected = run(plain_embeddings(path, flip), bench.pairs.issame)
     np.testing.assert_array_equal(result.scores, expected.scores)
     assert result.accuracy == expected.accuracy
@@ -474,7 +476,7 @@ def test_pack_equals_plain_embedding(path: Path, bench: Bench, flip: bool) -> No
     assert result.flip is flip
     assert result.model == {"name": "pixels"}
     assert result.source == {"path": str(path), "sha256": sha256(path), "format": "pack"}
-    assert sum(counts) == 160
+    assert seen[-1] == ("embedding", 160, 160)
     # Two people in a different pair, one in a same pair.
     assert result.subjects == 120 and "same pairs" in result.basis
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from facerec.errors import DatasetError
 from facerec.files import atomic_folder, atomic_path
+from facerec.progress import Progress
 from facerec.records.images import NAMES, ImageSource, PackImages, check_relative
 from facerec.records.packs import write_pack
 from facerec.verification.bench import (
@@ -21,9 +21,6 @@ from facerec.verification.bench import (
     contiguous_folds,
     subjects_from_names,
 )
-
-Progress = Callable[[int], None]
-"""Called with the number of further images read."""
 
 
 def export_pack(bench: Bench, out: Path, progress: Progress | None = None) -> tuple[str, ...]:
@@ -98,7 +95,7 @@ def export_folder(bench: Bench, out: Path, progress: Progress | None = None) -> 
             with path.open("xb") as file:
                 file.write(content)
             if progress is not None:
-                progress(1)
+                progress("images", i + 1, len(ids))
         text = lfw_text(ids, bench.pairs)
         if text is not None:
             (temporary / "pairs.txt").write_bytes(text.encode())
@@ -211,5 +208,5 @@ def _read_images(images: ImageSource, progress: Progress | None) -> list[bytes]:
     for i in range(len(images)):
         contents.append(images.encoded(i))
         if progress is not None:
-            progress(1)
+            progress("images", i + 1, len(images))
     return contents

@@ -8,21 +8,21 @@ from pathlib import Path
 from typing import Literal
 
 import tyro
-from rich.console import Group
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
 
 from facerec.commands.cli import Console, run_command
 from facerec.comparison.harness import Harness, Status
 from facerec.comparison.image_sets import ImageData
-from facerec.comparison.protocol import Comparison, Protocol
-from facerec.comparison.report import format_table, write_report
+from facerec.comparison.protocol import ClusterMetric, Comparison, Protocol
+from facerec.comparison.report import write_report
 from facerec.comparison.summary import summarize
+from facerec.comparison.tables import headline_table, pair_table
 from facerec.devices import choose_device
 from facerec.errors import RecipeError
 from facerec.recipe import load_recipe
+from facerec.report.progress import progress_bar
+from facerec.report.table import Column, Table
+from facerec.report.words import number
 
 
 def compare(
@@ -32,6 +32,7 @@ def compare(
     smoke: bool = False,
     trials: int | None = None,
     repetitions: int | None = None,
+    metrics: tuple[ClusterMetric, ...] | None = None,
     storage: str | None = None,
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
 ) -> None:
@@ -50,6 +51,8 @@ def compare(
         smoke: three trials, two seeds and few steps: shows that everything works, in minutes.
         trials: settings tried for each arm, in place of the recipe's number.
         repetitions: fresh seeds of the best settings, in place of the recipe's number.
+        metrics: figures besides those of retrieval, in place of the recipe's: nmi and f1 of a
+            k-means of the test images.
         storage: where trials are kept: a database URL, or journal:PATH for a folder on a network;
             by default a SQLite file in the folder.
         device: where to compute.
@@ -66,29 +69,23 @@ def compare(
             plan,
             trials=plan.trials if trials is None else trials,
             repetitions=plan.repetitions if repetitions is None else repetitions,
+            metrics=plan.metrics if metrics is None else metrics,
         )
     except ValueError as error:
         raise RecipeError(f"{recipe}: {error}") from error
     folder = out or Path("compare") / (f"{plan.name}-smoke" if smoke else plan.name)
     console.print(plan.question, style="bold", markup=False)
+    with progress_bar(console, "images") as progress:
+        harness = Harness(plan, folder, choose_device(device), storage, faces=progress)
+    for note in harness.manifest["notes"]:
+        console.print(f"note: {note}", style="yellow", markup=False)
     with Live(console=console, refresh_per_second=2) as live:
-
-        def drawing(doing: str, done: int, total: int) -> None:
-            live.update(Group(Text(doing), ProgressBar(total=total, completed=done)))
-
-        harness = Harness(
-            plan,
-            folder,
-            choose_device(device),
-            storage,
-            notify=lambda states: live.update(_table(states, plan)),
-            faces=drawing,
-        )
-        for note in harness.manifest["notes"]:
-            console.print(f"note: {note}", style="yellow", markup=False)
-        results = harness.run()
+        results = harness.run(lambda states: live.update(_table(states, plan).terminal()))
     paths = write_report(results, folder)
-    console.print(format_table(summarize(results)))
+    summary = summarize(results)
+    console.print(headline_table(summary).terminal())
+    if summary.pairs:
+        console.print(pair_table(summary).terminal())
     console.print(f"report: {paths['report.html'].resolve()}", soft_wrap=True, markup=False)
 
 
@@ -114,21 +111,20 @@ def smaller(plan: Comparison) -> Comparison:
     )
 
 
-def _table(states: Sequence[Status], plan: Comparison) -> Table:
-    table = Table()
-    for name in ("arm", "stage", "trials", "best MAP@R", "final runs", "now"):
-        table.add_column(name, justify="right" if name in ("trials", "best MAP@R") else "left")
-    for state in states:
+def _table(states: Sequence[Status], plan: Comparison) -> Table[Status]:
+    def trials(state: Status) -> str:
         failed = f" ({state.failed} failed)" if state.failed else ""
-        table.add_row(
-            Text(state.arm),
-            state.stage,
-            f"{state.trials}/{state.budget}{failed}",
-            "" if state.best is None else f"{state.best:.4f}",
-            f"{state.finals}/{plan.repetitions}",
-            state.doing,
-        )
-    return table
+        return f"{state.trials}/{state.budget}{failed}"
+
+    columns: list[Column[Status]] = [
+        Column("arm", lambda state: state.arm),
+        Column("stage", lambda state: state.stage, words=True),
+        Column("trials", trials),
+        Column("best MAP@R", lambda state: number(state.best, ".4f")),
+        Column("final runs", lambda state: f"{state.finals}/{plan.repetitions}"),
+        Column("now", lambda state: state.doing, words=True),
+    ]
+    return Table("", columns, states)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

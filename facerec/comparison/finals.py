@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 from zipfile import BadZipFile
@@ -19,8 +19,8 @@ from torch import nn
 
 from facerec.comparison.fit import Fit, Trainer, norm_figures
 from facerec.comparison.image_sets import ImageSet
-from facerec.comparison.protocol import METRICS, Protocol
-from facerec.comparison.retrieval import Retrieval, retrieve
+from facerec.comparison.protocol import METRICS, ClusterMetric, Protocol
+from facerec.comparison.retrieval import Retrieval, clustering, retrieve
 from facerec.comparison.splits import ClassSplit, select_classes
 from facerec.errors import ComparisonError
 from facerec.files import atomic_path
@@ -50,9 +50,13 @@ class FinalRun:
     """Queries without another image of their class."""
     tied: float
     """Share of queries whose neighbours were in part ordered by index (concatenated)."""
+    clusterings: Mapping[tuple[View, str], float] = field(default_factory=dict)
+    """A figure of all queries together: of each view, the `ClusterMetric`s asked for."""
 
     def mean(self, view: View, name: str) -> float:
-        """Return a figure's mean over the queries."""
+        """Return a figure of all queries, for those of single ones their mean."""
+        if (view, name) in self.clusterings:
+            return self.clusterings[view, name]
         return float(self.scores[view, name].mean())
 
 
@@ -70,8 +74,8 @@ def test_side(images: ImageSet, split: ClassSplit) -> TestSide:
     positions, _ = select_classes(images.labels, split.test)
     if images.partition is None or not (images.partition[positions] == "query").any():
         return TestSide(positions, None)
-    part = images.partition[positions]
-    return TestSide(positions[part == "query"], positions[part == "gallery"])
+    purposes = images.partition[positions]
+    return TestSide(positions[purposes == "query"], positions[purposes == "gallery"])
 
 
 test_side.__test__ = TestSide.__test__ = False  # type: ignore[attr-defined]  # not for pytest
@@ -83,6 +87,7 @@ def score_models(
     models: Sequence[nn.Module],
     side: TestSide,
     fits: Sequence[Fit] = (),
+    metrics: Sequence[ClusterMetric] = (),
 ) -> FinalRun:
     """Score the models of all folds, together and apart.
 
@@ -92,54 +97,73 @@ def score_models(
         models: trunks, one a fold.
         side: what is scored.
         fits: how they were trained.
+        metrics: figures of clustering the queries, besides those of retrieval.
+
+    Raises:
+        MissingExtraError: they are asked for, and scikit-learn is not installed.
     """
     labels = trainer.labels
     raw = [
         [
-            trainer.embed(model, part, protocol)
-            for part in (side.queries, side.references)
-            if part is not None
+            trainer.embed(model, positions, protocol)
+            for positions in (side.queries, side.references)
+            if positions is not None
         ]
         for model in models
     ]
-    joined = [_concatenate([parts[i] for parts in raw]) for i in range(len(raw[0]))]
+    joined = [_concatenate([sides[i] for sides in raw]) for i in range(len(raw[0]))]
 
-    def search(parts: list[NDArray[np.float32]]) -> Retrieval:
+    def search(sides: list[NDArray[np.float32]]) -> Retrieval:
         if side.references is None:
-            return retrieve(parts[0], labels[side.queries], ks=RECALLS)
+            return retrieve(sides[0], labels[side.queries], ks=RECALLS)
         return retrieve(
-            parts[0],
+            sides[0],
             labels[side.queries],
-            references=parts[1],
+            references=sides[1],
             reference_labels=labels[side.references],
             ks=RECALLS,
         )
 
     together = search(joined)
     apart = [search(parts) for parts in raw]
-    scores: dict[tuple[View, str], PerQuery] = dict(_named("concatenated", together))
-    for key, values in _named("separated", *apart).items():
-        scores[key] = values
-    norms = [norm_figures(np.concatenate(parts)) for parts in raw]
+    scores = _named("concatenated", together) | _named("separated", *apart)
+
+    def cluster(*sides: NDArray[np.float32]) -> dict[str, float]:
+        clusters = [clustering(each, labels[side.queries], seed=0) for each in sides]
+        return {name: float(np.mean([getattr(c, name) for c in clusters])) for name in metrics}
+
+    clusterings: dict[tuple[View, str], float] = {}
+    if metrics:
+        for view, sides in zip(VIEWS, ([joined[0]], [each[0] for each in raw]), strict=True):
+            clusterings |= {(view, name): value for name, value in cluster(*sides).items()}
+    norms = [norm_figures(np.concatenate(sides)) for sides in raw]
     figures = {name: np.array([norm[name] for norm in norms]) for name in norms[0]}
     for name in METRICS:
-        figures[name] = np.array([getattr(found, name).mean() for found in apart])
-    return FinalRun(together.labels, scores, figures, tuple(fits), together.dropped, together.tied)
+        figures[name] = np.array([getattr(retrieval, name).mean() for retrieval in apart])
+    return FinalRun(
+        together.labels,
+        scores,
+        figures,
+        tuple(fits),
+        together.dropped,
+        together.tied,
+        clusterings,
+    )
 
 
-def _named(view: View, *found: Retrieval) -> dict[tuple[View, str], PerQuery]:
+def _named(view: View, *retrievals: Retrieval) -> dict[tuple[View, str], PerQuery]:
     """Name the figures of each query; of several models their mean."""
     result: dict[tuple[View, str], PerQuery] = {}
     for name in METRICS:
-        result[view, name] = np.mean([getattr(one, name) for one in found], axis=0)
+        result[view, name] = np.mean([getattr(each, name) for each in retrievals], axis=0)
     for k in RECALLS:
-        result[view, f"recall@{k}"] = np.mean([one.recall_at[k] for one in found], axis=0)
+        result[view, f"recall@{k}"] = np.mean([each.recall_at[k] for each in retrievals], axis=0)
     return result
 
 
-def _concatenate(parts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+def _concatenate(sides: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
     """Normalise each model's embeddings and lay them side by side."""
-    unit = [part / np.linalg.norm(part, axis=1, keepdims=True) for part in parts]
+    unit = [side / np.linalg.norm(side, axis=1, keepdims=True) for side in sides]
     return np.concatenate(unit, axis=1)
 
 
@@ -159,6 +183,7 @@ def write_final(path: Path, run: FinalRun, note: Mapping[str, Any]) -> None:
             "fits": [to_dict(fit) for fit in run.fits],
             "dropped": run.dropped,
             "tied": run.tied,
+            "clusterings": [[*key, value] for key, value in run.clusterings.items()],
         }
     )
     with atomic_path(path, ComparisonError) as temporary, temporary.open("wb") as file:
@@ -178,6 +203,8 @@ def read_final(path: Path) -> tuple[FinalRun, dict[str, Any]]:
         labels = arrays.pop("labels")
         fits = tuple(from_dict(Fit, fit, str(path)) for fit in note.pop("fits"))
         dropped, tied = note.pop("dropped"), note.pop("tied")
+        # Absent from files of earlier versions.
+        clusterings = {(view, name): v for view, name, v in note.pop("clusterings", [])}
     except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
         raise ComparisonError(
             f"{path}: is no result of a final run ({error}); delete it and run the same command "
@@ -189,4 +216,4 @@ def read_final(path: Path) -> tuple[FinalRun, dict[str, Any]]:
         for view in VIEWS
         for name in [k.split(":", 1)[1] for k in arrays if k.startswith(f"{view}:")]
     }
-    return FinalRun(labels, scores, models, fits, dropped, tied), note
+    return FinalRun(labels, scores, models, fits, dropped, tied, clusterings), note

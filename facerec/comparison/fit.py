@@ -21,7 +21,7 @@ from facerec.comparison.losses import create_loss
 from facerec.comparison.mining import hard_batches
 from facerec.comparison.probe import Probe, probe_step
 from facerec.comparison.protocol import METRICS, Arm, Metric, Protocol
-from facerec.comparison.retrieval import Retrieval, retrieve
+from facerec.comparison.retrieval import retrieve
 from facerec.comparison.splits import Fold, select_classes
 from facerec.comparison.transforms import BatchReader, Transform
 from facerec.comparison.trunks import create_trunk
@@ -180,13 +180,13 @@ class Trainer:
     ) -> NDArray[np.float32]:
         """Return raw embeddings ``(m, D)`` of images, in evaluation mode."""
         trunk.eval()
-        parts = []
+        chunks = []
         for images in self._reader(protocol).evaluate(positions, _EVALUATION_BATCH):
             with self._autocast(protocol):
-                parts.append(trunk(self._prepare(images, protocol)).float().cpu())
-        return torch.cat(parts).numpy()
+                chunks.append(trunk(self._prepare(images, protocol)).float().cpu())
+        return torch.cat(chunks).numpy()
 
-    # ---------------------------------------------------------------- parts of a training
+    # ---------------------------------------------------------------- steps of a training
 
     def _begin(self, arm: Arm, protocol: Protocol, classes: int, seed: int) -> _State:
         trunk = create_trunk(protocol.trunk, seed=seed).to(self.device)
@@ -215,7 +215,7 @@ class Trainer:
         epoch: int,
         last: NDArray[np.int64] | None,
     ) -> NDArray[np.int64]:
-        """Return the batches of an epoch, as places in ``positions``."""
+        """Return the batches of an epoch, as indices of ``positions``."""
         shape, every = protocol.batch, protocol.remine_every
         if not every or epoch == 1:
             batches = class_batches(
@@ -251,7 +251,7 @@ class Trainer:
         total = protocol.epochs * protocol.steps_per_epoch
         reader = self._reader(protocol)
         losses, penalties, center, probe = [], [], None, None
-        for k, places in enumerate(batches if arm.loss.views == 1 else two_views(batches)):
+        for k, indices in enumerate(batches if arm.loss.views == 1 else two_views(batches)):
             step = (epoch - 1) * protocol.steps_per_epoch + k
             factor = (
                 protocol.schedule.factor(step, total, protocol.steps_per_epoch)
@@ -260,18 +260,18 @@ class Trainer:
             )
             for group, lr in zip(state.optimizer.param_groups, state.base_lrs, strict=True):
                 group["lr"] = lr * factor
-            images = self._prepare(reader.train(positions[places], seed, step), protocol)
-            labels = torch.from_numpy(targets[places]).to(self.device)
+            images = self._prepare(reader.train(positions[indices], seed, step), protocol)
+            labels = torch.from_numpy(targets[indices]).to(self.device)
             with self._autocast(protocol):
                 embeddings = state.trunk(images)
             embeddings = embeddings.float()
             metric = state.loss(embeddings, labels)
             loss = metric
             if state.regularizer is not None:
-                found = state.regularizer(embeddings, progress=step / total)
-                loss = loss + found.loss
-                penalties.append(found.loss.detach())
-                center = found.center
+                penalty = state.regularizer(embeddings, progress=step / total)
+                loss = loss + penalty.loss
+                penalties.append(penalty.loss.detach())
+                center = penalty.center
             losses.append(metric.detach())
 
             def update(loss: Tensor = loss) -> None:
@@ -302,8 +302,9 @@ class Trainer:
         figures: dict[str, float | None] | None = None,
     ) -> Point:
         embeddings = self.embed(state.trunk, positions, protocol)
-        found = retrieve(embeddings, self.labels[positions], ks=(1,))
-        measured: dict[str, Any] = {**retrieval_means(found), **norm_figures(embeddings)}
+        means = retrieve(embeddings, self.labels[positions], ks=(1,)).means()
+        retrieval = {str(name): means[name] for name in METRICS}
+        measured: dict[str, Any] = {**retrieval, **norm_figures(embeddings)}
         return Point(epoch, **measured | (figures or {}))
 
     def _reader(self, protocol: Protocol) -> BatchReader:
@@ -323,11 +324,6 @@ class Trainer:
 
     def _cuda(self) -> list[torch.device]:
         return [self.device] if self.device.type == "cuda" else []
-
-
-def retrieval_means(found: Retrieval) -> dict[str, float]:
-    """Return the mean of each of the three figures over the queries."""
-    return {name: float(getattr(found, name).mean()) for name in METRICS}
 
 
 def norm_figures(embeddings: NDArray[np.float32]) -> dict[str, float]:

@@ -34,6 +34,7 @@ from facerec.comparison.finals import (
 from facerec.comparison.fit import Fit, Trainer
 from facerec.comparison.image_sets import ImageData, ImageSet, open_image_set
 from facerec.comparison.protocol import UNTRAINED, Arm, Comparison
+from facerec.comparison.retrieval import check_clustering
 from facerec.comparison.search import Search
 from facerec.comparison.splits import ClassSplit, refuse_seen, split_classes
 from facerec.comparison.storage import Worker
@@ -64,6 +65,9 @@ class Status:
     finals: int
     doing: str = ""
     """What this worker is at."""
+
+
+Notify = Callable[[list[Status]], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +120,6 @@ class Harness:
         folder: of all state and results.
         device: where to compute.
         storage: URL of an Optuna storage; a SQLite file in the folder by default.
-        notify: called with the state of all arms whenever it changes.
         faces: called while faces are drawn.
     """
 
@@ -126,7 +129,6 @@ class Harness:
         folder: Path,
         device: torch.device,
         storage: str | None = None,
-        notify: Callable[[list[Status]], None] | None = None,
         faces: Progress | None = None,
     ) -> None:
         """Check everything that can be checked before work begins.
@@ -136,8 +138,10 @@ class Harness:
                 belongs to another comparison.
         """
         comparison.check()
+        if comparison.metrics:
+            check_clustering()
         self.comparison, self.folder, self.device = comparison, folder, device
-        self._notify = notify
+        self._notify: Notify | None = None
         self._states: list[Status] = []
         self.worker = Worker(folder)
         try:
@@ -154,17 +158,22 @@ class Harness:
             raise
         self.trainer = Trainer(self.images, device)
 
-    def run(self) -> Results:
-        """Work until nothing is left to do for anybody, and return what all workers found."""
+    def run(self, notify: Notify | None = None) -> Results:
+        """Work until nothing is left to do for anybody, and return what all workers found.
+
+        Args:
+            notify: called with the state of all arms whenever it changes.
+        """
+        self._notify = notify
         try:
             while True:
-                self._tell()
+                self._report()
                 if self._search() or self._finish():
                     continue
                 if self._is_done():
                     break
                 time.sleep(_WAIT)
-            self._tell()
+            self._report()
             return self.results()
         finally:
             self.worker.close()
@@ -252,14 +261,15 @@ class Harness:
         failure = next((fit.failure for fit in fits if fit.failure), None)
         side = test_side(self.images, self.split)
         # A model that diverged has no score; its weights before that are not the result.
-        run = score_models(self.trainer, protocol, models, side, fits)
+        run = score_models(self.trainer, protocol, models, side, fits, self.comparison.metrics)
         self._write(path, run, arm.name, seed, trial, failure)
 
     def _score_untrained(self, path: Path, seed: int) -> None:
         protocol = self.comparison.protocol
         trunk = create_trunk(protocol.trunk, seed=self._seed(1, seed)).to(self.device)
         side = test_side(self.images, self.split)
-        self._write(path, score_models(self.trainer, protocol, [trunk], side), UNTRAINED, seed)
+        run = score_models(self.trainer, protocol, [trunk], side, metrics=self.comparison.metrics)
+        self._write(path, run, UNTRAINED, seed)
 
     def _write(
         self,
@@ -291,9 +301,9 @@ class Harness:
                         return False
         return True
 
-    def _seed(self, *place: int) -> int:
+    def _seed(self, *key: int) -> int:
         """Return the seed of trials (0) or of a final run (1, k): the same for all arms."""
-        return int(np.random.SeedSequence([self.comparison.seed, *place]).generate_state(1)[0])
+        return int(np.random.SeedSequence([self.comparison.seed, *key]).generate_state(1)[0])
 
     def _final_path(self, name: str, seed: int) -> Path:
         return self.folder / "finals" / name / f"seed-{seed}.npz"
@@ -309,7 +319,7 @@ class Harness:
             fits=fits,
         )
 
-    # ---------------------------------------------------------------- what is told
+    # ---------------------------------------------------------------- states
 
     def _show(self, arm: str, label: str, epoch: int, epochs: int, best: float | None) -> None:
         score = "" if best is None else f", best {best:.4f}"
@@ -321,7 +331,7 @@ class Harness:
         if self._notify is not None:
             self._notify(self._states)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         if self._notify is not None:
             self._states = [self._status(arm) for arm in self.comparison.arms]
             self._notify(self._states)
@@ -405,6 +415,9 @@ class Harness:
 
     def _write_manifest(self) -> dict[str, Any]:
         comparison = json.loads(json.dumps(to_dict(self.comparison)))
+        if not comparison["metrics"]:
+            # So folders and hashes of comparisons that ask for none stay what they were.
+            del comparison["metrics"]
         split = self.split.to_dict()
         manifest = {
             "schema": "facerec.comparison/1",
@@ -430,8 +443,8 @@ class Harness:
         path = self.folder / "manifest.json"
         with self.worker.turn():
             if path.is_file():
-                found = json.loads(path.read_text(encoding="utf-8"))
-                changed = differences(found.get("comparison"), comparison)
+                begun = json.loads(path.read_text(encoding="utf-8"))
+                changed = differences(begun.get("comparison"), comparison)
                 if changed:
                     raise ComparisonError(
                         f"{path}: this folder holds a comparison with another "
@@ -439,13 +452,13 @@ class Harness:
                         "with --out"
                     )
                 for key in ("data", "split_sha256", "weights_sha256"):
-                    if found.get(key) != manifest[key]:
+                    if begun.get(key) != manifest[key]:
                         raise ComparisonError(
                             f"{path}: the images or weights are not those that this comparison "
                             f"began with ({key} differs); put them back, or choose another folder "
                             "with --out"
                         )
-                return dict(found)
+                return dict(begun)
             write_json(path, manifest)
         return manifest
 
@@ -456,10 +469,10 @@ def _hash(value: Any) -> str:
 
 
 def _versions() -> dict[str, str]:
-    found = {"facerec": facerec.__version__, "python": platform.python_version()}
+    versions = {"facerec": facerec.__version__, "python": platform.python_version()}
     for name in ("torch", "numpy", "optuna", "pytorch-metric-learning", "timm"):
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return {**found, "system": platform.platform()}
+    return {**versions, "system": platform.platform()}

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import importlib
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -64,16 +64,40 @@ _MARGIN = Bounds(0.0, 1.0)
 _DISTANCE = Bounds(0.0, 2.0)
 _TEMPERATURE = Bounds(1e-4, 1.0, log=True)
 _SCALE = Bounds(10.0, 300.0, log=True)
+_FACTOR = Bounds(1.0, 100.0, log=True)
 _EXPONENT = Bounds(0.01, 100.0, log=True)
 
 
+def _setting(default: float, search: Bounds | None, positive: bool | None = None) -> Any:
+    """Declare a hyper-parameter of the formula: its default, and where a search looks for it.
+
+    It must be above 0 where its range is, unless ``positive`` says otherwise.
+    """
+    if positive is None:
+        positive = search is not None and search.low > 0
+    return field(default=default, metadata={"search": search, "positive": positive})
+
+
+def _optimum(**values: float) -> Mapping[str, float]:
+    return MappingProxyType(values)
+
+
 @dataclass(frozen=True)
-class _Config(ABC):
-    """What all losses share.
+class _Config:
+    """What all losses share: each is a row of a table, made by the one `build` where it can be.
 
     Of the search ranges the Reality Check's authors published those of multi-similarity (in
     powerful-benchmarker's manual); the others here contain their published optima and the defaults.
     """
+
+    library: ClassVar[str] = ""
+    """Name of the loss in pytorch-metric-learning, which takes the settings by their names."""
+
+    formula: ClassVar[Callable[..., Tensor] | None] = None
+    """Where there is no such name: a formula of `pair_losses`, which likewise takes them."""
+
+    unit: ClassVar[bool] = False
+    """Whether the library's loss must be given unit vectors."""
 
     classification: ClassVar[bool] = False
     """Whether the loss has weights for each class. The Reality Check then puts one image of each
@@ -82,58 +106,66 @@ class _Config(ABC):
     learns: ClassVar[bool] = False
     """Whether the loss has parameters of its own, whose learning rate is then searched too."""
 
-    search: ClassVar[Mapping[str, Bounds]] = {}
-    """Hyper-parameters to search, by field."""
-
     mlrc: ClassVar[Mapping[str, float]] = {}
     """The Reality Check's optimum on CUB200, by field, with batch 32, 128 dimensions, RMSprop."""
 
     mlrc_lr: ClassVar[float | None] = None
     """The learning rate of the loss's own weights in that optimum."""
 
-    positive: ClassVar[tuple[str, ...]] = ()
-    """Fields that must be above 0."""
-
     def __post_init__(self) -> None:
-        for name in self.positive:
-            if not getattr(self, name) > 0:
-                raise RecipeError(f"{self}: {name} must be positive; change it in the recipe")
+        for each in fields(self):
+            if each.metadata.get("positive") and not getattr(self, each.name) > 0:
+                raise RecipeError(f"{self}: {each.name} must be positive; change it in the recipe")
+
+    @property
+    def search(self) -> Mapping[str, Bounds]:
+        """Hyper-parameters to search, by field."""
+        bounds = {each.name: each.metadata.get("search") for each in fields(self)}
+        return {name: each for name, each in bounds.items() if each is not None}
 
     @property
     def views(self) -> int:
         """How many augmented views of each image a batch must hold."""
         return 1
 
-    @abstractmethod
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the formula takes, by its own names."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.metadata}
+
     def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
         """Make the module without the guarantees that ``create_loss`` adds."""
+        if self.library:
+            loss = _library("losses", self.library)(**self.settings)
+            return _FromLibrary(loss, _miner(self, seed), self.unit)
+        formula = type(self).formula
+        assert formula is not None  # every loss has one or the other, or its own `build`
+        return _Formula(partial(formula, **self.settings))
 
 
 @dataclass(frozen=True)
 class _WithCenters(_Config):
     """What the library's losses with a weight vector for each class share."""
 
-    classification: ClassVar[bool] = True
-    learns: ClassVar[bool] = True
+    classification = True
+    learns = True
+    columns: ClassVar[bool] = True
+    """Whether the centres are the columns of the library's parameter, not its rows."""
 
     center_init: CenterInit = field(default="unit", kw_only=True)
     """How class centres or proxies start: alike for all losses. pytorch-metric-learning has
     standard_normal, but for SoftTriple norms near 0.1 and for ProxyAnchor near 1."""
 
-    def _from_library(
-        self,
-        name: str,
-        num_classes: int,
-        embedding_size: int,
-        seed: int,
-        *,
-        columns: bool = True,
-        **settings: Any,
-    ) -> _FromLibrary:
-        """Make a loss whose centres are the columns (or else rows) of its parameter."""
-        init = _CenterInit(self.center_init, seed, columns)
-        kind = getattr(_library("losses"), name)
-        return _FromLibrary(kind(num_classes, embedding_size, weight_init_func=init, **settings))
+    def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
+        """Make the module."""
+        return self._with(num_classes, embedding_size, seed)
+
+    def _with(self, num_classes: int, embedding_size: int, seed: int, **more: Any) -> _FromLibrary:
+        init = _CenterInit(self.center_init, seed, self.columns)
+        kind = _library("losses", self.library)
+        return _FromLibrary(
+            kind(num_classes, embedding_size, weight_init_func=init, **self.settings, **more)
+        )
 
 
 @dataclass(frozen=True)
@@ -143,44 +175,34 @@ class Contrastive(_Config):
     Each is averaged over its pairs that are not 0.
     """
 
-    search: ClassVar[Mapping[str, Bounds]] = {"pos_margin": _MARGIN, "neg_margin": _DISTANCE}
+    library = "ContrastiveLoss"
     # Published as -0.2, which has the gradient of 0.
-    mlrc: ClassVar[Mapping[str, float]] = {"pos_margin": 0.0, "neg_margin": 0.3841}
+    mlrc = _optimum(pos_margin=0.0, neg_margin=0.3841)
 
-    pos_margin: float = 0.0
+    pos_margin: float = _setting(0.0, _MARGIN)
     """Distance below which a positive pair costs nothing (pytorch-metric-learning)."""
 
-    neg_margin: float = 1.0
+    neg_margin: float = _setting(1.0, _DISTANCE)
     """Distance above which a negative pair costs nothing (pytorch-metric-learning)."""
 
     miner: Literal["none", "batch_hard", "distance_weighted"] = "none"
     """Pairs that count: all; each anchor's farthest positive and nearest negative (Hermans et al.,
     2017); or all positives, each with a negative drawn evenly over distances (Wu et al., 2017)."""
 
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
-        """Make the module."""
-        loss = _library("losses").ContrastiveLoss(self.pos_margin, self.neg_margin)
-        return _FromLibrary(loss, _miner(self.miner, seed))
-
 
 @dataclass(frozen=True)
 class Triplet(_Config):
     """Triplet loss: [d_ap − d_an + m]₊ with Euclidean d, averaged over triplets that are not 0."""
 
-    search: ClassVar[Mapping[str, Bounds]] = {"margin": _MARGIN}
-    mlrc: ClassVar[Mapping[str, float]] = {"margin": 0.0961}
+    library = "TripletMarginLoss"
+    mlrc = _optimum(margin=0.0961)
 
-    margin: float = 0.05
+    margin: float = _setting(0.05, _MARGIN)
     """Margin m (pytorch-metric-learning)."""
 
     miner: Literal["none", "semihard", "hard", "batch_hard", "distance_weighted"] = "none"
     """Triplets that count: all; those whose negative is farther than the positive but within the
     margin; those whose negative is nearer; else as in Contrastive."""
-
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
-        """Make the module."""
-        loss = _library("losses").TripletMarginLoss(self.margin)
-        return _FromLibrary(loss, _miner(self.miner, seed, self.margin))
 
 
 @dataclass(frozen=True)
@@ -191,11 +213,9 @@ class NTXent(_Config):
     no factor here, so divide their weight of a norm penalty by it (7.14 at τ = 0.5).
     """
 
-    search: ClassVar[Mapping[str, Bounds]] = {"temperature": _TEMPERATURE}
-    mlrc: ClassVar[Mapping[str, float]] = {"temperature": 0.0091}
-    positive: ClassVar[tuple[str, ...]] = ("temperature",)
+    mlrc = _optimum(temperature=0.0091)
 
-    temperature: float = 0.07
+    temperature: float = _setting(0.07, _TEMPERATURE)
     """Temperature τ (pytorch-metric-learning; SimCLR with SEC: 0.5)."""
 
     views: Literal[1, 2] = 1
@@ -205,7 +225,7 @@ class NTXent(_Config):
     def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
         """Make the module."""
         formula = pair_losses.nt_xent if self.views == 1 else pair_losses.two_view_nt_xent
-        return _Formula(partial(formula, temperature=self.temperature))
+        return _Formula(partial(formula, **self.settings))
 
 
 @dataclass(frozen=True)
@@ -216,18 +236,13 @@ class SupCon(_Config):
     NTXent there is no factor τ/0.07.
     """
 
-    search: ClassVar[Mapping[str, Bounds]] = {"temperature": _TEMPERATURE}
-    positive: ClassVar[tuple[str, ...]] = ("temperature",)
+    library = "SupConLoss"
 
-    temperature: float = 0.1
+    temperature: float = _setting(0.1, _TEMPERATURE)
     """Temperature τ (pytorch-metric-learning)."""
 
     views: Literal[1, 2] = 1
     """2 asks for two augmented views of each image, all of which are positives within a class."""
-
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
-        """Make the module."""
-        return _FromLibrary(_library("losses").SupConLoss(self.temperature))
 
 
 @dataclass(frozen=True)
@@ -238,23 +253,17 @@ class ProxyNCA(_WithCenters):
     is NormalizedSoftmax with τ = 1/(2s), and it is computed so, which does not underflow.
     """
 
-    search: ClassVar[Mapping[str, Bounds]] = {"softmax_scale": Bounds(1.0, 100.0, log=True)}
-    mlrc: ClassVar[Mapping[str, float]] = {"softmax_scale": 13.98}
-    mlrc_lr: ClassVar[float | None] = 6.04e-3
-    positive: ClassVar[tuple[str, ...]] = ("softmax_scale",)
+    library = "NormalizedSoftmaxLoss"
+    mlrc = _optimum(softmax_scale=13.98)
+    mlrc_lr = 6.04e-3
 
-    softmax_scale: float = 1.0
+    softmax_scale: float = _setting(1.0, _FACTOR)
     """Factor s (pytorch-metric-learning)."""
 
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
-        """Make the module."""
-        return self._from_library(
-            "NormalizedSoftmaxLoss",
-            num_classes,
-            embedding_size,
-            seed,
-            temperature=1 / (2 * self.softmax_scale),
-        )
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the formula takes."""
+        return {"temperature": 1 / (2 * self.softmax_scale)}
 
 
 @dataclass(frozen=True)
@@ -264,15 +273,17 @@ class Margin(_Config):
     Divided by the number of terms that are not 0.
     """
 
-    search: ClassVar[Mapping[str, Bounds]] = {"margin": _MARGIN, "beta": _DISTANCE}
-    learns: ClassVar[bool] = True
-    mlrc: ClassVar[Mapping[str, float]] = {"margin": 0.0878, "beta": 0.7838}
-    mlrc_lr: ClassVar[float | None] = 1.31e-3
+    library = "MarginLoss"
+    learns = True
+    per_class: ClassVar[bool] = False
+    """Whether each class has its β."""
+    mlrc = _optimum(margin=0.0878, beta=0.7838)
+    mlrc_lr = 1.31e-3
 
-    margin: float = 0.2
+    margin: float = _setting(0.2, _MARGIN)
     """Margin α (pytorch-metric-learning)."""
 
-    beta: float = 1.2
+    beta: float = _setting(1.2, _DISTANCE)
     """Where β starts (pytorch-metric-learning)."""
 
     miner: Literal["none", "distance_weighted"] = "none"
@@ -281,48 +292,31 @@ class Margin(_Config):
 
     def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
         """Make the module."""
-        return self._build(None, seed)
-
-    def _build(self, num_classes: int | None, seed: int) -> nn.Module:
-        loss = _library("losses").MarginLoss(
-            margin=self.margin, beta=self.beta, learn_beta=True, num_classes=num_classes
-        )
-        return _FromLibrary(loss, _miner(self.miner, seed))
+        classes = num_classes if self.per_class else None
+        kind = _library("losses", self.library)
+        loss = kind(**self.settings, learn_beta=True, num_classes=classes)
+        return _FromLibrary(loss, _miner(self, seed))
 
 
 @dataclass(frozen=True)
 class MarginPerClass(Margin):
     """Margin loss with a learned β for each class."""
 
-    mlrc: ClassVar[Mapping[str, float]] = {"margin": 0.0779, "beta": 0.9796}
-    mlrc_lr: ClassVar[float | None] = 2.65e-4
-
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
-        """Make the module."""
-        return self._build(num_classes, seed)
+    per_class = True
+    mlrc = _optimum(margin=0.0779, beta=0.9796)
+    mlrc_lr = 2.65e-4
 
 
 @dataclass(frozen=True)
 class NormalizedSoftmax(_WithCenters):
     """Normalised softmax (Zhai and Wu, BMVC 2019): cross-entropy with logits c/τ."""
 
-    search: ClassVar[Mapping[str, Bounds]] = {"temperature": Bounds(0.01, 1.0, log=True)}
-    mlrc: ClassVar[Mapping[str, float]] = {"temperature": 0.1087}
-    mlrc_lr: ClassVar[float | None] = 4.46e-3
-    positive: ClassVar[tuple[str, ...]] = ("temperature",)
+    library = "NormalizedSoftmaxLoss"
+    mlrc = _optimum(temperature=0.1087)
+    mlrc_lr = 4.46e-3
 
-    temperature: float = 0.05
+    temperature: float = _setting(0.05, Bounds(0.01, 1.0, log=True))
     """Temperature τ (pytorch-metric-learning)."""
-
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
-        """Make the module."""
-        return self._from_library(
-            "NormalizedSoftmaxLoss",
-            num_classes,
-            embedding_size,
-            seed,
-            temperature=self.temperature,
-        )
 
 
 @dataclass(frozen=True)
@@ -333,55 +327,28 @@ class PmlSphereFace(_WithCenters):
     number; MarginHead(SphereFace(...)) takes any and has a fixed scale.
     """
 
-    search: ClassVar[Mapping[str, Bounds]] = {
-        "margin": Bounds(1, 5, integer=True),
-        "scale": Bounds(0.1, 100.0, log=True),
-    }
-    positive: ClassVar[tuple[str, ...]] = ("margin", "scale")
+    library = "SphereFaceLoss"
 
-    margin: int = 4
+    margin: int = _setting(4, Bounds(1, 5, integer=True))
     """Factor m on the target angle (pytorch-metric-learning; the paper)."""
 
-    scale: float = 1.0
+    scale: float = _setting(1.0, Bounds(0.1, 100.0, log=True))
     """Factor on all logits besides the norm (pytorch-metric-learning)."""
-
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
-        """Make the module."""
-        return self._from_library(
-            "SphereFaceLoss",
-            num_classes,
-            embedding_size,
-            seed,
-            margin=self.margin,
-            scale=self.scale,
-        )
 
 
 @dataclass(frozen=True)
 class PmlCosFace(_WithCenters):
     """pytorch-metric-learning's CosFace: target logit s·(cos θ − m)."""
 
-    search: ClassVar[Mapping[str, Bounds]] = {"margin": _MARGIN, "scale": _SCALE}
-    mlrc: ClassVar[Mapping[str, float]] = {"margin": 0.6182, "scale": 100.0}
-    mlrc_lr: ClassVar[float | None] = 2.53e-3
-    positive: ClassVar[tuple[str, ...]] = ("scale",)
+    library = "CosFaceLoss"
+    mlrc = _optimum(margin=0.6182, scale=100.0)
+    mlrc_lr = 2.53e-3
 
-    margin: float = 0.35
+    margin: float = _setting(0.35, _MARGIN)
     """Margin m (pytorch-metric-learning; the paper)."""
 
-    scale: float = 64.0
+    scale: float = _setting(64.0, _SCALE)
     """Factor s on all cosines (pytorch-metric-learning; the paper)."""
-
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
-        """Make the module."""
-        return self._from_library(
-            "CosFaceLoss",
-            num_classes,
-            embedding_size,
-            seed,
-            margin=self.margin,
-            scale=self.scale,
-        )
 
 
 @dataclass(frozen=True)
@@ -391,40 +358,32 @@ class PmlArcFace(_WithCenters):
     Angles are kept off 0 and π, where the library's gradient is not a number.
     """
 
-    search: ClassVar[Mapping[str, Bounds]] = {"margin": Bounds(0.0, 60.0), "scale": _SCALE}
-    mlrc: ClassVar[Mapping[str, float]] = {"margin": 23.22, "scale": 100.0}
-    mlrc_lr: ClassVar[float | None] = 5.13e-3
-    positive: ClassVar[tuple[str, ...]] = ("scale",)
+    library = "ArcFaceLoss"
+    mlrc = _optimum(margin=23.22, scale=100.0)
+    mlrc_lr = 5.13e-3
 
-    margin: float = 28.6
+    margin: float = _setting(28.6, Bounds(0.0, 60.0))
     """Margin m in degrees (pytorch-metric-learning; 0.5 radians in the paper)."""
 
-    scale: float = 64.0
+    scale: float = _setting(64.0, _SCALE)
     """Factor s on all cosines (pytorch-metric-learning; the paper)."""
 
     def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
         """Make the module."""
-        found = self._from_library(
-            "ArcFaceLoss", num_classes, embedding_size, seed, margin=self.margin, scale=self.scale
-        )
-        found.loss.get_angles = pair_losses.angles
-        return found
+        module = self._with(num_classes, embedding_size, seed)
+        module.loss.get_angles = pair_losses.angles
+        return module
 
 
 @dataclass(frozen=True)
 class FastAP(_Config):
     """FastAP (Cakir et al., CVPR 2019): average precision from soft histograms of d² in [0, 4]."""
 
-    search: ClassVar[Mapping[str, Bounds]] = {"num_bins": Bounds(2, 100, log=True, integer=True)}
-    mlrc: ClassVar[Mapping[str, float]] = {"num_bins": 17}
-    positive: ClassVar[tuple[str, ...]] = ("num_bins",)
+    library = "FastAPLoss"
+    mlrc = _optimum(num_bins=17)
 
-    num_bins: int = 10
+    num_bins: int = _setting(10, Bounds(2, 100, log=True, integer=True))
     """Bins of the histograms (pytorch-metric-learning)."""
-
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
-        """Make the module."""
-        return _FromLibrary(_library("losses").FastAPLoss(self.num_bins))
 
 
 @dataclass(frozen=True)
@@ -434,37 +393,18 @@ class SNRContrastive(_Config):
     The variances are over the coordinates of unit vectors.
     """
 
-    search: ClassVar[Mapping[str, Bounds]] = {
-        "pos_margin": _MARGIN,
-        "neg_margin": _DISTANCE,
-        "zero_mean_weight": _MARGIN,
-    }
-    mlrc: ClassVar[Mapping[str, float]] = {
-        "pos_margin": 0.3264,
-        "neg_margin": 0.8446,
-        "zero_mean_weight": 0.1382,
-    }
+    formula = staticmethod(pair_losses.snr_contrastive)
+    mlrc = _optimum(pos_margin=0.3264, neg_margin=0.8446, zero_mean_weight=0.1382)
 
-    pos_margin: float = 0.0
+    pos_margin: float = _setting(0.0, _MARGIN)
     """Distance below which a positive pair costs nothing (pytorch-metric-learning)."""
 
-    neg_margin: float = 1.0
+    neg_margin: float = _setting(1.0, _DISTANCE)
     """Distance above which a negative pair costs nothing (pytorch-metric-learning)."""
 
-    zero_mean_weight: float = 0.0
+    zero_mean_weight: float = _setting(0.0, _MARGIN)
     """Factor on the mean of |Σ_d f̂_d|. It is taken of unit vectors as in the Reality Check; the
     library of today would give it raw ones, and the loss would push norms down."""
-
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
-        """Make the module."""
-        return _Formula(
-            partial(
-                pair_losses.snr_contrastive,
-                pos_margin=self.pos_margin,
-                neg_margin=self.neg_margin,
-                zero_mean_weight=self.zero_mean_weight,
-            )
-        )
 
 
 @dataclass(frozen=True)
@@ -474,49 +414,33 @@ class MultiSimilarity(_Config):
     (1/α)·log(1 + Σ_p e^{−α(c−λ)}) + (1/β)·log(1 + Σ_n e^{β(c−λ)}).
     """
 
-    search: ClassVar[Mapping[str, Bounds]] = {
-        "alpha": _EXPONENT,
-        "beta": _EXPONENT,
-        "base": _MARGIN,
-    }
-    mlrc: ClassVar[Mapping[str, float]] = {"alpha": 0.01, "beta": 50.60, "base": 0.56}
-    positive: ClassVar[tuple[str, ...]] = ("alpha", "beta")
+    library = "MultiSimilarityLoss"
+    mlrc = _optimum(alpha=0.01, beta=50.60, base=0.56)
 
-    alpha: float = 2.0
+    alpha: float = _setting(2.0, _EXPONENT)
     """Exponent α of positives (pytorch-metric-learning)."""
 
-    beta: float = 50.0
+    beta: float = _setting(50.0, _EXPONENT)
     """Exponent β of negatives (pytorch-metric-learning)."""
 
-    base: float = 0.5
+    base: float = _setting(0.5, _MARGIN)
     """Cosine λ that exponents count from (pytorch-metric-learning)."""
-
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
-        """Make the module."""
-        return _FromLibrary(
-            _library("losses").MultiSimilarityLoss(self.alpha, self.beta, self.base)
-        )
 
 
 @dataclass(frozen=True)
 class MultiSimilarityMined(MultiSimilarity):
     """Multi-similarity loss with its miner: negatives near the worst positive, and vice versa."""
 
-    search: ClassVar[Mapping[str, Bounds]] = {**MultiSimilarity.search, "epsilon": _MARGIN}
-    mlrc: ClassVar[Mapping[str, float]] = {
-        "alpha": 17.97,
-        "beta": 75.66,
-        "base": 0.77,
-        "epsilon": 0.39,
-    }
+    mlrc = _optimum(alpha=17.97, beta=75.66, base=0.77, epsilon=0.39)
 
-    epsilon: float = 0.1
+    epsilon: float = _setting(0.1, _MARGIN)
     """Slack ε of the miner (pytorch-metric-learning)."""
 
     def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
         """Make the module."""
-        loss = _library("losses").MultiSimilarityLoss(self.alpha, self.beta, self.base)
-        return _FromLibrary(loss, _library("miners").MultiSimilarityMiner(self.epsilon))
+        settings = self.settings
+        miner = _library("miners", "MultiSimilarityMiner")(settings.pop("epsilon"))
+        return _FromLibrary(_library("losses", self.library)(**settings), miner)
 
 
 @dataclass(frozen=True)
@@ -527,37 +451,33 @@ class SoftTriple(_WithCenters):
     cross-entropy has logits la·(similarity − m at the target).
     """
 
-    search: ClassVar[Mapping[str, Bounds]] = {
-        "la": Bounds(1.0, 100.0, log=True),
-        "gamma": Bounds(0.01, 100.0, log=True),
-        "reg_weight": _MARGIN,
-        "margin": _MARGIN,
-    }
-    mlrc: ClassVar[Mapping[str, float]] = {
-        "la": 78.02,
-        "gamma": 58.95,
-        "reg_weight": 0.3754,
-        "margin": 0.4307,
-    }
-    mlrc_lr: ClassVar[float | None] = 5.37e-5
-    positive: ClassVar[tuple[str, ...]] = ("centers_per_class", "la", "gamma")
+    library = "SoftTripleLoss"
+    mlrc = _optimum(la=78.02, gamma=58.95, reg_weight=0.3754, margin=0.4307)
+    mlrc_lr = 5.37e-5
 
-    centers_per_class: int = 10
+    centers_per_class: int = _setting(10, None, positive=True)
     """Centres of each class (pytorch-metric-learning)."""
 
-    la: float = 20.0
+    la: float = _setting(20.0, _FACTOR)
     """Factor on similarities (pytorch-metric-learning)."""
 
-    gamma: float = 0.1
+    gamma: float = _setting(0.1, _EXPONENT)
     """Softness of the choice among a class's centres (pytorch-metric-learning). At the
     Reality Check's 59 the centres act as their mean."""
 
-    margin: float = 0.01
-    """Margin m (pytorch-metric-learning)."""
-
-    reg_weight: float = 0.0
+    reg_weight: float = _setting(0.0, _MARGIN)
     """Factor on the distances between a class's centres, which lets surplus ones merge
     (pytorch-metric-learning: none)."""
+
+    margin: float = _setting(0.01, _MARGIN)
+    """Margin m (pytorch-metric-learning)."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the formula takes."""
+        settings = super().settings
+        settings["weight_reg_weight"] = settings.pop("reg_weight")
+        return settings
 
     def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
         """Make the module."""
@@ -565,18 +485,7 @@ class SoftTriple(_WithCenters):
         if self.reg_weight and self.centers_per_class > 1:
             shape = (num_classes, self.centers_per_class, embedding_size)
             regularizer = _SparseCenters(shape)
-        return self._from_library(
-            "SoftTripleLoss",
-            num_classes,
-            embedding_size,
-            seed,
-            centers_per_class=self.centers_per_class,
-            la=self.la,
-            gamma=self.gamma,
-            margin=self.margin,
-            weight_regularizer=regularizer,
-            weight_reg_weight=self.reg_weight,
-        )
+        return self._with(num_classes, embedding_size, seed, weight_regularizer=regularizer)
 
 
 @dataclass(frozen=True)
@@ -587,14 +496,11 @@ class Angular(_Config):
     and positives but not negatives, so it is given unit vectors.
     """
 
-    search: ClassVar[Mapping[str, Bounds]] = {"alpha": Bounds(10.0, 60.0)}
+    library = "AngularLoss"
+    unit = True
 
-    alpha: float = 40.0
+    alpha: float = _setting(40.0, Bounds(10.0, 60.0))
     """Angle α in degrees (pytorch-metric-learning)."""
-
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
-        """Make the module."""
-        return _FromLibrary(_library("losses").AngularLoss(self.alpha), unit=True)
 
 
 @dataclass(frozen=True)
@@ -604,23 +510,13 @@ class LiftedStructure(_Config):
     ½·[log Σ_n e^{m_n − d} + d_ap − m_p]₊² with n over the negatives of anchor and positive.
     """
 
-    search: ClassVar[Mapping[str, Bounds]] = {"neg_margin": _DISTANCE, "pos_margin": _MARGIN}
+    formula = staticmethod(pair_losses.lifted_structure)
 
-    neg_margin: float = 1.0
+    neg_margin: float = _setting(1.0, _DISTANCE)
     """Margin m_n (pytorch-metric-learning)."""
 
-    pos_margin: float = 0.0
+    pos_margin: float = _setting(0.0, _MARGIN)
     """Margin m_p (pytorch-metric-learning)."""
-
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
-        """Make the module."""
-        return _Formula(
-            partial(
-                pair_losses.lifted_structure,
-                neg_margin=self.neg_margin,
-                pos_margin=self.pos_margin,
-            )
-        )
 
 
 @dataclass(frozen=True)
@@ -630,10 +526,7 @@ class GeneralizedLiftedStructure(LiftedStructure):
     [log Σ_p e^{d − m_p} + log Σ_n e^{m_n − d}]₊.
     """
 
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
-        """Make the module."""
-        loss = _library("losses").GeneralizedLiftedStructureLoss
-        return _FromLibrary(loss(neg_margin=self.neg_margin, pos_margin=self.pos_margin))
+    library = "GeneralizedLiftedStructureLoss"
 
 
 @dataclass(frozen=True)
@@ -644,9 +537,7 @@ class NPairs(_Config):
     published form.
     """
 
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
-        """Make the module."""
-        return _FromLibrary(_library("losses").NPairsLoss())
+    library = "NPairsLoss"
 
 
 @dataclass(frozen=True)
@@ -656,15 +547,10 @@ class NPairNormalized(_Config):
     Not to be taken for TupletMargin.
     """
 
-    search: ClassVar[Mapping[str, Bounds]] = {"scale": Bounds(1.0, 100.0, log=True)}
-    positive: ClassVar[tuple[str, ...]] = ("scale",)
+    formula = staticmethod(pair_losses.npair_normalized)
 
-    scale: float = 25.0
+    scale: float = _setting(25.0, _FACTOR)
     """Factor s on cosines (Dyfine/SphericalEmbedding, which multiplies unit vectors by 5)."""
-
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
-        """Make the module."""
-        return _Formula(partial(pair_losses.npair_normalized, scale=self.scale))
 
 
 @dataclass(frozen=True)
@@ -674,14 +560,10 @@ class NPairInnerProductL2(_Config):
     Norms matter here. A norm penalty beside it stacks two of them.
     """
 
-    search: ClassVar[Mapping[str, Bounds]] = {"l2_weight": Bounds(1e-5, 0.1, log=True)}
+    formula = staticmethod(pair_losses.npair_inner_product_l2)
 
-    l2_weight: float = 1e-3
+    l2_weight: float = _setting(1e-3, Bounds(1e-5, 0.1, log=True), positive=False)
     """Factor λ on the mean squared norm (tf.contrib's npairs_loss: 0.002 · 0.25 for each side)."""
-
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
-        """Make the module."""
-        return _Formula(partial(pair_losses.npair_inner_product_l2, l2_weight=self.l2_weight))
 
 
 @dataclass(frozen=True)
@@ -691,19 +573,18 @@ class TupletMargin(_Config):
     log(1 + Σ_n e^{s(cos θ_an − cos(θ_ap − m))}).
     """
 
-    search: ClassVar[Mapping[str, Bounds]] = {"margin": Bounds(0.0, 30.0), "scale": _SCALE}
-    positive: ClassVar[tuple[str, ...]] = ("scale",)
+    formula = staticmethod(pair_losses.tuplet_margin)
 
-    margin: float = 5.73
+    margin: float = _setting(5.73, Bounds(0.0, 30.0))
     """Slack m in degrees (pytorch-metric-learning; 0.1 radians)."""
 
-    scale: float = 64.0
+    scale: float = _setting(64.0, _SCALE)
     """Factor s on cosines (pytorch-metric-learning)."""
 
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
-        """Make the module."""
-        radians = math.radians(self.margin)
-        return _Formula(partial(pair_losses.tuplet_margin, scale=self.scale, margin=radians))
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the formula takes."""
+        return {"scale": self.scale, "margin": math.radians(self.margin)}
 
 
 @dataclass(frozen=True)
@@ -713,107 +594,66 @@ class Circle(_Config):
     softplus(log Σ_n e^{γ[c+m]₊(c−m)} + log Σ_p e^{−γ[1+m−c]₊(c−1+m)}), brackets without gradient.
     """
 
-    search: ClassVar[Mapping[str, Bounds]] = {"m": _MARGIN, "gamma": Bounds(10, 500, log=True)}
-    positive: ClassVar[tuple[str, ...]] = ("gamma",)
+    library = "CircleLoss"
 
-    m: float = 0.4
+    m: float = _setting(0.4, _MARGIN)
     """Relaxation m (pytorch-metric-learning; the paper: 0.25 for faces)."""
 
-    gamma: float = 80.0
+    gamma: float = _setting(80.0, Bounds(10, 500, log=True))
     """Scale γ (pytorch-metric-learning; the paper: 256 for faces)."""
-
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
-        """Make the module."""
-        return _FromLibrary(_library("losses").CircleLoss(m=self.m, gamma=self.gamma))
 
 
 @dataclass(frozen=True)
 class ProxyAnchor(_WithCenters):
     """Proxy anchor loss (Kim et al., CVPR 2020): a proxy a class, each an anchor for the batch."""
 
-    search: ClassVar[Mapping[str, Bounds]] = {
-        "margin": _MARGIN,
-        "alpha": Bounds(1.0, 100.0, log=True),
-    }
-    positive: ClassVar[tuple[str, ...]] = ("alpha",)
+    library = "ProxyAnchorLoss"
+    columns = False
 
-    margin: float = 0.1
+    margin: float = _setting(0.1, _MARGIN)
     """Margin on cosines (pytorch-metric-learning)."""
 
-    alpha: float = 32.0
+    alpha: float = _setting(32.0, _FACTOR)
     """Factor in the exponents (pytorch-metric-learning)."""
-
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
-        """Make the module."""
-        return self._from_library(
-            "ProxyAnchorLoss",
-            num_classes,
-            embedding_size,
-            seed,
-            columns=False,
-            margin=self.margin,
-            alpha=self.alpha,
-        )
 
 
 @dataclass(frozen=True)
 class TripletAll(_Config):
     """The SEC authors' triplet loss: squared distances, mean over all triplets, zeros included."""
 
-    search: ClassVar[Mapping[str, Bounds]] = {"margin": _DISTANCE}
+    formula = staticmethod(pair_losses.triplet_all)
 
-    margin: float = 1.0
+    margin: float = _setting(1.0, _DISTANCE)
     """Margin m on squared distances (Dyfine/SphericalEmbedding)."""
-
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
-        """Make the module."""
-        return _Formula(partial(pair_losses.triplet_all, margin=self.margin))
 
 
 @dataclass(frozen=True)
 class SemihardTriplet(_Config):
     """The SEC authors' semihard triplet loss: squared distances, one negative a positive pair."""
 
-    search: ClassVar[Mapping[str, Bounds]] = {"margin": _DISTANCE}
+    formula = staticmethod(pair_losses.semihard_triplet)
 
-    margin: float = 0.2
+    margin: float = _setting(0.2, _DISTANCE)
     """Margin m on squared distances (Dyfine/SphericalEmbedding)."""
-
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
-        """Make the module."""
-        return _Formula(partial(pair_losses.semihard_triplet, margin=self.margin))
 
 
 @dataclass(frozen=True)
 class MultiSimilaritySEC(_Config):
     """The SEC authors' multi-similarity loss: mined, the sum divided by the batch size."""
 
-    search: ClassVar[Mapping[str, Bounds]] = MultiSimilarityMined.search
-    positive: ClassVar[tuple[str, ...]] = ("alpha", "beta")
+    formula = staticmethod(pair_losses.multi_similarity)
 
-    alpha: float = 2.0
+    alpha: float = _setting(2.0, _EXPONENT)
     """Exponent α of positives (Dyfine/SphericalEmbedding)."""
 
-    beta: float = 40.0
+    beta: float = _setting(40.0, _EXPONENT)
     """Exponent β of negatives (Dyfine/SphericalEmbedding)."""
 
-    base: float = 0.5
+    base: float = _setting(0.5, _MARGIN)
     """Cosine λ that exponents count from (Dyfine/SphericalEmbedding)."""
 
-    epsilon: float = 0.1
+    epsilon: float = _setting(0.1, _MARGIN)
     """Slack ε of the mining (Dyfine/SphericalEmbedding)."""
-
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
-        """Make the module."""
-        return _Formula(
-            partial(
-                pair_losses.multi_similarity,
-                alpha=self.alpha,
-                beta=self.beta,
-                base=self.base,
-                epsilon=self.epsilon,
-            )
-        )
 
 
 _HEAD_SEARCH: Mapping[type, Mapping[str, Bounds]] = {
@@ -852,8 +692,8 @@ class MarginHead(_Config):
     Reality Check.
     """
 
-    classification: ClassVar[bool] = True
-    learns: ClassVar[bool] = True
+    classification = True
+    learns = True
 
     margin: margins.Margin = field(default_factory=margins.ArcFace)
     """Which margin, with its scale (facerec's defaults are those of face recognition)."""
@@ -862,7 +702,7 @@ class MarginHead(_Config):
     """How the class centres start."""
 
     @property
-    def search(self) -> Mapping[str, Bounds]:  # type: ignore[override]
+    def search(self) -> Mapping[str, Bounds]:
         """Hyper-parameters to search, by dotted field."""
         return _HEAD_SEARCH.get(type(self.margin), {})
 
@@ -1075,21 +915,24 @@ class _CenterInit:
         centers.copy_(drawn * 100 if self.kind == "standard_normal" else drawn)
 
 
-def _miner(kind: str, seed: int, margin: float = 0.0) -> nn.Module | None:
+def _miner(config: _Config, seed: int) -> nn.Module | None:
+    kind: str = getattr(config, "miner", "none")
     if kind == "none":
         return None
     if kind == "distance_weighted":
         return DistanceWeightedMiner(seed)
-    miners = _library("miners")
     if kind == "batch_hard":
-        return miners.BatchHardMiner()
-    return miners.TripletMarginMiner(margin, type_of_triplets=kind)
+        miner: nn.Module = _library("miners", "BatchHardMiner")()
+    else:
+        assert isinstance(config, Triplet)
+        miner = _library("miners", "TripletMarginMiner")(config.margin, type_of_triplets=kind)
+    return miner
 
 
-def _library(part: str) -> Any:
-    """Import a module of pytorch-metric-learning, which takes seconds."""
+def _library(module: str, name: str) -> Any:
+    """Return a class of pytorch-metric-learning, whose import takes seconds."""
     try:
-        return importlib.import_module(f"pytorch_metric_learning.{part}")
+        return getattr(importlib.import_module(f"pytorch_metric_learning.{module}"), name)
     except ImportError as error:
         raise MissingExtraError(
             "this loss needs pytorch-metric-learning; run: pip install 'facerec[compare]'"

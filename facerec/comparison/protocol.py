@@ -32,6 +32,10 @@ METRICS: dict[Metric, str] = {
     "precision_at_1": "P@1",
 }
 
+ClusterMetric = Literal["nmi", "f1"]
+CLUSTER_METRICS: dict[ClusterMetric, str] = {"nmi": "NMI", "f1": "F1"}
+"""Of k-means on all queries, so that no single query has one."""
+
 NOTHING = "nothing"
 """Name of a searched parameter without effect: what one more dimension gains by luck."""
 
@@ -248,6 +252,8 @@ class Comparison:
     sampler: Literal["tpe", "gp", "random"] = "tpe"
     """How settings are proposed after the first ones: tree-structured Parzen estimators, Gaussian
     processes (slower, closest to the Reality Check), or at random."""
+    metrics: tuple[ClusterMetric, ...] = ()
+    """What is reported besides retrieval, at the price of a k-means a model of every final run."""
     confidence: float = 0.95
     """Of all intervals."""
     replicates: int = 2000

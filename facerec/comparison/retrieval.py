@@ -15,6 +15,7 @@ Where the queries are the references, each product serves both sides of its tile
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from facerec.devices import exact_products
 from facerec.errors import MetricError, MissingExtraError
-from facerec.verification.scoring import Progress
+from facerec.progress import Progress
 
 _NO_SCORE = -0x7F800001 << 32
 """The key of score −∞ and the last index: below every other."""
@@ -139,10 +140,10 @@ def retrieve(
         )
     available = len(others.raw) - itself
     needed = np.minimum(np.maximum(relevant, max(ks, default=1)), available)
-    found = _Figures(relevant, needed, ks, queries.labels, others.labels)
+    figures = _Figures(relevant, needed, ks, queries.labels, others.labels)
     search = _Search(queries, others, needed, available, itself, block)
-    search.run(found.rate, progress)
-    return found.result(kept)
+    search.run(figures.rate, progress)
+    return figures.result(kept)
 
 
 def clustering(embeddings: ArrayLike, labels: ArrayLike, seed: int) -> Clustering:
@@ -162,14 +163,11 @@ def clustering(embeddings: ArrayLike, labels: ArrayLike, seed: int) -> Clusterin
         MetricError: shapes that do not fit, or an embedding that is zero or not finite.
         MissingExtraError: scikit-learn is not installed.
     """
-    try:
-        from sklearn.cluster import KMeans
-        from sklearn.metrics import normalized_mutual_info_score
-        from sklearn.metrics.cluster import pair_confusion_matrix
-    except ImportError as error:
-        raise MissingExtraError(
-            "clustering scores need scikit-learn; install it with: pip install 'facerec[compare]'"
-        ) from error
+    check_clustering()
+    from sklearn.cluster import KMeans
+    from sklearn.metrics import normalized_mutual_info_score
+    from sklearn.metrics.cluster import pair_confusion_matrix
+
     side = _Side(embeddings, labels, "image")
     unit = side.unit(np.arange(len(side.raw)), 1).numpy()
     classes = len(np.unique(side.labels))
@@ -178,6 +176,20 @@ def clustering(embeddings: ArrayLike, labels: ArrayLike, seed: int) -> Clusterin
     # Without a pair to be put together, or put together, nothing is wrong.
     f1 = 2 * true / (2 * true + false + missed) if true + false + missed else 1.0
     return Clustering(float(normalized_mutual_info_score(side.labels, clusters)), f1)
+
+
+def check_clustering() -> None:
+    """Refuse to begin what will need `clustering` where it cannot be had.
+
+    Raises:
+        MissingExtraError: scikit-learn is not installed.
+    """
+    try:
+        importlib.import_module("sklearn.cluster")
+    except ImportError as error:
+        raise MissingExtraError(
+            "clustering scores need scikit-learn; install it with: pip install 'facerec[compare]'"
+        ) from error
 
 
 class _Side:
@@ -205,20 +217,20 @@ class _Side:
 
     def unit(self, order: NDArray[np.int64], multiple: int) -> torch.Tensor:
         """Return the embeddings in another order, normalised, with zeros up to a full block."""
-        rows = -(-len(order) // multiple) * multiple
-        unit = np.zeros((rows, self.raw.shape[1]), np.float32)
+        height = -(-len(order) // multiple) * multiple
+        unit = np.zeros((height, self.raw.shape[1]), np.float32)
         for start in range(0, len(order), 1024):
-            part = order[start : start + 1024]
-            values = self.raw[part].astype(np.float64)
+            rows = order[start : start + 1024]
+            values = self.raw[rows].astype(np.float64)
             norms = np.sqrt(np.einsum("nd,nd->n", values, values))
             wrong = ~(np.isfinite(norms) & (norms > 0))
             if wrong.any():
-                place = int(wrong.argmax())
+                first = int(wrong.argmax())
                 raise MetricError(
-                    f"the embedding of {self._noun} {part[place]} has norm {norms[place]}; "
+                    f"the embedding of {self._noun} {rows[first]} has norm {norms[first]}; "
                     "cosines need finite vectors that are not zero"
                 )
-            unit[start : start + len(part)] = values / norms[:, None]
+            unit[start : start + len(rows)] = values / norms[:, None]
         return torch.from_numpy(unit)
 
 
@@ -242,18 +254,18 @@ class _Figures:
     def rate(self, queries: NDArray[np.int64], keys: NDArray[np.int64]) -> None:
         """Take in the neighbours of some queries, as keys from the nearest on, ``(n, W)``."""
         right = self._reference_labels[_index(keys)] == self._labels[queries, None]
-        place = np.arange(1, keys.shape[1] + 1)
+        rank = np.arange(1, keys.shape[1] + 1)
         relevant = np.maximum(self._relevant[queries], 1)  # those without any are dropped later
-        among = right & (place <= relevant[:, None])
+        among = right & (rank <= relevant[:, None])
         self._precision_at_1[queries] = right[:, 0]
         self._r_precision[queries] = among.sum(axis=1) / relevant
-        precision = np.where(among, among.cumsum(axis=1) / place, 0)
+        precision = np.where(among, among.cumsum(axis=1) / rank, 0)
         # The last of running sums, unlike a sum, does not depend on how many zeros follow.
         self._map_at_r[queries] = precision.cumsum(axis=1)[:, -1] / relevant
         for row, k in zip(self._recall_at, self._ks, strict=True):
             row[queries] = right[:, :k].any(axis=1)
         equal = (keys[:, 1:] >> 32) == (keys[:, :-1] >> 32)
-        self._tied[queries] = (equal & (place[:-1] <= self._needed[queries, None])).any(axis=1)
+        self._tied[queries] = (equal & (rank[:-1] <= self._needed[queries, None])).any(axis=1)
 
     def result(self, kept: NDArray[np.bool_]) -> Retrieval:
         """Return the figures of the queries kept."""
@@ -278,7 +290,7 @@ class _Nearest:
 
     def __init__(self, rows: int, width: int) -> None:
         self._lock, self._width = threading.Lock(), width
-        self._keys = np.full((rows, _places(width)), _NO_SCORE)
+        self._keys = np.full((rows, _slots(width)), _NO_SCORE)
         self._used = np.zeros(rows, np.int64)
         self._least = np.full(rows, -np.inf, np.float32)
 
@@ -290,22 +302,22 @@ class _Nearest:
         if columns > self._width and not self._used.any():
             least = torch.from_numpy(scores).topk(self._width).values[:, -1].numpy()
         # What equals the least passes too, as the index may favour it.
-        found = _at_least(scores, least)
-        row = found // columns  # np.divmod takes ten times as long
-        column = found - row * columns
+        passed = _at_least(scores, least)
+        row = passed // columns  # np.divmod takes ten times as long
+        column = passed - row * columns
         keys = _keys(scores[row, column], index[column])
         counts = np.bincount(row, minlength=rows)
         offsets = np.arange(len(row)) - (counts.cumsum() - counts)[row]
         with self._lock:
-            place = self._used[row] + offsets
+            slot = self._used[row] + offsets
             self._used += counts
             most = int(self._used.max())
             if most <= self._keys.shape[1]:
-                self._keys[row, place] = keys
+                self._keys[row, slot] = keys
                 return
             every = np.full((rows, most), _NO_SCORE)
             every[:, : self._keys.shape[1]] = self._keys
-            every[row, place] = keys
+            every[row, slot] = keys
             self._keep_nearest(every)
 
     def sorted(self) -> NDArray[np.int64]:
@@ -361,7 +373,7 @@ class _Search:
         )
         # One more than needed tells whether the last of them is tied.
         self._wanted = [min(int(needed[rows].max()) + 1, available) for rows in self._rows]
-        held = sum(_places(wanted) for wanted in self._wanted) * height
+        held = sum(_slots(wanted) for wanted in self._wanted) * height
         self._mirrored = itself and held <= _HELD
         self._nearest: dict[int, _Nearest] = {}
 
@@ -401,8 +413,8 @@ def _count_references(
 ) -> NDArray[np.int64]:
     """Return how many references there are of the class of each query."""
     classes, counts = np.unique(reference_labels, return_counts=True)
-    place = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
-    return np.where(classes[place] == labels, counts[place], 0)
+    index = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
+    return np.where(classes[index] == labels, counts[index], 0)
 
 
 def _divide(count: int, block: int) -> int:
@@ -411,22 +423,22 @@ def _divide(count: int, block: int) -> int:
     return -(-count // (8 * blocks)) * 8
 
 
-def _places(width: int) -> int:
+def _slots(width: int) -> int:
     """Return for how many neighbours of a query there is room when so many are wanted."""
     return width + max(width, _SPARE)
 
 
 def _at_least(scores: NDArray[np.float32], least: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return where the scores of each row reach its least one, as places in the flattened scores.
+    """Return where the scores of each row reach its least one, as indices of the flattened scores.
 
     Scores that were transposed are compared in the order of memory, which is far faster.
     """
     if scores.strides[0] >= scores.strides[1]:
         return np.flatnonzero(scores >= least[:, None])
     rows, columns = scores.shape
-    found = np.flatnonzero(np.greater_equal(scores.T, least))
-    column = found // rows
-    return np.sort((found - column * rows) * columns + column)
+    passed = np.flatnonzero(np.greater_equal(scores.T, least))
+    column = passed // rows
+    return np.sort((passed - column * rows) * columns + column)
 
 
 def _keys(scores: NDArray[np.float32], index: NDArray[np.int64]) -> NDArray[np.int64]:

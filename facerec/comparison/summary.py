@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from facerec.comparison.finals import RECALLS, VIEWS, FinalRun, View
 from facerec.comparison.fit import SELECTED_BY, Fit
 from facerec.comparison.harness import ArmResult, Results, TrialResult
-from facerec.comparison.protocol import METRICS, Comparison, Range
+from facerec.comparison.protocol import CLUSTER_METRICS, METRICS, Comparison, Range
 from facerec.comparison.significance import (
     PairedDifference,
     SeedMean,
@@ -44,6 +44,9 @@ FIGURES: dict[str, str] = {
     **{f"recall@{k}": f"Recall@{k}" for k in RECALLS},
 }
 """Retrieval figures and how they are written."""
+
+CLUSTERINGS: dict[str, str] = {str(name): title for name, title in CLUSTER_METRICS.items()}
+"""Figures of clustering, where a comparison asks for them."""
 
 SHARES = (0.9, 0.95, 0.99)
 """Of the base's final validation score, at which speeds are compared."""
@@ -302,6 +305,17 @@ class Summary:
         """Return the arm of a name."""
         return next(arm for arm in self.arms if arm.name == name)
 
+    @property
+    def figures(self) -> dict[str, str]:
+        """Names of all figures that were computed, and how they are written."""
+        return FIGURES | {name: CLUSTERINGS[name] for name in self.clusterings}
+
+    @property
+    def clusterings(self) -> tuple[str, ...]:
+        """Names of the figures of clustering that were asked for."""
+        known = {score.metric for score in self.untrained}
+        return tuple(name for name in CLUSTERINGS if name in known)
+
 
 def summarize(results: Results) -> Summary:
     """Compute all figures of a comparison."""
@@ -412,17 +426,22 @@ def _scores(comparison: Comparison, runs: Sequence[FinalRun]) -> tuple[Score, ..
         Score(
             view,
             metric,
-            mean_over_seeds(
-                np.stack([run.scores[view, metric] for run in runs]),
-                runs[0].labels,
-                **_resampling(comparison),
-            ),
+            mean_over_seeds(*_values(runs, view, metric), **_resampling(comparison)),
             tuple(run.mean(view, metric) for run in runs),
         )
         for view in VIEWS
-        for metric in FIGURES
+        for metric in (*FIGURES, *comparison.metrics)
         if runs
     )
+
+
+def _values(
+    runs: Sequence[FinalRun], view: View, metric: str
+) -> tuple[NDArray[np.float64], NDArray[np.int64] | None]:
+    """Return a figure of each seed and query with the queries' classes, or of each seed alone."""
+    if metric in CLUSTERINGS:
+        return np.array([run.mean(view, metric) for run in runs]), None
+    return np.stack([run.scores[view, metric] for run in runs]), runs[0].labels
 
 
 def _resampling(comparison: Comparison) -> dict[str, Any]:
@@ -550,11 +569,10 @@ def _differences(
 ) -> tuple[Difference, ...]:
     result = []
     for view in VIEWS:
-        for metric in FIGURES if arm else ():
-            first, second = (
-                np.stack([run.scores[view, metric] for run in runs]) for runs in (arm, base)
-            )
-            mean = compare_paired(first, second, arm[0].labels, **_resampling(comparison))
+        for metric in (*FIGURES, *comparison.metrics) if arm else ():
+            first, labels = _values(arm, view, metric)
+            second, _ = _values(base, view, metric)
+            mean = compare_paired(first, second, labels, **_resampling(comparison))
             result.append(Difference(view, metric, mean, float(second.mean())))
     return tuple(result)
 
@@ -639,7 +657,7 @@ def _adjusted(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
     of_figure = {
         (view, metric): _holm([_mean(pair.difference(view, metric)) for pair in pairs])
         for view in VIEWS
-        for metric in FIGURES
+        for metric in (*FIGURES, *CLUSTERINGS)
     }
     of_share = {share: _holm([_ratio(pair, share) for pair in pairs]) for share in SHARES}
     return tuple(

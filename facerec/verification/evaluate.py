@@ -66,7 +66,7 @@ class TprEstimate:
         cls, point: OperatingPoint, tpr: Interval, fpr: Interval, threshold: Interval | None = None
     ) -> TprEstimate:
         """Return a point with the intervals of its TPR, its realised FPR and its threshold."""
-        finest = f"finest FPR {1 / point.non_mated:.1e}"
+        finest = f"finest {1 / point.non_mated:.1e}"
         few = "" if point.reliable else "few errors"
         resolvable = point.resolvable
         return cls(

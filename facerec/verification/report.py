@@ -10,6 +10,7 @@ from rich.console import Console
 from facerec.embedding.align import alignment_words
 from facerec.report import words
 from facerec.report.table import Table
+from facerec.statistics.intervals import Interval
 from facerec.verification.compare import Comparison, describe_result
 from facerec.verification.evaluate import TprEstimate, VerificationResult
 from facerec.verification.identification import IdentificationResult
@@ -63,8 +64,10 @@ def print_result(result: VerificationResult, console: Console) -> None:
     ]
     _print_remarks(remarks, result.notes, console)
     if len(result.failures) > 1:
-        failures = failures_table(result.name, result, LISTED_FAILURES)
-        _print_table(failures, console, failures.remarks)
+        _print_table(failures_table(result.name, result, LISTED_FAILURES), console)
+        more = len(result.failures) - LISTED_FAILURES
+        if more > 0:
+            _say(console, f"and {more:,} more, all listed by --json and --out", "yellow")
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
@@ -107,8 +110,9 @@ def _say(console: Console, sentence: str, style: str) -> None:
 
 
 # Old names, for rooms that still import them from here.
-format_threshold, format_percent, format_interval = (
-    words.threshold,
-    words.percent,
-    words.percent_limits,
-)
+format_threshold, format_percent = words.threshold, words.percent
+
+
+def format_interval(interval: Interval | None) -> str:
+    """Return an interval in percent."""
+    return words.percent_limits(interval).replace("\N{NO-BREAK SPACE}", " ")

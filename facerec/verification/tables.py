@@ -83,7 +83,7 @@ def figures_table(result: VerificationResult) -> Table[_Figure]:
     rows = []
     for accuracy, name in (
         (result.accuracy, "accuracy"),
-        (result.insightface, "accuracy in insightface’s way"),
+        (result.insightface, "insightface’s accuracy"),
     ):
         if accuracy is not None:
             rows.append(
@@ -106,8 +106,7 @@ def figures_table(result: VerificationResult) -> Table[_Figure]:
         decimals = max(0, 3 - math.floor(math.log10(norms.mean.value))) if norms.mean.value else 2
         rows.append(
             _number(
-                f"mean norm of raw embeddings\nCV {norms.cv:.4f}, std {norms.std:.4g}; "
-                "insightface’s “XNorm”",
+                f"norm, insightface’s “XNorm”\nCV {norms.cv:.4f}, std {norms.std:.4g}",
                 norms.mean,
                 ".4g",
                 f"{norms.values.size} images",
@@ -309,6 +308,7 @@ def _pair_columns(
                 partial(item, side),
                 side,
                 words=True,
+                terminal=not kind,
             )
             for side in ("first", "second")
         ),

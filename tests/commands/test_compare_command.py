@@ -42,7 +42,8 @@ def test_a_comparison_from_the_command_line(
     recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    main([str(recipe), "--out", str(out)])
+    command = [str(recipe), "--out", str(out), "--metrics", "nmi", "f1"]
+    main(command)
     printed = capsys.readouterr().out
     assert "Does SEC help?" in printed and "CosFace+SEC" in printed
     assert str(out / "report.html") in printed.replace("\n", "")
@@ -51,8 +52,12 @@ def test_a_comparison_from_the_command_line(
     with (out / "table.csv").open(newline="") as file:
         assert {"CosFace", "CosFace+SEC"} <= {row["arm"] for row in csv.DictReader(file)}
     page = (out / "report.html").read_bytes()
-    main([str(recipe), "--out", str(out)])  # nothing is left to do
+    main(command)  # nothing is left to do
     assert (out / "report.html").read_bytes() == page
+    assert {"nmi", "f1"} <= {score["metric"] for score in results["arms"][0]["scores"]}
+    with pytest.raises(SystemExit):  # what was scored without them has none
+        main([str(recipe), "--out", str(out)])
+    assert "metrics" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -29,19 +29,17 @@ from facerec.comparison.finals import VIEWS
 from facerec.comparison.harness import Results
 from facerec.comparison.losses import MarginHead
 from facerec.comparison.protocol import Arm
-from facerec.comparison.report import (
-    COLUMNS,
-    _captions,
-    answers,
-    format_table,
-    meeting_best,
-    reaching,
-    render,
-    to_latex,
-    write_report,
-)
-from facerec.comparison.significance import SeedMean
+from facerec.comparison.report import answers, render, sentence_of, write_report
+from facerec.comparison.significance import SeedMean, mean_over_seeds
 from facerec.comparison.summary import FIGURES, SCHEMA, SHARES, Summary, summarize
+from facerec.comparison.tables import (
+    COLUMNS,
+    headline_table,
+    meeting_best,
+    pair_table,
+    reaching,
+    to_latex,
+)
 from facerec.errors import ComparisonError
 from facerec.heads import SEC, CosFace
 from facerec.statistics.intervals import Interval
@@ -53,10 +51,11 @@ NAMES = {
     "runs.csv",
     "trials.csv",
     "table.tex",
-    "figures/differences.svg",
-    "figures/learning.svg",
-    "figures/norm_variance.svg",
-    "figures/trials.svg",
+    *(
+        f"figures/{name}.{kind}"
+        for name in ("differences", "learning", "norm_variance", "trials")
+        for kind in ("svg", "png")
+    ),
     "report.html",
 }
 ODD = "-Odd_name=1.5+SEC-é"
@@ -209,42 +208,41 @@ def test_the_page_has_the_numbers_of_the_json(files: dict[str, bytes], page: Pag
 
 def test_the_question_comes_first_and_the_answers_next(summary: Summary, page: Page) -> None:
     text = page.text
-    places = [text.index(summary.question)]
-    for answer in answers(summary):
-        subject, estimate, detail = (
-            part.replace("\N{NO-BREAK SPACE}", " ")
-            for part in (answer.subject, answer.estimate, answer.detail)
+    order = [text.index(summary.question)]
+    for line in answers(summary):
+        figure, estimate, detail, basis = (
+            words.replace("\N{NO-BREAK SPACE}", " ")
+            for words in (line.figure, line.estimate, line.detail, line.basis)
         )
-        places += [text.index(subject), text.index(estimate)]
-        assert f"{detail}." in text
-    places.append(text.index("Retrieval on the test classes"))
-    assert places == sorted(places)
+        order += [text.index(figure), text.index(estimate)]
+        assert detail in text and basis in text
+    order.append(text.index("Retrieval on the test classes"))
+    assert order == sorted(order)
 
 
 def test_the_forest_comes_before_tables_and_of_many_pairs_before_sentences(
     summary: Summary, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def places(html: str) -> list[int]:
-        spoken = [html.index(f"<li>{pair.arm} against {pair.base}: ") for pair in summary.pairs]
-        forest = html.index(_captions(summary)["differences"][1])
-        return [*spoken, forest, html.index("<nav "), html.index("<table>")]
+    def order(html: str, mark: str) -> list[int]:
+        spoken = [html.index(f"{mark}{pair.arm} against {pair.base}") for pair in summary.pairs]
+        return [*spoken, html.index("<figcaption>"), html.index("<nav "), html.index("<table>")]
 
-    few = files["report.html"].decode()
-    assert places(few) == sorted(places(few))
+    few = order(files["report.html"].decode(), '<span class="figure">')
+    assert few == sorted(few)
     monkeypatch.setattr(report, "_SPOKEN", len(summary.pairs) - 1)
-    *spoken, forest, contents, table = places(render(summary)["report.html"].decode())
+    *spoken, forest, contents, table = order(render(summary)["report.html"].decode(), "<li>")
     assert forest < contents < table < min(spoken)
 
 
 def test_answers_give_estimate_interval_and_n(summary: Summary, files: dict[str, bytes]) -> None:
     said = answers(summary)
     assert len(said) == 2 + len(summary.pairs)
-    assert document(files)["answers"] == [answer.text for answer in said]
+    assert document(files)["answers"] == [sentence_of(line) for line in said]
     for answer, pair in zip(said[1:], summary.pairs, strict=False):
         assert pair.headline is not None
         mean = pair.headline.mean
         assert mean.joint is not None
-        text = answer.text.replace("−", "-").replace("\N{NO-BREAK SPACE}", " ")
+        text = sentence_of(answer).replace("−", "-").replace("\N{NO-BREAK SPACE}", " ")
         limits = f"[{100 * mean.joint.low:+.2f}, {100 * mean.joint.high:+.2f}]"
         assert text.startswith(f"{pair.arm} against {pair.base}: {100 * mean.value:+.2f} ")
         assert limits in text and "n = 6 seeds × 12 test classes" in text
@@ -252,14 +250,14 @@ def test_answers_give_estimate_interval_and_n(summary: Summary, files: dict[str,
         inside = mean.joint.low <= 0 <= mean.joint.high
         assert ("interval includes 0" in text) == inside
     verdict = re.compile(r"\b(better|worse|wins?|improv\w+|significant\w*|proves?|helps?)\b", re.I)
-    assert not any(verdict.search(answer.text) for answer in said)
+    assert not any(verdict.search(sentence_of(answer)) for answer in said)
 
 
 def test_answers_place_intervals(summary: Summary) -> None:
     def moved(low: float, high: float) -> Summary:
         def with_interval(found: Any) -> Any:
             joint = replace(found.mean.joint, low=low, high=high)
-            return replace(found, mean=replace(found.mean, joint=joint))
+            return replace(found, mean=replace(found.mean, joint=joint, interval=joint))
 
         pairs = [
             replace(pair, differences=tuple(map(with_interval, pair.differences)))
@@ -288,7 +286,7 @@ def test_no_effect_is_said_with_its_interval() -> None:
         results = with_arm(results, f"{name}+SEC", runs=base.runs)
     summary = summarize(results)
     for answer in answers(summary)[1:3]:
-        text = answer.text.replace("\N{NO-BREAK SPACE}", " ")
+        text = sentence_of(answer).replace("\N{NO-BREAK SPACE}", " ")
         assert "0.00 points of concatenated MAP@R [+0.00, +0.00]" in text
         assert "includes 0" in text and "p = 1, adjusted for 2 pairs 1" in text
 
@@ -395,7 +393,8 @@ def test_failures_are_told(odd: Summary, odd_page: Page) -> None:
     failed_row = row(odd_page, "Retrieval on the test classes", "ArcFace+SEC")
     assert len(failed_row) == 1 and failed_row[0].startswith("failed all 9 trials failed")
     caption = "Concatenated MAP@R, arm − base"
-    assert row(odd_page, caption, "ArcFace+SEC - ArcFace")[-1] == "fair"
+    missing = row(odd_page, caption, "ArcFace+SEC - ArcFace")
+    assert missing[1].startswith("– ArcFace+SEC: all 9") and missing[-1] == "fair"
     assert row(odd_page, caption, "CosFace+SEC - CosFace")[-1] == "not fair 3 and 2 first settings"
     odd_row = next(row for row in odd_page.rows(caption) if row[0].startswith(ODD))
     assert odd_row[-1] == "fair declared: optimizer"
@@ -417,7 +416,7 @@ def test_one_run_has_no_plus_minus() -> None:
         cells = row(page, "Concatenated MAP@R, arm − base", f"{pair.arm} - {pair.base}")
         assert cells[0] == "1" and cells[1].endswith(" n=1") and cells[4:6] == ["–", "–"]
     assert "One seed each: no interval and no p" in page.text
-    assert "±" not in " ".join(answer.text for answer in answers(summary))
+    assert "±" not in " ".join(sentence_of(answer) for answer in answers(summary))
     assert "\\pm" not in files["table.tex"].decode() and "$n=1$" in files["table.tex"].decode()
     assert "nan" not in page.text.lower()
 
@@ -441,10 +440,45 @@ def test_a_comparison_without_pairs() -> None:
         toy_results(arms, repetitions=2, trials=3, replicates=10, classes=6, per_class=4)
     )
     files = render(summary)
-    assert NAMES - set(files) == {"figures/differences.svg", "figures/norm_variance.svg"}
+    assert {Path(name).stem for name in NAMES - set(files)} == {"differences", "norm_variance"}
     page = Page(files["report.html"].decode())
     assert "Ratio of steps" not in dict(page.tables) and "Differences" not in page.text
-    assert [answer.subject for answer in answers(summary)] == ["Highest concatenated MAP@R"]
+    assert [answer.figure for answer in answers(summary)] == ["Highest concatenated MAP@R"]
+
+
+def test_clusterings_stand_beside_retrieval_where_asked_for() -> None:
+    results = toy_results(
+        toy_arms(("CosFace",)),
+        replicates=10,
+        repetitions=3,
+        trials=2,
+        classes=6,
+        per_class=4,
+        metrics=("nmi", "f1"),
+    )
+    summary = summarize(results)
+    files = render(summary)
+    page = Page(files["report.html"].decode())
+    asked = {(view, name) for view in VIEWS for name in ("nmi", "f1")}
+    for arm, each in zip(results.arms, summary.arms, strict=True):
+        cells = row(page, "Retrieval on the test classes", each.name)
+        assert len(cells) == 10
+        for position, name in ((3, "nmi"), (4, "f1")):
+            values = [run.clusterings["concatenated", name] for run in arm.runs]
+            score = each.score("concatenated", name)
+            assert score is not None and list(score.values) == values
+            mean = score.mean
+            assert mean == mean_over_seeds(values) and mean.joint is None
+            assert mean.interval is not None and mean.interval == mean.over_seeds
+            half = 50 * (mean.interval.high - mean.interval.low)
+            assert cells[position] == f"{100 * mean.value:.2f} ± {half:.2f}"
+    table = rows(files["table.csv"])
+    assert {(each["view"], each["metric"]) for each in table} >= asked
+    (pair,) = document(files)["pairs"]
+    assert {(each["view"], each["metric"]) for each in pair["differences"]} >= asked
+    assert all(each["mean"]["p_holm"] is not None for each in pair["differences"])
+    assert "concatenated_nmi" in rows(files["runs.csv"])[0]
+    assert "cccccccccc" in files["table.tex"].decode() and "k-means" in page.text
 
 
 def test_nothing_but_failures() -> None:
@@ -573,21 +607,24 @@ def test_runs_and_trials(odd: Summary, odd_files: dict[str, bytes]) -> None:
             assert float(margin) == trial.setting["loss.margin.margin"]
 
 
-def test_the_terminal_table(odd: Summary) -> None:
+def test_the_terminal_tables(odd: Summary) -> None:
     console = Console(width=100, record=True, file=io.StringIO())
-    console.print(format_table(odd))
-    text = console.export_text().replace("\N{NO-BREAK SPACE}", " ")
+    console.print(headline_table(odd).terminal())
+    scores = console.export_text().replace("\N{NO-BREAK SPACE}", " ").splitlines()
     for arm in odd.arms:
-        line = next(line for line in text.splitlines() if line.strip().startswith(f"{arm.name} "))
+        line = next(line for line in scores if line.strip().startswith(f"{arm.name} "))
         if arm.reason:
             assert "failed" in line
             continue
         for column in COLUMNS[:3]:
             score = arm.score(*column)
-            assert score is not None and f"{100 * score.mean.value:.2f}±" in line
+            assert score is not None and f"{100 * score.mean.value:.2f} ±" in line
+    console.print(pair_table(odd).terminal())
+    text = console.export_text()
     headline = odd.pairs[0].headline
     assert headline is not None and headline.mean.joint is not None
     assert f"{100 * headline.mean.joint.low:+.2f}".replace("-", "−") in text
+    assert "declared: optimizer" in " ".join(text.split())
 
 
 # ---------------------------------------------------------------- figures
@@ -607,7 +644,7 @@ def test_the_forest_draws_estimates_and_intervals(summary: Summary) -> None:
     drawn = [
         (line.get_marker(), [float(x) for x in line.get_xdata()]) for line in figure.axes[0].lines
     ]
-    estimates = [x for marker, (x, *_) in drawn if marker == "D"]
+    estimates = [xs[0] for marker, xs in drawn if marker in ("o", "s")]
     expected, whiskers = [], []
     for pair in summary.pairs:
         for view in VIEWS:

@@ -24,7 +24,7 @@ from facerec.comparison.finals import (
 from facerec.comparison.fit import Trainer
 from facerec.comparison.image_sets import open_image_set
 from facerec.comparison.protocol import METRICS
-from facerec.comparison.retrieval import retrieve
+from facerec.comparison.retrieval import clustering, retrieve
 from facerec.comparison.splits import split_classes
 from facerec.comparison.trunks import create_trunk
 from facerec.errors import ComparisonError
@@ -97,6 +97,26 @@ def test_one_model_alone_is_both(trainer: Trainer, models: list[nn.Module]) -> N
     run = score_models(trainer, protocol(), models[:1], test_side(trainer.images, SPLIT))
     for name in METRICS:
         assert np.array_equal(run.scores["concatenated", name], run.scores["separated", name])
+
+
+def test_clusterings_where_asked_for(
+    trainer: Trainer, models: list[nn.Module], tmp_path: Path
+) -> None:
+    pytest.importorskip("sklearn")
+    side = test_side(trainer.images, SPLIT)
+    run = score_models(trainer, protocol(), models[:2], side, metrics=("nmi", "f1"))
+    labels = trainer.labels[side.queries]
+    raw = [trainer.embed(model, side.queries, protocol()) for model in models[:2]]
+    apart = [clustering(each, labels, seed=0) for each in raw]
+    assert run.mean("separated", "nmi") == pytest.approx(np.mean([each.nmi for each in apart]))
+    assert run.mean("separated", "f1") == pytest.approx(np.mean([each.f1 for each in apart]))
+    unit = [each / np.linalg.norm(each, axis=1, keepdims=True) for each in raw]
+    together = clustering(np.concatenate(unit, axis=1), labels, seed=0)
+    assert run.mean("concatenated", "nmi") == together.nmi
+    write_final(tmp_path / "x.npz", run, {})
+    again, note = read_final(tmp_path / "x.npz")
+    assert again.clusterings == run.clusterings and note == {}
+    assert score_models(trainer, protocol(), models[:1], side).clusterings == {}
 
 
 def test_there_and_back(trainer: Trainer, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from helpers.tiny_comparison import (
 from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.comparison import Arm, Comparison, FaceTransform, ImageData, Trunk
 from facerec.comparison.fit import Fit
-from facerec.comparison.harness import Harness, Results
+from facerec.comparison.harness import Harness, Notify, Results
 from facerec.comparison.losses import Contrastive
 from facerec.comparison.protocol import UNTRAINED
 from facerec.embedding.model import save_model
@@ -47,8 +47,8 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_images(tmp_path_factory.mktemp("images"))
 
 
-def run(plan: Comparison, folder: Path, **options: Any) -> Results:
-    return Harness(plan, folder, torch.device("cpu"), **options).run()
+def run(plan: Comparison, folder: Path, notify: Notify | None = None, **options: Any) -> Results:
+    return Harness(plan, folder, torch.device("cpu"), **options).run(notify)
 
 
 def figures(results: Results) -> Any:
@@ -97,7 +97,7 @@ import json, sys
 from pathlib import Path
 import torch
 from facerec.comparison import Comparison
-from facerec.comparison.harness import Harness
+from facerec.comparison.harness import Harness, Notify
 from facerec.recipe import from_dict
 torch.set_num_threads(1)
 plan = from_dict(Comparison, json.loads(Path(sys.argv[1]).read_text()), sys.argv[1])
@@ -300,14 +300,20 @@ def test_generated_faces_are_drawn_once(tmp_path: Path) -> None:
     plan = replace(plan, data=faces, protocol=small, arms=(BASE,))
     drawn: list[tuple[int, int]] = []
     first = Harness(
-        plan, tmp_path, torch.device("cpu"), faces=lambda done, total: drawn.append((done, total))
+        plan,
+        tmp_path,
+        torch.device("cpu"),
+        faces=lambda _, done, total: drawn.append((done, total)),
     )
     first.worker.close()
     assert drawn[-1] == (faces.total_images, faces.total_images)
     assert first.images.num_classes == 10 and len(first.images) == 20
     count = len(drawn)
     again = Harness(
-        plan, tmp_path, torch.device("cpu"), faces=lambda done, total: drawn.append((done, total))
+        plan,
+        tmp_path,
+        torch.device("cpu"),
+        faces=lambda _, done, total: drawn.append((done, total)),
     )
     again.worker.close()
     assert len(drawn) == count

@@ -156,6 +156,12 @@ def files(folder: Path) -> dict[str, bytes]:
 # --- what is in it ------------------------------------------------------------------------------
 
 
+def share(result: VerificationResult) -> float:
+    """Return the share of held-out pairs judged rightly."""
+    assert result.accuracy is not None
+    return result.accuracy.kfold.correct / result.accuracy.kfold.pairs
+
+
 def test_the_files_of_a_bundle(written: BundleReport) -> None:
     assert set(files(written.path)) == {
         "model.onnx",
@@ -267,11 +273,13 @@ def test_variants_that_change_numbers_are_compared(written: BundleReport, bench:
         assert len(report.comparisons) == (report.name in ("fp16", "int8"))
         for comparison in report.comparisons:
             row = next(row for row in comparison.rows if row.figure == "accuracy")
-            assert float32.accuracy is not None
-            assert row.first == pytest.approx(float32.accuracy.correct / float32.accuracy.pairs)
+            assert row.first.value == pytest.approx(
+                float32.accuracy.events / float32.accuracy.total
+            )
             variant = evaluate_bench(load_model(written.path, variant=report.name), bench)
-            assert variant.accuracy is not None
-            assert row.second == pytest.approx(variant.accuracy.correct / variant.accuracy.pairs)
+            assert row.second.value == pytest.approx(
+                variant.accuracy.events / variant.accuracy.total
+            )
     entry = next(entry for entry in written.note["variants"] if entry["name"] == "int8")
     assert entry["calibration"]["images"] == 40 and entry["calibration"]["method"] == "minmax"
     assert len(entry["calibration"]["sha256"]) == 64

@@ -14,7 +14,7 @@ from facerec.comparison.fit import Fit, Point
 from facerec.comparison.harness import ArmResult, Results, TrialResult
 from facerec.comparison.losses import MarginHead
 from facerec.comparison.probe import Probe
-from facerec.comparison.protocol import METRICS, Arm, Comparison, Protocol, Range
+from facerec.comparison.protocol import CLUSTER_METRICS, METRICS, Arm, Comparison, Protocol, Range
 from facerec.comparison.trunks import Trunk
 from facerec.heads import SEC, ArcFace, CosFace, SphereFace
 from facerec.training import Adam
@@ -145,7 +145,12 @@ def toy_run(
     fits = ()
     if arm is not None:
         fits = tuple(toy_fit(generator, 0.45, epochs, constrained) for _ in range(FOLDS))
-    return FinalRun(labels, scores, models, fits, dropped=2, tied=0.001)
+    clusterings = {
+        (view, name): float(scores[view, other].mean())
+        for view in VIEWS
+        for name, other in zip(CLUSTER_METRICS, METRICS, strict=False)
+    }
+    return FinalRun(labels, scores, models, fits, dropped=2, tied=0.001, clusterings=clusterings)
 
 
 def toy_fit(generator: np.random.Generator, final: float, epochs: int, quick: bool) -> Fit:

@@ -257,7 +257,7 @@ class ListedPairs(Comparisons):
                     targets=targets,
                     calibration=calibration,
                     failed=self._failed,
-                    persons_known=self._subjects_known,
+                    subjects_known=self._subjects_known,
                     seed=self._seed,
                 )
             except MetricError as problem:

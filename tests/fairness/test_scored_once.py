@@ -16,7 +16,7 @@ from facerec.errors import MetricError
 from facerec.fairness import rates as module
 from facerec.fairness.rates import (
     GroupErrors,
-    IdentityCounts,
+    SubjectCounts,
     all_pairs_group_rates,
     all_pairs_rates,
 )
@@ -48,10 +48,10 @@ def test_an_audit_scores_once_a_fusion(calls: list[int], tmp_path: Path) -> None
 def assert_same(one: GroupErrors, other: GroupErrors) -> None:
     assert one.rates == other.rates
     assert one.histograms == other.histograms
-    assert (one.identities, one.calibration) == (other.identities, other.calibration)
+    assert (one.by_pair, one.calibration) == (other.by_pair, other.calibration)
     for row, same_row in zip(one.counts, other.counts, strict=True):
         for counts, expected in zip(row, same_row, strict=True):
-            assert isinstance(counts, IdentityCounts) and isinstance(expected, IdentityCounts)
+            assert isinstance(counts, SubjectCounts) and isinstance(expected, SubjectCounts)
             for name in ("members", "false_matches", "images", "missed", "mated"):
                 mine, its = (
                     value.toarray() if isinstance(value, csr_array) else value
@@ -106,7 +106,7 @@ def test_results_are_those_of_a_loop_where_false_matches_are_too_many(
 ) -> None:
     score = module.score_all_pairs
     monkeypatch.setattr(
-        module, "score_all_pairs", lambda *a, **options: score(*a, **options, identity_limit=3)
+        module, "score_all_pairs", lambda *a, **options: score(*a, **options, pair_limit=3)
     )
     vectors, subject, groupings = made_up(3)
     found = all_pairs_rates(vectors, subject, groupings, targets=TARGETS)

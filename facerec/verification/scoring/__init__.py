@@ -1,6 +1,6 @@
-"""All pairs of a set of images: exact operating points, and errors by identity and by group.
+"""All pairs of a set of images: exact operating points, and errors by subject and by group.
 
-The cosines of N images are computed tile by tile and never stored. Images are sorted by identity,
+The cosines of N images are computed tile by tile and never stored. Images are sorted by subject,
 so that the mated pairs lie near the diagonal and most tiles hold non-mated pairs only.
 
 One pass finds exact thresholds and counts the errors at them. A random sample of pairs tells

@@ -50,10 +50,10 @@ from facerec.fairness.rates import (
     GroupRates,
 )
 from facerec.fairness.result import Audit, GroupAudit, InputFile, Settings
+from facerec.progress import Progress
 from facerec.statistics.operating_points import parse_rate
 from facerec.verification.bench import Bench
 from facerec.verification.evaluate import select_embeddings
-from facerec.verification.scoring import Progress
 
 PERMUTATIONS = 9999
 

@@ -21,6 +21,7 @@ from scipy.special import ndtri
 from scipy.stats import binom
 
 from facerec.errors import MetricError
+from facerec.progress import Progress
 from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.curves import RocCurve
@@ -31,7 +32,6 @@ from facerec.verification.scoring import (
     AllPairs,
     ErrorTable,
     Groups,
-    Progress,
     check_pairs,
     score_all_pairs,
 )
@@ -481,7 +481,7 @@ def all_pairs_group_rates(
         targets: nominal FMRs, taken exactly.
         calibration: where the thresholds were fixed; by default on all impostors of this data.
         device: where scores are computed.
-        progress: see `facerec.verification.scoring.Progress`.
+        progress: see `facerec.progress.Progress`.
 
     Raises:
         MetricError: as for `pair_group_rates`.

@@ -40,8 +40,8 @@ from facerec.fairness.comparisons import ListedPairs, calibrate_on_scores
 from facerec.fairness.differentials import REPLICATES
 from facerec.fairness.rates import TARGETS, UNKNOWN, Calibration
 from facerec.fairness.result import Audit, InputFile, Settings
+from facerec.progress import Progress
 from facerec.verification.protocols import ScoredPairs
-from facerec.verification.scoring import Progress
 
 NO_NORMS = "a file of scores holds no embeddings, so a norm audit is impossible"
 

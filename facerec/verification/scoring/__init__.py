@@ -26,7 +26,6 @@ from facerec.verification.scoring.results import (
     Groups,
     check_pairs,
 )
-from facerec.verification.scoring.tiles import Progress
 
 __all__ = [
     "BIN_EDGES",
@@ -36,7 +35,6 @@ __all__ = [
     "ErrorTable",
     "GroupAlone",
     "Groups",
-    "Progress",
     "check_pairs",
     "score_all_pairs",
 ]

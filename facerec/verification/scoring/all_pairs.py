@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from facerec.devices import choose_device
 from facerec.errors import MetricError
+from facerec.progress import Progress
 from facerec.statistics.operating_points import Rate, parse_rate
 from facerec.verification.scoring.bins import LOWEST, float32_at_least
 from facerec.verification.scoring.mated import count_mated
@@ -25,7 +26,7 @@ from facerec.verification.scoring.results import (
     symmetric,
 )
 from facerec.verification.scoring.search import Search, prepare_searches
-from facerec.verification.scoring.tiles import EVERYONE, Progress, Tiles
+from facerec.verification.scoring.tiles import EVERYONE, Tiles
 
 FPR_TARGETS = ("1e-1", "1e-2", "1e-3", "1e-4", "1e-5", "1e-6")
 
@@ -72,7 +73,7 @@ def score_all_pairs(
             Scores may differ in the last bit between tile sizes and devices.
         mated_limit: keep all mated scores up to this number.
         pair_limit: count false matches by pair of subjects up to this number.
-        progress: see `Progress`.
+        progress: see `facerec.progress.Progress`.
         process_group: the ranks that share the work; by default all.
 
     Raises:

@@ -16,10 +16,8 @@ from torch import Tensor
 
 from facerec.devices import exact_products
 from facerec.heads.collectives import all_reduce_, rank, world_size
+from facerec.progress import Progress
 from facerec.verification.scoring.people import People
-
-Progress = Callable[[str, int, int], None]
-"""Called with what is being done, the tiles that are done and the tiles in all."""
 
 EVERYONE = -1
 """Row, after those of the groups that are looked at alone, for all pairs."""

@@ -254,7 +254,7 @@ def test_replicates_are_those_of_the_vertex_bootstrap(listed: bool) -> None:
     sides = faces.subject[first], faces.subject[second]
     scores = score_pairs(faces.vectors, first, second).astype(np.float64)
     everybody = VertexBootstrap(*sides, sides[0] == sides[1], replicates=300, seed=7)
-    weights = resample(errors.identities, 300, 7)
+    weights = resample(errors.subjects, 300, 7)
     np.testing.assert_array_equal(weights, everybody.multiplicities)
     for place, counts in enumerate(errors.counts[0]):
         within = (faces.group[first] == place) & (faces.group[second] == place)
@@ -315,7 +315,7 @@ def test_values_are_those_of_the_rates() -> None:
 def test_intervals_come_from_one_joint_resample() -> None:
     errors = large()
     found = differentials(errors, replicates=400, seed=3)
-    weights = resample(errors.identities, 400, 3)
+    weights = resample(errors.subjects, 400, 3)
     drawn = [rate_replicates(counts, weights) for counts in errors.counts[0]]
     fmr = np.stack([fmr for fmr, _ in drawn if fmr is not None], axis=-1)
     one = row(found.rows, "MAPE", "5e-2")

@@ -193,8 +193,8 @@ def test_both_sides_of_the_join_are_counted(tmp_path: Path) -> None:
         ("attributes without embedding", None): (6, 2),
         ("norm is not finite", None): (1, None),
     }
-    assert found.exclusions[0].place == "row" and found.exclusions[0].places == (0, 49)
-    assert found.exclusions[1].places == (50, 51, 52, 53, 54, 55)
+    assert found.exclusions[0].kind == "row" and found.exclusions[0].positions == (0, 49)
+    assert found.exclusions[1].positions == (50, 51, 52, 53, 54, 55)
     rows = [row for row in range(1, 49) if row != 7]
     assert found.rows.tolist() == rows
     position = {name: i for i, name in enumerate(attributes.images.tolist())}

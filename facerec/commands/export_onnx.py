@@ -13,9 +13,9 @@ from facerec.commands.benches import open_benches
 from facerec.commands.cli import Console, run_command
 from facerec.embedding.model import MODEL_FILE, TorchModel, load_model
 from facerec.errors import ExportError
-from facerec.export.bundle import MAIN, BundleOptions, BundleReport, export_bundle
+from facerec.export.bundle import BundleOptions, BundleReport, export_bundle
 from facerec.export.graph import OPSET
-from facerec.export.tables import consumers_table, parity_table, speeds_table
+from facerec.export.tables import MAIN, consumers_table, parity_table, speeds_table
 from facerec.files import write_json
 from facerec.report.progress import progress_bar
 from facerec.verification import Bench

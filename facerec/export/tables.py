@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from facerec.export.bundle import MAIN, BundleReport
 from facerec.export.measure import LoadMeasure
 from facerec.report import words
 from facerec.report.table import Column, Table
+
+if TYPE_CHECKING:  # which writes the card, with these tables
+    from facerec.export.bundle import BundleReport
+
+MAIN = "float32"
+"""What the main file is called in tables."""
 
 Row = Mapping[str, Any]
 

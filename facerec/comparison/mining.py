@@ -135,8 +135,8 @@ def _hard_groups(
         free = torch.ones(len(centers), dtype=torch.bool, device=centers.device)
         left = len(centers)
         order = torch.from_numpy(generator.permutation(len(centers))).to(centers.device)
-        for part in order.split(_ROWS):
-            firsts = part[free[part]]
+        for rows in order.split(_ROWS):
+            firsts = rows[free[rows]]
             rows = centers[firsts] @ centers.T
             for first, row in zip(firsts.tolist(), rows, strict=True):
                 if free[first] and left >= classes:

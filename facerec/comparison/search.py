@@ -75,7 +75,7 @@ class Search:
         with self._told(), worker.turn():
             self._storage = self._open()
 
-    # ---------------------------------------------------------------- what is found there
+    # ---------------------------------------------------------------- what lies there
 
     def study(self, arm: Arm) -> optuna.Study:
         """Return the trials of an arm; made if there are none.
@@ -150,12 +150,12 @@ class Search:
             name = f"fold {fold}"
             if name not in trial.user_attrs:
                 trial.set_user_attr(name, json.dumps(to_dict(fit(tried, fold))))
-            found = from_dict(Fit, json.loads(trial.user_attrs[name]), name)
-            if found.score is None:
-                trial.set_user_attr("failure", f"{name}: {found.failure}")
+            trained = from_dict(Fit, json.loads(trial.user_attrs[name]), name)
+            if trained.score is None:
+                trial.set_user_attr("failure", f"{name}: {trained.failure}")
                 self.study(arm).tell(trial, state=state.FAIL)
                 return True
-            scores.append(found.score)
+            scores.append(trained.score)
         self.study(arm).tell(trial, float(np.mean(scores)))
         return True
 
@@ -212,9 +212,9 @@ class Search:
             published = {f"loss.{k}": v for k, v in arm.loss.mlrc.items()}
             if arm.loss.mlrc_lr is not None:
                 published["loss_lr"] = arm.loss.mlrc_lr
-            found = {k: v for k, v in published.items() if k in defaults}
+            known = {k: v for k, v in published.items() if k in defaults}
             settings.append(
-                {**defaults, **found} if found else {r.field: r.middle for r in arm.ranges}
+                {**defaults, **known} if known else {r.field: r.middle for r in arm.ranges}
             )
         limits = {r.field: r for r in arm.ranges}
         return [

@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 help:
 	@echo "make demo      the whole main job on generated faces, in minutes"
 	@echo "make test      every part and each command once, in six minutes on two cores"
-	@echo "make test-all  all tests: whole runs, kills, exports, studies and the slow ones too"
+	@echo "make test-all  all tests: whole runs, kills, exports, studies, and those of minutes"
 	@echo "make fuzz      100,000 damaged files of every kind, of which each must end in a sentence"
 	@echo "make lint      ruff and mypy"
 	@echo "make docs      the documentation as a site, in site/"
@@ -23,11 +23,16 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: $(VENV)/.installed
 	$(BIN)/facerec demo
 
-test: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 2
+# A file stays with one worker, so that what its tests share is made once.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
+test: $(VENV)/.installed
+	$(PYTEST)
+
+# Some of them: make test-all MARKS='integration and not slow'
+MARKS ?=
 test-all: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 2 -m ""
+	$(PYTEST) -m '$(MARKS)'
 
 # Other cases, or a few kinds: make fuzz FUZZ='--seed 1 --kinds pth onnx'
 fuzz: $(VENV)/.installed

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
+import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,8 @@ import facerec  # noqa: F401
 sys.path.append(str(Path(__file__).parent / "network" / "guard"))
 
 from network_guard import forbid
+
+Once = Callable[[str, Callable[[Path], None]], Path]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -42,3 +47,34 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"research data not found at {folder} (set FACEREC_TEST_DATA)")
     return folder
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
+    """Make a folder in the first worker that asks for it, for all of them to read."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def make(name: str, build: Callable[[Path], None]) -> Path:
+        folder, half = shared / name, shared / f"{name}.half"
+        with (shared / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.exists():
+                shutil.rmtree(half, ignore_errors=True)
+                half.mkdir()
+                build(half)
+                half.rename(folder)
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def main_job(once: Once) -> Path:
+    """A folder in which the commands have worked: faces, a run, its figures, audit and bundle.
+
+    It is shared: copy what a test changes.
+    """
+    from helpers.every_command import main_job
+
+    return once("main_job", main_job)

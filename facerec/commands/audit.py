@@ -7,7 +7,7 @@ import operator
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -29,22 +29,16 @@ from facerec.embedding.model import EmbeddingModel, load_model
 from facerec.errors import DatasetError, MetricError
 from facerec.fairness.association import NoComparison
 from facerec.fairness.attributes import Attributes, read_attributes
-from facerec.fairness.audit import (
-    PERMUTATIONS,
-    Audit,
-    GroupAudit,
-    InputFile,
-    calibrate_on_embeddings,
-    calibrate_on_scores,
-    compare_with,
-)
+from facerec.fairness.audit import PERMUTATIONS
 from facerec.fairness.audit import audit as audit_embeddings
+from facerec.fairness.comparisons import calibrate_on_embeddings, calibrate_on_scores
 from facerec.fairness.differentials import REPLICATES
 from facerec.fairness.findings import HEADLINE
 from facerec.fairness.norms import NormTable
 from facerec.fairness.outputs import check_audit_folder, write_audit
 from facerec.fairness.page import render
 from facerec.fairness.rates import TARGETS, Calibration, ErrorRate
+from facerec.fairness.result import Audit, GroupAudit, InputFile
 from facerec.fairness.scores import audit_scores
 from facerec.files import sha256
 from facerec.progress import section
@@ -268,21 +262,19 @@ def audit(
             targets=targets,
             calibration=calibration,
             unit=unit,
+            baseline=other,
+            baseline_name=str(baseline),
             gating=gating,
             confidence=confidence,
             permutations=permutations,
             replicates=replicates,
             seed=seed,
             inputs=files,
+            remarks=remarks,
             source=source,
             device=device,
             progress=bars.show,
         )
-        if other is not None:
-            bars.show("comparing with the baseline", 0, 1)
-            result = compare_with(result, found, other, pairs=listed, name=str(baseline))
-            bars.show("comparing with the baseline", 1, 1)
-        result = replace(result, warnings=(*remarks, *result.warnings))
         page = _write(result, out, command, bars)
     stored = [path for path in (embeddings, baseline) if path is not None and is_embeddings(path)]
     _finish(result, page, asserted, console, stored if delete_embeddings else ())
@@ -356,7 +348,7 @@ def _audit_scores(
     if threshold_from is not None:
         calibration, remarks = _calibrate(threshold_from, targets, None, distances, device, bars)
         files.append(InputFile("calibration", threshold_from.name, sha256(threshold_from), {}))
-    result = audit_scores(
+    return audit_scores(
         scored,
         groups,
         name=path.name,
@@ -368,9 +360,9 @@ def _audit_scores(
         replicates=replicates,
         seed=seed,
         inputs=files,
+        remarks=remarks,
         progress=bars.show,
     )
-    return replace(result, warnings=(*remarks, *result.warnings))
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from facerec.report.figures import COLOURS, Drawing, data_uri, draw, name_rows, 
 from facerec.report.page import FindingLine, Link, Page, Section, Text
 from facerec.report.progress import progress_bar
 from facerec.report.table import Cell, Column, Table, facts_table
-from facerec.report.words import counted, limits, p_value
+from facerec.report.words import NOTHING, counted, limits, p_value
 from facerec.statistics.intervals import Interval
 from facerec.training.recipe import Recipe
 from facerec.verification import VerificationResult, evaluate_bench, pack_bench
@@ -192,7 +192,7 @@ def _norm_audit(document: Json, arm: str, grouping: str, page: str) -> NormAudit
 def _verdict(results: Results, audits: Sequence[NormAudit]) -> str:
     """Return what the demo found, made by rule from its figures."""
     means = [
-        100 * result.accuracy.mean
+        100 * result.accuracy.kfold.mean
         for packs in results.values()
         for result in packs.values()
         if result.accuracy is not None
@@ -240,8 +240,10 @@ def _table(results: Results) -> Table[Row]:
     """Accuracy, TPR at 10 % and 1 % FPR, and norms of each arm and pack."""
 
     def accuracy(row: Row) -> str:
-        mean = row[2].accuracy
-        return "–" if mean is None else f"{100 * mean.mean:.2f} % ± {100 * mean.sem:.2f}"
+        estimate = row[2].accuracy
+        if estimate is None:
+            return NOTHING
+        return f"{100 * estimate.kfold.mean:.2f} % ± {100 * estimate.kfold.sem:.2f}"
 
     def rate(fpr: str) -> Callable[[Row], Cell]:
         def show(row: Row) -> Cell:
@@ -250,11 +252,11 @@ def _table(results: Results) -> Table[Row]:
 
         return show
 
-    def norm(figure: str, form: str) -> Callable[[Row], str]:
-        def show(row: Row) -> str:
-            return "–" if row[2].norms is None else format(getattr(row[2].norms, figure), form)
+    def mean_norm(row: Row) -> str:
+        return NOTHING if row[2].norms is None else f"{row[2].norms.mean.value:.2f}"
 
-        return show
+    def cv(row: Row) -> str:
+        return NOTHING if row[2].norms is None else f"{row[2].norms.cv:.4f}"
 
     columns: list[Column[Row]] = [
         Column("arm", lambda row: row[0]),
@@ -262,8 +264,8 @@ def _table(results: Results) -> Table[Row]:
         Column("accuracy ± SEM", accuracy),
         Column("TPR@FPR=1e-1", rate("1e-1"), terminal=False),
         Column("TPR@FPR=1e-2", rate("1e-2")),
-        Column("mean ‖f‖", norm("mean", ".2f")),
-        Column("CV ‖f‖", norm("cv", ".4f")),
+        Column("mean ‖f‖", mean_norm),
+        Column("CV ‖f‖", cv),
     ]
     rows = [(arm, pack, result) for arm, packs in results.items() for pack, result in packs.items()]
     remarks = [

@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from facerec.errors import MetricError, ModelError
 from facerec.files import write_json
 from facerec.progress import section
 from facerec.records.images import ImageSource
+from facerec.report.figures import check_plot_path
 from facerec.report.progress import progress_bar
 from facerec.statistics.rates import parse_rate
 from facerec.verification import (
@@ -37,15 +39,22 @@ from facerec.verification import (
 from facerec.verification.compare import Comparison
 from facerec.verification.compare import compare as compare_results
 from facerec.verification.evaluate import FPR_TARGETS
-from facerec.verification.identification import identify
+from facerec.verification.identification import IdentificationResult, identify
 from facerec.verification.page import check_report_folder, write_report
-from facerec.verification.plots import check_plot_path, plot_roc
-from facerec.verification.preprocessing import print_trials
+from facerec.verification.plots import plot_roc
 from facerec.verification.preprocessing import try_preprocessing as compare_preprocessing
 from facerec.verification.protocols import read_scores
-from facerec.verification.report import print_comparison, print_identification, print_result
+from facerec.verification.report import (
+    print_comparison,
+    print_identification,
+    print_result,
+    print_trials,
+)
 from facerec.verification.templates import TemplateBench, template_vectors
 from facerec.verification.uncertainty import REPLICATES
+
+Verified: TypeAlias = "tuple[dict[str, VerificationResult], list[IdentificationResult]]"
+"""Results of 1:1 by name, and those of 1:N."""
 
 NORM_WEIGHTINGS: tuple[Literal["raw", "unit"], ...] = ("raw", "unit")
 
@@ -147,36 +156,25 @@ def verify(
     settings = Settings(fpr, compat, replicates, seed)
     console = Console(highlight=False)
 
+    chosen = partial(
+        load_model, device=device, batch_size=batch_size, channels=channels, mean=mean, std=std
+    )
+    names = bench or (("lfw",) if pairs is None else ())
+
     def source(path: Path | None) -> Source:
         if path is not None and (path == embeddings or is_embeddings(path)):
             return StoredEmbeddings(path, console)
-        loaded = load_model(
-            newest_run(runs) if path is None else path,
-            device=device,
-            batch_size=batch_size,
-            channels=channels,
-            mean=mean,
-            std=std,
-        )
+        loaded = chosen(path or newest_run(runs))
         aligner = parse_align(align, align_threshold)
         return LiveModel(loaded, flip, aligner, batch_size, on_error, console)
 
     if try_preprocessing:
         if scores is not None or embeddings is not None or compare is not None:
             raise MetricError("--try-preprocessing needs a model and a bench alone")
-        tried = load_model(
-            newest_run(runs) if model is None else model,
-            device=device,
-            batch_size=batch_size,
-            channels=channels,
-            mean=mean,
-            std=std,
-        )
-        (opened, *_) = open_benches(
-            bench or (("lfw",) if pairs is None else ()), pairs, format, images, data
-        )
+        tried = chosen(model or newest_run(runs))
+        (opened, *_) = open_benches(names, pairs, format, images, data)
         aligner = parse_align(align, align_threshold)
-        _try_preprocessing(tried, opened, aligner, replicates, seed, console, json)
+        _try_preprocessing(tried, opened, aligner, settings, console, json)
         return
     benches: list[Bench | TemplateBench] = []
     if scores is not None:
@@ -185,19 +183,22 @@ def verify(
                 "--scores needs neither pairs nor a model; leave out --bench, --pairs, --model and "
                 "--embeddings"
             )
-        results = _score_file(scores, distances, settings)
-        others = {} if compare is None else _score_file(compare, distances, settings)
+
+        def verified(path: Path | None) -> Verified:
+            assert path is not None
+            return _score_file(path, distances, settings)
     else:
         if distances:
             raise MetricError("--distances says what --scores holds; leave it out without --scores")
         if model is not None and embeddings is not None:
             raise MetricError("--model and --embeddings exclude each other; give one of them")
-        names = bench or (("lfw",) if pairs is None else ())
         benches = open_benches(names, pairs, format, images, data)
-        results = _verify_all(source(embeddings or model), benches, settings, console)
-        others = {}
-        if compare is not None:
-            others = _verify_all(source(compare), benches, settings, console)
+
+        def verified(path: Path | None) -> Verified:
+            return _verify_all(source(path), benches, settings, console)
+
+    results, searches = verified(scores or embeddings or model)
+    others, more = ({}, []) if compare is None else verified(compare)
     comparisons = {
         name: compare_results(results[name], other, max(replicates, 1), seed)
         for name, other in others.items()
@@ -206,6 +207,8 @@ def verify(
         print_result(result, console)
         if name in comparisons:
             print_comparison(comparisons[name], console)
+    for identification in (*searches, *more):
+        print_identification(identification, console)
     _save(results, comparisons, benches, console, out, with_images, json, roc)
 
 
@@ -213,8 +216,7 @@ def _try_preprocessing(
     model: EmbeddingModel,
     bench: Bench | TemplateBench,
     align: Aligner | None,
-    replicates: int,
-    seed: int,
+    settings: Settings,
     console: Console,
     json: Path | None,
 ) -> None:
@@ -236,8 +238,8 @@ def _try_preprocessing(
             bench,
             align=align,
             batch_size=model.batch_size,
-            replicates=max(replicates, 1),
-            seed=seed,
+            replicates=max(settings.replicates, 1),
+            seed=settings.seed,
             progress=progress,
         )
     print_trials(trials, console)
@@ -313,13 +315,15 @@ class LiveModel(Source):
 
 def _verify_all(
     source: Source, benches: Sequence[Bench | TemplateBench], settings: Settings, console: Console
-) -> dict[str, VerificationResult]:
-    """Return the result of every bench; 1:N figures are printed as they come."""
+) -> Verified:
+    """Return the 1:1 results of every bench by name, and those of 1:N."""
     results: dict[str, VerificationResult] = {}
+    searches: list[IdentificationResult] = []
     for bench in benches:
         console.print(f"bench {bench.source.get('path', bench.name)}", soft_wrap=True, markup=False)
         if isinstance(bench, TemplateBench):
-            found = dict(_verify_templates(source, bench, settings, console))
+            verified, found = _verify_templates(source, bench, settings)
+            searches += found
         else:
             result = evaluate_embeddings(
                 source.embed(bench.images, bench.name),
@@ -329,17 +333,17 @@ def _verify_all(
                 replicates=settings.replicates,
                 seed=settings.seed,
             )
-            found = {bench.name: replace(result, model=source.describe())}
-        for name, result in found.items():
+            verified = {bench.name: replace(result, model=source.describe())}
+        for name, result in verified.items():
             # Two files of one name in different folders are two benches.
             results[name if name not in results else str(bench.source.get("path"))] = result
-    return results
+    return results, searches
 
 
-def _verify_templates(
-    source: Source, bench: TemplateBench, settings: Settings, console: Console
-) -> Iterator[tuple[str, VerificationResult]]:
-    """Yield the 1:1 results with raw and with unit norms; print those of 1:N."""
+def _verify_templates(source: Source, bench: TemplateBench, settings: Settings) -> Verified:
+    """Return the results of 1:1 and of 1:N, each with raw and with unit norms."""
+    results: dict[str, VerificationResult] = {}
+    searches: list[IdentificationResult] = []
     embeddings = source.embed(bench.images, bench.name, bench.aligner())
     weighted = bench.detector_scores is not None
     for weighting in NORM_WEIGHTINGS:
@@ -364,21 +368,19 @@ def _verify_templates(
                     np.flatnonzero(np.isnan(scores)).tolist(), "a template has no embedding"
                 ),
             )
-            yield (
-                name,
-                replace(
-                    result,
-                    flip=embeddings.flip,
-                    align=embeddings.note.get("align"),
-                    model=source.describe(),
-                    source=bench.source,
-                ),
+            results[name] = replace(
+                result,
+                flip=embeddings.flip,
+                align=embeddings.note.get("align"),
+                model=source.describe(),
+                source=bench.source,
             )
         if bench.probes is not None:
-            print_identification(replace(identify(pooled.vectors, bench), name=name), console)
+            searches.append(replace(identify(pooled.vectors, bench), name=name))
+    return results, searches
 
 
-def _score_file(path: Path, distances: bool, settings: Settings) -> dict[str, VerificationResult]:
+def _score_file(path: Path, distances: bool, settings: Settings) -> Verified:
     scored = read_scores(path, distances=distances)
     result = evaluate(
         scored.scores,
@@ -390,7 +392,7 @@ def _score_file(path: Path, distances: bool, settings: Settings) -> dict[str, Ve
         notes=scored.notes,
         subjects_from="the list",
     )
-    return {"scores": replace(result, score=scored.kind, source=scored.source)}
+    return {"scores": replace(result, score=scored.kind, source=scored.source)}, []
 
 
 def _save(
@@ -410,7 +412,7 @@ def _save(
             "results": [result.to_json() for result in results.values()],
         }
         if comparisons:
-            figures["comparisons"] = [found.to_json() for found in comparisons.values()]
+            figures["comparisons"] = [each.to_json() for each in comparisons.values()]
         write_json(json, figures)
         console.print(f"figures: {json}", soft_wrap=True, markup=False)
     if roc is not None:

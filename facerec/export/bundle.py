@@ -64,7 +64,7 @@ from facerec.progress import Progress, section
 from facerec.recipe import to_dict
 from facerec.verification import Bench, VerificationResult, evaluate_bench
 from facerec.verification.compare import Comparison, compare
-from facerec.verification.report import format_difference
+from facerec.verification.tables import difference_limits, difference_points
 
 ALIGNMENT = "arcface_112x112"
 TRITON_FOLDER = "triton"
@@ -499,8 +499,9 @@ class _Export:
             return None
         for bench, comparison in zip(self.options.benches, comparisons, strict=True):
             row = next(row for row in comparison.rows if row.figure == "accuracy")
-            if row.difference is not None and -100 * row.difference > limit:
-                points, interval = format_difference(row)[2:]
+            loss = -100 * (row.difference.value or 0)
+            if loss > limit:
+                points, interval = difference_points(row), difference_limits(row)
                 return (
                     f"its accuracy on {bench.name} changes by {points} points {interval}, more "
                     f"than the {limit:g} of --max-loss"

@@ -1,18 +1,16 @@
 """The audit: embeddings and recorded attributes in, everything that a report says out.
 
-`audit` calls the pieces in order; the dataclasses here are what the page, the tables, the JSON file
-and the comparison with a baseline are made of. What cannot be computed is a `NoComparison` with its
-reason in the place of the figures.
+`audit` calls the pieces in order and puts them together; so does `facerec.fairness.scores` for
+scores without embeddings. What cannot be computed is a `NoComparison` with its reason in the place
+of the figures.
 """
 
 from __future__ import annotations
 
 import contextlib
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -37,11 +35,11 @@ from facerec.fairness.channels import (
     NormChannels,
     channel_checklist,
     compare_fusion,
-    mated_pairs,
     norm_channels,
 )
+from facerec.fairness.comparisons import MOST_MATED, AllImages, Comparisons, ListedPairs, Rows
 from facerec.fairness.differentials import REPLICATES, Differentials, differentials
-from facerec.fairness.findings import Finding, caveats, find
+from facerec.fairness.findings import caveats, find
 from facerec.fairness.norms import NormTable, SubjectBootstrap, SubjectNorms, norm_table
 from facerec.fairness.rates import (
     TARGETS,
@@ -50,160 +48,14 @@ from facerec.fairness.rates import (
     GlobalThreshold,
     GroupErrors,
     GroupRates,
-    ScoreHistogram,
-    all_pairs_group_rates,
-    pair_group_rates,
 )
-from facerec.statistics.operating_points import OperatingPoint, parse_rate
-from facerec.statistics.rates import operating_points
+from facerec.fairness.result import Audit, GroupAudit, InputFile, Settings
+from facerec.statistics.operating_points import parse_rate
 from facerec.verification.bench import Bench
-from facerec.verification.evaluate import score_pairs, select_embeddings
-from facerec.verification.protocols import ScoredPairs
-from facerec.verification.scoring import Progress, score_all_pairs
+from facerec.verification.evaluate import select_embeddings
+from facerec.verification.scoring import Progress
 
 PERMUTATIONS = 9999
-
-MOST_MATED = 2**25
-"""Mated pairs up to which norms and scores of pairs are held against each other."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What was asked for."""
-
-    groups: tuple[str, ...]
-    """Attributes in the order given; the first one is the primary one."""
-    intersect: bool
-    """Whether combinations of all of them are groups too."""
-    targets: tuple[str, ...]
-    """Nominal FMRs, as they were written."""
-    impostors: Literal["all", "list"]
-    """All pairs of images, or those of a pair list."""
-    covariates: tuple[str, ...]
-    gating: bool
-    """Declared: images are accepted or discarded by norm."""
-    confidence: bool
-    """Declared: the norm is shown or returned as a confidence."""
-    permutations: int
-    replicates: int
-    seed: int
-
-
-@dataclass(frozen=True)
-class InputFile:
-    """A file that the audit read."""
-
-    role: Literal["embeddings", "attributes", "pairs", "scores", "calibration", "model", "baseline"]
-    name: str
-    """Without its folder."""
-    sha256: str
-    details: Mapping[str, Any]
-    """What is known of it, as JSON types: for embeddings ``images``, ``dim``, ``flip``,
-    ``failures`` and ``model``; for attributes ``lines``."""
-
-
-@dataclass(frozen=True, eq=False)
-class GroupAudit:
-    """Everything about one attribute, or about the intersection of several."""
-
-    name: str
-    """The attribute, or as in ``race × sex``."""
-    attributes: tuple[str, ...]
-    primary: bool
-    """Whether its η² is the one test declared in advance."""
-    names: tuple[str, ...]
-    """The groups that are shown, in the order of all tuples and tables below."""
-    slices: tuple[Mapping[str, str], ...]
-    """Value by attribute of each group."""
-    pooled: tuple[str, ...]
-    """Cells under ten subjects that make up the group ``other (pooled)``."""
-    suppressed: tuple[str, ...]
-    """Cells left out: under ten subjects, or else such a cell would follow from totals."""
-    composition: tuple[GroupCount, ...]
-    """Subjects, images and failures of each group."""
-    sample: SubjectNorms | None
-    """Norms behind the tables; ``means`` and ``groups`` of subjects are for figures. Not written
-    to any file. None where scores were audited, which have no norms."""
-    norms: NormTable | None
-    association: Association | NoComparison
-    adjusted: AdjustedAssociation | NoComparison | None
-    """None without covariates."""
-    rates: GroupRates | NoComparison
-    differentials: Differentials | NoComparison
-    channels: NormChannels | NoComparison
-    """At the threshold of `Audit.target`; its ``curves`` are those of error versus discard."""
-    fusion: tuple[FusionChange, ...] | NoComparison
-    """Raw against unit fusion of two views."""
-    histograms: tuple[ScoreHistogram, ...]
-    """One a group that has both kinds of pairs; empty without rates."""
-    errors: GroupErrors | None
-    """Counts by person behind the rates, for joint resamples with other embeddings. Not written
-    to any file."""
-
-
-@dataclass(frozen=True, eq=False)
-class Audit:
-    """Everything that a report says."""
-
-    version: str
-    """Of facerec."""
-    settings: Settings
-    inputs: tuple[InputFile, ...]
-    label_sources: tuple[str, ...]
-    """Where labels come from."""
-    banner: str | None
-    """What every page must carry, if anything."""
-    joined: Joined | None
-    """Images behind the figures, for comparisons. Not written to any file. None with scores."""
-    images: int | None
-    """Joined images, acquired or not; None with scores."""
-    pairs: int | None
-    """Scored pairs; None with embeddings."""
-    failures: int
-    """Failures to acquire among images or pairs."""
-    subjects: int | None
-    """Subjects of joined images or of scores; None where these do not name them."""
-    single_images: bool
-    """Whether each subject has one image, so that each image is a cluster of its own."""
-    exclusions: tuple[Exclusion, ...]
-    """Images and lines left out, counted."""
-    policy: str
-    """Which impostors are compared, as words for a sentence."""
-    thresholds: tuple[GlobalThreshold, ...]
-    """One a target, the same for all groupings; empty without rates."""
-    target: str | None
-    """The target of findings and channels: the lowest that leaves room for 30 false matches where
-    the threshold was fixed, or else the highest that is resolvable; None without any."""
-    channels: tuple[Channel, ...]
-    """Ways for norms to reach decisions."""
-    groupings: tuple[GroupAudit, ...]
-    """Attributes in the order asked for, then the intersection."""
-    skipped: tuple[NoComparison, ...]
-    """Groupings of which no group has enough subjects."""
-    findings: tuple[Finding, ...]
-    """At most six."""
-    caveats: tuple[str, ...]
-    """Fixed sentences that belong to every report."""
-    warnings: tuple[str, ...]
-    """What a reader must know of these data, one sentence each."""
-    comparison: BaselineComparison | None
-    """With a baseline."""
-
-    @property
-    def of_scores(self) -> bool:
-        """Whether scores were audited, which come without images, norms and baseline."""
-        return self.images is None
-
-    @property
-    def lead(self) -> str:
-        """What was audited, in a few words."""
-        things = f"{self.pairs:,} scored pairs" if self.of_scores else f"{self.images:,} images"
-        people = "subjects who are not named" if self.subjects is None else _people(self.subjects)
-        return f"{things} of {people}"
-
-
-def _people(count: int) -> str:
-    return f"{count:,} subject{'' if count == 1 else 's'}"
 
 
 def audit(
@@ -215,12 +67,15 @@ def audit(
     targets: Sequence[str] = TARGETS,
     calibration: Calibration | None = None,
     unit: NDArray[np.floating] | None = None,
+    baseline: Embeddings | None = None,
+    baseline_name: str = "the baseline",
     gating: bool = False,
     confidence: bool = False,
     permutations: int = PERMUTATIONS,
     replicates: int = REPLICATES,
     seed: int = 0,
     inputs: Sequence[InputFile] = (),
+    remarks: Sequence[str] = (),
     source: str = "the embeddings",
     device: str | torch.device = "cpu",
     progress: Progress | None = None,
@@ -237,12 +92,16 @@ def audit(
             data.
         unit: the same embeddings with each of the two views normalised before they were added,
             ``(N, D)``, to compare raw with unit fusion.
+        baseline: embeddings of the same images by another model, from which changes by the primary
+            attribute are stated.
+        baseline_name: names it in errors.
         gating: declared: images are accepted or discarded by norm.
         confidence: declared: the norm is shown or returned as a confidence.
         permutations: of the tests on norms.
         replicates: resamples of the subjects.
         seed: of permutations and resamples.
         inputs: the files behind all this, for the report.
+        remarks: warnings that these files gave rise to.
         source: names the embeddings in errors.
         device: where scores are computed.
         progress: called with what is being done, the steps that are done and the steps in all.
@@ -250,17 +109,12 @@ def audit(
     Raises:
         DatasetError: images that do not join, normalised embeddings, no group with enough
             subjects, or one attribute to intersect.
-        MetricError: an impossible target, or arrays that do not fit together.
+        MetricError: an impossible target, arrays that do not fit together, or an audited image
+            without an embedding in the baseline.
         DeviceError: the device is not there.
     """
-    for target in targets:
-        parse_rate(target)
     names = tuple(attributes.groups)
-    if intersect and len(names) < 2:
-        raise DatasetError(
-            f"{attributes.path}: an intersection needs two attributes or more, found "
-            f"{', '.join(names)}; name another one or leave it out"
-        )
+    check_request(names, intersect, targets, str(attributes.path))
     if embeddings.ids is None:
         raise DatasetError(f"{source}: embeddings without ids cannot be joined with attributes")
     joined = join(
@@ -284,280 +138,231 @@ def audit(
         seed=seed,
     )
     auditor = _Auditor(embeddings, joined, settings, pairs, device, progress)
-    return auditor.run(calibration, unit, inputs)
-
-
-def compare_with(
-    found: Audit,
-    embeddings: Embeddings,
-    baseline: Embeddings,
-    *,
-    pairs: Bench | None = None,
-    name: str = "the baseline",
-) -> Audit:
-    """Add to an audit the changes from a baseline, by its primary attribute.
-
-    Args:
-        found: audit of ``embeddings``.
-        embeddings: that were audited.
-        baseline: of the same images by the other model.
-        pairs: that were scored; None if every image was compared with every other.
-        name: of the baseline, for errors.
-
-    Raises:
-        DatasetError: the baseline was normalised.
-        MetricError: an audited image has no embedding in the baseline.
-    """
-    assert embeddings.ids is not None  # else nothing would have been joined
-    joined, settings = found.joined, found.settings
-    assert joined is not None  # as embeddings were audited
-    grouping = joined.groupings[0]
-    full = np.full((2, len(embeddings.ids)), UNKNOWN)
-    full[:, joined.rows] = joined.subjects, grouping.codes
-    ids = embeddings.ids[joined.rows] if pairs is None else pairs.images.ids
-    rows = pd.Index(embeddings.ids).get_indexer(pd.Index(ids))
-    comparison = compare_runs(
-        [
-            RunPair(
-                seed=0,
-                baseline=select_embeddings(baseline, ids, name),
-                treated=select_embeddings(embeddings, ids, "the audited embeddings"),
-            )
-        ],
-        full[0, rows],
-        full[1, rows],
-        grouping.names,
-        attribute=grouping.name,
-        pairs=None if pairs is None else pairs.pairs,
-        impostors=settings.impostors,
-        targets=settings.targets,
-        replicates=settings.replicates,
-        seed=settings.seed,
+    groupings = auditor.groupings(calibration, unit)
+    comparison = None if baseline is None else auditor.compare(baseline, baseline_name)
+    notes = []
+    if joined.single_images:
+        notes.append(
+            "Every subject has one image, so each image is a cluster of its own: nothing is "
+            "known of the spread within subjects, and there are no mated pairs."
+        )
+    unknown = "The embeddings do not say whether mirror images took part."
+    return assemble(
+        settings=settings,
+        inputs=inputs,
+        label_sources=joined.label_sources,
+        banner=joined.banner,
+        joined=joined,
+        images=len(joined.rows),
+        pairs=None,
+        failures=int(np.count_nonzero(~joined.acquired)),
+        subjects=len(np.unique(joined.subjects)),
+        exclusions=joined.exclusions,
+        policy=auditor.policy,
+        channels=channel_checklist(
+            flip=embeddings.flip, norm_weighting=None, gating=gating, confidence=confidence
+        ),
+        formed=joined.groupings,
+        groupings=groupings,
+        lfw=_is_lfw(embeddings, pairs),
+        calibrated=calibration is not None,
+        warnings=([*remarks, *notes], [unknown] if embeddings.flip is None else []),
+        comparison=comparison,
     )
-    findings = find(found.groupings, found.target, comparison)
-    return replace(found, comparison=comparison, findings=findings)
 
 
-def calibrate_on_embeddings(
-    embeddings: Embeddings,
-    targets: Sequence[str] = TARGETS,
-    *,
-    name: str,
-    device: str | torch.device = "cpu",
-    progress: Progress | None = None,
-) -> Calibration:
-    """Fix thresholds on all pairs of other images.
-
-    Args:
-        embeddings: with subjects; images without one are passed over.
-        targets: nominal FMRs.
-        name: of these data, for reports and errors.
-        device: where scores are computed.
-        progress: see `audit`.
+def check_request(
+    groups: Sequence[str], intersect: bool, targets: Sequence[str], source: str
+) -> None:
+    """Refuse what no audit can do, before anything is computed.
 
     Raises:
-        DatasetError: the embeddings do not say who is on the images.
-        MetricError: no mated or no impostor pair, or an impossible target.
-        DeviceError: the device is not there.
+        DatasetError: one attribute to intersect.
+        MetricError: an impossible target.
     """
-    subjects = embeddings.subjects
-    known = np.zeros(len(embeddings.vectors), bool) if subjects is None else subjects != ""
-    if subjects is None or not known.any():
+    for target in targets:
+        parse_rate(target)
+    if intersect and len(groups) < 2:
         raise DatasetError(
-            f"{name}: these embeddings do not say who is on the images, so no threshold can be "
-            "fixed on them; embed record files or a folder of identity/image.jpg, or give scores"
+            f"{source}: an intersection needs two attributes or more, found "
+            f"{', '.join(groups)}; name another one or leave it out"
         )
-    found = score_all_pairs(
-        embeddings.vectors[known],
-        subjects[known],
-        fpr=targets,
-        tables_at_points=False,
-        device=device,
-        progress=progress,
-    )
-    return _calibration(f"calibration on {name}", found.points)
 
 
-def calibrate_on_scores(
-    scored: ScoredPairs, targets: Sequence[str] = TARGETS, *, name: str
-) -> Calibration:
-    """Fix thresholds on labelled scores.
-
-    Args:
-        scored: a larger score means more alike.
-        targets: nominal FMRs.
-        name: of these data, for reports.
+def shown(
+    groupings: Sequence[Grouping], groups: Sequence[str], source: str = "", unit: str = "subjects"
+) -> list[Grouping]:
+    """Return the groupings with a group to show.
 
     Raises:
-        MetricError: no mated or no impostor score, or an impossible target.
+        DatasetError: there is none.
     """
-    points = _points(scored.scores, scored.issame, targets)
-    return _calibration(f"calibration on {name}", points)
-
-
-def _points(
-    scores: NDArray[np.floating], same: NDArray[np.bool_], targets: Sequence[str]
-) -> tuple[OperatingPoint, ...]:
-    there = ~np.isnan(scores)
-    return operating_points(scores[there & same], scores[there & ~same], targets)
-
-
-def _calibration(source: str, points: Sequence[OperatingPoint]) -> Calibration:
-    pairs = points[0].non_mated if points else 0
-    return Calibration(f"{source}: {pairs:,} impostor pairs pooled", tuple(points))
-
-
-Rows = NDArray[np.int64]
-
-
-class _Comparisons(ABC):
-    """Pairs of rows of the embeddings, and their scores."""
-
-    policy: str
-    """Which impostors there are, see `Audit.policy`."""
-
-    @abstractmethod
-    def calibrate(self, targets: Sequence[str], group: Rows, names: Sequence[str]) -> Calibration:
-        """Fix thresholds on the impostors of these pairs.
-
-        Args:
-            targets: nominal FMRs.
-            group: code of the group of each row, ``(N,)``, by which errors are asked for first.
-            names: of the groups.
-        """
-
-    @abstractmethod
-    def errors(
-        self, group: Rows, names: Sequence[str], targets: Sequence[str], calibration: Calibration
-    ) -> GroupErrors:
-        """Count errors by group.
-
-        Args:
-            group: code of the group of each row, ``(N,)``.
-            names: of the groups.
-            targets: nominal FMRs.
-            calibration: gives the thresholds.
-        """
-
-    @abstractmethod
-    def mated(self) -> tuple[NDArray[np.float32], Rows, Rows] | None:
-        """Return scores and sides of the mated pairs; None if there are too many."""
-
-
-class _AllImages(_Comparisons):
-    """Every image with every other one."""
-
-    policy = "from all pairs of images of two persons"
-
-    def __init__(
-        self,
-        vectors: NDArray[np.floating],
-        subject: Rows,
-        device: str | torch.device,
-        progress: Progress | None,
-    ) -> None:
-        self._vectors, self._subject = vectors, subject
-        self._device, self._progress = device, progress
-        self._counted: tuple[Rows, tuple[str, ...], GroupErrors] | None = None
-
-    def calibrate(self, targets: Sequence[str], group: Rows, names: Sequence[str]) -> Calibration:
-        known = self._subject != UNKNOWN
-        if (group[known] != UNKNOWN).all():
-            # The same comparison of all pairs gives thresholds and errors.
-            errors = self._errors(group, names, targets)
-            self._counted = group, tuple(names), errors
-            return errors.calibration
-        found = score_all_pairs(
-            self._vectors[known],
-            self._subject[known],
-            fpr=targets,
-            tables_at_points=False,
-            device=self._device,
-            progress=self._progress,
+    found = [grouping for grouping in groupings if grouping.cells]
+    if not found:
+        raise DatasetError(
+            f"{source}{', '.join(groups)}: no group has the ten {unit} that it takes to be shown; "
+            "there is nothing to audit"
         )
-        return _calibration("this data", found.points)
+    return found
 
-    def errors(
-        self, group: Rows, names: Sequence[str], targets: Sequence[str], calibration: Calibration
-    ) -> GroupErrors:
-        if self._counted is not None:
-            counted, known_names, errors = self._counted
-            if np.array_equal(group, counted) and tuple(names) == known_names:
-                return errors
-        return self._errors(group, names, targets, calibration)
 
-    def _errors(
-        self,
-        group: Rows,
-        names: Sequence[str],
-        targets: Sequence[str],
-        calibration: Calibration | None = None,
-    ) -> GroupErrors:
-        return all_pairs_group_rates(
-            self._vectors,
-            self._subject,
-            group,
-            names,
-            targets=targets,
-            calibration=calibration,
-            device=self._device,
-            progress=self._progress,
+def assemble(
+    *,
+    settings: Settings,
+    inputs: Sequence[InputFile],
+    label_sources: tuple[str, ...],
+    banner: str | None,
+    joined: Joined | None,
+    images: int | None,
+    pairs: int | None,
+    failures: int,
+    subjects: int | None,
+    exclusions: tuple[Exclusion, ...],
+    policy: str,
+    channels: tuple[Channel, ...],
+    formed: Sequence[Grouping],
+    groupings: tuple[GroupAudit, ...],
+    lfw: bool,
+    calibrated: bool,
+    warnings: tuple[Sequence[str], Sequence[str]],
+    comparison: BaselineComparison | None,
+) -> Audit:
+    """Put an audit together; see `Audit` for what is not listed.
+
+    Args:
+        settings: what was asked for.
+        inputs: the files.
+        label_sources: where labels come from.
+        banner: what every page must carry.
+        joined: images behind the figures.
+        images: how many.
+        pairs: scored ones.
+        failures: among them.
+        subjects: how many.
+        exclusions: what was left out.
+        policy: which impostors are compared.
+        channels: ways for norms to reach decisions.
+        formed: all groupings, shown or not.
+        groupings: audited ones.
+        lfw: whether the images are those of LFW.
+        calibrated: whether thresholds come from other data.
+        warnings: those before and after the ones on thresholds.
+        comparison: with a baseline.
+    """
+    rates = [part.rates for part in groupings if isinstance(part.rates, GroupRates)]
+    thresholds = tuple(point.threshold for point in rates[0].points) if rates else ()
+    target = working_target(thresholds)
+    of_thresholds = [
+        f"FMR {threshold.target} is not resolvable with the {threshold.non_mated:,} impostor "
+        "pairs on which the threshold was fixed."
+        for threshold in thresholds
+        if not threshold.resolvable
+    ]
+    if thresholds and not calibrated:
+        of_thresholds.insert(
+            0,
+            "The global thresholds were fixed on the impostor pairs of these data themselves; "
+            "thresholds from other data would give other rates.",
         )
+    return Audit(
+        version=facerec.__version__,
+        settings=settings,
+        inputs=tuple(inputs),
+        label_sources=label_sources,
+        banner=banner,
+        joined=joined,
+        images=images,
+        pairs=pairs,
+        failures=failures,
+        subjects=subjects,
+        single_images=joined is not None and joined.single_images,
+        exclusions=exclusions,
+        policy=policy,
+        thresholds=thresholds,
+        target=target,
+        channels=channels,
+        groupings=groupings,
+        skipped=tuple(
+            NoComparison(grouping.name, "no group has the ten subjects that it takes")
+            for grouping in formed
+            if not grouping.cells
+        ),
+        findings=find(groupings, target, comparison),
+        caveats=caveats(label_sources, policy, lfw=lfw, norms=joined is not None),
+        warnings=(*warnings[0], *of_thresholds, *warnings[1]),
+        comparison=comparison,
+    )
 
-    def mated(self) -> tuple[NDArray[np.float32], Rows, Rows] | None:
-        images = np.bincount(self._subject[self._subject != UNKNOWN])
-        if (images * (images - 1) // 2).sum() > MOST_MATED:
-            return None
-        first, second = mated_pairs(self._subject)
-        return score_pairs(self._vectors, first, second), first, second
+
+def group_audit(
+    grouping: Grouping,
+    composition: tuple[GroupCount, ...],
+    errors: GroupErrors | NoComparison,
+    measures: Differentials | NoComparison,
+    *,
+    primary: bool,
+    association: Association | NoComparison,
+    channels: NormChannels | NoComparison,
+    fusion: tuple[FusionChange, ...] | NoComparison,
+    sample: SubjectNorms | None = None,
+    norms: NormTable | None = None,
+    adjusted: AdjustedAssociation | NoComparison | None = None,
+    cosines: bool = True,
+) -> GroupAudit:
+    """Put together what is known of a grouping; see `GroupAudit` for what is not listed.
+
+    Args:
+        grouping: its groups.
+        composition: of the groups.
+        errors: counted, or why not.
+        measures: their differentials.
+        primary: whether it is the first attribute.
+        association: of norms.
+        channels: of norms.
+        fusion: raw against unit.
+        sample: norms by subject.
+        norms: their table.
+        adjusted: association at equal covariates.
+        cosines: whether scores are cosines, for which the bins of histograms are made.
+    """
+    counted = None if isinstance(errors, NoComparison) else errors
+    return GroupAudit(
+        name=grouping.name,
+        attributes=grouping.attributes,
+        primary=primary,
+        names=grouping.names,
+        slices=tuple(grouping.slice(code) for code in range(len(grouping.cells))),
+        pooled=tuple(" × ".join(cell) for cell in grouping.pooled),
+        suppressed=tuple(" × ".join(cell) for cell in grouping.suppressed),
+        composition=composition,
+        sample=sample,
+        norms=norms,
+        association=association,
+        adjusted=adjusted,
+        rates=errors if isinstance(errors, NoComparison) else errors.rates,
+        differentials=measures,
+        channels=channels,
+        fusion=fusion,
+        histograms=counted.histograms if counted is not None and cosines else (),
+        errors=counted,
+    )
 
 
-class _ListedPairs(_Comparisons):
-    """The pairs of a bench."""
+def measure(errors: GroupErrors | NoComparison, settings: Settings) -> Differentials | NoComparison:
+    """Return the differentials of errors, or why there are none."""
+    if isinstance(errors, NoComparison):
+        return errors
+    return differentials(errors, replicates=settings.replicates, seed=settings.seed)
 
-    def __init__(
-        self, vectors: NDArray[np.floating], subject: Rows, bench: Bench, ids: NDArray[np.str_]
-    ) -> None:
-        rows = pd.Index(ids).get_indexer(pd.Index(bench.images.ids)).astype(np.int64)
-        absent = np.flatnonzero(rows < 0)
-        if absent.size:
-            raise DatasetError(
-                f"{bench.name}: {absent.size:,} of its {rows.size:,} images have no embedding, the "
-                f"first is {str(bench.images.ids[absent[0]])!r}; ids must be equal to the letter"
-            )
-        self.policy = f"from the pair list of {bench.name}"
-        self._name, self._subject = bench.name, subject
-        self._same = bench.pairs.issame
-        self._first, self._second = rows[bench.pairs.first], rows[bench.pairs.second]
-        self._scores = score_pairs(vectors, self._first, self._second)
-        self._failed = ~np.isfinite(vectors).all(axis=1)
 
-    def calibrate(self, targets: Sequence[str], group: Rows, names: Sequence[str]) -> Calibration:
-        points = _points(self._scores, self._same, targets)
-        return _calibration(f"this data, {self._name}", points)
-
-    def errors(
-        self, group: Rows, names: Sequence[str], targets: Sequence[str], calibration: Calibration
-    ) -> GroupErrors:
-        return pair_group_rates(
-            self._scores,
-            self._first,
-            self._second,
-            self._same,
-            self._subject,
-            group,
-            names,
-            targets=targets,
-            calibration=calibration,
-            failed=self._failed,
-        )
-
-    def mated(self) -> tuple[NDArray[np.float32], Rows, Rows] | None:
-        sides = self._subject[self._first], self._subject[self._second]
-        # A label that the subjects contradict is counted with the rates and used nowhere.
-        one = (sides[0] == sides[1]) | (sides[0] == UNKNOWN) | (sides[1] == UNKNOWN)
-        used = self._same & one
-        return self._scores[used], self._first[used], self._second[used]
+@contextlib.contextmanager
+def stage(progress: Progress | None, name: str) -> Iterator[None]:
+    """Say when something begins and when it is done."""
+    if progress is not None:
+        progress(name, 0, 1)
+    yield
+    if progress is not None:
+        progress(name, 1, 1)
 
 
 class _Auditor:
@@ -577,102 +382,99 @@ class _Auditor:
         self._subject = self._over_rows(joined.subjects, np.int64(UNKNOWN))
         self._norms = self._over_rows(joined.norms, np.float64(np.nan))
         self._raw = self._comparisons(embeddings.vectors)
+        self.policy = self._raw.policy
 
-    def run(
-        self,
-        calibration: Calibration | None,
-        unit: NDArray[np.floating] | None,
-        inputs: Sequence[InputFile],
-    ) -> Audit:
-        """Audit every grouping and put the rest around it."""
-        joined, settings = self._joined, self._settings
-        shown = [grouping for grouping in joined.groupings if grouping.cells]
-        if not shown:
-            raise DatasetError(
-                f"{', '.join(settings.groups)}: no group has the ten subjects that it takes to be "
-                "shown; there is nothing to audit"
-            )
-        self._mated = self._raw.mated()
-        fixed = self._calibrate(self._raw, shown[0]) if calibration is None else calibration
-        other = self._unit(unit, calibration, shown[0])
-        groupings = tuple(self._grouping(grouping, fixed, other) for grouping in shown)
-        found = [part.rates for part in groupings if isinstance(part.rates, GroupRates)]
-        thresholds = tuple(point.threshold for point in found[0].points) if found else ()
-        target = working_target(thresholds)
-        return Audit(
-            version=facerec.__version__,
-            settings=settings,
-            inputs=tuple(inputs),
-            label_sources=joined.label_sources,
-            banner=joined.banner,
-            joined=joined,
-            images=len(joined.rows),
-            pairs=None,
-            failures=int(np.count_nonzero(~joined.acquired)),
-            subjects=len(np.unique(joined.subjects)),
-            single_images=joined.single_images,
-            exclusions=joined.exclusions,
-            policy=self._raw.policy,
-            thresholds=thresholds,
-            target=target,
-            channels=channel_checklist(
-                flip=self._embeddings.flip,
-                norm_weighting=None,
-                gating=settings.gating,
-                confidence=settings.confidence,
-            ),
-            groupings=groupings,
-            skipped=tuple(
-                NoComparison(grouping.name, "no group has the ten subjects that it takes")
-                for grouping in joined.groupings
-                if not grouping.cells
-            ),
-            findings=find(groupings, target),
-            caveats=caveats(joined.label_sources, self._raw.policy, lfw=self._is_lfw()),
-            warnings=self._warnings(thresholds, calibration),
-            comparison=None,
+    def groupings(
+        self, calibration: Calibration | None, unit: NDArray[np.floating] | None
+    ) -> tuple[GroupAudit, ...]:
+        """Audit every grouping that has a group to show."""
+        chosen = shown(self._joined.groupings, self._settings.groups)
+        mated = self._raw.mated()
+        raw = self._errors(self._raw, chosen, calibration)
+        other: Sequence[GroupErrors | NoComparison]
+        if (lacking := self._no_unit(unit, calibration)) is not None:
+            other = [NoComparison(grouping.name, lacking) for grouping in chosen]
+        else:
+            assert unit is not None
+            other = self._errors(self._comparisons(unit), chosen, None)
+        return tuple(
+            self._grouping(grouping, errors, unit_errors, mated)
+            for grouping, errors, unit_errors in zip(chosen, raw, other, strict=True)
         )
 
-    def _comparisons(self, vectors: NDArray[np.floating]) -> _Comparisons:
+    def compare(self, baseline: Embeddings, name: str) -> BaselineComparison:
+        """Return the changes from a baseline, by the primary attribute."""
+        joined, settings, ids = self._joined, self._settings, self._embeddings.ids
+        assert ids is not None  # else nothing would have been joined
+        grouping = joined.groupings[0]
+        codes = self._over_rows(grouping.codes, np.int64(UNKNOWN))
+        chosen = ids[joined.rows] if self._bench is None else self._bench.images.ids
+        rows = pd.Index(ids).get_indexer(pd.Index(chosen))
+        with stage(self._progress, "comparing with the baseline"):
+            return compare_runs(
+                [
+                    RunPair(
+                        seed=0,
+                        baseline=select_embeddings(baseline, chosen, name),
+                        treated=select_embeddings(
+                            self._embeddings, chosen, "the audited embeddings"
+                        ),
+                    )
+                ],
+                self._subject[rows],
+                codes[rows],
+                grouping.names,
+                attribute=grouping.name,
+                pairs=None if self._bench is None else self._bench.pairs,
+                impostors=settings.impostors,
+                targets=settings.targets,
+                replicates=settings.replicates,
+                seed=settings.seed,
+            )
+
+    def _comparisons(self, vectors: NDArray[np.floating]) -> Comparisons:
         if self._bench is None:
-            return _AllImages(vectors, self._subject, self._device, self._progress)
+            return AllImages(vectors, self._subject, self._device, self._progress)
         assert self._embeddings.ids is not None  # else nothing would have been joined
-        return _ListedPairs(vectors, self._subject, self._bench, self._embeddings.ids)
+        return ListedPairs.of_bench(vectors, self._subject, self._bench, self._embeddings.ids)
 
-    def _calibrate(self, comparisons: _Comparisons, first: Grouping) -> Calibration | NoComparison:
-        codes = self._over_rows(first.codes, np.int64(UNKNOWN))
-        try:
-            return comparisons.calibrate(self._settings.targets, codes, first.names)
-        except MetricError as problem:
-            return NoComparison("", str(problem))
-
-    def _unit(
+    def _errors(
         self,
-        unit: NDArray[np.floating] | None,
+        comparisons: Comparisons,
+        groupings: Sequence[Grouping],
         calibration: Calibration | None,
-        first: Grouping,
-    ) -> tuple[_Comparisons, Calibration | NoComparison] | str:
-        """Return the comparisons with unit fusion and their thresholds, or why there are none."""
+    ) -> list[GroupErrors | NoComparison]:
+        """Count errors by all groupings, or say why not."""
+        chosen = [
+            (self._over_rows(grouping.codes, np.int64(UNKNOWN)), grouping.names)
+            for grouping in groupings
+        ]
+        return counted(comparisons, groupings, chosen, self._settings.targets, calibration)
+
+    def _no_unit(
+        self, unit: NDArray[np.floating] | None, calibration: Calibration | None
+    ) -> str | None:
+        """Say why raw and unit fusion cannot be compared."""
         if unit is None and self._embeddings.flip is False:
             return "each embedding comes from one view; there is nothing to fuse"
         if unit is None:
             return "the embeddings hold the sum of two views, not each of them"
         if calibration is not None:
             return "the thresholds come from other data, whose unit fusion is not known"
-        comparisons = self._comparisons(unit)
-        return comparisons, self._calibrate(comparisons, first)
+        return None
 
     def _grouping(
         self,
         grouping: Grouping,
-        fixed: Calibration | NoComparison,
-        unit: tuple[_Comparisons, Calibration | NoComparison] | str,
+        errors: GroupErrors | NoComparison,
+        unit: GroupErrors | NoComparison,
+        mated: tuple[NDArray[np.float32], Rows, Rows] | None,
     ) -> GroupAudit:
         joined, settings = self._joined, self._settings
         sample = SubjectNorms.of(joined, grouping)
         bootstrap = SubjectBootstrap(sample.groups, settings.replicates, settings.seed)
         primary = grouping.attributes == settings.groups[:1]
-        with self._stage(f"{grouping.name}: norms"):
+        with stage(self._progress, f"{grouping.name}: norms"):
             norms = norm_table(sample, bootstrap)
             association = associate(
                 sample,
@@ -682,75 +484,45 @@ class _Auditor:
                 seed=settings.seed,
             )
             adjusted = _adjusted(sample, bootstrap)
-        codes = self._over_rows(grouping.codes, np.int64(UNKNOWN))
-        errors = self._errors(self._raw, codes, grouping, fixed)
-        rates: GroupRates | NoComparison
-        channels: NormChannels | NoComparison
-        measures: Differentials | NoComparison
-        counted: GroupErrors | None = None
-        histograms: tuple[ScoreHistogram, ...] = ()
-        if isinstance(errors, NoComparison):
-            rates = measures = channels = errors
-        else:
-            counted, rates, histograms = errors, errors.rates, errors.histograms
-            with self._stage(f"{grouping.name}: differentials"):
-                measures = differentials(errors, replicates=settings.replicates, seed=settings.seed)
-            with self._stage(f"{grouping.name}: norms of pairs"):
-                channels = self._channels(rates, codes, grouping)
-        return GroupAudit(
-            name=grouping.name,
-            attributes=grouping.attributes,
+        with stage(self._progress, f"{grouping.name}: differentials"):
+            measures = measure(errors, settings)
+        with stage(self._progress, f"{grouping.name}: norms of pairs"):
+            channels = self._channels(grouping, errors, mated)
+        return group_audit(
+            grouping,
+            joined.count(grouping),
+            errors,
+            measures,
             primary=primary,
-            names=grouping.names,
-            slices=tuple(grouping.slice(code) for code in range(len(grouping.cells))),
-            pooled=tuple(" × ".join(cell) for cell in grouping.pooled),
-            suppressed=tuple(" × ".join(cell) for cell in grouping.suppressed),
-            composition=joined.count(grouping),
+            association=association,
+            channels=channels,
+            fusion=self._fusion(grouping, errors, unit),
             sample=sample,
             norms=norms,
-            association=association,
             adjusted=adjusted,
-            rates=rates,
-            differentials=measures,
-            channels=channels,
-            fusion=self._fusion(errors, codes, grouping, unit),
-            histograms=histograms,
-            errors=counted,
         )
 
-    def _errors(
-        self,
-        comparisons: _Comparisons,
-        codes: Rows,
-        grouping: Grouping,
-        fixed: Calibration | NoComparison,
-    ) -> GroupErrors | NoComparison:
-        if isinstance(fixed, NoComparison):
-            return NoComparison(grouping.name, fixed.reason)
-        try:
-            return comparisons.errors(codes, grouping.names, self._settings.targets, fixed)
-        except MetricError as problem:
-            return NoComparison(grouping.name, str(problem))
-
     def _channels(
-        self, rates: GroupRates, codes: Rows, grouping: Grouping
+        self,
+        grouping: Grouping,
+        errors: GroupErrors | NoComparison,
+        mated: tuple[NDArray[np.float32], Rows, Rows] | None,
     ) -> NormChannels | NoComparison:
-        thresholds = [point.threshold for point in rates.points]
+        if isinstance(errors, NoComparison):
+            return errors
+        thresholds = [point.threshold for point in errors.rates.points]
         target = working_target(thresholds)
         value = {threshold.target: threshold.value for threshold in thresholds}.get(str(target))
         if value is None:
             return NoComparison(grouping.name, "no target has a threshold on these data")
-        if self._mated is None:
+        if mated is None:
             return NoComparison(grouping.name, f"there are more than {MOST_MATED:,} mated pairs")
-        scores, first, second = self._mated
         try:
             return norm_channels(
-                scores,
-                first,
-                second,
+                *mated,
                 self._norms,
                 self._subject,
-                codes,
+                self._over_rows(grouping.codes, np.int64(UNKNOWN)),
                 grouping.names,
                 threshold=value,
                 replicates=self._settings.replicates,
@@ -761,55 +533,19 @@ class _Auditor:
 
     def _fusion(
         self,
-        raw: GroupErrors | NoComparison,
-        codes: Rows,
         grouping: Grouping,
-        unit: tuple[_Comparisons, Calibration | NoComparison] | str,
+        raw: GroupErrors | NoComparison,
+        unit: GroupErrors | NoComparison,
     ) -> tuple[FusionChange, ...] | NoComparison:
-        if isinstance(raw, NoComparison):
-            return raw
-        if isinstance(unit, str):
-            return NoComparison(grouping.name, unit)
-        comparisons, fixed = unit
-        other = self._errors(comparisons, codes, grouping, fixed)
-        if isinstance(other, NoComparison):
-            return other
+        for errors in (raw, unit):
+            if isinstance(errors, NoComparison):
+                return errors
+        assert not isinstance(raw, NoComparison) and not isinstance(unit, NoComparison)
         settings = self._settings
         try:
-            return compare_fusion(raw, other, replicates=settings.replicates, seed=settings.seed)
+            return compare_fusion(raw, unit, replicates=settings.replicates, seed=settings.seed)
         except MetricError as problem:
             return NoComparison(grouping.name, str(problem))
-
-    def _warnings(
-        self, thresholds: Sequence[GlobalThreshold], calibration: Calibration | None
-    ) -> tuple[str, ...]:
-        found = []
-        if self._joined.single_images:
-            found.append(
-                "Every subject has one image, so each image is a cluster of its own: nothing is "
-                "known of the spread within subjects, and there are no mated pairs."
-            )
-        if thresholds and calibration is None:
-            found.append(
-                "The global thresholds were fixed on the impostor pairs of these data themselves; "
-                "thresholds from other data would give other rates."
-            )
-        found += [
-            f"FMR {threshold.target} is not resolvable with the {threshold.non_mated:,} impostor "
-            "pairs on which the threshold was fixed."
-            for threshold in thresholds
-            if not threshold.resolvable
-        ]
-        if self._embeddings.flip is None:
-            found.append("The embeddings do not say whether mirror images took part.")
-        return tuple(found)
-
-    def _is_lfw(self) -> bool:
-        source = self._embeddings.note.get("source", {})
-        names = [PurePath(str(source.get("path", ""))).stem]
-        if self._bench is not None:
-            names.append(self._bench.name)
-        return any(name.lower() == "lfw" for name in names)
 
     def _over_rows(self, values: NDArray[Any], missing: np.generic) -> NDArray[Any]:
         """Spread values of joined images over all rows of the embeddings."""
@@ -817,13 +553,40 @@ class _Auditor:
         full[self._joined.rows] = values
         return full
 
-    @contextlib.contextmanager
-    def _stage(self, name: str) -> Iterator[None]:
-        if self._progress is not None:
-            self._progress(name, 0, 1)
-        yield
-        if self._progress is not None:
-            self._progress(name, 1, 1)
+
+def counted(
+    comparisons: Comparisons,
+    groupings: Sequence[Grouping],
+    chosen: Sequence[tuple[Rows, tuple[str, ...]]],
+    targets: Sequence[str],
+    calibration: Calibration | None,
+) -> list[GroupErrors | NoComparison]:
+    """Count errors by all groupings, or say why not.
+
+    Args:
+        comparisons: whose errors.
+        groupings: of the images.
+        chosen: codes of groups over all rows, and names, of each grouping.
+        targets: nominal FMRs.
+        calibration: gives the thresholds, else these data.
+    """
+    results: Sequence[GroupErrors | MetricError]
+    try:
+        results = comparisons.errors(chosen, targets, calibration)
+    except MetricError as problem:
+        results = [problem] * len(groupings)
+    return [
+        NoComparison(grouping.name, str(errors)) if isinstance(errors, MetricError) else errors
+        for grouping, errors in zip(groupings, results, strict=True)
+    ]
+
+
+def _is_lfw(embeddings: Embeddings, bench: Bench | None) -> bool:
+    source = embeddings.note.get("source", {})
+    names = [PurePath(str(source.get("path", ""))).stem]
+    if bench is not None:
+        names.append(bench.name)
+    return any(name.lower() == "lfw" for name in names)
 
 
 def working_target(thresholds: Sequence[GlobalThreshold]) -> str | None:

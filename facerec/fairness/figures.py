@@ -24,11 +24,16 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from facerec.fairness.association import Association
-from facerec.fairness.audit import ScoreHistogram
 from facerec.fairness.channels import NormChannels
 from facerec.fairness.differentials import Differential, Differentials
 from facerec.fairness.norms import NormSummary, NormTable, SubjectNorms
-from facerec.fairness.rates import SCORE_EDGES, ErrorRate, GroupRates, RatesAtThreshold
+from facerec.fairness.rates import (
+    SCORE_EDGES,
+    ErrorRate,
+    GroupRates,
+    RatesAtThreshold,
+    ScoreHistogram,
+)
 from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import Interval
 from facerec.statistics.operating_points import parse_rate

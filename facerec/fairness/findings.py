@@ -7,22 +7,14 @@ no words of praise or blame: whether a difference matters is for the reader to s
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 from facerec.fairness.association import ALPHA, Association, NoComparison
 from facerec.fairness.baseline import BaselineComparison
 from facerec.fairness.differentials import Differential
 from facerec.fairness.rates import RatesAtThreshold
-from facerec.report.estimate import Estimate
+from facerec.fairness.result import Conclusion, Finding, GroupAudit, Topic
 from facerec.statistics.intervals import Interval
-
-if TYPE_CHECKING:
-    from facerec.fairness.audit import GroupAudit
-
-Conclusion = Literal["difference detected", "none detected at this precision", "insufficient data"]
-
-Topic = Literal["norm", "adjusted norm", "FMR", "FNMR", "norm and FNMR", "fusion", "baseline"]
 
 MOST = 6
 """Lines of the findings box."""
@@ -55,46 +47,6 @@ _OF_NORMS = _CAVEATS[-2:]
 _LFW = (
     "This benchmark was not built for comparisons between subgroups; counts per subgroup are small."
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding(Estimate):
-    """One line of the findings box.
-
-    It rests on ``total``; ``remark`` is the minimum detectable effect, or why the data do not
-    suffice.
-    """
-
-    in_files: ClassVar = (
-        "topic grouping figure value interval n=total unit conclusion detail=remark p exploratory"
-    )
-    total: int
-    topic: Topic
-    grouping: str
-    """The attribute, or the intersection."""
-    figure: str
-    """What was estimated, as words, such as ``η² of subjects' mean norms``."""
-    unit: str
-    """What is counted by ``total``: ``subjects``, ``impostor pairs`` …"""
-    conclusion: Conclusion
-    p: float | None
-    """Of the test behind the conclusion."""
-    exploratory: bool
-    """Whether it is anything but the one test declared in advance; marked E."""
-
-    @property
-    def text(self) -> str:
-        """The whole line."""
-        parts = [f"{self.grouping}: {self.figure}"]
-        if self.value is not None:
-            parts[0] += f" {self.value:.3g}"
-            if self.interval is not None:
-                parts[0] += f" [{self.interval.low:.3g}, {self.interval.high:.3g}]"
-        parts.append(f"{self.total:,} {self.unit}")
-        if self.p is not None:
-            parts.append(f"p = {self.p:.2g}")
-        conclusion = f"{self.conclusion} ({self.remark})" if self.remark else self.conclusion
-        return f"{', '.join(parts)}: {conclusion}{' [E]' if self.exploratory else ''}"
 
 
 def find(

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from facerec.fairness.association import NoComparison
-from facerec.fairness.audit import Audit, GroupAudit
 from facerec.fairness.channels import NormChannels
 from facerec.fairness.norms import QUANTILES, NormSummary
 from facerec.fairness.plain import Json, plain
 from facerec.fairness.rates import SCORE_EDGES, ErrorRate, GroupRates
+from facerec.fairness.result import Audit, GroupAudit
 from facerec.files import check_replaceable, parse_json, write_folder
 from facerec.report.csv_tables import to_csv
 from facerec.statistics.intervals import Interval

@@ -17,7 +17,6 @@ from facerec.fairness.association import (
     NoComparison,
     SpreadTest,
 )
-from facerec.fairness.audit import Audit, GroupAudit, InputFile
 from facerec.fairness.channels import Discarded, FusionChange, NormChannels
 from facerec.fairness.differentials import MEASURES, Differential, Differentials
 from facerec.fairness.figures import (
@@ -46,6 +45,7 @@ from facerec.fairness.rates import (
     GroupThreshold,
     RatesAtThreshold,
 )
+from facerec.fairness.result import Audit, GroupAudit, InputFile
 from facerec.report.blocks import Cell, Drawing, FindingLine, Table, render_page
 from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import Interval

@@ -27,7 +27,14 @@ from facerec.statistics.curves import RocCurve
 from facerec.statistics.intervals import Interval, wilson
 from facerec.statistics.operating_points import RULE_OF_30, OperatingPoint, parse_rate
 from facerec.statistics.rates import operating_points, sort_scores
-from facerec.verification.scoring import AllPairs, ErrorTable, Groups, Progress, score_all_pairs
+from facerec.verification.scoring import (
+    AllPairs,
+    ErrorTable,
+    Groups,
+    Progress,
+    check_pairs,
+    score_all_pairs,
+)
 
 TARGETS = ("1e-2", "1e-3", "1e-4", "1e-5")
 
@@ -467,13 +474,10 @@ def all_pairs_group_rates(
 ) -> GroupErrors:
     """Compare every image with every other and count errors by group.
 
-    All images are compared once, which gives the thresholds (unless calibrated), the errors, and
-    the thresholds and the DET curve of each group alone.
-
     Args:
         vectors: raw embeddings, ``(m, D)``; rows that are zero or not finite are failures.
         subject: see `pair_group_rates`.
-        group: see `pair_group_rates`.
+        group: see `pair_group_rates`; images without one take no part.
         names: of the groups.
         targets: nominal FMRs, taken exactly.
         calibration: where the thresholds were fixed; by default on all impostors of this data.
@@ -485,28 +489,130 @@ def all_pairs_group_rates(
         DeviceError: the device is not there.
     """
     people = _People(subject, group, names)
+    rows = np.flatnonzero(people.known)
+    (errors,) = _score_once(vectors, [people], rows, targets, calibration, device, progress)
+    if isinstance(errors, MetricError):
+        raise errors
+    return errors
+
+
+def all_pairs_rates(
+    vectors: ArrayLike,
+    subject: ArrayLike,
+    groupings: Sequence[tuple[ArrayLike, Sequence[str]]],
+    *,
+    targets: Sequence[str] = TARGETS,
+    calibration: Calibration | None = None,
+    device: str | torch.device = "cpu",
+    progress: Progress | None = None,
+) -> list[GroupErrors | MetricError]:
+    """Compare every image with every other once, and count errors by the groups of each grouping.
+
+    By default the thresholds are fixed on the impostors of all images with a subject, whether they
+    have a group or not.
+
+    Args:
+        vectors: see `all_pairs_group_rates`.
+        subject: see `pair_group_rates`.
+        groupings: codes of groups, and their names, see `pair_group_rates`.
+        targets: see `all_pairs_group_rates`.
+        calibration: see `all_pairs_group_rates`.
+        device: see `all_pairs_group_rates`.
+        progress: see `all_pairs_group_rates`.
+
+    Returns:
+        One a grouping; an error where it has no mated or no impostor pair.
+
+    Raises:
+        MetricError: arrays that do not fit, a person in two groups of a grouping, a target that is
+            no rate, or no mated or no impostor pair at all.
+        DeviceError: the device is not there.
+    """
+    people = [_People(subject, group, names) for group, names in groupings]
+    rows = np.flatnonzero(people[0].subject >= 0)
+    codes = np.stack([people[0].subject, *(one.group for one in people)])[:, rows]
+    if np.unique(codes, axis=1).shape[1] == np.unique(codes[0]).size:
+        return _score_once(vectors, people, rows, targets, calibration, device, progress)
+    # Some images of a person lack a label that others have: no cell of groups holds the person.
     raw = np.asarray(vectors)
-    if raw.shape[:1] != people.subject.shape:
-        raise MetricError(
-            f"there are {raw.shape[:1]} embeddings but {people.subject.size} subjects and groups; "
-            "give one each an image"
-        )
-    everyone = _Everyone(raw, people, targets, calibration, device, progress)
     if calibration is None:
-        fixed = Calibration(POOLED, everyone.found.points)
-    else:
+        pooled = score_all_pairs(
+            raw[rows],
+            codes[0],
+            fpr=targets,
+            tables_at_points=False,
+            device=device,
+            progress=progress,
+        )
+        calibration = Calibration(_pooled(people[0], rows, pooled), pooled.points)
+    return [
+        _score_once(raw, [one], np.flatnonzero(one.known), targets, calibration, device, progress)[
+            0
+        ]
+        for one in people
+    ]
+
+
+def _score_once(
+    vectors: ArrayLike,
+    people: Sequence[_People],
+    rows: NDArray[np.int64],
+    targets: Sequence[str],
+    calibration: Calibration | None,
+    device: str | torch.device,
+    progress: Progress | None,
+) -> list[GroupErrors | MetricError]:
+    """Compare some images with each other, and count errors by every grouping."""
+    raw = np.asarray(vectors)
+    if raw.shape[:1] != people[0].subject.shape:
+        raise MetricError(
+            f"there are {raw.shape[:1]} embeddings but {people[0].subject.size} subjects and "
+            "groups; give one each an image"
+        )
+    thresholds = []
+    if calibration is not None:
         points = tuple(calibration.point(target) for target in targets)
-        fixed = Calibration(calibration.source, points)
-    return _assemble(
-        people.names,
-        "every image with every image of another person, within and between groups",
-        everyone.excluded(),
-        everyone.composition(),
-        fixed,
-        [everyone.errors(table) for table in everyone.found.tables],
-        [everyone.alone(place) for place in range(len(people.names))],
-        everyone.found.subjects.size,
+        calibration = Calibration(calibration.source, points)
+        thresholds = [_reachable(point.threshold) for point in points]
+    everyone = score_all_pairs(
+        raw[rows],
+        people[0].subject[rows],
+        fpr=targets if calibration is None else (),
+        thresholds=thresholds,
+        groupings=[one.group[rows] for one in people],
+        group_fpr=targets,
+        device=device,
+        progress=progress,
     )
+    if calibration is None:
+        calibration = Calibration(_pooled(people[0], rows, everyone), everyone.points)
+    results: list[GroupErrors | MetricError] = []
+    for grouping, one in enumerate(people):
+        try:
+            found = _Everyone(one, rows[everyone.failures], everyone.by(grouping))
+        except MetricError as problem:
+            results.append(problem)
+            continue
+        results.append(
+            _assemble(
+                one.names,
+                "every image with every image of another person, within and between groups",
+                found.excluded(),
+                found.composition(),
+                calibration,
+                [found.errors(table) for table in found.pairs.tables],
+                [found.alone(place) for place in range(len(one.names))],
+                found.pairs.subjects.size,
+            )
+        )
+    return results
+
+
+def _pooled(people: _People, rows: NDArray[np.int64], pairs: AllPairs) -> str:
+    """Say what thresholds were fixed on: the impostors of all rows."""
+    if people.known[rows].all():
+        return POOLED
+    return f"this data: {pairs.non_mated:,} impostor pairs pooled"
 
 
 class _People:
@@ -744,34 +850,13 @@ class _ScoredPairs:
 class _Everyone:
     """All pairs of the images whose subject and group are known."""
 
-    def __init__(
-        self,
-        raw: NDArray[np.floating],
-        people: _People,
-        targets: Sequence[str],
-        calibration: Calibration | None,
-        device: str | torch.device,
-        progress: Progress | None,
-    ) -> None:
-        self._people = people
-        self._rows = np.flatnonzero(people.known)
-        # Text sorts like the codes, so groups keep their order.
-        digits = len(str(len(people.names)))
-        thresholds = []
-        if calibration is not None:
-            thresholds = [_reachable(calibration.point(target).threshold) for target in targets]
-        self.found: AllPairs = score_all_pairs(
-            raw[self._rows],
-            people.subject[self._rows],
-            fpr=targets if calibration is None else (),
-            thresholds=thresholds,
-            groups=np.char.zfill(people.group[self._rows].astype(np.str_), digits),
-            group_fpr=targets,
-            device=device,
-            progress=progress,
-        )
-        assert self.found.groups is not None
-        self._groups: Groups = self.found.groups
+    def __init__(self, people: _People, failures: NDArray[np.int64], pairs: AllPairs) -> None:
+        self._people, self.pairs = people, pairs
+        self._failed = np.zeros(people.subject.size, bool)
+        self._failed[failures] = True
+        check_pairs(pairs.images_per_subject, int(np.count_nonzero(self._failed & people.known)))
+        assert pairs.groups is not None
+        self._groups: Groups = pairs.groups
         self._places = {int(name): place for place, name in enumerate(self._groups.names)}
 
     def excluded(self) -> Exclusions:
@@ -793,12 +878,10 @@ class _Everyone:
     def composition(self) -> tuple[GroupComposition, ...]:
         """Describe all groups."""
         people = self._people
-        failed = np.zeros(len(people.subject), bool)
-        failed[self._rows[self.found.failures]] = True
         described = []
         for place, name in enumerate(people.names):
             members = np.flatnonzero(people.known & (people.group == place))
-            subject, gone = people.subject[members], failed[members]
+            subject, gone = people.subject[members], self._failed[members]
             pairs, scored = (
                 _pair_counts(np.unique(part, return_counts=True)[1])
                 for part in (subject, subject[~gone])
@@ -810,7 +893,7 @@ class _Everyone:
     def alone(self, place: int) -> _Alone | None:
         """Return what one group alone gives; None if it lacks a kind of pairs."""
         at = self._places.get(place)
-        part = None if at is None else self.found.alone[at]
+        part = None if at is None else self.pairs.alone[at]
         if part is None:
             return None
         return _Alone(

@@ -15,8 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-import facerec
-from facerec.errors import DatasetError, MetricError
+from facerec.errors import DatasetError
 from facerec.fairness.association import NoComparison
 from facerec.fairness.attributes import (
     INFERRED,
@@ -29,24 +28,18 @@ from facerec.fairness.attributes import (
     form_groupings,
 )
 from facerec.fairness.audit import (
-    Audit,
-    GroupAudit,
-    InputFile,
-    Settings,
-    calibrate_on_scores,
-    working_target,
+    assemble,
+    check_request,
+    counted,
+    group_audit,
+    measure,
+    shown,
+    stage,
 )
-from facerec.fairness.differentials import REPLICATES, differentials
-from facerec.fairness.findings import caveats, find
-from facerec.fairness.rates import (
-    TARGETS,
-    UNKNOWN,
-    Calibration,
-    GroupErrors,
-    GroupRates,
-    pair_group_rates,
-)
-from facerec.statistics.operating_points import parse_rate
+from facerec.fairness.comparisons import ListedPairs, calibrate_on_scores
+from facerec.fairness.differentials import REPLICATES
+from facerec.fairness.rates import TARGETS, UNKNOWN, Calibration
+from facerec.fairness.result import Audit, InputFile, Settings
 from facerec.verification.protocols import ScoredPairs
 from facerec.verification.scoring import Progress
 
@@ -74,6 +67,7 @@ def audit_scores(
     replicates: int = REPLICATES,
     seed: int = 0,
     inputs: Sequence[InputFile] = (),
+    remarks: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Audit:
     """Audit the error rates of scored pairs by recorded groups.
@@ -92,6 +86,7 @@ def audit_scores(
         replicates: resamples of the persons, or of the pairs where these are not known.
         seed: of the resamples.
         inputs: the files behind all this, for the report.
+        remarks: warnings that these files gave rise to.
         progress: called with what is being done, the steps that are done and the steps in all.
 
     Raises:
@@ -99,13 +94,7 @@ def audit_scores(
             one attribute to intersect.
         MetricError: an impossible target, or no mated or no impostor score.
     """
-    for wanted in targets:
-        parse_rate(wanted)
-    if intersect and len(groups) < 2:
-        raise DatasetError(
-            f"{name}: an intersection needs two attributes or more, found {', '.join(groups)}; "
-            "name another one or leave it out"
-        )
+    check_request(groups, intersect, targets, name)
     sides = _Sides(scored, name)
     labels = sides.labels(groups, attributes)
     sources = (
@@ -117,55 +106,62 @@ def audit_scores(
     label_sources = tuple(sources) or (f"{name}, which does not say where its groups come from",)
     combinations = [(group,) for group in groups] + ([tuple(groups)] if intersect else [])
     left, groupings = form_groupings(combinations, labels, sides.subjects, sides.scored)
-    shown = [grouping for grouping in groupings if grouping.cells]
-    if not shown:
-        raise DatasetError(
-            f"{name}: {', '.join(groups)}: no group has the ten "
-            f"{'subjects' if sides.persons_known else 'pairs'} that it takes to be shown; there is "
-            "nothing to audit"
-        )
-    own = calibrate_on_scores(scored, targets, name=name)
-    fixed = calibration or Calibration(
-        own.source.replace("calibration on", "this data,"), own.points
+    unit = "subjects" if sides.persons_known else "pairs"
+    chosen = shown(groupings, groups, f"{name}: ", unit)
+    settings = Settings(
+        groups=tuple(groups),
+        intersect=intersect,
+        targets=tuple(targets),
+        impostors="list",
+        covariates=(),
+        gating=False,
+        confidence=False,
+        permutations=0,
+        replicates=replicates,
+        seed=seed,
     )
-    auditor = _ScoreAuditor(scored, sides, left, fixed, tuple(targets), replicates, seed, progress)
-    audited = tuple(auditor.group(grouping, grouping is shown[0]) for grouping in shown)
-    found = [part.rates for part in audited if isinstance(part.rates, GroupRates)]
-    thresholds = tuple(point.threshold for point in found[0].points) if found else ()
-    target = working_target(thresholds)
-    policy = f"from the pair list of {name}"
-    warnings = [
-        f"This is an audit of error rates alone: {NO_NORMS}; the sections on norms are left out.",
-        *_sentences(scored.notes),
-    ]
-    if not sides.persons_known:
-        warnings.append(NO_PERSONS)
-    if calibration is None:
-        warnings.append(
-            "The global thresholds were fixed on the impostor pairs of these data themselves; "
-            "thresholds from other data would give other rates."
+    calibrate_on_scores(scored, targets, name=name)  # refuses scores of one kind
+    pairs = ListedPairs(
+        name,
+        scored.scores,
+        np.arange(2 * len(scored)).reshape(-1, 2).T,
+        scored.issame,
+        np.where(left, sides.subjects, UNKNOWN),
+        subjects_known=sides.persons_known,
+        seed=seed,
+    )
+    codes = [np.full(left.size, UNKNOWN) for _ in chosen]
+    for column, grouping in zip(codes, chosen, strict=True):
+        column[left] = grouping.codes
+    with stage(progress, "error rates"):
+        rows = [(column, one.names) for column, one in zip(codes, chosen, strict=True)]
+        errors = counted(pairs, chosen, rows, targets, calibration)
+    acquired = scored.scores[~np.isnan(scored.scores)]
+    cosines = bool(acquired.size and np.abs(acquired).max() <= 1)
+    audited = []
+    for grouping, column, found in zip(chosen, codes, errors, strict=True):
+        absent = NoComparison(grouping.name, NO_NORMS)
+        with stage(progress, f"{grouping.name}: differentials"):
+            measures = measure(found, settings)
+        audited.append(
+            group_audit(
+                grouping,
+                tuple(
+                    sides.count(grouping, column == code, code)
+                    for code in range(len(grouping.cells))
+                ),
+                found,
+                measures,
+                primary=grouping is chosen[0],
+                association=absent,
+                channels=absent,
+                fusion=absent,
+                cosines=cosines,
+            )
         )
-    warnings += [
-        f"FMR {point.target} is not resolvable with the {point.non_mated:,} impostor pairs on "
-        "which the threshold was fixed."
-        for point in thresholds
-        if not point.resolvable
-    ]
-    return Audit(
-        version=facerec.__version__,
-        settings=Settings(
-            groups=tuple(groups),
-            intersect=intersect,
-            targets=tuple(targets),
-            impostors="list",
-            covariates=(),
-            gating=False,
-            confidence=False,
-            permutations=0,
-            replicates=replicates,
-            seed=seed,
-        ),
-        inputs=tuple(inputs),
+    return assemble(
+        settings=settings,
+        inputs=inputs,
         label_sources=label_sources,
         banner=INFERRED if inferred else None,
         joined=None,
@@ -173,21 +169,23 @@ def audit_scores(
         pairs=len(scored),
         failures=int(np.count_nonzero(np.isnan(scored.scores))),
         subjects=len(np.unique(sides.subjects)) if sides.persons_known else None,
-        single_images=False,
         exclusions=tuple(sides.exclusions),
-        policy=policy,
-        thresholds=thresholds,
-        target=target,
+        policy=pairs.policy,
         channels=(),
-        groupings=audited,
-        skipped=tuple(
-            NoComparison(grouping.name, "no group has the ten subjects that it takes")
-            for grouping in groupings
-            if not grouping.cells
+        formed=groupings,
+        groupings=tuple(audited),
+        lfw=False,
+        calibrated=calibration is not None,
+        warnings=(
+            [
+                *remarks,
+                f"This is an audit of error rates alone: {NO_NORMS}; the sections on norms are "
+                "left out.",
+                *(f"{note}." for note in scored.notes),
+                *([] if sides.persons_known else [NO_PERSONS]),
+            ],
+            [],
         ),
-        findings=find(audited, target),
-        caveats=caveats(label_sources, policy, norms=False),
-        warnings=tuple(warnings),
         comparison=None,
     )
 
@@ -272,104 +270,19 @@ class _Sides:
             people = len(np.unique(self.subjects[sides])) if self.persons_known else None
             self.exclusions.append(Exclusion(reason, pairs, people, group))
 
+    def count(self, grouping: Grouping, inside: NDArray[np.bool_], code: int) -> GroupCount:
+        """Return what a group is made of.
 
-class _ScoreAuditor:
-    """Audits one grouping after the other."""
-
-    def __init__(
-        self,
-        scored: ScoredPairs,
-        sides: _Sides,
-        left: NDArray[np.bool_],
-        calibration: Calibration,
-        targets: tuple[str, ...],
-        replicates: int,
-        seed: int,
-        progress: Progress | None,
-    ) -> None:
-        self._scored, self._sides, self._left = scored, sides, left
-        self._calibration, self._targets = calibration, targets
-        self._replicates, self._seed = replicates, seed
-        self._progress = progress
-        self._subjects = np.where(left, sides.subjects, UNKNOWN)
-        acquired = scored.scores[~np.isnan(scored.scores)]
-        self._cosines = bool(acquired.size and np.abs(acquired).max() <= 1)
-
-    def group(self, grouping: Grouping, first: bool) -> GroupAudit:
-        """Return all that scores tell about a grouping."""
-        if self._progress is not None:
-            self._progress(f"{grouping.name}: error rates", 0, 1)
-        codes = np.full(self._left.size, UNKNOWN)
-        codes[self._left] = grouping.codes
-        absent = NoComparison(grouping.name, NO_NORMS)
-        errors = self._errors(grouping, codes)
-        part = GroupAudit(
-            name=grouping.name,
-            attributes=grouping.attributes,
-            primary=first,
-            names=grouping.names,
-            slices=tuple(grouping.slice(code) for code in range(len(grouping.cells))),
-            pooled=tuple(" × ".join(cell) for cell in grouping.pooled),
-            suppressed=tuple(" × ".join(cell) for cell in grouping.suppressed),
-            composition=tuple(
-                self._count(grouping, codes, code) for code in range(len(grouping.cells))
-            ),
-            sample=None,
-            norms=None,
-            association=absent,
-            adjusted=None,
-            rates=errors.rates if isinstance(errors, GroupErrors) else errors,
-            differentials=differentials(errors, replicates=self._replicates, seed=self._seed)
-            if isinstance(errors, GroupErrors)
-            else errors,
-            channels=absent,
-            fusion=absent,
-            # Their bins are those of cosines.
-            histograms=errors.histograms
-            if isinstance(errors, GroupErrors) and self._cosines
-            else (),
-            errors=errors if isinstance(errors, GroupErrors) else None,
-        )
-        if self._progress is not None:
-            self._progress(f"{grouping.name}: error rates", 1, 1)
-        return part
-
-    def _errors(self, grouping: Grouping, codes: NDArray[np.int64]) -> GroupErrors | NoComparison:
-        first = 2 * np.arange(len(self._scored))
-        try:
-            return pair_group_rates(
-                self._scored.scores,
-                first,
-                first + 1,
-                self._scored.issame,
-                self._subjects,
-                codes,
-                grouping.names,
-                targets=self._targets,
-                calibration=self._calibration,
-                persons_known=self._sides.persons_known,
-                seed=self._seed,
-            )
-        except MetricError as problem:
-            return NoComparison(grouping.name, str(problem))
-
-    def _count(self, grouping: Grouping, codes: NDArray[np.int64], code: int) -> GroupCount:
-        inside = codes == code
-        subjects = None
-        if self._sides.persons_known:
-            subjects = len(np.unique(self._subjects[inside]))
-        return GroupCount(
-            grouping.slice(code),
-            subjects,
-            None,
-            int(np.count_nonzero(inside & ~self._sides.scored)),
-        )
+        Args:
+            grouping: has the group.
+            inside: which sides are of it, ``(2n,)``.
+            code: of the group.
+        """
+        subjects = len(np.unique(self.subjects[inside])) if self.persons_known else None
+        failed = int(np.count_nonzero(inside & ~self.scored))
+        return GroupCount(grouping.slice(code), subjects, None, failed)
 
 
 def _interleave(first: NDArray, second: NDArray) -> NDArray:
     """Return what is said of the first and the second sides as one array of all sides."""
     return np.stack([first, second], axis=1).reshape(-1)
-
-
-def _sentences(notes: Sequence[str]) -> list[str]:
-    return [f"{note}." for note in notes]

@@ -21,12 +21,12 @@ from facerec.embedding.extract import unit_fusion
 from facerec.errors import DatasetError
 from facerec.fairness.association import Association
 from facerec.fairness.attributes import Attributes, join
-from facerec.fairness.audit import Audit
 from facerec.fairness.baseline import BaselineComparison, Change, RunPair, compare_runs
 from facerec.fairness.differentials import rate_replicates, resample
 from facerec.fairness.norms import percentile
 from facerec.fairness.plain import plain
 from facerec.fairness.rates import UNKNOWN, GroupErrors, all_pairs_group_rates
+from facerec.fairness.result import Audit
 from facerec.progress import Progress, section
 from facerec.records.synthetic import Group, SyntheticSet
 from facerec.report.estimate import Estimate

@@ -121,6 +121,12 @@ class MarginClassifier(nn.Module):
         classes: the rows that take part, ``(n,)``; all if None. See ``draw``.
         num_visited: how many classes take part over all ranks.
         step: buffer, int64: optimiser steps so far, see ``advance``.
+
+    Example:
+        >>> from facerec.heads import CosFace
+        >>> head = MarginClassifier(10, 4, CosFace(scale=16.0), seed=0)
+        >>> head(torch.randn(3, 4), torch.tensor([0, 7, 7])).loss.shape
+        torch.Size([])
     """
 
     step: Tensor

@@ -298,6 +298,11 @@ def create_regularizer(
     Args:
         config: which penalty.
         group: ranks that share the global batch; the default group if None.
+
+    Example:
+        >>> embeddings = torch.tensor([[3.0, 4.0], [0.0, 1.0]])  # norms 5 and 1, mean 3
+        >>> create_regularizer(SEC(weight=0.5))(embeddings).loss
+        tensor(2.)
     """
     return NormRegularizer(config, group)
 

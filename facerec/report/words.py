@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 
 from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import Interval
@@ -28,18 +29,43 @@ def number(value: float | None, form: str = ".3g") -> str:
     return NOTHING if value is None else format(value, form)
 
 
-def limits(interval: Interval | None, scale: float = 1, form: str = ".3g") -> str:
+def limits(
+    interval: Interval | None, scale: float = 1, form: str | Callable[[float], str] = ".3g"
+) -> str:
     """Return an interval as ``[low, high]``; empty if there is none.
 
     Args:
         interval: to be said.
         scale: by which both ends are multiplied; 100 for percent.
-        form: of both ends, as `format` takes it.
+        form: of both ends, as `format` takes it, or what says one.
     """
     if interval is None:
         return ""
+    if math.isnan(interval.low) or math.isnan(interval.high):
+        return "no interval"
+    low, high = (
+        format(scale * end, form) if isinstance(form, str) else form(scale * end)
+        for end in (interval.low, interval.high)
+    )
     # No line break within: in a narrow column the two ends would come apart.
-    return f"[{scale * interval.low:{form}},{_SPACE}{scale * interval.high:{form}}]"
+    return f"[{low},{_SPACE}{high}]"
+
+
+def percent_limits(interval: Interval | None) -> str:
+    """Return an interval in percent with one decimal, or two if it is narrow."""
+    if interval is None:
+        return ""
+    wide = 100 * interval.high - 100 * interval.low >= 1
+    return limits(interval, 100, ".1f" if wide else ".2f")
+
+
+def threshold(value: float) -> str:
+    """Return a threshold of a score; the ends in words."""
+    if math.isnan(value):
+        return "reject all"
+    if math.isinf(value):
+        return "accept all" if value < 0 else "∞"
+    return f"{value:.4g}"
 
 
 def p_value(value: float | None) -> str:

@@ -46,6 +46,10 @@ def fold_indices(pairs: int, folds: int = 10) -> NDArray[np.int64]:
 
     Raises:
         MetricError: fewer than two folds, or more folds than pairs.
+
+    Example:
+        >>> fold_indices(7, folds=3).tolist()
+        [0, 0, 0, 1, 1, 2, 2]
     """
     if folds < 2:
         raise MetricError(f"{folds} folds: choosing a threshold on the others needs two or more")
@@ -69,6 +73,11 @@ def kfold_accuracy(scores: ArrayLike, issame: ArrayLike, folds: Folds = 10) -> K
 
     Raises:
         MetricError: NaN or no scores, lengths that differ, or impossible folds.
+
+    Example:
+        >>> result = kfold_accuracy([0.9, 0.2, 0.8, 0.1], [True, False, True, False], folds=2)
+        >>> result.mean, result.correct, result.pairs
+        (1.0, 4, 4)
     """
     values = check_scores(scores, "scores")
     same = check_labels(issame, values.size)

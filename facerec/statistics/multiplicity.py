@@ -12,6 +12,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
     Args:
         p_values: of one family.
+
+    Example:
+        >>> holm([0.01, 0.04, 0.03])
+        [0.03, 0.06, 0.06]
     """
     p = np.asarray(p_values, dtype=np.float64)
     order = np.argsort(p, kind="stable")

@@ -235,12 +235,22 @@ def roc_curve(mated: ArrayLike, non_mated: ArrayLike) -> RocCurve:
 
 
 def auc(mated: ArrayLike, non_mated: ArrayLike) -> float:
-    """Return the area under the ROC; see `RocCurve.auc`."""
+    """Return the area under the ROC; see `RocCurve.auc`.
+
+    Example:
+        >>> auc([0.9, 0.6], [0.7, 0.1])  # three of four comparisons are in the right order
+        0.75
+    """
     return roc_curve(mated, non_mated).auc()
 
 
 def eer_rocch(mated: ArrayLike, non_mated: ArrayLike) -> float:
-    """Return the equal error rate on the convex hull; see `RocCurve.eer_rocch`."""
+    """Return the equal error rate on the convex hull; see `RocCurve.eer_rocch`.
+
+    Example:
+        >>> eer_rocch([0.9, 0.6], [0.7, 0.1])  # on the line from (0, 0.5) to (0.5, 1)
+        0.25
+    """
     return roc_curve(mated, non_mated).eer_rocch().rate
 
 
@@ -259,6 +269,11 @@ def error_rates(mated: ArrayLike, non_mated: ArrayLike, threshold: float) -> Err
 
     Raises:
         MetricError: no mated or no non-mated comparison has a score.
+
+    Example:
+        >>> errors = error_rates([0.9, 0.6, float("nan")], [0.7, 0.1], threshold=0.5)
+        >>> errors.false_matches, errors.false_non_matches, errors.failures
+        (1, 0, 1)
     """
     mated, non_mated = np.asarray(mated), np.asarray(non_mated)
     failures = int(np.isnan(mated).sum() + np.isnan(non_mated).sum())

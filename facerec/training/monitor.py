@@ -162,7 +162,8 @@ class Monitor:
         for name, result in results.items():
             self._write("validation", step, epoch=epoch, **result.to_json())
             if self.console is not None and result.accuracy is not None:
-                mean, sem = 100 * result.accuracy.mean, 100 * result.accuracy.sem
+                accuracy = result.accuracy.kfold
+                mean, sem = 100 * accuracy.mean, 100 * accuracy.sem
                 self.console.print(
                     f"  {name}: accuracy {mean:.2f} % ± {sem:.2f} (SEM)",
                     highlight=False,

@@ -368,7 +368,7 @@ class Trainer:
         results = self.validator(self.backbone)
         self.monitor.validation(self.step, epoch, results)
         accuracies = {
-            name: result.accuracy.mean
+            name: result.accuracy.kfold.mean
             for name, result in results.items()
             if result.accuracy is not None  # fewer pairs than folds
         }

@@ -6,7 +6,7 @@ import.
 
 from facerec.verification.bench import Bench, Pairs, find_pack, pack_bench
 from facerec.verification.evaluate import (
-    Estimate,
+    AccuracyEstimate,
     Failure,
     NormSummary,
     TprEstimate,
@@ -19,8 +19,8 @@ from facerec.verification.evaluate import (
 )
 
 __all__ = [
+    "AccuracyEstimate",
     "Bench",
-    "Estimate",
     "Failure",
     "NormSummary",
     "Pairs",

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.errors import MetricError
+from facerec.report.estimate import Estimate
 from facerec.statistics.bootstrap import VertexBootstrap, percentile_interval
 from facerec.statistics.intervals import INDEPENDENT, Interval
 from facerec.statistics.kfold import kfold_accuracy
@@ -29,23 +30,27 @@ class PairedFigure:
     """One figure of both results, on the pairs that have a score in both."""
 
     figure: str
-    first: float | None
-    """None where the data cannot resolve it."""
-    second: float | None
-    interval: Interval | None = None
-    """Of the difference; None where there is none or where no resample differs from another."""
-    first_counts: tuple[int, int] | None = None
-    """Events and comparisons behind a share."""
-    second_counts: tuple[int, int] | None = None
+    first: Estimate
+    """No value where the data cannot resolve it, and no interval: that of the difference counts."""
+    second: Estimate
+    difference: Estimate
+    """Second minus first; no interval where no resample differs from another."""
     reliable: bool = True
     """Whether the rule of 30 holds."""
 
-    @property
-    def difference(self) -> float | None:
-        """Second minus first."""
-        if self.first is None or self.second is None:
-            return None
-        return self.second - self.first
+    def to_json(self) -> dict[str, Any]:
+        """Return the figure as JSON types."""
+        interval = self.difference.interval
+        return {
+            "figure": self.figure,
+            "first": self.first.value,
+            "second": self.second.value,
+            "interval": None if interval is None else asdict(interval),
+            "first_counts": _counts(self.first),
+            "second_counts": _counts(self.second),
+            "reliable": self.reliable,
+            "difference": self.difference.value,
+        }
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ class Comparison:
             "second": self.second,
             "pairs": {"same": self.mated, "different": self.non_mated, "left_out": self.left_out},
             "persons": self.subjects,
-            "differences": [{**asdict(row), "difference": row.difference} for row in self.rows],
+            "differences": [row.to_json() for row in self.rows],
             "intervals": self.basis,
             "notes": list(self.notes),
         }
@@ -135,15 +140,20 @@ def compare(
         over, independent = f"pairs, {INDEPENDENT} ({doubt})", True
     rows = []
     for a, b in zip(*(side.figures() for side in sides), strict=True):
-        row = PairedFigure(a.name, a.value, b.value, None, a.counts, b.counts, a.reliable)
-        if row.difference is not None:
-            differences = drawn[1][row.figure] - drawn[0][row.figure]
-            row = replace(row, interval=_interval(row.difference, differences, independent))
-        rows.append(row)
-    still = [row.figure for row in rows if row.difference is not None and row.interval is None]
-    if still:
+        difference = Estimate(None)
+        if a.estimate.value is not None and b.estimate.value is not None:
+            value = b.estimate.value - a.estimate.value
+            differences = drawn[1][a.name] - drawn[0][a.name]
+            difference = Estimate(value, _interval(value, differences, independent))
+        rows.append(PairedFigure(a.name, a.estimate, b.estimate, difference, a.reliable))
+    constant = [
+        row.figure
+        for row in rows
+        if row.difference.value is not None and row.difference.interval is None
+    ]
+    if constant:
         notes.append(
-            f"no interval for {', '.join(still)}: the difference is the same in all "
+            f"no interval for {', '.join(constant)}: the difference is the same in all "
             f"{replicates:,} resamples"
         )
     names = _names(first, second)
@@ -169,8 +179,7 @@ def describe_result(result: VerificationResult) -> str:
 @dataclass(frozen=True)
 class _Figure:
     name: str
-    value: float | None
-    counts: tuple[int, int] | None = None
+    estimate: Estimate
     reliable: bool = True
 
 
@@ -193,20 +202,27 @@ class _Side:
 
     def figures(self) -> list[_Figure]:
         """Return accuracy, TPR at every target, AUC and EER."""
-        found = []
+        figures = []
         if self.right is not None:
-            counts = int(self.right.sum()), self.right.size
-            found.append(_Figure("accuracy", counts[0] / counts[1], counts))
+            events, total = int(self.right.sum()), self.right.size
+            accuracy = Estimate(events / total, events=events, total=total)
+            figures.append(_Figure("accuracy", accuracy))
         ordered = sort_scores(self.scores[self.same], self.scores[~self.same])
         for point in map(ordered.tpr_at_fpr, self.targets):
-            counts = point.true_accepts, point.mated
             value = point.tpr if point.resolvable else None
-            found.append(_Figure(_tpr(point.target), value, counts, point.reliable))
+            tpr = Estimate(value, events=point.true_accepts, total=point.mated)
+            figures.append(_Figure(_tpr(point.target), tpr, point.reliable))
         return [
-            *found,
-            _Figure("AUC", ordered.auc()),
-            _Figure("EER", ordered.eer_rocch().rate),
+            *figures,
+            _Figure("AUC", Estimate(ordered.auc())),
+            _Figure("EER", Estimate(ordered.eer_rocch().rate)),
         ]
+
+
+def _counts(estimate: Estimate) -> tuple[int, int] | None:
+    if estimate.events is None or estimate.total is None:
+        return None
+    return estimate.events, estimate.total
 
 
 def _tpr(target: str) -> str:
@@ -260,10 +276,10 @@ def _interval(difference: float, replicates: Replicates, independent: bool) -> I
     defined = replicates[~np.isnan(replicates)]
     if defined.size and np.ptp(defined) == 0:
         return None
-    found = percentile_interval(difference, replicates)
+    interval = percentile_interval(difference, replicates)
     if not independent:
-        return found
-    return replace(found, method="bootstrap over pairs, percentile", assumption=INDEPENDENT)
+        return interval
+    return replace(interval, method="bootstrap over pairs, percentile", assumption=INDEPENDENT)
 
 
 def _names(first: VerificationResult, second: VerificationResult) -> tuple[str, str]:

@@ -15,7 +15,8 @@ from facerec.embedding.extract import Embeddings, embed_images
 from facerec.embedding.model import EmbeddingModel
 from facerec.errors import MetricError
 from facerec.progress import Progress
-from facerec.statistics.intervals import Interval
+from facerec.report.estimate import Estimate
+from facerec.statistics.intervals import Interval, wilson
 from facerec.statistics.kfold import (
     KFoldAccuracy,
     check_folds,
@@ -42,43 +43,65 @@ _CHUNK = 512
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """A figure and its confidence interval."""
+class AccuracyEstimate(Estimate):
+    """Accuracy over folds: the mean, with the interval of the share of all held-out pairs."""
 
-    value: float
-    interval: Interval
+    kfold: KFoldAccuracy = field(kw_only=True)
 
 
 @dataclass(frozen=True)
 class TprEstimate:
-    """TPR at an FPR, with intervals of both rates and of the threshold."""
+    """TPR at an FPR, the FPR that its threshold realises, and the threshold."""
 
     point: OperatingPoint
-    tpr_interval: Interval
-    """Of the TPR, for the uncertainty of the threshold as well."""
-    fpr_interval: Interval
-    """Of the FPR that the threshold realises."""
-    threshold_interval: Interval | None = None
-    """Of the threshold that belongs to the target FPR; None if the target is not resolvable, or if
-    there are too few persons."""
+    tpr: Estimate
+    """Its interval allows for the uncertainty of the threshold; no value where the target is not
+    resolvable."""
+    fpr: Estimate
+    threshold: Estimate
+    """No interval if the target is not resolvable, or if there are too few subjects."""
+
+    @classmethod
+    def of(
+        cls, point: OperatingPoint, tpr: Interval, fpr: Interval, threshold: Interval | None = None
+    ) -> TprEstimate:
+        """Return a point with the intervals of its TPR, its realised FPR and its threshold."""
+        finest = f"finest {1 / point.non_mated:.1e}"
+        few = "" if point.reliable else "few errors"
+        resolvable = point.resolvable
+        return cls(
+            point,
+            Estimate(
+                point.tpr if resolvable else None,
+                tpr if resolvable else None,
+                point.true_accepts,
+                point.mated,
+                few if resolvable else finest,
+            ),
+            Estimate(point.fpr_realised, fpr, point.false_accepts, point.non_mated),
+            Estimate(
+                point.threshold,
+                threshold,
+                remark="" if threshold else "too few subjects for an interval",
+            ),
+        )
 
 
 @dataclass(frozen=True)
 class NormSummary:
     """Raw embedding norms over the images of all pairs; the mean is insightface's "XNorm"."""
 
-    mean: float
+    mean: Estimate
+    """Images that occur in several pairs count once in its interval."""
     std: float
     """Standard deviation with ddof 0."""
-    interval: Interval
-    """Of the mean; images that occur in several pairs count once."""
     values: NDArray[np.float32] = field(repr=False, compare=False)
     """The norms of all images with an embedding; with flip each is the mean of the two views."""
 
     @property
     def cv(self) -> float:
         """Coefficient of variation, standard deviation over mean."""
-        return self.std / self.mean if self.mean > 0 else math.nan
+        return self.std / self.mean.value if self.mean.value else math.nan
 
 
 @dataclass(frozen=True)
@@ -102,12 +125,11 @@ class VerificationResult:
     """Mated (same) pairs with a score."""
     non_mated: int
     """Non-mated (different) pairs with a score."""
-    accuracy: KFoldAccuracy | None
+    accuracy: AccuracyEstimate | None
     """None for a protocol without folds."""
-    accuracy_interval: Interval | None
-    """Of the share of held-out pairs judged rightly, over all folds together."""
-    insightface: KFoldAccuracy | None
-    """Accuracy as insightface computes it, if asked for."""
+    insightface: AccuracyEstimate | None
+    """Accuracy as insightface computes it, if asked for; its interval takes pairs as
+    independent."""
     points: tuple[TprEstimate, ...]
     auc: Estimate
     eer: Estimate
@@ -141,10 +163,10 @@ class VerificationResult:
             MetricError: it was not among the targets.
         """
         wanted = parse_rate(fpr)
-        for found in self.points:
-            if parse_rate(found.point.target) == wanted:
-                return found
-        targets = ", ".join(found.point.target for found in self.points)
+        for estimate in self.points:
+            if parse_rate(estimate.point.target) == wanted:
+                return estimate
+        targets = ", ".join(estimate.point.target for estimate in self.points)
         raise MetricError(f"{self.name}: no TPR was computed at FPR {fpr}, only at {targets}")
 
     @property
@@ -171,15 +193,12 @@ class VerificationResult:
                 "failures": [asdict(failure) for failure in self.failures],
             },
             "persons": self.subjects,
-            "accuracy": _accuracy(self.accuracy, self.accuracy_interval),
-            "insightface": _accuracy(self.insightface, None),
+            "accuracy": _accuracy(self.accuracy),
+            # Its interval stands in tables alone.
+            "insightface": _accuracy(self.insightface, with_interval=False),
             "tpr_at_fpr": [_point(estimate) for estimate in self.points],
-            "auc": {"value": self.auc.value, "interval": _limits(self.auc.interval)},
-            "eer": {
-                "value": self.eer.value,
-                "interval": _limits(self.eer.interval),
-                "method": "ROC convex hull",
-            },
+            "auc": _figure(self.auc),
+            "eer": {**_figure(self.eer), "method": "ROC convex hull"},
             "eer_step": {"value": self.eer_step.rate, **asdict(self.eer_step)},
             "d_prime": self.d_prime if math.isfinite(self.d_prime) else None,
             "norms": None if self.norms is None else _norms(self.norms),
@@ -220,14 +239,14 @@ def score_pairs(
         )
     scores = np.empty(len(first), np.float32)
     for start in range(0, len(scores), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        a, b = (matrix[side[part]].astype(np.float64) for side in (first, second))
+        chunk = slice(start, start + _CHUNK)
+        a, b = (matrix[side[chunk]].astype(np.float64) for side in (first, second))
         with np.errstate(all="ignore"):  # zero and non-finite rows become NaN, which is meant
             lengths = [np.sqrt(np.einsum("nd,nd->n", side, side)) for side in (a, b)]
             for length in lengths:
                 length[length == 0] = np.nan
             cosines = np.einsum("nd,nd->n", a, b) / (lengths[0] * lengths[1])
-        scores[part] = np.clip(cosines, -1, 1)
+        scores[chunk] = np.clip(cosines, -1, 1)
     return scores
 
 
@@ -285,7 +304,7 @@ def evaluate(
             )
     figures = sort_scores(values[valid & same], values[valid & ~same])
     uncertainty = Uncertainty(pairs, values, figures, subjects_from, replicates, seed)
-    accuracy = None
+    folds = None
     if pairs.folds is not None:
         emptied = np.setdiff1d(pairs.folds, pairs.folds[valid])
         if emptied.size:
@@ -293,7 +312,7 @@ def evaluate(
                 f"{name}: no pair of fold {emptied[0] + 1} has a score, so its accuracy cannot be "
                 "computed; score its pairs or leave them out of the list"
             )
-        accuracy = kfold_accuracy(values[valid], same[valid], pairs.folds[valid])
+        folds = kfold_accuracy(values[valid], same[valid], pairs.folds[valid])
     points = [figures.tpr_at_fpr(target) for target in fpr]
     eer = figures.eer_rocch()
     return VerificationResult(
@@ -302,11 +321,10 @@ def evaluate(
         scores=values,
         mated=figures.mated.size,
         non_mated=figures.non_mated.size,
-        accuracy=accuracy,
-        accuracy_interval=None if accuracy is None else uncertainty.accuracy(accuracy),
+        accuracy=None if folds is None else _over_folds(folds, uncertainty.accuracy(folds)),
         insightface=None,
         points=tuple(
-            TprEstimate(point, *intervals)
+            TprEstimate.of(point, *intervals)
             for point, intervals in zip(points, uncertainty.operating_points(points), strict=True)
         ),
         auc=Estimate(figures.auc(), uncertainty.auc()),
@@ -315,7 +333,7 @@ def evaluate(
         d_prime=figures.d_prime(),
         norms=None,
         failures=failures,
-        notes=(*notes, *_notes(pairs, failures, uncertainty.notes(), items, accuracy)),
+        notes=(*notes, *_notes(pairs, failures, uncertainty.notes(), items, folds)),
         basis=uncertainty.basis,
         subjects=uncertainty.subjects,
         items=items,
@@ -368,12 +386,13 @@ def evaluate_embeddings(
     compatible = None
     if compat == "insightface" and pairs.folds is not None:
         valid = ~np.isnan(scores)
-        compatible = insightface_accuracy(
+        accuracy = insightface_accuracy(
             vectors[pairs.first[valid]],
             vectors[pairs.second[valid]],
             pairs.issame[valid],
             pairs.folds[valid],
         )
+        compatible = _over_folds(accuracy, wilson(accuracy.correct, accuracy.pairs))
     return replace(
         result,
         insightface=compatible,
@@ -452,8 +471,8 @@ def select_embeddings(embeddings: Embeddings, wanted: NDArray[np.str_], name: st
             "images; make them again with facerec embed"
         )
     order = np.argsort(embeddings.ids)
-    places = np.searchsorted(embeddings.ids, wanted, sorter=order).clip(max=len(order) - 1)
-    rows = order[places]
+    ranks = np.searchsorted(embeddings.ids, wanted, sorter=order).clip(max=len(order) - 1)
+    rows = order[ranks]
     absent = np.flatnonzero(embeddings.ids[rows] != wanted)
     if absent.size:
         known = np.isin(embeddings.ids, wanted).sum()
@@ -462,13 +481,13 @@ def select_embeddings(embeddings: Embeddings, wanted: NDArray[np.str_], name: st
             f"{str(wanted[absent[0]])!r}; {known} of {len(order)} embeddings belong to the bench "
             "(ids must be equal)"
         )
-    there = {int(row): place for place, row in enumerate(rows.tolist())}
+    indices = {int(row): index for index, row in enumerate(rows.tolist())}
     return replace(
         embeddings,
         vectors=embeddings.vectors[rows],
         norms=embeddings.norms[rows],
         ids=wanted,
-        failures={there[row]: why for row, why in embeddings.failures.items() if row in there},
+        failures={indices[row]: why for row, why in embeddings.failures.items() if row in indices},
         subjects=None if embeddings.subjects is None else embeddings.subjects[rows],
     )
 
@@ -476,14 +495,14 @@ def select_embeddings(embeddings: Embeddings, wanted: NDArray[np.str_], name: st
 def _why(embeddings: Embeddings, pairs: Pairs, pair: int) -> str:
     """Say which embedding of a pair is missing and why."""
     reasons = []
-    for item, place in ((int(pairs.first[pair]), "first"), (int(pairs.second[pair]), "second")):
+    for item, side in ((int(pairs.first[pair]), "first"), (int(pairs.second[pair]), "second")):
         vector = embeddings.vectors[item]
         if item in embeddings.failures:
             reasons.append(embeddings.failures[item])
         elif not np.isfinite(vector).all():
-            reasons.append(f"the embedding of its {place} image is not finite")
+            reasons.append(f"the embedding of its {side} image is not finite")
         elif not vector.any():
-            reasons.append(f"the embedding of its {place} image is zero")
+            reasons.append(f"the embedding of its {side} image is zero")
     # An image compared with itself needs to be named once only.
     return "; ".join(dict.fromkeys(reasons)) or "its embeddings exceed the range of numbers"
 
@@ -495,9 +514,8 @@ def _summarise_norms(norms: NDArray[np.floating], pairs: Pairs) -> NormSummary:
     values = norms[items].astype(np.float64)
     clusters = items if pairs.subjects is None else pairs.subjects[items]
     return NormSummary(
-        float(values.mean()),
+        Estimate(float(values.mean()), mean_interval(values, clusters), total=values.size),
         float(values.std()),
-        mean_interval(values, clusters),
         values.astype(np.float32),
     )
 
@@ -567,14 +585,25 @@ def _limits(interval: Interval | None) -> dict[str, Any] | None:
     }
 
 
-def _accuracy(accuracy: KFoldAccuracy | None, interval: Interval | None) -> dict[str, Any] | None:
+def _figure(estimate: Estimate) -> dict[str, Any]:
+    return {"value": estimate.value, "interval": _limits(estimate.interval)}
+
+
+def _over_folds(folds: KFoldAccuracy, interval: Interval) -> AccuracyEstimate:
+    return AccuracyEstimate(folds.mean, interval, folds.correct, folds.pairs, kfold=folds)
+
+
+def _accuracy(
+    accuracy: AccuracyEstimate | None, *, with_interval: bool = True
+) -> dict[str, Any] | None:
     if accuracy is None:
         return None
+    folds = accuracy.kfold
     return {
-        **asdict(accuracy),
-        "accuracies": list(accuracy.accuracies),
-        "thresholds": [_number(threshold) for threshold in accuracy.thresholds],
-        "interval": _limits(interval),
+        **asdict(folds),
+        "accuracies": list(folds.accuracies),
+        "thresholds": [_number(threshold) for threshold in folds.thresholds],
+        "interval": _limits(accuracy.interval) if with_interval else None,
     }
 
 
@@ -583,18 +612,18 @@ def _point(estimate: TprEstimate) -> dict[str, Any]:
     return {
         **point.to_json(),
         "threshold": _number(point.threshold),
-        "tpr": point.tpr if point.resolvable else None,
-        "tpr_interval": _limits(estimate.tpr_interval) if point.resolvable else None,
-        "fpr_interval": _limits(estimate.fpr_interval),
-        "threshold_interval": _limits(estimate.threshold_interval),
+        "tpr": estimate.tpr.value,
+        "tpr_interval": _limits(estimate.tpr.interval),
+        "fpr_interval": _limits(estimate.fpr.interval),
+        "threshold_interval": _limits(estimate.threshold.interval),
     }
 
 
 def _norms(norms: NormSummary) -> dict[str, Any]:
     return {
-        "mean": norms.mean,
+        "mean": norms.mean.value,
         "std": norms.std,
         "cv": norms.cv if math.isfinite(norms.cv) else None,
-        "interval": _limits(norms.interval),
+        "interval": _limits(norms.mean.interval),
         "images": norms.values.size,
     }

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from facerec.errors import MetricError
+from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import DEPENDENT, fnmr_interval
 from facerec.statistics.identification import (
     IdentificationPoint,
@@ -35,28 +36,13 @@ _GRID = 2.0**24
 
 @dataclass(frozen=True)
 class TpirEstimate:
-    """TPIR at an FPIR, with intervals of both rates that follow persons."""
+    """TPIR at an FPIR, and the FPIR that its threshold realises; intervals follow subjects."""
 
     point: IdentificationPoint
-    tpir_interval: Interval
-    """For the uncertainty of the threshold as well."""
-    fpir_interval: Interval
-    """Of the FPIR that the threshold realises."""
-
-
-@dataclass(frozen=True)
-class RankEstimate:
-    """Share of mated searches whose mate has a rank or a better one, with its interval."""
-
-    rank: int
-    hits: int
-    searches: int
-    interval: Interval
-
-    @property
-    def rate(self) -> float:
-        """Identification rate."""
-        return self.hits / self.searches
+    tpir: Estimate
+    """Its interval allows for the uncertainty of the threshold; no value where the target is not
+    resolvable."""
+    fpir: Estimate
 
 
 @dataclass(frozen=True)
@@ -67,19 +53,12 @@ class GalleryResult:
     searches: Searches = field(repr=False, compare=False)
     points: tuple[TpirEstimate, ...]
     """One a target FPIR; empty if no search is non-mated."""
-    ranks: tuple[RankEstimate, ...]
+    ranks: Mapping[int, Estimate]
+    """Share of mated searches whose mate has a rank or a better one."""
     failed_probes: int
     """Probes without a vector, which find nobody."""
     failed_entries: int
     """Entries of the gallery without a vector, which are never found."""
-
-
-@dataclass(frozen=True)
-class MeanRate:
-    """A rate averaged over galleries, and its interval."""
-
-    value: float
-    interval: Interval
 
 
 @dataclass(frozen=True)
@@ -88,9 +67,9 @@ class IdentificationResult:
 
     name: str
     galleries: tuple[GalleryResult, ...]
-    tpir: Mapping[str, MeanRate]
+    tpir: Mapping[str, Estimate]
     """Mean TPIR by target FPIR, as it was written, for targets that every gallery can resolve."""
-    rank_rates: Mapping[int, MeanRate]
+    rank_rates: Mapping[int, Estimate]
     """Mean identification rate by rank."""
     notes: tuple[str, ...]
     """What a reader must know, one sentence each."""
@@ -191,14 +170,11 @@ def identify(
         name=bench.name,
         galleries=results,
         tpir={
-            found[0].point.target: _mean([(e.point.tpir, e.tpir_interval) for e in found])
-            for found in points
-            if all(e.point.resolvable for e in found)
+            estimates[0].point.target: _mean([estimate.tpir for estimate in estimates])
+            for estimates in points
+            if all(estimate.point.resolvable for estimate in estimates)
         },
-        rank_rates={
-            found[0].rank: _mean([(e.rate, e.interval) for e in found])
-            for found in zip(*[result.ranks for result in results], strict=True)
-        },
+        rank_rates={rank: _mean([result.ranks[rank] for result in results]) for rank in ranks},
         notes=tuple(note for result in results for note in _search_notes(bench.name, result)),
     )
 
@@ -213,7 +189,7 @@ def _identify(
     mine, theirs = matrix[probes.templates], matrix[gallery.templates]
     searches = search_gallery(mine, probes.subjects, theirs, gallery.subjects)
     mated = searches.mated
-    persons, others = probes.subjects[mated], probes.subjects[~mated]
+    subjects, others = probes.subjects[mated], probes.subjects[~mated]
     closed = Searches(
         searches.best_other[mated], searches.mate[mated], searches.rank[mated], searches.gallery
     )
@@ -221,9 +197,9 @@ def _identify(
 
     def at_fpir(target: Rate) -> TpirEstimate:
         point = tpir_at_fpir(searches, target)
-        found = (closed.rank <= point.rank) & (closed.mate >= point.threshold)
+        identified = (closed.rank <= point.rank) & (closed.mate >= point.threshold)
         alarms = searches.best_other[~mated] >= point.threshold
-        tpir, fpir = fnmr_interval(found, persons), fnmr_interval(alarms, others)
+        tpir, fpir = fnmr_interval(identified, subjects), fnmr_interval(alarms, others)
         if point.resolvable and tpir.effective is not None and fpir.effective is not None:
             # A mate beyond the list is not found, however low the threshold.
             listed = np.where(closed.rank <= point.rank, closed.mate, np.float32(-np.inf))
@@ -231,34 +207,45 @@ def _identify(
             effective = tpir.effective, fpir.effective
             both = tpr_interval(roc, roc.tpr_at_fpr(target), effective=effective)
             tpir = replace(both, assumption=DEPENDENT)
-        return TpirEstimate(point, tpir, fpir)
+        resolvable = point.resolvable
+        return TpirEstimate(
+            point,
+            Estimate(
+                point.tpir if resolvable else None,
+                tpir if resolvable else None,
+                point.hits,
+                point.mated,
+                "" if point.reliable else "few errors" if resolvable else "",
+            ),
+            Estimate(point.fpir_realised, fpir, point.false_alarms, point.non_mated),
+        )
 
     return GalleryResult(
         name=gallery.name,
         searches=searches,
         points=tuple(at_fpir(target) for target in fpir) if others.size else (),
-        ranks=tuple(
-            RankEstimate(
-                rank,
+        ranks={
+            rank: Estimate(
+                int(hits[rank - 1]) / subjects.size,
+                fnmr_interval(closed.rank <= rank, subjects),
                 int(hits[rank - 1]),
-                persons.size,
-                fnmr_interval(closed.rank <= rank, persons),
+                subjects.size,
             )
             for rank in ranks
-        ),
+        },
         failed_probes=int(np.isnan(row_norms(mine)).sum()),
         failed_entries=int(np.isnan(row_norms(theirs)).sum()),
     )
 
 
-def _mean(found: Sequence[tuple[float, Interval]]) -> MeanRate:
+def _mean(estimates: Sequence[Estimate]) -> Estimate:
     """Average rates of several galleries, and their limits: wide enough even if all err alike."""
-    rates, intervals = zip(*found, strict=True)
-    if len(found) == 1:
-        return MeanRate(rates[0], intervals[0])
+    intervals = [estimate.interval for estimate in estimates if estimate.interval is not None]
+    if len(estimates) == 1:
+        return Estimate(estimates[0].value, intervals[0])
     low, high = (float(np.mean([getattr(i, end) for i in intervals])) for end in ("low", "high"))
-    return MeanRate(
-        float(np.mean(rates)),
+    return Estimate(
+        float(np.mean([estimate.value for estimate in estimates])),
         Interval(
             low,
             high,
@@ -285,11 +272,11 @@ def _count_mates(
     probe_subjects: NDArray[np.int64], gallery_subjects: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Return for every probe how many entries of the gallery show its person, ``(P,)``."""
-    persons, counts = np.unique(gallery_subjects[gallery_subjects >= 0], return_counts=True)
-    if not persons.size:
+    subjects, counts = np.unique(gallery_subjects[gallery_subjects >= 0], return_counts=True)
+    if not subjects.size:
         return np.zeros(len(probe_subjects), np.int64)
-    places = np.minimum(np.searchsorted(persons, probe_subjects), persons.size - 1)
-    return np.where(persons[places] == probe_subjects, counts[places], 0)
+    indices = np.minimum(np.searchsorted(subjects, probe_subjects), subjects.size - 1)
+    return np.where(subjects[indices] == probe_subjects, counts[indices], 0)
 
 
 class _Side:
@@ -297,7 +284,7 @@ class _Side:
 
     Attributes:
         matrix: vectors as given.
-        subjects: persons as given.
+        subjects: as given.
         norms: NaN for a vector that cannot be scored.
         order: rows that can be scored, in the order of their persons.
     """
@@ -329,9 +316,9 @@ def _score_tiles(
         theirs = np.where(gallery.subjects[columns] < 0, NOBODY, gallery.subjects[columns])
         others = units.T * _GRID
         for rows, mine in probe.tiles():
-            persons = probe.subjects[rows]
+            subjects = probe.subjects[rows]
             # Both run upwards, so tiles whose ranges are apart hold no mates.
-            apart = persons[-1] < max(theirs[0], 0) or theirs[-1] < max(persons[0], 0)
+            apart = subjects[-1] < max(theirs[0], 0) or theirs[-1] < max(subjects[0], 0)
             if only_mates and apart:
                 continue
             products = mine @ others
@@ -339,4 +326,4 @@ def _score_tiles(
             if apart:
                 yield rows, scores, np.broadcast_to(np.False_, scores.shape)
             else:
-                yield rows, scores, (persons[:, np.newaxis] == theirs) & (theirs >= 0)
+                yield rows, scores, (subjects[:, np.newaxis] == theirs) & (theirs >= 0)

@@ -2,55 +2,42 @@
 
 from __future__ import annotations
 
-import io
 import math
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
-from matplotlib.backend_bases import get_registered_canvas_class
 from matplotlib.figure import Figure
-from matplotlib.legend import Legend
 from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from facerec.errors import FacerecError
-from facerec.files import atomic_path
+from facerec.report import words
+from facerec.report.figures import (
+    COLOURS,
+    SMALL,
+    SOFT,
+    Style,
+    draw,
+    label,
+    new_figure,
+    note,
+    probit_axis,
+    styles,
+    tidy,
+    verbatim,
+    write_figure,
+)
 from facerec.statistics.rates import RULE_OF_30, parse_rate, sort_scores
 from facerec.verification.evaluate import VerificationResult
 
-PLOT_SUFFIXES = (".png", ".svg", ".pdf")
-
-# Okabe and Ito's colours, which most colour-blind readers can tell apart.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_GENUINE, _IMPOSTOR = _COLOURS[0], _COLOURS[1]
-_LINES = ("-", "--", "-.", ":")
-_SOFT = "0.35"
+_MATED, _NON_MATED = COLOURS[0], COLOURS[1]
 _BINS = 80
-
-_SMALL = 8.5
-"""Smallest letters in a figure, points: 11 pixels in a page, which shows figures in their size."""
 
 # Corners of a curve that are drawn: several a pixel, whatever the number of pairs.
 _COLUMNS = 4000
-
-# Rates at which a DET axis has a mark.
-_MARKS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.05, 0.2, 0.5, 0.8, 0.95, 0.99)
-
-
-def check_plot_path(path: Path) -> None:
-    """Refuse a plot file of unknown type before the work that it would show is done.
-
-    Raises:
-        FacerecError: the suffix is not .png, .svg or .pdf.
-    """
-    if path.suffix.lower() not in PLOT_SUFFIXES:
-        raise FacerecError(f"{path}: a ROC plot is a .png, .svg or .pdf file; change the suffix")
 
 
 def plot_roc(results: Mapping[str, VerificationResult], path: str | Path) -> None:
@@ -63,24 +50,7 @@ def plot_roc(results: Mapping[str, VerificationResult], path: str | Path) -> Non
     Raises:
         FacerecError: another suffix, or the file cannot be written.
     """
-    path = Path(path)
-    check_plot_path(path)
-    content = draw(roc_figure(results), path.suffix.lower().removeprefix("."))
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(content)
-
-
-def draw(figure: Figure, kind: str) -> bytes:
-    """Return a figure as a file of the format ``png``, ``svg`` or ``pdf``."""
-    # Without a date and random ids the same results give the same file.
-    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-    content = io.BytesIO()
-    figure.set_dpi(150)
-    canvas = get_registered_canvas_class(kind)(figure)
-    with matplotlib.rc_context({"svg.hashsalt": "facerec"}):
-        # Not savefig, which draws everything once more beforehand to find the layout.
-        getattr(canvas, f"print_{kind}")(content, metadata=metadata)
-    return content.getvalue()
+    write_figure(roc_figure(results), path)
 
 
 def roc_figure(results: Mapping[str, VerificationResult]) -> Figure:
@@ -90,14 +60,14 @@ def roc_figure(results: Mapping[str, VerificationResult]) -> Figure:
     shaded. Dots with whiskers are the operating points and their intervals; hollow dots rest on
     fewer than 30 false accepts.
     """
-    figure, axes = _new_figure(7, 5)
+    figure, axes = new_figure(7, 5)
     lowest, finest = 1.0, 1.0
-    for name, result, colour, line in _styled(results):
+    for name, result, style in _styled(results):
         x, y = _steps(result)
-        label = f"{_short(name)}   AUC {result.auc.value:.4f}"
-        axes.step(x, y, where="post", color=colour, linestyle=line, linewidth=1.5, label=label)
+        text = f"{name}   AUC {result.auc.value:.4f}"
+        _curve(axes, x, y, style, text)
         for target, tpr, low, high, reliable in _points(result):
-            _whisker(axes, (target, tpr), (low, high), colour, reliable)
+            _whisker(axes, (target, tpr), (low, high), style, reliable)
             lowest = min(lowest, low)
         lowest, finest = min(lowest, y[0]), min(finest, x[0])
     left = 10 ** (math.floor(math.log10(finest) * 2 - 0.2) / 2)
@@ -117,10 +87,10 @@ def roc_figure(results: Mapping[str, VerificationResult]) -> Figure:
         rotation=90,
         ha="center",
         va="center",
-        fontsize=_SMALL,
-        color=_SOFT,
+        fontsize=SMALL,
+        color=SOFT,
     )
-    _plain(axes.legend(loc="lower right", frameon=True, framealpha=0.9, fontsize=9))
+    verbatim(axes.legend(loc="lower right", frameon=True, framealpha=0.9, fontsize=9))
     _caption(axes, results, f"hollow: fewer than {RULE_OF_30} false accepts")
     return figure
 
@@ -132,36 +102,28 @@ def det_figure(results: Mapping[str, VerificationResult]) -> Figure:
     which a rate is exactly 0 or 1 lie at infinity and are left out. Dots and whiskers are those of
     `roc_figure`.
     """
-    figure, axes = _new_figure(7, 5.6)
+    figure, axes = new_figure(7, 5.6)
     x_low, y_low, y_high = 0.01, 0.01, 0.5
-    for name, result, colour, line in _styled(results):
+    for name, result, style in _styled(results):
         det = sort_scores(result.mated_scores, result.non_mated_scores).roc().det_points("drop")
         shown = _visible(det.x)
-        label = f"{_short(name)}   EER {100 * result.eer.value:.2f} %"
-        axes.step(
-            det.x[shown],
-            det.y[shown],
-            where="post",
-            color=colour,
-            linestyle=line,
-            linewidth=1.5,
-            label=label,
-        )
-        for target, found, low, high, reliable in _points(result):
-            if target < 1 and 0 < found < 1:
+        text = f"{name}   EER {words.percent(result.eer.value)}"
+        _curve(axes, det.x[shown], det.y[shown], style, text)
+        for target, tpr, low, high, reliable in _points(result):
+            if target < 1 and 0 < tpr < 1:
                 # A limit of exactly 0 or 1 lies at infinity; far outside will do.
                 ends = ndtri(np.clip([1 - high, 1 - low], 1e-12, 1 - 1e-12))
-                _whisker(axes, (ndtri(target), ndtri(1 - found)), ends, colour, reliable)
+                _whisker(axes, (ndtri(target), ndtri(1 - tpr)), ends, style, reliable)
         x_low = min(x_low, 1 / result.non_mated)
         y_low = min(y_low, 1 / result.mated)
         y_high = max([y_high, *ndtr(det.y[:1])])
-    _probit_axis(axes.xaxis, x_low)
-    _probit_axis(axes.yaxis, y_low)
+    probit_axis(axes.xaxis, x_low)
+    probit_axis(axes.yaxis, y_low)
     axes.set(xlabel="FMR", ylabel="FNMR")
     axes.set_xlim(ndtri(0.8 * x_low), ndtri(0.6))
     axes.set_ylim(ndtri(0.8 * y_low), ndtri(min(1.1 * y_high, 0.999)))
     axes.axline((0, 0), slope=1, color="0.6", linewidth=0.8, linestyle=":", zorder=0)
-    _plain(axes.legend(loc="upper right", frameon=True, framealpha=0.9, fontsize=9))
+    verbatim(axes.legend(loc="upper right", frameon=True, framealpha=0.9, fontsize=9))
     _caption(
         axes,
         results,
@@ -181,28 +143,27 @@ def score_figure(results: Mapping[str, VerificationResult]) -> Figure:
     for axes, (name, result) in zip(
         figure.subplots(len(results), squeeze=False)[:, 0], results.items(), strict=True
     ):
-        _tidy(axes)
+        tidy(axes)
         sets = {"genuine": result.mated_scores, "impostor": result.non_mated_scores}
         finite = {kind: scores[np.isfinite(scores)] for kind, scores in sets.items()}
         edges = np.histogram_bin_edges(
             np.concatenate(list(finite.values())).astype(np.float64), _BINS
         )
         highest = 1
-        for (kind, scores), colour in zip(finite.items(), (_GENUINE, _IMPOSTOR), strict=True):
+        for (kind, scores), colour in zip(finite.items(), (_MATED, _NON_MATED), strict=True):
             beyond = sets[kind].size - scores.size
-            label = f"{kind} ({sets[kind].size:,} pairs)" + (
+            text = f"{kind} ({sets[kind].size:,} pairs)" + (
                 f", {beyond:,} infinite not shown" if beyond else ""
             )
             counts = np.histogram(scores, edges)[0]
-            _bars(axes, counts, edges, colour, "-", label)
+            _bars(axes, counts, edges, colour, "-", text)
             highest = max(highest, counts.max())
         # Room for the legend above the highest bar.
         axes.set_ylim(0.7, 12 * highest)
         axes.set(yscale="log", ylabel="pairs a bin")
-        text = textwrap.fill(f"{name}: {result.score}", 70)
-        axes.set_xlabel(text, parse_math=False)
+        axes.set_xlabel(textwrap.fill(f"{name}: {result.score}", 70), parse_math=False)
         _mark_thresholds(axes, result)
-        _plain(axes.legend(loc="upper left", frameon=False, fontsize=_SMALL, ncols=2))
+        verbatim(axes.legend(loc="upper left", frameon=False, fontsize=SMALL, ncols=2))
     return figure
 
 
@@ -211,62 +172,36 @@ def norm_figure(results: Mapping[str, VerificationResult]) -> Figure | None:
     known = {name: result.norms for name, result in results.items() if result.norms is not None}
     if not known:
         return None
-    figure, axes = _new_figure(7, 3.2)
+    figure, axes = new_figure(7, 3.2)
     values = np.concatenate([norms.values for norms in known.values()]).astype(np.float64)
     edges = np.histogram_bin_edges(values, _BINS)
-    for name, result, colour, line in _styled(results):
+    for name, result, style in _styled(results):
         norms = result.norms
         if norms is None:
             continue
-        label = f"{_short(name)}: mean {norms.mean:.4g}, CV {norms.cv:.4f}"
+        mean = norms.mean.value or 0
+        text = f"{name}: mean {mean:.4g}, CV {norms.cv:.4f}"
         shares = np.histogram(norms.values, edges)[0] / norms.values.size
-        _bars(axes, shares, edges, colour, line, label)
-        axes.axvline(norms.mean, color=colour, linestyle=line, linewidth=0.8)
+        _bars(axes, shares, edges, style.colour, style.line, text)
+        axes.axvline(mean, color=style.colour, linestyle=style.line, linewidth=0.8)
     axes.set(xlabel="norm of the raw embedding", ylabel="share of images a bin")
     axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
-    axes.set_title(
-        "images count as often as pairs name them; vertical lines: means",
-        fontsize=_SMALL,
-        color=_SOFT,
-        loc="left",
-    )
+    note(axes, "images count as often as pairs name them; vertical lines: means")
     # Outside, so that it hides no bar.
     columns = 1 if max(map(len, known)) > 16 else min(len(known), 2)
-    _plain(figure.legend(loc="outside lower center", frameon=False, fontsize=_SMALL, ncols=columns))
+    verbatim(
+        figure.legend(loc="outside lower center", frameon=False, fontsize=SMALL, ncols=columns)
+    )
     return figure
-
-
-def _new_figure(width: float, height: float) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.add_subplot()
-    _tidy(axes)
-    return figure, axes
-
-
-def _tidy(axes: Axes) -> None:
-    axes.grid(True, which="major", color="0.85", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def _short(name: str) -> str:
-    """Return a name of at most two lines, so that a legend leaves room for the curves."""
-    return "\n".join(textwrap.wrap(name, 40, max_lines=2, placeholder=" …"))
-
-
-def _plain(legend: Legend) -> None:
-    """Keep names with dollars from being taken for formulas."""
-    for text in legend.get_texts():
-        text.set_parse_math(False)
 
 
 def _styled(
     results: Mapping[str, VerificationResult],
-) -> Iterator[tuple[str, VerificationResult, str, str]]:
+) -> Iterator[tuple[str, VerificationResult, Style]]:
     """Give every result a colour, and another line where colours repeat."""
-    for index, (name, result) in enumerate(results.items()):
-        colour = _COLOURS[index % len(_COLOURS)]
-        yield name, result, colour, _LINES[index // len(_COLOURS) % len(_LINES)]
+    for (name, result), style in zip(results.items(), styles(list(results)), strict=True):
+        # Of at most two lines, so that a legend leaves room for the curves.
+        yield label(name, 40), result, style
 
 
 def _steps(result: VerificationResult) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -304,17 +239,25 @@ def _points(
 ) -> Iterator[tuple[float, float, float, float, bool]]:
     """Yield target FPR, TPR, its limits and whether it is reliable, where resolvable."""
     for estimate in result.points:
-        point, interval = estimate.point, estimate.tpr_interval
-        if point.resolvable:
+        point, interval = estimate.point, estimate.tpr.interval
+        if interval is not None:
             target = float(parse_rate(point.target))
             yield target, point.tpr, interval.low, interval.high, point.reliable
+
+
+def _curve(
+    axes: Axes, x: NDArray[np.float64], y: NDArray[np.float64], style: Style, text: str
+) -> None:
+    axes.step(
+        x, y, where="post", color=style.colour, linestyle=style.line, linewidth=1.5, label=text
+    )
 
 
 def _whisker(
     axes: Axes,
     at: tuple[float, float],
     ends: tuple[float, float] | NDArray[np.float64],
-    colour: str,
+    style: Style,
     reliable: bool,
 ) -> None:
     x, y = at
@@ -324,10 +267,10 @@ def _whisker(
         y,
         # A bootstrap's limits may lie on one side of the figure itself.
         yerr=[[max(0.0, y - low)], [max(0.0, high - y)]],
-        color=colour,
+        color=style.colour,
         marker="o",
         markersize=4.5,
-        markerfacecolor=colour if reliable else "white",
+        markerfacecolor=style.colour if reliable else "white",
         capsize=2.5,
         elinewidth=1,
         linestyle="none",
@@ -356,13 +299,8 @@ def _mark_thresholds(axes: Axes, result: VerificationResult) -> None:
         axes.axvline(threshold, color="0.2", linewidth=0.9, linestyle="--")
     top = axes.secondary_xaxis("top")
     top.set_ticks([threshold for threshold, _ in marks], [text for _, text in marks])
-    top.tick_params(labelrotation=60, labelsize=_SMALL, length=3)
+    top.tick_params(labelrotation=60, labelsize=SMALL, length=3)
     top.spines["top"].set_visible(False)
-
-
-def _probit_axis(axis: Axis, lowest: float) -> None:
-    marks = [mark for mark in _MARKS if mark >= 0.5 * lowest]
-    axis.set_ticks(ndtri(marks), [f"{100 * mark:.6g} %" for mark in marks])
 
 
 def _caption(axes: Axes, results: Mapping[str, VerificationResult], more: str) -> None:
@@ -372,5 +310,16 @@ def _caption(axes: Axes, results: Mapping[str, VerificationResult], more: str) -
         lines = [f"whiskers: 95 % intervals; {next(iter(bases.values()))}"]
     else:
         lines = ["whiskers: 95 % intervals", *(f"{name}: {text}" for name, text in bases.items())]
-    text = "\n".join(textwrap.fill(line, 92) for line in [*lines, more])
-    axes.set_title(text, fontsize=_SMALL, color=_SOFT, loc="left", parse_math=False)
+    note(axes, "\n".join([*lines, more]), 92)
+
+
+# Old names, for rooms that still import them from here.
+__all__ = ["det_figure", "draw", "norm_figure", "plot_roc", "roc_figure", "score_figure"]
+_COLOURS, _SMALL, _SOFT, _plain, _probit_axis, _tidy = (
+    COLOURS,
+    SMALL,
+    SOFT,
+    verbatim,
+    probit_axis,
+    tidy,
+)

@@ -15,9 +15,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from facerec.backbones import Preprocessing
 from facerec.embedding.align import Aligner
@@ -25,8 +22,8 @@ from facerec.embedding.extract import embed_images
 from facerec.embedding.model import OnnxModel
 from facerec.errors import MetricError, ModelError
 from facerec.progress import Progress, section
+from facerec.report.estimate import Estimate
 from facerec.statistics.bootstrap import VertexBootstrap, percentile_interval
-from facerec.statistics.intervals import Interval
 from facerec.statistics.kfold import kfold_accuracy
 from facerec.statistics.rates import sort_scores
 from facerec.verification.bench import Bench
@@ -55,20 +52,33 @@ class Trial:
 
     preprocessing: Preprocessing
     d_prime: float
-    accuracy: float | None
-    """Over the folds; None without two of them."""
-    correct: int
+    accuracy: Estimate
+    """Over the folds; no value without two of them."""
     auc: float
-    behind: float
-    """d′ of the best candidate less this one's."""
-    interval: Interval | None
-    """Of ``behind``, simultaneous for all candidates; None for the best one."""
+    behind: Estimate
+    """d′ of the best candidate less this one's; the intervals are simultaneous for all candidates,
+    and the best one has none."""
 
     @property
     def worse(self) -> bool:
         """Whether it is surely behind the best one, by more than is negligible."""
-        least = NEGLIGIBLE * (self.d_prime + self.behind)
-        return self.interval is not None and self.interval.low > least
+        low, behind = self.behind.low, self.behind.value
+        return low is not None and low > NEGLIGIBLE * (self.d_prime + (behind or 0))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON types."""
+        interval = self.behind.interval
+        return {
+            "preprocessing": asdict(self.preprocessing),
+            "d_prime": self.d_prime,
+            "accuracy": self.accuracy.value,
+            "correct": self.accuracy.events or 0,
+            "auc": self.auc,
+            "behind": self.behind.value,
+            "interval": None if interval is None else asdict(interval),
+            "worse": self.worse,
+            "flags": flags(self.preprocessing),
+        }
 
 
 @dataclass(frozen=True)
@@ -110,10 +120,7 @@ class Trials:
             "assumed": asdict(self.assumed),
             "intervals": self.basis,
             "verdict": self.verdict,
-            "trials": [
-                {**asdict(row), "worse": row.worse, "flags": flags(row.preprocessing)}
-                for row in self.rows
-            ],
+            "trials": [row.to_json() for row in self.rows],
         }
 
 
@@ -134,11 +141,11 @@ def likely(model: OnnxModel) -> tuple[Preprocessing, ...]:
     known = model.preprocessing
     channels = ("rgb", "bgr") if "channels" in model.assumed else (known.channels,)
     scalings = SCALINGS if {"mean", "std"} <= {*model.assumed} else ((known.mean, known.std),)
-    found = [
+    others = [
         Preprocessing(order, mean, std)  # type: ignore[arg-type]
         for order, (mean, std) in itertools.product(channels, scalings)
     ]
-    candidates = dict.fromkeys([known, *found])
+    candidates = dict.fromkeys([known, *others])
     if len(candidates) < 2:
         raise ModelError(
             f"{model.path}: its preprocessing is known ({model.evidence[0]}); leave out "
@@ -178,7 +185,7 @@ def try_preprocessing(
     pairs = bench.pairs
     scores = []
     for number, candidate in enumerate(candidates):
-        found = embed_images(
+        embeddings = embed_images(
             model.with_preprocessing(candidate),
             bench.images,
             flip=False,
@@ -193,7 +200,7 @@ def try_preprocessing(
             ),
         )
         vectors = np.full((len(bench.images), model.embedding_size), np.nan, np.float32)
-        vectors[used] = found.vectors
+        vectors[used] = embeddings.vectors
         scores.append(score_pairs(vectors, pairs.first[chosen], pairs.second[chosen]))
     return _rank(bench, chosen, candidates, np.array(scores), replicates, seed)
 
@@ -241,25 +248,22 @@ def _rank(
         basis = f"{replicates:,} joint resamples of pairs, taken as independent"
     whole = np.array([_separation(row[same], row[~same]) for row in values])
     drawn = np.array([_resampled(row, same, bootstrap) for row in values])
-    order = sorted(range(len(candidates)), key=lambda place: -whole[place])
+    order = sorted(range(len(candidates)), key=lambda index: -whole[index])
     best = order[0]
     confidence = 1 - 0.05 / (len(candidates) - 1)
     rows = []
-    for place in order:
+    for index in order:
         interval = None
-        if place != best:
-            differences = drawn[best] - drawn[place]
-            interval = percentile_interval(whole[best] - whole[place], differences, confidence)
-        accuracy, correct = _accuracy(bench, chosen, values[place], same)
+        behind = float(whole[best] - whole[index])
+        if index != best:
+            interval = percentile_interval(behind, drawn[best] - drawn[index], confidence)
         rows.append(
             Trial(
-                preprocessing=candidates[place],
-                d_prime=float(whole[place]),
-                accuracy=accuracy,
-                correct=correct,
-                auc=sort_scores(values[place][same], values[place][~same]).auc(),
-                behind=float(whole[best] - whole[place]),
-                interval=interval,
+                preprocessing=candidates[index],
+                d_prime=float(whole[index]),
+                accuracy=_accuracy(bench, chosen, values[index], same),
+                auc=sort_scores(values[index][same], values[index][~same]).auc(),
+                behind=Estimate(behind, interval),
             )
         )
     return Trials(
@@ -273,13 +277,13 @@ def _rank(
 
 def _accuracy(
     bench: Bench, chosen: NDArray[np.int64], scores: NDArray[np.float64], same: NDArray[np.bool_]
-) -> tuple[float | None, int]:
+) -> Estimate:
     folds = bench.pairs.folds
     if folds is None or np.unique(folds[chosen]).size < 2:
-        return None, 0
+        return Estimate(None)
     numbers = np.unique(folds[chosen], return_inverse=True)[1].reshape(-1)
-    found = kfold_accuracy(scores, same, numbers)
-    return found.mean, found.correct
+    accuracy = kfold_accuracy(scores, same, numbers)
+    return Estimate(accuracy.mean, events=accuracy.correct, total=accuracy.pairs)
 
 
 def _separation(same: NDArray[np.float64], different: NDArray[np.float64]) -> float:
@@ -292,44 +296,10 @@ def _resampled(
 ) -> NDArray[np.float64]:
     """Return d′ in every replicate, ``(R,)``."""
     means, variances = [], []
-    for part in (same, ~same):
-        centred = scores - scores[part].mean()
-        mean = bootstrap.mean(centred, part)
-        means.append(mean + scores[part].mean())
-        variances.append(bootstrap.mean(centred**2, part) - mean**2)
+    for kind in (same, ~same):
+        centred = scores - scores[kind].mean()
+        mean = bootstrap.mean(centred, kind)
+        means.append(mean + scores[kind].mean())
+        variances.append(bootstrap.mean(centred**2, kind) - mean**2)
     spread = np.sqrt(np.maximum(variances[0] + variances[1], 0) / 2)
     return np.divide(means[0] - means[1], spread, out=np.zeros_like(spread), where=spread > 0)
-
-
-def print_trials(trials: Trials, console: Console) -> None:
-    """Print the candidates, the best first, and the verdict."""
-    table = Table(
-        title=Text(f"ways of preprocessing on {trials.pairs:,} pairs of {trials.bench}, no flip"),
-        title_justify="left",
-        title_style="bold",
-        box=None,
-        padding=(0, 2, 0, 0),
-    )
-    table.add_column("", no_wrap=True)
-    for name in ("accuracy", "AUC", "d′", "behind the best"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("")
-    for row in trials.rows:
-        given = row.preprocessing
-        limits = row.interval
-        table.add_row(
-            f"{given.channels} {given.mean:g} {given.std:g}",
-            "–" if row.accuracy is None else f"{100 * row.accuracy:.2f} %",
-            f"{row.auc:.5f}",
-            f"{row.d_prime:.3f}",
-            "" if limits is None else f"{row.behind:.3f} [{limits.low:.3f}, {limits.high:.3f}]",
-            "assumed" if given == trials.assumed else "",
-        )
-    console.print(table)
-    console.print(
-        f"d′: difference of the mean scores of same and different pairs over their pooled SD; "
-        f"{trials.basis}",
-        style="dim italic",
-        markup=False,
-    )
-    console.print(trials.verdict, style="bold", soft_wrap=True, markup=False)

@@ -6,13 +6,14 @@ import functools
 
 import pytest
 import torch
+from helpers.thin import thinned
 from torch import Tensor, nn
 
 from facerec.backbones import Backbone, create_backbone, list_backbones, register_backbone
 from facerec.errors import RecipeError
 
-ALL = list_backbones()
 FAST = ["iresnet18", "mbf", "mbf_large"]
+ALL = thinned(list_backbones(), lambda name: name in FAST)
 
 
 def images(count: int = 4, seed: int = 0) -> Tensor:
@@ -106,6 +107,7 @@ def test_autocast_leaves_the_last_layers_in_float32(name: str, dtype: torch.dtyp
     assert not torch.equal(output, exact)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", FAST)
 def test_compiles_without_a_graph_break(name: str) -> None:
     backbone = settled(name)

@@ -268,6 +268,7 @@ def test_what_is_missing_is_said_before_the_work(
     assert "cannot be used here" in refused(capsys, "--embeddings", "e.npz", "--device", "cuda:99")
 
 
+@pytest.mark.integration
 def test_processes_of_torchrun_print_once_and_find_the_same(workplace: Path) -> None:
     main(["--embeddings", "e.npz", "--threshold", "0.5", "--json", "alone.json"])
     program = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

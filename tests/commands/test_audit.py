@@ -202,6 +202,7 @@ def test_a_table_of_embeddings_is_audited_like_the_file(workplace: Path) -> None
     assert other["comparison"] is not None and other["inputs"]["baseline"]["name"] == "E.csv"
 
 
+@pytest.mark.integration
 def test_same_inputs_and_seed_give_the_same_bytes(drawn: None, workplace: Path) -> None:
     run("--embeddings", "E.npz", out="first")
     run("--embeddings", "E.npz", out="second")
@@ -216,6 +217,7 @@ def test_same_inputs_and_seed_give_the_same_bytes(drawn: None, workplace: Path) 
     assert set(third) == set(second) and third["audit.json"] != second["audit.json"]
 
 
+@pytest.mark.integration
 def test_intersections_and_commas(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--attributes", "A.csv", "--out", "out", "--embeddings", "E.npz", *FAST]
     main([*flags, "--group", "gender,age", "--intersect", "--pairs", "all"])
@@ -477,6 +479,7 @@ def pack(workplace: Path) -> Path:
     return path
 
 
+@pytest.mark.integration
 def test_model_and_bench_on_the_way(
     pack: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -511,6 +514,7 @@ def test_model_needs_images(pack: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "--model needs --bench or --pairs" in refused_run(capsys, "--model", "run")
 
 
+@pytest.mark.integration
 def test_model_against_a_baseline_model(
     pack: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

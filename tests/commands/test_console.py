@@ -51,6 +51,7 @@ for line in sys.stdin.read().split("\\n"):
 """
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "environment",
     [

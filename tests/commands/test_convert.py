@@ -56,6 +56,7 @@ def make_lfw(folder: Path, folds: int = 2) -> Path:
 # ---------------------------------------------------------------- round trips
 
 
+@pytest.mark.integration
 def test_the_real_lfw_round_trip(shared_data: Path, tmp_path: Path) -> None:
     """Pack → folder → list, and back to a pack: pairs, folds, bytes and files are the same."""
     pack = shared_data / "lfw" / "lfw.bin"

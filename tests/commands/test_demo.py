@@ -62,6 +62,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.integration
 def test_the_demo_goes_from_nothing_to_a_page(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -161,7 +162,7 @@ def test_the_verdict_follows_the_audits(detected: str, sentence: str) -> None:
         for grouping in module.GROUPINGS
         for hit in [grouping == detected]
     ]
-    packs: Any = {"lfw": SimpleNamespace(accuracy=SimpleNamespace(mean=0.9))}
+    packs: Any = {"lfw": SimpleNamespace(accuracy=SimpleNamespace(kfold=SimpleNamespace(mean=0.9)))}
     said = module._verdict({"a": packs, "b": packs}, audits)
     assert sentence in said and "chance gives 50 %" in said
 

@@ -292,6 +292,7 @@ def reference(template: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes
     return (folder / "e.npz").read_bytes()
 
 
+@pytest.mark.integration
 def test_a_killed_job_goes_on_and_ends_the_same(
     workplace: Path, reference: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -325,6 +326,7 @@ def test_an_error_keeps_what_is_done(
     assert Path("e.npz").read_bytes() == reference
 
 
+@pytest.mark.integration
 def test_two_ranks_write_the_same_file(workplace: Path, reference: bytes) -> None:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     door = [*launcher, str(DOOR), "--model", "run"]
@@ -335,6 +337,7 @@ def test_two_ranks_write_the_same_file(workplace: Path, reference: bytes) -> Non
     assert not Path("e.npz.parts").exists()
 
 
+@pytest.mark.integration
 def test_two_processes_write_the_same_file(
     workplace: Path, reference: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -395,6 +398,7 @@ def test_errors_are_sentences_and_leave_nothing(
     assert sorted(workplace.rglob("*")) == before
 
 
+@pytest.mark.integration
 def test_real_faces(shared_data: Path, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pack = shared_data / "lfw_small" / "small_py3.bin"
     embed("--bench", str(pack), "--out", "e.npz", "--no-flip")

@@ -93,6 +93,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return sentence
 
 
+@pytest.mark.integration
 def test_a_run_becomes_a_bundle_with_all_tables(
     workplace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,6 +137,7 @@ def test_a_run_becomes_a_bundle_with_all_tables(
     )
 
 
+@pytest.mark.integration
 def test_weights_of_others_go_all_the_way(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,6 +225,7 @@ def test_a_bundle_is_not_replaced_unasked(
     assert (run / "export" / "notes.txt").read_text() == "mine"
 
 
+@pytest.mark.integration
 def test_an_opset_that_the_exporter_cannot_write(
     workplace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -157,6 +157,7 @@ def test_known_truths_show_other_people(folder: Path) -> None:
         assert faces.pairs_per_fold == plan.faces.pairs_per_fold
 
 
+@pytest.mark.integration
 def test_the_same_command_goes_on_where_it_was(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -215,6 +216,7 @@ def test_an_interrupted_training_ends_the_study(
         study(folder / "small.py", folder / "out", seeds=(9,), processes=1)
 
 
+@pytest.mark.integration
 def test_real_faces_are_studied_alike(folder: Path) -> None:
     """Generated faces stand in for real ones, with their groups as the attribute."""
     data = folder / "out" / "data"
@@ -348,6 +350,7 @@ def test_the_planted_group_is_told_apart_and_named(folder: Path) -> None:
     assert found["A"].interval is not None and found["A"].interval.high < 0
 
 
+@pytest.mark.integration
 def test_without_a_planted_difference_equality_is_included(folder: Path, tmp_path: Path) -> None:
     faces = load_recipe(folder / "small.py", FairnessStudy).faces
     alike = replace(faces, groups=(Group("A"), Group("B")), identities=1, images_per_identity=1)

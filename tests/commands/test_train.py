@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import cv2
@@ -81,10 +83,15 @@ def workplace(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A working folder with a whole run in it, and what the command printed."""
     folder = set_up(tmp_path_factory.mktemp("finished") / "work", data)
-    done = finish(start([str(DOOR), "arc.py", "--device", "cpu"], folder))
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return folder, done.stdout
+    output, errors = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(errors):
+        patch.chdir(folder)
+        patch.setenv("COLUMNS", "100")
+        patch.delenv("FACEREC_DATA", raising=False)
+        patch.setattr(sys, "argv", [str(DOOR), "arc.py", "--device", "cpu"])
+        train()
+    assert errors.getvalue() == ""
+    return folder, output.getvalue()
 
 
 @pytest.fixture
@@ -208,6 +215,7 @@ def test_overrides_land_in_the_recipe_and_the_next_run_is_numbered(
     assert (trained / "elsewhere" / "mine" / "model.safetensors").is_file()
 
 
+@pytest.mark.integration
 def test_a_whole_run_is_the_same_again(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train("--name", "again")
     assert_same_model(trained / "runs" / "arc", trained / "runs" / "again")
@@ -221,6 +229,7 @@ def test_a_whole_run_is_the_same_again(trained: Path, capsys: pytest.CaptureFixt
     assert "(resumed at step 8)" in capsys.readouterr().out
 
 
+@pytest.mark.integration
 def test_packs_are_scored_and_the_best_model_kept(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -267,6 +276,7 @@ def interrupt(arguments: Sequence[str], folder: Path, name: str, group: bool) ->
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("group", [False, True], ids=["process", "group-with-worker"])
 def test_a_stopped_run_goes_on_bit_for_bit(
     workplace: Path, capsys: pytest.CaptureFixture[str], group: bool
@@ -295,6 +305,7 @@ def torchrun(*arguments: str) -> list[str]:
     return [*launcher, str(DOOR), "arc.py", "--device", "cpu", *arguments]
 
 
+@pytest.mark.integration
 def test_torchrun_trains_and_one_process_resumes(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -324,6 +335,7 @@ def test_torchrun_trains_and_one_process_resumes(
     assert load_model(run).embedding_size == 16
 
 
+@pytest.mark.integration
 def test_an_error_under_torchrun_is_a_sentence_on_every_rank(trained: Path) -> None:
     done = finish(start(torchrun("--name", "arc"), trained))
     assert done.returncode != 0
@@ -362,6 +374,7 @@ def test_ranks_that_fail_alike_say_so_once(
     assert capsys.readouterr().err.count(words) == 1
 
 
+@pytest.mark.integration
 def test_a_trial_stops_after_some_steps_and_a_damaged_image_is_skipped_on_resume(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -502,6 +515,7 @@ def test_resuming_with_another_recipe_names_the_field(
     assert "step-00000008: damaged" in sentence and "delete it" in sentence
 
 
+@pytest.mark.integration
 def test_a_damaged_image_stops_or_is_counted(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

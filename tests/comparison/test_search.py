@@ -61,6 +61,7 @@ def table(search: Search) -> list[tuple[Any, ...]]:
     ]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("sampler", ["tpe", "gp", "random"])
 def test_a_killed_search_goes_on_as_if_nothing_had_been(tmp_path: Path, sampler: Any) -> None:
     plan = comparison(tmp_path, trials=6, sampler=sampler)

@@ -33,6 +33,7 @@ def test_a_claim_is_exclusive_until_its_worker_ends(tmp_path: Path) -> None:
     assert not list(result.parent.glob("*.worker"))
 
 
+@pytest.mark.integration
 def test_a_killed_process_gives_up_its_claims(tmp_path: Path) -> None:
     code = """
 import sys, time
@@ -89,6 +90,7 @@ def _claim_all(folder: Path, count: int) -> list[int]:
     return done
 
 
+@pytest.mark.integration
 def test_processes_share_the_work(tmp_path: Path) -> None:
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         shares = pool.starmap(_claim_all, [(tmp_path, 20)] * 2)

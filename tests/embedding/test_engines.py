@@ -268,6 +268,7 @@ def test_what_kills_openvino_kills_a_trial_alone(
         open_engine(parsed(), "openvino")
 
 
+@pytest.mark.integration
 def test_an_openvino_model_may_go_in_any_thread(tmp_path: Path) -> None:
     """Its plugin would unmap the stack on which the other thread's signal handlers run."""
     pytest.importorskip("openvino")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 import onnx
+from helpers.thin import thinned
 from helpers.toy_onnx import expected, faces, noted, tiles
 from onnx import TensorProto, helper
 
@@ -43,8 +45,12 @@ def same(found: np.ndarray, wanted: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("batch", [1, 4, "n"])
+@pytest.mark.parametrize(
+    ("layout", "batch"),
+    thinned(
+        product(["NCHW", "NHWC"], [1, 4, "n"]), lambda *pair: pair in (("NCHW", "n"), ("NHWC", 4))
+    ),
+)
 @pytest.mark.parametrize("kind", ["outside", "inside", "uint8"])
 def test_every_kind_of_file_gives_the_same_embeddings(
     tmp_path: Path, engine: Any, layout: str, batch: Any, kind: str

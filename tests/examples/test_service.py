@@ -230,6 +230,7 @@ def test_health_and_interface(client: Client, service: Any) -> None:
     }
 
 
+@pytest.mark.integration
 def test_sixty_four_clients_get_each_their_own_answer(
     example: ModuleType, model: Patches, service: Any
 ) -> None:
@@ -790,6 +791,7 @@ def save_small(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.integration
 def test_the_command_serves_a_file_until_it_is_told_to_stop(tmp_path: Path) -> None:
     path = save_small(tmp_path)
     command = [sys.executable, str(EXAMPLES / "service.py"), str(path), "--port", "0"]
@@ -854,6 +856,7 @@ def test_a_port_that_is_taken(example: ModuleType) -> None:
         example.listen("127.0.0.1", 70_000)
 
 
+@pytest.mark.integration
 def test_honest_clients_are_answered_beside_hostile_ones(
     example: ModuleType, model: Patches
 ) -> None:
@@ -868,6 +871,7 @@ def test_honest_clients_are_answered_beside_hostile_ones(
     assert after["facerec_images_total"] >= 8 and after["facerec_admitted_images"] == 0
 
 
+@pytest.mark.integration
 def test_load_from_many_clients(example: ModuleType, service: Any) -> None:
     import load_service
 

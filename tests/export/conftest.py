@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from facerec.embedding.engines import OpenVinoEngine
 from facerec.export import export_graph, sample_faces
 
 MakeModel = Callable[..., TorchModel]
+Once = Callable[[str, Callable[[Path], None]], Path]
 
 
 @pytest.fixture(scope="session")
@@ -82,6 +84,11 @@ def tiny_note() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def tiny_onnx(tiny_model: TorchModel, tiny_note: dict[str, Any]) -> bytes:
+def tiny_onnx(once: Once, tiny_model: TorchModel, tiny_note: dict[str, Any]) -> bytes:
     """The export of `tiny_model`."""
-    return export_graph(tiny_model.backbone, tiny_model.preprocessing, note=tiny_note)
+
+    def export(folder: Path) -> None:
+        content = export_graph(tiny_model.backbone, tiny_model.preprocessing, note=tiny_note)
+        (folder / "model.onnx").write_bytes(content)
+
+    return (once("tiny_onnx", export) / "model.onnx").read_bytes()

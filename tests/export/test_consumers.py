@@ -80,6 +80,7 @@ def pixels_inside(content: bytes, sub: str, mul: str) -> bytes:
 # --- the bundle as it should be --------------------------------------------------------------
 
 
+@pytest.mark.integration
 def test_every_consumer_embeds_as_the_backbone_does(
     bundle: Path,
     tiny_model: TorchModel,

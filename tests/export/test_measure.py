@@ -141,13 +141,13 @@ def test_the_loss_of_accuracy_is_that_of_two_verifications(bench: Bench) -> None
     found = compare_accuracy(models[0], models[1], bench)
     assert (found.first, found.second) == ("tiles · float32", "tiles · int8")
     results = [evaluate_bench(model, bench) for model in models]
-    accuracies = [result.accuracy.mean for result in results if result.accuracy]
+    accuracies = [result.accuracy.value for result in results if result.accuracy]
     (row,) = (row for row in found.rows if row.figure == "accuracy")
-    assert [row.first, row.second] == pytest.approx(accuracies)
-    assert row.difference is not None and row.difference < 0
-    assert row.interval is not None and row.interval.low <= row.difference <= row.interval.high
+    assert [row.first.value, row.second.value] == pytest.approx(accuracies)
+    difference = row.difference
+    assert difference.value < 0 and difference.low <= difference.value <= difference.high
 
 
 def test_equal_models_lose_nothing(bench: Bench) -> None:
     found = compare_accuracy(Tiles("float32"), Tiles("copy"), bench, flip=False)
-    assert all(row.difference in (0, None) for row in found.rows)
+    assert all(row.difference.value in (0, None) for row in found.rows)

@@ -19,8 +19,6 @@ from facerec.errors import ExportError
 from facerec.export import Bar, check_parity, export_graph, make_variant, sample_faces
 from facerec.export.parity import BATCHES, deviation
 
-DEEP = ("iresnet34", "iresnet50", "iresnet100", "iresnet200", "mbf_large")
-
 
 def changed(content: bytes, change: Callable[[Any], None]) -> OnnxFile:
     """Apply ``change`` to the graph of a file."""
@@ -34,7 +32,15 @@ def changed(content: bytes, change: Callable[[Any], None]) -> OnnxFile:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=pytest.mark.slow if n in DEEP else []) for n in list_backbones()],
+    [
+        "iresnet18",
+        pytest.param("mbf", marks=pytest.mark.integration),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in list_backbones()
+            if name not in ("iresnet18", "mbf")
+        ),
+    ],
 )
 def test_every_registered_backbone_reaches_the_bar(
     request: pytest.FixtureRequest, make_model: Callable[..., TorchModel], name: str

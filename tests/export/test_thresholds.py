@@ -47,7 +47,7 @@ def test_thresholds_are_those_of_the_report(tmp_path: Path) -> None:
     assert [row["fpr"] for row in rows] == ["1e-1", "1e-2"]
     for row in rows:
         estimate = found.point(row["fpr"])
-        interval = estimate.threshold_interval
+        interval = estimate.threshold.interval
         assert row["threshold"] == estimate.point.threshold
         assert interval is not None and row["threshold_interval"] == [interval.low, interval.high]
         assert row["fpr_realised"] == np.mean(found.non_mated_scores >= row["threshold"])

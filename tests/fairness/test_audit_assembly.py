@@ -13,18 +13,12 @@ from facerec.embedding.extract import Embeddings
 from facerec.errors import DatasetError, FacerecError, MetricError
 from facerec.fairness.association import Association, NoComparison
 from facerec.fairness.attributes import Attributes, read_attributes
-from facerec.fairness.audit import (
-    Audit,
-    GroupAudit,
-    audit,
-    calibrate_on_embeddings,
-    calibrate_on_scores,
-    compare_with,
-    working_target,
-)
+from facerec.fairness.audit import audit, working_target
 from facerec.fairness.channels import NormChannels
+from facerec.fairness.comparisons import calibrate_on_embeddings, calibrate_on_scores
 from facerec.fairness.differentials import Differentials
 from facerec.fairness.rates import SCORE_EDGES, GlobalThreshold, GroupRates
+from facerec.fairness.result import Audit, GroupAudit
 from facerec.records.images import MemoryImages
 from facerec.verification.bench import Bench, Pairs, pack_bench
 from facerec.verification.protocols import ScoredPairs
@@ -358,8 +352,8 @@ def test_covariates_and_a_constant_one(tmp_path: Path) -> None:
 
 
 def test_baseline_that_is_the_same_changes_nothing(planted: tuple[People, Audit]) -> None:
-    made, found = planted
-    compared = compare_with(found, made.embeddings, made.embeddings)
+    made, _ = planted
+    compared = audit(made.embeddings, made.attributes(), baseline=made.embeddings, **FAST)
     assert compared.comparison is not None
     changes = {change.figure: change.value for change in compared.comparison.changes}
     assert changes["η²"] == 0 and changes["CV of norms"] == 0
@@ -371,7 +365,7 @@ def test_baseline_that_is_the_same_changes_nothing(planted: tuple[People, Audit]
         **{name: getattr(made.embeddings, name)[:-1] for name in ("vectors", "norms", "ids")},
     )
     with pytest.raises(MetricError, match="1 of its 126 images have no embedding"):
-        compare_with(found, made.embeddings, short, name="E0.npz")
+        audit(made.embeddings, made.attributes(), baseline=short, baseline_name="E0.npz", **FAST)
 
 
 def test_baseline_with_a_pair_list(tmp_path: Path) -> None:
@@ -379,9 +373,8 @@ def test_baseline_with_a_pair_list(tmp_path: Path) -> None:
     made = people(tmp_path)
     _, first, second, same = all_scores(made)
     bench = listed(made, first[::2], second[::2], same[::2])
-    found = audit(made.embeddings, made.attributes(), pairs=bench, **FAST)
     baseline = replace(other.embeddings, ids=made.embeddings.ids)
-    compared = compare_with(found, made.embeddings, baseline, pairs=bench)
+    compared = audit(made.embeddings, made.attributes(), pairs=bench, baseline=baseline, **FAST)
     assert compared.comparison is not None
     changes = compared.comparison.changes
     performance = [change.figure for change in changes if change.role == "performance"]

@@ -20,11 +20,11 @@ from helpers.html_page import Page
 from helpers.toy_audit import EVIL, default_audit, toy_audit
 
 from facerec.fairness import page
-from facerec.fairness.audit import Audit
 from facerec.fairness.baseline import READING
 from facerec.fairness.findings import verdict
 from facerec.fairness.page import render
 from facerec.fairness.rates import SCORE_EDGES, Calibration, GroupRates
+from facerec.fairness.result import Audit
 from facerec.statistics.operating_points import OperatingPoint
 
 EDGE = 0.5

@@ -18,7 +18,6 @@ from matplotlib.text import Text
 from scipy.special import ndtri
 
 from facerec.fairness.association import Association, NoComparison
-from facerec.fairness.audit import GroupAudit
 from facerec.fairness.channels import NormChannels
 from facerec.fairness.differentials import Differentials
 from facerec.fairness.figures import (
@@ -41,6 +40,7 @@ from facerec.fairness.figures import (
 )
 from facerec.fairness.norms import SubjectBootstrap, SubjectNorms, norm_table
 from facerec.fairness.rates import SCORE_EDGES, GroupRates
+from facerec.fairness.result import GroupAudit
 from facerec.verification.plots import draw
 
 

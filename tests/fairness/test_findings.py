@@ -8,11 +8,11 @@ import pytest
 from helpers.toy_audit import default_audit
 
 from facerec.fairness.association import Association, NoComparison
-from facerec.fairness.audit import Audit, GroupAudit
 from facerec.fairness.channels import FusionChange, NormChannels
 from facerec.fairness.differentials import Differentials
 from facerec.fairness.findings import MOST, Conclusion, Finding, Topic, caveats, find, verdict
 from facerec.fairness.rates import error_rate
+from facerec.fairness.result import Audit, GroupAudit
 from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import Interval
 
@@ -153,7 +153,9 @@ def test_equal_norms_and_the_gap(
 def test_fusion_of_all_groups_at_the_target(found: Audit) -> None:
     rate = error_rate(None, 5, 100)
     changes = tuple(
-        FusionChange(target, of, group, rate, rate, 0.02, Interval(0.01, 0.03))
+        FusionChange(
+            0.02, Interval(0.01, 0.03), target=target, of=of, group=group, raw=rate, unit=rate
+        )
         for target in ("1e-2", "1e-3")
         for of in ("FMR", "FNMR")
         for group in (None, "Amber")

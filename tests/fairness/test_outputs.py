@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from facerec.errors import FacerecError
 from facerec.fairness.association import NoComparison
-from facerec.fairness.audit import Audit
 from facerec.fairness.norms import NormSummary
 from facerec.fairness.outputs import (
     MANIFEST,
@@ -31,6 +30,7 @@ from facerec.fairness.outputs import (
     write_audit,
 )
 from facerec.fairness.rates import GroupRates
+from facerec.fairness.result import Audit
 
 PAGES = {"report.html": b"<p>page</p>", "figures/a.svg": b"<svg/>"}
 

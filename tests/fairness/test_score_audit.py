@@ -10,11 +10,13 @@ from facerec.errors import DatasetError, MetricError
 from facerec.fairness import page
 from facerec.fairness.association import NoComparison
 from facerec.fairness.attributes import read_attributes
-from facerec.fairness.audit import Audit, GroupAudit, audit, calibrate_on_scores
+from facerec.fairness.audit import audit
+from facerec.fairness.comparisons import calibrate_on_scores
 from facerec.fairness.differentials import Differentials
 from facerec.fairness.outputs import model_card, tables, to_json
 from facerec.fairness.page import render
 from facerec.fairness.rates import GroupRates, PairCounts
+from facerec.fairness.result import Audit, GroupAudit
 from facerec.fairness.scores import audit_scores
 from facerec.statistics.intervals import wilson
 from facerec.verification.protocols import ScoredPairs, read_scores

@@ -12,9 +12,10 @@ import numpy as np
 
 from facerec.embedding.extract import Embeddings
 from facerec.fairness.attributes import read_attributes
-from facerec.fairness.audit import Audit, InputFile, audit
+from facerec.fairness.audit import audit
 from facerec.fairness.baseline import RunPair, compare_runs
 from facerec.fairness.rates import Calibration
+from facerec.fairness.result import Audit, InputFile
 
 EVIL = "<script>alert(1)</script>"
 NAMES = ("Amber", "Blue", "Coral", EVIL)

@@ -124,6 +124,7 @@ print("used")
 """
 
 
+@pytest.mark.integration
 def test_libraries_stay_silent_once_facerec_is_imported(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     seen = watch(tmp_path, "-c", USE, seconds=300)
@@ -135,7 +136,7 @@ def test_libraries_stay_silent_once_facerec_is_imported(tmp_path: Path) -> None:
 def test_every_command_and_the_service_stay_silent(tmp_path: Path) -> None:
     for extra in ("openvino", "optuna", "pytorch_metric_learning", "fastapi", "prometheus_client"):
         pytest.importorskip(extra)
-    seen = watch(tmp_path, str(HERE / "every_command.py"), seconds=3600)
+    seen = watch(tmp_path, str(HERE.parent / "helpers" / "every_command.py"), seconds=3600)
     assert "## all done" in seen.printed
     check(seen)
     if seen.native is None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import io
+from contextlib import redirect_stderr, redirect_stdout
+from importlib import import_module
 from pathlib import Path
 
 import cv2
@@ -15,8 +16,6 @@ from facerec.files import sha256
 from facerec.records.dataset import RecordDataset
 from facerec.records.layout import write_image_records
 from facerec.records.make import export_folder, make_records, read_list
-
-TOOLS = Path(__file__).resolve().parents[2] / "tools"
 
 
 def encode(seed: int, height: int = 112, width: int = 112, suffix: str = ".jpg") -> bytes:
@@ -278,32 +277,38 @@ def test_a_damaged_record_on_the_way_back(on_error: str, made: Path, tmp_path: P
 # Commands
 
 
-def run(tool: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, TOOLS / tool, *map(str, arguments)], capture_output=True, text=True
-    )
+def run(command: str, *arguments: object) -> tuple[int, str, str]:
+    """Run a command in this process and return its exit status, output and errors."""
+    main = import_module(f"facerec.commands.{command}").main
+    status, output, errors = 0, io.StringIO(), io.StringIO()
+    with redirect_stdout(output), redirect_stderr(errors):
+        try:
+            main([str(argument) for argument in arguments])
+        except SystemExit as end:
+            status = end.code
+    return status, output.getvalue(), errors.getvalue()
 
 
 def test_the_commands_go_round(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "in", {"a/1.jpg": encode(0), "b/1.jpg": encode(1)})
-    result = run("make_records.py", folder, "--out", tmp_path / "out", "--processes", 2)
-    assert result.returncode == 0, result.stderr
-    assert "2 images of 2 identities" in result.stdout and "0 of 2 left out" in result.stdout
-    result = run("export_folder.py", tmp_path / "out", "--out", tmp_path / "back")
-    assert result.returncode == 0, result.stderr
-    assert "2 images of 2 identities" in result.stdout
-    assert read_folder(tmp_path / "back") == read_folder(folder)
+    records, back = tmp_path / "out", tmp_path / "back"
+    status, output, errors = run("make_records", folder, "--out", records, "--processes", 2)
+    assert status == 0, errors
+    assert "2 images of 2 identities" in output and "0 of 2 left out" in output
+    status, output, errors = run("export_folder", records, "--out", back)
+    assert status == 0, errors
+    assert "2 images of 2 identities" in output
+    assert read_folder(back) == read_folder(folder)
 
 
 def test_the_commands_end_with_one_sentence(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "in", {"a/1.jpg": b"text", "a/2.jpg": encode(0)})
-    result = run("make_records.py", folder, "--out", tmp_path / "out", "--processes", 1)
-    assert result.returncode == 2 and "Traceback" not in result.stderr
-    assert result.stderr.splitlines()[-1].startswith(f"error: {folder}/a/1.jpg: neither a JPEG")
-    result = run(
-        "make_records.py", folder, "--out", tmp_path / "out", "--processes", 1, "--on-error", "skip"
-    )
-    assert result.returncode == 0 and "1 of 2 left out" in result.stdout
-    assert f"left out: {folder}/a/1.jpg: neither a JPEG" in result.stdout
-    result = run("export_folder.py", tmp_path / "nowhere.rec", "--out", tmp_path / "back")
-    assert result.returncode == 2 and "no such record file" in result.stderr
+    arguments = (folder, "--out", tmp_path / "out", "--processes", 1)
+    status, _, errors = run("make_records", *arguments)
+    assert status == 2
+    assert errors.splitlines()[-1].startswith(f"error: {folder}/a/1.jpg: neither a JPEG")
+    status, output, _ = run("make_records", *arguments, "--on-error", "skip")
+    assert status == 0 and "1 of 2 left out" in output
+    assert f"left out: {folder}/a/1.jpg: neither a JPEG" in output
+    status, _, errors = run("export_folder", tmp_path / "none.rec", "--out", tmp_path / "back")
+    assert status == 2 and "no such record file" in errors

@@ -386,7 +386,7 @@ def save_beside_collectives(folder: Path) -> None:
                 assert total == sum(range(processes.world_size)) + number * processes.world_size
 
 
-@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.integration)])
 def test_ranks_write_beside_their_collectives(tmp_path: Path, world: int) -> None:
     ranks = Ranks(world, tmp_path, save_beside_collectives, tmp_path / "checkpoints")
     assert ranks.join() == [0] * world, ranks.log.read_text()
@@ -418,6 +418,7 @@ def one_disk_is_full(folder: Path) -> None:
         assert len(set(processes.gather_objects(str(caught.value)))) == 1
 
 
+@pytest.mark.integration
 def test_one_rank_s_full_disk_is_every_rank_s_sentence(tmp_path: Path) -> None:
     ranks = Ranks(2, tmp_path, one_disk_is_full, tmp_path / "checkpoints")
     assert ranks.join() == [0, 0], ranks.log.read_text()
@@ -438,6 +439,7 @@ def one_dies_while_writing(folder: Path) -> None:
         os._exit(0)  # without the peer there is no orderly end
 
 
+@pytest.mark.integration
 def test_a_rank_that_dies_while_writing_does_not_hold_up_the_other(tmp_path: Path) -> None:
     ranks = Ranks(2, tmp_path, one_dies_while_writing, tmp_path / "checkpoints")
     assert ranks.join() == [0, 9], ranks.log.read_text()
@@ -456,6 +458,7 @@ def resume_damaged(folder: Path, name: str) -> None:
         assert torch.equal(tensors["rows"].to_local(), sharded(2, processes)["rows"].to_local())
 
 
+@pytest.mark.integration
 def test_a_missing_shard_is_every_rank_s_sentence(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     ranks = Ranks(2, tmp_path, save_beside_collectives, folder)

@@ -93,6 +93,7 @@ def test_sampled_micro_batches_add_up(many: Path) -> None:
     assert_close(weights(whole), weights(parts))
 
 
+@pytest.mark.integration
 def test_two_ranks_with_sampled_classes_resume_bit_for_bit(many: Path, tmp_path: Path) -> None:
     recipe = tiny_recipe(many, head=SAMPLED)
     whole = joined(over_ranks(2, tmp_path / "whole", recipe))
@@ -156,6 +157,7 @@ def test_recompute_and_compile_are_one_or_the_other(many: Path) -> None:
 # ---------------------------------------------------------------- several ranks
 
 
+@pytest.mark.integration
 def test_data_parallel_options_change_no_weight(many: Path, tmp_path: Path) -> None:
     options = DataParallel(bucket_mb=1, static_graph=True)
     plain = joined(over_ranks(2, tmp_path / "plain", tiny_recipe(many)))
@@ -169,6 +171,7 @@ def test_a_static_graph_does_not_accumulate(many: Path) -> None:
         tiny_recipe(many, accumulation=3, data_parallel=options)
 
 
+@pytest.mark.integration
 def test_compressed_gradients_are_rounded(many: Path, tmp_path: Path) -> None:
     recipe = tiny_recipe(many)
     rounded = replace(recipe, data_parallel=DataParallel(compression="fp16"))

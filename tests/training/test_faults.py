@@ -175,6 +175,7 @@ def assert_all_checkpoints_are_whole(folder: Path) -> None:
             assert (path / name).stat().st_size == size or name == checkpoint.STATE_FILE
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("world", "kills", "real"),
     [
@@ -197,6 +198,7 @@ def test_a_run_that_is_killed_goes_on_bit_for_bit(
     assert_as_if_nothing_happened(run, whole("arc", world, epochs), epochs)
 
 
+@pytest.mark.integration
 def test_two_killed_ranks_go_on_as_one(work: Path, whole: Whole) -> None:
     run = work / "runs" / "linear"
     ranks = Ranks(2, work, command, ["linear.py", "--device", "cpu"])
@@ -222,6 +224,7 @@ def test_two_killed_ranks_go_on_as_one(work: Path, whole: Whole) -> None:
 # ---------------------------------------------------------------- torchrun starts again
 
 
+@pytest.mark.integration
 def test_torchrun_starts_a_run_again_where_it_was(work: Path, whole: Whole) -> None:
     # Dead before the first checkpoint, then after one.
     arguments = ["arc.py", "--device", "cpu", "--name", "mine"]
@@ -234,6 +237,7 @@ def test_torchrun_starts_a_run_again_where_it_was(work: Path, whole: Whole) -> N
     assert_as_if_nothing_happened(work / "runs" / "mine", whole("arc", 2))
 
 
+@pytest.mark.integration
 def test_torchrun_goes_on_with_a_run_that_was_resumed(work: Path, whole: Whole) -> None:
     run = work / "runs" / "arc"
     shutil.copytree(whole("arc", 2), run)
@@ -247,6 +251,7 @@ def test_torchrun_goes_on_with_a_run_that_was_resumed(work: Path, whole: Whole) 
     assert not (run / "model.safetensors").exists()
 
 
+@pytest.mark.integration
 def test_torchrun_ends_well_if_its_processes_are_told_to_stop(work: Path) -> None:
     run = work / "runs" / "arc"
     launcher = Ranks(

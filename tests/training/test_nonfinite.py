@@ -240,6 +240,7 @@ def train_with_one_bad_rank(recipe: Recipe, bad: bool, folder: Path) -> None:
         del trainer
 
 
+@pytest.mark.integration
 def test_all_ranks_skip_what_is_not_finite_on_one(data: Path, tmp_path: Path) -> None:
     recipe = noisy_recipe(data, on_nonfinite="skip", optimizer=AdamW(lr=1e-2))
     for bad in (False, True):

@@ -149,6 +149,7 @@ def profile_of_a_rank(group: Any, recipe: Recipe) -> Profile:
     return profile_steps(trainer, 1)
 
 
+@pytest.mark.integration
 def test_two_ranks_measure_together(data: Path, tmp_path: Path) -> None:
     pool = GlooPool(2, tmp_path)
     try:

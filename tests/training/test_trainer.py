@@ -485,13 +485,14 @@ def joined(ranks: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     return whole
 
 
-@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.integration)])
 def test_any_number_of_ranks_learns_the_same(data: Path, tmp_path: Path, world: int) -> None:
     recipe = tiny_recipe(data, margin=CosFace(scale=16.0, margin=0.2), accumulation=2)
     one = weights(trained(recipe))
     assert_close(one, joined(over_ranks(world, tmp_path / "ranks", recipe)))
 
 
+@pytest.mark.integration
 def test_two_ranks_resume_on_two_bit_for_bit_and_on_one_and_three(
     data: Path, tmp_path: Path
 ) -> None:
@@ -504,6 +505,7 @@ def test_two_ranks_resume_on_two_bit_for_bit_and_on_one_and_three(
         (assert_same if world == 2 else assert_close)(whole, resumed)
 
 
+@pytest.mark.integration
 def test_two_ranks_with_batchnorm_and_dropout_resume_bit_for_bit(
     data: Path, tmp_path: Path
 ) -> None:

@@ -180,10 +180,11 @@ def fake_accuracy(monkeypatch: pytest.MonkeyPatch, by_step: dict[int, float]) ->
         real = self.validator
 
         def scored(backbone: nn.Module) -> dict[str, VerificationResult]:
-            return {
-                name: replace(r, accuracy=replace(r.accuracy, mean=by_step[self.step]))
-                for name, r in real(backbone).items()
-            }
+            results = real(backbone)
+            for name, r in results.items():
+                kfold = replace(r.accuracy.kfold, mean=by_step[self.step])
+                results[name] = replace(r, accuracy=replace(r.accuracy, kfold=kfold))
+            return results
 
         self.validator = scored  # type: ignore[assignment]
         try:

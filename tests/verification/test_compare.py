@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from facerec.errors import MetricError
+from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import INDEPENDENT
 from facerec.statistics.kfold import kfold_accuracy
 from facerec.statistics.rates import auc, eer_rocch, tpr_at_fpr
@@ -62,18 +63,20 @@ def test_differences_are_those_of_the_figures_on_shared_pairs() -> None:
         )
     for figure, value in values[0].items():
         there = row(found, figure)
-        assert (there.first, there.second) == (value, values[1][figure])
-        assert there.difference == values[1][figure] - value
-        assert there.interval is not None
-        assert there.interval.low <= there.difference <= there.interval.high
-    counts = row(found, "accuracy").first_counts
-    assert counts is not None and counts[0] / counts[1] == values[0]["accuracy"]
+        assert (there.first.value, there.second.value) == (value, values[1][figure])
+        difference = there.difference
+        assert difference.value == values[1][figure] - value
+        assert difference.low is not None and difference.high is not None
+        assert difference.low <= difference.value <= difference.high
+    first = row(found, "accuracy").first
+    assert first.events is not None and first.total is not None
+    assert first.events / first.total == values[0]["accuracy"]
 
 
 def test_what_cannot_be_resolved_is_no_number() -> None:
     found = compare(*two(), replicates=10)
     fine = row(found, "TPR@FPR=1e-3")
-    assert (fine.first, fine.second, fine.difference, fine.interval) == (None, None, None, None)
+    assert (fine.first.value, fine.second.value, fine.difference) == (None, None, Estimate(None))
     assert not row(found, "TPR@FPR=1e-1").reliable
 
 
@@ -82,11 +85,12 @@ def test_order_turns_the_signs_alone(persons: int | None) -> None:
     first, second = two(persons=persons)
     forth, back = compare(first, second, replicates=60), compare(second, first, replicates=60)
     for a, b in zip(forth.rows, back.rows, strict=True):
-        if a.difference is None:
+        if a.difference.value is None:
             continue
-        assert b.difference == -a.difference
-        assert a.interval is not None and b.interval is not None
-        assert (b.interval.low, b.interval.high) == (-a.interval.high, -a.interval.low)
+        assert b.difference.value == -a.difference.value
+        one, other = a.difference.interval, b.difference.interval
+        assert one is not None and other is not None
+        assert (other.low, other.high) == (-one.high, -one.low)
 
 
 @pytest.mark.parametrize("persons", [40, None])
@@ -99,7 +103,7 @@ def test_resamples_are_joint(persons: int | None, power: int, shift: int, seed: 
     found = compare(first, rescored(first, moved), replicates=20, seed=seed)
     for figure in ("TPR@FPR=1e-1", "AUC", "EER"):
         there = row(found, figure)
-        assert (there.difference, there.interval) == (0, None)
+        assert there.difference == Estimate(0)
     assert "the difference is the same in all 20 resamples" in found.notes[-1]
 
 
@@ -108,11 +112,11 @@ def test_persons_are_resampled_where_they_are_known() -> None:
     found = compare(first, second, replicates=30)
     assert found.subjects == 40
     assert found.basis == "30 joint bootstraps over 40 persons"
-    interval = row(found, "AUC").interval
+    interval = row(found, "AUC").difference.interval
     assert interval is not None and interval.method.startswith("vertex bootstrap")
     again, other = compare(first, second, 30), compare(first, second, 30, seed=1)
     assert again == found
-    assert row(other, "AUC").interval != interval
+    assert row(other, "AUC").difference.interval != interval
 
 
 def test_a_pair_counted_many_times_says_no_more_than_once() -> None:
@@ -132,11 +136,11 @@ def test_a_pair_counted_many_times_says_no_more_than_once() -> None:
         for result in (first, second)
     ]
     once, often = compare(first, second, 100), compare(*wide, 100)  # type: ignore[arg-type]
-    assert row(often, "AUC").interval == row(once, "AUC").interval
+    assert row(often, "AUC").difference.interval == row(once, "AUC").difference.interval
     # Without persons nothing tells that the copies depend on each other.
     blind = [replace(r, pairs=replace(r.pairs, subjects=None)) for r in wide]
-    naive = row(compare(*blind, 100), "AUC").interval  # type: ignore[arg-type]
-    known = row(often, "AUC").interval
+    naive = row(compare(*blind, 100), "AUC").difference.interval  # type: ignore[arg-type]
+    known = row(often, "AUC").difference.interval
     assert naive is not None and known is not None
     assert naive.high - naive.low < 0.6 * (known.high - known.low)
 
@@ -153,7 +157,7 @@ def test_pairs_are_resampled_where_persons_are_unknown() -> None:
     rights = []
     for result in (first, second):
         assert result.accuracy is not None and result.pairs.folds is not None
-        thresholds = np.array(result.accuracy.thresholds)[result.pairs.folds]
+        thresholds = np.array(result.accuracy.kfold.thresholds)[result.pairs.folds]
         rights.append((result.scores >= thresholds) == same)
     for _ in range(50):
         rows = [
@@ -174,7 +178,7 @@ def test_pairs_are_resampled_where_persons_are_unknown() -> None:
         for values, a, b in zip(drawn.values(), *figures, strict=True):
             values.append(b - a)
     for figure, values in drawn.items():
-        interval = row(found, figure).interval
+        interval = row(found, figure).difference.interval
         assert interval is not None
         assert (interval.method, interval.assumption) == (
             "bootstrap over pairs, percentile",
@@ -193,13 +197,14 @@ def test_width_over_independent_pairs_is_that_of_the_paired_difference() -> None
     rights = []
     for result in (first, second):
         assert result.accuracy is not None and result.pairs.folds is not None
-        thresholds = np.array(result.accuracy.thresholds)[result.pairs.folds]
+        thresholds = np.array(result.accuracy.kfold.thresholds)[result.pairs.folds]
         rights.append((result.scores >= thresholds) == result.pairs.issame)
     difference = rights[1].astype(float) - rights[0]
-    assert found.difference == pytest.approx(difference.mean(), abs=1e-12)
-    assert found.interval is not None
+    assert found.difference.value == pytest.approx(difference.mean(), abs=1e-12)
+    interval = found.difference.interval
+    assert interval is not None
     width = 2 * 1.96 * difference.std() / np.sqrt(2000)
-    assert found.interval.high - found.interval.low == pytest.approx(width, rel=0.15)
+    assert interval.high - interval.low == pytest.approx(width, rel=0.15)
 
 
 def test_few_persons_are_not_resampled() -> None:
@@ -323,5 +328,5 @@ def test_json_is_strict_and_whole() -> None:
     ]
     area = figures["differences"][-2]
     assert area["difference"] == area["second"] - area["first"]
-    assert area["interval"]["low"] == row(found, "AUC").interval.low  # type: ignore[union-attr]
+    assert area["interval"]["low"] == row(found, "AUC").difference.low
     assert figures["intervals"] == found.basis

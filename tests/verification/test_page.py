@@ -19,10 +19,11 @@ from helpers.toy_results import make_result
 
 import facerec
 from facerec.errors import FacerecError, ImageError
+from facerec.report import figures
 from facerec.verification import Pairs, VerificationResult, evaluate, page
 from facerec.verification.compare import compare
 from facerec.verification.page import check_report_folder, write_report
-from facerec.verification.report import THRESHOLD_ADVICE, format_deployment
+from facerec.verification.tables import THRESHOLD_ADVICE
 
 EVIL = "<script>alert('&')</script>"
 
@@ -101,7 +102,7 @@ def small() -> dict[str, VerificationResult]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write figures without drawing them, where they do not matter."""
-    monkeypatch.setattr(page, "draw", lambda figure, kind: kind.encode())
+    monkeypatch.setattr(figures, "draw", lambda figure, kind: kind.encode())
 
 
 # --- what is there ----------------------------------------------------------------------------
@@ -165,24 +166,24 @@ def test_tables_hold_the_figures(report: Path, results: dict[str, VerificationRe
     for name, result in results.items():
         for found in result.points:
             row = points[name, found.point.target]
-            assert float(row["fpr_low"]) == found.fpr_interval.low
+            assert float(row["fpr_low"]) == found.fpr.interval.low
             assert int(row["true_accepts"]) == found.point.true_accepts
             if found.point.resolvable:
                 assert float(row["tpr"]) == found.point.tpr
-                assert float(row["tpr_high"]) == found.tpr_interval.high
-                assert row["tpr_interval"] == found.tpr_interval.method
+                assert float(row["tpr_high"]) == found.tpr.interval.high
+                assert row["tpr_interval"] == found.tpr.interval.method
             else:
                 assert (row["tpr"], row["tpr_low"]) == ("", "")
     thresholds = table(report, "thresholds")
     assert {row["target_fpr"] for row in thresholds} == {"1e-1", "1e-2", "1e-3"}
     first = results["one"].points[0]
-    assert first.threshold_interval is not None
+    assert first.threshold.interval is not None
     assert float(thresholds[0]["threshold"]) == first.point.threshold
-    assert float(thresholds[0]["threshold_high"]) == first.threshold_interval.high
+    assert float(thresholds[0]["threshold_high"]) == first.threshold.interval.high
     folds = [row for row in table(report, "folds") if row["result"] == "two"]
     accuracy = results["two"].accuracy
     assert accuracy is not None
-    assert [float(row["accuracy"]) for row in folds] == list(accuracy.accuracies)
+    assert [float(row["accuracy"]) for row in folds] == list(accuracy.kfold.accuracies)
     failures = table(report, "failures")
     assert [(int(row["pair"]), row["reason"]) for row in failures] == [
         (failure.pair, failure.reason) for failure in results["two"].failures
@@ -257,14 +258,14 @@ def test_findings_come_first_and_provenance_last(
     report: Path, results: dict[str, VerificationResult]
 ) -> None:
     text = (report / "report.html").read_text(encoding="utf-8")
-    marks = ('class="verdict"', 'class="findings"', "<img ", "<nav ", "<table>", 'id="provenance"')
+    marks = ('class="verdict"', 'class="findings"', "<img ", "<nav ", "<table>", ">Provenance</h2>")
     places = [text.index(mark) for mark in (*marks, "ab" * 32)]
     assert places == sorted(places)
     said = words(read(report).text)
     accuracies = {name: found.accuracy for name, found in results.items()}
     one, two = (accuracies[name] for name in ("one", "two"))
     assert one is not None and two is not None
-    ends = sorted([(one.mean, "one"), (two.mean, "two")])
+    ends = sorted([(one.kfold.mean, "one"), (two.kfold.mean, "two")])
     assert (
         "From "
         + " to ".join(f"{100 * mean:.2f} % ({name})" for mean, name in ends)
@@ -302,23 +303,27 @@ def test_page_says_what_the_result_says(
     assert one.accuracy is not None
     summary = found.rows("Figures with 95 % intervals; pairs that failed to acquire")
     assert [row[0].split()[0] for row in summary] == ["result", "one", "two", EVIL.split()[0]]
-    assert f"{100 * one.accuracy.mean:.2f} %" in summary[1][1]
+    assert f"{100 * one.accuracy.kfold.mean:.2f} %" in summary[1][1]
     assert "1,000 same and 1,000 different pairs, 40 persons" in summary[1][0]
     assert "persons unknown" in summary[3][0] and summary[3][1] == "–"
     assert "not resolvable" in summary[3][4] and "%" not in summary[3][4]
-    figures = {row[0].split(",")[0].split(" ±")[0]: row for row in found.rows("Figures")}
-    assert figures["accuracy"][3] == f"{one.accuracy.correct}/2000"
-    assert "accuracy in insightface’s way" in figures
+    shown = {row[0].split(",")[0].split(" ±")[0]: row for row in found.rows("Figures")}
+    assert shown["accuracy"][3] == f"{one.accuracy.events}/2000"
+    assert "insightface’s accuracy" in shown
     points = {row[0]: row for row in found.rows("Operating points")}
     tenth = one.point("1e-1").point
-    assert points["1e-1"][3] == f"{tenth.true_accepts}/1000"
-    assert points["1e-1"][4] == "0.1 100/1000"
-    assert "few errors" not in points["1e-1"][7] and "few errors" in points["1e-2"][7]
-    assert points["1e-4"][1] == "not resolvable" and "1.0e-03" in points["1e-4"][7]
+    assert points["1e-1"][4] == f"{tenth.true_accepts}/1000"
+    assert points["1e-1"][5] == "0.1 100/1000"
+    assert "few errors" not in points["1e-1"][2] and "few errors" in points["1e-2"][2]
+    assert points["1e-4"][2] == "not resolvable finest 1.0e-03"
     deployment = {row[0]: row for row in found.rows("Thresholds for deployment")}
     assert list(deployment) == ["target FPR", "1e-1", "1e-2", "1e-3"]
     for target in ("1e-1", "1e-2", "1e-3"):
-        assert " ".join(deployment[target][1:3]) == format_deployment(one.point(target))
+        threshold = one.point(target).threshold
+        assert deployment[target][1:3] == [
+            f"{threshold.value:.4g}",
+            f"[{threshold.low:.4g}, {threshold.high:.4g}]",
+        ]
     assert text.count(THRESHOLD_ADVICE) == 3
     for result in results.values():
         assert result.basis in text
@@ -378,7 +383,7 @@ def test_no_pictures_unless_given(
         assert not [image for image in found.all("img") if image.get("class")]
         rows = found.rows("10 lowest genuine scores")[1:]
         said = " its picture cannot be shown" if number == 2 else ""
-        assert [row[2] for row in rows] == [
+        assert [row[1] for row in rows] == [
             row["first"] + said for row in table(folder, "hardest_pairs")[:10]
         ]
 

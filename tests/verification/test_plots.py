@@ -17,12 +17,11 @@ from matplotlib.text import Text
 from scipy.special import ndtr, ndtri
 
 from facerec.errors import FacerecError
+from facerec.report.figures import check_plot_path, draw
 from facerec.statistics.rates import tpr_at_fpr
 from facerec.verification import Pairs, VerificationResult, evaluate
 from facerec.verification.plots import (
-    check_plot_path,
     det_figure,
-    draw,
     norm_figure,
     plot_roc,
     roc_figure,
@@ -102,7 +101,7 @@ def test_whiskers_are_the_intervals_of_the_result() -> None:
     for (x, low, high), found in zip(whiskers(axes), shown, strict=True):
         assert x == float(found.point.target)
         assert (low, high) == pytest.approx(
-            (found.tpr_interval.low, found.tpr_interval.high), abs=1e-12
+            (found.tpr.interval.low, found.tpr.interval.high), abs=1e-12
         )
     markers = [container.lines[0].get_markerfacecolor() for container in axes.containers]
     assert [marker == "white" for marker in markers] == [False, True, True]
@@ -173,7 +172,7 @@ def test_det_whiskers_are_those_of_the_fnmr() -> None:
     for (x, low, high), found in zip(bars, shown, strict=True):
         assert ndtr(x) == pytest.approx(float(found.point.target), rel=1e-9)
         assert (ndtr(low), ndtr(high)) == pytest.approx(
-            (1 - found.tpr_interval.high, 1 - found.tpr_interval.low), rel=1e-6
+            (1 - found.tpr.interval.high, 1 - found.tpr.interval.low), rel=1e-6
         )
 
 

@@ -11,6 +11,7 @@ from facerec.backbones import Preprocessing
 from facerec.embedding.model import OnnxModel, load_model
 from facerec.errors import MetricError, ModelError
 from facerec.records.images import MemoryImages
+from facerec.report.estimate import Estimate
 from facerec.verification.bench import Bench, Pairs
 from facerec.verification.preprocessing import (
     SCALINGS,
@@ -75,7 +76,7 @@ def test_the_right_channels_are_found_and_ties_are_said(tmp_path: Path) -> None:
     bench = red_bench()
     found = try_preprocessing(model, bench, replicates=200, progress=lambda *now: seen.append(now))
     best = found.rows[0]
-    assert best.preprocessing.channels == "rgb" and best.interval is None and best.behind == 0
+    assert best.preprocessing.channels == "rgb" and best.behind == Estimate(0)
     assert [row.d_prime for row in found.rows] == sorted(
         (row.d_prime for row in found.rows), reverse=True
     )
@@ -93,7 +94,8 @@ def test_the_right_channels_are_found_and_ties_are_said(tmp_path: Path) -> None:
     assert "persons" in found.basis
     document = json.loads(json.dumps(found.to_json()))
     assert document["trials"][0]["flags"] == flags(best.preprocessing)
-    assert best.accuracy is not None and best.correct == round(best.accuracy * 60)
+    assert best.accuracy.value is not None
+    assert best.accuracy.events == round(best.accuracy.value * 60)
 
 
 def test_what_is_known_is_not_tried(tmp_path: Path) -> None:

@@ -19,7 +19,13 @@ together.
 
 from facerec.verification.scoring.all_pairs import FPR_TARGETS, score_all_pairs
 from facerec.verification.scoring.bins import BIN_EDGES, BIN_WIDTH
-from facerec.verification.scoring.results import AllPairs, ErrorTable, GroupAlone, Groups
+from facerec.verification.scoring.results import (
+    AllPairs,
+    ErrorTable,
+    GroupAlone,
+    Groups,
+    check_pairs,
+)
 from facerec.verification.scoring.tiles import Progress
 
 __all__ = [
@@ -31,5 +37,6 @@ __all__ = [
     "GroupAlone",
     "Groups",
     "Progress",
+    "check_pairs",
     "score_all_pairs",
 ]

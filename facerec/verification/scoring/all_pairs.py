@@ -17,7 +17,13 @@ from facerec.verification.scoring.bins import LOWEST, float32_at_least
 from facerec.verification.scoring.mated import count_mated
 from facerec.verification.scoring.non_mated import FalseMatches, count_non_mated
 from facerec.verification.scoring.people import People
-from facerec.verification.scoring.results import AllPairs, ErrorTable, GroupAlone
+from facerec.verification.scoring.results import (
+    AllPairs,
+    ErrorTable,
+    GroupAlone,
+    pair_counts,
+    symmetric,
+)
 from facerec.verification.scoring.search import Search, prepare_searches
 from facerec.verification.scoring.tiles import EVERYONE, Progress, Tiles
 
@@ -30,7 +36,8 @@ def score_all_pairs(
     *,
     fpr: Sequence[Rate] = FPR_TARGETS,
     thresholds: Sequence[float] = (),
-    groups: Sequence[str] | NDArray[np.str_] | None = None,
+    groups: ArrayLike | None = None,
+    groupings: Sequence[ArrayLike] = (),
     group_fpr: Sequence[Rate] = (),
     tables_at_points: bool = True,
     device: str | torch.device = "cpu",
@@ -55,7 +62,9 @@ def score_all_pairs(
         subjects: identity of each image, ``(N,)``: numbers or text.
         fpr: targets; text is taken exactly.
         thresholds: at which errors are counted.
-        groups: group of each image, ``(N,)`` text, for counts between groups.
+        groups: group of each image, ``(N,)``, for counts between groups.
+        groupings: in place of ``groups`` several groupings, each with whole numbers for groups,
+            ``(N,)``, negative ones for none; see `AllPairs.by`.
         group_fpr: targets at which each group is looked at alone, among its own images.
         tables_at_points: count errors by identity and group at the operating points too.
         device: where scores are computed, see `choose_device`.
@@ -76,7 +85,8 @@ def score_all_pairs(
         parse_rate(target)
     if any(math.isnan(threshold) for threshold in thresholds):
         raise MetricError("a threshold is NaN; give numbers between -1 and 1")
-    people = People(vectors, subjects, groups, by_group=bool(group_fpr))
+    given_groups = groupings if groups is None else [groups]
+    people = People(vectors, subjects, given_groups, by_group=bool(group_fpr))
     chosen = choose_device(device)
     size = tile or (1024 if chosen.type == "cpu" else 8192)
     tiles = Tiles(people, chosen, size, process_group, progress)
@@ -88,16 +98,22 @@ def score_all_pairs(
     false = count_non_mated(tiles, people, given, sought, searches, identity_limit)
 
     cuts = [everyone.cut(count) for count in everyone.allowed]
-    edges = np.full((len(given) + len(cuts) + len(group_fpr), people.rows), LOWEST)
-    edges[: len(given) + len(cuts)] = np.array([*given, *cuts])[:, None]
-    for row in searches.keys() - {EVERYONE}:
-        search = searches[row]
-        edges[len(given) + len(cuts) :, row] = [search.cut(count) for count in search.allowed]
-    mated = count_mated(tiles, people, edges, genuine_limit)
+    edges = [np.full(people.rows, edge) for edge in (*given, *cuts)]
+    for parts in people.parts:  # of each grouping the thresholds of its groups, for every cell
+        own = np.full((len(group_fpr), people.rows), LOWEST)
+        for cell, part in enumerate(parts.tolist()):
+            if part in searches and part != EVERYONE:
+                search = searches[part]
+                own[:, cell] = [search.cut(count) for count in search.allowed]
+        edges += list(own)
+    mated = count_mated(
+        tiles, people, np.array(edges, np.float32).reshape(-1, people.rows), genuine_limit
+    )
     targets = [None] * len(given) + [str(target) for target in fpr]
     at_points = slice(len(given), len(given) + len(fpr))
-    at_own = slice(at_points.stop, None)
-    histogram = false.histogram.sum(axis=0)
+    at_own = mated.missed[at_points.stop :].reshape(
+        len(people.parts), len(group_fpr), people.images.size
+    )
     return AllPairs(
         images=len(people.identity),
         failures=people.failures,
@@ -123,17 +139,19 @@ def score_all_pairs(
         alone=tuple(
             _alone(
                 people,
-                row,
-                searches.get(row),
+                part,
+                searches.get(part),
                 group_fpr,
-                mated.missed[at_own],
-                (mated.histogram[row], false.histogram[row]),
+                at_own,
+                (mated.histogram[part], false.histogram[part]),
             )
-            for row in range(people.rows if group_fpr else 0)
+            for part in range(people.part_count)
         ),
         genuine=mated.genuine,
-        genuine_histogram=mated.histogram.sum(axis=0),
-        impostor_histogram=histogram if fpr else None,
+        genuine_histogram=mated.histogram[EVERYONE],
+        impostor_histogram=false.histogram[EVERYONE] if fpr else None,
+        groupings=people.names,
+        cells=people.cells,
     )
 
 
@@ -156,17 +174,17 @@ def _table(
         mated=people.mated,
         images=people.images,
         missed=missed,
-        involved=false.involved,
+        involved_by_kind=false.involved.reshape(people.kinds, -1),
         identities=false.identities,
-        group_false_matches=_symmetric(false.by_group) if grouped else None,
-        group_false_non_matches=_symmetric(missed_by_group) if grouped else None,
+        group_false_matches=symmetric(false.by_group) if grouped else None,
+        group_false_non_matches=symmetric(missed_by_group) if grouped else None,
         within=false.within if people.by_group else None,
     )
 
 
 def _alone(
     people: People,
-    row: int,
+    part: int,
     search: Search | None,
     fpr: Sequence[Rate],
     missed: NDArray[np.int64],
@@ -176,30 +194,23 @@ def _alone(
 
     Args:
         people: all.
-        row: number of the group.
+        part: number of the group.
         search: its operating points; None if it lacks mated or non-mated pairs.
         fpr: their targets.
-        missed: mated scores below its thresholds by identity, ``(T, G)``.
+        missed: mated scores below the thresholds of groups by identity, ``(K, T, G)``.
         histograms: of mated and non-mated scores.
     """
     if search is None:
         return None
     groups = people.groups
     assert groups is not None and groups.of_identity is not None  # as was made sure
-    members = groups.of_identity == row
-    own = missed[:, members]
+    grouping, cells = np.nonzero(people.parts == part)
+    members = np.isin(groups.of_identity, cells)
+    own, images = missed[grouping[0]][:, members], people.images[members]
     return GroupAlone(
-        points=search.points(fpr, own.sum(axis=1), int(groups.mated[row, row])),
-        images=people.images[members],
+        points=search.points(fpr, own.sum(axis=1), pair_counts(images)[0]),
+        images=images,
         missed=own,
         genuine_histogram=histograms[0],
         impostor_histogram=histograms[1],
     )
-
-
-def _symmetric(ordered: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return counts of unordered pairs of groups from those by (first, second), ``(D²,)``."""
-    square = ordered.reshape(math.isqrt(ordered.size), -1)
-    both = square + square.T
-    np.fill_diagonal(both, square.diagonal())
-    return both

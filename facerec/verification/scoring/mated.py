@@ -20,7 +20,7 @@ class _MatedScores:
     Args:
         tiles: whose scores come.
         people: identities and groups of the images.
-        edges: thresholds, of each part its own, ``(E, parts)``.
+        edges: thresholds, of each cell of groups its own, ``(E, cells)``.
         keep: whether to collect the scores.
     """
 
@@ -29,7 +29,7 @@ class _MatedScores:
     ) -> None:
         self._tiles, self._people, self._edges, self._keep = tiles, people, edges, keep
         squares = 0 if people.groups is None else len(people.groups.names) ** 2
-        self.histogram = np.zeros((people.rows + 1, BIN_EDGES.size), np.int64)
+        self.histogram = np.zeros((people.part_count + 1, BIN_EDGES.size), np.int64)
         self.genuine = [np.empty(0, np.float32)]
         self.missed = np.zeros((len(edges), people.images.size), np.int64)
         self.by_group = np.zeros((len(edges), squares), np.int64)
@@ -43,8 +43,9 @@ class _MatedScores:
         found = np.clip(found, -1, 1)
         if self._keep:
             self.genuine.append(found)
-        row = self._tiles.row(rows, columns)
-        self.histogram[row] += np.bincount(bins_of(found), minlength=BIN_EDGES.size)
+        self.histogram[self._tiles.parts(rows, columns)] += np.bincount(
+            bins_of(found), minlength=BIN_EDGES.size
+        )
         first, second = images_of(places, rows, columns)
         identity, of = people.identity[first], people.row[first]
         for place, edge in enumerate(self._edges):
@@ -68,7 +69,7 @@ class Mated:
 def count_mated(
     tiles: Tiles, people: People, edges: NDArray[np.float32], genuine_limit: int
 ) -> Mated:
-    """Count the mated scores below thresholds, given for every part."""
+    """Count the mated scores below thresholds, given for every cell of groups."""
     keep = people.mated <= genuine_limit
     kernels = tiles.visit(
         lambda: _MatedScores(tiles, people, edges, keep),

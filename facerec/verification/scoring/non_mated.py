@@ -107,20 +107,16 @@ class _Scan:
         self._highs = [high for _, high in lines]
         self._ascending = np.argsort(self._highs, kind="stable").tolist()
         self._keeps = any(low < high for low, high in lines)
-        in_all = [low for low, _ in (*lines, *windows.get(EVERYONE, ()))]
-        self._lowest = [
-            min([*in_all, *(low for low, _ in windows.get(row, ()))], default=np.float32(np.inf))
-            for row in (*range(people.rows), EVERYONE)
-        ]
+        self._in_all = [low for low, _ in lines]
         squares = 0 if people.groups is None else len(people.groups.names) ** 2
-        self.histogram = np.zeros((people.rows + 1, BIN_EDGES.size), np.int64)
-        self.scores = [DistinctScores() for _ in range(people.rows + 1)]
+        self.histogram = np.zeros((people.part_count + 1, BIN_EDGES.size), np.int64)
+        self.scores = [DistinctScores() for _ in range(people.part_count + 1)]
         self.dropped = False
         """Whether pairs are lost whose score is in a window."""
         self._kept: list[tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int32]]] = []
         self._size = 0
         self.count = np.zeros(len(lines), np.int64)
-        self.involved = np.zeros((len(lines), people.images.size), np.int64)
+        self.involved = np.zeros((len(lines), people.kinds * people.images.size), np.int64)
         self.by_group = np.zeros((len(lines), squares), np.int64)
         cells = tiles.size**2
         self._hits = torch.empty(cells, dtype=torch.bool, device=tiles.device)
@@ -131,16 +127,18 @@ class _Scan:
     def __call__(self, scores: Tensor, rows: slice, columns: slice) -> None:
         if (masks := self._tiles.mated(rows, columns)) is not None:
             scores.masked_fill_(torch.from_numpy(masks[1]).to(scores.device), _EXCLUDED)
-        row, flat = self._tiles.row(rows, columns), scores.view(-1)
-        if row in self._binned:
-            self._bin(flat, row)
-        if self._lowest[row] > 1:
+        parts, flat = self._tiles.parts(rows, columns), scores.view(-1)
+        if binned := [part for part in parts if part in self._binned]:
+            self._bin(flat, binned)
+        lowest = [low for part in parts for low, _ in self._windows.get(part, ())]
+        edge = min([*self._in_all, *lowest], default=np.float32(np.inf))
+        if edge > 1:
             return
-        places = _positions(_at_least(flat, self._lowest[row], out=self._hits[: flat.numel()]))
+        places = _positions(_at_least(flat, edge, out=self._hits[: flat.numel()]))
         if places.numel():
             found = np.clip(flat[places].cpu().numpy(), -1, 1)
             first, second = images_of(places.cpu().numpy(), rows, columns)
-            self._keep(found, first, second, row)
+            self._keep(found, first, second, parts)
             for line in self._ascending:  # what one rejects the next ones do too
                 passed = found >= self._highs[line]
                 if not passed.all():
@@ -153,23 +151,23 @@ class _Scan:
             inside = (scores >= threshold) & (scores < self._highs[line])
             self._add(line, first[inside], second[inside])
 
-    def _bin(self, flat: Tensor, row: int) -> None:
+    def _bin(self, flat: Tensor, parts: list[int]) -> None:
         scaled, bins = self._scaled[: flat.numel()], self._bins[: flat.numel()]
         torch.mul(flat, 1 / BIN_WIDTH, out=scaled).floor_()
         bins.copy_(scaled).add_(_BIN_OF_EXCLUDED)
         counts = torch.bincount(bins, minlength=_BIN_OF_LOWEST + BIN_EDGES.size).cpu().numpy()
-        self.histogram[row] += counts[_BIN_OF_LOWEST:]
+        self.histogram[parts] += counts[_BIN_OF_LOWEST:]
         # Scores that rounding carries below −1 count as −1.
-        self.histogram[row, 0] += counts[1:_BIN_OF_LOWEST].sum()
+        self.histogram[parts, 0] += counts[1:_BIN_OF_LOWEST].sum()
 
     def _keep(
         self,
         found: NDArray[np.float32],
         first: NDArray[np.int64],
         second: NDArray[np.int64],
-        row: int,
+        parts: list[int],
     ) -> None:
-        for part in {row, EVERYONE}:
+        for part in parts:
             inside = np.zeros(found.size, bool)
             for low, high in self._windows.get(part, ()):
                 inside |= (found >= low) & (found < high)
@@ -189,15 +187,16 @@ class _Scan:
         people = self._people
         left, right = people.identity[first], people.identity[second]
         self.count[line] += first.size
-        add_counts(self.involved[line], left)
-        add_counts(self.involved[line], right)
+        for side, other in ((left, second), (right, first)):
+            kind = people.kind[people.group[other]]
+            add_counts(self.involved[line], kind * people.images.size + side)
         # Above the diagonal, whatever the order of the groups.
         low, high = np.minimum(left, right), np.maximum(left, right)
         if people.groups is not None:
             groups = people.group[first], people.group[second]
             add_counts(self.by_group[line], groups[0] * len(people.groups.names) + groups[1])
             if people.by_group:
-                within = groups[0] == groups[1]
+                within = people.shared[groups]
                 self._pairs[line][0].add(low[within], high[within])
                 low, high = low[~within], high[~within]
         self._pairs[line][1].add(low, high)
@@ -209,6 +208,7 @@ class FalseMatches:
 
     count: int
     involved: NDArray[np.int64]
+    """By kind of the other image and by identity, ``(kinds · G,)``."""
     by_group: NDArray[np.int64]
     """By the groups of the first and of the second image, ``(D²,)``."""
     identities: csr_array | None
@@ -220,7 +220,7 @@ class NonMated:
     """What there is to know of the non-mated scores."""
 
     histogram: NDArray[np.int64]
-    """Over `BIN_EDGES`: within each part, then between them, ``(parts + 1, bins)``."""
+    """Over `BIN_EDGES`: within each group that is looked at alone, then of all pairs."""
     tables: Sequence[FalseMatches]
 
 
@@ -250,15 +250,13 @@ def count_non_mated(
             return known[place], known[place]
         return everyone.window(sought[place - len(known)])
 
-    binned: Collection[int] = [row for row, search in searches.items() if search.allowed]
-    if everyone.allowed:
-        binned = range(EVERYONE, people.rows)
-    histogram = np.zeros((people.rows + 1, BIN_EDGES.size), np.int64)
+    binned: Collection[int] = [part for part, search in searches.items() if search.allowed]
+    histogram = np.zeros((people.part_count + 1, BIN_EDGES.size), np.int64)
     tables: dict[int, FalseMatches] = {}
     open_lines = {place: line(place) for place in range(len(given) + len(sought))}
     stage = "comparing all pairs"
     while open_lines or binned or any(search.windows for search in searches.values()):
-        windows = {row: search.windows for row, search in searches.items()}
+        windows = {part: search.windows for part, search in searches.items()}
         lines = list(open_lines.values())
         size = people.images.size
         pairs = [
@@ -269,11 +267,10 @@ def count_non_mated(
             stage,
         )
         histogram += tiles.total([kernel.histogram for kernel in kernels])
-        for row, search in searches.items():
+        for part, search in searches.items():
             if search.windows:
-                part = histogram.sum(axis=0) if row == EVERYONE else histogram[row]
-                scores = tiles.gather([kernel.scores[row].merged() for kernel in kernels])
-                search.settle(part, *merge(scores))
+                scores = tiles.gather([kernel.scores[part].merged() for kernel in kernels])
+                search.settle(histogram[part], *merge(scores))
         dropped = tiles.total([np.array([kernel.dropped], np.int64) for kernel in kernels])[0]
         settled = {}
         for index, (place, (low, high)) in enumerate(open_lines.items()):

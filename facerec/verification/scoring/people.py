@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array
 
 from facerec.errors import MetricError
-from facerec.verification.scoring.results import Groups
+from facerec.verification.scoring.results import Groups, check_pairs, pair_counts
 
 
 class People:
@@ -24,17 +23,29 @@ class People:
         self,
         vectors: ArrayLike,
         subjects: ArrayLike,
-        groups: Sequence[str] | NDArray[np.str_] | None,
+        groupings: Sequence[ArrayLike],
         by_group: bool,
     ) -> None:
+        """Sort images.
+
+        Args:
+            vectors: raw embeddings, ``(N, D)``.
+            subjects: of the images, ``(N,)``.
+            groupings: group of each image, ``(N,)`` each; of numbers, negative ones are none.
+            by_group: whether each group is looked at alone.
+
+        Raises:
+            MetricError: see `score_all_pairs`.
+        """
         raw, names = np.asarray(vectors), np.asarray(subjects)
         if raw.ndim != 2 or raw.dtype.kind != "f":
             raise MetricError(
                 f"embeddings have shape (N, D) and real values, found {raw.dtype} of shape "
                 f"{raw.shape}"
             )
-        for values, what in ((names, "subjects"), (groups, "groups")):
-            if values is not None and np.shape(values) != (len(raw),):
+        given = [np.asarray(codes) for codes in groupings]
+        for values, what in ((names, "subjects"), *((codes, "groups") for codes in given)):
+            if values.shape != (len(raw),):
                 raise MetricError(
                     f"there are {len(raw)} embeddings but {what} of shape {np.shape(values)}; "
                     "give one an image"
@@ -46,23 +57,29 @@ class People:
         self.labels, identity, self.images = np.unique(
             names[usable], return_inverse=True, return_counts=True
         )
-        self.mated, self.non_mated = _pair_counts(self.images)
+        self.mated, self.non_mated = pair_counts(self.images)
         self.lost_mated, self.lost_non_mated = (
             total - kept
-            for total, kept in zip(
-                _pair_counts(everyone), (self.mated, self.non_mated), strict=True
-            )
+            for total, kept in zip(pair_counts(everyone), (self.mated, self.non_mated), strict=True)
         )
-        if not self.mated or not self.non_mated:
-            raise MetricError(
-                f"{len(identity)} usable images of {len(self.images)} identities make "
-                f"{self.mated} mated and {self.non_mated} non-mated pairs ({len(self.failures)} "
-                "images have no usable embedding); error rates need at least one of each"
-            )
+        check_pairs(self.images, len(self.failures))
         self.group, self.groups = np.zeros(identity.size, np.int64), None
-        if groups is not None:
-            names, self.group = np.unique(np.asarray(groups)[usable], return_inverse=True)
-            self.groups = self._count_groups(names, identity)
+        self.names: tuple[NDArray[Any], ...] = ()
+        self.cells = np.zeros((0, 1), np.int64)
+        if given:
+            numbered = [_numbered(codes[usable]) for codes in given]
+            self.names = tuple(names for names, _ in numbered)
+            codes = np.stack([index for _, index in numbered])
+            self.cells, self.group = np.unique(codes, axis=1, return_inverse=True)
+            self.group = self.group.reshape(-1)
+            texts = None
+            if len(given) == 1 and self.cells.min() >= 0:
+                texts = [str(name) for name in self.names[0]]
+            self.groups = Groups.count(
+                texts or [str(cell) for cell in range(self.cells.shape[1])],
+                identity,
+                self.group,
+            )
         if by_group and (self.groups is None or self.groups.of_identity is None):
             raise MetricError(
                 "to look at each group alone takes groups of images that have no identity in common"
@@ -72,36 +89,39 @@ class People:
         )
         self.identity, self.group = identity[order].astype(np.int32), self.group[order]
         self.unit = _unit(raw, norms, np.flatnonzero(usable)[order])
-        # Parts that tiles do not mix: groups that are looked at alone, else all are one.
+        # Tiles do not mix cells of groups that are looked at alone.
         self.by_group = by_group
         self.row = self.group if by_group else np.zeros_like(self.group)
         self.rows = int(self.row[-1]) + 1
+        # Groups that are looked at alone are numbered through all groupings.
+        starts = np.cumsum([0, *map(len, self.names)])
+        self.parts = np.where(self.cells >= 0, self.cells + starts[:-1, None], -1)
+        common = self.parts[:, :, None] == self.parts[:, None]
+        self.shared = (common & (self.parts >= 0)[:, None]).any(axis=0)
+        if not by_group:
+            self.parts = self.parts[:0]
+        self.part_count = int(starts[-1]) if by_group else 0
+        # In which groupings the images of a cell have a group.
+        self.kind, self.kinds = np.zeros(1, np.int64), 1
+        if given:
+            kinds, kind = np.unique(self.cells >= 0, axis=1, return_inverse=True)
+            self.kind, self.kinds = kind.reshape(-1), kinds.shape[1]
 
-    def _count_groups(self, names: NDArray[Any], identity: NDArray[np.int64]) -> Groups:
-        """Count the pairs between groups."""
-        ones = np.ones(self.group.size, np.int64)
-        shape = self.images.size, names.size
-        members = csr_array((ones, (identity, self.group)), shape)
-        images = np.bincount(self.group, minlength=names.size)
-        # Ordered pairs of images, each with itself among them, by the groups of the two.
-        same = np.asarray((members.T @ members).todense())
-        total = np.multiply.outer(images, images)
-        mated, pairs = same.copy(), total.copy()
-        for counts in (mated, pairs):
-            np.fill_diagonal(counts, (counts.diagonal() - images) // 2)
-        one_each = members.nnz == shape[0]
-        return Groups(
-            names=tuple(str(name) for name in names),
-            images=images,
-            mated=mated,
-            non_mated=pairs - mated,
-            of_identity=members.indices.astype(np.int64) if one_each else None,
-        )
+    def members(self, part: int) -> NDArray[np.int64]:
+        """Return the images of a group that is looked at alone."""
+        return np.flatnonzero((self.parts == part).any(axis=0)[self.group])
 
     def spans(self) -> list[slice]:
         """Return the images of each part that tiles do not mix."""
         edges = np.searchsorted(self.row, np.arange(self.rows + 1)).tolist()
         return [slice(start, stop) for start, stop in pairwise(edges)]
+
+
+def _numbered(codes: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return the names of groups, ascending, and the index of each image's, −1 for none."""
+    names, index = np.unique(codes, return_inverse=True)
+    without = int(np.count_nonzero(names < 0)) if names.dtype.kind == "i" else 0
+    return names[without:], np.maximum(index.astype(np.int64) - without, -1)
 
 
 def _norms(raw: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -122,10 +142,3 @@ def _unit(
         part = order[start : start + 1024]
         unit[start : start + 1024] = raw[part].astype(np.float64) / norms[part, None]
     return unit
-
-
-def _pair_counts(images: NDArray[np.integer]) -> tuple[int, int]:
-    """Return the numbers of mated and non-mated pairs, given the images of each identity."""
-    total = int(images.sum())
-    mated = int((images.astype(np.int64) * (images - 1) // 2).sum())
-    return mated, total * (total - 1) // 2 - mated

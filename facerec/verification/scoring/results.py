@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import coo_array, csr_array
 
+from facerec.errors import MetricError
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.curves import RocCurve, roc_from_counts
 from facerec.statistics.operating_points import OperatingPoint
@@ -31,8 +34,9 @@ class ErrorTable:
     """Images of each identity, ``(G,)``."""
     missed: NDArray[np.int64]
     """False non-matches of each identity, ``(G,)``."""
-    involved: NDArray[np.int64]
-    """False matches in which each identity takes part, ``(G,)``; they sum to twice their number."""
+    involved_by_kind: NDArray[np.int64]
+    """False matches in which each identity takes part, ``(kinds, G)``, by which groupings the
+    other image has a group in."""
     identities: csr_array | None
     """False matches between identities, ``(G, G)``: each counted once, above the diagonal (E + Eᵀ
     is the symmetric matrix); None if there are more than ``identity_limit`` false matches."""
@@ -43,6 +47,11 @@ class ErrorTable:
     within: csr_array | None = None
     """Those of ``identities`` that are within a group, however many; None unless each group is
     looked at alone."""
+
+    @property
+    def involved(self) -> NDArray[np.int64]:
+        """False matches in which each identity takes part, ``(G,)``; twice their number in all."""
+        return self.involved_by_kind.sum(axis=0)
 
     @property
     def fmr(self) -> float:
@@ -93,6 +102,36 @@ class Groups:
     """Non-mated pairs with one image in group d and the other in e, ``(D, D)``, symmetric."""
     of_identity: NDArray[np.int64] | None
     """Group of each identity, ``(G,)``; None if an identity has images in several groups."""
+
+    @classmethod
+    def count(
+        cls, names: Sequence[str], identity: NDArray[np.int64], group: NDArray[np.int64]
+    ) -> Groups:
+        """Count the pairs between groups.
+
+        Args:
+            names: of the groups.
+            identity: of each image, ``(N,)``.
+            group: of each image, ``(N,)``.
+        """
+        ones = np.ones(group.size, np.int64)
+        shape = int(identity.max()) + 1, len(names)
+        members = csr_array((ones, (identity, group)), shape)
+        images = np.bincount(group, minlength=len(names))
+        # Ordered pairs of images, each with itself among them, by the groups of the two.
+        same = np.asarray((members.T @ members).todense())
+        total = np.multiply.outer(images, images)
+        mated, pairs = same.copy(), total.copy()
+        for counts in (mated, pairs):
+            np.fill_diagonal(counts, (counts.diagonal() - images) // 2)
+        one_each = members.nnz == shape[0]
+        return cls(
+            names=tuple(names),
+            images=images,
+            mated=mated,
+            non_mated=pairs - mated,
+            of_identity=members.indices.astype(np.int64) if one_each else None,
+        )
 
     def fmr_share(self, table: ErrorTable, first: int, second: int) -> ClusteredShare | None:
         """Return the FMR between two groups, or within one, with its sums over identities.
@@ -176,9 +215,115 @@ class AllPairs:
     """Mated scores in each bin of `BIN_EDGES`."""
     impostor_histogram: NDArray[np.int64] | None
     """Non-mated scores in each bin of `BIN_EDGES`; None if no FPR target was given."""
+    groupings: tuple[NDArray[Any], ...] = ()
+    """Names or numbers of the groups of each grouping, ascending."""
+    cells: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 1), np.int64))
+    """Group of each of ``groups`` in each grouping, ``(K, C)``; −1 for none."""
+
+    def by(self, grouping: int) -> AllPairs:
+        """Return what one grouping of several gives: its groups, without images of none.
+
+        Counts are summed over the cells of all groupings, no score is computed anew. Points,
+        curves and lost pairs stay those of all images.
+        """
+        assert self.groups is not None and self.groups.of_identity is not None
+        cells, names = self.cells[grouping], self.groupings[grouping]
+        group = cells[self.groups.of_identity]
+        kept = np.flatnonzero(group >= 0)
+        images = self.images_per_subject[kept]
+        kinds = np.unique(self.cells >= 0, axis=1)[grouping]
+        start = sum(map(len, self.groupings[:grouping]))
+        within = _within(group[kept])
+        mated, non_mated = pair_counts(images)
+
+        def table(whole: ErrorTable) -> ErrorTable:
+            assert whole.group_false_matches is not None and whole.within is not None
+            assert whole.group_false_non_matches is not None
+            false_matches = _coarser(whole.group_false_matches, cells, names.size)
+            missed = whole.missed[kept]
+            counts = None if whole.identities is None else whole.identities[kept][:, kept]
+            return replace(
+                whole,
+                false_matches=int(np.triu(false_matches).sum()),
+                non_mated=non_mated,
+                false_non_matches=int(missed.sum()),
+                mated=mated,
+                images=images,
+                missed=missed,
+                involved_by_kind=whole.involved_by_kind[kinds][:, kept],
+                identities=counts,
+                group_false_matches=false_matches,
+                group_false_non_matches=_coarser(whole.group_false_non_matches, cells, names.size),
+                within=within(whole.within[kept][:, kept]),
+            )
+
+        return replace(
+            self,
+            images=int(images.sum()),
+            mated=mated,
+            non_mated=non_mated,
+            subjects=self.subjects[kept],
+            images_per_subject=images,
+            tables=tuple(table(whole) for whole in self.tables),
+            groups=Groups.count(
+                [str(name) for name in names],
+                np.repeat(np.arange(kept.size), images),
+                np.repeat(group[kept], images),
+            ),
+            alone=self.alone[start : start + names.size],
+        )
 
     def roc(self) -> RocCurve | None:
         """Return the ROC at the lower edges of the bins, where it is exact; None without one."""
         if self.impostor_histogram is None:
             return None
         return roc_from_counts(BIN_EDGES, self.genuine_histogram, self.impostor_histogram)
+
+
+def pair_counts(images: NDArray[np.integer]) -> tuple[int, int]:
+    """Return the numbers of mated and non-mated pairs, given the images of each identity."""
+    total = int(images.sum())
+    mated = int((images.astype(np.int64) * (images - 1) // 2).sum())
+    return mated, total * (total - 1) // 2 - mated
+
+
+def check_pairs(images: NDArray[np.integer], failures: int) -> None:
+    """Refuse images without a mated or without a non-mated pair.
+
+    Args:
+        images: usable ones of each identity.
+        failures: images without a usable embedding.
+    """
+    mated, non_mated = pair_counts(images)
+    if not mated or not non_mated:
+        raise MetricError(
+            f"{int(images.sum())} usable images of {len(images)} identities make {mated} mated and "
+            f"{non_mated} non-mated pairs ({failures} images have no usable embedding); error "
+            "rates need at least one of each"
+        )
+
+
+def symmetric(ordered: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return counts of unordered pairs of groups from those by (first, second), ``(D²,)``."""
+    square = ordered.reshape(math.isqrt(ordered.size), -1)
+    both = square + square.T
+    np.fill_diagonal(both, square.diagonal())
+    return both
+
+
+def _coarser(counts: NDArray[np.int64], cells: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """Sum up counts between cells, symmetric ``(C, C)``, to those between groups ``(D, D)``."""
+    member = (cells[:, None] == np.arange(size)).astype(np.int64)
+    return symmetric((member.T @ np.triu(counts) @ member).reshape(-1))
+
+
+def _within(group: NDArray[np.int64]) -> Callable[[csr_array], csr_array]:
+    """Return what keeps the counts of pairs of identities of one group."""
+
+    def keep(counts: csr_array) -> csr_array:
+        entries = counts.tocoo()
+        rows, columns = entries.coords
+        same = group[rows] == group[columns]
+        return coo_array((entries.data[same], (rows[same], columns[same])), counts.shape).tocsr()
+
+    return keep

@@ -25,6 +25,7 @@ from facerec.verification.scoring.bins import (
     within_cosines,
 )
 from facerec.verification.scoring.people import People
+from facerec.verification.scoring.results import pair_counts
 from facerec.verification.scoring.tiles import EVERYONE, Tiles
 
 _SHARE = 1024
@@ -38,15 +39,13 @@ def prepare_searches(
     people: People, tiles: Tiles, fpr: Sequence[Rate], group_fpr: Sequence[Rate]
 ) -> dict[int, Search]:
     """Prepare the search for operating points of everyone, and of each group alone."""
-    every = slice(0, len(people.identity))
-    found = {EVERYONE: Search(tiles, every, people.non_mated, fpr)}
-    if group_fpr:
-        assert people.groups is not None  # as was made sure
-        pairs = zip(people.groups.mated.diagonal(), people.groups.non_mated.diagonal(), strict=True)
-        for row, ((mated, non_mated), span) in enumerate(zip(pairs, people.spans(), strict=True)):
-            if mated and non_mated:
-                found[row] = Search(tiles, span, int(non_mated), group_fpr)
-    return found
+    searches = {EVERYONE: Search(tiles, np.arange(len(people.identity)), people.non_mated, fpr)}
+    for part in range(people.part_count):
+        images = people.members(part)
+        mated, non_mated = pair_counts(np.bincount(people.identity[images]))
+        if mated and non_mated:
+            searches[part] = Search(tiles, images, non_mated, group_fpr)
+    return searches
 
 
 class Search:
@@ -54,12 +53,14 @@ class Search:
 
     Args:
         tiles: have the embeddings.
-        images: whose scores these are.
+        images: whose scores these are, ``(n,)``.
         non_mated: how many there are.
         fpr: targets.
     """
 
-    def __init__(self, tiles: Tiles, images: slice, non_mated: int, fpr: Sequence[Rate]) -> None:
+    def __init__(
+        self, tiles: Tiles, images: NDArray[np.int64], non_mated: int, fpr: Sequence[Rate]
+    ) -> None:
         self._device, self._non_mated = tiles.device, non_mated
         self.allowed = [allowed_accepts(target, non_mated) for target in fpr]
         # Ranks: 1 for the highest score, 2 for the next, …
@@ -138,7 +139,7 @@ class Search:
 
 
 def _guess(
-    tiles: Tiles, images: slice, non_mated: int, ranks: Sequence[int]
+    tiles: Tiles, images: NDArray[np.int64], non_mated: int, ranks: Sequence[int]
 ) -> dict[int, tuple[int, int]]:
     """Guess the bins that hold the scores of some ranks: of each its first, and one past its last.
 
@@ -149,7 +150,7 @@ def _guess(
     parts = [np.empty(0, np.int64)]
     for start in range(0, blocks if ranks else 0, 16):
         shape = 2, min(16, blocks - start), _BLOCK
-        sides = generator.integers(images.start, images.stop, size=shape)
+        sides = images[generator.integers(images.size, size=shape)]
         left, right = (
             tiles.unit[torch.from_numpy(side).to(tiles.device).view(-1)].view(*side.shape, -1)
             for side in sides

@@ -22,7 +22,7 @@ Progress = Callable[[str, int, int], None]
 """Called with what is being done, the tiles that are done and the tiles in all."""
 
 EVERYONE = -1
-"""Row, after those of the groups, for all pairs, or for those that are not within a group."""
+"""Row, after those of the groups that are looked at alone, for all pairs."""
 
 K = TypeVar("K", bound="Kernel")
 
@@ -47,7 +47,7 @@ class Tiles:
     ) -> None:
         self.identity, self.device, self.size = people.identity, device, size
         self.unit = torch.from_numpy(people.unit).to(device)
-        self._row = people.row
+        self._cell, self._parts = people.row, people.parts
         self._process_group, self._progress = process_group, progress
         blocks = np.array(
             [
@@ -125,10 +125,10 @@ class Tiles:
         mated &= later
         return mated, mated | ~later
 
-    def row(self, rows: slice, columns: slice) -> int:
-        """Return the part, such as a group, whose images alone make a tile; else `EVERYONE`."""
-        first, second = self._row[[rows.start, columns.start]].tolist()
-        return first if first == second else EVERYONE
+    def parts(self, rows: slice, columns: slice) -> list[int]:
+        """Return the groups looked at alone that hold both sides of a tile, and `EVERYONE`."""
+        first, second = self._parts[:, self._cell[[rows.start, columns.start]]].T
+        return [*first[(first == second) & (first >= 0)].tolist(), EVERYONE]
 
     def total(self, counts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
         """Sum up the counts of all kernels on all ranks."""

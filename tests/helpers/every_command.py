@@ -7,6 +7,7 @@ Without names, every command and then the service; with names, these alone.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import re
@@ -14,11 +15,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+
+import pytest
 
 import facerec  # first, as in every program that uses it
 from facerec.commands import demo
 from facerec.commands.main import COMMANDS, main
+from facerec.export import bundle, parity
+from facerec.export.measure import measure_engine
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -184,6 +190,27 @@ def run(name: str) -> None:
     except SystemExit as exit_:
         if exit_.code:
             raise
+
+
+def main_job(folder: Path) -> None:
+    """Do in a folder what takes seconds: every command, without those that train several times.
+
+    What a command prints is left in ``NAME.txt``.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("COLUMNS", "160")
+        patch.delenv("FACEREC_DATA", raising=False)
+        patch.setattr(sys, "argv", [])
+        # What is checked and timed in bundles, over again, takes most of an export's time.
+        patch.setattr(parity, "BATCHES", (1, 2))
+        patch.setattr(bundle, "BATCHES", (1, 4))
+        patch.setattr(bundle, "measure_engine", partial(measure_engine, repeats=1))
+        prepare()
+        for name in LINES:
+            if name not in ("compare", "study", "demo"):
+                with Path(f"{name}.txt").open("w") as printed, contextlib.redirect_stdout(printed):
+                    run(name)
 
 
 if __name__ == "__main__":

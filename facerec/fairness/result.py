@@ -1,0 +1,203 @@
+"""What an audit consists of: figures by grouping, and what is said of them.
+
+The page, the tables, the JSON file and the comparison with a baseline are made of these classes.
+What cannot be computed is a `NoComparison` with its reason in the place of the figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from facerec.fairness.association import AdjustedAssociation, Association, NoComparison
+from facerec.fairness.attributes import Exclusion, GroupCount, Joined
+from facerec.fairness.baseline import BaselineComparison
+from facerec.fairness.channels import Channel, FusionChange, NormChannels
+from facerec.fairness.differentials import Differentials
+from facerec.fairness.norms import NormTable, SubjectNorms
+from facerec.fairness.rates import GlobalThreshold, GroupErrors, GroupRates, ScoreHistogram
+from facerec.report.estimate import Estimate
+
+Conclusion = Literal["difference detected", "none detected at this precision", "insufficient data"]
+
+Topic = Literal["norm", "adjusted norm", "FMR", "FNMR", "norm and FNMR", "fusion", "baseline"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What was asked for."""
+
+    groups: tuple[str, ...]
+    """Attributes in the order given; the first one is the primary one."""
+    intersect: bool
+    """Whether combinations of all of them are groups too."""
+    targets: tuple[str, ...]
+    """Nominal FMRs, as they were written."""
+    impostors: Literal["all", "list"]
+    """All pairs of images, or those of a pair list."""
+    covariates: tuple[str, ...]
+    gating: bool
+    """Declared: images are accepted or discarded by norm."""
+    confidence: bool
+    """Declared: the norm is shown or returned as a confidence."""
+    permutations: int
+    replicates: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """A file that the audit read."""
+
+    role: Literal["embeddings", "attributes", "pairs", "scores", "calibration", "model", "baseline"]
+    name: str
+    """Without its folder."""
+    sha256: str
+    details: Mapping[str, Any]
+    """What is known of it, as JSON types: for embeddings ``images``, ``dim``, ``flip``,
+    ``failures`` and ``model``; for attributes ``lines``."""
+
+
+@dataclass(frozen=True, eq=False)
+class GroupAudit:
+    """Everything about one attribute, or about the intersection of several."""
+
+    name: str
+    """The attribute, or as in ``race × sex``."""
+    attributes: tuple[str, ...]
+    primary: bool
+    """Whether its η² is the one test declared in advance."""
+    names: tuple[str, ...]
+    """The groups that are shown, in the order of all tuples and tables below."""
+    slices: tuple[Mapping[str, str], ...]
+    """Value by attribute of each group."""
+    pooled: tuple[str, ...]
+    """Cells under ten subjects that make up the group ``other (pooled)``."""
+    suppressed: tuple[str, ...]
+    """Cells left out: under ten subjects, or else such a cell would follow from totals."""
+    composition: tuple[GroupCount, ...]
+    """Subjects, images and failures of each group."""
+    sample: SubjectNorms | None
+    """Norms behind the tables; ``means`` and ``groups`` of subjects are for figures. Not written
+    to any file. None where scores were audited, which have no norms."""
+    norms: NormTable | None
+    association: Association | NoComparison
+    adjusted: AdjustedAssociation | NoComparison | None
+    """None without covariates."""
+    rates: GroupRates | NoComparison
+    differentials: Differentials | NoComparison
+    channels: NormChannels | NoComparison
+    """At the threshold of `Audit.target`; its ``curves`` are those of error versus discard."""
+    fusion: tuple[FusionChange, ...] | NoComparison
+    """Raw against unit fusion of two views."""
+    histograms: tuple[ScoreHistogram, ...]
+    """One a group that has both kinds of pairs; empty without rates."""
+    errors: GroupErrors | None
+    """Counts by person behind the rates, for joint resamples with other embeddings. Not written
+    to any file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding(Estimate):
+    """One line of the findings box.
+
+    It rests on ``total``; ``remark`` is the minimum detectable effect, or why the data do not
+    suffice.
+    """
+
+    in_files: ClassVar = (
+        "topic grouping figure value interval n=total unit conclusion detail=remark p exploratory"
+    )
+    total: int
+    topic: Topic
+    grouping: str
+    """The attribute, or the intersection."""
+    figure: str
+    """What was estimated, as words, such as ``η² of subjects' mean norms``."""
+    unit: str
+    """What is counted by ``total``: ``subjects``, ``impostor pairs`` …"""
+    conclusion: Conclusion
+    p: float | None
+    """Of the test behind the conclusion."""
+    exploratory: bool
+    """Whether it is anything but the one test declared in advance; marked E."""
+
+    @property
+    def text(self) -> str:
+        """The whole line."""
+        parts = [f"{self.grouping}: {self.figure}"]
+        if self.value is not None:
+            parts[0] += f" {self.value:.3g}"
+            if self.interval is not None:
+                parts[0] += f" [{self.interval.low:.3g}, {self.interval.high:.3g}]"
+        parts.append(f"{self.total:,} {self.unit}")
+        if self.p is not None:
+            parts.append(f"p = {self.p:.2g}")
+        conclusion = f"{self.conclusion} ({self.remark})" if self.remark else self.conclusion
+        return f"{', '.join(parts)}: {conclusion}{' [E]' if self.exploratory else ''}"
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """Everything that a report says."""
+
+    version: str
+    """Of facerec."""
+    settings: Settings
+    inputs: tuple[InputFile, ...]
+    label_sources: tuple[str, ...]
+    """Where labels come from."""
+    banner: str | None
+    """What every page must carry, if anything."""
+    joined: Joined | None
+    """Images behind the figures, for comparisons. Not written to any file. None with scores."""
+    images: int | None
+    """Joined images, acquired or not; None with scores."""
+    pairs: int | None
+    """Scored pairs; None with embeddings."""
+    failures: int
+    """Failures to acquire among images or pairs."""
+    subjects: int | None
+    """Subjects of joined images or of scores; None where these do not name them."""
+    single_images: bool
+    """Whether each subject has one image, so that each image is a cluster of its own."""
+    exclusions: tuple[Exclusion, ...]
+    """Images and lines left out, counted."""
+    policy: str
+    """Which impostors are compared, as words for a sentence."""
+    thresholds: tuple[GlobalThreshold, ...]
+    """One a target, the same for all groupings; empty without rates."""
+    target: str | None
+    """The target of findings and channels: the lowest that leaves room for 30 false matches where
+    the threshold was fixed, or else the highest that is resolvable; None without any."""
+    channels: tuple[Channel, ...]
+    """Ways for norms to reach decisions."""
+    groupings: tuple[GroupAudit, ...]
+    """Attributes in the order asked for, then the intersection."""
+    skipped: tuple[NoComparison, ...]
+    """Groupings of which no group has enough subjects."""
+    findings: tuple[Finding, ...]
+    """At most six."""
+    caveats: tuple[str, ...]
+    """Fixed sentences that belong to every report."""
+    warnings: tuple[str, ...]
+    """What a reader must know of these data, one sentence each."""
+    comparison: BaselineComparison | None
+    """With a baseline."""
+
+    @property
+    def of_scores(self) -> bool:
+        """Whether scores were audited, which come without images, norms and baseline."""
+        return self.images is None
+
+    @property
+    def lead(self) -> str:
+        """What was audited, in a few words."""
+        things = f"{self.pairs:,} scored pairs" if self.of_scores else f"{self.images:,} images"
+        people = "subjects who are not named" if self.subjects is None else _people(self.subjects)
+        return f"{things} of {people}"
+
+
+def _people(count: int) -> str:
+    return f"{count:,} subject{'' if count == 1 else 's'}"

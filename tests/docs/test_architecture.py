@@ -1,0 +1,98 @@
+"""The examples of the architecture page, followed to the letter in a copy of the package."""
+
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import facerec
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/architecture.md").read_text()
+BLOCKS = dict(re.findall(r'^```python title="([^"]+)"\n(.*?)^```', PAGE, re.MULTILINE | re.DOTALL))
+
+
+def edit(path: Path, before: str, after: str) -> None:
+    text = path.read_text()
+    assert text.count(before) == 1, (path, before)
+    path.write_text(text.replace(before, after))
+
+
+def join_union(path: Path, union: str, member: str, code: str) -> None:
+    """Put ``code`` above a union of classes and its class into it."""
+    start = path.read_text().index(f"\n{union} = (\n")
+    text = path.read_text()
+    end = text.index("\n)\n", start)
+    path.write_text(f"{text[:start]}\n{code}\n{text[start:end]}\n    | {member}{text[end:]}")
+
+
+def margin(package: Path) -> None:
+    path = "heads/margins.py"
+    join_union(package / path, "Margin", "LinearMargin", BLOCKS[f"facerec/{path}"])
+
+
+def backbone(package: Path) -> None:
+    path = "backbones/plainnet.py"
+    (package / path).write_text(BLOCKS[f"facerec/{path}"])
+    with (package / "backbones/__init__.py").open("a") as file:
+        file.write("from facerec.backbones.plainnet import PlainNet\n")
+
+
+def bench(package: Path) -> None:
+    path = "verification/protocols/signs.py"
+    (package / path).write_text(BLOCKS[f"facerec/{path}"])
+    line = re.sub(r"\s+", " ", re.search(r'`("signs": .*?,)`', PAGE, re.DOTALL)[1])
+    formats = package / "verification/protocols/__init__.py"
+    edit(formats, '    "bin": Format(', f'    {line}\n    "bin": Format(')
+    statement = "from facerec.verification.protocols.signs import read_signs\n"
+    edit(formats, "\n__all__ = [", f"{statement}\n__all__ = [")
+
+
+def loss(package: Path) -> None:
+    path = "comparison/losses.py"
+    join_union(package / path, "Loss", "Spread", BLOCKS[f"facerec/{path}"])
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("add", [margin, backbone, bench, loss], ids=lambda add: add.__name__)
+def test_an_addition_works(add, tmp_path: Path) -> None:
+    ignore = shutil.ignore_patterns("__pycache__")
+    package = shutil.copytree(Path(facerec.__file__).parent, tmp_path / "facerec", ignore=ignore)
+    add(package)
+    trial = tmp_path / "trial.py"
+    trial.write_text(BLOCKS[f"try a {add.__name__}"])
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-W", "error::SyntaxWarning", trial],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_block_is_tried() -> None:
+    functions = (margin, backbone, bench, loss)
+    assert {title for title in BLOCKS if title.startswith("try ")} == {
+        f"try a {function.__name__}" for function in functions
+    }
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`(facerec(?:\.\w+)+)`", PAGE))))
+def test_what_the_page_names_is_there(name: str) -> None:
+    words = name.split(".")
+    for length in range(len(words), 0, -1):
+        try:
+            value = importlib.import_module(".".join(words[:length]))
+        except ModuleNotFoundError:
+            continue
+        for attribute in words[length:]:
+            value = getattr(value, attribute)
+        return

@@ -290,7 +290,8 @@ def _sections(
     folded = [Folded(spaces.caption, [spaces])] if spaces.rows else []
     yield Section("Search and settings", [setting_table(summary), *drawn["trials"], *folded])
     yield Section("Budgets and costs", [cost_table(summary)])
-    yield Section("Protocol", protocol_tables(summary))
+    common, *own = protocol_tables(summary)
+    yield Section("Protocol", [Folded(common.caption, [common]), *own])
     yield Section("Terms", [Terms(_terms(summary))])
     files = ["results.json", "table.csv", "runs.csv", "trials.csv", "table.tex", "figures/"]
     beside: list[Block] = [

@@ -72,7 +72,7 @@ class Search:
         self._url = url or f"sqlite:///{folder / 'trials.db'}"
         self._studies: dict[str, optuna.Study] = {}
         # Two workers that make the tables of one database at a time get in each other's way.
-        with self._told(), worker.turn():
+        with self._explained(), worker.turn():
             self._storage = self._open()
 
     # ---------------------------------------------------------------- what lies there
@@ -85,7 +85,7 @@ class Search:
                 version.
         """
         if arm.name not in self._studies:
-            with self._told(), self.worker.turn():
+            with self._explained(), self.worker.turn():
                 study = self._optuna.create_study(
                     study_name=f"{self.comparison.name}/{arm.name}",
                     storage=self._storage,
@@ -138,7 +138,7 @@ class Search:
         Returns:
             False if all that is left is in the hands of other workers, or nothing is.
         """
-        with self._told():
+        with self._explained():
             trial = self._claim(arm)
         if trial is None:
             return False
@@ -280,7 +280,7 @@ class Search:
             )
 
     @contextmanager
-    def _told(self) -> Any:
+    def _explained(self) -> Any:
         """Word what storages raise."""
         from sqlalchemy.exc import SQLAlchemyError
 

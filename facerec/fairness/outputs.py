@@ -9,21 +9,31 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from facerec.fairness.association import NoComparison
-from facerec.fairness.channels import NormChannels
-from facerec.fairness.norms import QUANTILES, NormSummary
-from facerec.fairness.plain import Json, plain
-from facerec.fairness.rates import SCORE_EDGES, ErrorRate, GroupRates
+from facerec.fairness.norms import QUANTILES
+from facerec.fairness.plain import Json, flat, plain
+from facerec.fairness.rates import SCORE_EDGES, GroupRates, RatesAtThreshold
 from facerec.fairness.result import Audit, GroupAudit
+from facerec.fairness.tables import (
+    card_table,
+    change_table,
+    differential_table,
+    fusion_table,
+    left_out_table,
+    matrix_table,
+    pair_table,
+    threshold_table,
+    working_point,
+)
 from facerec.files import check_replaceable, parse_json, write_folder
 from facerec.report.csv_tables import to_csv
-from facerec.statistics.intervals import Interval
+from facerec.report.estimate import Estimate
+from facerec.report.table import Table, escape_markdown
 
 SCHEMA = "facerec.audit/1"
 MANIFEST_SCHEMA = "facerec.audit-manifest/1"
@@ -36,6 +46,9 @@ PAGE = "report.html"
 _PACKAGES = ("numpy", "scipy", "pandas", "torch", "matplotlib")
 
 _METRICS = "Norm of the raw embedding (mean over subjects' means), η² of subjects' mean norms, and "
+
+_POOLED = "under ten subjects, part of the pooled group"
+_SUPPRESSED = "under ten subjects, or such a cell would follow from totals"
 
 _FIGURES = ("mean", "subject_mean", "difference", "sd", "cv", "between_sd", "within_sd", "icc")
 """Figures of a norm table, apart from quantiles."""
@@ -68,7 +81,11 @@ def write_audit(folder: str | Path, audit: Audit, pages: Mapping[str, bytes], co
         **pages,
         "audit.json": _encode(document),
         "model_card_section.md": model_card(audit).encode(),
-        **{f"tables/{name}.csv": to_csv(rows) for name, rows in tables(document).items() if rows},
+        **{
+            f"tables/{name}.csv": to_csv(rows)
+            for name, rows in csv_tables(audit, document).items()
+            if rows
+        },
     }
     files[MANIFEST] = _encode(manifest(audit, files, command))
     write_folder(final, files)
@@ -132,23 +149,69 @@ def to_json(audit: Audit) -> Json:
         ],
         "target": audit.target,
         "channels": plain(audit.channels),
-        "findings": [{**plain(found), "text": found.text} for found in audit.findings],
-        "groups": [row for part in every for row in _groups(part)],
-        "norms": [row for part in every for row in _norms(part)],
-        "association": [_association(part) for part in every if _known(part.association)],
-        "adjusted": [
-            {"grouping": part.name, **plain(part.adjusted, leave=("name",))}
-            for part in every
-            if _known(part.adjusted)
+        "findings": [{**plain(finding), "text": finding.text} for finding in audit.findings],
+        "groups": [row for grouping in every for row in _groups(grouping)],
+        "norms": [row for grouping in every for row in _norms(grouping)],
+        "association": [
+            {
+                "grouping": grouping.name,
+                "attr": list(grouping.attributes),
+                "unit": "subject",
+                **plain(association, leave=("name", "p")),
+                "p_perm": association.p,
+            }
+            for grouping, association in _known(audit, "association")
         ],
-        "rates": [row for part in every for row in _rates(part)],
-        "fmr_matrix": [row for part in every for row in _matrices(part)],
-        "det": [row for part in every for row in _det(part)],
-        "scores": [row for part in every for row in _scores(part)],
-        "differentials": [row for part in every for row in _differentials(part)],
-        "norm_channels": [_norm_channels(part) for part in every if _known(part.channels)],
-        "edc": [row for part in every for row in _edc(part)],
-        "fusion": [row for part in every for row in _fusion(part)],
+        "adjusted": [
+            {"grouping": grouping.name, **plain(adjusted, leave=("name",))}
+            for grouping, adjusted in _known(audit, "adjusted")
+        ],
+        "rates": [
+            row for grouping, rates in _known(audit, "rates") for row in _rates(grouping, rates)
+        ],
+        "fmr_matrix": [
+            _matrix(grouping, point)
+            for grouping, rates in _known(audit, "rates")
+            for point in rates.points
+        ],
+        "det": [
+            {"grouping": grouping.name, **plain(curve)}
+            for grouping, rates in _known(audit, "rates")
+            for curve in rates.det
+        ],
+        "scores": [
+            {"grouping": grouping.name, **plain(histogram)}
+            for grouping in every
+            for histogram in grouping.histograms
+        ],
+        "differentials": [
+            {
+                "grouping": grouping.name,
+                "groups": list(differentials.groups),
+                "fmr_nominal": row.target,
+                **plain(row, leave=("target",)),
+            }
+            for grouping, differentials in _known(audit, "differentials")
+            for row in differentials.rows
+        ],
+        "norm_channels": [
+            {"grouping": grouping.name, **plain(channels, leave=("curves", "seed"))}
+            for grouping, channels in _known(audit, "channels")
+        ],
+        "edc": [
+            {"grouping": grouping.name, "threshold": channels.threshold, **plain(curve)}
+            for grouping, channels in _known(audit, "channels")
+            for curve in channels.curves
+        ],
+        "fusion": [
+            {
+                "grouping": grouping.name,
+                "fmr_nominal": change.target,
+                **plain(change, leave=("target",)),
+            }
+            for grouping, changes in _known(audit, "fusion")
+            for change in changes
+        ],
         "comparison": None if audit.comparison is None else plain(audit.comparison.to_json()),
         "not_computed": list(_not_computed(audit)),
         "caveats": list(audit.caveats),
@@ -156,47 +219,55 @@ def to_json(audit: Audit) -> Json:
     }
 
 
-def tables(document: Json) -> dict[str, list[Json]]:
-    """Return flat tables by name.
+def csv_tables(audit: Audit, document: Json) -> dict[str, list[Json]]:
+    """Return the rows of all tables by name: those of the page, and what only files have.
 
     Args:
+        audit: what the page shows.
         document: see `to_json`.
     """
     channels = document["norm_channels"]
-    comparison = document["comparison"] or {}
+
+    def of_page(grouping: GroupAudit, table: Table[Any], **shared: Any) -> list[Json]:
+        return [{"grouping": grouping.name, **shared, **row} for row in table.records()]
+
     return {
-        "findings": [_flat(row) for row in document["findings"]],
-        "exclusions": [
-            {**_flat(row), "places": " ".join(map(str, row["places"]))}
-            for row in document["exclusions"]
-        ],
-        "groups": [_flat(row) for row in document["groups"]],
+        "findings": [flat(row) for row in document["findings"]],
+        "exclusions": left_out_table(audit).records(),
+        "groups": [flat(row) for row in document["groups"]],
         "norms": [
-            {"grouping": row["grouping"], "group": row["name"], "figure": name, **_flat(row[name])}
+            {"grouping": row["grouping"], "group": row["name"], "figure": name, **flat(row[name])}
             for row in document["norms"]
             for name in (*_FIGURES, *QUANTILES)
             if row[name] is not None
         ],
-        "association": [_flat(row) for row in document["association"]],
+        "association": [flat(row) for row in document["association"]],
         "pairs": [
-            {"grouping": row["grouping"], **_flat(pair)}
-            for row in document["association"]
-            for pair in row["pairs"]
+            row
+            for grouping, association in _known(audit, "association")
+            for row in of_page(grouping, pair_table(association))
         ],
-        "adjusted": [_flat(row) for row in document["adjusted"]],
-        "thresholds": [_flat(row) for row in document["thresholds"]],
+        "adjusted": [flat(row) for row in document["adjusted"]],
+        "thresholds": threshold_table(audit).records(),
         "rates": [
-            {**_flat(row, only=("grouping", "name", "fmr_nominal")), "error": kind}
-            | _flat(row[kind.lower()])
+            {**flat(row, only=("grouping", "name", "fmr_nominal")), "error": kind}
+            | flat(row[kind.lower()])
             for row in document["rates"]
             for kind in ("FMR", "FNMR")
         ],
         "own_thresholds": [
-            {**_flat(row, only=("grouping", "name", "fmr_nominal")), **_flat(row["own_threshold"])}
+            {**flat(row, only=("grouping", "name", "fmr_nominal")), **flat(row["own_threshold"])}
             for row in document["rates"]
             if row["own_threshold"] is not None
         ],
-        "fmr_matrix": list(_matrix_rows(document["fmr_matrix"])),
+        "fmr_matrix": [
+            row
+            for grouping, rates in _known(audit, "rates")
+            for point in rates.points
+            for row in of_page(
+                grouping, matrix_table(point, rates.names), fmr_nominal=point.threshold.target
+            )
+        ],
         "det": [
             {"grouping": row["grouping"], "group": row["name"], "threshold": t, "x": x, "y": y}
             for row in document["det"]
@@ -215,49 +286,59 @@ def tables(document: Json) -> dict[str, list[Json]]:
                 SCORE_EDGES[:-1].tolist(), row["genuine"], row["impostor"], strict=True
             )
         ],
-        "differentials": [_flat(row) for row in document["differentials"]],
+        "differentials": [
+            row
+            for grouping, differentials in _known(audit, "differentials")
+            for row in of_page(grouping, differential_table(differentials))
+        ],
         "norm_correlations": [
-            {"grouping": row["grouping"], **_flat(found)}
+            {"grouping": row["grouping"], **flat(correlation)}
             for row in channels
-            for found in row["correlations"]
+            for correlation in row["correlations"]
         ],
         "norm_bins": [
-            {"grouping": row["grouping"], **_flat(found, only=("bin", "low", "high"))}
-            | {"group": rate["group"], **_flat(rate["fnmr"])}
+            {"grouping": row["grouping"], **flat(tenth, only=("bin", "low", "high"))}
+            | {"group": rate["group"], **flat(rate["fnmr"])}
             for row in channels
-            for found in row["bins"]
-            for rate in found["groups"]
+            for tenth in row["bins"]
+            for rate in tenth["groups"]
         ],
         "norm_cuts": [
-            {"grouping": row["grouping"], "share": cut["share"], "norm": cut["norm"], **_flat(part)}
+            {"grouping": row["grouping"], "share": cut["share"], "norm": cut["norm"], **flat(group)}
             for row in channels
             for cut in row["cuts"]
-            for part in cut["groups"]
+            for group in cut["groups"]
         ],
         "standardised": [
-            {"grouping": row["grouping"], **_flat(part)}
+            {"grouping": row["grouping"], **flat(group)}
             for row in channels
-            for part in row["standardised"]["groups"]
+            for group in row["standardised"]["groups"]
         ],
         "edc": [
             {"grouping": row["grouping"], "group": row["group"], "discarded": x, "fnmr": y}
             for row in document["edc"]
             for x, y in zip(row["discarded"], row["fnmr"], strict=True)
         ],
-        "fusion": [_flat(row) for row in document["fusion"]],
-        "comparison": [_flat(row) for row in comparison.get("rows", ())],
-        "not_computed": [_flat(row) for row in document["not_computed"]],
+        "fusion": [
+            row
+            for grouping, changes in _known(audit, "fusion")
+            for row in of_page(grouping, fusion_table(changes))
+        ],
+        "comparison": change_table(document["comparison"]).records()
+        if document["comparison"]
+        else [],
+        "not_computed": [flat(row) for row in document["not_computed"]],
     }
 
 
 def model_card(audit: Audit) -> str:
     """Return sections for a model card, under the headings of the Hugging Face template."""
-    settings, target = audit.settings, audit.target
-    sources = _escape("; ".join(audit.label_sources))
-    names = ", ".join(_escape(part.name) for part in audit.groupings)
+    settings = audit.settings
+    sources = escape_markdown("; ".join(audit.label_sources))
+    names = ", ".join(escape_markdown(grouping.name) for grouping in audit.groupings)
     lines = ["<!-- Sections for a model card, made by facerec audit. -->", ""]
     if audit.banner is not None:
-        lines += [f"> **{_escape(audit.banner)}**", ""]
+        lines += [f"> **{escape_markdown(audit.banner)}**", ""]
     lines += [
         "## Uses",
         "",
@@ -268,9 +349,9 @@ def model_card(audit: Audit) -> str:
         "",
         "## Bias, Risks, and Limitations",
         "",
-        *(f"- {_escape(finding.text)}" for finding in audit.findings),
+        *(f"- {escape_markdown(finding.text)}" for finding in audit.findings),
         "",
-        *(f"- {_escape(caveat)}" for caveat in (*audit.caveats, *audit.warnings)),
+        *(f"- {escape_markdown(caveat)}" for caveat in (*audit.caveats, *audit.warnings)),
         "",
         "## Evaluation",
         "",
@@ -295,77 +376,41 @@ def model_card(audit: Audit) -> str:
             if audit.subjects is None
             else "allow for images and pairs that share a subject. "
         )
-        + f"Impostor pairs are drawn {_escape(audit.policy)}.",
+        + f"Impostor pairs are drawn {escape_markdown(audit.policy)}.",
         "",
         "### Results",
         "",
     ]
-    for part in audit.groupings:
-        lines += _card_table(part, target)
+    for grouping in audit.groupings:
+        lines += [card_table(audit, grouping).markdown(), ""]
     lines += ["#### Entries", "", "```yaml", *_eval_results(audit), "```", ""]
     lines.append(f"Made by facerec {audit.version} with seed {settings.seed}.")
     return "\n".join(lines) + "\n"
 
 
-def _card_table(part: GroupAudit, target: str | None) -> list[str]:
-    head = [_escape(part.name)]
-    if part.norms is not None:
-        head += ["subjects", "images", "mean norm"]
-    rates = part.rates if isinstance(part.rates, GroupRates) else None
-    points = [] if rates is None else [p for p in rates.points if p.threshold.target == target]
-    for point in points:
-        head += [f"FMR at nominal {point.threshold.target}", "FNMR"]
-    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
-    for place, name in enumerate(part.names):
-        cells = [_escape(name)]
-        if part.norms is not None:
-            row = part.norms.groups[place]
-            cells += [f"{row.subjects:,}", f"{row.images:,}"]
-            cells.append(_card_cell(row.subject_mean.value, row.subject_mean.interval))
-        for point in points:
-            group = point.groups[place]
-            cells += [_card_rate(group.fmr), _card_rate(group.fnmr)]
-        lines.append(f"| {' | '.join(cells)} |")
-    return [*lines, ""]
-
-
-def _card_rate(rate: ErrorRate) -> str:
-    counts = f" ({rate.events:,}/{rate.total:,})"
-    return _card_cell(rate.value, rate.interval) + counts
-
-
-def _card_cell(value: float | None, interval: Interval | None) -> str:
-    if value is None:
-        return "–"
-    limits = "" if interval is None else f" [{interval.low:.4g}, {interval.high:.4g}]"
-    return f"{value:.4g}{limits}"
-
-
 def _eval_results(audit: Audit) -> Iterator[str]:
     """Yield entries in the manner of `huggingface_hub.EvalResult`, one a group and figure."""
     data = next((file.name for file in audit.inputs if file.role == "attributes"), "attributes")
-    for part in audit.groupings:
-        found: list[tuple[str, str, float | None, Interval | None, int]] = [
-            (row.name, "mean norm", row.subject_mean.value, row.subject_mean.interval, row.subjects)
-            for row in (() if part.norms is None else part.norms.groups)
+    for grouping in audit.groupings:
+        point = working_point(audit, grouping)
+        figures: list[tuple[str, str, Estimate]] = [
+            (group.name, "mean norm", group.subject_mean)
+            for group in (() if grouping.norms is None else grouping.norms.groups)
         ]
-        if isinstance(part.rates, GroupRates):
-            for point in part.rates.points:
-                if point.threshold.target != audit.target:
-                    continue
-                for group in point.groups:
-                    for kind, rate in (("FMR", group.fmr), ("FNMR", group.fnmr)):
-                        name = f"{kind} at nominal FMR {audit.target}"
-                        row = group.name, name, rate.value, rate.interval, rate.total
-                        found.append(row)
-        for group_name, metric, value, interval, count in found:
+        figures += [
+            (group.name, f"{kind} at nominal FMR {audit.target}", rate)
+            for group in (() if point is None else point.groups)
+            for kind, rate in (("FMR", group.fmr), ("FNMR", group.fnmr))
+        ]
+        for name, metric, estimate in figures:
+            limits = None if estimate.interval is None else [estimate.low, estimate.high]
+            basis = {"confidence_interval": limits, "n": estimate.total}
             yield f"- task_type: {_quoted('face-verification')}"
             yield f"  dataset_name: {_quoted(data)}"
-            yield f"  dataset_config: {_quoted(f'{part.name} = {group_name}')}"
+            yield f"  dataset_config: {_quoted(f'{grouping.name} = {name}')}"
             yield f"  metric_name: {_quoted(metric)}"
-            yield f"  metric_value: {json.dumps(value)}"
-            limits = None if interval is None else [interval.low, interval.high]
-            yield f"  metric_args: {json.dumps({'confidence_interval': limits, 'n': count})}"
+            yield f"  metric_value: {json.dumps(estimate.value)}"
+            yield f"  metric_args: {json.dumps(basis)}"
 
 
 def _quoted(text: str) -> str:
@@ -373,112 +418,66 @@ def _quoted(text: str) -> str:
     return json.dumps(text).replace("`", "\\u0060").replace("<", "\\u003c")
 
 
-def _escape(text: str) -> str:
-    """Return text that Markdown shows as it is, on one line."""
-    flat = " ".join(text.split())
-    flat = flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_{}\[\]|#~])", r"\\\1", flat)
-
-
 def _code(text: str) -> str:
     return " ".join(text.replace("`", "'").split())
 
 
-def _known(value: Any) -> bool:
-    return value is not None and not isinstance(value, NoComparison)
+def _known(audit: Audit, what: str) -> Iterator[tuple[GroupAudit, Any]]:
+    """Yield the groupings that have some figures, with these."""
+    for grouping in audit.groupings:
+        figures = getattr(grouping, what)
+        if figures is not None and not isinstance(figures, NoComparison):
+            yield grouping, figures
 
 
-def _slice(part: GroupAudit, name: str | None) -> Json | None:
-    """Return the value by attribute of a group; None for all groups."""
-    return dict(part.slices[part.names.index(name)]) if name in part.names else None
-
-
-def _groups(part: GroupAudit) -> Iterator[Json]:
-    composition = part.rates.composition if isinstance(part.rates, GroupRates) else None
-    for place, (name, counts) in enumerate(zip(part.names, part.composition, strict=True)):
-        pairs = None if composition is None else composition[place]
+def _groups(grouping: GroupAudit) -> Iterator[Json]:
+    shared = {"grouping": grouping.name, "primary": grouping.primary}
+    of_pairs = ("mated", "non_mated", "smallest_fmr", "lost_mated", "lost_non_mated")
+    rates = grouping.rates if isinstance(grouping.rates, GroupRates) else None
+    for index, (name, counts) in enumerate(zip(grouping.names, grouping.composition, strict=True)):
+        pairs = None if rates is None else rates.composition[index]
         yield {
-            "grouping": part.name,
-            "primary": part.primary,
+            **shared,
             "name": name,
             "slice": dict(counts.slice),
             "suppressed": False,
             "subjects": counts.subjects,
             "images": counts.images,
             "fta": None if counts.images is None else {"k": counts.failed, "n": counts.images},
-            "mated": None if pairs is None else pairs.mated,
-            "non_mated": None if pairs is None else pairs.non_mated,
-            "smallest_fmr": None if pairs is None else pairs.smallest_fmr,
-            "lost_mated": None if pairs is None else pairs.lost_mated,
-            "lost_non_mated": None if pairs is None else pairs.lost_non_mated,
+            **{key: getattr(pairs, key, None) for key in of_pairs},
             "reason": None,
         }
-    for names, reason in (
-        (part.pooled, "under ten subjects, part of the pooled group"),
-        (part.suppressed, "under ten subjects, or such a cell would follow from totals"),
-    ):
-        for name in names:
-            yield {
-                "grouping": part.name,
-                "primary": part.primary,
-                "name": name,
-                "slice": None,
-                "suppressed": True,
-                **dict.fromkeys(("subjects", "images", "fta", "mated", "non_mated")),
-                **dict.fromkeys(("smallest_fmr", "lost_mated", "lost_non_mated")),
-                "reason": reason,
-            }
-
-
-def _norms(part: GroupAudit) -> Iterator[Json]:
-    def row(summary: NormSummary, of: Json | None) -> Json:
-        return {
-            "grouping": part.name,
-            "name": summary.name,
-            "slice": of,
-            "subjects": summary.subjects,
-            "images": summary.images,
-            **{name: plain(getattr(summary, name)) for name in _FIGURES},
-            **{name: plain(summary.quantiles[name]) for name in QUANTILES},
-            "images_per_subject": plain(summary.images_per_subject),
-            "design_effect": plain(summary.design_effect),
-            "effective_images": plain(summary.effective_images),
+    hidden = [(name, _POOLED) for name in grouping.pooled]
+    hidden += [(name, _SUPPRESSED) for name in grouping.suppressed]
+    for name, reason in hidden:
+        yield {
+            **shared,
+            "name": name,
+            "slice": None,
+            "suppressed": True,
+            **dict.fromkeys(("subjects", "images", "fta", *of_pairs)),
+            "reason": reason,
         }
 
-    if part.norms is None:
+
+def _norms(grouping: GroupAudit) -> Iterator[Json]:
+    if grouping.norms is None:
         return
-    for summary in part.norms.groups:
-        yield row(summary, _slice(part, summary.name))
-    yield row(part.norms.overall, None)
+    slices: list[Json | None] = [*map(dict, grouping.slices), None]
+    for of, summary in zip(slices, (*grouping.norms.groups, grouping.norms.overall), strict=True):
+        yield {
+            "grouping": grouping.name,
+            "slice": of,
+            **plain(summary, leave=("quantiles",)),
+            **plain(summary.quantiles),
+        }
 
 
-def _association(part: GroupAudit) -> Json:
-    found = plain(part.association, leave=("name", "p", "pairs"))
-    assert not isinstance(part.association, NoComparison)
-    return {
-        "grouping": part.name,
-        "attr": list(part.attributes),
-        "unit": "subject",
-        **found,
-        "p_perm": part.association.p,
-        "pairs": plain(part.association.pairs),
-    }
-
-
-def _rates(part: GroupAudit) -> Iterator[Json]:
-    if isinstance(part.rates, NoComparison):
-        return
-    for point in part.rates.points:
-        shared = {"grouping": part.name, "fmr_nominal": point.threshold.target}
-        for group in point.groups:
-            yield {
-                **shared,
-                "name": group.name,
-                "slice": _slice(part, group.name),
-                "fmr": plain(group.fmr),
-                "fnmr": plain(group.fnmr),
-                "own_threshold": plain(group.own_threshold),
-            }
+def _rates(grouping: GroupAudit, rates: GroupRates) -> Iterator[Json]:
+    for point in rates.points:
+        shared = {"grouping": grouping.name, "fmr_nominal": point.threshold.target}
+        for group, of in zip(point.groups, grouping.slices, strict=True):
+            yield {**shared, "slice": dict(of), **plain(group)}
         yield {
             **shared,
             "name": "all groups",
@@ -489,120 +488,33 @@ def _rates(part: GroupAudit) -> Iterator[Json]:
         }
 
 
-def _matrices(part: GroupAudit) -> Iterator[Json]:
-    if isinstance(part.rates, NoComparison):
-        return
-    for point in part.rates.points:
-        matrix = point.matrix
-        yield {
-            "grouping": part.name,
-            "fmr_nominal": point.threshold.target,
-            "groups": list(part.rates.names),
-            "k": [[cell.events for cell in row] for row in matrix.cells],
-            "n": [[cell.total for cell in row] for row in matrix.cells],
-            "value": [[cell.value for cell in row] for row in matrix.cells],
-            "log10": plain(matrix.log10),
-            "ci": [
-                [None if cell.interval is None else plain((cell.low, cell.high)) for cell in row]
-                for row in matrix.cells
-            ],
-        }
-
-
-def _matrix_rows(matrices: Sequence[Json]) -> Iterator[Json]:
-    for matrix in matrices:
-        names = matrix["groups"]
-        for i, first in enumerate(names):
-            for j, second in enumerate(names[: i + 1]):
-                low, high = matrix["ci"][i][j] or (None, None)
-                yield {
-                    "grouping": matrix["grouping"],
-                    "fmr_nominal": matrix["fmr_nominal"],
-                    "first": first,
-                    "second": second,
-                    **{key: matrix[key][i][j] for key in ("k", "n", "value", "log10")},
-                    "ci_low": low,
-                    "ci_high": high,
-                }
-
-
-def _det(part: GroupAudit) -> Iterator[Json]:
-    if isinstance(part.rates, GroupRates):
-        for curve in part.rates.det:
-            yield {"grouping": part.name, **plain(curve)}
-
-
-def _scores(part: GroupAudit) -> Iterator[Json]:
-    for histogram in part.histograms:
-        yield {"grouping": part.name, **plain(histogram)}
-
-
-def _differentials(part: GroupAudit) -> Iterator[Json]:
-    if isinstance(part.differentials, NoComparison):
-        return
-    for row in part.differentials.rows:
-        yield {
-            "grouping": part.name,
-            "groups": list(part.differentials.groups),
-            "fmr_nominal": row.target,
-            **plain(row, leave=("target",)),
-        }
-
-
-def _norm_channels(part: GroupAudit) -> Json:
-    assert isinstance(part.channels, NormChannels)
-    return {"grouping": part.name, **plain(part.channels, leave=("curves", "seed"))}
-
-
-def _edc(part: GroupAudit) -> Iterator[Json]:
-    if isinstance(part.channels, NormChannels):
-        for curve in part.channels.curves:
-            yield {
-                "grouping": part.name,
-                "threshold": part.channels.threshold,
-                **plain(curve),
-            }
-
-
-def _fusion(part: GroupAudit) -> Iterator[Json]:
-    if not isinstance(part.fusion, NoComparison):
-        for change in part.fusion:
-            yield {
-                "grouping": part.name,
-                "fmr_nominal": change.target,
-                **plain(change, leave=("target",)),
-            }
+def _matrix(grouping: GroupAudit, point: RatesAtThreshold) -> Json:
+    cells = point.matrix.cells
+    return {
+        "grouping": grouping.name,
+        "fmr_nominal": point.threshold.target,
+        "groups": list(grouping.names),
+        "k": [[cell.events for cell in row] for row in cells],
+        "n": [[cell.total for cell in row] for row in cells],
+        "value": [[cell.value for cell in row] for row in cells],
+        "log10": plain(point.matrix.log10),
+        "ci": [[cell.interval and [cell.low, cell.high] for cell in row] for row in cells],
+    }
 
 
 def _not_computed(audit: Audit) -> Iterator[Json]:
     """Yield what has no figures, and why."""
     for skipped in audit.skipped:
         yield {"grouping": skipped.name, "what": "everything", "reason": skipped.reason}
-    for part in audit.groupings:
+    for grouping in audit.groupings:
         for what in ("association", "adjusted", "rates", "differentials", "channels", "fusion"):
-            found = getattr(part, what)
-            if isinstance(found, NoComparison):
-                yield {"grouping": part.name, "what": what, "reason": found.reason}
-        if not isinstance(part.differentials, NoComparison):
-            reasons = [part.differentials.reason, *part.differentials.left_out]
+            figures = getattr(grouping, what)
+            if isinstance(figures, NoComparison):
+                yield {"grouping": grouping.name, "what": what, "reason": figures.reason}
+        if not isinstance(grouping.differentials, NoComparison):
+            reasons = [grouping.differentials.reason, *grouping.differentials.left_out]
             for reason in filter(None, reasons):
-                yield {"grouping": part.name, "what": "differentials", "reason": reason}
-
-
-def _flat(row: Mapping[str, Any], only: Iterable[str] | None = None) -> Json:
-    """Return one level: limits and inner objects as columns of their own, lists left out."""
-    found: Json = {}
-    for name, value in row.items():
-        if only is not None and name not in only:
-            continue
-        if name == "ci" or name.endswith("_ci"):
-            low, high = value or (None, None)
-            found |= {f"{name}_low": low, f"{name}_high": high}
-        elif isinstance(value, Mapping):
-            found |= {f"{name}_{inner}": cell for inner, cell in _flat(value).items()}
-        elif not isinstance(value, list):
-            found[name] = value
-    return found
+                yield {"grouping": grouping.name, "what": "differentials", "reason": reason}
 
 
 def _encode(value: Json) -> bytes:
@@ -613,7 +525,7 @@ def _encode(value: Json) -> bytes:
 def _written_before(folder: Path) -> set[str]:
     """Return the files that an earlier audit says it wrote; none if there is no audit."""
     try:
-        found = parse_json((folder / MANIFEST).read_bytes())
-        return {MANIFEST, *found["outputs"]} if found["schema"] == MANIFEST_SCHEMA else set()
+        manifest = parse_json((folder / MANIFEST).read_bytes())
+        return {MANIFEST, *manifest["outputs"]} if manifest["schema"] == MANIFEST_SCHEMA else set()
     except (OSError, ValueError, KeyError, TypeError):
         return set()

@@ -7,7 +7,7 @@ separated by blanks, ``name=attribute`` where they differ.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from operator import attrgetter
 from typing import Any
@@ -65,6 +65,27 @@ def interval_to_json(interval: Interval | None) -> Json:
         "method": interval.method,
         "assumption": interval.assumption,
     }
+
+
+def flat(row: Mapping[str, Any], only: Iterable[str] | None = None) -> Json:
+    """Return one level: limits and inner objects as columns of their own, lists left out.
+
+    Args:
+        row: JSON types, see `plain`.
+        only: names to keep at the top; all of them if None.
+    """
+    result: Json = {}
+    for name, value in row.items():
+        if only is not None and name not in only:
+            continue
+        if name == "ci" or name.endswith("_ci"):
+            low, high = value or (None, None)
+            result |= {f"{name}_low": low, f"{name}_high": high}
+        elif isinstance(value, Mapping):
+            result |= {f"{name}_{inner}": cell for inner, cell in flat(value).items()}
+        elif not isinstance(value, list):
+            result[name] = value
+    return result
 
 
 def _names(value: Any) -> Iterator[tuple[str, str]]:

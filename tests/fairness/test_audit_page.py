@@ -19,12 +19,12 @@ import pytest
 from helpers.html_page import Page
 from helpers.toy_audit import EVIL, default_audit, toy_audit
 
-from facerec.fairness import page
 from facerec.fairness.baseline import READING
 from facerec.fairness.findings import verdict
 from facerec.fairness.page import render
 from facerec.fairness.rates import SCORE_EDGES, Calibration, GroupRates
 from facerec.fairness.result import Audit
+from facerec.report import figures
 from facerec.statistics.operating_points import OperatingPoint
 
 EDGE = 0.5
@@ -57,13 +57,13 @@ def words(text: str) -> str:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write figures without drawing them, where they do not matter."""
-    monkeypatch.setattr(page, "draw", lambda figure, kind: kind.encode())
+    monkeypatch.setattr(figures, "draw", lambda figure, kind: kind.encode())
 
 
 @functools.cache
 def default_files() -> dict[str, bytes]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page, "draw", lambda figure, kind: kind.encode())
+        patch.setattr(figures, "draw", lambda figure, kind: kind.encode())
         return render(default_audit(), "facerec audit --embeddings 'a & b.npz'")
 
 
@@ -104,7 +104,7 @@ def test_policy_admits_one_script_and_one_style_by_hash(text: str) -> None:
         f"script-src 'sha256-{digest('script')}'; base-uri 'none'; form-action 'none'"
     )
     assert re.findall(r"<script[^>]*>", text) == [
-        '<script type="application/json" id="histograms">',
+        '<script type="application/json" id="widget-data">',
         "<script>",
     ]
 
@@ -169,7 +169,7 @@ def test_a_hostile_name_is_text_everywhere(text: str, found: Page) -> None:
     assert found.text.count(EVIL) > 20
     assert any(EVIL in image["alt"] for image in found.all("img"))
     assert (
-        json.loads(re.findall(r'id="histograms">(.*?)</script>', text, re.S)[0])["groupings"][0][
+        json.loads(re.findall(r'id="widget-data">(.*?)</script>', text, re.S)[0])["groupings"][0][
             "groups"
         ][0]["name"]
         == EVIL
@@ -260,7 +260,7 @@ def test_tables_hold_the_figures_of_the_audit(found: Page) -> None:
     ]
     assert len(rows) == len(expected)
     for row, measure in zip(rows, expected, strict=True):
-        assert row[0] == f"{measure.measure}, {measure.of} {measure.definition}"
+        assert row[0] == f"{measure.measure}, {measure.of}"
         if measure.value is None:
             assert row[2] == "–" and measure.remark in row[6]
         else:

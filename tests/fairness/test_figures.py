@@ -30,18 +30,16 @@ from facerec.fairness.figures import (
     discard_figure,
     ecdf_figure,
     headline_figure,
-    label,
     matrix_figure,
     rate_figure,
     score_figure,
     spread_figure,
-    styles,
     violin_figure,
 )
 from facerec.fairness.norms import SubjectBootstrap, SubjectNorms, norm_table
 from facerec.fairness.rates import SCORE_EDGES, GroupRates
 from facerec.fairness.result import GroupAudit
-from facerec.verification.plots import draw
+from facerec.report.figures import draw, label, styles
 
 
 @pytest.fixture(scope="module")

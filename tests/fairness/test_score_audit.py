@@ -7,17 +7,17 @@ import pytest
 from numpy.typing import NDArray
 
 from facerec.errors import DatasetError, MetricError
-from facerec.fairness import page
 from facerec.fairness.association import NoComparison
 from facerec.fairness.attributes import read_attributes
 from facerec.fairness.audit import audit
 from facerec.fairness.comparisons import calibrate_on_scores
 from facerec.fairness.differentials import Differentials
-from facerec.fairness.outputs import model_card, tables, to_json
+from facerec.fairness.outputs import csv_tables, model_card, to_json
 from facerec.fairness.page import render
 from facerec.fairness.rates import GroupRates, PairCounts
 from facerec.fairness.result import Audit, GroupAudit
 from facerec.fairness.scores import audit_scores
+from facerec.report import figures
 from facerec.statistics.intervals import wilson
 from facerec.verification.protocols import ScoredPairs, read_scores
 from tests.fairness.test_audit_assembly import People, all_scores, listed, people
@@ -117,7 +117,7 @@ def test_scores_give_what_their_embeddings_give(
 def test_norms_are_left_out_and_that_is_said(
     pairs: tuple[People, tuple[NDArray, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page, "draw", lambda figure, kind: kind.encode())
+    monkeypatch.setattr(figures, "draw", lambda figure, kind: kind.encode())
     made, columns = pairs
     scored = read_scores(write(tmp_path / "s.csv", made, columns, BOB), groups=("race",))
     found = audit_scores(scored, ("race",), name="s.csv", **FAST)
@@ -131,7 +131,7 @@ def test_norms_are_left_out_and_that_is_said(
     assert {"association", "channels", "fusion"} <= {
         row["what"] for row in document["not_computed"]
     }
-    assert len(tables(document)["rates"]) == 2 * 2 * 4
+    assert len(csv_tables(found, document)["rates"]) == 2 * 2 * 4
     html = render(found)["report.html"].decode()
     assert "Recognition at the global threshold" in html and "norm audit is impossible" in html
     for absent in ("Norm distributions", "Association of the norm", "Does the norm matter"):

@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  const data = JSON.parse(document.getElementById("histograms").textContent);
+  const data = JSON.parse(document.getElementById("widget-data").textContent);
   const range = document.getElementById("threshold");
   const exact = document.getElementById("threshold-number");
   const said = document.getElementById("threshold-said");
@@ -18,8 +18,8 @@
     const row = document.getElementById(`slider-${g}-${i}`);
     rows.push({
       cell: (name) => row.querySelector(`[data-cell="${name}"]`),
-      genuine: tails(group.genuine),
-      impostor: tails(group.impostor),
+      mated: tails(group.genuine),
+      nonMated: tails(group.impostor),
     });
   }));
 
@@ -43,9 +43,9 @@
     range.setAttribute("aria-valuetext", threshold.toFixed(4));
     exact.value = threshold;
     rows.forEach((row) => {
-      const genuine = row.genuine[0];
-      put(row, "fmr", row.impostor[index], row.impostor[0]);
-      put(row, "fnmr", genuine - row.genuine[index], genuine);
+      const mated = row.mated[0];
+      put(row, "fmr", row.nonMated[index], row.nonMated[0]);
+      put(row, "fnmr", mated - row.mated[index], mated);
     });
     said.textContent = wanted === threshold
       ? `t = ${threshold}: counts are exact at this edge of the bins.`
@@ -63,23 +63,12 @@
     button.addEventListener("click", () => ask(Number(button.dataset.threshold)));
   });
   const fromAddress = () => {
-    const found = /^#t=(-?[0-9.]+)$/.exec(location.hash);
-    ask(found ? Number(found[1]) : data.start);
+    const match = /^#t=(-?[0-9.]+)$/.exec(location.hash);
+    ask(match ? Number(match[1]) : data.start);
   };
   window.addEventListener("hashchange", () => {
     if (location.hash.startsWith("#t=")) fromAddress();
   });
   fromAddress();
   document.getElementById("slider").hidden = false;
-
-  // A printed page has nothing to unfold.
-  const folded = () => document.querySelectorAll("details");
-  let open = [];
-  window.addEventListener("beforeprint", () => {
-    open = [...folded()].filter((part) => part.open);
-    folded().forEach((part) => { part.open = true; });
-  });
-  window.addEventListener("afterprint", () => {
-    folded().forEach((part) => { part.open = open.includes(part); });
-  });
 })();

@@ -1,0 +1,739 @@
+"""Tables of an audit: what a page shows of them, and what files have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from facerec.fairness.association import (
+    AdjustedAssociation,
+    Association,
+    NoComparison,
+    PairDifference,
+    SpreadTest,
+)
+from facerec.fairness.attributes import Exclusion, GroupCount
+from facerec.fairness.channels import (
+    Channel,
+    CommonCut,
+    FusionChange,
+    GroupCut,
+    NormChannels,
+    NormCorrelation,
+    StandardisedGap,
+)
+from facerec.fairness.differentials import MEASURES, Differential, Differentials, Measure
+from facerec.fairness.norms import NormSummary, NormTable
+from facerec.fairness.plain import flat, plain
+from facerec.fairness.rates import (
+    ErrorRate,
+    GlobalThreshold,
+    GroupComposition,
+    GroupPoint,
+    GroupRates,
+    GroupThreshold,
+    RatesAtThreshold,
+)
+from facerec.fairness.result import Audit, GroupAudit, InputFile
+from facerec.report import words
+from facerec.report.estimate import Estimate
+from facerec.report.table import Cell, Column, Spanning, Table
+from facerec.statistics.intervals import Interval
+
+_ALL = "all groups"
+_SUPPRESSED = "under ten subjects, or else such a cell would follow from totals"
+
+
+# --- composition ------------------------------------------------------------------------------
+
+
+def left_out_table(audit: Audit) -> Table[Exclusion]:
+    """Return what was left out, and where the first of it stands in the input."""
+    columns: list[Column[Exclusion]] = [
+        Column("reason", lambda x: Cell(x.reason, f"for {x.attribute}" if x.attribute else "")),
+        Column("pairs" if audit.of_scores else "images", lambda x: f"{x.images:,}"),
+        Column("subjects", lambda x: _count(x.subjects)),
+        Column(
+            "places",
+            lambda x: Cell(", ".join(map(str, x.places)) or words.NOTHING, f"first {x.place}s"),
+            lambda x: {**flat(plain(x)), "places": " ".join(map(str, x.places))},
+            words=True,
+        ),
+    ]
+    return Table("Left out", columns, audit.exclusions)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """What one group is made of."""
+
+    name: str
+    count: GroupCount
+    pairs: GroupComposition | None
+    point: GroupPoint | None
+
+
+def composition_table(audit: Audit, grouping: GroupAudit) -> Table[_Group]:
+    """Return what the figures of each group rest on."""
+    rates = grouping.rates if isinstance(grouping.rates, GroupRates) else None
+    point = working_point(audit, grouping)
+    caption = "Pairs"
+    columns: list[Column[Any]] = [Column("group", lambda row: row.name)]
+    if audit.subjects is not None:
+        caption = "Subjects and pairs"
+        columns.append(Column("subjects", lambda row: _count(row.count.subjects)))
+    if not audit.of_scores:
+        caption = "Subjects, images and pairs"
+        columns += [
+            Column("images", lambda row: _count(row.count.images)),
+            Column(
+                "images per subject", lambda row: f"{row.count.images / row.count.subjects:.3g}"
+            ),
+            Column("failures to acquire", lambda row: _failed(row.count)),
+        ]
+    if rates is not None:
+        columns += [
+            Column("mated pairs", lambda row: f"{row.pairs.mated:,}"),
+            Column("impostor pairs within", lambda row: f"{row.pairs.non_mated:,}"),
+            Column(
+                "smallest observable FMR", lambda row: words.number(row.pairs.smallest_fmr, ".1e")
+            ),
+        ]
+    if point is not None:
+        caption += f"; errors at target FMR {point.threshold.target}"
+        columns += [
+            Column("false matches", lambda row: _errors(row.point.fmr)),
+            Column("false non-matches", lambda row: _errors(row.point.fnmr)),
+        ]
+    rows: list[_Group | Spanning] = [
+        _Group(
+            name,
+            count,
+            None if rates is None else rates.composition[index],
+            None if point is None else point.groups[index],
+        )
+        for index, (name, count) in enumerate(
+            zip(grouping.names, grouping.composition, strict=True)
+        )
+    ]
+    hidden = Cell(f"suppressed: {_SUPPRESSED}", withheld=True)
+    rows += [Spanning(name, hidden) for name in grouping.suppressed]
+    return Table(caption, columns, rows, list(_missing_pairs(grouping, rates)))
+
+
+def _missing_pairs(grouping: GroupAudit, rates: GroupRates | None) -> Iterator[str]:
+    if grouping.pooled:
+        yield f"Pooled, as each has under ten subjects: {', '.join(grouping.pooled)}."
+    if rates is None:
+        return
+    lost = [
+        f"{group.name}: {group.lost_mated:,} mated and {group.lost_non_mated:,} impostor pairs"
+        for group in rates.composition
+        if group.lost_mated or group.lost_non_mated
+    ]
+    if lost:
+        yield f"Pairs without a score, in no rate: {'; '.join(lost)}."
+    gone = rates.excluded
+    if gone.mated or gone.non_mated or gone.unknown or gone.contradictory:
+        yield (
+            f"Pairs left out: {gone.mated:,} mated and {gone.non_mated:,} impostor pairs with "
+            f"an image without a group, {gone.unknown:,} with an image of nobody known, "
+            f"{gone.contradictory:,} with a label that the subjects contradict."
+        )
+
+
+# --- norms ------------------------------------------------------------------------------------
+
+
+def norm_table(table: NormTable) -> Table[NormSummary]:
+    """Return means and spread of the norms by group."""
+    columns: list[Column[NormSummary]] = [
+        Column("group", lambda group: group.name),
+        Column("subjects", lambda group: f"{group.subjects:,}"),
+        Column("images", lambda group: f"{group.images:,}"),
+        Column("mean of subjects", lambda group: _figure(group.subject_mean)),
+        Column("minus all groups", lambda group: _figure(group.difference)),
+        Column("mean of images", lambda group: _figure(group.mean)),
+        Column("SD", lambda group: _figure(group.sd)),
+        Column("CV", lambda group: _figure(group.cv)),
+    ]
+    remarks = [
+        *words.assumptions(group.subject_mean.interval for group in table.groups),
+        f"{table.replicates:,} resamples of subjects, seed {table.seed}.",
+    ]
+    return Table("Norms by group", columns, [*table.groups, table.overall], remarks)
+
+
+def component_table(table: NormTable) -> Table[NormSummary]:
+    """Return quantiles and variance components of the norms by group."""
+    columns: list[Column[NormSummary]] = [
+        Column("group", lambda group: group.name),
+        *(
+            Column(name, lambda group, name=name: _figure(group.quantiles[name]))  # type: ignore[misc]
+            for name in table.overall.quantiles
+        ),
+        Column("SD between subjects", lambda group: _figure(group.between_sd)),
+        Column("SD within subjects", lambda group: _figure(group.within_sd)),
+        Column("ICC(1)", lambda group: _figure(group.icc)),
+        Column("m", lambda group: f"{group.images_per_subject:.3g}"),
+        Column("design effect", lambda group: words.number(group.design_effect)),
+        Column("effective images", lambda group: words.number(group.effective_images, ",.0f")),
+    ]
+    rows = [*table.groups, table.overall]
+    return Table("Quantiles over images and variance components", columns, rows)
+
+
+# --- association ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Effect:
+    """An effect, or a test without one."""
+
+    name: Cell
+    estimate: Estimate | None
+    p: float | None
+    test: Cell
+
+
+def effect_table(
+    association: Association, adjusted: AdjustedAssociation | NoComparison | None
+) -> Table[_Effect]:
+    """Return the effects of the group on the norm with their tests."""
+    primary = association.role == "primary"
+    permuted = f"{association.permutations:,} permutations over subjects, seed {association.seed}"
+    rows = [
+        _Effect(
+            Cell("η²", "declared in advance") if primary else Cell("η² [E]"),
+            association.eta2,
+            association.p,
+            Cell(_welch(association.welch_f), permuted),
+        ),
+        _Effect(Cell("ω² [E]"), association.omega2, None, Cell("η² without its upward bias")),
+        _Effect(
+            Cell("ε² [E]", f"without bias {association.eta2_h:.3g}"),
+            association.epsilon2,
+            association.rank_p,
+            Cell("Welch’s F of ranks, permuted", f"Kruskal–Wallis H = {association.kruskal_h:.4g}"),
+        ),
+        _spread("spread between subjects [E]", association.spread_between),
+        _spread("spread within subjects [E]", association.spread_within),
+    ]
+    if isinstance(adjusted, AdjustedAssociation):
+        before = "" if adjusted.eta2.value is None else f"η² before {adjusted.eta2.value:.3g}"
+        wald = words.number(adjusted.wald_f, ".4g")
+        rows.append(
+            _Effect(
+                Cell(f"partial η² given {', '.join(adjusted.covariates)} [E]", before),
+                adjusted.partial_eta2,
+                adjusted.p,
+                Cell(
+                    f"clustered Wald F = {wald}, df {adjusted.df[0]:g}, {adjusted.df[1]:.1f}",
+                    f"{adjusted.images:,} images, {adjusted.dropped:,} without a covariate",
+                ),
+            )
+        )
+    remarks = [f"{association.subjects:,} subjects."]
+    if association.mde_eta2 is not None:
+        least = f"{association.mde_eta2:.2g}"
+        remarks.append(f"Minimum detectable effect (80 % power, 5 % level): {least}.")
+    remarks += words.assumptions([association.eta2.interval])
+    remarks.append(
+        f"Equivalence of all pairs within |δ| < {association.bound:g}: "
+        f"p = {words.p_value(association.equivalence_p)}, "
+        + ("established." if association.equivalent else "not established.")
+    )
+    columns: list[Column[_Effect]] = [
+        Column("effect", lambda row: row.name),
+        Column("estimate [95 %]", lambda row: _figure(row.estimate)),
+        Column("p", lambda row: words.p_value(row.p)),
+        Column("test", lambda row: row.test, words=True),
+    ]
+    return Table("Effects and tests", columns, rows, remarks)
+
+
+def _spread(name: str, test: SpreadTest | None) -> _Effect:
+    if test is None:
+        return _Effect(Cell(name), None, None, Cell("each subject has one image"))
+    said = Cell(f"{_welch(test.f)} of deviations", f"{test.subjects:,} subjects")
+    return _Effect(Cell(name), None, test.p, said)
+
+
+def _welch(f: float | None) -> str:
+    return "Welch’s F" if f is None else f"Welch’s F = {f:.4g}"
+
+
+def pair_table(association: Association) -> Table[PairDifference]:
+    """Return how every two groups differ in their mean norms."""
+    columns: list[Column[PairDifference]] = [
+        Column("groups", lambda pair: f"{pair.first} − {pair.second}"),
+        Column("subjects", lambda pair: f"{pair.subjects[0]:,} + {pair.subjects[1]:,}"),
+        Column("Cliff’s δ", lambda pair: _figure(pair.delta)),
+        Column("Hodges–Lehmann shift", lambda pair: _figure(pair.shift)),
+        Column("W₁ / pooled SD", lambda pair: _figure(pair.wasserstein)),
+        Column("p [E]", lambda pair: words.p_value(pair.p)),
+        Column("p, Holm [E]", lambda pair: words.p_value(pair.p_holm)),
+        Column(
+            f"p of |δ| ≥ {association.bound:g} [E]",
+            lambda pair: Cell(
+                words.p_value(pair.equivalence_p), "equivalent" if pair.equivalent else ""
+            ),
+        ),
+        _whole(),
+    ]
+    methods = words.assumptions(
+        estimate.interval
+        for pair in association.pairs
+        for estimate in (pair.delta, pair.shift, pair.wasserstein)
+    )
+    return Table("All pairs of groups", columns, association.pairs, methods)
+
+
+# --- does the norm matter? --------------------------------------------------------------------
+
+
+def channel_table(channels: Sequence[Channel]) -> Table[Channel]:
+    """Return through which channels norms reach decisions."""
+    active = {True: "active", False: "not active", None: "cannot be told"}
+    columns: list[Column[Channel]] = [
+        Column("channel", lambda channel: channel.name),
+        Column("in this run", lambda channel: active[channel.active], words=True),
+        Column("evidence", lambda channel: channel.evidence, words=True),
+    ]
+    return Table("Channels from norm to decision", columns, channels)
+
+
+def discard_table(channels: NormChannels) -> Table[int]:
+    """Return the share of the images of each group that common norm cuts discard."""
+    cuts = channels.cuts
+    columns: list[Column[int]] = [
+        Column("group", lambda index: cuts[0].groups[index].group or _ALL),
+        *(
+            Column(_cut_name(cut), lambda index, cut=cut: _cut(cut.groups[index].images))  # type: ignore[misc]
+            for cut in cuts
+        ),
+    ]
+    remark = "Images below the cut among the images of mated pairs. Norms: " + ", ".join(
+        f"{cut.norm:.4g}" for cut in cuts
+    )
+    caption = "Share of each group that a common norm cut discards"
+    return Table(caption, columns, _all_last(range(len(cuts[0].groups))), [f"{remark}."])
+
+
+def cut_table(channels: NormChannels) -> Table[tuple[CommonCut, GroupCut]]:
+    """Return the FNMR of each group before and after each common norm cut."""
+    columns: list[Column[tuple[CommonCut, GroupCut]]] = [
+        Column("group", lambda row: Cell(row[1].group or _ALL, _cut_name(row[0]))),
+        Column("mated pairs discarded", lambda row: _cut(row[1].pairs)),
+        Column("FNMR before", lambda row: rate_cell(row[1].before)),
+        Column("FNMR after", lambda row: rate_cell(row[1].after)),
+    ]
+    rows = [(cut, group) for cut in channels.cuts for group in _all_last(cut.groups)]
+    return Table("FNMR before and after a common norm cut", columns, rows)
+
+
+def _cut_name(cut: CommonCut) -> str:
+    return f"cut at {100 * float(cut.share):g} %"
+
+
+def standardised_table(gap: StandardisedGap) -> Table[tuple[str, Estimate, Estimate]] | None:
+    """Return FNMR as it is and at equal norms; None where there are no figures."""
+    if gap.raw_gap is None or gap.standardised_gap is None or gap.change is None:
+        return None
+    columns: list[Column[tuple[str, Estimate, Estimate]]] = [
+        Column("group", lambda row: row[0]),
+        Column("as it is", lambda row: _contrast(row[1])),
+        Column("at equal norms", lambda row: _contrast(row[2])),
+    ]
+    rows = [(group.group, group.raw, group.standardised) for group in gap.groups]
+    rows.append(("highest − lowest", gap.raw_gap, gap.standardised_gap))
+    change = _contrast(gap.change)
+    bins = words.counted(gap.bins, "norm bin")
+    remarks = [
+        f"Change of the gap: {change.text} {change.small or '(no interval)'}.",
+        f"{bins} with {words.percent(gap.support)} of the mated pairs.",
+        f"{gap.method}.",
+    ]
+    return Table("FNMR as it is, and if all groups had the same norms", columns, rows, remarks)
+
+
+def correlation_table(channels: NormChannels) -> Table[NormCorrelation]:
+    """Return the rank correlation of norm and score by group."""
+    columns: list[Column[NormCorrelation]] = [
+        Column("group", lambda row: row.group or _ALL),
+        Column("Spearman’s ρ [E]", lambda row: _figure(row, ".3g")),
+        Column("mated pairs", lambda row: f"{row.total:,}"),
+        Column("subjects", lambda row: f"{row.subjects:,}"),
+    ]
+    rows = _all_last(channels.correlations)
+    methods = words.assumptions(row.interval for row in rows)
+    return Table("Lesser norm and score of mated pairs", columns, rows, methods)
+
+
+def fusion_table(changes: Sequence[FusionChange]) -> Table[FusionChange]:
+    """Return the error rates of raw and unit fusion."""
+    columns: list[Column[FusionChange]] = [
+        Column(
+            "group",
+            lambda row: Cell(row.group or _ALL, f"{row.of} at target {row.target}"),
+            lambda row: row.target,
+            "fmr_nominal",
+        ),
+        Column("raw fusion", lambda row: rate_cell(row.raw)),
+        Column("unit fusion", lambda row: rate_cell(row.unit)),
+        Column("unit − raw", lambda row: _figure(row, "+.2g")),
+        _whole("target"),
+    ]
+    methods = words.assumptions(change.interval for change in changes)
+    caption = "Raw and unit fusion, each at its own global threshold"
+    return Table(caption, columns, changes, methods)
+
+
+# --- error rates ------------------------------------------------------------------------------
+
+
+def threshold_table(audit: Audit) -> Table[GlobalThreshold]:
+    """Return the global thresholds, and what they were fixed on."""
+    columns: list[Column[GlobalThreshold]] = [
+        Column(
+            "target FMR",
+            lambda row: Cell(
+                row.target, "used above and in findings" if row.target == audit.target else ""
+            ),
+            lambda row: row.target,
+            "fmr_nominal",
+        ),
+        Column("threshold", lambda row: _figure(Estimate(row.value, remark=row.reason or ""))),
+        Column(
+            "false matches where it was fixed",
+            lambda row: f"{row.false_matches:,}/{row.non_mated:,}",
+        ),
+        Column("sufficiency", _sufficiency),
+        _whole("target"),
+    ]
+    source = audit.thresholds[0].source if audit.thresholds else "none"
+    return Table(f"Global thresholds: {source}", columns, audit.thresholds)
+
+
+def _sufficiency(threshold: GlobalThreshold) -> Cell:
+    if not threshold.resolvable:
+        return Cell("not resolvable", withheld=True)
+    return Cell("at least 30 errors" if threshold.reliable else "few errors")
+
+
+_Rates: TypeAlias = "tuple[str, ErrorRate, ErrorRate, GroupThreshold | None]"
+
+
+def rate_table(point: RatesAtThreshold) -> Table[_Rates]:
+    """Return both error rates of every group at one threshold, then of all pairs."""
+    columns: list[Column[_Rates]] = [
+        Column("group", lambda row: row[0]),
+        Column("FMR within the group", lambda row: fmr_cell(row[1])),
+        Column("FNMR", lambda row: rate_cell(row[2])),
+        Column("own threshold", lambda row: _own(row[3])),
+        Column("TMR at it", lambda row: _tmr(row[3])),
+    ]
+    rows: list[_Rates | Spanning] = [
+        *((group.name, group.fmr, group.fnmr, group.own_threshold) for group in point.groups),
+        ("all pairs", point.fmr, point.fnmr, None),
+    ]
+    remarks = [
+        f"The last two columns are a {point.groups[0].own_threshold.use}.",
+        *words.assumptions(
+            rate.interval for group in point.groups for rate in (group.fmr, group.fnmr)
+        ),
+    ]
+    if not point.threshold.resolvable:
+        few = f"not resolvable with {point.threshold.non_mated:,} impostor pairs"
+        rows, remarks = [Spanning(_ALL, Cell(few, withheld=True))], []
+    caption = f"Rates at the global threshold of FMR {point.threshold.target}"
+    return Table(caption, columns, rows, remarks)
+
+
+def _own(own: GroupThreshold | None) -> Cell:
+    if own is None:
+        return Cell(words.NOTHING)
+    if own.value is None or own.tmr.value is None:
+        return Cell(words.NOTHING, own.reason or "", withheld=True)
+    return Cell(f"{own.value:.4g}", f"{own.false_matches:,}/{own.non_mated:,} false matches")
+
+
+def _tmr(own: GroupThreshold | None) -> Cell:
+    if own is None:
+        return Cell(words.NOTHING)
+    return _contrast(Estimate(None) if own.value is None else own.tmr)
+
+
+_Between: TypeAlias = "tuple[str, str, ErrorRate, float | None]"
+
+
+def matrix_table(point: RatesAtThreshold, names: Sequence[str]) -> Table[_Between]:
+    """Return the false matches between all groups at one threshold."""
+    matrix, log10 = point.matrix.cells, point.matrix.log10
+    columns: list[Column[_Between]] = [
+        Column("groups", lambda row: row[0] if row[0] == row[1] else f"{row[0]} – {row[1]}"),
+        Column("FMR", lambda row: _rate_alone(row[2])),
+        Column("log10 FMR", lambda row: _figure(Estimate(row[3]), ".2f")),
+        Column("false matches", lambda row: f"{row[2].events:,}/{row[2].total:,}"),
+        Column("", data=_between),
+    ]
+    rows = [
+        (first, second, matrix[i][j], log10[i][j])
+        for i, first in enumerate(names)
+        for j, second in enumerate(names[: i + 1])
+    ]
+    return Table(f"Target FMR {point.threshold.target}", columns, rows)
+
+
+def _rate_alone(rate: ErrorRate) -> Cell:
+    return Cell(words.number(rate.value, ".2g"), words.limits(rate.interval))
+
+
+def _between(row: _Between) -> dict[str, Any]:
+    first, second, rate, log10 = row
+    return {
+        "first": first,
+        "second": second,
+        "k": rate.events,
+        "n": rate.total,
+        "value": rate.value,
+        "log10": log10,
+        "ci_low": rate.low,
+        "ci_high": rate.high,
+    }
+
+
+# --- differentials ----------------------------------------------------------------------------
+
+
+def differential_table(
+    differentials: Differentials, headline: str | None = None
+) -> Table[Differential]:
+    """Return measures of how far the rates of groups lie apart.
+
+    Args:
+        differentials: of a grouping.
+        headline: the one measure to return; all if None.
+    """
+    rows = [row for row in differentials.rows if headline in (None, row.measure)]
+    caption = "All measures" if headline is None else f"Headline: {headline}"
+    columns: list[Column[Differential]] = [
+        Column("measure", lambda row: f"{row.measure}, {row.of}"),
+        Column("target FMR", lambda row: row.target, lambda row: row.target, "fmr_nominal"),
+        Column("value [95 %]", _differential),
+        Column("p [E]", lambda row: words.p_value(row.p_value)),
+        Column("equal rates reach", lambda row: words.number(row.at_parity, ".4g")),
+        Column("fewest errors", lambda row: row.mark),
+        Column("remark", _remark, words=True),
+        _whole("target"),
+    ]
+    drawn = "pairs" if differentials.independent else "subjects"
+    remarks = [
+        "p: how often groups of equal rates would differ as much or more; 5 % of them lie beyond "
+        "“equal rates reach”. All are exploratory [E].",
+        f"Joint resample of all {drawn}, {differentials.replicates:,} replicates, seed "
+        f"{differentials.seed}.",
+        *words.assumptions(row.interval for row in rows),
+    ]
+    return Table(caption, columns, rows, remarks)
+
+
+def _differential(row: Differential) -> Cell:
+    # What is remarked has a column of its own.
+    return _figure(replace(row, remark=""))
+
+
+def _remark(row: Differential) -> str:
+    """Say what is missing and why; what is closer to equal rates where nothing is."""
+    said = [row.remark] if row.remark else []
+    if row.smoothed is not None:
+        said.append(f"{row.smoothed:.4g} of rates smoothed to (k + ½)/(N + 1)")
+    return "; ".join(said) or f"{row.better} is closer to equal rates"
+
+
+def measure_table() -> Table[Measure]:
+    """Return the definitions of all measures."""
+    columns: list[Column[Measure]] = [
+        Column("measure", lambda measure: f"{measure.name}, {measure.of}"),
+        Column("definition", lambda measure: measure.definition, words=True),
+        Column("better", lambda measure: measure.better, words=True),
+    ]
+    return Table("Measures of differentials", columns, MEASURES)
+
+
+# --- comparison, provenance and model card ------------------------------------------------------
+
+
+def comparison_name(row: Mapping[str, Any]) -> str:
+    """Return what a row of a comparison is of."""
+    said = [row["figure"], row["groups"], f"{row['fusion']} fusion" if row["fusion"] else None]
+    return ", ".join(filter(None, said))
+
+
+def change_table(document: Mapping[str, Any]) -> Table[Mapping[str, Any]]:
+    """Return the changes from a baseline.
+
+    Args:
+        document: of `facerec.fairness.baseline.BaselineComparison.to_json`.
+    """
+    columns: list[Column[Mapping[str, Any]]] = [
+        Column("figure", lambda row: Cell(comparison_name(row), row["role"])),
+        Column("baseline", lambda row: _figure(Estimate(row["baseline"]), ".3g")),
+        Column("treated", lambda row: _figure(Estimate(row["treated"]), ".3g")),
+        Column("change [95 %]", _change),
+        Column(
+            "over seeds alone",
+            lambda row: _ends(row["seeds_low"], row["seeds_high"]) or words.NOTHING,
+        ),
+        Column(
+            "seeds of one sign",
+            lambda row: (
+                words.NOTHING if row["change"] is None else f"{row['same_sign']} of {row['seeds']}"
+            ),
+        ),
+        Column("conclusion", lambda row: row["conclusion"], words=True),
+        _whole(),
+    ]
+    remark = (
+        f"{document['images']:,} images of {document['persons']:,} subjects, "
+        f"{document['left_out']:,} images left out; error rates: {document['policy']}; "
+        f"{document['replicates']:,} joint resamples of subjects, seed {document['seed']}."
+    )
+    return Table("Changes", columns, document["rows"], [remark])
+
+
+def _change(row: Mapping[str, Any]) -> Cell:
+    reason = row["reason"] or ""
+    if row["change"] is None:
+        return Cell(words.NOTHING, reason, withheld=True)
+    return Cell(f"{row['change']:+.3g}", _ends(row["low"], row["high"]) or reason)
+
+
+def input_table(inputs: Sequence[InputFile]) -> Table[InputFile]:
+    """Return the files that were read, with their hashes."""
+    columns: list[Column[InputFile]] = [
+        Column("file", lambda file: Cell(file.role, file.name)),
+        Column("SHA-256", lambda file: file.sha256, words=True),
+        Column("details", lambda file: _details(file.details), words=True),
+    ]
+    return Table("Inputs", columns, inputs)
+
+
+def _details(details: Mapping[str, Any]) -> str:
+    return "; ".join(f"{key}: {_said(value)}" for key, value in details.items()) or words.NOTHING
+
+
+def _said(value: Any) -> str:
+    """Say a JSON value in words."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_said(inner)}" for key, inner in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(_said, value)) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return words.NOTHING if value is None else str(value)
+
+
+def card_table(audit: Audit, grouping: GroupAudit) -> Table[int]:
+    """Return norms and error rates by group for a model card."""
+    norms, point = grouping.norms, working_point(audit, grouping)
+    columns: list[Column[int]] = [Column(grouping.name, lambda index: grouping.names[index])]
+    if norms is not None:
+        groups = norms.groups
+        columns += [
+            Column("subjects", lambda index: f"{groups[index].subjects:,}"),
+            Column("images", lambda index: f"{groups[index].images:,}"),
+            Column("mean norm", lambda index: _in_card(groups[index].subject_mean)),
+        ]
+    if point is not None:
+        rates = point.groups
+        columns += [
+            Column(
+                f"FMR at nominal {point.threshold.target}",
+                lambda index: _in_card(rates[index].fmr),
+            ),
+            Column("FNMR", lambda index: _in_card(rates[index].fnmr)),
+        ]
+    return Table("", columns, range(len(grouping.names)))
+
+
+def _in_card(estimate: Estimate) -> str:
+    counts = "" if estimate.events is None else f"({estimate.events:,}/{estimate.total:,})"
+    said = words.number(estimate.value, ".4g"), words.limits(estimate.interval, 1, ".4g"), counts
+    return " ".join(filter(None, said))
+
+
+# --- cells ------------------------------------------------------------------------------------
+
+
+def working_point(audit: Audit, grouping: GroupAudit) -> RatesAtThreshold | None:
+    """Return the rates at the target of findings and channels, if there is one."""
+    points = grouping.rates.points if isinstance(grouping.rates, GroupRates) else ()
+    return next((point for point in points if point.threshold.target == audit.target), None)
+
+
+def rate_cell(rate: ErrorRate) -> Cell:
+    """Return a rate in percent with interval, mark and counts."""
+    return _counted(rate, words.percent(rate.value), 100)
+
+
+def fmr_cell(rate: ErrorRate) -> Cell:
+    """Return a rate as a number, as it may be very small, with interval, mark and counts."""
+    return _counted(rate, words.number(rate.value, ".2g"), 1)
+
+
+def _counted(rate: ErrorRate, text: str, scale: float) -> Cell:
+    if rate.value is None:
+        return Cell(text, rate.remark, withheld=True)
+    small = [words.limits(rate.interval, scale) or rate.remark, words.counts(rate)]
+    if rate.effective is not None:
+        small.append(f"effective n {rate.effective:,.0f}".replace(" ", "\N{NO-BREAK SPACE}"))
+    return Cell(text, "\n".join(filter(None, small)))
+
+
+def _figure(estimate: Estimate | None, form: str = ".4g") -> Cell:
+    """Return a figure with its interval, or with why there is none; hatched if missing."""
+    if estimate is None:
+        return Cell(words.NOTHING)
+    small = words.limits(estimate.interval) or estimate.remark
+    return Cell(words.number(estimate.value, form), small, withheld=estimate.value is None)
+
+
+def _contrast(estimate: Estimate) -> Cell:
+    small = words.limits(estimate.interval, 100)
+    return Cell(words.percent(estimate.value), small, withheld=estimate.value is None)
+
+
+def _cut(estimate: Estimate) -> Cell:
+    # Images that a cut discards are no errors, so there is no mark of how many they are.
+    counts = f"{estimate.events:,}/{estimate.total:,}"
+    small = "\n".join(filter(None, (words.limits(estimate.interval, 100), counts)))
+    return Cell(words.percent(estimate.value), small)
+
+
+def _errors(rate: ErrorRate) -> Cell:
+    return Cell(f"{rate.mark} {rate.events:,}", f"of {rate.total:,}")
+
+
+def _failed(count: GroupCount) -> Cell:
+    rate = count.failed / count.images if count.images else None
+    return Cell(words.percent(rate), f"{count.failed:,}/{count.images:,}")
+
+
+def _count(count: int | None) -> str:
+    return words.NOTHING if count is None else f"{count:,}"
+
+
+def _ends(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else words.limits(Interval(low, high))
+
+
+def _whole(*leave: str) -> Column[Any]:
+    """Return a column for files alone, with all that a row holds."""
+    return Column("", data=lambda row: flat(plain(row, leave=leave)))
+
+
+def _all_last(groups: Sequence[Any]) -> list[Any]:
+    """Return figures of which the first is that of all groups, with it at the end."""
+    return [*groups[1:], groups[0]]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -381,7 +382,7 @@ def small_tables() -> st.SearchStrategy[np.ndarray]:
     return st.lists(sizes, min_size=8, max_size=8).map(build).filter(len)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(small_tables())
 def test_no_small_cell_follows_from_what_is_shown(members: np.ndarray) -> None:
     cells = [3, 2, 6]

@@ -52,7 +52,7 @@ def wilson(successes: float, trials: float, confidence: float = 0.95) -> Interva
     Raises:
         MetricError: no trial, more successes than trials, or an impossible confidence.
 
-    Example:
+    Examples:
         >>> interval = wilson(3, 3000)
         >>> f"[{interval.low:.1e}, {interval.high:.1e}]"
         '[3.4e-04, 2.9e-03]'

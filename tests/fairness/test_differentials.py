@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from helpers.toy_faces import Toy, toy
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -43,7 +44,7 @@ from facerec.statistics.clustered import Bound
 from facerec.verification.evaluate import score_pairs
 
 # Other processes may hold a machine up, so there is no deadline.
-few = settings(max_examples=60, deadline=None)
+few = settings(max_examples=examples(60), deadline=None)
 rates = st.lists(st.floats(1e-6, 1), min_size=2, max_size=8)
 pairs = st.lists(st.tuples(st.floats(1e-6, 1), st.floats(1e-6, 1)), min_size=2, max_size=8)
 
@@ -493,6 +494,7 @@ def p_values(shift: float, runs: int, name: str = "max/geomean") -> list[float]:
     return [one.p_value for one in found if one.p_value is not None]
 
 
+@pytest.mark.integration
 def test_equal_groups_seldom_seem_to_differ() -> None:
     values = p_values(0.0, 80)
     assert len(values) == 80

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.examples import examples
 from helpers.gloo_pool import GlooPool
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -102,7 +103,7 @@ class Dense:
         assert table.involved.sum() == 2 * table.false_matches
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(
     seed=st.integers(0, 10**6),
     images=st.integers(4, 40),
@@ -141,7 +142,7 @@ def narrow(generator: np.random.Generator, wrong: float) -> Any:
     return guess
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(
     seed=st.integers(0, 10**6),
     count=st.integers(2, 12),
@@ -369,7 +370,7 @@ def test_a_subject_without_a_usable_image_is_no_identity() -> None:
     assert (found.mated, found.non_mated, found.lost_mated, found.lost_non_mated) == (4, 6, 0, 5)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(seed=st.integers(0, 10**6), tile=st.integers(1, 30), by_subject=st.booleans())
 def test_groups_recombine_and_equal_loops(seed: int, tile: int, by_subject: bool) -> None:
     generator = np.random.default_rng(seed)
@@ -418,7 +419,7 @@ def test_groups_recombine_and_equal_loops(seed: int, tile: int, by_subject: bool
         ]
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=examples(15))
 @given(
     seed=st.integers(0, 10**6),
     tile=st.integers(3, 40),

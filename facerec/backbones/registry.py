@@ -75,7 +75,7 @@ def create_backbone(
     Raises:
         RecipeError: an unknown name or option, or a value out of range.
 
-    Example:
+    Examples:
         >>> from facerec.backbones import create_backbone
         >>> backbone = create_backbone("iresnet18", width=0.25, embedding_size=128, seed=0)
         >>> backbone(torch.zeros(2, 3, 112, 112)).shape

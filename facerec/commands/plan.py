@@ -132,12 +132,12 @@ def _print_verdict(plan: Plan, memory: float, console: Console) -> None:
     )
     if fits:
         return
-    found = remedies(plan, int(memory * GB))
-    for remedy in found:
+    choices = remedies(plan, int(memory * GB))
+    for remedy in choices:
         needs = remedy.plan.memory / GB
         verdict = "fits" if needs <= memory else "still too much"
         console.print(f"  {remedy.words} → {needs:.2f} GB, {verdict}", highlight=False)
-    if not found:
+    if not choices:
         console.print("  nothing in the recipe would help; use more ranks", highlight=False)
 
 

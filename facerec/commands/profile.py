@@ -71,9 +71,9 @@ def show(profiles: list[Profile], trainer: Trainer, console: Console) -> None:
     )
     console.print()
     console.print(_memory(profiles, trainer.device))
-    found = hint(profiles, trainer)
-    if found is not None:
-        console.print(f"\nhint: {found}", style="yellow", highlight=False, markup=False)
+    sentence = hint(profiles, trainer)
+    if sentence is not None:
+        console.print(f"\nhint: {sentence}", style="yellow", highlight=False, markup=False)
 
 
 def _times(profiles: list[Profile]) -> Table:
@@ -136,12 +136,12 @@ def hint(profiles: list[Profile], trainer: Trainer) -> str | None:
         title: sum(profile.phases[title] for profile in profiles) / count / step
         for title in profiles[0].phases
     }
-    found = [*_data_hint(share["waiting for data"], trainer), *_precision_hint(share, profiles[0])]
+    hints = [*_data_hint(share["waiting for data"], trainer), *_precision_hint(share, profiles[0])]
     # A rank that comes early waits in the head for the others.
     head = min(profile.phases["head"] for profile in profiles) / step
-    found += _head_hint(head, profiles[0], trainer)
-    found += _memory_hint(sum(profile.system for profile in profiles) / count, trainer)
-    avoidable, sentence = max(found, default=(0.0, ""))
+    hints += _head_hint(head, profiles[0], trainer)
+    hints += _memory_hint(sum(profile.system for profile in profiles) / count, trainer)
+    avoidable, sentence = max(hints, default=(0.0, ""))
     return sentence if avoidable >= _NOTEWORTHY else None
 
 

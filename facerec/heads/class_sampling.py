@@ -45,8 +45,8 @@ def place_among(classes: Tensor, column: Tensor) -> Tensor:
     """Return the place of each of ``column`` among the drawn classes, −1 where it is −1."""
     if not len(classes):
         return column
-    place = torch.searchsorted(classes, column.clamp(min=0)).clamp(max=len(classes) - 1)
+    position = torch.searchsorted(classes, column.clamp(min=0)).clamp(max=len(classes) - 1)
     torch._assert_async(
-        ((column < 0) | (classes[place] == column)).all(), "a class of the batch was not drawn"
+        ((column < 0) | (classes[position] == column)).all(), "a class of the batch was not drawn"
     )
-    return torch.where(column >= 0, place, -1)
+    return torch.where(column >= 0, position, -1)

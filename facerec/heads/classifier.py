@@ -122,7 +122,7 @@ class MarginClassifier(nn.Module):
         num_visited: how many classes take part over all ranks.
         step: buffer, int64: optimiser steps so far, see ``advance``.
 
-    Example:
+    Examples:
         >>> from facerec.heads import CosFace
         >>> head = MarginClassifier(10, 4, CosFace(scale=16.0), seed=0)
         >>> head(torch.randn(3, 4), torch.tensor([0, 7, 7])).loss.shape
@@ -242,7 +242,7 @@ class MarginClassifier(nn.Module):
             if self.classes is not None:
                 column = place_among(self.classes, column)
             batch = gather_batch(embeddings.to(dtype), self.group)
-            found = margin_softmax(
+            sums = margin_softmax(
                 batch,
                 self.weight,
                 column,
@@ -255,14 +255,14 @@ class MarginClassifier(nn.Module):
                 norm_average=None if self.norm_average is None else self.norm_average(batch),
                 rows=self.classes,
             )
-        rows, own = len(column), found.target_cosine.sum()
+        rows, own = len(column), sums.target_cosine.sum()
         pairs = rows * (self.num_visited - 1) or math.nan  # a single class has no others
         return ClassifierOutput(
-            loss=found.loss,
+            loss=sums.loss,
             target_cosine=own / rows,
-            other_cosine=(found.cosine_sum - own) / pairs,
-            center_norm=found.norm_sum / self.num_visited,
-            filtered=found.filtered / pairs,
+            other_cosine=(sums.cosine_sum - own) / pairs,
+            center_norm=sums.norm_sum / self.num_visited,
+            filtered=sums.filtered / pairs,
         )
 
     def _column(self, labels: Tensor) -> Tensor:
@@ -308,9 +308,9 @@ class MarginClassifier(nn.Module):
             )
         if summary[2]:
             outside = labels[(labels < 0) | (labels >= self.num_classes)]
-            found = f"label {int(outside[0])}" if len(outside) else "a label of another rank"
+            label = f"label {int(outside[0])}" if len(outside) else "a label of another rank"
             raise TrainingError(
-                f"{found} lies outside [0, {self.num_classes}), the classes of the head; set "
+                f"{label} lies outside [0, {self.num_classes}), the classes of the head; set "
                 "num_classes to the number of identities, or mend the labels"
             )
 

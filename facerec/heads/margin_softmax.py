@@ -289,7 +289,7 @@ class _Tiles:
         self.drawn = None if rows is None else weight.new_empty(self.chunk, weight.shape[1])
         self.first = torch.arange(len(query), device=query.device)
         self.home = column.div(self.chunk, rounding_mode="floor")
-        self.place = column.remainder(self.chunk) * len(query) + self.first
+        self.index = column.remainder(self.chunk) * len(query) + self.first
 
     def parts(self) -> Iterator[tuple[int, slice]]:
         """Yield the number and the rows of each chunk."""
@@ -307,8 +307,8 @@ class _Tiles:
         """Return q·ŵ of each sample and its own class, 0 where another rank holds that (N,)."""
         if not self.count:
             return self.query.new_zeros(len(self.query))
-        place = self.column.clamp(min=0)
-        centers = self.weight[place if self.rows is None else self.rows[place]]
+        column = self.column.clamp(min=0)
+        centers = self.weight[column if self.rows is None else self.rows[column]]
         centers = centers.to(self.query.dtype)
         norms = centers.norm(dim=1).clamp(min=SMALLEST_NORM)
         return torch.where(self.column >= 0, (self.query * centers).sum(1) / norms, 0)
@@ -370,8 +370,8 @@ class _Tiles:
         # Finding out which samples those are would make the host wait, so the others write too:
         # what is there already.
         here, flat = self.home == number, tile.view(-1)
-        place = torch.where(here, self.place, self.first)
-        flat.scatter_(0, place, torch.where(here, values, flat[place]))
+        index = torch.where(here, self.index, self.first)
+        flat.scatter_(0, index, torch.where(here, values, flat[index]))
 
 
 def _empty(count: int, like: Tensor) -> Tensor:

@@ -89,7 +89,7 @@ class Softmax(_Margin):
 class CosFace(_Margin):
     """CosFace: an additive margin on the cosine, ψ = cos θ − m (Wang et al., CVPR 2018).
 
-    Example:
+    Examples:
         >>> CosFace(margin=0.4).target_cosine(torch.tensor([1.0, 0.5]))
         tensor([0.6000, 0.1000])
     """
@@ -111,7 +111,7 @@ class CosFace(_Margin):
 class ArcFace(_Margin):
     """ArcFace: an additive margin on the angle, ψ = cos(θ + m) (Deng et al., CVPR 2019).
 
-    Example:
+    Examples:
         >>> right_angle = torch.tensor([0.0])
         >>> ArcFace(margin=math.pi / 6).target_cosine(right_angle)  # cos(90° + 30°)
         tensor([-0.5000])

@@ -299,7 +299,7 @@ def create_regularizer(
         config: which penalty.
         group: ranks that share the global batch; the default group if None.
 
-    Example:
+    Examples:
         >>> embeddings = torch.tensor([[3.0, 4.0], [0.0, 1.0]])  # norms 5 and 1, mean 3
         >>> create_regularizer(SEC(weight=0.5))(embeddings).loss
         tensor(2.)

@@ -707,7 +707,7 @@ def _entries(folder: Path, root: Path) -> list[os.DirEntry[str]]:
     """List a folder by name, without hidden entries; refuse links that lead out of ``root``."""
     try:
         with os.scandir(folder) as entries:
-            found = sorted(
+            visible = sorted(
                 (entry for entry in entries if not entry.name.startswith(".")),
                 key=lambda entry: entry.name,
             )
@@ -715,12 +715,12 @@ def _entries(folder: Path, root: Path) -> list[os.DirEntry[str]]:
         raise DatasetError(
             f"{folder}: the folder cannot be read ({problem.strerror or problem}); check its rights"
         ) from problem
-    for entry in found:
+    for entry in visible:
         if entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(root):
             raise DatasetError(
                 f"{entry.path}: a symbolic link that leads out of {root}; copy its target there"
             )
-    return found
+    return visible
 
 
 def _checked(values: Iterable[int] | np.ndarray, limit: int, noun: str) -> np.ndarray:

@@ -123,29 +123,29 @@ def decode_image(
             out = np.empty((*size, 3), np.uint8)
         if data.endswith(_END_OF_IMAGE) and _has_few_scans(data) and _decode_whole_jpeg(data, out):
             return out
-    found = image_size(data, where)
+    stored = image_size(data, where)
     if size is not None:
-        if found != size:
+        if stored != size:
             raise ImageError(
-                f"{where}: the image is {found[0]}×{found[1]} (height×width) where "
+                f"{where}: the image is {stored[0]}×{stored[1]} (height×width) where "
                 f"{size[0]}×{size[1]} is needed; align and crop the faces to that size first, or "
                 "let facerec verify, embed or audit do so with --align"
             )
-    elif found[0] * found[1] > MAX_PIXELS:
+    elif stored[0] * stored[1] > MAX_PIXELS:
         raise ImageError(
-            f"{where}: the header claims {found[0]:,}×{found[1]:,} pixels, more than the limit of "
-            f"{MAX_PIXELS:,}; scale the image down or leave it out"
+            f"{where}: the header claims {stored[0]:,}×{stored[1]:,} pixels, more than the limit "
+            f"of {MAX_PIXELS:,}; scale the image down or leave it out"
         )
     plain: bytes | bytearray = data
     if data.startswith(_JPEG):
-        _check_scans(data, found, where)
+        _check_scans(data, stored, where)
     else:
         plain = _rows_alone(data, where)
     try:
         image = cv2.imdecode(np.frombuffer(plain, np.uint8), _FLAGS)
     except cv2.error:
         image = None
-    if image is None or image.shape[:2] != found:
+    if image is None or image.shape[:2] != stored:
         raise _damaged(data, where)
     if _RGB is None:
         image = cv2.cvtColor(image, cv2.COLOR_BGR2RGB)

@@ -215,10 +215,10 @@ def check_unique(ids: NDArray[np.str_], where: str) -> None:
         return
     repeated = np.flatnonzero(counts > 1)
     first = repeated[np.argmin(index[repeated])]
-    places = np.flatnonzero(ids == values[first])[:2].tolist()
+    positions = np.flatnonzero(ids == values[first])[:2].tolist()
     raise DatasetError(
-        f"{where}: the id {str(values[first])!r} names two images (number {places[0]} and "
-        f"{places[1]}); ids must be unique"
+        f"{where}: the id {str(values[first])!r} names two images (number {positions[0]} and "
+        f"{positions[1]}); ids must be unique"
     )
 
 
@@ -257,7 +257,7 @@ def _read_names(path: Path, pack: Pack) -> tuple[NDArray[np.str_], NDArray[np.st
             rows = [(int(row["index"]), row["image_id"], row.get("subject_id")) for row in reader]
             if None in (name for _, name, _ in rows):
                 raise ValueError("a line ends before its image_id")
-            told = "subject_id" in (reader.fieldnames or ())
+            has_subjects = "subject_id" in (reader.fieldnames or ())
     except (OSError, UnicodeDecodeError, KeyError, TypeError, ValueError, csv.Error) as problem:
         raise PackError(
             f"{path}: not a table with the columns index,image_id ({problem}); {advice}"
@@ -268,6 +268,6 @@ def _read_names(path: Path, pack: Pack) -> tuple[NDArray[np.str_], NDArray[np.st
             f"{2 * len(pack) - 1} as the images of the pack do; {advice}"
         )
     names = text_array([name for _, name, _ in rows], str(path))
-    if not told:
+    if not has_subjects:
         return names, None
     return names, text_array([subject or "" for _, _, subject in rows], str(path))

@@ -20,14 +20,14 @@ class JoinedDataset(FaceDataset):
     all of them.
 
     Attributes:
-        parts: the data sets.
-        starts: part ``p`` has the samples from ``starts[p]`` to ``starts[p + 1]``.
-        offsets: for each part, what its class numbers are raised by.
+        sets: the data sets.
+        starts: set ``s`` has the samples from ``starts[s]`` to ``starts[s + 1]``.
+        offsets: for each set, what its class numbers are raised by.
     """
 
     def __init__(
         self,
-        parts: Sequence[FaceDataset],
+        sets: Sequence[FaceDataset],
         *,
         weights: Sequence[float] | None = None,
         shared_classes: Sequence[bool] | None = None,
@@ -35,92 +35,92 @@ class JoinedDataset(FaceDataset):
         """Join.
 
         Args:
-            parts: the data sets, at least one.
-            weights: for each part, the visits of its samples in an epoch; by default 1.
-            shared_classes: for each part, whether its class numbers mean the same people as those
+            sets: the data sets, at least one.
+            weights: for each set, the visits of its samples in an epoch; by default 1.
+            shared_classes: for each set, whether its class numbers mean the same people as those
                 of the first, of which this is true; by default all further people are others.
 
         Raises:
             DatasetError: a class that the first set shares has another name in a further one.
         """
-        first = parts[0]
+        first = sets[0]
         super().__init__(
             augmentation=first.augmentation,
             on_error=first.on_error,
             seed=first.seed,
             image_size=first.image_size,
         )
-        self.parts = list(parts)
-        self.starts = [0, *itertools.accumulate(map(len, parts))]
-        self._weights = [1.0] * len(parts) if weights is None else list(weights)
-        shared = shared_classes or [True] + [False] * (len(parts) - 1)
+        self.sets = list(sets)
+        self.starts = [0, *itertools.accumulate(map(len, sets))]
+        self._weights = [1.0] * len(sets) if weights is None else list(weights)
+        shared = shared_classes or [True] + [False] * (len(sets) - 1)
         # Of sets with the same people, one may know more of them than the first.
         largest = max(
-            (part for part, same in zip(parts, shared, strict=True) if same),
-            key=lambda part: part.num_classes,
+            (dataset for dataset, same in zip(sets, shared, strict=True) if same),
+            key=lambda dataset: dataset.num_classes,
         )
         blocks = [largest]
         self.offsets: list[int] = []
         self.num_classes = largest.num_classes
-        for part, same in zip(parts, shared, strict=True):
+        for dataset, same in zip(sets, shared, strict=True):
             if same:
                 self.offsets.append(0)
-                _compare_names(part, largest)
+                _compare_names(dataset, largest)
             else:
                 self.offsets.append(self.num_classes)
-                self.num_classes += part.num_classes
-                blocks.append(part)
-        if all(part.class_names is not None for part in parts):
+                self.num_classes += dataset.num_classes
+                blocks.append(dataset)
+        if all(dataset.class_names is not None for dataset in sets):
             self.class_names = [name for block in blocks for name in block.class_names or ()]
 
     @property
     def sources(self) -> list[FaceDataset]:
-        """The sources of all parts."""
-        return [source for part in self.parts for source in part.sources]
+        """The sources of all sets."""
+        return [source for dataset in self.sets for source in dataset.sources]
 
     @property
     def notes(self) -> list[str]:
-        """The remarks of all parts."""
-        return [note for part in self.parts for note in part.notes]
+        """The remarks of all sets."""
+        return [note for dataset in self.sets for note in dataset.notes]
 
     def __len__(self) -> int:
         return self.starts[-1]
 
     def sample(self, i: int) -> tuple[bytes, int]:
         """See `FaceDataset.sample`."""
-        part, within = self._place(i)
-        data, label = self.parts[part].sample(within)
-        return data, label + self.offsets[part]
+        number, within = self._locate(i)
+        data, label = self.sets[number].sample(within)
+        return data, label + self.offsets[number]
 
     def where(self, i: int) -> str:
         """See `FaceDataset.where`."""
-        part, within = self._place(i)
-        return self.parts[part].where(within)
+        number, within = self._locate(i)
+        return self.sets[number].where(within)
 
     def name(self, i: int) -> str:
-        """Return the number of the part, from 0, and the name in it: ``part/name``."""
-        part, within = self._place(i)
-        return f"{part}/{self.parts[part].name(within)}"
+        """Return the number of the set, from 0, and the name in it: ``number/name``."""
+        number, within = self._locate(i)
+        return f"{number}/{self.sets[number].name(within)}"
 
     def read_labels(self, progress: Progress | None = None) -> np.ndarray:
         """See `FaceDataset.read_labels`."""
         labels = np.empty(len(self), np.int64)
-        for p, part in enumerate(self.parts):
-            own = part.load_labels(progress)
+        for p, dataset in enumerate(self.sets):
+            own = dataset.load_labels(progress)
             labels[self.starts[p] : self.starts[p + 1]] = np.where(
                 own < 0, -1, own + self.offsets[p]
             )
         return labels
 
     def positions(self, indices: np.ndarray) -> np.ndarray:
-        """Return ranks among the samples asked for: by part, then as the part has it."""
-        parts = np.searchsorted(self.starts, indices, side="right") - 1
+        """Return ranks among the samples asked for: by set, then as the set has it."""
+        sets = np.searchsorted(self.starts, indices, side="right") - 1
         positions = np.empty(len(indices), np.int64)
-        for p in np.unique(parts).tolist():
-            rows = parts == p
-            positions[rows] = self.parts[p].positions(indices[rows] - self.starts[p])
+        for p in np.unique(sets).tolist():
+            rows = sets == p
+            positions[rows] = self.sets[p].positions(indices[rows] - self.starts[p])
         ranks = np.empty(len(indices), np.int64)
-        ranks[np.lexsort((positions, parts))] = np.arange(len(indices))
+        ranks[np.lexsort((positions, sets))] = np.arange(len(indices))
         return ranks
 
     @property
@@ -130,23 +130,23 @@ class JoinedDataset(FaceDataset):
             return None
         return np.repeat(np.array(self._weights), np.diff(self.starts))
 
-    def _place(self, i: int) -> tuple[int, int]:
-        """Return the part of sample ``i`` and its number there."""
-        part = bisect.bisect_right(self.starts, i) - 1
-        return part, i - self.starts[part]
+    def _locate(self, i: int) -> tuple[int, int]:
+        """Return the number of the set of sample ``i``, and its number there."""
+        number = bisect.bisect_right(self.starts, i) - 1
+        return number, i - self.starts[number]
 
 
-def _compare_names(part: FaceDataset, largest: FaceDataset) -> None:
+def _compare_names(dataset: FaceDataset, largest: FaceDataset) -> None:
     """Refuse sets whose names say that a class number means two people.
 
     Raises:
         DatasetError: names the first such class.
     """
-    pairs = zip(part.class_names or (), largest.class_names or (), strict=False)
+    pairs = zip(dataset.class_names or (), largest.class_names or (), strict=False)
     for number, (name, other) in enumerate(pairs):
         if name != other:
             raise DatasetError(
-                f"{part.where(0)}: class {number} of its set is {name!r}, but {other!r} in the set "
-                f"of {largest.where(0)}; sets with shared_classes need the same people under the "
-                "same numbers"
+                f"{dataset.where(0)}: class {number} of its set is {name!r}, but {other!r} in the "
+                f"set of {largest.where(0)}; sets with shared_classes need the same people under "
+                "the same numbers"
             )

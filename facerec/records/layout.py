@@ -309,16 +309,16 @@ def _find_record_file(path: Path) -> Path:
         return path
     if (path / "train.rec").is_file():
         return path / "train.rec"
-    found = sorted(path.glob("*.rec"))
-    if not found:
+    files = sorted(path.glob("*.rec"))
+    if not files:
         raise RecordError(f"{path}: the folder has no .rec file; name the folder that has one")
-    if len(found) > 1:
-        names = ", ".join(file.name for file in found[:10]) + ", …" * (len(found) > 10)
+    if len(files) > 1:
+        names = ", ".join(file.name for file in files[:10]) + ", …" * (len(files) > 10)
         raise RecordError(
-            f"{path}: the folder has {len(found)} record files ({names}) and none is train.rec; "
+            f"{path}: the folder has {len(files)} record files ({names}) and none is train.rec; "
             "name the file"
         )
-    return found[0]
+    return files[0]
 
 
 def _load_index(file: RecordFile, notes: list[str]) -> RecordIndex:

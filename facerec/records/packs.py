@@ -78,15 +78,15 @@ class Pack:
             int64 ``(m,)``: the first index of each distinct image, ascending; and int64 ``(2n,)``:
             for every image, its place among these.
         """
-        places: dict[bytes, int] = {}
+        numbers: dict[bytes, int] = {}
         first: list[int] = []
         inverse = np.empty(2 * len(self), dtype=np.int64)
         for i in range(2 * len(self)):
             digest = hashlib.sha256(self.data[self.offsets[i] : self.offsets[i + 1]].data).digest()
-            place = places.setdefault(digest, len(first))
-            if place == len(first):
+            number = numbers.setdefault(digest, len(first))
+            if number == len(first):
                 first.append(i)
-            inverse[i] = place
+            inverse[i] = number
         return np.array(first, dtype=np.int64), inverse
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import cv2
 import numpy as np
@@ -20,6 +21,16 @@ import numpy as np
 import facerec
 from facerec.errors import DatasetError
 from facerec.files import atomic_path, staged_folder, write_json
+from facerec.limits import (
+    MOST,
+    Checked,
+    Count,
+    CountOrNone,
+    Limits,
+    NonNegative,
+    Positive,
+    Probability,
+)
 from facerec.processes import process_pool
 from facerec.progress import Progress
 from facerec.records.faces import (
@@ -54,7 +65,7 @@ _PHOTOS = 4
 
 
 @dataclass(frozen=True)
-class Group:
+class Group(Checked):
     """A group of people whose photos can be given a worse quality: a known truth for audits.
 
     Nothing else depends on the group; skin, hair and geometry are drawn alike in all of them.
@@ -62,27 +73,27 @@ class Group:
 
     name: str
     """Value in the column ``group`` of attributes.csv."""
-    share: float = 0.5
+    share: Probability = 0.5
     """Share of the people; the shares of all groups add up to 1."""
-    contrast: float = 1.0
+    contrast: Positive = 1.0
     """Factor on the contrast of every photo."""
-    blur: float = 0.0
+    blur: NonNegative = 0.0
     """Extra blur of every photo: standard deviation in pixels."""
-    noise: float = 0.0
+    noise: NonNegative = 0.0
     """Extra noise of every photo: standard deviation in grey levels."""
 
 
 @dataclass(frozen=True)
-class SyntheticSet:
+class SyntheticSet(Checked):
     """What to generate."""
 
-    seed: int = 0
+    seed: CountOrNone = 0
     """Source of everything; another seed gives other people."""
-    identities: int = 200
+    identities: Count = 200
     """People in the training set."""
-    images_per_identity: int = 20
+    images_per_identity: Count = 20
     """Photos of each of them."""
-    pairs_per_fold: int = 60
+    pairs_per_fold: Annotated[int, Limits(4, MOST)] = 60
     """Pairs in each of the ten folds of a pack, half of them genuine (LFW has 600)."""
     groups: tuple[Group, ...] = (Group("A"), Group("B"))
     """Groups of people, and the quality planted in their photos."""
@@ -91,33 +102,21 @@ class SyntheticSet:
         """Refuse what cannot be generated.
 
         Raises:
-            DatasetError: a number out of range, or shares that do not add up to 1.
+            RecipeError: a number out of range.
+            DatasetError: an odd number of pairs, or groups whose names or shares do not fit.
         """
-        if self.seed < 0:
-            raise DatasetError(f"seed: found {self.seed}, give 0 or more")
-        if self.identities < 1 or self.images_per_identity < 1:
+        super().__post_init__()
+        if self.pairs_per_fold % 2:
             raise DatasetError(
-                f"found {self.identities} identities with {self.images_per_identity} images each; "
-                "both must be at least 1"
-            )
-        if self.pairs_per_fold < 4 or self.pairs_per_fold % 2:
-            raise DatasetError(
-                f"pairs_per_fold: found {self.pairs_per_fold}, give an even number of at least 4, "
-                "because half of the pairs are genuine"
+                f"pairs_per_fold: found {self.pairs_per_fold}, give an even number, because half "
+                "of the pairs are genuine"
             )
         names = [group.name for group in self.groups]
         shares = [group.share for group in self.groups]
-        if not names or len(set(names)) < len(names) or min(shares) < 0:
-            raise DatasetError(
-                f"groups: found {names}, give different names and shares from 0 to 1"
-            )
+        if not names or len(set(names)) < len(names):
+            raise DatasetError(f"groups: found {names}, give different names")
         if not math.isclose(sum(shares), 1.0, abs_tol=1e-6):
             raise DatasetError(f"groups: the shares {shares} add up to {sum(shares):g}, not to 1")
-        for group in self.groups:
-            if group.contrast <= 0 or group.blur < 0 or group.noise < 0:
-                raise DatasetError(
-                    f"group {group.name!r}: contrast must be above 0, blur and noise at least 0"
-                )
 
     @property
     def people_per_fold(self) -> int:
@@ -292,19 +291,14 @@ def contact_sheet(config: SyntheticSet, people: int = 6, suffix: str = ".png") -
         identity = draw_identity(_generator(config.seed, "train", index))
         frontal = _planted(Nuisance(noise=0), quality)
         row = [render(identity, frontal, _generator(config.seed, "train", index, 0))]
-        for place, kind in enumerate(kinds, start=1):
-            generator = _generator(config.seed, "train", index, place)
-            age = identity.base_age + AGE_GAP if place == len(kinds) else None
+        for number, kind in enumerate(kinds, start=1):
+            generator = _generator(config.seed, "train", index, number)
+            age = identity.base_age + AGE_GAP if number == len(kinds) else None
             nuisance = draw_nuisance(identity, CONDITIONS[kind], generator, age)
             row.append(render(identity, _planted(replace(nuisance, noise=0), quality), generator))
         rows.append(np.hstack(row))
     sheet = np.vstack(rows)[..., ::-1]
-    options = []
-    if suffix == ".png":
-        options = [cv2.IMWRITE_PNG_COMPRESSION, 9]
-        # Steps of four grey levels cannot be seen and save 40 % of the file.
-        sheet = np.minimum(sheet, 253) // 4 * 4 + 2
-    return bytes(cv2.imencode(suffix, sheet, options)[1])
+    return bytes(cv2.imencode(suffix, sheet)[1])
 
 
 def _generator(seed: int, name: str, person: int, photo: int | None = None) -> np.random.Generator:
@@ -340,9 +334,9 @@ def _people(config: SyntheticSet) -> list[_Person]:
 def _assign_groups(config: SyntheticSet, count: int, section: int) -> list[Group]:
     """Share ``count`` people among the groups as evenly as whole people allow, in random order."""
     generator = np.random.default_rng([config.seed, len(_SETS) + 1, section + 1])
-    places = (np.arange(count) + generator.uniform()) / count
+    quantiles = (np.arange(count) + generator.uniform()) / count
     bounds = np.cumsum([group.share for group in config.groups])
-    chosen = np.minimum(np.searchsorted(bounds, places, side="right"), len(config.groups) - 1)
+    chosen = np.minimum(np.searchsorted(bounds, quantiles, side="right"), len(config.groups) - 1)
     return [config.groups[index] for index in generator.permutation(chosen)]
 
 
@@ -430,7 +424,7 @@ def _write_pack(out: Path, name: str, albums: Sequence[list[Photo]], config: Syn
         generator = np.random.default_rng(
             [config.seed, len(_SETS) + 2, _SETS.index(name) + 1, fold + 1]
         )
-        # As in the genuine pairs, the first photo has an even place and the second an odd one.
+        # As in the genuine pairs, the first photo has an even number and the second an odd one.
         every = [
             (first[i], second[j])
             for first in people

@@ -126,14 +126,14 @@ def _join(data: Data, first: FaceDataset, seed: int, progress: Progress | None) 
         sets.append(_open_set(alone, f"data.also[{number}].path", seed, progress))
     lists = [data.identities, *(part.identities for part in data.also)]
     classes = []
-    for place, (dataset, path) in enumerate(zip(sets, lists, strict=True)):
+    for number, (dataset, path) in enumerate(zip(sets, lists, strict=True)):
         if path is None:
             classes.append(np.arange(dataset.num_classes))
             continue
         classes.append(np.array(read_identities(path, dataset)))
         dataset.load_labels(progress)
         # The numbers stay, so that those of sets with the same people mean the same.
-        sets[place] = Subset(dataset, classes=classes[-1], relabel=False)
+        sets[number] = Subset(dataset, classes=classes[-1], relabel=False)
     joined = JoinedDataset(
         sets,
         weights=[1.0, *(part.weight for part in data.also)],

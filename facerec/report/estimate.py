@@ -16,7 +16,7 @@ from facerec.statistics.operating_points import RULE_OF_30
 class Estimate:
     """A figure with its interval, its counts and a remark.
 
-    Example:
+    Examples:
         >>> from facerec.statistics.intervals import wilson
         >>> fnmr = Estimate(0.05, wilson(5, 100), events=5, total=100)
         >>> fnmr.mark, round(fnmr.low, 3), round(fnmr.high, 3)

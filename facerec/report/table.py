@@ -91,7 +91,7 @@ class Table(Generic[Row]):
         remarks: below the table, a sentence each.
         groups: headings above the columns, and how many of these each has.
 
-    Example:
+    Examples:
         >>> counts = {"men": (3, 100), "women": (1, 90)}
         >>> table = Table(
         ...     "Errors",

@@ -17,7 +17,7 @@ _SPACE = "\N{NO-BREAK SPACE}"
 def percent(value: float | None, decimals: int = 2) -> str:
     """Return a share as percent, such as ``98.70 %``.
 
-    Example:
+    Examples:
         >>> percent(0.987).replace("\N{NO-BREAK SPACE}", " "), percent(None)
         ('98.70 %', '–')
     """
@@ -76,7 +76,7 @@ def p_value(value: float | None) -> str:
 def counted(count: int, noun: str, plural: str = "") -> str:
     """Return ``1 pair`` or ``2,000 pairs``.
 
-    Example:
+    Examples:
         >>> counted(1, "pair"), counted(2000, "pair"), counted(2, "class", "classes")
         ('1 pair', '2,000 pairs', '2 classes')
     """

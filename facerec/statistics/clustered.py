@@ -479,7 +479,7 @@ def fmr_interval(
     Raises:
         MetricError: as for `ClusteredShare.from_pairs`, or a comparison of a subject with itself.
 
-    Example:
+    Examples:
         >>> accepted = [True, False, False, True, False, False]
         >>> interval = fmr_interval(accepted, [0, 0, 0, 1, 1, 2], [1, 2, 3, 2, 3, 3])
         >>> interval.low < 2 / 6 < interval.high

@@ -47,7 +47,7 @@ def fold_indices(pairs: int, folds: int = 10) -> NDArray[np.int64]:
     Raises:
         MetricError: fewer than two folds, or more folds than pairs.
 
-    Example:
+    Examples:
         >>> fold_indices(7, folds=3).tolist()
         [0, 0, 0, 1, 1, 2, 2]
     """
@@ -74,7 +74,7 @@ def kfold_accuracy(scores: ArrayLike, issame: ArrayLike, folds: Folds = 10) -> K
     Raises:
         MetricError: NaN or no scores, lengths that differ, or impossible folds.
 
-    Example:
+    Examples:
         >>> result = kfold_accuracy([0.9, 0.2, 0.8, 0.1], [True, False, True, False], folds=2)
         >>> result.mean, result.correct, result.pairs
         (1.0, 4, 4)

@@ -13,7 +13,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     Args:
         p_values: of one family.
 
-    Example:
+    Examples:
         >>> holm([0.01, 0.04, 0.03])
         [0.03, 0.06, 0.06]
     """

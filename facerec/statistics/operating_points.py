@@ -77,7 +77,7 @@ def parse_rate(rate: Rate) -> Fraction:
     Raises:
         MetricError: not a number between 0 and 1.
 
-    Example:
+    Examples:
         >>> parse_rate("1e-3"), parse_rate("1/2")
         (Fraction(1, 1000), Fraction(1, 2))
     """

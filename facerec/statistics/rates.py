@@ -211,7 +211,7 @@ def tpr_at_fpr(
     Raises:
         MetricError: scores are empty or NaN, or the target is no rate.
 
-    Example:
+    Examples:
         >>> tpr_at_fpr([0.8, 0.7, 0.6], [0.9, 0.5], "1/2").tpr
         1.0
         >>> tpr_at_fpr([0.8, 0.7, 0.6], [0.9, 0.5], "1/2", method="observed").tpr
@@ -237,7 +237,7 @@ def roc_curve(mated: ArrayLike, non_mated: ArrayLike) -> RocCurve:
 def auc(mated: ArrayLike, non_mated: ArrayLike) -> float:
     """Return the area under the ROC; see `RocCurve.auc`.
 
-    Example:
+    Examples:
         >>> auc([0.9, 0.6], [0.7, 0.1])  # three of four comparisons are in the right order
         0.75
     """
@@ -247,7 +247,7 @@ def auc(mated: ArrayLike, non_mated: ArrayLike) -> float:
 def eer_rocch(mated: ArrayLike, non_mated: ArrayLike) -> float:
     """Return the equal error rate on the convex hull; see `RocCurve.eer_rocch`.
 
-    Example:
+    Examples:
         >>> eer_rocch([0.9, 0.6], [0.7, 0.1])  # on the line from (0, 0.5) to (0.5, 1)
         0.25
     """
@@ -270,7 +270,7 @@ def error_rates(mated: ArrayLike, non_mated: ArrayLike, threshold: float) -> Err
     Raises:
         MetricError: no mated or no non-mated comparison has a score.
 
-    Example:
+    Examples:
         >>> errors = error_rates([0.9, 0.6, float("nan")], [0.7, 0.1], threshold=0.5)
         >>> errors.false_matches, errors.false_non_matches, errors.failures
         (1, 0, 1)

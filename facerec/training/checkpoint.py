@@ -207,8 +207,8 @@ class CheckpointWriter:
                 last = latest(self.folder)
                 kept = f"; the last good checkpoint is {last}" if last else ""
                 raise CheckpointError(f"{problems[0]}{kept}")
-            for _, found in answers:
-                sums.update(found)
+            for _, own in answers:
+                sums.update(own)
         if processes.is_main:
             self._prune()
 
@@ -280,9 +280,9 @@ def load(
         ) from error
     for name, tensor in tensors.items():
         entry = stored.get(name)
-        found = tuple(entry.size) if isinstance(entry, TensorStorageMetadata) else None
-        if found != tuple(tensor.shape):
-            what = "no such tensor" if found is None else f"shape {found}"
+        shape = tuple(entry.size) if isinstance(entry, TensorStorageMetadata) else None
+        if shape != tuple(tensor.shape):
+            what = "no such tensor" if shape is None else f"shape {shape}"
             raise CheckpointError(
                 f"{checkpoint}: belongs to another architecture or optimizer: {name} should have "
                 f"shape {tuple(tensor.shape)}, found {what}; resume with the recipe that wrote it"
@@ -305,8 +305,8 @@ def complete(folder: Path) -> list[Path]:
 
 def latest(folder: Path) -> Path | None:
     """Return the newest whole checkpoint in ``folder``, if there is one."""
-    found = complete(folder)
-    return found[-1] if found else None
+    checkpoints = complete(folder)
+    return checkpoints[-1] if checkpoints else None
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -358,10 +358,10 @@ def _damage(checkpoint: Path, files: Iterable[tuple[str, list[int]]]) -> str | N
     """Say which of ``files`` is not there as it was written, if any."""
     for name, written in files:
         try:
-            found = _checksum(checkpoint / name)
+            checksum = _checksum(checkpoint / name)
         except OSError as error:
             return f"{name} cannot be read ({error.strerror})"
-        if found != written:
+        if checksum != written:
             return f"{name} holds other bytes than were written"
     return None
 

@@ -223,12 +223,12 @@ def _levers(plan: Plan) -> Iterator[dict[str, Recipe]]:
 
 def _mildest(recipes: dict[str, Recipe], plan: Plan, limit: int) -> Remedy | None:
     """Return the first that needs no more than ``limit`` bytes, else the one that needs least."""
-    found = []
+    tried = []
     for words, recipe in recipes.items():
-        found.append(Remedy(words, _again(plan, recipe)))
-        if found[-1].plan.memory <= limit:
-            return found[-1]
-    return min(found, key=lambda remedy: remedy.plan.memory, default=None)
+        tried.append(Remedy(words, _again(plan, recipe)))
+        if tried[-1].plan.memory <= limit:
+            return tried[-1]
+    return min(tried, key=lambda remedy: remedy.plan.memory, default=None)
 
 
 def _again(plan: Plan, recipe: Recipe) -> Plan:

@@ -292,7 +292,7 @@ def _bytes(tensors: list[Tensor]) -> int:
 @contextlib.contextmanager
 def _head_gradient(trainer: Trainer) -> Iterator[list[int]]:
     """Fill a list with the bytes of the head's gradients, which a sampled head drops at once."""
-    found: list[int] = []
+    sizes: list[int] = []
 
     def measure(weight: Tensor) -> None:
         gradient = weight.grad
@@ -300,11 +300,11 @@ def _head_gradient(trainer: Trainer) -> Iterator[list[int]]:
         parts = [gradient]
         if gradient.is_sparse:
             parts = [gradient._indices(), gradient._values()]
-        found.append(_bytes(parts))
+        sizes.append(_bytes(parts))
 
     handle = trainer.head.weight.register_post_accumulate_grad_hook(measure)
     try:
-        yield found
+        yield sizes
     finally:
         handle.remove()
 

@@ -138,12 +138,12 @@ def _new_folder(runs: Path, name: str, exact: bool) -> Path:
 def _of_name(runs: Path, name: str) -> dict[int, Path]:
     """Return the runs ``name``, ``name-2``, ``name-3``, … that exist, by number and in order."""
     pattern = re.compile(re.escape(name) + r"(?:-([2-9]|[1-9][0-9]+))?")
-    found = {
+    versions = {
         int(match[1] or 1): path
         for path in runs.glob("*")
         if (match := pattern.fullmatch(path.name))
     }
-    return dict(sorted(found.items()))
+    return dict(sorted(versions.items()))
 
 
 def check_same_run(folder: Path, recipe: Recipe, dataset: FaceDataset) -> None:
@@ -169,11 +169,11 @@ def check_same_run(folder: Path, recipe: Recipe, dataset: FaceDataset) -> None:
     # The data may have moved, but its number of images decides the order of all of them.
     sizes = {"images": len(dataset), "classes": dataset.num_classes}
     data = manifest.get("data", {})
-    found = {key: data.get(key) for key in sizes} if isinstance(data, dict) else {}
-    if found != sizes:
+    started = {key: data.get(key) for key in sizes} if isinstance(data, dict) else {}
+    if started != sizes:
         raise CheckpointError(
             f"{recipe.data.path}: has {sizes['images']} images of {sizes['classes']} people, but "
-            f"{folder} was started on {found.get('images')} of {found.get('classes')} as its "
+            f"{folder} was started on {started.get('images')} of {started.get('classes')} as its "
             "manifest.json says; resume with the data that started it, or start a new run"
         )
     try:
@@ -190,13 +190,15 @@ def check_same_run(folder: Path, recipe: Recipe, dataset: FaceDataset) -> None:
         )
 
 
-def _other_data(stored: dict[str, Any], found: dict[str, Any]) -> str | None:
+def _other_data(stored: dict[str, Any], present: dict[str, Any]) -> str | None:
     """Say in which training set what decides on images and labels is not as it was, if any.
 
     Only record files and their indexes are compared, not what else lies in their folder, and
     nothing that the manifest of an earlier release did not have.
     """
-    for before, now in zip([stored, *stored.get("also", [])], [found, *found["also"]], strict=True):
+    for before, now in zip(
+        [stored, *stored.get("also", [])], [present, *present["also"]], strict=True
+    ):
         for name in ("names", "identities"):
             if before.get(name) not in (None, now.get(name)):
                 return f"{now['path']}: its {name} are others than they were"

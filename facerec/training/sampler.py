@@ -300,8 +300,8 @@ class _Dealt:
         return np.concatenate(visits)
 
     def _visits(self, identities: np.ndarray, turns: np.ndarray) -> np.ndarray:
-        again, place = np.divmod(turns, self._counts[identities])
-        images: np.ndarray = self._circles[self._starts[identities] + place]
+        again, position = np.divmod(turns, self._counts[identities])
+        images: np.ndarray = self._circles[self._starts[identities] + position]
         return images + again * len(self._labels)
 
 

@@ -560,8 +560,8 @@ class Trainer:
             saved = from_dict(SavedFacts, state, where)
             self.scaler.load_state_dict(dict(saved.scaler))
         except (RecipeError, RuntimeError, LookupError, TypeError) as error:
-            found = str(error) if isinstance(error, RecipeError) else f"{where}: scaler: {error!r}"
-            raise CheckpointError(f"{found}; delete it to go on from an earlier one") from error
+            what = str(error) if isinstance(error, RecipeError) else f"{where}: scaler: {error!r}"
+            raise CheckpointError(f"{what}; delete it to go on from an earlier one") from error
         self.step = saved.step
         if self._guard is not None:
             self._guard.count = saved.nonfinite

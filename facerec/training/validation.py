@@ -28,20 +28,20 @@ def find_packs(validation: Validation) -> dict[str, Path]:
     Raises:
         PackError: some are missing; the sentence has the flag that leaves them out.
     """
-    found, missing = {}, {}
+    packs, missing = {}, {}
     for name in validation.benches:
         try:
-            found[name] = find_pack(name, validation.data)
+            packs[name] = find_pack(name, validation.data)
         except PackError as error:
             missing[name] = error
     if missing:
         first = next(iter(missing.values()))
         more = f" ({', '.join(missing)} are missing)" if len(missing) > 1 else ""
-        flag = " ".join(["--validation.benches", *found])
+        flag = " ".join(["--validation.benches", *packs])
         raise PackError(
             f"{first}{more}; in training the folder is --validation.data, and {flag} goes without"
         )
-    return found
+    return packs
 
 
 class PackValidator:

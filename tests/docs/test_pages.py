@@ -65,7 +65,9 @@ def command_lines() -> dict[str, set[tuple[str, str]]]:
             if language not in ("", "bash"):
                 continue
             for line in re.sub(r"\\\n", " ", block).splitlines():
-                words = shlex.split(line.removeprefix("$ ").replace("'", ""), comments=True)
+                if not re.search(r"(^|\s)(facerec|(python )?tools/\w+\.py)\s", line):
+                    continue
+                words = shlex.split(line.removeprefix("$ "), comments=True)
                 for at, word in enumerate(words):
                     if word == "facerec" and at + 1 < len(words) and at < 2:
                         command = words[at + 1]
@@ -103,3 +105,19 @@ def test_recipes_on_command_lines_are_there() -> None:
     text = "\n".join(page.read_text() for page in PAGES)
     for recipe in set(re.findall(r"recipes/[\w/]+\.py", text)):
         assert (ROOT / recipe).is_file(), recipe
+
+
+RECIPES = [
+    pytest.param(block, id=name(page))
+    for page in PAGES
+    for language, block in FENCE.findall(page.read_text())
+    if language == "python" and "\nrecipe = " in block
+]
+
+
+@pytest.mark.parametrize("block", RECIPES)
+def test_recipes_of_the_pages_are_recipes(block: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "recipes")
+    namespace: dict[str, object] = {}
+    exec(block, namespace)
+    assert type(namespace["recipe"]).__name__ in ("Recipe", "Comparison")

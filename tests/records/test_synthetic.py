@@ -12,19 +12,20 @@ import cv2
 import numpy as np
 import pytest
 
-from facerec.errors import DatasetError
+from facerec.errors import DatasetError, RecipeError
 from facerec.records.faces import (
     CONDITIONS,
     TEMPLATE,
+    Identity,
     Nuisance,
     draw_identity,
     draw_nuisance,
     encode,
-    landmarks,
     render,
     renderer,
 )
-from facerec.records.faces.head import TEXELS, TOP, WIDTH, A, B, build_head
+from facerec.records.faces.drawing import TEXELS, TOP, WIDTH, A, B
+from facerec.records.faces.head import build_head
 from facerec.records.faces.parameters import BEARDS, HAIR_STYLES
 from facerec.records.layout import open_image_records
 from facerec.records.packs import read_pack
@@ -69,6 +70,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
+@pytest.mark.integration
 def test_same_seed_same_bytes_with_any_number_of_processes(small: Path, tmp_path: Path) -> None:
     seen: list[tuple[str, int, int]] = []
     summary = write_synthetic(tmp_path, SMALL, 2, lambda *now: seen.append(now))
@@ -182,6 +184,14 @@ def test_group_shares_are_kept_to_the_nearest_person(small: Path) -> None:
     people = {row["subject_id"]: row["group"] for row in table(small / "attributes.csv")
               if row["set"] == "train"}  # fmt: skip
     assert sorted(people.values()) == ["A"] * 3 + ["B"] * 3
+
+
+def landmarks(identity: Identity, nuisance: Nuisance) -> np.ndarray:
+    """Return the five points of the rendered image in pixels, as ``TEMPLATE``."""
+    points = renderer._moved_landmarks(build_head(identity), nuisance)
+    points = points @ renderer._rotation(nuisance).T
+    alignment = renderer._alignment(points, nuisance)
+    return points[:, :2] @ alignment[:, :2].T + alignment[:, 2]
 
 
 def test_landmarks_of_frontal_faces_lie_near_the_template() -> None:
@@ -305,12 +315,16 @@ def test_rendering_depends_on_its_arguments_alone() -> None:
         ({"pairs_per_fold": 5}, "pairs_per_fold"),
         ({"groups": (Group("A", share=0.5),)}, "add up"),
         ({"groups": (Group("A"), Group("A"))}, "different names"),
-        ({"groups": (Group("A"), Group("B", contrast=0.0))}, "contrast"),
     ],
 )
 def test_what_cannot_be_generated_is_refused(change: dict[str, object], word: str) -> None:
-    with pytest.raises(DatasetError, match=word):
+    with pytest.raises((DatasetError, RecipeError), match=word):
         SyntheticSet(**change)
+
+
+def test_a_group_cannot_be_without_contrast() -> None:
+    with pytest.raises(RecipeError, match=r"Group\.contrast must be above 0"):
+        Group("B", contrast=0.0)
 
 
 def test_a_contact_sheet_has_a_row_for_each_person() -> None:

@@ -9,7 +9,7 @@ from facerec.records.faces.parameters import (
     draw_nuisance,
     restyle,
 )
-from facerec.records.faces.renderer import TEMPLATE, encode, landmarks, render
+from facerec.records.faces.renderer import TEMPLATE, encode, render
 
 __all__ = [
     "CONDITIONS",
@@ -20,7 +20,6 @@ __all__ = [
     "draw_identity",
     "draw_nuisance",
     "encode",
-    "landmarks",
     "render",
     "restyle",
 ]

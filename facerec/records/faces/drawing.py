@@ -1,8 +1,14 @@
-"""Anti-aliased shapes at fractions of a texel, drawn in place."""
+"""The unrolled surface of a head, and anti-aliased shapes that are drawn on it in place.
+
+The head is a star-shaped surface around its vertical axis. With ``A`` and ``B`` the half axes of
+the average skull, a surface point at the angle ``phi`` and the height ``y`` lies at
+``(A R sin phi, y, B R cos phi)``, where ``R(phi, y)`` is near 1. Columns of all maps run in
+``sin(phi / 2)``, which gives the front of the face more room than the back of the head.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import cv2
 import numpy as np
@@ -10,8 +16,16 @@ import numpy as np
 SHIFT = 4
 """OpenCV takes coordinates as integers with this many bits after the point."""
 
+A, B = 74.0, 90.0
+TOP, BOTTOM = -130.0, 107.0
+WIDTH, HEIGHT = 320, 256
+TEXELS = HEIGHT / (BOTTOM - TOP)
+"""Texels per millimetre, along y and (at the front) along x."""
+
 Shade = Sequence[float] | float
 """A colour, or the value of a one-channel canvas."""
+Places = tuple[np.ndarray, np.ndarray]
+"""Columns and rows."""
 
 
 def multiply(colour: Sequence[float] | np.ndarray, factors: Sequence[float]) -> tuple[int, ...]:
@@ -28,6 +42,26 @@ def points(columns: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return result
 
 
+def texel(x: np.ndarray | float, y: np.ndarray | float) -> Places:
+    """Return (column, row) in the textures of the frontal position (x, y) in mm, |x| < A."""
+    sine = np.asarray(x) / A
+    half_sine = sine / np.sqrt(2 + 2 * np.sqrt(1 - sine * sine))
+    return half_sine * (WIDTH / 2) + (WIDTH / 2 - 0.5), (np.asarray(y) - TOP) * TEXELS - 0.5
+
+
+def band(
+    canvas: np.ndarray,
+    place: Callable[[np.ndarray, np.ndarray], Places],
+    x: np.ndarray,
+    first: np.ndarray,
+    second: np.ndarray,
+    shade: Shade,
+) -> None:
+    """Fill what lies between two curves over ``x``; ``place`` takes millimetres to the canvas."""
+    around = np.concatenate([first, second[::-1]])
+    fill_polygon(canvas, *place(np.concatenate([x, x[::-1]]), around), shade)
+
+
 def fill_polygon(canvas: np.ndarray, columns: np.ndarray, rows: np.ndarray, shade: Shade) -> None:
     """Fill the polygon through the given places."""
     cv2.fillPoly(canvas, [points(columns, rows)], shade, cv2.LINE_AA, SHIFT)
@@ -41,15 +75,9 @@ def line(
 
 
 def ellipse(
-    canvas: np.ndarray,
-    place: tuple[np.ndarray, np.ndarray],
-    half_axes: tuple[float, float],
-    shade: Shade,
-    angle: float = 0.0,
+    canvas: np.ndarray, at: Places, width: float, height: float, shade: Shade, angle: float = 0.0
 ) -> None:
-    """Fill an ellipse around (column, row); half axes in texels, angle in degrees."""
-    column, row = (round(float(value) * (1 << SHIFT)) for value in place)
-    width, height = (max(1, round(value * (1 << SHIFT))) for value in half_axes)
-    cv2.ellipse(
-        canvas, (column, row), (width, height), angle, 0, 360, shade, -1, cv2.LINE_AA, SHIFT
-    )
+    """Fill an ellipse around (column, row); half axes in millimetres, angle in degrees."""
+    column, row = (round(float(value) * (1 << SHIFT)) for value in at)
+    axes = [max(1, round(value * TEXELS * (1 << SHIFT))) for value in (width, height)]
+    cv2.ellipse(canvas, (column, row), axes, angle, 0, 360, shade, -1, cv2.LINE_AA, SHIFT)

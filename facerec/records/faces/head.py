@@ -1,9 +1,6 @@
 """From a person's parameters to a head: radius, normals and textures over an unrolled surface.
 
-The head is a star-shaped surface around its vertical axis. With ``A`` and ``B`` the half axes of
-the average skull, a surface point at the angle ``phi`` and the height ``y`` lies at
-``(A R sin phi, y, B R cos phi)``, where ``R(phi, y)`` is near 1. Columns of all maps run in
-``sin(phi / 2)``, which gives the front of the face more room than the back of the head.
+Where things lie in the maps, `facerec.records.faces.drawing` says.
 """
 
 from __future__ import annotations
@@ -15,20 +12,23 @@ import cv2
 import numpy as np
 
 from facerec.records.faces.drawing import (
+    BOTTOM,
+    HEIGHT,
     SHIFT,
+    TEXELS,
+    TOP,
+    WIDTH,
+    A,
+    B,
+    band,
     ellipse,
-    fill_polygon,
     line,
     multiply,
     points,
+    texel,
 )
 from facerec.records.faces.parameters import Identity
 
-A, B = 74.0, 90.0
-TOP, BOTTOM = -130.0, 107.0
-WIDTH, HEIGHT = 320, 256
-TEXELS = HEIGHT / (BOTTOM - TOP)
-"""Texels per millimetre, along y and (at the front) along x."""
 LEVEL = 6.0
 """Steps of the hair level's 8-bit texture per millimetre; 128 is the hairline."""
 _MEAN_RADIUS = 82.0
@@ -56,13 +56,6 @@ class Head:
         row = (y - TOP) * TEXELS / 2 - 0.5
         radius = float(_sample(self.radius, column, row))
         return np.array([A * radius * np.sin(phi), y, B * radius * np.cos(phi)])
-
-
-def texel(x: np.ndarray | float, y: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
-    """Return (column, row) in the textures of the frontal position (x, y) in mm, |x| < A."""
-    sine = np.asarray(x) / A
-    half_sine = sine / np.sqrt(2 + 2 * np.sqrt(1 - sine * sine))
-    return half_sine * (WIDTH / 2) + (WIDTH / 2 - 0.5), (np.asarray(y) - TOP) * TEXELS - 0.5
 
 
 @lru_cache(maxsize=8)
@@ -335,16 +328,8 @@ def _skin(p: Identity, g: _Grid, light: np.ndarray) -> np.ndarray:
     _marks(p, canvas, noise)
     dark = multiply(base, (0.46, 0.33, 0.30))
     for sign in (-1, 1):
-        column, row = texel(
-            np.array(sign * (p.nose_width * 0.48 + 0.5)), np.array(p.nose_length + 6.6)
-        )
-        ellipse(
-            canvas,
-            (column, row),
-            ((1.6 + 0.11 * p.nose_width) * TEXELS, 1.5 * TEXELS),
-            dark,
-            -14.0 * sign,
-        )
+        nostril = texel(sign * (p.nose_width * 0.48 + 0.5), p.nose_length + 6.6)
+        ellipse(canvas, nostril, 1.6 + 0.11 * p.nose_width, 1.5, dark, -14.0 * sign)
     canvas = cv2.GaussianBlur(canvas, (3, 3), 0.55)
     return cv2.merge([*cv2.split(canvas), _wrinkles(p)])
 
@@ -392,7 +377,7 @@ def _marks(p: Identity, canvas: np.ndarray, noise: np.random.Generator) -> None:
         columns, rows = texel(np.clip(x, -60, 60), y)
         for column, row, radius, dim in zip(columns, rows, size, tone, strict=True):
             colour = multiply(base, (dim + 0.08, dim - 0.02, dim - 0.10))
-            ellipse(canvas, (column, row), (radius * TEXELS, radius * TEXELS), colour)
+            ellipse(canvas, (column, row), radius, radius, colour)
     if p.scar is not None:
         x0, y0, length, angle = p.scar
         across = np.cos(np.radians(angle)) * length / 2
@@ -403,13 +388,8 @@ def _marks(p: Identity, canvas: np.ndarray, noise: np.random.Generator) -> None:
         line(canvas, columns, rows, multiply(base, (1.02, 0.78, 0.74)), 3)
         line(canvas, columns, rows, multiply(base, (1.14, 1.04, 1.02)), 1)
     for x0, y0, radius in p.moles:
-        column, row = texel(np.array(x0), np.array(y0))
-        ellipse(
-            canvas,
-            (column, row),
-            ((radius + 0.3) * TEXELS, (radius + 0.3) * TEXELS),
-            multiply(base, (0.42,) * 3),
-        )
+        dark = multiply(base, (0.42,) * 3)
+        ellipse(canvas, texel(x0, y0), radius + 0.3, radius + 0.3, dark)
 
 
 def _wrinkles(p: Identity) -> np.ndarray:
@@ -523,10 +503,7 @@ def _brows(p: Identity, noise: np.random.Generator) -> np.ndarray:
     half = p.brow_thickness / 2 * np.clip(0.55 + 2.4 * t, 0, 1) * np.clip((1.04 - t) * 2.6, 0.12, 1)
     body = int(175 * p.brow_density)
     for sign in (-1, 1):
-        outline_x = np.concatenate([x, x[::-1]]) * sign
-        outline_y = np.concatenate([y - half, (y + half)[::-1]])
-        columns, rows = texel(outline_x, outline_y)
-        fill_polygon(alpha, columns, rows, body)
+        band(alpha, texel, x * sign, y - half, y + half, body)
         root = y + noise.uniform(-1, 1, 46) * half
         rise = 1.6 + 1.1 * noise.random(46)
         ends_x = np.stack([x, x + 0.9 + 1.6 * t]) * sign
@@ -537,5 +514,5 @@ def _brows(p: Identity, noise: np.random.Generator) -> np.ndarray:
 
 
 def _sample(image: np.ndarray, column: float, row: float) -> float:
-    place = np.array([[column]], np.float32), np.array([[row]], np.float32)
-    return cv2.remap(image, *place, cv2.INTER_LINEAR, None, cv2.BORDER_REPLICATE)[0, 0]
+    position = np.array([[column]], np.float32), np.array([[row]], np.float32)
+    return cv2.remap(image, *position, cv2.INTER_LINEAR, None, cv2.BORDER_REPLICATE)[0, 0]

@@ -8,38 +8,22 @@ colours RGB in [0, 255].
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated, get_origin, get_type_hints
 
 import numpy as np
 
 Colour = tuple[float, float, float]
 
 HAIR_STYLES = (
-    "bald",
-    "buzz",
-    "short",
-    "quiff",
-    "side_part",
-    "tied",
-    "bangs",
-    "bob",
-    "long",
-    "curly",
-    "afro",
-)
+    "bald", "buzz", "short", "quiff", "side_part", "tied", "bangs", "bob", "long", "curly", "afro",
+)  # fmt: skip
 BEARDS = ("none", "stubble", "moustache", "goatee", "full")
 
 _SKIN = np.array(
-    [
-        (246, 214, 194),
-        (236, 194, 167),
-        (222, 172, 138),
-        (199, 146, 110),
-        (163, 113, 82),
-        (122, 81, 58),
-        (88, 58, 43),
-    ],
+    [(246, 214, 194), (236, 194, 167), (222, 172, 138), (199, 146, 110), (163, 113, 82),
+     (122, 81, 58), (88, 58, 43)],
     dtype=np.float64,
-)
+)  # fmt: skip
 _HAIR = {
     "black": (30, 26, 26),
     "dark brown": (56, 38, 29),
@@ -59,6 +43,40 @@ _EYES = {
 }
 
 
+class Trait:
+    """How a measure is spread over people: a normal distribution, cut off on both sides.
+
+    Its mean moves with two hidden traits in [0, 1], so that what goes together in people goes
+    loosely together here: ``rugged`` ties jaw, brows, lips, beard and hair length together, and
+    ``depth`` is that of the skin's colour.
+    """
+
+    def __init__(
+        self, mean: float, spread: float, low: float, high: float, **slopes: float
+    ) -> None:
+        self.mean, self.spread, self.low, self.high = mean, spread, low, high
+        self.slopes = slopes  # added in the order in which they are written, for the same rounding
+
+    def draw(self, generator: np.random.Generator, **hidden: float) -> float:
+        """Draw the measure of one person."""
+        mean = self.mean
+        for name, slope in self.slopes.items():
+            mean += slope * hidden[name]
+        return float(np.clip(generator.normal(mean, self.spread), self.low, self.high))
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """A measure that is spread evenly from ``low`` to ``high``."""
+
+    low: float
+    high: float
+
+    def draw(self, generator: np.random.Generator, **hidden: float) -> float:
+        """Draw the measure of one person."""
+        return float(generator.uniform(self.low, self.high))
+
+
 @dataclass(frozen=True)
 class Identity:
     """One generated person: what stays the same from photo to photo."""
@@ -68,49 +86,45 @@ class Identity:
     base_age: float
     """Years; most photos of the person lie close to it."""
 
-    head_width: float
-    hairline: float
-    cheekbones: float
-    cheek_hollow: float
-    jaw_width: float
-    jaw_square: float
-    chin_y: float
-    chin_width: float
-    chin_forward: float
-    ears: float
+    head_width: Annotated[float, Trait(0.94, 0.04, 0.85, 1.06, rugged=0.02)]
+    hairline: Annotated[float, Trait(61, 6.5, 46, 76)]
+    cheekbones: Annotated[float, Trait(3.5, 2.4, -2, 9)]
+    cheek_hollow: Annotated[float, Trait(0.6, 2.6, -5, 6)]
+    jaw_width: Annotated[float, Trait(0.765, 0.05, 0.65, 0.95, rugged=0.075)]
+    jaw_square: Annotated[float, Trait(0.95, 0.3, 0.6, 2.3, rugged=0.55)]
+    chin_y: Annotated[float, Trait(103, 4.2, 93, 116, rugged=3.5)]
+    chin_width: Annotated[float, Trait(10, 3.0, 6, 22, rugged=6)]
+    chin_forward: Annotated[float, Trait(3.5, 2.6, -3, 9)]
+    ears: Annotated[float, Trait(11, 3.4, 4, 20)]
+    eye_distance: Annotated[float, Trait(63, 3.2, 55, 71)]
+    eye_width: Annotated[float, Trait(30, 1.9, 24.5, 35, rugged=-1.5)]
+    eye_open: Annotated[float, Trait(0.40, 0.05, 0.27, 0.52, rugged=-0.05)]
+    eye_tilt: Annotated[float, Trait(3.5, 3.8, -6, 13)]
+    eye_depth: Annotated[float, Trait(5.0, 1.8, 1.5, 10, rugged=1.5)]
+    lid_crease: Annotated[float, Trait(3.6, 1.6, 0.6, 7)]
+    lashes: Annotated[float, Trait(1.25, 0.22, 0.5, 1.8, rugged=-0.55)]
+    brow_y: Annotated[float, Trait(-20.5, 2.2, -27, -14, rugged=3.0)]
+    brow_thickness: Annotated[float, Trait(3.0, 1.0, 1.6, 7.5, rugged=2.4)]
+    brow_arch: Annotated[float, Trait(4.4, 1.7, 0, 8, rugged=-2.6)]
+    brow_tilt: Annotated[float, Trait(0.8, 2.6, -6, 7)]
+    brow_length: Annotated[float, Trait(37, 3.0, 29, 45)]
+    brow_density: Annotated[float, Uniform(0.62, 1.0)]
+    nose_length: Annotated[float, Trait(38, 3.4, 30, 47)]
+    nose_width: Annotated[float, Trait(13.5, 1.8, 9.5, 21, rugged=1.5, depth=2.0)]
+    nose_bridge: Annotated[float, Trait(5.5, 2.0, 0.5, 11, depth=-2.5, rugged=1)]
+    nose_tip: Annotated[float, Trait(20.5, 3.0, 13, 29, rugged=1.5)]
+    nose_hump: Annotated[float, Trait(0.3, 1.7, -3, 4.5)]
+    nose_tip_width: Annotated[float, Trait(6.2, 1.2, 4, 10.5, rugged=1, depth=1)]
+    mouth_y: Annotated[float, Trait(71.5, 2.6, 65, 79)]
+    mouth_width: Annotated[float, Trait(52, 4.0, 42, 63)]
+    upper_lip: Annotated[float, Trait(6.4, 1.3, 3.0, 11, rugged=-1.4, depth=1.8)]
+    lower_lip: Annotated[float, Trait(8.6, 1.4, 5.0, 13, rugged=-1.2, depth=2.0)]
+    cupid: Annotated[float, Uniform(0.1, 1.0)]
+    blush: Annotated[float, Uniform(0.1, 1.0)]
 
-    eye_distance: float
-    eye_width: float
-    eye_open: float
-    eye_tilt: float
-    eye_depth: float
-    lid_crease: float
     iris: Colour
-    lashes: float
-
-    brow_y: float
-    brow_thickness: float
-    brow_arch: float
-    brow_tilt: float
-    brow_length: float
-    brow_density: float
-
-    nose_length: float
-    nose_width: float
-    nose_bridge: float
-    nose_tip: float
-    nose_hump: float
-    nose_tip_width: float
-
-    mouth_y: float
-    mouth_width: float
-    upper_lip: float
-    lower_lip: float
-    cupid: float
     lip_colour: Colour
-
     skin: Colour
-    blush: float
     freckles: float
     moles: tuple[tuple[float, float, float], ...]
     """Each ``(x, y, radius)``; z follows from the surface."""
@@ -135,23 +149,31 @@ class Identity:
     frame_colour: Colour
 
 
-def draw_identity(generator: np.random.Generator) -> Identity:
-    """Draw a person; the traits that go together in people go loosely together here."""
-    g = generator
+_TRAITS: dict[str, Trait | Uniform] = {
+    name: hint.__metadata__[0]
+    for name, hint in get_type_hints(Identity, include_extras=True).items()
+    if get_origin(hint) is Annotated
+}
+_VOLUME, _GREY_ONSET = Trait(1.0, 0.22, 0.55, 1.6), Trait(51, 8, 36, 72)
 
-    def normal(mean: float, spread: float, low: float, high: float) -> float:
-        return float(np.clip(g.normal(mean, spread), low, high))
+
+def draw_identity(generator: np.random.Generator) -> Identity:
+    """Draw a person."""
+    g = generator
 
     def between(low: float, high: float) -> float:
         return float(g.uniform(low, high))
 
-    # One hidden trait ties jaw, brows, lips, beard and hair length together.
     rugged = float(np.clip(g.normal(g.choice((0.2, 0.8)), 0.17), 0.0, 1.0))
     depth = float(g.beta(0.95, 1.15))
     skin = _mix_table(_SKIN, depth) * g.normal(1.0, 0.025, 3)
-    hair_colour = np.array(_HAIR[_pick(g, tuple(_HAIR), _hair_weights(depth))])
+    # The fairer the skin, the more often hair and eyes are light.
+    fair = max(0.0, 1.0 - 1.8 * depth)
+    hairs = (0.4 + 4.0 * depth, 1.5, 1.3 * (1.1 - depth), fair, 0.6 * fair, 1.1 * fair, 0.5 * fair)
+    hair_colour = np.array(_HAIR[_pick(g, tuple(_HAIR), hairs)])
     hair_colour = hair_colour * g.uniform(0.88, 1.15) + g.normal(0, 3, 3)
-    iris = np.array(_EYES[_pick(g, tuple(_EYES), _eye_weights(depth))]) + g.normal(0, 8, 3)
+    eyes = (0.5 + 4.0 * depth, 1.5, 0.7 * (1.0 - depth), 0.9 * fair, 1.9 * fair, 0.8 * fair)
+    iris = np.array(_EYES[_pick(g, tuple(_EYES), eyes)]) + g.normal(0, 8, 3)
     base_age = between(20.0, 50.0)
 
     if rugged > 0.5:
@@ -176,53 +198,19 @@ def draw_identity(generator: np.random.Generator) -> Identity:
     return Identity(
         seed=int(g.integers(2**31)),
         base_age=base_age,
-        head_width=normal(0.94 + 0.02 * rugged, 0.04, 0.85, 1.06),
-        hairline=normal(61, 6.5, 46, 76),
-        cheekbones=normal(3.5, 2.4, -2, 9),
-        cheek_hollow=normal(0.6, 2.6, -5, 6),
-        jaw_width=normal(0.765 + 0.075 * rugged, 0.05, 0.65, 0.95),
-        jaw_square=normal(0.95 + 0.55 * rugged, 0.3, 0.6, 2.3),
-        chin_y=normal(103 + 3.5 * rugged, 4.2, 93, 116),
-        chin_width=normal(10 + 6 * rugged, 3.0, 6, 22),
-        chin_forward=normal(3.5, 2.6, -3, 9),
-        ears=normal(11, 3.4, 4, 20),
-        eye_distance=normal(63, 3.2, 55, 71),
-        eye_width=normal(30 - 1.5 * rugged, 1.9, 24.5, 35),
-        eye_open=normal(0.40 - 0.05 * rugged, 0.05, 0.27, 0.52),
-        eye_tilt=normal(3.5, 3.8, -6, 13),
-        eye_depth=normal(5.0 + 1.5 * rugged, 1.8, 1.5, 10),
-        lid_crease=normal(3.6, 1.6, 0.6, 7),
+        **{name: trait.draw(g, rugged=rugged, depth=depth) for name, trait in _TRAITS.items()},
         iris=_colour(iris),
-        lashes=normal(1.25 - 0.55 * rugged, 0.22, 0.5, 1.8),
-        brow_y=normal(-20.5 + 3.0 * rugged, 2.2, -27, -14),
-        brow_thickness=normal(3.0 + 2.4 * rugged, 1.0, 1.6, 7.5),
-        brow_arch=normal(4.4 - 2.6 * rugged, 1.7, 0, 8),
-        brow_tilt=normal(0.8, 2.6, -6, 7),
-        brow_length=normal(37, 3.0, 29, 45),
-        brow_density=between(0.62, 1.0),
-        nose_length=normal(38, 3.4, 30, 47),
-        nose_width=normal(13.5 + 1.5 * rugged + 2.0 * depth, 1.8, 9.5, 21),
-        nose_bridge=normal(5.5 - 2.5 * depth + rugged, 2.0, 0.5, 11),
-        nose_tip=normal(20.5 + 1.5 * rugged, 3.0, 13, 29),
-        nose_hump=normal(0.3, 1.7, -3, 4.5),
-        nose_tip_width=normal(6.2 + rugged + depth, 1.2, 4, 10.5),
-        mouth_y=normal(71.5, 2.6, 65, 79),
-        mouth_width=normal(52, 4.0, 42, 63),
-        upper_lip=normal(6.4 - 1.4 * rugged + 1.8 * depth, 1.3, 3.0, 11),
-        lower_lip=normal(8.6 - 1.2 * rugged + 2.0 * depth, 1.4, 5.0, 13),
-        cupid=between(0.1, 1.0),
         lip_colour=_colour(lip),
         skin=_colour(skin),
-        blush=between(0.1, 1.0),
         freckles=float(max(0.0, g.normal(-0.5, 0.6))) if depth < 0.55 else 0.0,
         moles=moles,
         scar=scar,
         hair_style=_pick(g, HAIR_STYLES, hair_weights),
         hair_colour=_colour(hair_colour),
-        hair_volume=normal(1.0, 0.22, 0.55, 1.6),
+        hair_volume=_VOLUME.draw(g),
         hair_part=float(g.choice((-1.0, 1.0))) * between(0.35, 1.0),
         wave=between(0.0, 1.0) ** 1.5,
-        grey_onset=normal(51, 8, 36, 72),
+        grey_onset=_GREY_ONSET.draw(g),
         recession=between(0, 26) * rugged,
         beard=beard,
         beard_density=between(0.55, 1.0),
@@ -299,38 +287,15 @@ class Nuisance:
 
 @dataclass(frozen=True)
 class Conditions:
-    """Ranges from which the nuisances of a kind of photo are drawn.
+    """What is different between kinds of photos."""
 
-    Pairs are ``(low, high)`` of a uniform draw; single numbers are standard deviations or
-    probabilities.
-    """
-
-    yaw: tuple[float, float] = (0.0, 25.0)
-    """Absolute value; the side is drawn."""
-    pitch: float = 6.0
-    roll: float = 2.0
-    shift: float = 0.9
-    zoom: float = 0.02
-    azimuth: float = 38.0
-    elevation: tuple[float, float] = (0.0, 60.0)
-    light: tuple[float, float] = (0.35, 0.95)
-    ambient: tuple[float, float] = (0.35, 0.65)
-    warmth: float = 0.4
-    smile: float = 0.45
-    """Probability; so are the next three."""
-    mouth_open: float = 0.25
-    blink: float = 0.04
-    glasses: float = 0.03
-    """For people who wear none; those who do take them off now and then."""
+    yaw: tuple[float, float]
+    """Degrees, least and most; the side is drawn."""
     age: float = 3.5
-    contrast: tuple[float, float] = (0.8, 1.15)
-    brightness: tuple[float, float] = (0.82, 1.14)
-    blur: tuple[float, float] = (0.2, 0.8)
-    noise: tuple[float, float] = (1.0, 5.0)
-    jpeg_quality: tuple[int, int] = (75, 95)
+    """Standard deviation around the person's base age, in years."""
 
 
-# The one place where difficulty is set.
+# With `draw_nuisance` the one place where difficulty is set.
 CONDITIONS = {
     "frontal": Conditions(yaw=(0.0, 10.0)),
     "everyday": Conditions(yaw=(0.0, 25.0)),
@@ -354,40 +319,45 @@ def draw_nuisance(
 
     Args:
         identity: the person, for their age and glasses.
-        conditions: the ranges.
+        conditions: the kind of photo.
         generator: the only source of randomness.
         age: years; none draws one close to the person's base age.
     """
     g = generator
+
+    def normal(mean: float, spread: float, most: float) -> float:
+        return float(np.clip(g.normal(mean, spread), -most, most))
+
     if age is None:
         age = float(np.clip(identity.base_age + g.normal(0, conditions.age), 18, 85))
-    smile = float(g.uniform(0.35, 1.0) if g.random() < conditions.smile else g.uniform(0.0, 0.3))
-    opened = float(g.uniform(0.15, 0.8)) if g.random() < conditions.mouth_open else 0.0
-    wears = g.random() < (0.85 if identity.wears_glasses else conditions.glasses)
-    blinks = g.random() < conditions.blink
+    smile = float(g.uniform(0.35, 1.0) if g.random() < 0.45 else g.uniform(0.0, 0.3))
+    opened = float(g.uniform(0.15, 0.8)) if g.random() < 0.25 else 0.0
+    # Who wears glasses takes them off now and then.
+    wears = g.random() < (0.85 if identity.wears_glasses else 0.03)
+    blinks = g.random() < 0.04
     return Nuisance(
         yaw=float(g.uniform(*conditions.yaw) * g.choice((-1.0, 1.0))),
-        pitch=float(np.clip(g.normal(0, conditions.pitch), -18, 18)),
-        roll=float(g.normal(0, conditions.roll)),
-        shift=(float(g.normal(0, conditions.shift)), float(g.normal(0, conditions.shift))),
-        zoom=float(np.exp(g.normal(0, conditions.zoom))),
-        light_azimuth=float(np.clip(g.normal(0, conditions.azimuth), -80, 80)),
-        light_elevation=float(g.uniform(*conditions.elevation)),
-        light=float(g.uniform(*conditions.light)),
-        ambient=float(g.uniform(*conditions.ambient)),
-        warmth=float(np.clip(g.normal(0.1, conditions.warmth), -1, 1)),
+        pitch=normal(0, 6.0, 18),
+        roll=float(g.normal(0, 2.0)),
+        shift=(float(g.normal(0, 0.9)), float(g.normal(0, 0.9))),
+        zoom=float(np.exp(g.normal(0, 0.02))),
+        light_azimuth=normal(0, 38.0, 80),
+        light_elevation=float(g.uniform(0.0, 60.0)),
+        light=float(g.uniform(0.35, 0.95)),
+        ambient=float(g.uniform(0.35, 0.65)),
+        warmth=normal(0.1, 0.4, 1),
         smile=smile,
         mouth_open=opened,
-        brow_raise=float(np.clip(g.normal(0, 0.35), -1, 1)),
+        brow_raise=normal(0, 0.35, 1),
         blink=float(g.uniform(0.5, 1.0)) if blinks else float(g.uniform(0, 0.2)),
-        gaze=(float(np.clip(g.normal(0, 1.6), -4, 4)), float(np.clip(g.normal(0, 0.7), -1.5, 1.5))),
+        gaze=(normal(0, 1.6, 4), normal(0, 0.7, 1.5)),
         age=age,
         glasses=bool(wears),
-        contrast=float(g.uniform(*conditions.contrast)),
-        brightness=float(g.uniform(*conditions.brightness)),
-        blur=float(g.uniform(*conditions.blur)),
-        noise=float(g.uniform(*conditions.noise)),
-        jpeg_quality=int(g.integers(conditions.jpeg_quality[0], conditions.jpeg_quality[1] + 1)),
+        contrast=float(g.uniform(0.8, 1.15)),
+        brightness=float(g.uniform(0.82, 1.14)),
+        blur=float(g.uniform(0.2, 0.8)),
+        noise=float(g.uniform(1.0, 5.0)),
+        jpeg_quality=int(g.integers(75, 96)),
     )
 
 
@@ -399,18 +369,8 @@ def _pick(
 
 
 def _mix_table(table: np.ndarray, position: float) -> np.ndarray:
-    place = position * (len(table) - 1)
-    return np.array([np.interp(place, np.arange(len(table)), channel) for channel in table.T])
-
-
-def _hair_weights(depth: float) -> tuple[float, ...]:
-    fair = max(0.0, 1.0 - 1.8 * depth)
-    return (0.4 + 4.0 * depth, 1.5, 1.3 * (1.1 - depth), fair, 0.6 * fair, 1.1 * fair, 0.5 * fair)
-
-
-def _eye_weights(depth: float) -> tuple[float, ...]:
-    fair = max(0.0, 1.0 - 1.8 * depth)
-    return (0.5 + 4.0 * depth, 1.5, 0.7 * (1.0 - depth), 0.9 * fair, 1.9 * fair, 0.8 * fair)
+    row = position * (len(table) - 1)
+    return np.array([np.interp(row, np.arange(len(table)), channel) for channel in table.T])
 
 
 def _colour(values: np.ndarray) -> Colour:

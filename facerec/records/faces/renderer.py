@@ -12,8 +12,21 @@ from collections.abc import Callable
 import cv2
 import numpy as np
 
-from facerec.records.faces.drawing import ellipse, fill_polygon, line, multiply
-from facerec.records.faces.head import LEVEL, TEXELS, TOP, WIDTH, A, B, Head, build_head, texel
+from facerec.records.faces.drawing import (
+    TEXELS,
+    TOP,
+    WIDTH,
+    A,
+    B,
+    Places,
+    band,
+    ellipse,
+    fill_polygon,
+    line,
+    multiply,
+    texel,
+)
+from facerec.records.faces.head import LEVEL, Head, build_head
 from facerec.records.faces.parameters import Identity, Nuisance
 
 SIZE = 112
@@ -33,14 +46,6 @@ _NOISE = cv2.GaussianBlur(
     np.random.default_rng(112).standard_normal((320, 320, 3), dtype=np.float32), (0, 0), 0.6
 )
 _NOISE = (_NOISE * 0.85 + 0.15 * _NOISE.mean(axis=-1, keepdims=True)) / _NOISE.std()
-
-
-def landmarks(identity: Identity, nuisance: Nuisance) -> np.ndarray:
-    """Return the five points of the rendered image in pixels, shape (5, 2), as ``TEMPLATE``."""
-    points = _moved_landmarks(build_head(identity), nuisance)
-    rotation = _rotation(nuisance)
-    image_from_camera = _alignment(points @ rotation.T, nuisance)
-    return (points @ rotation.T)[:, :2] @ image_from_camera[:, :2].T + image_from_camera[:, 2]
 
 
 def encode(image: np.ndarray, quality: int) -> bytes:
@@ -198,23 +203,23 @@ def _march(
 
     coarse = starts(SIZE // 2)
     depth: np.ndarray = np.full((SIZE // 2, SIZE // 2), 118, np.float32)
-    found = patient(coarse, depth, 12, 8.0)
-    depth[~found] = -140
+    hits = patient(coarse, depth, 12, 8.0)
+    depth[~hits] = -140
     near, far = cv2.dilate(depth, _CROSS), cv2.erode(depth, _CROSS)
     jump = cv2.resize(
         (near - far > 11).view(np.uint8), (SIZE, SIZE), interpolation=cv2.INTER_NEAREST
     )
     near = cv2.resize(near, (SIZE, SIZE), interpolation=cv2.INTER_NEAREST)
     depth = cv2.resize(depth, (SIZE, SIZE), interpolation=cv2.INTER_LINEAR)
-    hit = cv2.resize(found.view(np.uint8), (SIZE, SIZE), interpolation=cv2.INTER_NEAREST).view(bool)
+    hit = cv2.resize(hits.view(np.uint8), (SIZE, SIZE), interpolation=cv2.INTER_NEAREST).view(bool)
 
     fine = starts(SIZE)
-    places = np.flatnonzero(jump)
-    edge_start = [begin.ravel()[places][None, :] for begin in fine]
-    edge_depth = near.ravel()[places][None, :] + np.float32(2)
+    jumps = np.flatnonzero(jump)
+    edge_start = [begin.ravel()[jumps][None, :] for begin in fine]
+    edge_depth = near.ravel()[jumps][None, :] + np.float32(2)
     edge_hit = patient(edge_start, edge_depth, 14, 7.0)
-    depth.ravel()[places] = edge_depth[0]
-    hit.ravel()[places] = edge_hit[0]
+    depth.ravel()[jumps] = edge_depth[0]
+    hit.ravel()[jumps] = edge_hit[0]
     depth -= np.float32(60) * np.clip(gap(fine, depth)[0], -0.06, 0.06)
     _, column, row = gap(fine, depth)
     return column * 2 + np.float32(0.5), row * 2 + np.float32(0.5), depth, hit
@@ -307,7 +312,7 @@ def _paint(
     return skin, cover
 
 
-_Place = Callable[[np.ndarray | float, np.ndarray | float], tuple[np.ndarray, np.ndarray]]
+_Place = Callable[[np.ndarray | float, np.ndarray | float], Places]
 
 
 def _patch(
@@ -318,8 +323,8 @@ def _patch(
     columns, rows = texel(corner[0], corner[1])
     left, top = int(columns[0]), int(rows[0])
 
-    def place(x: np.ndarray | float, y: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
-        column, row = texel(np.asarray(x), np.asarray(y))
+    def place(x: np.ndarray | float, y: np.ndarray | float) -> Places:
+        column, row = texel(x, y)
         return column - left, row - top
 
     return skin[top : int(rows[1]) + 2, left : int(columns[1]) + 2], place
@@ -355,75 +360,45 @@ def _eye(skin: np.ndarray, identity: Identity, nuisance: Nuisance, age: float, s
 
     patch, place = _patch(skin, centre, 0, half + 7, 17)
 
-    base_colour = p.skin
     # Upper lid: a soft shadow up to the crease.
-    crease = p.lid_crease + 1.0
+    crease = top - (p.lid_crease + 1.0) * (1.04 - t * t)
     lid = patch.copy()
-    fill_polygon(
-        lid,
-        *place(
-            np.concatenate([across, across[::-1]]),
-            np.concatenate([top, (top - crease * (1.04 - t * t))[::-1]]),
-        ),
-        multiply(base_colour, (0.80, 0.70, 0.66)),
-    )
-    line(
-        lid,
-        *place(across, top - crease * (1.04 - t * t)),
-        multiply(base_colour, (0.58, 0.46, 0.42)),
-        1,
-    )
-    line(lid, *place(across, bottom + 1.0), multiply(base_colour, (0.80, 0.66, 0.62)), 1)
+    band(lid, place, across, top, crease, multiply(p.skin, (0.80, 0.70, 0.66)))
+    line(lid, *place(across, crease), multiply(p.skin, (0.58, 0.46, 0.42)), 1)
+    line(lid, *place(across, bottom + 1.0), multiply(p.skin, (0.80, 0.66, 0.62)), 1)
     cv2.addWeighted(cv2.GaussianBlur(lid, (3, 3), 0.7), 0.8, patch, 0.2, 0, dst=patch)
 
     mask = np.zeros(patch.shape[:2], np.uint8)
-    fill_polygon(
-        mask,
-        *place(np.concatenate([across, across[::-1]]), np.concatenate([top, bottom[::-1]])),
-        255,
-    )
+    band(mask, place, across, top, bottom, 255)
     eye = np.empty_like(patch)
     eye[:] = (226, 220, 214, 0)
     look_x, look_y = nuisance.gaze
     iris_x, iris_y = centre + look_x, -opening * 0.10 + look_y
-    column, row = place(iris_x, iris_y)
-    iris = p.iris
-    corner, corner_row = place(centre - sign * half * 0.93, base[0])
-    ellipse(eye, (corner, corner_row), (2.4 * TEXELS, 1.9 * TEXELS), (196, 138, 128))
-    ellipse(eye, (column, row), (6.1 * TEXELS, 6.1 * TEXELS), multiply(iris, (0.45, 0.45, 0.48)))
-    ellipse(eye, (column, row), (5.2 * TEXELS, 5.2 * TEXELS), multiply(iris, (0.95, 0.95, 0.95)))
-    ellipse(
-        eye, (column, row + 1.6), (3.6 * TEXELS, 3.0 * TEXELS), multiply(iris, (1.22, 1.2, 1.16))
-    )
-    ellipse(eye, (column, row), (2.3 * TEXELS, 2.3 * TEXELS), (14, 12, 12))
+    centre_of_iris = column, row = place(iris_x, iris_y)
+    corner = place(centre - sign * half * 0.93, base[0])
+    ellipse(eye, corner, 2.4, 1.9, (196, 138, 128))
+    ellipse(eye, centre_of_iris, 6.1, 6.1, multiply(p.iris, (0.45, 0.45, 0.48)))
+    ellipse(eye, centre_of_iris, 5.2, 5.2, multiply(p.iris, (0.95, 0.95, 0.95)))
+    ellipse(eye, (column, row + 1.6), 3.6, 3.0, multiply(p.iris, (1.22, 1.2, 1.16)))
+    ellipse(eye, centre_of_iris, 2.3, 2.3, (14, 12, 12))
     eye = cv2.GaussianBlur(eye, (3, 3), 0.5)
     # The upper lid throws a shadow on the eyeball.
     _, top_row = place(centre, -upper)
     shadow = np.clip(0.60 + (np.arange(patch.shape[0]) - top_row) * 0.085, 0.5, 1.0)
     eye = (eye * shadow[:, None, None]).astype(np.uint8)
     glint = 1.5 * (1 if nuisance.light_azimuth > 0 else -1)
-    column, row = place(iris_x + glint, iris_y - 1.9)
-    ellipse(eye, (column, row), (0.85 * TEXELS, 0.85 * TEXELS), (250, 250, 250))
+    ellipse(eye, place(iris_x + glint, iris_y - 1.9), 0.85, 0.85, (250, 250, 250))
     _blend(patch, eye, mask)
 
     lash = multiply(0.35 * np.array(p.hair_colour) + 8, (0.8, 0.72, 0.7))
     thick = 2 if p.lashes > 0.65 else 1
     line(patch, *place(across[1:], top[1:]), lash, thick)
     if p.lashes > 0.9:
-        tip = np.array([1.0, 1.0 + 0.10 * p.lashes])
-        line(
-            patch,
-            *place(centre + sign * half * tip, base[-1] + np.array([0, -2.0 * p.lashes])),
-            lash,
-            1,
-        )
+        tip = centre + sign * half * np.array([1.0, 1.0 + 0.10 * p.lashes])
+        line(patch, *place(tip, base[-1] + np.array([0, -2.0 * p.lashes])), lash, 1)
     if nuisance.blink < 0.6:
-        line(
-            patch,
-            *place(across[4:], bottom[4:] + 0.3),
-            multiply(base_colour, (0.60, 0.46, 0.42)),
-            1,
-        )
+        lower_lid = multiply(p.skin, (0.60, 0.46, 0.42))
+        line(patch, *place(across[4:], bottom[4:] + 0.3), lower_lid, 1)
 
 
 _LIP = np.linspace(-1, 1, 15)
@@ -452,50 +427,35 @@ def _mouth(skin: np.ndarray, identity: Identity, nuisance: Nuisance, age: float)
 
     patch, place = _patch(skin, 0, p.mouth_y + 6, half + 8, 34)
 
-    def band(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return place(np.concatenate([across, across[::-1]]), np.concatenate([first, second[::-1]]))
-
     lip = np.array(p.lip_colour) * (1 - 0.10 * old) + 0.10 * old * np.array(p.skin)
     paint = patch.copy()
     mask = np.zeros(patch.shape[:2], np.uint8)
-    fill_polygon(paint, *band(top, gap_up), multiply(lip, (0.86, 0.82, 0.82)))
-    fill_polygon(paint, *band(gap_down, bottom), multiply(lip, (0.97, 0.95, 0.95)))
-    column, row = place(0.0, gap_down[7] + lower * 0.42)
-    ellipse(
-        paint,
-        (column, row),
-        (half * 0.36 * TEXELS, lower * 0.2 * TEXELS),
-        multiply(lip, (1.10, 1.12, 1.12)),
-    )
-    fill_polygon(mask, *band(top, bottom), 255)
+    band(paint, place, across, top, gap_up, multiply(lip, (0.86, 0.82, 0.82)))
+    band(paint, place, across, gap_down, bottom, multiply(lip, (0.97, 0.95, 0.95)))
+    gloss = place(0.0, gap_down[7] + lower * 0.42)
+    ellipse(paint, gloss, half * 0.36, lower * 0.2, multiply(lip, (1.10, 1.12, 1.12)))
+    band(mask, place, across, top, bottom, 255)
     paint = cv2.GaussianBlur(paint, (5, 5), 0.9)
     _blend(patch, paint, cv2.GaussianBlur(mask, (5, 5), 1.1))
 
     if opened > 0.05:
         inside = patch.copy()
-        fill_polygon(inside, *band(gap_up, gap_down), (58, 24, 24))
+        band(inside, place, across, gap_up, gap_down, (58, 24, 24))
         teeth_low = np.minimum(gap_up + (3.2 + 3.2 * smile) * arc**0.5, gap_down - 0.6)
-        fill_polygon(inside, *band(gap_up, np.maximum(teeth_low, gap_up)), (206, 197, 184))
+        band(inside, place, across, gap_up, np.maximum(teeth_low, gap_up), (206, 197, 184))
         if opened > 0.45:
-            column, row = place(0.0, gap_down[7] - 2.0)
-            ellipse(
-                inside, (column, row), (half * 0.42 * TEXELS, 2.6 * opened * TEXELS), (150, 74, 74)
-            )
+            tongue = place(0.0, gap_down[7] - 2.0)
+            ellipse(inside, tongue, half * 0.42, 2.6 * opened, (150, 74, 74))
         hole = np.zeros_like(mask)
-        fill_polygon(hole, *band(gap_up, gap_down), 255)
+        band(hole, place, across, gap_up, gap_down, 255)
         _blend(patch, cv2.GaussianBlur(inside, (3, 3), 0.6), hole)
         line(patch, *place(across, gap_up), multiply(lip, (0.5, 0.42, 0.42)), 1)
     else:
         dark = multiply(lip, (0.48, 0.38, 0.38))
         line(patch, *place(across, seam), dark, 1)
     for sign in (-1, 1):
-        column, row = place(sign * (half + 0.4), corner)
-        ellipse(
-            patch,
-            (column, row),
-            (1.3 * TEXELS, 1.1 * TEXELS),
-            multiply(p.skin, (0.58, 0.44, 0.42)),
-        )
+        at = place(sign * (half + 0.4), corner)
+        ellipse(patch, at, 1.3, 1.1, multiply(p.skin, (0.58, 0.44, 0.42)))
 
 
 def _background(nuisance: Nuisance, generator: np.random.Generator) -> np.ndarray:

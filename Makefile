@@ -32,7 +32,7 @@ test: $(VENV)/.installed
 # Some of them: make test-all MARKS='integration and not slow'
 MARKS ?=
 test-all: $(VENV)/.installed
-	$(PYTEST) -m '$(MARKS)'
+	$(PYTEST) -m '$(MARKS)' --hypothesis-profile full
 
 # Other cases, or a few kinds: make fuzz FUZZ='--seed 1 --kinds pth onnx'
 fuzz: $(VENV)/.installed

@@ -45,7 +45,7 @@ TARGETS = ("1e-1", "1e-2", "1e-3", "1e-4", "1e-5", "1e-6")
 
 
 def all_pairs(*, images: int = 13_233, subjects: int = 5_749, dimensions: int = 512) -> list[Row]:
-    """Score all pairs of as many images as LFW has, with tables by identity at each target.
+    """Score all pairs of as many images as LFW has, with tables by subject at each target.
 
     Args:
         images: random embeddings in clusters, one a subject.
@@ -65,7 +65,7 @@ def many_pairs(
 def fixed_thresholds(
     *, images: int = 30_000, subjects: int = 6_000, dimensions: int = 512
 ) -> list[Row]:
-    """Count errors at two thresholds by identity and group; arguments as for `all_pairs`."""
+    """Count errors at two thresholds by subject and group; arguments as for `all_pairs`."""
     arguments = {"fpr": (), "thresholds": (0.18, 0.2), "groups": True}
     found = _measure(images, subjects, dimensions, arguments)
     return [

@@ -10,8 +10,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import helpers.examples  # noqa: F401  (its profiles)
 import pytest
 import torch
+from hypothesis import settings
 
 # Before all libraries, which it keeps from reporting to their makers.
 import facerec  # noqa: F401
@@ -26,6 +28,9 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 # No test reaches outside this machine.
 forbid(None)
+
+# `--hypothesis-profile full` draws more.
+settings.load_profile("quick")
 
 # Processes that tests start are forked from one that has imported these: importing is what takes
 # time. It starts with the first of them.

@@ -17,6 +17,8 @@ from facerec.embedding import save_model
 from facerec.export.parity import sample_faces
 from facerec.records.packs import write_pack
 
+pytestmark = pytest.mark.integration  # whole exports
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 TINY: dict[str, Any] = {"name": "iresnet18", "width": 0.125}
 

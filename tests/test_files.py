@@ -212,6 +212,7 @@ def rewrite(kind: str, path: Path) -> None:
             (temporary / "last").write_text("all")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", ["file", "folder", "staged"])
 def test_a_second_writer_is_refused_and_the_next_sweeps_what_a_killed_one_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str

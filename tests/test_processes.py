@@ -49,6 +49,7 @@ def _is_running(pid: int) -> bool:
         return False
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("sent", "status"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130)]
 )

@@ -11,13 +11,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 
 import facerec
@@ -27,8 +20,9 @@ from facerec.errors import DatasetError
 from facerec.files import atomic_path, sha256, write_json
 from facerec.records.images import text_array
 from facerec.report.csv_tables import write_csv
+from facerec.report.progress import progress_bar
 from facerec.statistics.clustered import Bound, ClusteredShare
-from facerec.statistics.intervals import Interval
+from facerec.statistics.intervals import complement
 from facerec.statistics.operating_points import OperatingPoint, parse_rate
 from facerec.training.distributed import launched
 from facerec.verification.report import format_interval, format_percent, format_threshold
@@ -112,7 +106,7 @@ def all_pairs(
                 style="yellow",
                 markup=False,
             )
-        with _Bar(console) as bar:
+        with progress_bar(console) as show:
             result = score_all_pairs(
                 file.vectors[compared],
                 members.subjects[compared],
@@ -120,7 +114,7 @@ def all_pairs(
                 thresholds=threshold,
                 groups=None if members.groups is None else members.groups[compared],
                 device=ranks.device,
-                progress=bar.show,
+                progress=show,
             )
         report = Report(result)
 
@@ -326,7 +320,7 @@ class Report:
                     **point.to_json(),
                     "threshold": _number(point.threshold),
                     "tpr": point.tpr if point.resolvable else None,
-                    "tpr_interval": asdict(_complement(estimate.fnmr.interval()))
+                    "tpr_interval": asdict(complement(estimate.fnmr.interval()))
                     if point.resolvable
                     else None,
                     "fpr_interval": asdict(estimate.fmr.interval()),
@@ -415,34 +409,6 @@ class _Estimate:
         ]
 
 
-class _Bar:
-    """A progress bar of the tiles of this process, one line a stage."""
-
-    def __init__(self, console: Console) -> None:
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._tasks: dict[str, Any] = {}
-
-    def show(self, stage: str, done: int, total: int) -> None:
-        if stage not in self._tasks:
-            self._tasks[stage] = self._progress.add_task(stage, total=total)
-        self._progress.update(self._tasks[stage], completed=done)
-
-    def __enter__(self) -> _Bar:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._progress.stop()
-
-
 def _add_point(table: Table, point: OperatingPoint, estimate: _Estimate) -> None:
     """Add the TPR at a target, and the FPR that its threshold realises."""
     name = f"TPR@FPR={point.target}"
@@ -453,7 +419,7 @@ def _add_point(table: Table, point: OperatingPoint, estimate: _Estimate) -> None
     table.add_row(
         name,
         format_percent(point.tpr),
-        format_interval(_complement(estimate.fnmr.interval())),
+        format_interval(complement(estimate.fnmr.interval())),
         f"{point.true_accepts:,}/{point.mated:,}",
         f"t = {format_threshold(point.threshold)}",
     )
@@ -488,18 +454,6 @@ def _cells(
         f"[{interval.low:.3g}, {interval.high:.3g}]",
         f"{share.events:,}/{share.comparisons:,}",
         remark,
-    )
-
-
-def _complement(interval: Interval) -> Interval:
-    """Return the interval of one minus a rate."""
-    return Interval(
-        1 - interval.high,
-        1 - interval.low,
-        interval.confidence,
-        interval.method,
-        interval.assumption,
-        interval.effective,
     )
 
 

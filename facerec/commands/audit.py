@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import tyro
 from numpy.typing import NDArray
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -41,8 +40,9 @@ from facerec.fairness.rates import TARGETS, Calibration, ErrorRate
 from facerec.fairness.result import Audit, GroupAudit, InputFile
 from facerec.fairness.scores import audit_scores
 from facerec.files import sha256
-from facerec.progress import section
+from facerec.progress import Progress, section
 from facerec.report.estimate import Estimate
+from facerec.report.progress import progress_bar
 from facerec.statistics.operating_points import parse_rate
 from facerec.verification.bench import Bench
 from facerec.verification.protocols import read_scores
@@ -189,7 +189,7 @@ def audit(
             allow_inferred=allow_inferred_labels,
         )
     if scores is not None:
-        with _Bars(console) as bars:
+        with progress_bar(console) as show:
             result = _audit_scores(
                 scores,
                 _listed(group),
@@ -203,9 +203,9 @@ def audit(
                 replicates=replicates,
                 seed=seed,
                 device=device,
-                bars=bars,
+                show=show,
             )
-            page = _write(result, out, command, bars)
+            page = _write(result, out, command, show)
         _finish(result, page, asserted, console)
         return
     assert labels is not None  # as attributes were given
@@ -215,9 +215,9 @@ def audit(
     load = partial(
         load_model, device=device, batch_size=batch_size, channels=channels, mean=mean, std=std
     )
-    with _Bars(console) as bars:
+    with progress_bar(console) as show:
         aligner = parse_align(align, align_threshold)
-        embedder = _Embedder(opened, aligner, batch_size, on_error, bars)
+        embedder = _Embedder(opened, aligner, batch_size, on_error, show)
         if embeddings is not None:
             found, source = read_embeddings(embeddings), str(embeddings)
             files.insert(0, _embeddings_file("embeddings", embeddings, found))
@@ -237,7 +237,7 @@ def audit(
         remarks: list[str] = []
         if threshold_from is not None:
             calibration, remarks = _calibrate(
-                threshold_from, targets, found, distances, device, bars
+                threshold_from, targets, found, distances, device, show
             )
             files.append(InputFile("calibration", threshold_from.name, sha256(threshold_from), {}))
         other = None
@@ -273,17 +273,17 @@ def audit(
             remarks=remarks,
             source=source,
             device=device,
-            progress=bars.show,
+            progress=show,
         )
-        page = _write(result, out, command, bars)
+        page = _write(result, out, command, show)
     stored = [path for path in (embeddings, baseline) if path is not None and is_embeddings(path)]
     _finish(result, page, asserted, console, stored if delete_embeddings else ())
 
 
-def _write(result: Audit, out: Path, command: str, bars: _Bars) -> Path:
-    bars.show("drawing", 0, 1)
+def _write(result: Audit, out: Path, command: str, show: Progress) -> Path:
+    show("drawing", 0, 1)
     page = write_audit(out, result, render(result, command), command)
-    bars.show("drawing", 1, 1)
+    show("drawing", 1, 1)
     return page
 
 
@@ -331,7 +331,7 @@ def _audit_scores(
     replicates: int,
     seed: int,
     device: str,
-    bars: _Bars,
+    show: Progress,
 ) -> Audit:
     """Read scores with their groups, and audit them."""
     if is_embeddings(path):
@@ -346,7 +346,7 @@ def _audit_scores(
     calibration: Calibration | None = None
     remarks: list[str] = []
     if threshold_from is not None:
-        calibration, remarks = _calibrate(threshold_from, targets, None, distances, device, bars)
+        calibration, remarks = _calibrate(threshold_from, targets, None, distances, device, show)
         files.append(InputFile("calibration", threshold_from.name, sha256(threshold_from), {}))
     return audit_scores(
         scored,
@@ -361,7 +361,7 @@ def _audit_scores(
         seed=seed,
         inputs=files,
         remarks=remarks,
-        progress=bars.show,
+        progress=show,
     )
 
 
@@ -513,7 +513,7 @@ class _Embedder:
     align: Aligner | None
     batch_size: int
     on_error: Literal["error", "skip"]
-    bars: _Bars
+    show: Progress
 
     def embed(self, model: EmbeddingModel, flip: bool) -> Embeddings:
         """Return raw embeddings, of images alone or added to those of their mirror images."""
@@ -527,7 +527,7 @@ class _Embedder:
             align=self.align,
             batch_size=self.batch_size,
             on_error=self.on_error,
-            progress=section(self.bars.show, f"{model.name}: embedding {views}"),
+            progress=section(self.show, f"{model.name}: embedding {views}"),
         )
 
 
@@ -564,7 +564,7 @@ def _calibrate(
     audited: Embeddings | None,
     distances: bool,
     device: str,
-    bars: _Bars,
+    show: Progress,
 ) -> tuple[Calibration, list[str]]:
     """Fix thresholds on other data; also return what a reader must know of them.
 
@@ -574,7 +574,7 @@ def _calibrate(
         audited: None if scores are audited.
         distances: whether scores are distances.
         device: where scores are computed.
-        bars: show how far that is.
+        show: shows how far that is.
     """
     unknown = f"Whether the scores of {path.name} come from the same model is not known."
     if not is_embeddings(path):
@@ -584,7 +584,7 @@ def _calibrate(
     other = read_embeddings(path)
     if audited is None:
         calibration = calibrate_on_embeddings(
-            other, targets, name=path.name, device=device, progress=bars.show
+            other, targets, name=path.name, device=device, progress=show
         )
         return calibration, [unknown]
     models = [side.note.get("model", {}).get("sha256") for side in (other, audited)]
@@ -604,7 +604,7 @@ def _calibrate(
     if shared:
         remarks.append(f"{shared:,} images of {path.name} are audited too; it is not disjoint.")
     calibration = calibrate_on_embeddings(
-        other, targets, name=path.name, device=device, progress=bars.show
+        other, targets, name=path.name, device=device, progress=show
     )
     return calibration, remarks
 
@@ -663,36 +663,6 @@ def _command(flags: Mapping[str, Any]) -> str:
         else:
             words += [flag, *map(str, value if isinstance(value, tuple) else (value,))]
     return shlex.join(words)
-
-
-class _Bars:
-    """One line a stage, gone when it is done."""
-
-    def __init__(self, console: Console) -> None:
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            TaskProgressColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._stage, self._task = "", self._progress.add_task("", visible=False)
-
-    def show(self, stage: str, done: int, total: int) -> None:
-        """See `facerec.verification.scoring.Progress`."""
-        if stage != self._stage:
-            self._stage = stage
-            self._progress.reset(self._task, description=stage, total=total, visible=True)
-        self._progress.update(self._task, completed=done)
-
-    def __enter__(self) -> _Bars:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._progress.stop()
 
 
 def main(argv: Sequence[str] | None = None) -> None:

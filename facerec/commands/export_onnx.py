@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Literal
 
 import tyro
-from rich.table import Table
-from rich.text import Text
 
 from facerec.commands.benches import open_benches
 from facerec.commands.cli import Console, run_command
 from facerec.embedding.model import MODEL_FILE, TorchModel, load_model
 from facerec.errors import ExportError
-from facerec.export.bundle import (
-    MAIN,
-    Bf16Report,
-    BundleOptions,
-    BundleReport,
-    export_bundle,
-)
+from facerec.export.bundle import BundleOptions, BundleReport, export_bundle
 from facerec.export.graph import OPSET
+from facerec.export.tables import MAIN, consumers_table, parity_table, speeds_table
 from facerec.files import write_json
 from facerec.report.progress import progress_bar
 from facerec.verification import Bench
@@ -79,10 +73,10 @@ def export_onnx(
             "it came from"
         )
     benches = []
-    for found in open_benches(bench, data=data) if bench else []:
-        if not isinstance(found, Bench):
-            raise ExportError(f"{found.name} compares templates, which no export is judged by")
-        benches.append(found)
+    for opened in open_benches(bench, data=data) if bench else []:
+        if not isinstance(opened, Bench):
+            raise ExportError(f"{opened.name} compares templates, which no export is judged by")
+        benches.append(opened)
     options = BundleOptions(
         variants=variant,
         opset=opset,
@@ -118,70 +112,30 @@ def default_folder(model: Path) -> Path:
 
 def _print(report: BundleReport, console: Console) -> None:
     """Print all tables; what is longer than a cell comes below them."""
-    table = _table("onnxruntime against torch, embeddings of length 1")
-    table.add_column("file", no_wrap=True)
-    table.add_column("check", no_wrap=True)
-    for name in ("batch", "max |Δ|", "min cosine"):
-        table.add_column(name, justify="right", no_wrap=True)
+    checks = []
     for name, rows in report.parity.items():
         # All of the main file; of a variant the worst says enough.
         worst = min(rows, key=lambda row: row.min_cosine)
+        worst = replace(worst, check=f"worst of {len(rows)}: {worst.check}")
         shown = rows if name == MAIN else (worst,)
-        for row in shown:
-            check = row.check if name == MAIN else f"worst of {len(rows)}: {row.check}"
-            deviations = f"{row.max_abs:.1e}", f"{row.min_cosine:.7f}"
-            table.add_row(name if row is shown[0] else "", check, str(row.batch), *deviations)
-    console.print(table)
-    table = _table("consumers, fed the same BGR images")
-    for name in ("consumer", "version", "outcome"):
-        table.add_column(name)
-    for name in ("max |Δ|", "min cosine"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for consumer in report.consumers:
-        found = (
-            "" if consumer.max_abs is None else f"{consumer.max_abs:.1e}",
-            "" if consumer.min_cosine is None else f"{consumer.min_cosine:.7f}",
-        )
-        version = (consumer.version or "").split("-")[0]
-        table.add_row(consumer.consumer, version, consumer.outcome, *found)
-    console.print(table)
-    for consumer in report.consumers:
-        if consumer.note:
-            _say(console, f"{consumer.consumer}: {consumer.note}", "dim italic")
+        checks += [(name if row is shown[0] else "", asdict(row)) for row in shown]
+    consumers = consumers_table([asdict(row) for row in report.consumers])
+    console.print(parity_table(checks).terminal())
+    console.print(consumers.terminal())
+    for remark in consumers.remarks:
+        _say(console, remark, "dim italic")
     if report.bf16 is not None:
-        _print_bf16(report.bf16, console)
+        gains = (f"{row.speedup:.2f} × as fast at batch {row.batch}" for row in report.bf16.loads)
+        _say(
+            console,
+            f"OpenVINO in bf16 is {' and '.join(gains)} as in float32, which stays the default; a "
+            "cosine to float32 is not an accuracy",
+            "dim italic",
+        )
+        for comparison in report.bf16.comparisons:
+            print_comparison(comparison, console)
     if report.variants:
-        _print_variants(report, console)
-
-
-def _print_bf16(report: Bf16Report, console: Console) -> None:
-    gains = (f"{load.speedup:.2f} × as fast at batch {load.batch}" for load in report.loads)
-    _say(
-        console,
-        f"OpenVINO in bf16 is {' and '.join(gains)} as in float32, which stays the default; a "
-        "cosine to float32 is not an accuracy",
-        "dim italic",
-    )
-    for comparison in report.comparisons:
-        print_comparison(comparison, console)
-
-
-def _print_variants(report: BundleReport, console: Console) -> None:
-    table = _table("variants, in onnxruntime on this machine")
-    table.add_column("file", no_wrap=True)
-    for name in ("MB", "× size", "min cosine", "batch", "ms", "images/s", "× speed"):
-        table.add_column(name, justify="right", no_wrap=True)
-    size = report.note["model"]["bytes"]
-    sizes = {MAIN: size, **{variant.name: variant.bytes for variant in report.variants}}
-    cosines = {variant.name: f"{variant.min_cosine:.7f}" for variant in report.variants}
-    for name, loads in report.loads.items():
-        cells = name, f"{sizes[name] / 1e6:.2f}", f"{sizes[name] / size:.2f}", cosines.get(name, "")
-        for load in loads:
-            speed = f"{load.latency_ms:.1f}", f"{load.images_per_second:.1f}"
-            times = "" if load.speedup is None else f"{load.speedup:.2f}"
-            table.add_row(*cells, str(load.batch), *speed, times)
-            cells = "", "", "", ""
-    console.print(table)
+        console.print(speeds_table(report).terminal())
     for variant in report.variants:
         for comparison in variant.comparisons:
             print_comparison(comparison, console)
@@ -201,17 +155,6 @@ def _print_variants(report: BundleReport, console: Console) -> None:
             "it; give a --bench",
             "yellow",
         )
-
-
-def _table(title: str) -> Table:
-    return Table(
-        # As Text, so that no name is taken for markup.
-        title=Text(title),
-        title_justify="left",
-        title_style="bold",
-        box=None,
-        padding=(0, 2, 0, 0),
-    )
 
 
 def _say(console: Console, sentence: str, style: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tyro
-from rich.table import Table
+from rich.table import Table as TerminalTable
 from rich.text import Text
 
 from facerec.backbones import Preprocessing
@@ -32,6 +33,7 @@ from facerec.export.consumers import legacy_router_simulation
 from facerec.export.triton import triton_config
 from facerec.files import write_json
 from facerec.recipe import to_dict
+from facerec.report.table import Column, Table
 
 SHOWN = 12
 """Operators and metadata entries in the printed table; the JSON file has all."""
@@ -68,11 +70,11 @@ def inspect(model: tyro.conf.Positional[Path], load: bool = True, json: Path | N
     bundle = read_bundle(model) if model.is_dir() and is_bundle(model) else None
     path = model if bundle is None else bundle.model
     if path.suffix == ".onnx":
-        found = _inspect_onnx(read_onnx(path), bundle, load, console)
+        inspection = _inspect_onnx(read_onnx(path), bundle, load, console)
     else:
-        found = _inspect_safetensors(path, console)
+        inspection = _inspect_safetensors(path, console)
     if json is not None:
-        write_json(json, found)
+        write_json(json, inspection)
         console.print(f"inspection: {json}", soft_wrap=True, markup=False)
 
 
@@ -201,8 +203,8 @@ import cv2, numpy
 shape, dtype = [int(side) for side in sys.argv[1].split(",")], sys.argv[2]
 net = cv2.dnn.readNetFromONNX(numpy.frombuffer(sys.stdin.buffer.read(), numpy.uint8))
 net.setInput(numpy.zeros(shape, dtype))
-found = net.forward()
-print(found.size // shape[0])
+embeddings = net.forward()
+print(embeddings.size // shape[0])
 """
 
 
@@ -242,9 +244,9 @@ def _insightface_manifest(file: OnnxFile, guess: GuessedPreprocessing) -> Verdic
         "it feeds RGB alone": guess.preprocessing is not None
         and guess.preprocessing.channels != "rgb",
     }
-    found = [problem for problem, applies in problems.items() if applies]
-    if found:
-        return Verdict("insightface ≥ 2, a manifest", "rule", False, "; ".join(found))
+    breaches = [problem for problem, applies in problems.items() if applies]
+    if breaches:
+        return Verdict("insightface ≥ 2, a manifest", "rule", False, "; ".join(breaches))
     if guess.preprocessing is None:
         words = 'with preprocessing "embedded"'
     else:
@@ -273,22 +275,24 @@ def _metadata(file: OnnxFile) -> Iterator[str]:
 
 
 def _print_facts(facts: Sequence[tuple[str, str]], console: Console) -> None:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    last = None
-    for name, value in facts:
-        table.add_row("" if name == last else name, Text(value))
-        last = name
-    console.print(table)
+    grid = TerminalTable.grid(padding=(0, 2))
+    grid.add_column(style="bold")
+    # What a user copies, such as a hash, is folded, never cut.
+    grid.add_column(overflow="fold")
+    for name, lines in itertools.groupby(facts, key=lambda fact: fact[0]):
+        grid.add_row(name, Text("\n".join(text for _, text in lines)))
+    console.print(grid)
 
 
 def _print_verdicts(verdicts: Sequence[Verdict], console: Console) -> None:
-    table = Table("consumer", "basis", "suits", "remark")
-    words = {True: "yes", False: "no", None: "?"}
-    for verdict in verdicts:
-        table.add_row(verdict.consumer, verdict.basis, words[verdict.suits], Text(verdict.remark))
-    console.print(table)
+    suits = {True: "yes", False: "no", None: "?"}
+    columns: list[Column[Verdict]] = [
+        Column("consumer", lambda row: row.consumer),
+        Column("basis", lambda row: row.basis, words=True),
+        Column("suits", lambda row: suits[row.suits], words=True),
+        Column("remark", lambda row: row.remark, words=True),
+    ]
+    console.print(Table("", columns, verdicts).terminal())
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -38,7 +38,7 @@ from facerec.verification import (
 )
 from facerec.verification.compare import Comparison
 from facerec.verification.compare import compare as compare_results
-from facerec.verification.evaluate import FPR_TARGETS
+from facerec.verification.evaluate import FPR_TARGETS, Compat, Metric
 from facerec.verification.identification import IdentificationResult, identify
 from facerec.verification.page import check_report_folder, write_report
 from facerec.verification.plots import plot_roc
@@ -64,7 +64,8 @@ class Settings:
     """How figures are computed, the same for every bench and both sides of a comparison."""
 
     fpr: tuple[str, ...]
-    compat: Literal["insightface"] | None
+    compat: Compat | None
+    metrics: tuple[Metric, ...]
     replicates: int
     seed: int
 
@@ -89,7 +90,8 @@ def verify(
     try_preprocessing: bool = False,
     flip: bool = True,
     fpr: tuple[str, ...] = FPR_TARGETS,
-    compat: Literal["insightface"] | None = None,
+    compat: Compat | None = None,
+    metrics: tuple[Metric, ...] = (),
     on_error: Literal["error", "skip"] = "error",
     replicates: int = REPLICATES,
     seed: int = 0,
@@ -132,7 +134,9 @@ def verify(
             folds of the bench, name the best and whether others can be told from it, and end.
         flip: sum the raw embeddings of each image and its mirror image.
         fpr: false positive rates at which the true positive rate is read; taken exactly.
-        compat: insightface adds the accuracy as that project computes it.
+        compat: insightface or facex-zoo adds the accuracy as that project computes it.
+        metrics: further figures: cost adds the least detection costs at priors 0.01 and 0.001
+            (NIST's minDCF) and the least Cllr, pauc partial areas under the ROC.
         on_error: what an image that does not decode does: error ends the command, skip makes its
             pairs failures to acquire, which are counted and listed.
         replicates: bootstraps over persons behind the intervals of TPR@FPR; 0 for none.
@@ -153,7 +157,7 @@ def verify(
         check_report_folder(out)
     if with_images and (out is None or scores is not None):
         raise MetricError("--with-images shows pictures in the report of a bench; give --out too")
-    settings = Settings(fpr, compat, replicates, seed)
+    settings = Settings(fpr, compat, metrics, replicates, seed)
     console = Console(highlight=False)
 
     chosen = partial(
@@ -330,6 +334,7 @@ def _verify_all(
                 bench,
                 fpr=settings.fpr,
                 compat=settings.compat,
+                metrics=settings.metrics,
                 replicates=settings.replicates,
                 seed=settings.seed,
             )
@@ -359,6 +364,7 @@ def _verify_templates(source: Source, bench: TemplateBench, settings: Settings) 
                 bench.pairs,
                 name=name,
                 fpr=settings.fpr,
+                metrics=settings.metrics,
                 replicates=settings.replicates,
                 seed=settings.seed,
                 notes=notes,
@@ -387,6 +393,7 @@ def _score_file(path: Path, distances: bool, settings: Settings) -> Verified:
         scored.pairs(),
         name=path.stem,
         fpr=settings.fpr,
+        metrics=settings.metrics,
         replicates=settings.replicates,
         seed=settings.seed,
         notes=scored.notes,

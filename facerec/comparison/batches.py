@@ -41,16 +41,16 @@ def class_batches(
         DatasetError: fewer classes than a batch needs.
     """
     order = np.argsort(labels, kind="stable")
-    found, starts = np.unique(labels[order], return_index=True)
-    if min(classes, per_class) < 1 or len(found) < classes:
+    names, starts = np.unique(labels[order], return_index=True)
+    if min(classes, per_class) < 1 or len(names) < classes:
         raise DatasetError(
             f"batches of {classes} classes × {per_class} images cannot be made from "
-            f"{len(found):,} classes; take fewer classes in a batch, or data with more"
+            f"{len(names):,} classes; take fewer classes in a batch, or data with more"
         )
     if steps is None:
         steps = max(1, len(labels) // (classes * per_class))
     generator = np.random.Generator(np.random.Philox(key=np.array([seed, epoch], np.uint64)))
-    turns = deal(np.arange(len(found)), classes, generator)
+    turns = deal(np.arange(len(names)), classes, generator)
     images = [deal(group, per_class, generator) for group in np.split(order, starts[1:])]
     batches = np.empty((steps, classes, per_class), np.int64)
     for batch in batches:

@@ -125,7 +125,7 @@ def score_models(
         )
 
     together = search(joined)
-    apart = [search(parts) for parts in raw]
+    apart = [search(sides) for sides in raw]
     scores = _named("concatenated", together) | _named("separated", *apart)
 
     def cluster(*sides: NDArray[np.float32]) -> dict[str, float]:

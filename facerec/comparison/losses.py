@@ -78,6 +78,10 @@ def _setting(default: float, search: Bounds | None, positive: bool | None = None
     return field(default=default, metadata={"search": search, "positive": positive})
 
 
+Formula = Callable[[Tensor, Tensor], Tensor]
+"""Embeddings and labels → loss: a module where it has parameters."""
+
+
 def _optimum(**values: float) -> Mapping[str, float]:
     return MappingProxyType(values)
 
@@ -133,14 +137,14 @@ class _Config:
         """What the formula takes, by its own names."""
         return {each.name: getattr(self, each.name) for each in fields(self) if each.metadata}
 
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
-        """Make the module without the guarantees that ``create_loss`` adds."""
+    def build(self, num_classes: int, embedding_size: int, seed: int) -> Formula:
+        """Make the loss without the guarantees that ``create_loss`` adds."""
         if self.library:
             loss = _library("losses", self.library)(**self.settings)
             return _FromLibrary(loss, _miner(self, seed), self.unit)
         formula = type(self).formula
         assert formula is not None  # every loss has one or the other, or its own `build`
-        return _Formula(partial(formula, **self.settings))
+        return partial(formula, **self.settings)
 
 
 @dataclass(frozen=True)
@@ -156,7 +160,7 @@ class _WithCenters(_Config):
     """How class centres or proxies start: alike for all losses. pytorch-metric-learning has
     standard_normal, but for SoftTriple norms near 0.1 and for ProxyAnchor near 1."""
 
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
+    def build(self, num_classes: int, embedding_size: int, seed: int) -> Formula:
         """Make the module."""
         return self._with(num_classes, embedding_size, seed)
 
@@ -222,10 +226,10 @@ class NTXent(_Config):
     """2 is SimCLR: positives are the two augmented views of an image, whatever its class. The first
     half of the rows is one view, the second half the other, in the same order."""
 
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
+    def build(self, num_classes: int, embedding_size: int, seed: int) -> Formula:
         """Make the module."""
         formula = pair_losses.nt_xent if self.views == 1 else pair_losses.two_view_nt_xent
-        return _Formula(partial(formula, **self.settings))
+        return partial(formula, **self.settings)
 
 
 @dataclass(frozen=True)
@@ -290,7 +294,7 @@ class Margin(_Config):
     """All triplets, as in the Reality Check, or a negative for each positive pair drawn evenly over
     distances, as in the paper."""
 
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
+    def build(self, num_classes: int, embedding_size: int, seed: int) -> Formula:
         """Make the module."""
         classes = num_classes if self.per_class else None
         kind = _library("losses", self.library)
@@ -368,7 +372,7 @@ class PmlArcFace(_WithCenters):
     scale: float = _setting(64.0, _SCALE)
     """Factor s on all cosines (pytorch-metric-learning; the paper)."""
 
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
+    def build(self, num_classes: int, embedding_size: int, seed: int) -> Formula:
         """Make the module."""
         module = self._with(num_classes, embedding_size, seed)
         module.loss.get_angles = pair_losses.angles
@@ -436,7 +440,7 @@ class MultiSimilarityMined(MultiSimilarity):
     epsilon: float = _setting(0.1, _MARGIN)
     """Slack ε of the miner (pytorch-metric-learning)."""
 
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
+    def build(self, num_classes: int, embedding_size: int, seed: int) -> Formula:
         """Make the module."""
         settings = self.settings
         miner = _library("miners", "MultiSimilarityMiner")(settings.pop("epsilon"))
@@ -479,7 +483,7 @@ class SoftTriple(_WithCenters):
         settings["weight_reg_weight"] = settings.pop("reg_weight")
         return settings
 
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
+    def build(self, num_classes: int, embedding_size: int, seed: int) -> Formula:
         """Make the module."""
         regularizer = None
         if self.reg_weight and self.centers_per_class > 1:
@@ -723,7 +727,7 @@ class MarginHead(_Config):
             return PmlCosFace.mlrc_lr
         return PmlArcFace.mlrc_lr if isinstance(self.margin, margins.ArcFace) else None
 
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> nn.Module:
+    def build(self, num_classes: int, embedding_size: int, seed: int) -> Formula:
         """Make the module."""
         return _Head(
             classifier.MarginClassifier(
@@ -840,17 +844,6 @@ def create_loss(config: Loss, num_classes: int, embedding_size: int, seed: int) 
         MissingExtraError: the loss needs pytorch-metric-learning.
     """
     return LossModule(config, num_classes, embedding_size, seed)
-
-
-class _Formula(nn.Module):
-    """A loss without parameters."""
-
-    def __init__(self, formula: Callable[[Tensor, Tensor], Tensor]) -> None:
-        super().__init__()
-        self.formula = formula
-
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        return self.formula(embeddings, labels)
 
 
 class _FromLibrary(nn.Module):

@@ -135,8 +135,8 @@ def _hard_groups(
         free = torch.ones(len(centers), dtype=torch.bool, device=centers.device)
         left = len(centers)
         order = torch.from_numpy(generator.permutation(len(centers))).to(centers.device)
-        for part in order.split(_ROWS):
-            firsts = part[free[part]]
+        for chunk in order.split(_ROWS):
+            firsts = chunk[free[chunk]]
             rows = centers[firsts] @ centers.T
             for first, row in zip(firsts.tolist(), rows, strict=True):
                 if free[first] and left >= classes:
@@ -162,7 +162,7 @@ def _greedy(centers: Tensor, count: int) -> list[int]:
 def _class_centers(
     embeddings: ArrayLike | Tensor, labels: ArrayLike | Tensor
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Tensor]:
-    """Return the classes in rising order, the place of each label there, and mean directions."""
+    """Return the classes in rising order, the index of each label there, and mean directions."""
     unit = _unit(embeddings)
     known = torch.as_tensor(labels, device=unit.device)
     names, number = known.unique(return_inverse=True)

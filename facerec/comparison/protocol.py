@@ -198,15 +198,15 @@ class Arm:
         """What is searched."""
         if self.search is not None:
             return self.search
-        found = [
+        ranges = [
             Range(f"loss.{name}", b.low, b.high, "log" if b.log else "linear", integer=b.integer)
             for name, b in self.loss.search.items()
         ]
         if self.loss.learns:
-            found.append(LOSS_LR_RANGE)
+            ranges.append(LOSS_LR_RANGE)
         if self.regularizer is not None:
-            found.append(PENALTY_RANGE)
-        return tuple(found)
+            ranges.append(PENALTY_RANGE)
+        return tuple(ranges)
 
     @property
     def defaults(self) -> dict[str, float]:
@@ -313,10 +313,10 @@ class Comparison:
         """
         common = to_dict(self.protocol)
         for arm in self.ordered:
-            found = differences(common, to_dict(self.protocol_of(arm)))
+            different = differences(common, to_dict(self.protocol_of(arm)))
             undeclared = [
                 name
-                for name in found
+                for name in different
                 if not any(name == d or name.startswith(f"{d}.") for d in self.declared)
             ]
             if undeclared:
@@ -357,10 +357,10 @@ class Comparison:
 
 
 def _get(root: Any, name: str, where: str = "") -> Any:
-    for part in name.split("."):
-        if not is_dataclass(root) or part not in {f.name for f in fields(root)}:
-            raise RecipeError(f"{where or name}: there is no field {part!r} in {root!r}")
-        root = getattr(root, part)
+    for key in name.split("."):
+        if not is_dataclass(root) or key not in {f.name for f in fields(root)}:
+            raise RecipeError(f"{where or name}: there is no field {key!r} in {root!r}")
+        root = getattr(root, key)
     return root
 
 

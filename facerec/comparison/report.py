@@ -5,7 +5,7 @@ Equal results give equal bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from facerec.comparison.figures import (
@@ -242,6 +242,7 @@ def _page(summary: Summary, drawings: Drawings) -> Page:
     findings = [*([] if many else pairs), *_ranking(summary)]
     overall = [sentence_of(line) for line in _all_pairs(summary)]
     design, notes = _design(summary), _notes(summary)
+    drawn = _drawn(summary, drawings)
     rule = f"All lines are made by rule from the figures below; intervals: {percent(summary)}."
     return Page(
         title=summary.question,
@@ -249,10 +250,10 @@ def _page(summary: Summary, drawings: Drawings) -> Page:
         lead=f"{design} {rule}" if overall else rule,
         findings=findings,
         headline=[
-            *_differences(summary, drawings),
+            *drawn["differences"],
             *([Listed(notes, "notes")] if notes else []),
         ],
-        sections=list(_sections(summary, drawings, pairs if many else [])),
+        sections=list(_sections(summary, drawn, pairs if many else [])),
     )
 
 
@@ -267,31 +268,30 @@ def _design(summary: Summary) -> str:
 
 
 def _sections(
-    summary: Summary, drawings: Drawings, spoken: Sequence[FindingLine]
+    summary: Summary, drawn: Mapping[str, Sequence[Drawing]], spoken: Sequence[FindingLine]
 ) -> Iterator[Section]:
     yield Section("Results", [headline_table(summary), run_table(summary)])
     if summary.pairs:
         others = Folded("All figures", [difference_table(summary, view) for view in VIEWS])
         sentences = [Listed([sentence_of(line) for line in spoken])] if spoken else []
         yield Section("Differences", [*sentences, pair_table(summary), others])
-    speeds, curves = speed_table(summary), _learning(summary, drawings)
+    speeds, curves = speed_table(summary), drawn["learning"]
     if speeds or curves:
         yield Section("Convergence", [*([speeds] if speeds else []), *curves])
     yield Section(
         "Norms and gradients",
         [
             norm_table(summary),
-            *_gain(summary, drawings),
+            *drawn["norm_variance"],
             probe_table(summary) or Text(_NOT_MEASURED),
         ],
     )
     spaces = space_table(summary)
     folded = [Folded(spaces.caption, [spaces])] if spaces.rows else []
-    yield Section(
-        "Search and settings", [setting_table(summary), *_trials(summary, drawings), *folded]
-    )
+    yield Section("Search and settings", [setting_table(summary), *drawn["trials"], *folded])
     yield Section("Budgets and costs", [cost_table(summary)])
-    yield Section("Protocol", protocol_tables(summary))
+    common, *own = protocol_tables(summary)
+    yield Section("Protocol", [Folded(common.caption, [common]), *own])
     yield Section("Terms", [Terms(_terms(summary))])
     files = ["results.json", "table.csv", "runs.csv", "trials.csv", "table.tex", "figures/"]
     beside: list[Block] = [
@@ -336,55 +336,50 @@ def _terms(summary: Summary) -> dict[str, str]:
 # ---------------------------------------------------------------- figures
 
 
-def _differences(summary: Summary, drawings: Drawings) -> list[Drawing]:
+def _drawn(summary: Summary, drawings: Drawings) -> dict[str, list[Drawing]]:
+    """Draw all figures; a list without a drawing where there is nothing to be drawn."""
     said = " ".join(sentence_of(_pair_answer(summary, pair)) for pair in summary.pairs)
-    return drawings.draw(
-        "differences",
-        difference_figure(summary),
-        f"Forest of the differences. {said}",
-        "Differences in test MAP@R, concatenated and separated, with zero line.",
-    )
-
-
-def _trials(summary: Summary, drawings: Drawings) -> list[Drawing]:
     best = "; ".join(
         f"{arm.name} {100 * arm.validation:.2f} %"
         for arm in summary.arms
         if arm.validation is not None
     )
-    return drawings.draw(
-        "trials",
-        trial_figure(summary),
-        f"Best validation MAP@R over trials. At the end: {best}.",
-        "What the search had found after how many trials.",
-    )
-
-
-def _learning(summary: Summary, drawings: Drawings) -> list[Drawing]:
     ends = "; ".join(
         f"{arm.name} {100 * arm.learning.mean[-1]:.2f} % after {arm.learning.epochs[-1]} epochs"
         for arm in summary.arms
         if arm.learning
     )
-    return drawings.draw(
-        "learning",
-        learning_figure(summary),
-        f"Learning curves of the final runs. At the end: {ends}.",
-        "Validation MAP@R of the best settings over epochs.",
-    )
-
-
-def _gain(summary: Summary, drawings: Drawings) -> list[Drawing]:
     gains = "; ".join(
         f"{pair.arm}: reduction {signed(pair.norm_reduction.value, 4)}, gain "
         f"{points(pair.headline.mean.value)} points"
         for pair in summary.pairs
         if pair.norm_reduction and pair.headline
     )
-    return drawings.draw(
-        "norm_variance",
-        gain_figure(summary),
-        f"Gain over reduction of norm variance. {gains}.",
-        "Whether pairs that lose more norm variance gain more; equal colours are one family of "
-        "arms.",
-    )
+    rows = [
+        (
+            "differences",
+            difference_figure(summary),
+            f"Forest of the differences. {said}",
+            "Differences in test MAP@R, concatenated and separated, with zero line.",
+        ),
+        (
+            "trials",
+            trial_figure(summary),
+            f"Best validation MAP@R over trials. At the end: {best}.",
+            "What the search had found after how many trials.",
+        ),
+        (
+            "learning",
+            learning_figure(summary),
+            f"Learning curves of the final runs. At the end: {ends}.",
+            "Validation MAP@R of the best settings over epochs.",
+        ),
+        (
+            "norm_variance",
+            gain_figure(summary),
+            f"Gain over reduction of norm variance. {gains}.",
+            "Whether pairs that lose more norm variance gain more; equal colours are one family of "
+            "arms.",
+        ),
+    ]
+    return {row[0]: drawings.draw(*row) for row in rows}

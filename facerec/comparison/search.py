@@ -72,10 +72,10 @@ class Search:
         self._url = url or f"sqlite:///{folder / 'trials.db'}"
         self._studies: dict[str, optuna.Study] = {}
         # Two workers that make the tables of one database at a time get in each other's way.
-        with self._told(), worker.turn():
+        with self._explained(), worker.turn():
             self._storage = self._open()
 
-    # ---------------------------------------------------------------- what is found there
+    # ---------------------------------------------------------------- what lies there
 
     def study(self, arm: Arm) -> optuna.Study:
         """Return the trials of an arm; made if there are none.
@@ -85,7 +85,7 @@ class Search:
                 version.
         """
         if arm.name not in self._studies:
-            with self._told(), self.worker.turn():
+            with self._explained(), self.worker.turn():
                 study = self._optuna.create_study(
                     study_name=f"{self.comparison.name}/{arm.name}",
                     storage=self._storage,
@@ -138,7 +138,7 @@ class Search:
         Returns:
             False if all that is left is in the hands of other workers, or nothing is.
         """
-        with self._told():
+        with self._explained():
             trial = self._claim(arm)
         if trial is None:
             return False
@@ -150,12 +150,12 @@ class Search:
             name = f"fold {fold}"
             if name not in trial.user_attrs:
                 trial.set_user_attr(name, json.dumps(to_dict(fit(tried, fold))))
-            found = from_dict(Fit, json.loads(trial.user_attrs[name]), name)
-            if found.score is None:
-                trial.set_user_attr("failure", f"{name}: {found.failure}")
+            trained = from_dict(Fit, json.loads(trial.user_attrs[name]), name)
+            if trained.score is None:
+                trial.set_user_attr("failure", f"{name}: {trained.failure}")
                 self.study(arm).tell(trial, state=state.FAIL)
                 return True
-            scores.append(found.score)
+            scores.append(trained.score)
         self.study(arm).tell(trial, float(np.mean(scores)))
         return True
 
@@ -212,9 +212,9 @@ class Search:
             published = {f"loss.{k}": v for k, v in arm.loss.mlrc.items()}
             if arm.loss.mlrc_lr is not None:
                 published["loss_lr"] = arm.loss.mlrc_lr
-            found = {k: v for k, v in published.items() if k in defaults}
+            known = {k: v for k, v in published.items() if k in defaults}
             settings.append(
-                {**defaults, **found} if found else {r.field: r.middle for r in arm.ranges}
+                {**defaults, **known} if known else {r.field: r.middle for r in arm.ranges}
             )
         limits = {r.field: r for r in arm.ranges}
         return [
@@ -280,7 +280,7 @@ class Search:
             )
 
     @contextmanager
-    def _told(self) -> Any:
+    def _explained(self) -> Any:
         """Word what storages raise."""
         from sqlalchemy.exc import SQLAlchemyError
 

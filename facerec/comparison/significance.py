@@ -211,15 +211,17 @@ def sign_flip_p(differences: ArrayLike, draws: int = 99_999, seed: int = 0) -> f
     return (beyond + 1) / (draws + 1)
 
 
-def adjust(family: Sequence[C]) -> list[C]:
+def adjust(family: Sequence[C | None]) -> list[C | None]:
     """Fill in ``p_holm`` for all comparisons of one claim, such as all losses × data sets.
 
-    A comparison without p counts as one with p = 1, so that it cannot make the others easier.
+    A comparison that failed, None, or without p counts as one with p = 1, so that it cannot make
+    the others easier.
     """
-    adjusted = holm([1.0 if each.p is None else each.p for each in family])
+    p = [None if each is None else each.p for each in family]
+    adjusted = holm([1.0 if each is None else each for each in p])
     return [
-        each if each.p is None else replace(each, p_holm=p)
-        for each, p in zip(family, adjusted, strict=True)
+        each if each is None or each.p is None else replace(each, p_holm=p_holm)
+        for each, p_holm in zip(family, adjusted, strict=True)
     ]
 
 

@@ -49,8 +49,8 @@ class ClassSplit:
 
     def __post_init__(self) -> None:
         for number, fold in enumerate(self.folds):
-            parts = {"training": fold.train, "validation": fold.validation, "test": self.test}
-            for (a, first), (b, second) in itertools.combinations(parts.items(), 2):
+            purposes = {"training": fold.train, "validation": fold.validation, "test": self.test}
+            for (a, first), (b, second) in itertools.combinations(purposes.items(), 2):
                 if len(both := np.intersect1d(first, second)):
                     raise DatasetError(
                         f"fold {number}: {len(both):,} classes are in {a} and in {b}, the first is "
@@ -119,12 +119,12 @@ def _kfold(size: int, folds: int) -> tuple[Fold, ...]:
 def _mlrc(size: int, folds: int) -> tuple[Fold, ...]:
     """Number as powerful-benchmarker's MLRCSplitManager; a run of one class is fine here."""
     validation = size // folds
-    found = []
+    runs = []
     for k in range(folds):
         round_trip = (k * size // folds + np.arange(size)) % size
         train, held_out = np.split(round_trip, [size - validation])
-        found.append(Fold(np.sort(train), np.sort(held_out)))
-    return tuple(found)
+        runs.append(Fold(np.sort(train), np.sort(held_out)))
+    return tuple(runs)
 
 
 def select_classes(
@@ -137,7 +137,7 @@ def select_classes(
         classes: ascending class numbers.
 
     Returns:
-        int64 ``(m,)`` ascending positions, and int64 ``(m,)`` places in ``classes``.
+        int64 ``(m,)`` ascending positions, and int64 ``(m,)`` indices of ``classes``.
     """
     positions = np.flatnonzero(np.isin(labels, classes))
     return positions, np.searchsorted(classes, labels[positions])

@@ -23,6 +23,7 @@ from facerec.comparison.significance import (
     PairedDifference,
     SeedMean,
     StepRatio,
+    adjust,
     compare_paired,
     compare_steps,
     mean_over_seeds,
@@ -32,7 +33,6 @@ from facerec.comparison.significance import (
 from facerec.errors import MetricError
 from facerec.recipe import differences, to_dict
 from facerec.report.estimate import Estimate
-from facerec.statistics.multiplicity import holm
 
 SCHEMA = "facerec.comparison.results/1"
 
@@ -654,46 +654,30 @@ def _is_within(name: str, field: str) -> bool:
 
 def _adjusted(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
     """Fill in p-values adjusted for all declared pairs, each figure for itself."""
-    of_figure = {
-        (view, metric): _holm([_mean(pair.difference(view, metric)) for pair in pairs])
+    means = {
+        (view, metric): adjust(
+            [each.mean if (each := pair.difference(view, metric)) else None for pair in pairs]
+        )
         for view in VIEWS
         for metric in (*FIGURES, *CLUSTERINGS)
     }
-    of_share = {share: _holm([_ratio(pair, share) for pair in pairs]) for share in SHARES}
+    ratios = {
+        share: adjust(
+            [next((s.ratio for s in pair.speeds if s.share == share), None) for pair in pairs]
+        )
+        for share in SHARES
+    }
     return tuple(
         replace(
             pair,
             differences=tuple(
-                replace(each, mean=replace(each.mean, p_holm=of_figure[each.view, each.metric][k]))
+                replace(each, mean=means[each.view, each.metric][index] or each.mean)
                 for each in pair.differences
             ),
-            speeds=tuple(
-                replace(each, ratio=replace(each.ratio, p_holm=of_share[each.share][k]))
-                if each.ratio
-                else each
-                for each in pair.speeds
-            ),
+            speeds=tuple(replace(each, ratio=ratios[each.share][index]) for each in pair.speeds),
         )
-        for k, pair in enumerate(pairs)
+        for index, pair in enumerate(pairs)
     )
-
-
-def _mean(difference: Difference | None) -> PairedDifference | None:
-    return None if difference is None else difference.mean
-
-
-def _ratio(pair: Pair, share: float) -> StepRatio | None:
-    return next((speed.ratio for speed in pair.speeds if speed.share == share), None)
-
-
-def _holm(tests: Sequence[PairedDifference | StepRatio | None]) -> list[float | None]:
-    """Adjust the p of one family; without a p, None.
-
-    A pair that failed counts as one with p = 1, so that it cannot make the others easier.
-    """
-    p = [None if test is None else test.p for test in tests]
-    adjusted = holm([1.0 if each is None else each for each in p])
-    return [None if old is None else new for old, new in zip(p, adjusted, strict=True)]
 
 
 def _gain(comparison: Comparison, pairs: Sequence[Pair]) -> Gain:

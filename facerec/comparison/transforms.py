@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Literal
 
 import cv2
@@ -25,9 +22,6 @@ from facerec.records.augment import Augmentation, sample_generator
 
 Image = NDArray[np.uint8]
 """RGB, ``(height, width, 3)``."""
-
-_Job = tuple[int, Callable[[Image], Image]]
-"""Position of an image, and what makes its variant from the prepared image."""
 
 _ASPECT = (3 / 4, 4 / 3)
 """Width over height of a crop."""
@@ -265,20 +259,14 @@ class BatchReader:
         images: the image set.
         transform: what happens to the images.
         cache_bytes: prepared images are kept in memory until they fill this; 0 keeps none.
-        threads: that decode and transform, one batch ahead of what is asked for; 0 does it in the
-            calling thread, when asked.
     """
 
-    def __init__(
-        self, images: ImageSet, transform: Transform, *, cache_bytes: int = 0, threads: int = 0
-    ) -> None:
+    def __init__(self, images: ImageSet, transform: Transform, *, cache_bytes: int = 0) -> None:
         self.images = images
         self.transform = transform
         self.cache_bytes = cache_bytes
         self._cache: dict[int, Image] = {}
         self._cached = 0
-        self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(threads) if threads else None
 
     def train(self, positions: NDArray[np.int64], seed: int, epoch: int) -> Tensor:
         """Return training variants of some images, uint8 ``(B, size, size, 3)``.
@@ -291,13 +279,14 @@ class BatchReader:
         Raises:
             FacerecError: an image is missing, damaged, or none that the transform takes.
         """
-        return next(self.train_batches([positions], seed, epoch))
-
-    def train_batches(
-        self, batches: Iterable[NDArray[np.int64]], seed: int, epoch: int
-    ) -> Iterator[Tensor]:
-        """Return `train` of one batch after the other."""
-        return self._read_ahead(map(partial(self._train_jobs, seed, epoch), batches))
+        earlier: Counter[int] = Counter()
+        variants = []
+        for position in positions.tolist():
+            index = position + _OCCURRENCE * earlier[position]
+            earlier[position] += 1
+            prepared = self._prepared(position)
+            variants.append(self.transform.train(prepared, seed=seed, epoch=epoch, index=index))
+        return torch.from_numpy(np.stack(variants))
 
     def evaluate(self, positions: NDArray[np.int64], batch_size: int) -> Iterator[Tensor]:
         """Return the scored variants of some images, uint8 ``(≤ batch_size, size, size, 3)`` each.
@@ -305,65 +294,17 @@ class BatchReader:
         Raises:
             FacerecError: as `train`.
         """
-        starts = range(0, len(positions), batch_size)
-        return self._read_ahead(
-            self._evaluate_jobs(positions[start : start + batch_size]) for start in starts
-        )
-
-    def close(self) -> None:
-        """End the threads."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-
-    def _train_jobs(self, seed: int, epoch: int, positions: NDArray[np.int64]) -> list[_Job]:
-        change = self.transform.train
-        earlier: Counter[int] = Counter()
-        jobs: list[_Job] = []
-        for position in positions.tolist():
-            index = position + _OCCURRENCE * earlier[position]
-            earlier[position] += 1
-            jobs.append((position, partial(change, seed=seed, epoch=epoch, index=index)))
-        return jobs
-
-    def _evaluate_jobs(self, positions: NDArray[np.int64]) -> list[_Job]:
-        return [(position, self.transform.evaluate) for position in positions.tolist()]
-
-    def _read_ahead(self, batches: Iterable[list[_Job]]) -> Iterator[Tensor]:
-        waiting: Callable[[], Tensor] | None = None
-        for jobs in batches:
-            started = self._start(jobs)
-            if waiting is not None:
-                yield waiting()
-            waiting = started
-        if waiting is not None:
-            yield waiting()
-
-    def _start(self, jobs: list[_Job]) -> Callable[[], Tensor]:
-        """Hand the images of a batch to the threads; return what waits for them."""
-        size = self.transform.size
-        rows = np.empty((len(jobs), size, size, 3), np.uint8)
-
-        def fill(row: int) -> None:
-            position, change = jobs[row]
-            rows[row] = change(self._prepared(position))
-
-        # Without threads this is lazy, and works when it is waited for.
-        done = (map if self._pool is None else self._pool.map)(fill, range(len(jobs)))
-
-        def wait() -> Tensor:
-            for _ in done:
-                pass
-            return torch.from_numpy(rows)
-
-        return wait
+        for start in range(0, len(positions), batch_size):
+            batch = positions[start : start + batch_size].tolist()
+            variants = [self.transform.evaluate(self._prepared(position)) for position in batch]
+            yield torch.from_numpy(np.stack(variants))
 
     def _prepared(self, position: int) -> Image:
-        found = self._cache.get(position)
-        if found is None:
+        prepared = self._cache.get(position)
+        if prepared is None:
             image = self.images.read(position)
-            found = self.transform.prepare(image, self.images.where(position))
-            with self._lock:
-                if self._cached + found.nbytes <= self.cache_bytes and position not in self._cache:
-                    self._cache[position] = found
-                    self._cached += found.nbytes
-        return found
+            prepared = self.transform.prepare(image, self.images.where(position))
+            if self._cached + prepared.nbytes <= self.cache_bytes:
+                self._cache[position] = prepared
+                self._cached += prepared.nbytes
+        return prepared

@@ -282,11 +282,11 @@ def _load_backbone(trunk: nn.Module, backbone: Backbone, path: Path) -> None:
     assert isinstance(model, TorchModel)
     assert model.config is not None
     for field in ("name", "embedding_size", "width", "embedding_bn"):
-        found, wanted = getattr(model.config, field), getattr(backbone, field)
-        if found != wanted:
+        given, wanted = getattr(model.config, field), getattr(backbone, field)
+        if given != wanted:
             raise ModelError(
-                f"{path}: the weights are those of a trunk with {field} {found}, but the recipe "
-                f"has {wanted}; set trunk.{field} to {found} or take other weights"
+                f"{path}: the weights are those of a trunk with {field} {given}, but the recipe "
+                f"has {wanted}; set trunk.{field} to {given} or take other weights"
             )
     trunk.load_state_dict(model.backbone.state_dict())
 
@@ -305,13 +305,13 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
 def _load(trunk: nn.Module, tensors: dict[str, Tensor], path: Path, name: str) -> None:
     """Load weights strictly: all names and shapes must be those of the trunk."""
     expected = {n: tuple(t.shape) for n, t in trunk.state_dict().items()}
-    found = {n: tuple(t.shape) for n, t in tensors.items()}
-    wrong = [n for n in {**expected, **found} if expected.get(n) != found.get(n)]
+    given = {n: tuple(t.shape) for n, t in tensors.items()}
+    wrong = [n for n in {**expected, **given} if expected.get(n) != given.get(n)]
     if wrong:
         first = wrong[0]
         raise ModelError(
             f"{path}: {len(wrong)} tensors are not those of {name}, the first is {first!r} (shape "
-            f"{expected.get(first, 'none')} in the trunk, {found.get(first, 'none')} in the "
+            f"{expected.get(first, 'none')} in the trunk, {given.get(first, 'none')} in the "
             "file); the weights belong to another architecture"
         )
     for tensor_name, tensor in tensors.items():

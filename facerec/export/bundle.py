@@ -55,6 +55,7 @@ from facerec.export.manifest import (
 from facerec.export.measure import LoadMeasure, measure_engine
 from facerec.export.parity import Bar, ParityRow, check_parity, deviation, sample_faces
 from facerec.export.quantize import Method, calibration_images, quantize_int8
+from facerec.export.tables import MAIN
 from facerec.export.thresholds import Threshold, flip_mode, read_thresholds, result_thresholds
 from facerec.export.triton import CONFIG_FILE, VERSION, triton_config
 from facerec.export.triton import MODEL_FILE as TRITON_FILE
@@ -75,9 +76,6 @@ CONSUMER_FACES = 6
 
 FACES = "faces"
 """The parity check that `VariantReport.min_cosine` is taken from."""
-
-MAIN = "float32"
-"""What the main file is called in tables."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,10 @@ from typing import Any
 
 import jinja2
 
+from facerec.export.tables import consumers_table, parity_table
+from facerec.report import words
+from facerec.report.table import escape_markdown
+
 CARD_FILE = "model_card.md"
 
 _WITHDRAWN = (
@@ -79,7 +83,12 @@ def model_card(note: Mapping[str, Any]) -> str:
         keep_trailing_newline=True,
     )
     environment.filters |= {"cell": _cell, "percent": _percent, "points": _points}
-    return environment.get_template("model_card.md.j2").render(note)
+    file = note["model"]["file"]
+    return environment.get_template("model_card.md.j2").render(
+        note,
+        parity_table=parity_table([(file, row) for row in note["parity"]]),
+        consumers_table=consumers_table(note["consumers"]),
+    )
 
 
 def _words(value: Any) -> str:
@@ -91,15 +100,11 @@ def _words(value: Any) -> str:
 
 
 def _cell(value: object) -> str:
-    """Make a text safe inside a line of Markdown: no markup, no new cell, no new line."""
-    text = " ".join(str(value).split())
-    for mark in "\\`*_[]<>|#":
-        text = text.replace(mark, f"\\{mark}")
-    return text
+    return escape_markdown(str(value))
 
 
 def _percent(share: float | None) -> str:
-    return "not resolvable" if share is None else f"{100 * share:.2f} %"
+    return "not resolvable" if share is None else words.percent(share)
 
 
 def _points(difference: float | None) -> str:

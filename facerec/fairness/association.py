@@ -26,6 +26,7 @@ from facerec.fairness.norms import (
     Array,
     SubjectBootstrap,
     SubjectNorms,
+    estimate_of,
     percentile,
 )
 from facerec.fairness.welch import PermutationTest, Welch, largest_kept, permute
@@ -221,7 +222,6 @@ def associate(
     tests = permute([means, ranks, deviations], groups, permutations, seed)
     moments = _moments(means, bootstrap)
     interval = _share_interval(_effect(moments, tests[0].replicates, confidence), confidence)
-    missing = "" if interval else _NO_INTERVAL
     of_ranks = _effect(_rank_moments(means, bootstrap), tests[1].replicates, confidence)
     rank_interval = _share_interval(of_ranks, confidence)
     statistic = float(kruskal(*_split(means, groups)).statistic)
@@ -234,14 +234,9 @@ def associate(
         name=sample.name,
         role=role,
         subjects=subjects,
-        eta2=Estimate(analysis.eta2, interval, total=subjects, remark=missing),
-        omega2=Estimate(analysis.omega2, interval, total=subjects, remark=missing),
-        epsilon2=Estimate(
-            statistic / (subjects - 1),
-            rank_interval,
-            total=subjects,
-            remark="" if rank_interval else _NO_INTERVAL,
-        ),
+        eta2=estimate_of(analysis.eta2, interval, subjects, _NO_INTERVAL),
+        omega2=estimate_of(analysis.omega2, interval, subjects, _NO_INTERVAL),
+        epsilon2=estimate_of(statistic / (subjects - 1), rank_interval, subjects, _NO_INTERVAL),
         eta2_h=(statistic - k + 1) / (subjects - k),
         f=analysis.f,
         welch_f=None if analysis.within == 0 else tests[0].observed,
@@ -492,8 +487,8 @@ def wasserstein(
         return Estimate(None, total=subjects, remark="subjects do not vary within the groups")
     grid = np.sort(np.concatenate([x, y]))
     widths = np.diff(grid)
-    places = [np.searchsorted(np.sort(side), grid[:-1], side="right") for side in (x, y)]
-    shares = [place / len(side) for place, side in zip(places, (x, y), strict=True)]
+    ranks = [np.searchsorted(np.sort(side), grid[:-1], side="right") for side in (x, y)]
+    shares = [rank / len(side) for rank, side in zip(ranks, (x, y), strict=True)]
     area = float(np.abs(shares[0] - shares[1]) @ widths)
     orders = np.argsort(x), np.argsort(y)
     features = [np.stack([side - grid[0], (side - grid[0]) ** 2], axis=1) for side in (x, y)]
@@ -510,20 +505,20 @@ def wasserstein(
     under_equality = np.empty(len(first_drawn))
     step = max(1, _CELLS // subjects)
     for start in range(0, len(replicates), step):
-        part = slice(start, start + step)
-        drawn = [matrix[part].astype(np.float64) for matrix in (first_drawn, second_drawn)]
+        batch = slice(start, start + step)
+        drawn = [matrix[batch].astype(np.float64) for matrix in (first_drawn, second_drawn)]
         steps = [
-            _cumulative(matrix[:, order]).take(place, axis=1) / len(order)
-            for matrix, order, place in zip(drawn, orders, places, strict=True)
+            _cumulative(matrix[:, order]).take(rank, axis=1) / len(order)
+            for matrix, order, rank in zip(drawn, orders, ranks, strict=True)
         ]
         sums = [matrix @ feature for matrix, feature in zip(drawn, features, strict=True)]
         with np.errstate(divide="ignore", invalid="ignore"):
-            replicates[part] = np.abs(steps[0] - steps[1]) @ widths / pooled_sd(sums)
+            replicates[batch] = np.abs(steps[0] - steps[1]) @ widths / pooled_sd(sums)
         errors = [
-            (found - share) * math.sqrt(n / (n - 1))
-            for found, share, n in zip(steps, shares, sizes, strict=True)
+            (replicate - share) * math.sqrt(n / (n - 1))
+            for replicate, share, n in zip(steps, shares, sizes, strict=True)
         ]
-        under_equality[part] = np.abs(errors[0] - errors[1]) @ widths
+        under_equality[batch] = np.abs(errors[0] - errors[1]) @ widths
     replicates[~np.isfinite(replicates)] = np.nan
     interval = percentile(replicates, min(sizes), confidence)
     if interval is None:
@@ -577,13 +572,8 @@ def adjust_for_covariates(
         images=fit.images,
         subjects=subjects,
         dropped=len(complete) - fit.images,
-        eta2=Estimate(fit.eta2, plain, total=subjects, remark="" if plain else _NO_INTERVAL),
-        partial_eta2=Estimate(
-            fit.partial_eta2,
-            adjusted,
-            total=subjects,
-            remark="" if adjusted else _NO_INTERVAL,
-        ),
+        eta2=estimate_of(fit.eta2, plain, subjects, _NO_INTERVAL),
+        partial_eta2=estimate_of(fit.partial_eta2, adjusted, subjects, _NO_INTERVAL),
         wald_f=None if wald is None else wald.f,
         df=(len(held) - 1, float(subjects - 1 if wald is None else wald.within)),
         p=None if wald is None else wald.p,
@@ -641,13 +631,13 @@ def _rank_moments(values: Array, bootstrap: SubjectBootstrap) -> _Moments:
     order = np.argsort(values, kind="stable")
     starts = np.unique(values[order], return_index=True)[1]
     block = np.searchsorted(starts, np.arange(len(values)), side="right") - 1
-    places = np.empty(len(values), dtype=np.int64)
-    places[order] = block
+    blocks = np.empty(len(values), dtype=np.int64)
+    blocks[order] = block
     ranks = rankdata(values)
-    parts = [ranks[ids] for ids in bootstrap.members]
-    sizes = np.array([len(part) for part in parts], dtype=np.float64)
-    means = np.array([part.mean() for part in parts])
-    squares = np.array([float(((part - part.mean()) ** 2).sum()) for part in parts])
+    by_group = [ranks[ids] for ids in bootstrap.members]
+    sizes = np.array([len(group) for group in by_group], dtype=np.float64)
+    means = np.array([group.mean() for group in by_group])
+    squares = np.array([float(((group - group.mean()) ** 2).sum()) for group in by_group])
     deviations, replicated = np.empty((2, bootstrap.replicates, len(sizes)))
     step = max(1, _CELLS // len(values))
     for start in range(0, bootstrap.replicates, step):
@@ -659,7 +649,7 @@ def _rank_moments(values: Array, bootstrap: SubjectBootstrap) -> _Moments:
         tied = np.add.reduceat(weights[:, order], starts, axis=1)
         midranks = np.cumsum(tied, axis=1) - (tied - 1) / 2
         for g, ids in enumerate(bootstrap.members):
-            own = midranks[:, places[ids]] - means[g]
+            own = midranks[:, blocks[ids]] - means[g]
             sums = np.einsum("rn,rn->r", drawn[g], own)
             deviations[rows, g] = sums / sizes[g]
             replicated[rows, g] = np.einsum("rn,rn,rn->r", drawn[g], own, own) - sums**2 / sizes[g]
@@ -782,12 +772,12 @@ def _pairs(
 ) -> tuple[PairDifference, ...]:
     """Compare the subjects of every two groups."""
     means = sample.means
-    found = []
+    differences = []
     for i, j in itertools.combinations(range(len(sample.names)), 2):
         x, y = means[bootstrap.members[i]], means[bootstrap.members[j]]
         p = difference_p(x, y)
         equivalence = equivalence_p(x, y, bound)
-        found.append(
+        differences.append(
             PairDifference(
                 first=sample.names[i],
                 second=sample.names[j],
@@ -803,8 +793,8 @@ def _pairs(
                 equivalent=equivalence is not None and equivalence < ALPHA,
             )
         )
-    adjusted = holm([pair.p for pair in found])
-    return tuple(replace(pair, p_holm=p) for pair, p in zip(found, adjusted, strict=True))
+    adjusted = holm([pair.p for pair in differences])
+    return tuple(replace(pair, p_holm=p) for pair, p in zip(differences, adjusted, strict=True))
 
 
 def _deviations(means: Array, groups: NDArray[np.int64]) -> Array:
@@ -812,7 +802,7 @@ def _deviations(means: Array, groups: NDArray[np.int64]) -> Array:
 
     Brown and Forsythe, Journal of the American Statistical Association 69, 1974.
     """
-    centres = np.array([np.median(part) for part in _split(means, groups)])
+    centres = np.array([np.median(group) for group in _split(means, groups)])
     return np.abs(means - centres[groups])
 
 
@@ -829,14 +819,14 @@ def _spread_within(sample: SubjectNorms, permutations: int, seed: int) -> Spread
         return None
     order = np.lexsort((sample.norms, sample.subjects))
     starts = np.append(0, np.cumsum(counts)[:-1])
-    people = sample.subjects[order]
+    subjects = sample.subjects[order]
     # An image above j others of its subject and below m − 1 − j of them.
-    places = 2 * (np.arange(len(order)) - starts[people]) - counts[people] + 1
-    centred = sample.norms[order] - sample.means[people]
-    sums = np.bincount(people, weights=places * centred)[several]
+    balance = 2 * (np.arange(len(order)) - starts[subjects]) - counts[subjects] + 1
+    centred = sample.norms[order] - sample.means[subjects]
+    sums = np.bincount(subjects, weights=balance * centred)[several]
     pairs = counts[several] * (counts[several] - 1) / 2
-    found = sums / pairs
-    return _spread(found, groups, permute(found, groups, permutations, seed)[0])
+    gini = sums / pairs
+    return _spread(gini, groups, permute(gini, groups, permutations, seed)[0])
 
 
 def _spread(deviations: Array, groups: NDArray[np.int64], test: PermutationTest) -> SpreadTest:
@@ -880,8 +870,8 @@ def _difference(x: Array, y: Array, rank: int) -> float:
         middle = (low + high) / 2
         low, high = (low, middle) if reach(middle) >= rank else (middle, high)
     # The limit is close to a difference; return that itself.
-    places = np.searchsorted(y, x - high)
-    near = [x - y[np.clip(places + step, 0, y.size - 1)] for step in (-1, 0)]
+    index = np.searchsorted(y, x - high)
+    near = [x - y[np.clip(index + step, 0, y.size - 1)] for step in (-1, 0)]
     candidates = np.concatenate(near)
     return float(candidates[np.abs(candidates - high).argmin()])
 
@@ -911,7 +901,7 @@ class _Fit:
         spread = columns.std(axis=0)
         scaled = (columns - columns.mean(axis=0)) / np.where(spread > 0, spread, 1)
         self.groups = sample.groups
-        self.people = sample.subjects[complete]
+        self.subjects = sample.subjects[complete]
         self.images = len(norms)
         self.vectors = np.column_stack([np.ones(len(norms)), norms - norms.mean(), scaled])
         width = self.vectors.shape[1]
@@ -919,8 +909,8 @@ class _Fit:
         """Sums of products of 1, norm and covariates over the images of a subject, (G, d, d)."""
         for i, j in itertools.combinations_with_replacement(range(width), 2):
             terms = self.vectors[:, i] * self.vectors[:, j]
-            found = np.bincount(self.people, weights=terms, minlength=len(sample.groups))
-            self.products[:, i, j] = self.products[:, j, i] = found
+            sums = np.bincount(self.subjects, weights=terms, minlength=len(sample.groups))
+            self.products[:, i, j] = self.products[:, j, i] = sums
         self.by_group = np.zeros((len(sample.names), width, width))
         np.add.at(self.by_group, sample.groups, self.products)
         within = _within(self.by_group)[1:, 1:]
@@ -962,7 +952,7 @@ class _Fit:
         observed = self.by_group[:, :width, :width]
         effects, slopes, error = _regress(observed)
         with np.errstate(divide="ignore", invalid="ignore"):
-            found, _, errors = _regress(moments)
+            replicated, _, errors = _regress(moments)
         wald = self._wald(width)
         sizes = self._sizes()
         if wald is None or sizes.min() < 2:
@@ -973,7 +963,7 @@ class _Fit:
         contrasts = np.diag(observed[:, 0, 0]) - shared @ np.linalg.solve(total, shared.T)
         direction = effects - effects.mean()
         direction = direction / math.sqrt(direction @ wald.precision @ direction)
-        deviations = (found - effects) * np.sqrt(sizes / (sizes - 1))
+        deviations = (replicated - effects) * np.sqrt(sizes / (sizes - 1))
         weighted = deviations @ wald.precision
         terms = (
             np.einsum("ri,ri->r", weighted, deviations),
@@ -996,7 +986,7 @@ class _Fit:
 
     def _sizes(self) -> Array:
         """Return the numbers of subjects in the groups, ``(k,)``."""
-        return np.bincount(self.groups[np.unique(self.people)]).astype(np.float64)
+        return np.bincount(self.groups[np.unique(self.subjects)]).astype(np.float64)
 
     def _wald(self, width: int) -> _Wald | None:
         """Test equal intercepts given the first ``width`` − 2 covariates.
@@ -1008,12 +998,14 @@ class _Fit:
         moments = self.by_group[:, :width, :width]
         intercepts, slopes, _ = _regress(moments)
         k, q, sizes = len(intercepts), len(slopes), self._sizes()
-        images = np.bincount(self.people, minlength=len(self.groups)).astype(np.float64)
+        images = np.bincount(self.subjects, minlength=len(self.groups)).astype(np.float64)
         shares = images / moments[self.groups, 0, 0]
         covariates = self.vectors[:, 2:width]
-        residuals = self.vectors[:, 1] - intercepts[self.groups[self.people]] - covariates @ slopes
+        residuals = (
+            self.vectors[:, 1] - intercepts[self.groups[self.subjects]] - covariates @ slopes
+        )
         sums = [
-            np.bincount(self.people, weights=column, minlength=len(self.groups))
+            np.bincount(self.subjects, weights=column, minlength=len(self.groups))
             for column in (residuals, *(residuals[:, None] * covariates).T)
         ]
         scores = np.zeros((len(self.groups), k + q))

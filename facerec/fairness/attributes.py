@@ -1,4 +1,4 @@
-"""Recorded attributes of people, joined with the norms of their images.
+"""Recorded attributes of subjects, joined with the norms of their images.
 
 Nothing here guesses an attribute. What cannot be used is counted as an `Exclusion`, cells of few
 subjects are pooled or suppressed, and subjects leave this file as running numbers.
@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -41,7 +41,7 @@ INFERRED = (
 """Banner of an audit with such labels."""
 
 _IMAGE, _SOURCE = "image_id", "label_source"
-_PLACES = 10
+_POSITIONS = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +77,8 @@ class Attributes:
 class Exclusion:
     """Images that an audit leaves out, counted."""
 
+    in_files: ClassVar = "reason images subjects attribute place=kind places=positions"
+
     reason: str
     """Why, as words."""
     images: int
@@ -85,9 +87,9 @@ class Exclusion:
     """Subjects concerned, where they are known."""
     attribute: str | None = None
     """The attribute for which they are left out; None if for all."""
-    place: Literal["line", "row"] = "line"
-    """Whether ``places`` are lines of the attributes, from 1, or rows of the embeddings, from 0."""
-    places: tuple[int, ...] = ()
+    kind: Literal["line", "row"] = "line"
+    """Whether ``positions`` are lines of the attributes, from 1, or rows of embeddings, from 0."""
+    positions: tuple[int, ...] = ()
     """The first ten of them."""
 
 
@@ -170,18 +172,16 @@ class Joined:
     def count(self, grouping: Grouping) -> tuple[GroupCount, ...]:
         """Return what each group of ``grouping`` is made of; failures are images like others."""
         failed = ~self.acquired
-        found = []
-        for code in range(len(grouping.cells)):
-            inside = grouping.codes == code
-            found.append(
-                GroupCount(
-                    grouping.slice(code),
-                    len(np.unique(self.subjects[inside])),
-                    int(inside.sum()),
-                    int(failed[inside].sum()),
-                )
+        members = [grouping.codes == code for code in range(len(grouping.cells))]
+        return tuple(
+            GroupCount(
+                grouping.slice(code),
+                len(np.unique(self.subjects[inside])),
+                int(inside.sum()),
+                int(failed[inside].sum()),
             )
-        return tuple(found)
+            for code, inside in enumerate(members)
+        )
 
 
 def read_attributes(
@@ -310,23 +310,22 @@ def join(
     exclusions: list[Exclusion] = []
     chosen, rows = _match(attributes, names, source, exclusions)
     broken = ~np.isfinite(values[rows]) & ~failed[rows]
-    _exclude(exclusions, "norm is not finite", rows[broken], place="row")
+    _exclude(exclusions, "norm is not finite", rows[broken], kind="row")
     chosen, rows = chosen[~broken], rows[~broken]
     if not len(rows):
         raise DatasetError(f"{source}: no image is left to audit after exclusions")
     subjects = np.unique(attributes.subjects[chosen], return_inverse=True)[1].astype(np.int64)
-    found = np.where(failed[rows], np.nan, values[rows])
+    known = np.where(failed[rows], np.nan, values[rows])
     labels = {
         name: _labels(attributes, name, chosen, subjects, exclusions) for name in attributes.groups
     }
     combinations: list[tuple[str, ...]] = [(name,) for name in attributes.groups]
     combinations += [tuple(combination) for combination in intersections]
-    left, groupings = form_groupings(combinations, labels, subjects, ~np.isnan(found))
+    left, groupings = form_groupings(combinations, labels, subjects, ~np.isnan(known))
     subjects = np.unique(subjects[left], return_inverse=True)[1].astype(np.int64)
-    found = found[left]
     return Joined(
         rows=rows[left],
-        norms=found,
+        norms=known[left],
         subjects=subjects,
         groupings=groupings,
         covariates={name: column[chosen[left]] for name, column in attributes.covariates.items()},
@@ -357,9 +356,9 @@ def form_groupings(
         DatasetError: too many groups.
     """
     left, apart = _set_apart(labels, subjects, acquired)
-    people = np.unique(subjects[left], return_inverse=True)[1].astype(np.int64)
+    subjects = np.unique(subjects[left], return_inverse=True)[1].astype(np.int64)
     labels = {name: values[left] for name, values in labels.items()}
-    return left, _groupings(combinations, labels, people, acquired[left], apart)
+    return left, _groupings(combinations, labels, subjects, acquired[left], apart)
 
 
 def check_sources(path: Path, sources: Mapping[str, int], *, allow_inferred: bool) -> bool:
@@ -499,7 +498,7 @@ def _match(
     rows = pd.Index(ids).get_indexer(pd.Index(attributes.images)).astype(np.int64)
     unknown = np.ones(len(ids), dtype=bool)
     unknown[rows[rows >= 0]] = False
-    _exclude(exclusions, "embedding without attributes", np.flatnonzero(unknown), place="row")
+    _exclude(exclusions, "embedding without attributes", np.flatnonzero(unknown), kind="row")
     kept = distinct[~differs]
     alone = kept[rows[kept] < 0]
     _exclude(
@@ -522,18 +521,18 @@ def _match(
 def _exclude(
     exclusions: list[Exclusion],
     reason: str,
-    places: NDArray[np.int64],
+    positions: NDArray[np.int64],
     *,
     images: int | None = None,
     subjects: int | None = None,
     attribute: str | None = None,
-    place: Literal["line", "row"] = "line",
+    kind: Literal["line", "row"] = "line",
 ) -> None:
     """Append what is left out, if it is anything."""
-    if len(places):
-        count = len(places) if images is None else images
-        first = tuple(np.sort(places)[:_PLACES].tolist())
-        exclusions.append(Exclusion(reason, count, subjects, attribute, place, first))
+    if len(positions):
+        count = len(positions) if images is None else images
+        first = tuple(np.sort(positions)[:_POSITIONS].tolist())
+        exclusions.append(Exclusion(reason, count, subjects, attribute, kind, first))
 
 
 def _labels(
@@ -584,8 +583,8 @@ def _set_apart(
         grown = False
         for name, values in labels.items():
             used = left & acquired & (values != "")
-            people = pd.DataFrame({"subject": subjects[used], "value": values[used]})
-            sizes = people.drop_duplicates()["value"].value_counts()
+            pairs = pd.DataFrame({"subject": subjects[used], "value": values[used]})
+            sizes = pairs.drop_duplicates()["value"].value_counts()
             small = sizes[sizes < SMALLEST_CELL]
             if _can_pool(small.to_numpy()) or small.size in (0, sizes.size):
                 continue
@@ -629,8 +628,7 @@ def _cells(
     labelled = np.all([column != "" for column in labels], axis=0)
     codes = np.full(len(labelled), -1, dtype=np.int64)
     table = pd.MultiIndex.from_arrays([column[labelled] for column in labels])
-    found, cells = table.factorize(sort=True)
-    codes[labelled] = found
+    codes[labelled], cells = table.factorize(sort=True)
     return codes, list(cells)
 
 
@@ -666,7 +664,7 @@ def protect(members: NDArray[np.int64], cells: Sequence[int]) -> list[NDArray[np
         states.append(np.where(low, IN_POOL if _can_pool(sizes[low]) else HIDDEN, SHOWN))
         small.append(matrix[low & (sizes > 0)])
     secret = np.concatenate(small)
-    grouping_of_secret = np.repeat(np.arange(len(small)), [len(part) for part in small])
+    grouping_of_secret = np.repeat(np.arange(len(small)), [len(cells) for cells in small])
     while len(secret):
         shown: list[tuple[int, NDArray[np.bool_]]] = []
         for k, state in enumerate(states):

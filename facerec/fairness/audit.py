@@ -50,10 +50,10 @@ from facerec.fairness.rates import (
     GroupRates,
 )
 from facerec.fairness.result import Audit, GroupAudit, InputFile, Settings
+from facerec.progress import Progress
 from facerec.statistics.operating_points import parse_rate
 from facerec.verification.bench import Bench
 from facerec.verification.evaluate import select_embeddings
-from facerec.verification.scoring import Progress
 
 PERMUTATIONS = 9999
 
@@ -227,27 +227,10 @@ def assemble(
     warnings: tuple[Sequence[str], Sequence[str]],
     comparison: BaselineComparison | None,
 ) -> Audit:
-    """Put an audit together; see `Audit` for what is not listed.
+    """Put an audit together; its parts are described at `Audit`.
 
-    Args:
-        settings: what was asked for.
-        inputs: the files.
-        label_sources: where labels come from.
-        banner: what every page must carry.
-        joined: images behind the figures.
-        images: how many.
-        pairs: scored ones.
-        failures: among them.
-        subjects: how many.
-        exclusions: what was left out.
-        policy: which impostors are compared.
-        channels: ways for norms to reach decisions.
-        formed: all groupings, shown or not.
-        groupings: audited ones.
-        lfw: whether the images are those of LFW.
-        calibrated: whether thresholds come from other data.
-        warnings: those before and after the ones on thresholds.
-        comparison: with a baseline.
+    ``formed`` are all groupings, shown or not; ``warnings`` come before and after those on
+    thresholds, which depend on whether other data ``calibrated`` them.
     """
     rates = [part.rates for part in groupings if isinstance(part.rates, GroupRates)]
     thresholds = tuple(point.threshold for point in rates[0].points) if rates else ()
@@ -309,21 +292,9 @@ def group_audit(
     adjusted: AdjustedAssociation | NoComparison | None = None,
     cosines: bool = True,
 ) -> GroupAudit:
-    """Put together what is known of a grouping; see `GroupAudit` for what is not listed.
+    """Put together what is known of a grouping; the parts are described at `GroupAudit`.
 
-    Args:
-        grouping: its groups.
-        composition: of the groups.
-        errors: counted, or why not.
-        measures: their differentials.
-        primary: whether it is the first attribute.
-        association: of norms.
-        channels: of norms.
-        fusion: raw against unit.
-        sample: norms by subject.
-        norms: their table.
-        adjusted: association at equal covariates.
-        cosines: whether scores are cosines, for which the bins of histograms are made.
+    The bins of histograms are made for ``cosines``.
     """
     counted = None if isinstance(errors, NoComparison) else errors
     return GroupAudit(

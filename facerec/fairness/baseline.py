@@ -26,6 +26,7 @@ from facerec.fairness.differentials import (
     Of,
     differentials,
     max_over_geomean,
+    quotients,
     rate_replicates,
 )
 from facerec.fairness.norms import SubjectNorms, percentile
@@ -500,7 +501,7 @@ class _Frame:
     ) -> dict[_Key, _Drawn]:
         """Return the TPR among all pairs of persons with a group."""
         found = {}
-        for point, counts in zip(errors.rates.points, errors.by_identity, strict=True):
+        for point, counts in zip(errors.rates.points, errors.by_subject, strict=True):
             key = _Key(_tpr(point.threshold.target), "performance", fusion, persons=self.persons)
             if not point.threshold.resolvable:
                 few = f"not resolvable with {point.threshold.non_mated:,} impostor pairs"
@@ -510,7 +511,7 @@ class _Frame:
             for group in counts:
                 features[group.members] = np.stack([group.missed, group.mated], axis=1)
             missed, mated = _weighted(self.weights[:, people], features).T
-            found[key] = _drawn(1 - _quotient(missed, mated), "no mated pair")
+            found[key] = _drawn(1 - quotients(missed, mated), "no mated pair")
         return found
 
     def _differentials(
@@ -746,7 +747,7 @@ def _variation(norms: Array, person: NDArray[np.integer], weights: NDArray[np.ui
     features = [np.bincount(person, values) for values in (np.ones(len(rest)), rest, rest**2)]
     count, total, squares = _weighted(weights, np.stack(features, axis=1)).T
     spread = np.maximum(squares - total**2 / count, 0) / np.maximum(count - 1, 1)
-    return _quotient(np.sqrt(spread), centre + total / count)
+    return quotients(np.sqrt(spread), centre + total / count)
 
 
 def _eta_squared(means: Array, groups: NDArray[np.integer], weights: NDArray[np.uint8]) -> Array:
@@ -756,9 +757,9 @@ def _eta_squared(means: Array, groups: NDArray[np.integer], weights: NDArray[np.
     features = np.concatenate([member, member * rest[:, None], (rest**2)[:, None]], axis=1)
     sums = _weighted(weights, features.astype(np.float64))
     counts, totals = sums[:, : member.shape[1]], sums[:, member.shape[1] : -1]
-    grand = _quotient(totals.sum(axis=1) ** 2, counts.sum(axis=1))
+    grand = quotients(totals.sum(axis=1) ** 2, counts.sum(axis=1))
     explained = np.divide(totals**2, counts, out=np.zeros_like(totals), where=counts > 0)
-    return _quotient(explained.sum(axis=1) - grand, sums[:, -1] - grand)
+    return quotients(explained.sum(axis=1) - grand, sums[:, -1] - grand)
 
 
 def _deltas(
@@ -783,7 +784,7 @@ def _deltas(
         won = sums.take(below, axis=1) + sums.take(reached, axis=1) - sums[:, -1:]
         own = drawn[part].astype(np.int64)
         pairs = own.sum(axis=1) * sums[:, -1]
-        result[part] = _quotient(np.einsum("rn,rn->r", own, won), pairs)
+        result[part] = quotients(np.einsum("rn,rn->r", own, won), pairs)
     return result
 
 
@@ -794,13 +795,6 @@ def _weighted(weights: NDArray[np.uint8], features: Array) -> Array:
     for start in range(0, len(weights), step):
         part = slice(start, start + step)
         result[part] = weights[part].astype(np.float64) @ features
-    return result
-
-
-def _quotient(numerator: NDArray[Any], denominator: NDArray[Any]) -> Array:
-    """Return the quotients, NaN where the denominator is not positive."""
-    result = np.full(np.shape(denominator), np.nan)
-    np.divide(numerator, denominator, out=result, where=denominator > 0)
     return result
 
 

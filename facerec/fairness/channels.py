@@ -16,9 +16,15 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import coo_array
 
 from facerec.errors import MetricError
-from facerec.fairness.differentials import MIN_SUBJECTS, REPLICATES, rate_replicates, resample
+from facerec.fairness.differentials import (
+    MIN_SUBJECTS,
+    REPLICATES,
+    quotients,
+    rate_replicates,
+    resample,
+)
 from facerec.fairness.norms import percentile
-from facerec.fairness.rates import ErrorRate, GroupErrors, IdentityCounts, error_rate
+from facerec.fairness.rates import ErrorRate, GroupErrors, SubjectCounts, error_rate
 from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.discard import DiscardCurve, error_versus_discard
@@ -347,25 +353,25 @@ def compare_fusion(
         MetricError: they are not of the same comparisons and targets.
     """
     targets = [[point.threshold.target for point in side.rates.points] for side in (raw, unit)]
-    same = targets[0] == targets[1] and raw.identities == unit.identities
+    same = targets[0] == targets[1] and raw.subjects == unit.subjects
     if not same or not all(
         np.array_equal(one.members, other.members) and np.array_equal(one.mated, other.mated)
-        for pair in zip(raw.by_identity, unit.by_identity, strict=True)
+        for pair in zip(raw.by_subject, unit.by_subject, strict=True)
         for one, other in zip(*pair, strict=True)
     ):
         raise MetricError(
             "raw and unit fusion were not scored on the same comparisons at the same targets; use "
             "the same images, pairs and targets, and leave out what failed in either"
         )
-    weights = resample(raw.identities, replicates, seed)
+    weights = resample(raw.subjects, replicates, seed)
     changes: list[FusionChange] = []
     for place, target in enumerate(targets[0]):
         points = raw.rates.points[place], unit.rates.points[place]
         drawn = [
-            [rate_replicates(counts, weights) for counts in side.by_identity[place]]
+            [rate_replicates(counts, weights) for counts in side.by_subject[place]]
             for side in (raw, unit)
         ]
-        everyone = [_everyone(side.by_identity[place], weights) for side in (raw, unit)]
+        everyone = [_everyone(side.by_subject[place], weights) for side in (raw, unit)]
         changes.append(_change(target, "FNMR", None, (points[0].fnmr, points[1].fnmr), everyone))
         for index, name in enumerate(raw.rates.names):
             groups = [point.groups[index] for point in points]
@@ -669,12 +675,12 @@ class _Counts:
         )
 
 
-def _everyone(counts: Sequence[IdentityCounts], weights: NDArray[np.uint8]) -> NDArray[np.float64]:
+def _everyone(counts: Sequence[SubjectCounts], weights: NDArray[np.uint8]) -> NDArray[np.float64]:
     """Return the FNMR of all groups together in every replicate."""
     drawn = [weights[:, group.members].astype(np.float64) for group in counts]
     missed = sum(own @ group.missed for own, group in zip(drawn, counts, strict=True))
     mated = sum(own @ group.mated for own, group in zip(drawn, counts, strict=True))
-    return np.divide(missed, mated, out=np.full(len(weights), np.nan), where=mated > 0)
+    return quotients(np.asarray(missed), np.asarray(mated))
 
 
 def _change(

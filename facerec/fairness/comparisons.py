@@ -21,12 +21,13 @@ from facerec.fairness.rates import (
     all_pairs_rates,
     pair_group_rates,
 )
+from facerec.progress import Progress
 from facerec.statistics.operating_points import OperatingPoint
 from facerec.statistics.rates import operating_points
 from facerec.verification.bench import Bench
 from facerec.verification.evaluate import score_pairs
 from facerec.verification.protocols import ScoredPairs
-from facerec.verification.scoring import Progress, score_all_pairs
+from facerec.verification.scoring import score_all_pairs
 
 MOST_MATED = 2**25
 """Mated pairs up to which norms and scores of pairs are held against each other."""
@@ -257,7 +258,7 @@ class ListedPairs(Comparisons):
                     targets=targets,
                     calibration=calibration,
                     failed=self._failed,
-                    persons_known=self._subjects_known,
+                    subjects_known=self._subjects_known,
                     seed=self._seed,
                 )
             except MetricError as problem:

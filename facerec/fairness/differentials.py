@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,10 +22,10 @@ from facerec.errors import MetricError
 from facerec.fairness.rates import (
     ErrorRate,
     GroupErrors,
-    IdentityCounts,
     PairCounts,
     RatesAtThreshold,
     Share,
+    SubjectCounts,
 )
 from facerec.report.estimate import Estimate
 from facerec.statistics.bootstrap import VertexBootstrap, percentile_interval
@@ -332,7 +332,7 @@ def differentials(
     if len(used) < 2:
         reason = f"no comparison: {len(used)} groups with enough persons and pairs, two are needed"
     else:
-        weights = resample(errors.identities, replicates, seed)
+        weights = resample(errors.subjects, replicates, seed)
         targets = [
             _Target(point, used, [counts[place] for place in used], weights)
             for point, counts in zip(errors.rates.points, errors.counts, strict=True)
@@ -341,11 +341,11 @@ def differentials(
         rows += _area_under_fdr(targets)
     names = tuple(errors.rates.names[place] for place in used)
     return Differentials(
-        names, tuple(left_out), tuple(rows), replicates, seed, reason, not errors.identities
+        names, tuple(left_out), tuple(rows), replicates, seed, reason, not errors.subjects
     )
 
 
-def resample(identities: int, replicates: int, seed: int) -> NDArray[np.uint8]:
+def resample(subjects: int, replicates: int, seed: int) -> NDArray[np.uint8]:
     """Return how often each person is drawn in each replicate, ``(R, G)``.
 
     The draws are those of a `VertexBootstrap` of the same persons and seed.
@@ -353,17 +353,17 @@ def resample(identities: int, replicates: int, seed: int) -> NDArray[np.uint8]:
     Raises:
         MetricError: no replicate.
     """
-    if not identities:
+    if not subjects:
         return np.empty((replicates, 0), np.uint8)
-    everyone = np.arange(identities)
+    everyone = np.arange(subjects)
     one_each = VertexBootstrap(
-        everyone, everyone, np.ones(identities, bool), replicates=replicates, seed=seed
+        everyone, everyone, np.ones(subjects, bool), replicates=replicates, seed=seed
     )
     return one_each.multiplicities
 
 
 def rate_replicates(
-    counts: IdentityCounts | PairCounts, weights: NDArray[np.uint8]
+    counts: SubjectCounts | PairCounts, weights: NDArray[np.uint8]
 ) -> tuple[Values | None, Values]:
     """Return FMR and FNMR within a group in every replicate, ``(R,)`` each.
 
@@ -379,7 +379,7 @@ def rate_replicates(
         return counts.resample(len(weights))
     own = weights[:, counts.members]
     drawn = own.astype(np.float64)
-    fnmr = _quotients(drawn @ counts.missed, drawn @ counts.mated)
+    fnmr = quotients(drawn @ counts.missed, drawn @ counts.mated)
     if counts.false_matches is None:
         return None, fnmr
     false_matches = _pairs_drawn(counts.false_matches, own)
@@ -389,7 +389,7 @@ def rate_replicates(
         assert counts.images is not None
         # Copies of one person are never compared as impostors.
         comparisons = ((drawn @ counts.images) ** 2 - drawn**2 @ counts.images**2) / 2
-    return _quotients(false_matches, comparisons), fnmr
+    return quotients(false_matches, comparisons), fnmr
 
 
 @dataclass(frozen=True)
@@ -455,7 +455,7 @@ class _Target:
         self,
         point: RatesAtThreshold,
         used: Sequence[int],
-        counts: Sequence[IdentityCounts | PairCounts],
+        counts: Sequence[SubjectCounts | PairCounts],
         weights: NDArray[np.uint8],
     ) -> None:
         self.target, self._threshold = point.threshold.target, point.threshold
@@ -721,8 +721,8 @@ def _pairs_drawn(counts: csr_array, weights: NDArray[np.uint8]) -> Values:
     return sums
 
 
-def _quotients(numerator: Values, denominator: Values) -> Values:
-    """Return the quotients, NaN where the denominator is zero."""
-    result = np.full(denominator.shape, np.nan)
+def quotients(numerator: NDArray[Any], denominator: NDArray[Any]) -> Values:
+    """Return the quotients, NaN where the denominator is not positive."""
+    result = np.full(np.shape(denominator), np.nan)
     np.divide(numerator, denominator, out=result, where=denominator > 0)
     return result

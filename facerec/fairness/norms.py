@@ -91,7 +91,7 @@ class SubjectNorms:
                 two groups.
         """
         values = np.asarray(norms, dtype=np.float64)
-        people, first, index = np.unique(
+        known, first, index = np.unique(
             np.asarray(subjects), return_index=True, return_inverse=True
         )
         names, codes = np.unique(np.asarray(groups), return_inverse=True)
@@ -105,7 +105,7 @@ class SubjectNorms:
         torn = np.flatnonzero(codes != codes[first][index])
         if len(torn):
             raise MetricError(
-                f"{name}: subject {people[index[torn[0]]]} is in the groups "
+                f"{name}: subject {known[index[torn[0]]]} is in the groups "
                 f"{names[codes[first[index[torn[0]]]]]} and {names[codes[torn[0]]]}; a subject "
                 "has one group"
             )
@@ -198,8 +198,8 @@ class SubjectBootstrap:
         result = np.empty((self.replicates, features.shape[1]))
         step = max(1, (1 << 21) // drawn.shape[1])
         for start in range(0, self.replicates, step):
-            part = slice(start, start + step)
-            result[part] = drawn[part].astype(np.float64) @ features
+            batch = slice(start, start + step)
+            result[batch] = drawn[batch].astype(np.float64) @ features
         return result
 
 
@@ -275,17 +275,17 @@ def norm_table(
     centre = float(sample.norms.mean())
     features = _features(sample, centre)
     sums = [bootstrap.sums(g, features[ids]) for g, ids in enumerate(bootstrap.members)]
-    everyone = np.arange(len(sample.groups))
-    overall = _Part(sample, features, sum(sums, np.zeros_like(sums[0])), everyone, centre)
+    everybody = np.arange(len(sample.groups))
+    overall = _Subjects(sample, features, sum(sums, np.zeros_like(sums[0])), everybody, centre)
     below = [bootstrap.sums(g, overall.below[ids]) for g, ids in enumerate(bootstrap.members)]
     whole = overall.summary(
         "all groups", sum(below, np.zeros_like(below[0])), len(sums), None, confidence
     )
     rows = []
     for g, ids in enumerate(bootstrap.members):
-        part = _Part(sample, features, sums[g], ids, centre)
+        group = _Subjects(sample, features, sums[g], ids, centre)
         rows.append(
-            part.summary(sample.names[g], bootstrap.sums(g, part.below), 1, overall, confidence)
+            group.summary(sample.names[g], bootstrap.sums(g, group.below), 1, overall, confidence)
         )
     return NormTable(
         name=sample.name,
@@ -382,10 +382,10 @@ def clustered_mean(
     if count < 2:
         return None
     error = math.sqrt(float((shares**2 * (values - mean) ** 2 / (1 - shares)).sum()))
-    parts = shares**2 * variances
-    if not (error > 1e-12 * abs(mean) and parts.any()):
+    contributions = shares**2 * variances
+    if not (error > 1e-12 * abs(mean) and contributions.any()):
         return None
-    effective = float(parts.sum() ** 2 / (parts**2).sum())
+    effective = float(contributions.sum() ** 2 / (contributions**2).sum())
     freedom = max(1.0, effective * (count - 1) / count)
     margin = float(stdtrit(freedom, (1 + confidence) / 2)) * error
     return Interval(mean - margin, mean + margin, confidence, CLUSTERED_T, INDEPENDENT_SUBJECTS)
@@ -577,7 +577,7 @@ def _figures(sums: Array, subjects: int, centre: float, inflation: float = 1.0) 
         }
 
 
-class _Part:
+class _Subjects:
     """Subjects of one group, or all, with figures of them and of their replicates."""
 
     def __init__(
@@ -594,7 +594,7 @@ class _Part:
             sample: the norms.
             features: of all subjects, ``(G, 6)``.
             sums: of drawn subjects, ``(R, 6)``.
-            members: subjects of the part, ``(n,)``.
+            members: who they are among all subjects, ``(n,)``.
             centre: of the features.
         """
         self.subjects, self.sums, self.centre = len(members), sums, centre
@@ -602,18 +602,18 @@ class _Part:
         self.counts, self.means, self.squares = own[:, 0], centre + own[:, 4], own[:, 5]
         inside = np.isin(sample.subjects, members)
         self.norms = sample.norms[inside]
-        self.found = _figures(own.sum(axis=0), self.subjects, centre)
+        self.figures = _figures(own.sum(axis=0), self.subjects, centre)
         self.left_out = _figures(own.sum(axis=0) - own, self.subjects - 1, centre)
-        people = sample.subjects[inside]
+        subjects = sample.subjects[inside]
         counts = [
-            np.bincount(people[self.norms <= cut], minlength=len(sample.groups))[members]
+            np.bincount(subjects[self.norms <= cut], minlength=len(sample.groups))[members]
             for cut in np.quantile(self.norms, list(QUANTILES.values()))
         ]
         self.below = np.stack(counts, axis=1).astype(np.float64)
         """Images of each subject at or below each quantile, ``(n, 5)``."""
 
     def summary(
-        self, name: str, below: Array, groups: int, whole: _Part | None, confidence: float
+        self, name: str, below: Array, groups: int, whole: _Subjects | None, confidence: float
     ) -> NormSummary:
         """Put the row together.
 
@@ -629,21 +629,21 @@ class _Part:
         replicates = _figures(self.sums, subjects, self.centre, inflation)
 
         def estimate(figure: str) -> Estimate:
-            value = float(self.found[figure])
+            value = float(self.figures[figure])
             if not math.isfinite(value):
                 return Estimate(None, total=subjects, remark=_undefined(figure, subjects, images))
             left_out = self.left_out[figure]
             left_out = left_out[np.isfinite(left_out)]
             interval = bca(value, replicates[figure], left_out, subjects, confidence)
-            return _estimate(value, interval, subjects)
+            return estimate_of(value, interval, subjects)
 
         difference = None
         if whole is not None:
             values = replicates["subject_mean"] - whole.replicated_mean
             interval = percentile(values, subjects, confidence)
-            value = float(self.found["subject_mean"] - whole.found["subject_mean"])
-            difference = _estimate(value, interval, subjects)
-        figures = {figure: estimate(figure) for figure in self.found}
+            value = float(self.figures["subject_mean"] - whole.figures["subject_mean"])
+            difference = estimate_of(value, interval, subjects)
+        figures = {figure: estimate(figure) for figure in self.figures}
         figures |= self._by_formula(figures, confidence)
         per_subject = figures.pop("images_per_subject").value or float(images)
         icc = figures["icc"].value
@@ -664,11 +664,11 @@ class _Part:
             **figures,
         )
 
-    def _by_formula(self, found: dict[str, Estimate], confidence: float) -> dict[str, Estimate]:
+    def _by_formula(self, figures: dict[str, Estimate], confidence: float) -> dict[str, Estimate]:
         """Return the figures whose intervals come from a formula.
 
         Args:
-            found: all figures, of which the values stay.
+            figures: all of them, of which the values stay.
             confidence: of the intervals.
         """
         between, interval = between_sd(self.means, self.squares, self.counts, confidence)
@@ -676,12 +676,12 @@ class _Part:
         known = math.isfinite(between)
         undefined = _undefined("between_sd", self.subjects, images)
         result = {
-            "between_sd": _estimate(between, interval, self.subjects)
+            "between_sd": estimate_of(between, interval, self.subjects)
             if known
             else Estimate(None, total=self.subjects, remark=undefined)
         }
         alike, own = np.ones(self.subjects), self.counts
-        error = found["within_sd"].value
+        error = figures["within_sd"].value
         varies = alike if error is None or not known else between**2 + error**2 / own
         intervals = {
             "mean": clustered_mean(self.means, own, varies, confidence),
@@ -696,8 +696,8 @@ class _Part:
                     low, high, confidence, JACKKNIFE, INDEPENDENT_SUBJECTS
                 )
         for name, limit in intervals.items():
-            if found[name].value is not None:
-                result[name] = _estimate(found[name].value, limit, self.subjects)
+            if figures[name].value is not None:
+                result[name] = estimate_of(figures[name].value, limit, self.subjects)
         return result
 
     @property
@@ -706,9 +706,11 @@ class _Part:
         return _figures(self.sums, self.subjects, self.centre)["subject_mean"]
 
 
-def _estimate(value: float | None, interval: Interval | None, subjects: int) -> Estimate:
-    remark = "" if interval else NO_SPREAD
-    return Estimate(value, interval, total=subjects, remark=remark)
+def estimate_of(
+    value: float | None, interval: Interval | None, subjects: int, missing: str = NO_SPREAD
+) -> Estimate:
+    """Return a figure of some subjects, with why it has no interval if it has none."""
+    return Estimate(value, interval, total=subjects, remark="" if interval else missing)
 
 
 def _undefined(figure: str, subjects: int, images: int) -> str:
@@ -734,11 +736,11 @@ def _quantile(
         confidence: of the interval.
     """
     value = float(np.quantile(norms, share))
-    found = percentile(below, subjects, confidence)
-    if found is None:
-        return _estimate(value, None, subjects)
+    around = percentile(below, subjects, confidence)
+    if around is None:
+        return estimate_of(value, None, subjects)
     centre = np.count_nonzero(norms <= value) / len(norms)
-    ends = np.clip([share - (found.high - centre), share + (centre - found.low)], 0, 1)
+    ends = np.clip([share - (around.high - centre), share + (centre - around.low)], 0, 1)
     low, high = np.quantile(norms, ends).tolist()
-    interval = Interval(low, high, confidence, WOODRUFF, found.assumption)
-    return _estimate(value, interval, subjects)
+    interval = Interval(low, high, confidence, WOODRUFF, around.assumption)
+    return estimate_of(value, interval, subjects)

@@ -21,17 +21,17 @@ from scipy.special import ndtri
 from scipy.stats import binom
 
 from facerec.errors import MetricError
+from facerec.progress import Progress
 from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.curves import RocCurve
-from facerec.statistics.intervals import Interval, wilson
+from facerec.statistics.intervals import Interval, complement, wilson
 from facerec.statistics.operating_points import RULE_OF_30, OperatingPoint, parse_rate
 from facerec.statistics.rates import operating_points, sort_scores
 from facerec.verification.scoring import (
     AllPairs,
     ErrorTable,
     Groups,
-    Progress,
     check_pairs,
     score_all_pairs,
 )
@@ -272,7 +272,7 @@ class ScoreHistogram:
 
 
 @dataclass(frozen=True, eq=False)
-class IdentityCounts:
+class SubjectCounts:
     """Errors and comparisons within one group at one threshold, by person."""
 
     members: NDArray[np.int64]
@@ -377,27 +377,26 @@ class GroupErrors:
     """Rates to be reported, and the counts by person that a joint resample needs."""
 
     rates: GroupRates
-    counts: tuple[tuple[IdentityCounts | PairCounts, ...], ...]
+    counts: tuple[tuple[SubjectCounts | PairCounts, ...], ...]
     """One a target and group."""
-    identities: int
-    """Persons in all; `IdentityCounts.members` counts among them. 0 where they are not known."""
+    subjects: int
+    """Persons in all; `SubjectCounts.members` counts among them. 0 where they are not known."""
     histograms: tuple[ScoreHistogram, ...]
     """One a group that has both kinds of pairs."""
     calibration: Calibration
     """The operating points that fix the global thresholds, to use them for other groups too."""
 
     @property
-    def by_identity(self) -> tuple[tuple[IdentityCounts, ...], ...]:
+    def by_subject(self) -> tuple[tuple[SubjectCounts, ...], ...]:
         """``counts`` where persons are known.
 
         Raises:
             MetricError: they are not.
         """
         known = tuple(
-            tuple(count for count in row if isinstance(count, IdentityCounts))
-            for row in self.counts
+            tuple(count for count in row if isinstance(count, SubjectCounts)) for row in self.counts
         )
-        if not self.identities:
+        if not self.subjects:
             raise MetricError("persons are not known, so nothing can be counted by person")
         return known
 
@@ -414,7 +413,7 @@ def pair_group_rates(
     targets: Sequence[str] = TARGETS,
     calibration: Calibration | None = None,
     failed: ArrayLike | None = None,
-    persons_known: bool = True,
+    subjects_known: bool = True,
     seed: int = 0,
 ) -> GroupErrors:
     """Count errors by group among scored pairs.
@@ -430,7 +429,7 @@ def pair_group_rates(
         targets: nominal FMRs, taken exactly.
         calibration: where the thresholds were fixed; by default on the impostors of the list.
         failed: images that were not acquired, ``(m,)`` booleans.
-        persons_known: otherwise the subjects tell mated pairs from others and nothing more, and
+        subjects_known: otherwise the subjects tell mated pairs from others and nothing more, and
             pairs are taken as independent.
         seed: of resamples of pairs, where persons are not known.
 
@@ -440,7 +439,7 @@ def pair_group_rates(
     """
     people = _People(subject, group, names)
     pairs = _ScoredPairs(
-        scores, first, second, issame, people, failed, None if persons_known else seed
+        scores, first, second, issame, people, failed, None if subjects_known else seed
     )
     found = pairs.scores[~pairs.same]
     if calibration is None:
@@ -457,7 +456,7 @@ def pair_group_rates(
         Calibration(source, tuple(fixed)),
         [pairs.errors(point.threshold) for point in fixed],
         [pairs.alone(place, targets) for place in range(len(people.names))],
-        pairs.group_of.size if persons_known else 0,
+        pairs.group_of.size if subjects_known else 0,
     )
 
 
@@ -482,7 +481,7 @@ def all_pairs_group_rates(
         targets: nominal FMRs, taken exactly.
         calibration: where the thresholds were fixed; by default on all impostors of this data.
         device: where scores are computed.
-        progress: see `facerec.verification.scoring.Progress`.
+        progress: see `facerec.progress.Progress`.
 
     Raises:
         MetricError: as for `pair_group_rates`.
@@ -668,7 +667,7 @@ class _Errors:
     fnmr_shares: Sequence[Share | None]
     overall: tuple[Share, Share]
     """FMR and FNMR of everybody."""
-    counts: tuple[IdentityCounts | PairCounts, ...]
+    counts: tuple[SubjectCounts | PairCounts, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -787,7 +786,7 @@ class _ScoredPairs:
     ) -> Share | None:
         return self._known_share(events, first, second) if events.size else None
 
-    def _counts(self, place: int, accepted: NDArray[np.bool_]) -> IdentityCounts | PairCounts:
+    def _counts(self, place: int, accepted: NDArray[np.bool_]) -> SubjectCounts | PairCounts:
         within = self._within(place)
         if self._independent is not None:
             mated, other = within & self.same, within & ~self.same
@@ -807,16 +806,16 @@ class _ScoredPairs:
             cells = position[self._left[part]], position[self._right[part]]
             return coo_array((np.ones(cells[0].size, np.int64), cells), shape).tocsr()
 
-        def by_identity(part: NDArray[np.bool_]) -> NDArray[np.int64]:
+        def by_subject(part: NDArray[np.bool_]) -> NDArray[np.int64]:
             return np.bincount(position[self._left[part]], minlength=members.size)
 
-        return IdentityCounts(
+        return SubjectCounts(
             members=members,
             false_matches=by_pair(within & ~self.same & accepted),
             non_mated=by_pair(within & ~self.same),
             images=None,
-            missed=by_identity(within & self.same & ~accepted),
-            mated=by_identity(within & self.same),
+            missed=by_subject(within & self.same & ~accepted),
+            mated=by_subject(within & self.same),
         )
 
     def _within(self, place: int) -> NDArray[np.bool_]:
@@ -898,8 +897,8 @@ class _Everyone:
             return None
         return _Alone(
             part.roc(),
-            _coarse(part.genuine_histogram),
-            _coarse(part.impostor_histogram),
+            _coarse(part.mated_histogram),
+            _coarse(part.non_mated_histogram),
             part.points,
             [part.fnmr_share(point) for point in range(len(part.points))],
         )
@@ -939,13 +938,13 @@ class _Everyone:
             counts=tuple(self._counts(place, table) for place in range(size)),
         )
 
-    def _counts(self, place: int, table: ErrorTable) -> IdentityCounts:
-        of_identity = self._groups.of_identity
-        assert of_identity is not None  # a person is in one group
-        members = np.flatnonzero(of_identity == self._places.get(place, UNKNOWN))
+    def _counts(self, place: int, table: ErrorTable) -> SubjectCounts:
+        of_subject = self._groups.of_subject
+        assert of_subject is not None  # a person is in one group
+        members = np.flatnonzero(of_subject == self._places.get(place, UNKNOWN))
         assert table.within is not None  # as groups are looked at alone
         images = table.images[members]
-        return IdentityCounts(
+        return SubjectCounts(
             members=members,
             false_matches=table.within[members][:, members],
             non_mated=None,
@@ -963,7 +962,7 @@ def _assemble(
     fixed: Calibration,
     errors: Sequence[_Errors],
     alone: Sequence[_Alone | None],
-    identities: int,
+    subjects: int,
 ) -> GroupErrors:
     points = tuple(
         RatesAtThreshold(
@@ -992,7 +991,7 @@ def _assemble(
     return GroupErrors(
         GroupRates(names, policy, excluded, composition, points, det),
         tuple(found.counts for found in errors),
-        identities,
+        subjects,
         tuple(
             ScoreHistogram(name, tuple(part.genuine.tolist()), tuple(part.impostor.tolist()))
             for name, part in zip(names, alone, strict=True)
@@ -1074,18 +1073,6 @@ def _own_threshold(alone: _Alone | None, index: int) -> GroupThreshold:
         total=point.mated,
     )
     return GroupThreshold(value, tmr, *counts, True, reason)
-
-
-def complement(interval: Interval) -> Interval:
-    """Return the interval of 1 − rate."""
-    return Interval(
-        1 - interval.high,
-        1 - interval.low,
-        interval.confidence,
-        interval.method,
-        interval.assumption,
-        interval.effective,
-    )
 
 
 def _matrix(found: _Errors) -> FmrMatrix:

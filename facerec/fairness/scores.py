@@ -40,8 +40,8 @@ from facerec.fairness.comparisons import ListedPairs, calibrate_on_scores
 from facerec.fairness.differentials import REPLICATES
 from facerec.fairness.rates import TARGETS, UNKNOWN, Calibration
 from facerec.fairness.result import Audit, InputFile, Settings
+from facerec.progress import Progress
 from facerec.verification.protocols import ScoredPairs
-from facerec.verification.scoring import Progress
 
 NO_NORMS = "a file of scores holds no embeddings, so a norm audit is impossible"
 
@@ -106,7 +106,7 @@ def audit_scores(
     label_sources = tuple(sources) or (f"{name}, which does not say where its groups come from",)
     combinations = [(group,) for group in groups] + ([tuple(groups)] if intersect else [])
     left, groupings = form_groupings(combinations, labels, sides.subjects, sides.scored)
-    unit = "subjects" if sides.persons_known else "pairs"
+    unit = "subjects" if sides.subjects_known else "pairs"
     chosen = shown(groupings, groups, f"{name}: ", unit)
     settings = Settings(
         groups=tuple(groups),
@@ -127,7 +127,7 @@ def audit_scores(
         np.arange(2 * len(scored)).reshape(-1, 2).T,
         scored.issame,
         np.where(left, sides.subjects, UNKNOWN),
-        subjects_known=sides.persons_known,
+        subjects_known=sides.subjects_known,
         seed=seed,
     )
     codes = [np.full(left.size, UNKNOWN) for _ in chosen]
@@ -168,7 +168,7 @@ def audit_scores(
         images=None,
         pairs=len(scored),
         failures=int(np.count_nonzero(np.isnan(scored.scores))),
-        subjects=len(np.unique(sides.subjects)) if sides.persons_known else None,
+        subjects=len(np.unique(sides.subjects)) if sides.subjects_known else None,
         exclusions=tuple(sides.exclusions),
         policy=pairs.policy,
         channels=(),
@@ -182,7 +182,7 @@ def audit_scores(
                 f"This is an audit of error rates alone: {NO_NORMS}; the sections on norms are "
                 "left out.",
                 *(f"{note}." for note in scored.notes),
-                *([] if sides.persons_known else [NO_PERSONS]),
+                *([] if sides.subjects_known else [NO_PERSONS]),
             ],
             [],
         ),
@@ -202,7 +202,7 @@ class _Sides:
 
     def __init__(self, scored: ScoredPairs, name: str) -> None:
         self._pairs, self._name = scored, name
-        self.persons_known = scored.subjects is not None
+        self.subjects_known = scored.subjects is not None
         if scored.subjects is not None:
             self.subjects = _interleave(*scored.subjects)
         else:
@@ -258,7 +258,7 @@ class _Sides:
         table = table.drop_duplicates()
         torn = table["subject"][table["subject"].duplicated()].to_numpy()
         conflict = np.isin(self.subjects, torn)
-        reason = "subject" if self.persons_known else "mated pair"
+        reason = "subject" if self.subjects_known else "mated pair"
         self._exclude(f"{reason} in several groups", conflict, group)
         return np.where(conflict, "", values)
 
@@ -267,7 +267,7 @@ class _Sides:
         counted = sum(gone.images for gone in self.exclusions if gone.attribute == group)
         pairs = int(np.count_nonzero(sides.reshape(-1, 2).any(axis=1))) - counted
         if pairs > 0:
-            people = len(np.unique(self.subjects[sides])) if self.persons_known else None
+            people = len(np.unique(self.subjects[sides])) if self.subjects_known else None
             self.exclusions.append(Exclusion(reason, pairs, people, group))
 
     def count(self, grouping: Grouping, inside: NDArray[np.bool_], code: int) -> GroupCount:
@@ -278,7 +278,7 @@ class _Sides:
             inside: which sides are of it, ``(2n,)``.
             code: of the group.
         """
-        subjects = len(np.unique(self.subjects[inside])) if self.persons_known else None
+        subjects = len(np.unique(self.subjects[inside])) if self.subjects_known else None
         failed = int(np.count_nonzero(inside & ~self.scored))
         return GroupCount(grouping.slice(code), subjects, None, failed)
 

@@ -313,7 +313,7 @@ def group_excess(
         seed: of the resampling.
     """
     rates, groups = errors.rates, len(errors.rates.names)
-    weights = resample(errors.identities, replicates, seed)
+    weights = resample(errors.subjects, replicates, seed)
     # With two groups there is one comparison.
     confidence = 1 - 0.05 / (groups if groups > 2 else 1)
     kinds: tuple[Literal["FMR", "FNMR"], ...] = ("FMR", "FNMR")

@@ -29,8 +29,6 @@ from facerec.fairness.plain import flat, plain
 from facerec.fairness.rates import (
     ErrorRate,
     GlobalThreshold,
-    GroupComposition,
-    GroupPoint,
     GroupRates,
     GroupThreshold,
     RatesAtThreshold,
@@ -56,69 +54,50 @@ def left_out_table(audit: Audit) -> Table[Exclusion]:
         Column("subjects", lambda x: _count(x.subjects)),
         Column(
             "places",
-            lambda x: Cell(", ".join(map(str, x.places)) or words.NOTHING, f"first {x.place}s"),
-            lambda x: {**flat(plain(x)), "places": " ".join(map(str, x.places))},
+            lambda x: Cell(", ".join(map(str, x.positions)) or words.NOTHING, f"first {x.kind}s"),
+            lambda x: {**flat(plain(x)), "places": " ".join(map(str, x.positions))},
             words=True,
         ),
     ]
     return Table("Left out", columns, audit.exclusions)
 
 
-@dataclass(frozen=True)
-class _Group:
-    """What one group is made of."""
-
-    name: str
-    count: GroupCount
-    pairs: GroupComposition | None
-    point: GroupPoint | None
-
-
-def composition_table(audit: Audit, grouping: GroupAudit) -> Table[_Group]:
+def composition_table(audit: Audit, grouping: GroupAudit) -> Table[int]:
     """Return what the figures of each group rest on."""
     rates = grouping.rates if isinstance(grouping.rates, GroupRates) else None
-    point = working_point(audit, grouping)
+    point, counts = working_point(audit, grouping), grouping.composition
     caption = "Pairs"
-    columns: list[Column[Any]] = [Column("group", lambda row: row.name)]
+    columns: list[Column[int]] = [Column("group", lambda index: grouping.names[index])]
     if audit.subjects is not None:
         caption = "Subjects and pairs"
-        columns.append(Column("subjects", lambda row: _count(row.count.subjects)))
+        columns.append(Column("subjects", lambda index: _count(counts[index].subjects)))
     if not audit.of_scores:
         caption = "Subjects, images and pairs"
         columns += [
-            Column("images", lambda row: _count(row.count.images)),
-            Column(
-                "images per subject", lambda row: f"{row.count.images / row.count.subjects:.3g}"
-            ),
-            Column("failures to acquire", lambda row: _failed(row.count)),
+            Column("images", lambda index: _count(counts[index].images)),
+            Column("images per subject", lambda index: _images_each(counts[index])),
+            Column("failures to acquire", lambda index: _failed(counts[index])),
         ]
     if rates is not None:
+        pairs = rates.composition
         columns += [
-            Column("mated pairs", lambda row: f"{row.pairs.mated:,}"),
-            Column("impostor pairs within", lambda row: f"{row.pairs.non_mated:,}"),
+            Column("mated pairs", lambda index: f"{pairs[index].mated:,}"),
+            Column("impostor pairs within", lambda index: f"{pairs[index].non_mated:,}"),
             Column(
-                "smallest observable FMR", lambda row: words.number(row.pairs.smallest_fmr, ".1e")
+                "smallest observable FMR",
+                lambda index: words.number(pairs[index].smallest_fmr, ".1e"),
             ),
         ]
     if point is not None:
+        groups = point.groups
         caption += f"; errors at target FMR {point.threshold.target}"
         columns += [
-            Column("false matches", lambda row: _errors(row.point.fmr)),
-            Column("false non-matches", lambda row: _errors(row.point.fnmr)),
+            Column("false matches", lambda index: _errors(groups[index].fmr)),
+            Column("false non-matches", lambda index: _errors(groups[index].fnmr)),
         ]
-    rows: list[_Group | Spanning] = [
-        _Group(
-            name,
-            count,
-            None if rates is None else rates.composition[index],
-            None if point is None else point.groups[index],
-        )
-        for index, (name, count) in enumerate(
-            zip(grouping.names, grouping.composition, strict=True)
-        )
-    ]
     hidden = Cell(f"suppressed: {_SUPPRESSED}", withheld=True)
-    rows += [Spanning(name, hidden) for name in grouping.suppressed]
+    suppressed = [Spanning(name, hidden) for name in grouping.suppressed]
+    rows = [*range(len(grouping.names)), *suppressed]
     return Table(caption, columns, rows, list(_missing_pairs(grouping, rates)))
 
 
@@ -714,6 +693,12 @@ def _cut(estimate: Estimate) -> Cell:
 
 def _errors(rate: ErrorRate) -> Cell:
     return Cell(f"{rate.mark} {rate.events:,}", f"of {rate.total:,}")
+
+
+def _images_each(count: GroupCount) -> str:
+    if count.images is None or not count.subjects:
+        return words.NOTHING
+    return words.number(count.images / count.subjects)
 
 
 def _failed(count: GroupCount) -> Cell:

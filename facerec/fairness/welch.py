@@ -150,21 +150,21 @@ def permute(
         for g in range(len(sizes) - 1):
             sums[:, g] = (labels == g).astype(np.float64) @ features
         sums[:, -1] = features.sum(axis=0) - sums[:, :-1].sum(axis=1)
-        means, squares = (part / sizes[:, None] for part in np.split(sums, 2, axis=2))
+        means, squares = (sums / sizes[:, None] for sums in np.split(sums, 2, axis=2))
         left = np.maximum(squares - means**2, 0) * sizes[:, None]
-        found = Welch.of(sizes, left.swapaxes(1, 2), len(codes)).f(means.swapaxes(1, 2))
-        return np.where(varies, found, 0)
+        statistic = Welch.of(sizes, left.swapaxes(1, 2), len(codes)).f(means.swapaxes(1, 2))
+        return np.where(varies, statistic, 0)
 
     small = codes.astype(np.min_scalar_type(len(sizes)))
     generator = np.random.default_rng([seed, 1])
     rows = np.tile(small, (max(1, min(permutations, _CELLS // len(codes))), 1))
-    found = np.empty((permutations, len(numbers)))
+    replicates = np.empty((permutations, len(numbers)))
     for start in range(0, permutations, len(rows)):
-        part = rows[: permutations - start]
-        generator.permuted(part, axis=1, out=part)
-        found[start : start + len(part)] = statistics(part)
+        batch = rows[: permutations - start]
+        generator.permuted(batch, axis=1, out=batch)
+        replicates[start : start + len(batch)] = statistics(batch)
     observed = statistics(small[None])[0]
     return tuple(
         PermutationTest(float(one), np.ascontiguousarray(column))
-        for one, column in zip(observed, found.T, strict=True)
+        for one, column in zip(observed, replicates.T, strict=True)
     )

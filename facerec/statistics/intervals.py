@@ -29,6 +29,18 @@ class Interval:
     """Effective number of comparisons, where the interval rests on one."""
 
 
+def complement(interval: Interval) -> Interval:
+    """Return the interval of 1 − rate."""
+    return Interval(
+        1 - interval.high,
+        1 - interval.low,
+        interval.confidence,
+        interval.method,
+        interval.assumption,
+        interval.effective,
+    )
+
+
 def wilson(successes: float, trials: float, confidence: float = 0.95) -> Interval:
     """Return Wilson's score interval of a binomial rate (Wilson, JASA 22, 1927).
 

@@ -16,10 +16,13 @@ from facerec.embedding.model import EmbeddingModel
 from facerec.errors import MetricError
 from facerec.progress import Progress
 from facerec.report.estimate import Estimate
+from facerec.statistics.costs import Application, min_cllr, min_dcf
+from facerec.statistics.curves import RocCurve
 from facerec.statistics.intervals import Interval, wilson
 from facerec.statistics.kfold import (
     KFoldAccuracy,
     check_folds,
+    facexzoo_accuracy,
     insightface_accuracy,
     kfold_accuracy,
 )
@@ -34,6 +37,16 @@ from facerec.verification.bench import Bench, Pairs
 from facerec.verification.uncertainty import REPLICATES, Uncertainty, mean_interval
 
 FPR_TARGETS = ("1e-1", "1e-2", "1e-3", "1e-4")
+
+Compat = Literal["insightface", "facex-zoo"]
+"""Projects whose accuracy is computed in their way too."""
+Metric = Literal["cost", "pauc"]
+"""Figures that are computed if asked for."""
+
+PRIORS = ("0.01", "0.001")
+"""Prior probabilities of a mated pair for the detection cost, as NIST's evaluations use."""
+AREAS = ("1e-1", "1e-2")
+"""FPRs up to which partial areas go."""
 
 MANY_LOST = 0.01
 """Share of pairs without a score beyond which a result says that it is over acquired pairs."""
@@ -127,8 +140,8 @@ class VerificationResult:
     """Non-mated (different) pairs with a score."""
     accuracy: AccuracyEstimate | None
     """None for a protocol without folds."""
-    insightface: AccuracyEstimate | None
-    """Accuracy as insightface computes it, if asked for; its interval takes pairs as
+    compatible: AccuracyEstimate | None
+    """Accuracy as another project computes it, if asked for; its interval takes pairs as
     independent."""
     points: tuple[TprEstimate, ...]
     auc: Estimate
@@ -155,6 +168,10 @@ class VerificationResult:
     model: Mapping[str, Any] | None = None
     source: Mapping[str, Any] | None = None
     """Where pairs (or scores) came from: path, SHA-256, format."""
+    compat: Compat | None = None
+    """The project of ``compatible``."""
+    metrics: Mapping[str, Estimate] = field(default_factory=dict)
+    """Detection costs and partial areas by name, if asked for; they have no intervals."""
 
     def point(self, fpr: Rate) -> TprEstimate:
         """Return the TPR at an FPR that was asked for.
@@ -195,7 +212,12 @@ class VerificationResult:
             "persons": self.subjects,
             "accuracy": _accuracy(self.accuracy),
             # Its interval stands in tables alone.
-            "insightface": _accuracy(self.insightface, with_interval=False),
+            "insightface": None,
+            **(
+                {self.compat: _accuracy(self.compatible, with_interval=False)}
+                if self.compat
+                else {}
+            ),
             "tpr_at_fpr": [_point(estimate) for estimate in self.points],
             "auc": _figure(self.auc),
             "eer": {**_figure(self.eer), "method": "ROC convex hull"},
@@ -209,6 +231,11 @@ class VerificationResult:
             "model": None if self.model is None else dict(self.model),
             "source": None if self.source is None else dict(self.source),
             "notes": list(self.notes),
+            **(
+                {"metrics": {name: asdict(each) for name, each in self.metrics.items()}}
+                if self.metrics
+                else {}
+            ),
         }
 
 
@@ -262,6 +289,7 @@ def evaluate(
     notes: Sequence[str] = (),
     subjects_from: str | None = None,
     items: NDArray[np.str_] | None = None,
+    metrics: Sequence[Metric] = (),
 ) -> VerificationResult:
     """Compute all verification figures of scored pairs.
 
@@ -281,6 +309,8 @@ def evaluate(
         notes: remarks on the bench, to be passed on.
         subjects_from: how persons are known, see `Bench`.
         items: ids of the images, ``(m,)``, to name them in notes.
+        metrics: further figures: ``"cost"``, the least detection costs and the least Cllr;
+            ``"pauc"``, partial areas under the ROC.
 
     Raises:
         MetricError: shapes that do not fit, an impossible target, or a class without any score.
@@ -322,7 +352,7 @@ def evaluate(
         mated=figures.mated.size,
         non_mated=figures.non_mated.size,
         accuracy=None if folds is None else _over_folds(folds, uncertainty.accuracy(folds)),
-        insightface=None,
+        compatible=None,
         points=tuple(
             TprEstimate.of(point, *intervals)
             for point, intervals in zip(points, uncertainty.operating_points(points), strict=True)
@@ -337,6 +367,7 @@ def evaluate(
         basis=uncertainty.basis,
         subjects=uncertainty.subjects,
         items=items,
+        metrics=_further(figures.roc(), metrics),
     )
 
 
@@ -345,9 +376,10 @@ def evaluate_embeddings(
     bench: Bench,
     *,
     fpr: Sequence[Rate] = FPR_TARGETS,
-    compat: Literal["insightface"] | None = None,
+    compat: Compat | None = None,
     replicates: int = REPLICATES,
     seed: int = 0,
+    metrics: Sequence[Metric] = (),
 ) -> VerificationResult:
     """Score the pairs of a bench and compute all figures.
 
@@ -355,9 +387,10 @@ def evaluate_embeddings(
         embeddings: of the bench's images, in their order (see `select_embeddings`).
         bench: pairs, folds, persons.
         fpr: targets; text is taken exactly.
-        compat: ``"insightface"`` adds the accuracy as that project computes it.
+        compat: adds the accuracy as that project computes it.
         replicates: see `evaluate`.
         seed: see `evaluate`.
+        metrics: see `evaluate`.
 
     Raises:
         MetricError: another number of embeddings than images, an impossible target, or a class
@@ -382,11 +415,13 @@ def evaluate_embeddings(
         notes=bench.notes,
         subjects_from=bench.subjects_from,
         items=bench.images.ids,
+        metrics=metrics,
     )
     compatible = None
-    if compat == "insightface" and pairs.folds is not None:
+    if compat is not None and pairs.folds is not None:
         valid = ~np.isnan(scores)
-        accuracy = insightface_accuracy(
+        theirs = insightface_accuracy if compat == "insightface" else facexzoo_accuracy
+        accuracy = theirs(
             vectors[pairs.first[valid]],
             vectors[pairs.second[valid]],
             pairs.issame[valid],
@@ -395,7 +430,8 @@ def evaluate_embeddings(
         compatible = _over_folds(accuracy, wilson(accuracy.correct, accuracy.pairs))
     return replace(
         result,
-        insightface=compatible,
+        compatible=compatible,
+        compat=None if compatible is None else compat,
         norms=_summarise_norms(embeddings.norms, pairs),
         flip=embeddings.flip,
         align=embeddings.note.get("align"),
@@ -409,7 +445,7 @@ def evaluate_bench(
     *,
     flip: bool = True,
     fpr: Sequence[Rate] = FPR_TARGETS,
-    compat: Literal["insightface"] | None = None,
+    compat: Compat | None = None,
     replicates: int = REPLICATES,
     align: Aligner | None = None,
     batch_size: int = 64,
@@ -423,7 +459,7 @@ def evaluate_bench(
         bench: images and pairs.
         flip: sum the raw embeddings of each image and its mirror image.
         fpr: targets; text is taken exactly.
-        compat: ``"insightface"`` adds the accuracy as that project computes it.
+        compat: adds the accuracy as that project computes it.
         replicates: see `evaluate`.
         align: finds the face in photos that are not aligned yet.
         batch_size: images decoded and embedded at once.
@@ -518,6 +554,25 @@ def _summarise_norms(norms: NDArray[np.floating], pairs: Pairs) -> NormSummary:
         float(values.std()),
         values.astype(np.float32),
     )
+
+
+def _further(roc: RocCurve, metrics: Sequence[Metric]) -> dict[str, Estimate]:
+    """Return the figures that were asked for, by name."""
+    figures = {}
+    if "cost" in metrics:
+        for prior in PRIORS:
+            cost = min_dcf(roc, Application(float(prior)))
+            counts = (
+                f"{cost.false_non_matches}/{cost.mated} false non-matches, "
+                f"{cost.false_matches}/{cost.non_mated} false matches"
+            )
+            figures[f"minDCF, prior {prior}"] = Estimate(cost.normalised, remark=counts)
+        figures["least Cllr, bits"] = Estimate(min_cllr(roc))
+    if "pauc" in metrics:
+        for end in AREAS:
+            area = roc.partial_auc(end, mcclish=True)
+            figures[f"partial AUC to FPR {end}"] = Estimate(area, remark="standardised (McClish)")
+    return figures
 
 
 def _notes(

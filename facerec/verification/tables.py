@@ -83,7 +83,7 @@ def figures_table(result: VerificationResult) -> Table[_Figure]:
     rows = []
     for accuracy, name in (
         (result.accuracy, "accuracy"),
-        (result.insightface, "insightface’s accuracy"),
+        (result.compatible, f"{result.compat}’s accuracy"),
     ):
         if accuracy is not None:
             rows.append(
@@ -101,6 +101,10 @@ def figures_table(result: VerificationResult) -> Table[_Figure]:
         _number("AUC", area, ".4f", sides, ".4f"),
         _share(f"EER on the ROC hull\n{rule}", result.eer, sides),
         _number("d′", Estimate(result.d_prime), ".3f", sides),
+        *(
+            _number(f"{name}\n{each.remark}", each, ".4f", sides)
+            for name, each in result.metrics.items()
+        ),
     ]
     if norms is not None:
         decimals = max(0, 3 - math.floor(math.log10(norms.mean.value))) if norms.mean.value else 2

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.examples import examples
+from helpers.pair_lists import draw, make_cfp, named_pairs, write
 from helpers.toy_packs import make_pack
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +20,6 @@ from facerec.records.packs import read_pack, write_pack
 from facerec.verification.bench import Bench, Pairs, pack_bench
 from facerec.verification.protocols import read_pairs
 from facerec.verification.protocols.export import export_folder, export_pack
-from tests.verification.test_protocols import draw, make_cfp, named_pairs, write
 
 
 def contents(bench: Bench) -> list[tuple[bytes, bytes, bool]]:
@@ -113,7 +114,7 @@ def test_entry_numbers_become_file_names(tmp_path: Path) -> None:
     assert contents(back) == contents(pack_bench(tmp_path / "few.npz"))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(data=st.data())
 def test_any_bench_comes_back(data: st.DataObject) -> None:
     """Random benches with names in LFW's grammar or without, folds contiguous or not."""

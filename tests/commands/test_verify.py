@@ -95,7 +95,7 @@ def test_bench_alone_takes_the_newest_run(
     assert "model runs/newest/model.safetensors" in text
     assert "bench data/lfw/lfw.bin" in text
     assert "lfw · newest: 10 same and 10 different pairs" in text
-    assert re.search(r"1e-1 .* % +\[.*\] +\d+/10 +0\.1\n +few errors +1/10", text)
+    assert re.search(r"1e-1 .* % +\[.*\] +\d+/10 +0\.1 *\n +few errors +1/10", text)
     assert re.search(r"1e-3 .*not resolvable .*\n +finest 1\.0e-01", text)
     assert "flip: sum of raw embeddings" in text
     main(["--bench", "lfw", "--runs", "runs", "--model", "runs/older", "--no-flip"])
@@ -371,7 +371,7 @@ def make_ijb(root: Path) -> Path:
             "or name its folder with --data or FACEREC_DATA",
         ),
         (["--fpr", "1e-3", "2"], "FPR target '2' is not a rate between 0 and 1; write it as 1e-3"),
-        (["--roc", "roc.gif"], "roc.gif: a ROC plot is a .png, .svg or .pdf file"),
+        (["--roc", "roc.gif"], "roc.gif: a plot is a .png, .svg or .pdf file"),
         (["--runs", "elsewhere"], "elsewhere: no run here holds a model.safetensors"),
         (["--model", "gone.onnx"], "gone.onnx: no such model"),
         (["--channels", "bgr"], "runs/newest/model.safetensors: the model was trained with"),

@@ -115,6 +115,7 @@ def started(plan: Comparison, folder: Path) -> subprocess.Popen[bytes]:
     )
 
 
+@pytest.mark.integration
 def test_workers_share_a_comparison(images: Path, tmp_path: Path) -> None:
     """Final runs of two processes equal those of one; trials may be proposed in another order."""
     plan = comparison(images, trials=1)
@@ -125,6 +126,7 @@ def test_workers_share_a_comparison(images: Path, tmp_path: Path) -> None:
     assert figures(found) == figures(alone)
 
 
+@pytest.mark.integration
 def test_a_killed_comparison_ends_in_the_same_table(
     images: Path, whole: Results, tmp_path: Path
 ) -> None:

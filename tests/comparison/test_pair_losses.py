@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -36,7 +37,7 @@ def drawn(labels: list[int], seed: int) -> tuple[Tensor, Tensor]:
     return embeddings, torch.tensor(labels)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(labels=LABELS, seed=st.integers(0, 2**31))
 @pytest.mark.parametrize("name", FORMULAS)
 def test_laws(name: str, labels: list[int], seed: int) -> None:
@@ -123,7 +124,7 @@ def test_first_pairs_in_batch_order() -> None:
     assert positive.tolist() == [3, 2]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(labels=st.lists(st.integers(0, 5), min_size=1, max_size=20))
 def test_first_pairs_law(labels: list[int]) -> None:
     expected = [

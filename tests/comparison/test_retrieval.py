@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -135,7 +136,7 @@ def sets(draw: st.DrawFn) -> dict[str, Any]:
     return {"x": x, "labels": labels, "others": others, "block": draw(st.sampled_from([1, 16, 99]))}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(sets())
 def test_equals_the_naive_loop_with_ties_and_lone_queries(case: dict[str, Any]) -> None:
     x, labels, others = case["x"], case["labels"], case["others"]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -66,7 +67,7 @@ def test_ten_seeds_are_enough_for_fourteen_losses_and_nine_are_not() -> None:
     assert least(10) == pytest.approx(14 * 2**-9) and least(10) < 0.05 < least(9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.integers(-4, 4), min_size=1, max_size=8))
 def test_sign_flip_equals_the_enumeration(values: list[int]) -> None:
     flips = itertools.product([-1, 1], repeat=len(values))

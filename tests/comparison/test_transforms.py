@@ -186,15 +186,14 @@ def test_faces_are_shrunk_by_averaging() -> None:
     "transform", [FaceTransform(32, LIVELY), CropTransform(40, 24, AreaCrop())]
 )
 @pytest.mark.parametrize("cache_bytes", [0, 10_000, 1 << 30])
-@pytest.mark.parametrize("threads", [0, 3])
 def test_a_batch_is_its_images_one_by_one(
-    faces: ImageSet, transform: Transform, cache_bytes: int, threads: int
+    faces: ImageSet, transform: Transform, cache_bytes: int
 ) -> None:
-    reader = BatchReader(faces, transform, cache_bytes=cache_bytes, threads=threads)
+    reader = BatchReader(faces, transform, cache_bytes=cache_bytes)
     batches = [np.array([3, 0, 11, 7]), np.array([7, 5, 1, 2])]
     for epoch in range(2):
-        found = list(reader.train_batches(batches, 5, epoch))
-        for positions, batch in zip(batches, found, strict=True):
+        for positions in batches:
+            batch = reader.train(positions, 5, epoch)
             assert batch.dtype == torch.uint8
             assert batch.shape == (4, transform.size, transform.size, 3)
             for row, position in zip(batch.numpy(), positions.tolist(), strict=True):
@@ -207,7 +206,6 @@ def test_a_batch_is_its_images_one_by_one(
         np.testing.assert_array_equal(row, transform.evaluate(prepared))
     assert sum(image.nbytes for image in reader._cache.values()) <= cache_bytes
     assert len(reader._cache) == {0: 0, 1 << 30: 12}.get(cache_bytes, len(reader._cache))
-    reader.close()
 
 
 def test_seed_and_epoch_change_the_pixels(faces: ImageSet) -> None:
@@ -238,8 +236,6 @@ def test_a_damaged_image_is_named(faces: ImageSet, tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"\xff\xd8\xff nothing")
     images = open_image_set(ImageData(tmp_path, "folder"))
-    for threads in (0, 2):
-        reader = BatchReader(images, FaceTransform(32), threads=threads)
-        with pytest.raises(ImageError, match=r"p2/7\.png"):
-            reader.train(np.array([7]), 0, 0)
-        reader.close()
+    reader = BatchReader(images, FaceTransform(32))
+    with pytest.raises(ImageError, match=r"p2/7\.png"):
+        reader.train(np.array([7]), 0, 0)

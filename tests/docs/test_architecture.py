@@ -54,8 +54,6 @@ def bench(package: Path) -> None:
 
 
 def loss(package: Path) -> None:
-    with (package / "comparison/pair_losses.py").open("a") as file:
-        file.write("\n\n" + BLOCKS["facerec/comparison/pair_losses.py"])
     path = "comparison/losses.py"
     join_union(package / path, "Loss", "Spread", BLOCKS[f"facerec/{path}"])
 

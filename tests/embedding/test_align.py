@@ -8,6 +8,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -82,7 +83,7 @@ def test_other_sizes_are_refused(size: tuple[int, int]) -> None:
         face_template(size)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(point_sets, point_sets)
 def test_umeyama_is_the_least_squares_similarity(points: np.ndarray, target: np.ndarray) -> None:
     if points.var(axis=0).sum() < 1e-2:
@@ -195,7 +196,7 @@ def test_an_image_longer_than_opencv_can_warp_is_not_acquired() -> None:
         align_face(np.zeros((4, 32_767, 3), np.uint8), face_template())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.floats(), min_size=10, max_size=10))
 def test_any_points_give_a_crop_or_a_reason(values: list[float]) -> None:
     points = np.array(values).reshape(5, 2)
@@ -284,7 +285,7 @@ def test_exchanged_sides_are_found_once_most_lines_have_them(tmp_path: Path) -> 
         PointsTable(many)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.binary(max_size=80))
 def test_any_bytes_are_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, content: bytes

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -77,7 +78,7 @@ def test_the_file_is_plain_private_and_reproducible(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["again.npz", "e.npz"]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.data())
 def test_any_embeddings_come_back(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -249,7 +250,7 @@ def test_missing_and_cut_files(tmp_path: Path) -> None:
             read_embeddings(path)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.integers(0, 3000), st.integers(0, 255))
 def test_a_changed_byte_gives_embeddings_or_a_sentence(
     tmp_path_factory: pytest.TempPathFactory, place: int, value: int

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -423,7 +424,7 @@ SOUND = tiles(leading=[("Sub", 127.5)], metadata=noted()).SerializeToString()
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_damage_never_escapes_as_another_error(data: st.DataObject) -> None:
     content = bytearray(SOUND)
     header = st.integers(0, 250) | st.integers(len(content) - 500, len(content) - 1)
@@ -629,7 +630,7 @@ def test_a_step_that_changes_nothing_is_remarked() -> None:
         max_size=4,
     )
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_the_scaling_is_what_the_nodes_compute(steps: list[tuple[str, Any]]) -> None:
     leading = [
         (kind, np.reshape(np.asarray(value, np.float32), (-1, 1, 1))) for kind, value in steps

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import html
 import re
 from typing import Any
 
@@ -111,10 +112,12 @@ def test_a_card_says_what_is_not_known() -> None:
     assert "# run\n" in card
     assert "Licence of the weights: **not stated**" in card
     assert "Do not take one from another model" in card
-    assert rows(card, "Triton")[0][2] == "not run"
+    assert "Triton was not run" in card
     (consumer,) = rows(card, "OpenCV DNN")
-    assert consumer[2] == "not installed: no opencv-python here"
-    assert rows(card, "faces") == [["faces", "5", "1.2e-07", "0.9999999"]]
+    assert consumer[2] == "not installed"
+    assert "OpenCV DNN: no opencv-python here." in card
+    (check,) = (line for line in card.splitlines() if "| faces |" in line)
+    assert check.endswith("| faces | 5 | 1.2e-07 | 0.9999999 |")
     assert "Undefined" not in card and "None |" not in card
 
 
@@ -204,7 +207,7 @@ def test_texts_of_users_are_no_markup(hostile: str) -> None:
     assert licence is not None
     plain = " ".join(hostile.split())
     for shown in (heading.removeprefix("# "), licence[1]):
-        assert re.sub(r"\\(.)", r"\1", shown) == plain
+        assert html.unescape(re.sub(r"\\(.)", r"\1", shown)) == plain
         assert not re.search(r"(?<!\\)[`*_\[\]<>|#]", shown)
     # The table keeps its columns.
     (row,) = (line for line in card.splitlines() if "lfw.json" in line)
@@ -214,7 +217,7 @@ def test_texts_of_users_are_no_markup(hostile: str) -> None:
 def test_a_note_without_a_part_is_no_card() -> None:
     incomplete = note()
     del incomplete["consumers"]
-    with pytest.raises(jinja2.UndefinedError):
+    with pytest.raises((jinja2.UndefinedError, KeyError)):
         model_card(incomplete)
 
 

@@ -162,6 +162,7 @@ def share(result: VerificationResult) -> float:
     return result.accuracy.kfold.correct / result.accuracy.kfold.pairs
 
 
+@pytest.mark.integration
 def test_the_files_of_a_bundle(written: BundleReport) -> None:
     assert set(files(written.path)) == {
         "model.onnx",
@@ -197,6 +198,7 @@ def test_without_options_there_is_the_least(tmp_path: Path, saved: TorchModel, q
     assert report.note["model"]["thresholds"] == [] and report.note["flip"] is None
 
 
+@pytest.mark.integration
 def test_the_note_says_what_the_files_are(written: BundleReport, saved: TorchModel) -> None:
     note = json.loads((written.path / "facerec.json").read_text())
     sums = check_sums(written.path)
@@ -225,6 +227,7 @@ def test_the_note_says_what_the_files_are(written: BundleReport, saved: TorchMod
     assert note["training"]["data"] == "ms1mv3" and note["flip"] == "sum_raw"
 
 
+@pytest.mark.integration
 def test_every_file_says_where_it_comes_from(written: BundleReport, saved: TorchModel) -> None:
     for name in ("model.onnx", *(entry["file"] for entry in written.note["variants"])):
         note = read_onnx(written.path / name).note
@@ -238,6 +241,7 @@ def test_every_file_says_where_it_comes_from(written: BundleReport, saved: Torch
         assert (note["embedding_size"], note["image_size"]) == (32, [112, 112])
 
 
+@pytest.mark.integration
 def test_thresholds_belong_to_the_numbers_that_they_were_found_with(
     written: BundleReport, thresholds: Path, bench: Bench
 ) -> None:
@@ -259,6 +263,7 @@ def test_thresholds_belong_to_the_numbers_that_they_were_found_with(
         assert note is not None and note["thresholds"] == entry["thresholds"]
 
 
+@pytest.mark.integration
 def test_a_recognizer_decides_by_these_thresholds(written: BundleReport) -> None:
     recognizer = facerec.load(written.path, flip=True)
     point = recognizer.threshold("1e-1")
@@ -266,6 +271,7 @@ def test_a_recognizer_decides_by_these_thresholds(written: BundleReport) -> None
     assert facerec.load(written.path, variant="int8", flip=True).threshold("1e-1").bench == "toy"
 
 
+@pytest.mark.integration
 def test_variants_that_change_numbers_are_compared(written: BundleReport, bench: Bench) -> None:
     float32 = evaluate_bench(load_model(written.path), bench, replicates=0)
     for report in written.variants:
@@ -287,6 +293,7 @@ def test_variants_that_change_numbers_are_compared(written: BundleReport, bench:
     assert entry["bytes"] < 0.4 * written.note["model"]["bytes"]
 
 
+@pytest.mark.integration
 def test_speeds_are_reported_but_never_in_the_bundle(written: BundleReport) -> None:
     assert set(written.loads) == {"float32", "uint8", "norm", "fp16", "int8", "fixed-batch-3"}
     assert [load.batch for load in written.loads["float32"]] == [1, 4]
@@ -297,6 +304,7 @@ def test_speeds_are_reported_but_never_in_the_bundle(written: BundleReport) -> N
         assert b"latency" not in content and b"images_per_second" not in content, name
 
 
+@pytest.mark.integration
 def test_parity_is_proven_for_every_file(written: BundleReport) -> None:
     assert set(written.parity) == set(written.loads)
     for name, rows in written.parity.items():
@@ -312,6 +320,7 @@ def test_parity_is_proven_for_every_file(written: BundleReport) -> None:
     ]
 
 
+@pytest.mark.integration
 def test_every_consumer_has_a_row(written: BundleReport) -> None:
     outcomes = {row.consumer: row.outcome for row in written.consumers}
     assert outcomes["onnxruntime"] == "same"
@@ -392,6 +401,7 @@ def test_bf16_is_measured_where_the_processor_has_it(
     assert row["consumer"] == "OpenVINO, bf16" and row["min_cosine"] == 0.9999
 
 
+@pytest.mark.integration
 def test_copies_for_servers_are_the_main_file(written: BundleReport) -> None:
     main = (written.path / "model.onnx").read_bytes()
     assert (written.path / "triton/my-run/1/model.onnx").read_bytes() == main
@@ -689,6 +699,7 @@ def test_a_model_in_memory_can_be_exported(
     assert parse_onnx((report.path / "model.onnx").read_bytes(), "x").note is not None
 
 
+@pytest.mark.integration
 def test_a_changed_file_is_found_on_load(tmp_path: Path, written: BundleReport) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(written.path, copy)

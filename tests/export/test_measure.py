@@ -148,6 +148,7 @@ def test_the_loss_of_accuracy_is_that_of_two_verifications(bench: Bench) -> None
     assert difference.value < 0 and difference.low <= difference.value <= difference.high
 
 
+@pytest.mark.integration
 def test_equal_models_lose_nothing(bench: Bench) -> None:
     found = compare_accuracy(Tiles("float32"), Tiles("copy"), bench, flip=False)
     assert all(row.difference.value in (0, None) for row in found.rows)

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from helpers.examples import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
@@ -76,7 +77,7 @@ def norm_values(channels: int, generator: np.random.Generator) -> dict[str, np.n
 NORM = ["gamma", "beta", "mean", "variance"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     seed=st.integers(0, 1000),
     groups=st.sampled_from([1, 2, 4]),
@@ -185,7 +186,7 @@ def residual(
     return build(nodes, stored, 4, outputs), stored
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     seed=st.integers(0, 1000),
     gamma=st.lists(st.sampled_from([1.0, -0.5, 0.05, 1e-6, 0.0]), min_size=4, max_size=4),
@@ -281,7 +282,7 @@ def test_batch_norms_that_stay(case: str) -> None:
     assert_same(model, before, generator.normal(size=(2, 3, *SIZE)).astype(np.float32))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     seed=st.integers(0, 1000),
     slopes=st.lists(st.floats(-3, 3, width=32), min_size=4, max_size=4),

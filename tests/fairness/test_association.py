@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.stats
+from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,7 +31,7 @@ from facerec.fairness.norms import SubjectBootstrap, SubjectNorms
 from facerec.fairness.welch import permute
 from facerec.statistics.multiplicity import holm
 
-few = settings(max_examples=25, deadline=None)
+few = settings(max_examples=examples(25), deadline=None)
 NIST = Path(scipy.stats.__file__).parent / "tests" / "data" / "nist_anova"
 
 integers = st.lists(st.integers(-4, 4), min_size=2, max_size=12)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -192,8 +193,8 @@ def test_both_sides_of_the_join_are_counted(tmp_path: Path) -> None:
         ("attributes without embedding", None): (6, 2),
         ("norm is not finite", None): (1, None),
     }
-    assert found.exclusions[0].place == "row" and found.exclusions[0].places == (0, 49)
-    assert found.exclusions[1].places == (50, 51, 52, 53, 54, 55)
+    assert found.exclusions[0].kind == "row" and found.exclusions[0].positions == (0, 49)
+    assert found.exclusions[1].positions == (50, 51, 52, 53, 54, 55)
     rows = [row for row in range(1, 49) if row != 7]
     assert found.rows.tolist() == rows
     position = {name: i for i, name in enumerate(attributes.images.tolist())}
@@ -381,7 +382,7 @@ def small_tables() -> st.SearchStrategy[np.ndarray]:
     return st.lists(sizes, min_size=8, max_size=8).map(build).filter(len)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(small_tables())
 def test_no_small_cell_follows_from_what_is_shown(members: np.ndarray) -> None:
     cells = [3, 2, 6]

@@ -287,7 +287,7 @@ def test_norms_that_are_not_finite_are_counted(tmp_path: Path) -> None:
     norms[[4, 9]] = np.nan, np.inf
     found = audit(replace(made.embeddings, norms=norms), made.attributes(), **FAST)
     (gone,) = found.exclusions
-    assert (gone.reason, gone.images, gone.places) == ("norm is not finite", 2, (4, 9))
+    assert (gone.reason, gone.images, gone.positions) == ("norm is not finite", 2, (4, 9))
 
 
 def test_calibration_fixes_the_threshold_elsewhere(tmp_path: Path) -> None:

@@ -177,6 +177,7 @@ def test_a_hostile_name_is_text_everywhere(text: str, found: Page) -> None:
     assert not any("<" in name for name in default_files())
 
 
+@pytest.mark.integration
 def test_equal_inputs_give_equal_pages(tmp_path: Path, undrawn: None) -> None:
     first, second = (
         render(toy_audit(tmp_path, attributes=("sex",), compared=True), "the command")
@@ -308,6 +309,7 @@ def test_one_group_of_single_images_is_said_to_have_no_comparison(
     }
 
 
+@pytest.mark.integration
 def test_figures_are_files_and_in_the_page(tmp_path: Path) -> None:
     audit = toy_audit(tmp_path, attributes=("sex",), targets=("1e-2",))
     files = render(audit)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -193,7 +194,7 @@ def test_without_a_list_the_tpr_is_that_of_all_pairs() -> None:
         assert change.interval.low <= change.interval.high
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(seed=st.integers(0, 2**31), groups=st.integers(2, 4), tied=st.booleans())
 def test_weighted_figures_are_those_of_repeated_persons(seed: int, groups: int, tied: bool) -> None:
     generator = np.random.default_rng(seed)

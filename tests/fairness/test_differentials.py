@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from helpers.toy_faces import Toy, toy
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -43,7 +44,7 @@ from facerec.statistics.clustered import Bound
 from facerec.verification.evaluate import score_pairs
 
 # Other processes may hold a machine up, so there is no deadline.
-few = settings(max_examples=60, deadline=None)
+few = settings(max_examples=examples(60), deadline=None)
 rates = st.lists(st.floats(1e-6, 1), min_size=2, max_size=8)
 pairs = st.lists(st.tuples(st.floats(1e-6, 1), st.floats(1e-6, 1)), min_size=2, max_size=8)
 
@@ -253,7 +254,7 @@ def test_replicates_are_those_of_the_vertex_bootstrap(listed: bool) -> None:
     sides = faces.subject[first], faces.subject[second]
     scores = score_pairs(faces.vectors, first, second).astype(np.float64)
     everybody = VertexBootstrap(*sides, sides[0] == sides[1], replicates=300, seed=7)
-    weights = resample(errors.identities, 300, 7)
+    weights = resample(errors.subjects, 300, 7)
     np.testing.assert_array_equal(weights, everybody.multiplicities)
     for place, counts in enumerate(errors.counts[0]):
         within = (faces.group[first] == place) & (faces.group[second] == place)
@@ -314,7 +315,7 @@ def test_values_are_those_of_the_rates() -> None:
 def test_intervals_come_from_one_joint_resample() -> None:
     errors = large()
     found = differentials(errors, replicates=400, seed=3)
-    weights = resample(errors.identities, 400, 3)
+    weights = resample(errors.subjects, 400, 3)
     drawn = [rate_replicates(counts, weights) for counts in errors.counts[0]]
     fmr = np.stack([fmr for fmr, _ in drawn if fmr is not None], axis=-1)
     one = row(found.rows, "MAPE", "5e-2")
@@ -493,6 +494,7 @@ def p_values(shift: float, runs: int, name: str = "max/geomean") -> list[float]:
     return [one.p_value for one in found if one.p_value is not None]
 
 
+@pytest.mark.integration
 def test_equal_groups_seldom_seem_to_differ() -> None:
     values = p_values(0.0, 80)
     assert len(values) == 80

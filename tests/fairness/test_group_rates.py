@@ -214,7 +214,7 @@ def test_marks_and_flags() -> None:
 def test_within_groups_all_is_counted_by_person(monkeypatch: pytest.MonkeyPatch) -> None:
     faces = toy()
     usual = of_all(faces)
-    limited = functools.partial(module.score_all_pairs, identity_limit=100)
+    limited = functools.partial(module.score_all_pairs, pair_limit=100)
     monkeypatch.setattr(module, "score_all_pairs", limited)
     found = of_all(faces)
     for one, other in zip(usual.rates.points, found.rates.points, strict=True):

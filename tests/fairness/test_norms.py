@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.stats
+from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,7 +31,7 @@ from facerec.fairness.norms import (
 )
 from facerec.report.estimate import Estimate
 
-few = settings(max_examples=25, deadline=None)
+few = settings(max_examples=examples(25), deadline=None)
 
 ESTIMATES = [field.name for field in fields(NormSummary) if field.type == "Estimate"]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from helpers.toy_audit import EVIL, default_audit, toy_audit
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -68,6 +69,7 @@ def test_document_keeps_its_schema(document: dict[str, Any]) -> None:
     assert schema_errors(document) == []
 
 
+@pytest.mark.integration
 def test_schema_refuses_what_it_should(document: dict[str, Any]) -> None:
     for change in (
         {"schema": "facerec.audit/2"},
@@ -165,7 +167,7 @@ def test_tables_say_what_the_document_says(found: Audit, document: dict[str, Any
     assert part[256]["score_from"] == 0.0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(
         st.fixed_dictionaries(

@@ -181,6 +181,7 @@ def test_resampled_pairs_have_binomial_rates() -> None:
     np.testing.assert_array_equal(PairCounts(0, 9, 9, 9, (1, 2)).resample(5), [[0] * 5, [1] * 5])
 
 
+@pytest.mark.integration
 def test_equal_rates_of_independent_pairs_are_seldom_told_apart(tmp_path: Path) -> None:
     rejected = 0
     for seed in range(60):

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import scipy.stats
+from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +14,7 @@ from facerec.errors import MetricError
 from facerec.fairness.welch import Welch, largest_kept, permute
 
 # Other processes may hold a machine up, so there is no deadline.
-few = settings(max_examples=40, deadline=None)
+few = settings(max_examples=examples(40), deadline=None)
 
 
 def naive(parts: list[np.ndarray]) -> tuple[float, float]:

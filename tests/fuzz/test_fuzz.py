@@ -11,11 +11,13 @@ from kinds import KINDS
 from mutations import mutate
 
 
+@pytest.mark.integration
 def test_damaged_files_end_in_sentences(tmp_path: Path) -> None:
     findings = fuzz(400, seed=0, out=tmp_path, workers=1)
     assert not findings, "\n".join(report(findings, seed=0))
 
 
+@pytest.mark.integration
 def test_faults_of_every_sort_are_found(tmp_path: Path) -> None:
     faults = [name for name in KINDS if name.startswith("fault-")]
     begun: list[int] = []

@@ -129,7 +129,10 @@ def test_batches_do_not_depend_on_their_composition(pack: Path) -> None:
         assert sum(whole[i] != other[i] for i in range(n)) > n / 3
 
 
-@pytest.mark.parametrize(("workers", "method"), [(0, None), (2, "fork"), (2, "spawn")])
+@pytest.mark.parametrize(
+    ("workers", "method"),
+    [(0, None), (2, "fork"), pytest.param(2, "spawn", marks=pytest.mark.integration)],
+)
 def test_the_loader_gives_the_same_batches_with_any_workers(
     workers: int, method: str | None, pack: Path
 ) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -171,7 +172,7 @@ def test_a_header_that_lies_is_refused(jpeg: bytes) -> None:
         decode_image(jpeg[:at] + b"\0\0" + jpeg[at + 2 :], "x", (0, 112))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     data=st.binary(max_size=200),
     start=st.sampled_from([b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"]),
@@ -186,7 +187,7 @@ def test_any_bytes_give_an_array_or_an_error(data: bytes, start: bytes) -> None:
             assert image.ndim == 3
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(position=st.integers(0, 5000), value=st.integers(0, 255))
 def test_any_changed_byte_gives_the_pixels_of_opencv_or_an_error(position: int, value: int) -> None:
     data = bytearray(encode(picture()))

@@ -102,6 +102,7 @@ def test_memory() -> None:
         MemoryImages("faces.parquet", ["a", "b", "a"], [b"1", b"2", b"3"])
 
 
+@pytest.mark.integration
 def test_training_set(tmp_path: Path) -> None:
     write_synthetic(tmp_path, SyntheticSet(0, 2, 2, pairs_per_fold=4), processes=1)
     dataset = open_dataset(Data(tmp_path), 0)

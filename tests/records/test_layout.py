@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -274,7 +275,7 @@ labels_of_any_kind = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(st.lists(st.tuples(labels_of_any_kind, st.sampled_from([b"", MAGIC, b"abc"])), min_size=1))
 def test_labels_in_one_pass_equal_labels_one_by_one(tmp_path_factory, cases):
     folder = tmp_path_factory.mktemp("labels")
@@ -302,6 +303,7 @@ def test_headers_stop_at_the_end_of_the_file(tmp_path):
     assert headers.scalar[0] == 3.0
 
 
+@pytest.mark.integration
 def test_pickling_and_other_processes(tmp_path):
     write(tmp_path, HEADER + IMAGES + IDENTITIES)
     records = open_image_records(tmp_path)

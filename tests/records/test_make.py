@@ -82,6 +82,7 @@ def test_the_way_back_gives_the_same_folder(made: Path, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["back"]
 
 
+@pytest.mark.integration
 def test_any_number_of_processes_gives_the_same_bytes(
     folder: Path, made: Path, tmp_path: Path
 ) -> None:

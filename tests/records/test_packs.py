@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -158,7 +159,7 @@ def test_what_other_readers_get(tmp_path):
         assert sorted(stored) == ["data", "issame", "offsets"]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(
     st.lists(st.tuples(st.binary(max_size=9), st.binary(max_size=9), st.booleans()), min_size=1),
     st.sampled_from([".bin", ".npz"]),
@@ -390,7 +391,7 @@ opcodes = st.lists(
 ).map(lambda parts: b"\x80\x04" + b"".join(parts) + b".")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.one_of(st.binary(max_size=40), opcodes), st.sampled_from([".bin", ".npz"]))
 def test_any_bytes_give_a_pack_or_a_pack_error(content, suffix):
     with tempfile.TemporaryDirectory() as folder:
@@ -404,7 +405,7 @@ def test_any_bytes_give_a_pack_or_a_pack_error(content, suffix):
             assert len(images_of(pack)) == 2 * len(pack)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.data(), st.integers(0, 5), st.sampled_from([IMAGES, arrays(IMAGES)]))
 def test_mutated_packs_give_a_pack_or_a_pack_error(data, protocol, images):
     content = bytearray(pickle.dumps((images, list(np.array(LABELS))), protocol=protocol))

@@ -17,6 +17,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -242,7 +243,7 @@ def test_encoder_equals_the_naive_rule(payload):
     assert flags == ([0] if len(flags) == 1 else [1, *[2] * (len(flags) - 2), 3])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(planted, max_size=6), st.randoms(use_true_random=False))
 def test_writer_and_readers_round_trip(contents, random):
     keys = random.sample(range(100), len(contents))
@@ -270,7 +271,7 @@ hostile = st.lists(
 ).map(b"".join)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(hostile, st.sampled_from(["magic", "none"]), st.integers(-8, 80))
 def test_any_bytes_give_payloads_or_a_record_error(content, join, offset):
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
@@ -345,7 +346,7 @@ def _read_all(file: RecordFile) -> list[bytes]:
     return payloads(file)
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.integration)])
 def test_other_processes_read_the_same_bytes(tmp_path, method):
     content = [b"a" * 5000, MAGIC * 5, b""]
     file = record_file(tmp_path, b"".join(map(encode_record, content)))

@@ -70,6 +70,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
+@pytest.mark.integration
 def test_same_seed_same_bytes_with_any_number_of_processes(small: Path, tmp_path: Path) -> None:
     seen: list[tuple[str, int, int]] = []
     summary = write_synthetic(tmp_path, SMALL, 2, lambda *now: seen.append(now))

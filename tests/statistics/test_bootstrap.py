@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from facerec.statistics.bootstrap import (
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.rates import auc, eer_rocch, error_rates, tpr_at_fpr
 
-few = settings(max_examples=25, deadline=None)
+few = settings(max_examples=examples(25), deadline=None)
 TARGETS = ["0", "1e-2", "1/7", "0.29", "1"]
 
 Comparisons = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]

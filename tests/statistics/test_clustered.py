@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from facerec.statistics.curves import RocCurve
 from facerec.statistics.intervals import logit, wilson
 from facerec.statistics.rates import roc_curve
 
-few = settings(max_examples=40, deadline=None)
+few = settings(max_examples=examples(40), deadline=None)
 
 
 def draw_pairs(

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -15,7 +16,7 @@ from facerec.statistics.costs import Application, act_dcf, cllr, min_cllr, min_d
 from facerec.statistics.rates import error_rates, roc_curve
 
 # Other processes may hold a machine up, so there is no deadline.
-few = settings(max_examples=40, deadline=None)
+few = settings(max_examples=examples(40), deadline=None)
 
 tied = hnp.arrays(
     np.float64, st.integers(1, 25), elements=st.integers(-4, 4).map(lambda value: value / 2)

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -19,7 +20,7 @@ from facerec.statistics.curves import RocCurve, roc_from_counts
 from facerec.statistics.rates import roc_curve, sort_scores
 
 # Other processes may hold a machine up, so there is no deadline.
-few = settings(max_examples=40, deadline=None)
+few = settings(max_examples=examples(40), deadline=None)
 
 tied = hnp.arrays(
     np.float64, st.integers(1, 25), elements=st.integers(-4, 4).map(lambda value: value / 8)

@@ -4,6 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +14,7 @@ from facerec.statistics.identification import Searches, cmc, join, search, tpir_
 from facerec.statistics.rates import parse_rate, tpr_at_fpr
 
 # Other processes may hold a machine up, so there is no deadline.
-few = settings(max_examples=40, deadline=None)
+few = settings(max_examples=examples(40), deadline=None)
 
 ENROLLED, STRANGERS = "abcd", "xyz"
 

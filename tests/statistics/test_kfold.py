@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.model_selection import KFold
@@ -19,7 +20,7 @@ from facerec.statistics.kfold import (
 )
 
 # Other processes may hold a machine up, so there is no deadline.
-few = settings(max_examples=40, deadline=None)
+few = settings(max_examples=examples(40), deadline=None)
 
 
 def naive_kfold(

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -116,7 +117,7 @@ def test_effective_numbers_stand_for_the_comparisons() -> None:
     assert few.low < plain.low and few.high > plain.high
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.integers(-4, 9), min_size=1, max_size=30),
     st.lists(st.integers(-9, 4), min_size=1, max_size=30),

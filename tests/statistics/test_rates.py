@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -27,7 +28,7 @@ from facerec.statistics.rates import (
 )
 
 # Other processes may hold a machine up, so there is no deadline.
-few = settings(max_examples=40, deadline=None)
+few = settings(max_examples=examples(40), deadline=None)
 
 # Few distinct values, so that ties are the rule.
 tied = hnp.arrays(

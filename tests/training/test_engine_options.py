@@ -15,7 +15,7 @@ from helpers.tiny_training import (
     weights,
     write_training_set,
 )
-from test_trainer import (
+from helpers.training_runs import (
     assert_close,
     assert_same,
     joined,
@@ -112,6 +112,7 @@ def test_impossible_rates_are_refused(many: Path, rate: float) -> None:
 # ---------------------------------------------------------------- activations
 
 
+@pytest.mark.integration
 def test_recomputed_activations_change_nothing(many: Path) -> None:
     kept = trained(narrow_recipe(many))
     again = trained(narrow_recipe(many, recompute=True))

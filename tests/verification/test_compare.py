@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from helpers.toy_results import make_result
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -94,7 +95,7 @@ def test_order_turns_the_signs_alone(persons: int | None) -> None:
 
 
 @pytest.mark.parametrize("persons", [40, None])
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(power=st.sampled_from([3, 5]), shift=st.integers(-3, 3), seed=st.integers(0, 99))
 def test_resamples_are_joint(persons: int | None, power: int, shift: int, seed: int) -> None:
     # Figures of the order of scores are equal in every replicate only if both are drawn alike.

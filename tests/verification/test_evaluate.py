@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.toy_packs import PixelModel, make_pack, toy_pairs
+from helpers.toy_results import make_result
 
 from facerec.embedding.extract import Embeddings
 from facerec.errors import ImageError, MetricError
@@ -17,6 +18,7 @@ from facerec.records.decode import decode_image
 from facerec.records.images import MemoryImages
 from facerec.records.packs import read_pack, write_pack
 from facerec.statistics.clustered import DEPENDENT, fmr_interval, fnmr_interval
+from facerec.statistics.costs import Application, min_cllr, min_dcf
 from facerec.statistics.intervals import wilson
 from facerec.statistics.kfold import fold_indices, insightface_accuracy, kfold_accuracy
 from facerec.statistics.operating_intervals import (
@@ -116,11 +118,11 @@ def test_figures_are_those_of_the_statistics() -> None:
     result = run(matrix, same, compat="insightface")
     scores = score_rows(matrix)
     positives, negatives = scores[same], scores[~same]
-    assert result.accuracy is not None and result.insightface is not None
+    assert result.accuracy is not None and result.compatible is not None
     kfold = result.accuracy.kfold
     assert kfold == kfold_accuracy(scores, same)
     assert kfold.std == pytest.approx(3 * kfold.sem, rel=1e-12)
-    assert result.insightface.kfold == insightface_accuracy(matrix[0::2], matrix[1::2], same)
+    assert result.compatible.kfold == insightface_accuracy(matrix[0::2], matrix[1::2], same)
     assert [p.point for p in result.points] == [
         tpr_at_fpr(positives, negatives, target) for target in ("1e-1", "1e-2", "1e-3", "1e-4")
     ]
@@ -258,7 +260,7 @@ def test_pairs_without_folds_have_no_accuracy() -> None:
     bench = toy_bench(same, pairs=replace(toy_pairs(same), folds=None))
     embeddings = Embeddings(matrix, np.linalg.norm(matrix, axis=1), False)
     result = evaluate_embeddings(embeddings, bench, compat="insightface")
-    assert (result.accuracy, result.insightface) == (None, None)
+    assert (result.accuracy, result.compatible) == (None, None)
     assert json.loads(json.dumps(result.to_json(), allow_nan=False))["accuracy"] is None
 
 
@@ -315,7 +317,7 @@ def test_failures_keep_their_place_in_the_folds() -> None:
     assert result.accuracy.kfold == kfold_accuracy(
         scores[valid], same[valid], fold_indices(200)[valid]
     )
-    assert result.insightface is not None and result.insightface.total == 198
+    assert result.compatible is not None and result.compatible.total == 198
     listed = result.to_json()["pairs"]["failures"]
     assert [failure["pair"] for failure in listed] == [3, 15]
     assert np.isnan(result.scores[[3, 15]]).all()
@@ -540,3 +542,27 @@ def test_bad_target_is_found_before_embedding(bench: Bench) -> None:
     with pytest.raises(MetricError, match="FPR target 'often' is not a rate"):
         evaluate_bench(model, bench, fpr=["often"])
     assert model.seen == 0
+
+
+def test_further_metrics_are_those_of_the_roc() -> None:
+    result = make_result(400)
+    more = evaluate(result.scores, result.pairs, name="toy", replicates=0, metrics=["cost", "pauc"])
+    roc = roc_curve(result.mated_scores, result.non_mated_scores)
+    assert {name: each.value for name, each in more.metrics.items()} == {
+        "minDCF, prior 0.01": min_dcf(roc, Application(0.01)).normalised,
+        "minDCF, prior 0.001": min_dcf(roc, Application(0.001)).normalised,
+        "least Cllr, bits": min_cllr(roc),
+        "partial AUC to FPR 1e-1": roc.partial_auc("1e-1", mcclish=True),
+        "partial AUC to FPR 1e-2": roc.partial_auc("1e-2", mcclish=True),
+    }
+    assert set(more.to_json()["metrics"]) == set(more.metrics)
+    assert "metrics" not in result.to_json()
+
+
+def test_facexzoo_accuracy_stands_beside() -> None:
+    result = make_result(400, compat="facex-zoo")
+    assert result.accuracy is not None and result.compatible is not None
+    assert result.compatible.kfold.method.startswith("FaceX-Zoo")
+    document = result.to_json()
+    assert document["facex-zoo"]["mean"] == result.compatible.value
+    assert document["insightface"] is None

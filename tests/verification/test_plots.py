@@ -17,6 +17,7 @@ from matplotlib.text import Text
 from scipy.special import ndtr, ndtri
 
 from facerec.errors import FacerecError
+from facerec.report.estimate import Estimate
 from facerec.report.figures import check_plot_path, draw
 from facerec.statistics.rates import tpr_at_fpr
 from facerec.verification import Pairs, VerificationResult, evaluate
@@ -260,7 +261,7 @@ def test_no_norms_no_figure() -> None:
 def test_equal_norms_can_be_drawn() -> None:
     result = make_result()
     assert result.norms is not None
-    flat = replace(result.norms, values=np.ones(50, np.float32), mean=1.0, std=0.0)
+    flat = replace(result.norms, values=np.ones(50, np.float32), mean=Estimate(1.0), std=0.0)
     figure = norm_figure({"unit": replace(result, norms=flat)})
     assert figure is not None
     figure.draw_without_rendering()
@@ -301,7 +302,7 @@ def test_unknown_plot_format(tmp_path: Path) -> None:
     with pytest.raises(FacerecError) as error:
         plot_roc({"toy": make_result()}, tmp_path / "roc.jpg")
     assert str(error.value) == (
-        f"{tmp_path / 'roc.jpg'}: a ROC plot is a .png, .svg or .pdf file; change the suffix"
+        f"{tmp_path / 'roc.jpg'}: a plot is a .png, .svg or .pdf file; change the suffix"
     )
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(FacerecError):

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.toy_packs import jpeg, make_pack
+from helpers.examples import examples
+from helpers.pair_lists import NamedPair, draw, make_cfp, named_pairs, write
+from helpers.toy_packs import make_pack
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.io import loadmat, savemat
@@ -30,35 +32,10 @@ from facerec.verification.protocols import (
 )
 from facerec.verification.protocols.two_lines import deal
 
-NamedPair = tuple[str, str, bool]
-
-
-def named_pairs(bench: Bench) -> list[NamedPair]:
-    ids, pairs = bench.images.ids.tolist(), bench.pairs
-    return [
-        (ids[first], ids[second], bool(same))
-        for first, second, same in zip(pairs.first, pairs.second, pairs.issame, strict=True)
-    ]
-
 
 def folds_of(bench: Bench) -> list[int]:
     assert bench.pairs.folds is not None
     return bench.pairs.folds.tolist()
-
-
-def write(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(text.encode())
-    return path
-
-
-def draw(path: Path, seed: int) -> bytes:
-    """Write a generated picture; return its bytes."""
-    generator = np.random.default_rng(seed)
-    content = jpeg(generator, generator.random((8, 8, 3)))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-    return content
 
 
 def refusal(path: Path, format: str, images: Path | None = None) -> str:
@@ -100,7 +77,7 @@ def lfw_list(folds: int, size: int, pairs: list[tuple[str, int, str, int]]) -> s
     return "\n".join(lines) + "\n"
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(view_2())
 def test_lfw_reads_what_was_written(drawn: tuple[int, int, Any]) -> None:
     folds, size, pairs = drawn
@@ -389,27 +366,6 @@ def test_bad_lists_without_labels(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- CFP
 
 
-def make_cfp(root: Path, level: Callable[[int], str] = lambda person: "") -> dict[str, bytes]:
-    """Write a tree of 4 persons, 2 frontal and 2 profile images each, and 2 folds."""
-    contents: dict[str, bytes] = {}
-    lists: dict[str, list[str]] = {"frontal": [], "profile": []}
-    for person in range(1, 5):
-        for view, lines in lists.items():
-            for image in (1, 2):
-                name = f"{person:03d}/{view}/{image:02d}.jpg"
-                place = root / "Data" / "Images" / level(person) / name
-                contents[name] = draw(place, len(contents))
-                lines.append(f"{len(lines) + 1} ../Data/Images/{name}")
-    for letter, lines in zip("FP", lists.values(), strict=True):
-        write(root / "Protocol" / f"Pair_list_{letter}.txt", "\n".join(lines) + "\n")
-    for split in ("FF", "FP"):
-        for fold, first in ((1, 1), (2, 5)):
-            folder = root / "Protocol" / "Split" / split / f"{fold:02d}"
-            write(folder / "same.txt", f"{first},{first + 1}\r\n{first + 2},{first + 3}\r\n")
-            write(folder / "diff.txt", f"{first},{first + 2}\n")
-    return contents
-
-
 @pytest.mark.parametrize(
     "level",
     [lambda person: "", lambda person: "train" if person < 4 else "test"],
@@ -633,7 +589,7 @@ SEPARATORS = {"\t": "\t", ",": ",", " ": "  "}
 WORDS = [("0", "1"), ("-1", "1"), ("false", "True"), ("different", "same"), ("No", "Yes")]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(
     st.lists(st.tuples(paths, paths, st.booleans()), min_size=1, max_size=12),
     st.sampled_from(list(SEPARATORS)),
@@ -832,7 +788,7 @@ def read_any(path: Path, format: str) -> object:
 
 
 @pytest.mark.parametrize("format", sorted(SEEDS))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(data=st.data())
 def test_junk_is_refused_with_a_sentence(format: str, data: st.DataObject) -> None:
     """Random bytes, and good files with bytes changed, are read or refused, nothing else."""
@@ -855,7 +811,7 @@ def test_junk_is_refused_with_a_sentence(format: str, data: st.DataObject) -> No
             assert folder in str(error)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(
     st.sampled_from(["Pair_list_F.txt", "Pair_list_P.txt", "Split/FP/01/same.txt"]),
     st.binary(max_size=60) | st.text("0123456789, ./\n\tab", max_size=60).map(str.encode),
@@ -884,7 +840,7 @@ def table(tmp_path: Path, text: str | bytes) -> Path:
     return path
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     st.lists(
         st.tuples(st.booleans(), st.floats(allow_subnormal=True), st.integers(0, 3)), min_size=2

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.examples import examples
 from helpers.gloo_pool import GlooPool
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -59,7 +60,7 @@ class Dense:
         self.subjects = subjects
 
     @property
-    def genuine(self) -> NDArray[np.float32]:
+    def mated_scores(self) -> NDArray[np.float32]:
         return np.sort(self.scores[self.same])
 
     @property
@@ -67,26 +68,26 @@ class Dense:
         return self.scores[~self.same]
 
     def check(self, found: AllPairs, targets: tuple[str, ...]) -> None:
-        genuine, impostor = self.genuine, self.impostor
-        assert (found.mated, found.non_mated) == (genuine.size, impostor.size)
-        assert found.points == tuple(tpr_at_fpr(genuine, impostor, f) for f in targets)
-        assert found.genuine is not None and np.array_equal(found.genuine, genuine)
+        mated_scores, impostor = self.mated_scores, self.impostor
+        assert (found.mated, found.non_mated) == (mated_scores.size, impostor.size)
+        assert found.points == tuple(tpr_at_fpr(mated_scores, impostor, f) for f in targets)
+        assert found.mated_scores is not None and np.array_equal(found.mated_scores, mated_scores)
         edges = np.append(BIN_EDGES, np.inf)
-        assert np.array_equal(found.genuine_histogram, np.histogram(genuine, edges)[0])
+        assert np.array_equal(found.mated_histogram, np.histogram(mated_scores, edges)[0])
         if targets:
-            assert found.impostor_histogram is not None
-            assert np.array_equal(found.impostor_histogram, np.histogram(impostor, edges)[0])
+            assert found.non_mated_histogram is not None
+            assert np.array_equal(found.non_mated_histogram, np.histogram(impostor, edges)[0])
 
     def check_table(self, table: ErrorTable, threshold: float, found: AllPairs) -> None:
         wrong = np.where(self.same, self.scores < threshold, self.scores >= threshold)
-        names, identity = np.unique(self.subjects, return_inverse=True)
+        names, subject = np.unique(self.subjects, return_inverse=True)
         assert np.array_equal(found.subjects, names)
-        assert np.array_equal(found.images_per_subject, np.bincount(identity))
+        assert np.array_equal(found.images_per_subject, np.bincount(subject))
         assert (table.mated, table.non_mated) == (found.mated, found.non_mated)
         missed, involved = np.zeros((2, names.size), int)
         between = np.zeros((names.size, names.size), int)
         for pair in np.flatnonzero(wrong):
-            one, other = sorted(identity[[self.first[pair], self.second[pair]]])
+            one, other = sorted(subject[[self.first[pair], self.second[pair]]])
             if one == other:
                 missed[one] += 1
             else:
@@ -94,15 +95,15 @@ class Dense:
                 involved[[one, other]] += 1
         assert np.array_equal(table.missed, missed)
         assert np.array_equal(table.involved, involved)
-        assert table.identities is not None
-        assert np.array_equal(table.identities.toarray(), between)
+        assert table.by_pair is not None
+        assert np.array_equal(table.by_pair.toarray(), between)
         # The parts recombine to the whole.
         assert table.false_non_matches == missed.sum() == np.count_nonzero(wrong & self.same)
         assert table.false_matches == between.sum() == np.count_nonzero(wrong & ~self.same)
         assert table.involved.sum() == 2 * table.false_matches
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(
     seed=st.integers(0, 10**6),
     images=st.integers(4, 40),
@@ -141,7 +142,7 @@ def narrow(generator: np.random.Generator, wrong: float) -> Any:
     return guess
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(
     seed=st.integers(0, 10**6),
     count=st.integers(2, 12),
@@ -231,7 +232,7 @@ def test_a_target_that_accepts_everything_needs_no_rank() -> None:
 def same(first: AllPairs, second: AllPairs) -> None:
     """Require that two results are equal in every count and bit."""
     assert first.points == second.points
-    for name in ("genuine", "genuine_histogram", "impostor_histogram", "subjects", "failures"):
+    for name in ("mated_scores", "mated_histogram", "non_mated_histogram", "subjects", "failures"):
         assert np.array_equal(getattr(first, name), getattr(second, name)), name
     assert len(first.tables) == len(second.tables)
     for one, other in zip(first.tables, second.tables, strict=True):
@@ -242,7 +243,7 @@ def same(first: AllPairs, second: AllPairs) -> None:
         )
         for name in ("missed", "involved", "group_false_matches", "group_false_non_matches"):
             assert np.array_equal(getattr(one, name), getattr(other, name)), name
-        for name in ("identities", "within"):
+        for name in ("by_pair", "within"):
             matrices = getattr(one, name), getattr(other, name)
             assert (matrices[0] is None) == (matrices[1] is None)
             assert matrices[0] is None or (matrices[0] != matrices[1]).nnz == 0
@@ -255,7 +256,7 @@ def same(first: AllPairs, second: AllPairs) -> None:
 
 def same_alone(first: GroupAlone, second: GroupAlone) -> None:
     assert first.points == second.points
-    for name in ("images", "missed", "genuine_histogram", "impostor_histogram"):
+    for name in ("images", "missed", "mated_histogram", "non_mated_histogram"):
         assert np.array_equal(getattr(first, name), getattr(second, name)), name
 
 
@@ -265,10 +266,10 @@ def test_real_valued_scores_are_those_of_float64_within_a_few_units() -> None:
     vectors[6] *= 1e30
     found = score_all_pairs(vectors, subjects, tile=100)
     dense = Dense(vectors, subjects)
-    assert found.genuine is not None
-    assert np.abs(found.genuine - dense.genuine).max() < 1e-6
+    assert found.mated_scores is not None
+    assert np.abs(found.mated_scores - dense.mated_scores).max() < 1e-6
     for point in found.points:
-        expected = tpr_at_fpr(dense.genuine, dense.impostor, point.target)
+        expected = tpr_at_fpr(dense.mated_scores, dense.impostor, point.target)
         assert abs(point.threshold - expected.threshold) < 1e-6
         assert point.false_accepts == expected.false_accepts
 
@@ -282,7 +283,7 @@ def test_one_tile_is_one_matrix_product() -> None:
     labels = subjects[order]
     mated = np.equal.outer(labels, labels)[np.triu_indices(300, 1)]
     found = score_all_pairs(vectors, subjects, fpr=TARGETS, tile=300)
-    assert np.array_equal(found.genuine, np.sort(scores[mated]))
+    assert np.array_equal(found.mated_scores, np.sort(scores[mated]))
     assert found.points == tuple(
         tpr_at_fpr(scores[mated], scores[~mated], target) for target in TARGETS
     )
@@ -328,7 +329,7 @@ def test_ranks_change_nothing(pool: GlooPool, ranks: int, share: int) -> None:
         "tile": 64,
         "groups": np.where(subjects % 3 == 0, "a", "b"),
         "group_fpr": ("0.9", "1e-2", "1e-9"),
-        "identity_limit": 3000,
+        "pair_limit": 3000,
     }
     alone = score_all_pairs(vectors, subjects, **arguments)
     for found in pool.run(ranks, ranked, vectors, subjects, arguments, share):
@@ -369,7 +370,7 @@ def test_a_subject_without_a_usable_image_is_no_identity() -> None:
     assert (found.mated, found.non_mated, found.lost_mated, found.lost_non_mated) == (4, 6, 0, 5)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(seed=st.integers(0, 10**6), tile=st.integers(1, 30), by_subject=st.booleans())
 def test_groups_recombine_and_equal_loops(seed: int, tile: int, by_subject: bool) -> None:
     generator = np.random.default_rng(seed)
@@ -411,14 +412,14 @@ def test_groups_recombine_and_equal_loops(seed: int, tile: int, by_subject: bool
     one_each = all(len(set(groups[subjects == s])) == 1 for s in set(subjects))
     if by_subject:
         assert one_each
-    assert (counted.of_identity is not None) == one_each
-    if counted.of_identity is not None:
-        assert [present[group] for group in counted.of_identity] == [
+    assert (counted.of_subject is not None) == one_each
+    if counted.of_subject is not None:
+        assert [present[group] for group in counted.of_subject] == [
             groups[subjects == name][0] for name in found.subjects
         ]
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=examples(15))
 @given(
     seed=st.integers(0, 10**6),
     tile=st.integers(3, 40),
@@ -433,7 +434,7 @@ def test_groups_alone_are_what_their_images_give_by_themselves(
     vectors[9] = 0
     # Random labels, so that the order by group is another one than that by subject.
     groups = np.array(list("abcdef"))[generator.integers(names, size=15)][subjects]
-    arguments: dict[str, Any] = {"groups": groups, "tile": tile, "identity_limit": limit}
+    arguments: dict[str, Any] = {"groups": groups, "tile": tile, "pair_limit": limit}
     arguments |= {"fpr": ("1e-1", "1e-2"), "thresholds": [0.25]}
     found = score_all_pairs(vectors, subjects, **arguments, group_fpr=TARGETS)
     plain = score_all_pairs(vectors, subjects, **arguments)
@@ -450,18 +451,18 @@ def test_groups_alone_are_what_their_images_give_by_themselves(
         part = score_all_pairs(
             vectors[members], subjects[members], fpr=TARGETS, thresholds=[0.25], tile=tile
         )
-        assert alone is not None and part.impostor_histogram is not None
+        assert alone is not None and part.non_mated_histogram is not None
         missed = np.stack([table.missed for table in part.tables[1:]])
-        histograms = part.genuine_histogram, part.impostor_histogram
+        histograms = part.mated_histogram, part.non_mated_histogram
         same_alone(alone, GroupAlone(part.points, part.images_per_subject, missed, *histograms))
         compare_shares(alone.fnmr_share(3), part.tables[4].fnmr_share())
         assert part.roc() is not None
         assert np.array_equal(alone.roc().false_accepts, part.roc().false_accepts)
-        assert found.groups.of_identity is not None and found.tables[0].within is not None
-        own = np.flatnonzero(found.groups.of_identity == found.groups.names.index(name))
+        assert found.groups.of_subject is not None and found.tables[0].within is not None
+        own = np.flatnonzero(found.groups.of_subject == found.groups.names.index(name))
         within = found.tables[0].within[own][:, own]
-        assert part.tables[0].identities is not None
-        assert (within != part.tables[0].identities).nnz == 0
+        assert part.tables[0].by_pair is not None
+        assert (within != part.tables[0].by_pair).nnz == 0
         share = found.groups.fmr_share(found.tables[0], *[found.groups.names.index(name)] * 2)
         assert share is not None  # whatever the limit
         compare_shares(share, part.tables[0].fmr_share())
@@ -473,7 +474,7 @@ def test_groups_alone_at_given_thresholds() -> None:
     arguments: dict[str, Any] = {"groups": groups, "group_fpr": ("1e-1", "1e-2"), "tile": 64}
     whole = score_all_pairs(vectors, subjects, **arguments)
     given = score_all_pairs(vectors, subjects, **arguments, fpr=(), thresholds=[0.3])
-    assert given.impostor_histogram is None and given.points == () and len(given.tables) == 1
+    assert given.non_mated_histogram is None and given.points == () and len(given.tables) == 1
     for one, other in zip(whole.alone, given.alone, strict=True):
         assert one is not None and other is not None
         same_alone(one, other)
@@ -532,10 +533,10 @@ def test_above_the_limit_sums_by_identity_serve_a_wider_interval() -> None:
     vectors, subjects = clustered(120, 25, 32, seed=3)
     arguments = {"fpr": ["1e-1", "1e-3"], "groups": np.where(subjects < 9, "a", "b"), "tile": 50}
     exact = score_all_pairs(vectors, subjects, **arguments)
-    limited = score_all_pairs(vectors, subjects, **arguments, identity_limit=50)
+    limited = score_all_pairs(vectors, subjects, **arguments, pair_limit=50)
     many, few = limited.tables
     assert many.false_matches > 50 >= few.false_matches
-    assert many.identities is None and few.identities is not None
+    assert many.by_pair is None and few.by_pair is not None
     assert limited.groups is not None and limited.groups.fmr_share(many, 0, 1) is None
     compare_shares(few.fmr_share(), exact.tables[1].fmr_share())
     share, best = many.fmr_share(), exact.tables[0].fmr_share()
@@ -553,7 +554,7 @@ def test_groups_without_pairs_have_no_share() -> None:
     )
     assert found.groups is not None
     table = found.tables[0]
-    assert found.groups.fmr_share(table, 0, 0) is None  # one identity
+    assert found.groups.fmr_share(table, 0, 0) is None  # one subject
     assert found.groups.fmr_share(table, 0, 1) is not None
     assert found.groups.fnmr_share(table, 2) is None  # one image
     assert found.groups.fnmr_share(table, 0) is not None
@@ -563,11 +564,11 @@ def test_groups_without_pairs_have_no_share() -> None:
 def test_a_float64_threshold_decides_as_in_exact_arithmetic(shift: int) -> None:
     vectors, subjects = clustered(60, 12, 16)
     found = score_all_pairs(vectors, subjects, fpr=["1e-1"])
-    assert found.genuine is not None
-    score = float(found.genuine[found.genuine.size // 2])
+    assert found.mated_scores is not None
+    score = float(found.mated_scores[found.mated_scores.size // 2])
     threshold = score + shift * 1e-12  # far less than the grain of float32
     table = score_all_pairs(vectors, subjects, fpr=(), thresholds=[threshold]).tables[0]
-    expected = np.count_nonzero(found.genuine.astype(np.float64) < threshold)
+    expected = np.count_nonzero(found.mated_scores.astype(np.float64) < threshold)
     assert table.false_non_matches == expected
 
 
@@ -592,7 +593,7 @@ def test_rounding_beyond_one_counts_as_one() -> None:
     found = score_all_pairs(
         vectors, subjects, fpr=TARGETS, thresholds=[-1.0, 1.0, 1.0000001], tile=64
     )
-    assert found.genuine is not None and np.abs(found.genuine).max() <= 1
+    assert found.mated_scores is not None and np.abs(found.mated_scores).max() <= 1
     everything, _, nothing = found.tables[:3]
     assert everything.false_matches == found.non_mated and not everything.false_non_matches
     assert not nothing.false_matches and nothing.false_non_matches == found.mated
@@ -629,9 +630,9 @@ def test_the_roc_is_exact_at_the_edges_of_its_bins() -> None:
 def test_many_mated_scores_become_a_histogram() -> None:
     vectors, subjects = clustered(200, 20, 24)
     all_kept = score_all_pairs(vectors, subjects, tile=64)
-    few_kept = score_all_pairs(vectors, subjects, tile=64, genuine_limit=all_kept.mated - 1)
-    assert few_kept.genuine is None and all_kept.genuine is not None
-    assert np.array_equal(few_kept.genuine_histogram, all_kept.genuine_histogram)
+    few_kept = score_all_pairs(vectors, subjects, tile=64, mated_limit=all_kept.mated - 1)
+    assert few_kept.mated_scores is None and all_kept.mated_scores is not None
+    assert np.array_equal(few_kept.mated_histogram, all_kept.mated_histogram)
     assert few_kept.points == all_kept.points
 
 
@@ -654,7 +655,7 @@ def test_progress_reaches_its_end() -> None:
         progress=lambda stage, done, total: seen.setdefault(stage, []).append((done, total)),
     )
     assert seen["comparing all pairs"] == [(done, 10) for done in range(1, 11)]
-    # On the diagonal, and where identities go on in the next tile.
+    # On the diagonal, and where subjects go on in the next tile.
     near = [(done, len(seen["comparing mated pairs"])) for done in range(1, 8)]
     assert seen == {"comparing all pairs": seen["comparing all pairs"]} | {
         "comparing mated pairs": near[: near[0][1]]
@@ -732,8 +733,8 @@ def test_a_gpu_decides_like_the_cpu() -> None:
     cpu = score_all_pairs(vectors, subjects, **arguments)
     for tile in (500, None):
         gpu = score_all_pairs(vectors, subjects, **arguments, device="cuda", tile=tile)
-        assert cpu.genuine is not None and gpu.genuine is not None
-        assert np.abs(cpu.genuine - gpu.genuine).max() < 2e-6
+        assert cpu.mated_scores is not None and gpu.mated_scores is not None
+        assert np.abs(cpu.mated_scores - gpu.mated_scores).max() < 2e-6
         for one, other in zip(cpu.points, gpu.points, strict=True):
             assert abs(one.threshold - other.threshold) < 2e-6
             assert one.false_accepts == other.false_accepts

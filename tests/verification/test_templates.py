@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -447,7 +448,7 @@ def as_rows(found: Searches) -> NDArray[np.float64]:
 ENTRIES = st.sampled_from([-1.0, 0.0, 1.0, 2.0]) | st.just(np.nan)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.data(), st.integers(0, 12), st.integers(1, 12), st.integers(1, 5))
 def test_search_as_by_brute_force(data: st.DataObject, size: int, others: int, tile: int) -> None:
     def draw(rows: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -465,7 +466,7 @@ def test_search_as_by_brute_force(data: st.DataObject, size: int, others: int, t
     assert found.gallery == others
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 40))
 def test_search_of_random_vectors_as_by_brute_force(seed: int, tile: int) -> None:
     rng = np.random.default_rng(seed)

@@ -160,6 +160,7 @@ def test_equal_candidates_are_not_told_apart_and_lost_scores_count_as_nothing() 
     near = _rank(bench, chosen, candidates, rows.astype(np.float32), 200, 0)
     assert [row.preprocessing.std for row in near.rows] == [2, 1, 3]
     assert [row.worse for row in near.rows] == [False, False, True]
-    assert near.rows[1].interval is not None and near.rows[1].interval.low > 0
+    low = near.rows[1].behind.low
+    assert low is not None and low > 0
     with pytest.raises(MetricError, match="some of each"):
         _rank(bench, chosen[:PERSONS], candidates, np.zeros((3, PERSONS), np.float32), 9, 0)

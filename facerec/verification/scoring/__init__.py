@@ -1,6 +1,6 @@
-"""All pairs of a set of images: exact operating points, and errors by identity and by group.
+"""All pairs of a set of images: exact operating points, and errors by subject and by group.
 
-The cosines of N images are computed tile by tile and never stored. Images are sorted by identity,
+The cosines of N images are computed tile by tile and never stored. Images are sorted by subject,
 so that the mated pairs lie near the diagonal and most tiles hold non-mated pairs only.
 
 One pass finds exact thresholds and counts the errors at them. A random sample of pairs tells
@@ -26,7 +26,6 @@ from facerec.verification.scoring.results import (
     Groups,
     check_pairs,
 )
-from facerec.verification.scoring.tiles import Progress
 
 __all__ = [
     "BIN_EDGES",
@@ -36,7 +35,6 @@ __all__ = [
     "ErrorTable",
     "GroupAlone",
     "Groups",
-    "Progress",
     "check_pairs",
     "score_all_pairs",
 ]

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from facerec.devices import choose_device
 from facerec.errors import MetricError
+from facerec.progress import Progress
 from facerec.statistics.operating_points import Rate, parse_rate
 from facerec.verification.scoring.bins import LOWEST, float32_at_least
 from facerec.verification.scoring.mated import count_mated
@@ -25,7 +26,7 @@ from facerec.verification.scoring.results import (
     symmetric,
 )
 from facerec.verification.scoring.search import Search, prepare_searches
-from facerec.verification.scoring.tiles import EVERYONE, Progress, Tiles
+from facerec.verification.scoring.tiles import EVERYONE, Tiles
 
 FPR_TARGETS = ("1e-1", "1e-2", "1e-3", "1e-4", "1e-5", "1e-6")
 
@@ -42,14 +43,14 @@ def score_all_pairs(
     tables_at_points: bool = True,
     device: str | torch.device = "cpu",
     tile: int | None = None,
-    genuine_limit: int = 2**25,
-    identity_limit: int = 2**25,
+    mated_limit: int = 2**25,
+    pair_limit: int = 2**25,
     progress: Progress | None = None,
     process_group: dist.ProcessGroup | None = None,
 ) -> AllPairs:
     """Compare every image with every other once, N(N − 1)/2 pairs.
 
-    Pairs of one identity are mated, all others non-mated; no image is compared with itself. On the
+    Pairs of one subject are mated, all others non-mated; no image is compared with itself. On the
     CPU torch's number of threads work on different tiles; under torch.distributed every rank calls
     this with the same arguments, computes its share of the tiles, and gets the whole result.
 
@@ -59,26 +60,26 @@ def score_all_pairs(
     Args:
         vectors: raw embeddings, ``(N, D)``. They are normalised in float64 and scored in float32;
             scores that rounding carries beyond ±1 count as ±1.
-        subjects: identity of each image, ``(N,)``: numbers or text.
+        subjects: subject of each image, ``(N,)``: numbers or text.
         fpr: targets; text is taken exactly.
         thresholds: at which errors are counted.
         groups: group of each image, ``(N,)``, for counts between groups.
         groupings: in place of ``groups`` several groupings, each with whole numbers for groups,
             ``(N,)``, negative ones for none; see `AllPairs.by`.
         group_fpr: targets at which each group is looked at alone, among its own images.
-        tables_at_points: count errors by identity and group at the operating points too.
+        tables_at_points: count errors by subject and group at the operating points too.
         device: where scores are computed, see `choose_device`.
         tile: rows and columns of a tile, at most; by default 1024 on the CPU, 8192 elsewhere.
             Scores may differ in the last bit between tile sizes and devices.
-        genuine_limit: keep all mated scores up to this number.
-        identity_limit: count false matches by pair of identities up to this number.
-        progress: see `Progress`.
+        mated_limit: keep all mated scores up to this number.
+        pair_limit: count false matches by pair of subjects up to this number.
+        progress: see `facerec.progress.Progress`.
         process_group: the ranks that share the work; by default all.
 
     Raises:
         MetricError: shapes that do not fit, a target that is no rate, a NaN threshold, no mated
             or no non-mated pair of usable images, or groups to be looked at alone that are not
-            there or share an identity.
+            there or share a subject.
         DeviceError: the device is not there.
     """
     for target in (*fpr, *group_fpr):
@@ -95,7 +96,7 @@ def score_all_pairs(
     everyone = searches[EVERYONE]
     given = [float32_at_least(threshold) for threshold in thresholds]
     sought = everyone.allowed if tables_at_points else []
-    false = count_non_mated(tiles, people, given, sought, searches, identity_limit)
+    false = count_non_mated(tiles, people, given, sought, searches, pair_limit)
 
     cuts = [everyone.cut(count) for count in everyone.allowed]
     edges = [np.full(people.rows, edge) for edge in (*given, *cuts)]
@@ -107,7 +108,7 @@ def score_all_pairs(
                 own[:, cell] = [search.cut(count) for count in search.allowed]
         edges += list(own)
     mated = count_mated(
-        tiles, people, np.array(edges, np.float32).reshape(-1, people.rows), genuine_limit
+        tiles, people, np.array(edges, np.float32).reshape(-1, people.rows), mated_limit
     )
     targets = [None] * len(given) + [str(target) for target in fpr]
     at_points = slice(len(given), len(given) + len(fpr))
@@ -115,7 +116,7 @@ def score_all_pairs(
         len(people.parts), len(group_fpr), people.images.size
     )
     return AllPairs(
-        images=len(people.identity),
+        images=len(people.subject),
         failures=people.failures,
         lost_mated=people.lost_mated,
         lost_non_mated=people.lost_non_mated,
@@ -147,9 +148,9 @@ def score_all_pairs(
             )
             for part in range(people.part_count)
         ),
-        genuine=mated.genuine,
-        genuine_histogram=mated.histogram[EVERYONE],
-        impostor_histogram=false.histogram[EVERYONE] if fpr else None,
+        mated_scores=mated.mated_scores,
+        mated_histogram=mated.histogram[EVERYONE],
+        non_mated_histogram=false.histogram[EVERYONE] if fpr else None,
         groupings=people.names,
         cells=people.cells,
     )
@@ -175,7 +176,7 @@ def _table(
         images=people.images,
         missed=missed,
         involved_by_kind=false.involved.reshape(people.kinds, -1),
-        identities=false.identities,
+        by_pair=false.by_pair,
         group_false_matches=symmetric(false.by_group) if grouped else None,
         group_false_non_matches=symmetric(missed_by_group) if grouped else None,
         within=false.within if people.by_group else None,
@@ -197,20 +198,20 @@ def _alone(
         part: number of the group.
         search: its operating points; None if it lacks mated or non-mated pairs.
         fpr: their targets.
-        missed: mated scores below the thresholds of groups by identity, ``(K, T, G)``.
+        missed: mated scores below the thresholds of groups by subject, ``(K, T, G)``.
         histograms: of mated and non-mated scores.
     """
     if search is None:
         return None
     groups = people.groups
-    assert groups is not None and groups.of_identity is not None  # as was made sure
+    assert groups is not None and groups.of_subject is not None  # as was made sure
     grouping, cells = np.nonzero(people.parts == part)
-    members = np.isin(groups.of_identity, cells)
+    members = np.isin(groups.of_subject, cells)
     own, images = missed[grouping[0]][:, members], people.images[members]
     return GroupAlone(
         points=search.points(fpr, own.sum(axis=1), pair_counts(images)[0]),
         images=images,
         missed=own,
-        genuine_histogram=histograms[0],
-        impostor_histogram=histograms[1],
+        mated_histogram=histograms[0],
+        non_mated_histogram=histograms[1],
     )

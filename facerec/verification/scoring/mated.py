@@ -19,7 +19,7 @@ class _MatedScores:
 
     Args:
         tiles: whose scores come.
-        people: identities and groups of the images.
+        people: subjects and groups of the images.
         edges: thresholds, of each cell of groups its own, ``(E, cells)``.
         keep: whether to collect the scores.
     """
@@ -30,7 +30,7 @@ class _MatedScores:
         self._tiles, self._people, self._edges, self._keep = tiles, people, edges, keep
         squares = 0 if people.groups is None else len(people.groups.names) ** 2
         self.histogram = np.zeros((people.part_count + 1, BIN_EDGES.size), np.int64)
-        self.genuine = [np.empty(0, np.float32)]
+        self.mated_scores = [np.empty(0, np.float32)]
         self.missed = np.zeros((len(edges), people.images.size), np.int64)
         self.by_group = np.zeros((len(edges), squares), np.int64)
 
@@ -42,15 +42,15 @@ class _MatedScores:
         found = flat[torch.from_numpy(places).to(flat.device)].cpu().numpy()
         found = np.clip(found, -1, 1)
         if self._keep:
-            self.genuine.append(found)
+            self.mated_scores.append(found)
         self.histogram[self._tiles.parts(rows, columns)] += np.bincount(
             bins_of(found), minlength=BIN_EDGES.size
         )
         first, second = images_of(places, rows, columns)
-        identity, of = people.identity[first], people.row[first]
+        subject, of = people.subject[first], people.row[first]
         for place, edge in enumerate(self._edges):
             below = found < edge[of]
-            add_counts(self.missed[place], identity[below])
+            add_counts(self.missed[place], subject[below])
             if people.groups is not None:
                 groups = people.group[first[below]], people.group[second[below]]
                 add_counts(self.by_group[place], groups[0] * len(people.groups.names) + groups[1])
@@ -60,28 +60,28 @@ class _MatedScores:
 class Mated:
     """What there is to know of the mated scores; see `_MatedScores`."""
 
-    genuine: NDArray[np.float32] | None
+    mated_scores: NDArray[np.float32] | None
     histogram: NDArray[np.int64]
     missed: NDArray[np.int64]
     by_group: NDArray[np.int64]
 
 
 def count_mated(
-    tiles: Tiles, people: People, edges: NDArray[np.float32], genuine_limit: int
+    tiles: Tiles, people: People, edges: NDArray[np.float32], mated_limit: int
 ) -> Mated:
     """Count the mated scores below thresholds, given for every cell of groups."""
-    keep = people.mated <= genuine_limit
+    keep = people.mated <= mated_limit
     kernels = tiles.visit(
         lambda: _MatedScores(tiles, people, edges, keep),
         "comparing mated pairs",
         near_only=True,
     )
-    genuine = None
+    mated_scores = None
     if keep:
-        own = np.concatenate([part for kernel in kernels for part in kernel.genuine])
-        genuine = np.sort(np.concatenate(tiles.gather([own])))
+        own = np.concatenate([part for kernel in kernels for part in kernel.mated_scores])
+        mated_scores = np.sort(np.concatenate(tiles.gather([own])))
     histogram, missed, by_group = (
         tiles.total([getattr(kernel, name) for kernel in kernels])
         for name in ("histogram", "missed", "by_group")
     )
-    return Mated(genuine, histogram, missed, by_group)
+    return Mated(mated_scores, histogram, missed, by_group)

@@ -36,13 +36,13 @@ _KEPT = 2**24
 
 
 class _PairCounts:
-    """Counts events by pair of identities, each once, in a sparse matrix; gives up at a limit.
+    """Counts events by pair of subjects, each once, in a sparse matrix; gives up at a limit.
 
     All threads add to one of these.
     """
 
-    def __init__(self, identities: int, limit: int) -> None:
-        self._shape = identities, identities
+    def __init__(self, subjects: int, limit: int) -> None:
+        self._shape = subjects, subjects
         self._limit, self._total = limit, 0
         self._merged = csr_array(self._shape, dtype=np.int32)
         self._pending: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = []
@@ -85,11 +85,11 @@ class _Scan:
 
     Args:
         tiles: whose scores come.
-        people: identities and groups of the images.
+        people: subjects and groups of the images.
         lines: thresholds at which false matches are counted, or where each will be.
         windows: in which scores are kept, of all pairs and of those within a group.
         binned: of which pairs the histograms are wanted.
-        pairs: count the false matches of each line by identity: within groups that are looked at
+        pairs: count the false matches of each line by subject: within groups that are looked at
             alone, and all others.
     """
 
@@ -185,7 +185,7 @@ class _Scan:
         if not first.size:
             return
         people = self._people
-        left, right = people.identity[first], people.identity[second]
+        left, right = people.subject[first], people.subject[second]
         self.count[line] += first.size
         for side, other in ((left, second), (right, first)):
             kind = people.kind[people.group[other]]
@@ -208,10 +208,10 @@ class FalseMatches:
 
     count: int
     involved: NDArray[np.int64]
-    """By kind of the other image and by identity, ``(kinds · G,)``."""
+    """By kind of the other image and by subject, ``(kinds · G,)``."""
     by_group: NDArray[np.int64]
     """By the groups of the first and of the second image, ``(D²,)``."""
-    identities: csr_array | None
+    by_pair: csr_array | None
     within: csr_array | None
 
 
@@ -230,7 +230,7 @@ def count_non_mated(
     given: Sequence[np.float32],
     sought: Sequence[int],
     searches: Mapping[int, Search],
-    identity_limit: int,
+    pair_limit: int,
 ) -> NonMated:
     """Find the operating points, and count false matches at thresholds.
 
@@ -240,7 +240,7 @@ def count_non_mated(
         given: thresholds.
         sought: false accepts of the operating points of everyone at which they are counted too.
         searches: operating points to find, by part.
-        identity_limit: see `score_all_pairs`.
+        pair_limit: see `score_all_pairs`.
     """
     everyone = searches[EVERYONE]
     known = [within_cosines(edge) for edge in given]
@@ -260,7 +260,7 @@ def count_non_mated(
         lines = list(open_lines.values())
         size = people.images.size
         pairs = [
-            (_PairCounts(size, people.non_mated), _PairCounts(size, identity_limit)) for _ in lines
+            (_PairCounts(size, people.non_mated), _PairCounts(size, pair_limit)) for _ in lines
         ]
         kernels = tiles.visit(
             lambda: _Scan(tiles, people, lines, windows, binned, pairs),  # noqa: B023
@@ -279,7 +279,7 @@ def count_non_mated(
                 settled[index] = place
                 for kernel in kernels:
                     kernel.settle(index, threshold)
-        for place, table in _false_matches(tiles, kernels, pairs, settled, identity_limit):
+        for place, table in _false_matches(tiles, kernels, pairs, settled, pair_limit):
             if place >= len(given):
                 expected = everyone.accepts(sought[place - len(given)])
                 check_passes(table.count, expected, tiles.device)
@@ -294,7 +294,7 @@ def _false_matches(
     kernels: Sequence[_Scan],
     pairs: Sequence[tuple[_PairCounts, _PairCounts]],
     settled: Mapping[int, int],
-    identity_limit: int,
+    pair_limit: int,
 ) -> Iterator[tuple[int, FalseMatches]]:
     """Add up what all ranks counted on some lines; ``settled`` has what to call each."""
     count, involved, by_group = (
@@ -303,12 +303,12 @@ def _false_matches(
     )
     for index, place in settled.items():
         within, others = pairs[index]
-        inside, identities = sum(tiles.gather([within.matrix()])), None
-        if count[index] <= identity_limit:
-            identities = inside + sum(tiles.gather([others.matrix()]))
+        inside, by_pair = sum(tiles.gather([within.matrix()])), None
+        if count[index] <= pair_limit:
+            by_pair = inside + sum(tiles.gather([others.matrix()]))
         yield (
             place,
-            FalseMatches(int(count[index]), involved[index], by_group[index], identities, inside),
+            FalseMatches(int(count[index]), involved[index], by_group[index], by_pair, inside),
         )
 
 

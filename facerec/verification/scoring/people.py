@@ -14,9 +14,9 @@ from facerec.verification.scoring.results import Groups, check_pairs, pair_count
 
 
 class People:
-    """The usable images, sorted by identity, or by group and then identity.
+    """The usable images, sorted by subject, or by group and then subject.
 
-    Either way the images of an identity are neighbours.
+    Either way the images of a subject are neighbours.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class People:
         usable = np.isfinite(norms) & (norms > 0)
         self.failures = np.flatnonzero(~usable)
         _, everyone = np.unique(names, return_counts=True)
-        self.labels, identity, self.images = np.unique(
+        self.labels, subject, self.images = np.unique(
             names[usable], return_inverse=True, return_counts=True
         )
         self.mated, self.non_mated = pair_counts(self.images)
@@ -63,7 +63,7 @@ class People:
             for total, kept in zip(pair_counts(everyone), (self.mated, self.non_mated), strict=True)
         )
         check_pairs(self.images, len(self.failures))
-        self.group, self.groups = np.zeros(identity.size, np.int64), None
+        self.group, self.groups = np.zeros(subject.size, np.int64), None
         self.names: tuple[NDArray[Any], ...] = ()
         self.cells = np.zeros((0, 1), np.int64)
         if given:
@@ -77,17 +77,17 @@ class People:
                 texts = [str(name) for name in self.names[0]]
             self.groups = Groups.count(
                 texts or [str(cell) for cell in range(self.cells.shape[1])],
-                identity,
+                subject,
                 self.group,
             )
-        if by_group and (self.groups is None or self.groups.of_identity is None):
+        if by_group and (self.groups is None or self.groups.of_subject is None):
             raise MetricError(
                 "to look at each group alone takes groups of images that have no identity in common"
             )
         order = (
-            np.lexsort((identity, self.group)) if by_group else np.argsort(identity, kind="stable")
+            np.lexsort((subject, self.group)) if by_group else np.argsort(subject, kind="stable")
         )
-        self.identity, self.group = identity[order].astype(np.int32), self.group[order]
+        self.subject, self.group = subject[order].astype(np.int32), self.group[order]
         self.unit = _unit(raw, norms, np.flatnonzero(usable)[order])
         # Tiles do not mix cells of groups that are looked at alone.
         self.by_group = by_group

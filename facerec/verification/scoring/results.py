@@ -20,7 +20,7 @@ from facerec.verification.scoring.bins import BIN_EDGES
 
 @dataclass(frozen=True, eq=False)
 class ErrorTable:
-    """Errors of all pairs at one threshold: in all, by identity, and by group of images."""
+    """Errors of all pairs at one threshold: in all, by subject, and by group of images."""
 
     threshold: float
     """Match if ``score >= threshold``; a float32 number."""
@@ -31,26 +31,26 @@ class ErrorTable:
     false_non_matches: int
     mated: int
     images: NDArray[np.int64]
-    """Images of each identity, ``(G,)``."""
+    """Images of each subject, ``(G,)``."""
     missed: NDArray[np.int64]
-    """False non-matches of each identity, ``(G,)``."""
+    """False non-matches of each subject, ``(G,)``."""
     involved_by_kind: NDArray[np.int64]
-    """False matches in which each identity takes part, ``(kinds, G)``, by which groupings the
+    """False matches in which each subject takes part, ``(kinds, G)``, by which groupings the
     other image has a group in."""
-    identities: csr_array | None
-    """False matches between identities, ``(G, G)``: each counted once, above the diagonal (E + Eᵀ
-    is the symmetric matrix); None if there are more than ``identity_limit`` false matches."""
+    by_pair: csr_array | None
+    """False matches between subjects, ``(G, G)``: each counted once, above the diagonal (E + Eᵀ
+    is the symmetric matrix); None if there are more than ``pair_limit`` false matches."""
     group_false_matches: NDArray[np.int64] | None
     """False matches between an image of group d and one of group e, ``(D, D)``, symmetric."""
     group_false_non_matches: NDArray[np.int64] | None
     """False non-matches between an image of group d and one of group e, ``(D, D)``, symmetric."""
     within: csr_array | None = None
-    """Those of ``identities`` that are within a group, however many; None unless each group is
+    """Those of ``subjects`` that are within a group, however many; None unless each group is
     looked at alone."""
 
     @property
     def involved(self) -> NDArray[np.int64]:
-        """False matches in which each identity takes part, ``(G,)``; twice their number in all."""
+        """False matches in which each subject takes part, ``(G,)``; twice their number in all."""
         return self.involved_by_kind.sum(axis=0)
 
     @property
@@ -64,16 +64,16 @@ class ErrorTable:
         return self.false_non_matches / self.mated
 
     def fmr_share(self) -> ClusteredShare:
-        """Return the FMR with the sums over identities that its interval needs.
+        """Return the FMR with the sums over subjects that its interval needs.
 
-        Without the counts by pair of identities the sums within such pairs are taken for 0, which
+        Without the counts by pair of subjects the sums within such pairs are taken for 0, which
         gives Hájek's variance: wider, and conservative for rare false matches.
         """
-        if self.identities is not None:
-            return ClusteredShare.from_images(self.identities, self.images)
+        if self.by_pair is not None:
+            return ClusteredShare.from_images(self.by_pair, self.images)
         images = self.images.astype(np.float64)
         loads = images * (images.sum() - images)
-        identities = images.size
+        subjects = images.size
         return ClusteredShare(
             events=self.false_matches,
             comparisons=self.non_mated,
@@ -81,11 +81,11 @@ class ErrorTable:
             loads=loads,
             squares=0.0,
             mated_squares=0.0,
-            disjoint=lambda: identities // 2,
+            disjoint=lambda: subjects // 2,
         )
 
     def fnmr_share(self) -> ClusteredShare:
-        """Return the FNMR with the sums over identities that its interval needs."""
+        """Return the FNMR with the sums over subjects that its interval needs."""
         return ClusteredShare.from_mated_counts(self.missed, self.images * (self.images - 1) // 2)
 
 
@@ -100,23 +100,23 @@ class Groups:
     """Mated pairs with one image in group d and the other in e, ``(D, D)``, symmetric."""
     non_mated: NDArray[np.int64]
     """Non-mated pairs with one image in group d and the other in e, ``(D, D)``, symmetric."""
-    of_identity: NDArray[np.int64] | None
-    """Group of each identity, ``(G,)``; None if an identity has images in several groups."""
+    of_subject: NDArray[np.int64] | None
+    """Group of each subject, ``(G,)``; None if a subject has images in several groups."""
 
     @classmethod
     def count(
-        cls, names: Sequence[str], identity: NDArray[np.int64], group: NDArray[np.int64]
+        cls, names: Sequence[str], subject: NDArray[np.int64], group: NDArray[np.int64]
     ) -> Groups:
         """Count the pairs between groups.
 
         Args:
             names: of the groups.
-            identity: of each image, ``(N,)``.
+            subject: of each image, ``(N,)``.
             group: of each image, ``(N,)``.
         """
         ones = np.ones(group.size, np.int64)
-        shape = int(identity.max()) + 1, len(names)
-        members = csr_array((ones, (identity, group)), shape)
+        shape = int(subject.max()) + 1, len(names)
+        members = csr_array((ones, (subject, group)), shape)
         images = np.bincount(group, minlength=len(names))
         # Ordered pairs of images, each with itself among them, by the groups of the two.
         same = np.asarray((members.T @ members).todense())
@@ -130,31 +130,31 @@ class Groups:
             images=images,
             mated=mated,
             non_mated=pairs - mated,
-            of_identity=members.indices.astype(np.int64) if one_each else None,
+            of_subject=members.indices.astype(np.int64) if one_each else None,
         )
 
     def fmr_share(self, table: ErrorTable, first: int, second: int) -> ClusteredShare | None:
-        """Return the FMR between two groups, or within one, with its sums over identities.
+        """Return the FMR between two groups, or within one, with its sums over subjects.
 
-        None where they are not known: an identity is in several groups, or the table has no counts
-        by pair of identities; also where there are no such pairs.
+        None where they are not known: a subject is in several groups, or the table has no counts
+        by pair of subjects; also where there are no such pairs.
         """
-        counts = table.identities
+        counts = table.by_pair
         if counts is None and first == second:
             counts = table.within
-        if self.of_identity is None or counts is None or not self.non_mated[first, second]:
+        if self.of_subject is None or counts is None or not self.non_mated[first, second]:
             return None
-        left, right = (np.flatnonzero(self.of_identity == group) for group in (first, second))
+        left, right = (np.flatnonzero(self.of_subject == group) for group in (first, second))
         if first == second:
             return ClusteredShare.from_images(counts[left][:, left], table.images[left])
         between = counts[left][:, right] + counts[right][:, left].T
         return ClusteredShare.from_images(between, table.images[left], table.images[right])
 
     def fnmr_share(self, table: ErrorTable, group: int) -> ClusteredShare | None:
-        """Return the FNMR within a group with its sums over identities; None as for the FMR."""
-        if self.of_identity is None or not self.mated[group, group]:
+        """Return the FNMR within a group with its sums over subjects; None as for the FMR."""
+        if self.of_subject is None or not self.mated[group, group]:
             return None
-        members = self.of_identity == group
+        members = self.of_subject == group
         images = table.images[members]
         return ClusteredShare.from_mated_counts(table.missed[members], images * (images - 1) // 2)
 
@@ -166,22 +166,22 @@ class GroupAlone:
     points: tuple[OperatingPoint, ...]
     """At the FPR targets for groups, in their order."""
     images: NDArray[np.int64]
-    """Images of each identity of the group, ``(G,)``."""
+    """Images of each subject of the group, ``(G,)``."""
     missed: NDArray[np.int64]
-    """False non-matches of each identity at each point, ``(T, G)``."""
-    genuine_histogram: NDArray[np.int64]
+    """False non-matches of each subject at each point, ``(T, G)``."""
+    mated_histogram: NDArray[np.int64]
     """Mated scores in each bin of `BIN_EDGES`."""
-    impostor_histogram: NDArray[np.int64]
+    non_mated_histogram: NDArray[np.int64]
     """Non-mated scores in each bin of `BIN_EDGES`."""
 
     def fnmr_share(self, point: int) -> ClusteredShare:
-        """Return the FNMR at a point, given by its place, with the sums over identities."""
+        """Return the FNMR at a point, given by its place, with the sums over subjects."""
         comparisons = self.images * (self.images - 1) // 2
         return ClusteredShare.from_mated_counts(self.missed[point], comparisons)
 
     def roc(self) -> RocCurve:
         """Return the ROC at the lower edges of the bins, where it is exact."""
-        return roc_from_counts(BIN_EDGES, self.genuine_histogram, self.impostor_histogram)
+        return roc_from_counts(BIN_EDGES, self.mated_histogram, self.non_mated_histogram)
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,9 +198,9 @@ class AllPairs:
     mated: int
     non_mated: int
     subjects: NDArray[Any]
-    """Label of each identity with a usable image, ``(G,)``, ascending."""
+    """Label of each subject with a usable image, ``(G,)``, ascending."""
     images_per_subject: NDArray[np.int64]
-    """Usable images of each identity, ``(G,)``."""
+    """Usable images of each subject, ``(G,)``."""
     points: tuple[OperatingPoint, ...]
     """At the FPR targets, in their order."""
     tables: tuple[ErrorTable, ...]
@@ -209,11 +209,11 @@ class AllPairs:
     alone: tuple[GroupAlone | None, ...]
     """Each group by itself, None if it lacks mated or non-mated pairs; none of them without FPR
     targets for groups."""
-    genuine: NDArray[np.float32] | None
-    """All mated scores, ascending; None if there are more than ``genuine_limit``."""
-    genuine_histogram: NDArray[np.int64]
+    mated_scores: NDArray[np.float32] | None
+    """All mated scores, ascending; None if there are more than ``mated_limit``."""
+    mated_histogram: NDArray[np.int64]
     """Mated scores in each bin of `BIN_EDGES`."""
-    impostor_histogram: NDArray[np.int64] | None
+    non_mated_histogram: NDArray[np.int64] | None
     """Non-mated scores in each bin of `BIN_EDGES`; None if no FPR target was given."""
     groupings: tuple[NDArray[Any], ...] = ()
     """Names or numbers of the groups of each grouping, ascending."""
@@ -226,9 +226,9 @@ class AllPairs:
         Counts are summed over the cells of all groupings, no score is computed anew. Points,
         curves and lost pairs stay those of all images.
         """
-        assert self.groups is not None and self.groups.of_identity is not None
+        assert self.groups is not None and self.groups.of_subject is not None
         cells, names = self.cells[grouping], self.groupings[grouping]
-        group = cells[self.groups.of_identity]
+        group = cells[self.groups.of_subject]
         kept = np.flatnonzero(group >= 0)
         images = self.images_per_subject[kept]
         kinds = np.unique(self.cells >= 0, axis=1)[grouping]
@@ -241,7 +241,7 @@ class AllPairs:
             assert whole.group_false_non_matches is not None
             false_matches = _coarser(whole.group_false_matches, cells, names.size)
             missed = whole.missed[kept]
-            counts = None if whole.identities is None else whole.identities[kept][:, kept]
+            counts = None if whole.by_pair is None else whole.by_pair[kept][:, kept]
             return replace(
                 whole,
                 false_matches=int(np.triu(false_matches).sum()),
@@ -251,7 +251,7 @@ class AllPairs:
                 images=images,
                 missed=missed,
                 involved_by_kind=whole.involved_by_kind[kinds][:, kept],
-                identities=counts,
+                by_pair=counts,
                 group_false_matches=false_matches,
                 group_false_non_matches=_coarser(whole.group_false_non_matches, cells, names.size),
                 within=within(whole.within[kept][:, kept]),
@@ -275,13 +275,13 @@ class AllPairs:
 
     def roc(self) -> RocCurve | None:
         """Return the ROC at the lower edges of the bins, where it is exact; None without one."""
-        if self.impostor_histogram is None:
+        if self.non_mated_histogram is None:
             return None
-        return roc_from_counts(BIN_EDGES, self.genuine_histogram, self.impostor_histogram)
+        return roc_from_counts(BIN_EDGES, self.mated_histogram, self.non_mated_histogram)
 
 
 def pair_counts(images: NDArray[np.integer]) -> tuple[int, int]:
-    """Return the numbers of mated and non-mated pairs, given the images of each identity."""
+    """Return the numbers of mated and non-mated pairs, given the images of each subject."""
     total = int(images.sum())
     mated = int((images.astype(np.int64) * (images - 1) // 2).sum())
     return mated, total * (total - 1) // 2 - mated
@@ -291,7 +291,7 @@ def check_pairs(images: NDArray[np.integer], failures: int) -> None:
     """Refuse images without a mated or without a non-mated pair.
 
     Args:
-        images: usable ones of each identity.
+        images: usable ones of each subject.
         failures: images without a usable embedding.
     """
     mated, non_mated = pair_counts(images)
@@ -318,7 +318,7 @@ def _coarser(counts: NDArray[np.int64], cells: NDArray[np.int64], size: int) -> 
 
 
 def _within(group: NDArray[np.int64]) -> Callable[[csr_array], csr_array]:
-    """Return what keeps the counts of pairs of identities of one group."""
+    """Return what keeps the counts of pairs of subjects of one group."""
 
     def keep(counts: csr_array) -> csr_array:
         entries = counts.tocoo()

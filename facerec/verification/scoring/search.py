@@ -39,10 +39,10 @@ def prepare_searches(
     people: People, tiles: Tiles, fpr: Sequence[Rate], group_fpr: Sequence[Rate]
 ) -> dict[int, Search]:
     """Prepare the search for operating points of everyone, and of each group alone."""
-    searches = {EVERYONE: Search(tiles, np.arange(len(people.identity)), people.non_mated, fpr)}
+    searches = {EVERYONE: Search(tiles, np.arange(len(people.subject)), people.non_mated, fpr)}
     for part in range(people.part_count):
         images = people.members(part)
-        mated, non_mated = pair_counts(np.bincount(people.identity[images]))
+        mated, non_mated = pair_counts(np.bincount(people.subject[images]))
         if mated and non_mated:
             searches[part] = Search(tiles, images, non_mated, group_fpr)
     return searches
@@ -156,8 +156,8 @@ def _guess(
             for side in sides
         )
         scores = torch.bmm(left, right.transpose(1, 2)).cpu().numpy()
-        identity = tiles.identity[sides]
-        other = identity[0][:, :, None] != identity[1][:, None, :]
+        subject = tiles.subject[sides]
+        other = subject[0][:, :, None] != subject[1][:, None, :]
         parts.append(bins_of(scores[other]))
     descending = np.sort(np.concatenate(parts))[::-1]
     found = {}

@@ -16,10 +16,8 @@ from torch import Tensor
 
 from facerec.devices import exact_products
 from facerec.heads.collectives import all_reduce_, rank, world_size
+from facerec.progress import Progress
 from facerec.verification.scoring.people import People
-
-Progress = Callable[[str, int, int], None]
-"""Called with what is being done, the tiles that are done and the tiles in all."""
 
 EVERYONE = -1
 """Row, after those of the groups that are looked at alone, for all pairs."""
@@ -45,7 +43,7 @@ class Tiles:
         process_group: dist.ProcessGroup | None,
         progress: Progress | None,
     ) -> None:
-        self.identity, self.device, self.size = people.identity, device, size
+        self.subject, self.device, self.size = people.subject, device, size
         self.unit = torch.from_numpy(people.unit).to(device)
         self._cell, self._parts = people.row, people.parts
         self._process_group, self._progress = process_group, progress
@@ -57,7 +55,7 @@ class Tiles:
             ]
         )
         first, second = np.triu_indices(len(blocks))
-        near = self.identity[blocks[first, 1] - 1] == self.identity[blocks[second, 0]]
+        near = self.subject[blocks[first, 1] - 1] == self.subject[blocks[second, 0]]
         near |= first == second
         # Tiles with mated pairs are dealt first, so that those alone are dealt evenly too.
         order = np.argsort(~near, kind="stable")[rank(process_group) :: world_size(process_group)]
@@ -116,9 +114,9 @@ class Tiles:
         one. None if all pairs are non-mated.
         """
         diagonal = rows.start == columns.start
-        if not diagonal and self.identity[rows.stop - 1] != self.identity[columns.start]:
+        if not diagonal and self.subject[rows.stop - 1] != self.subject[columns.start]:
             return None
-        mated = np.equal.outer(self.identity[rows], self.identity[columns])
+        mated = np.equal.outer(self.subject[rows], self.subject[columns])
         if not diagonal:
             return mated, mated
         later = np.triu(np.ones(mated.shape, bool), 1)

@@ -15,7 +15,7 @@ from facerec.commands.embed import main as embed
 from facerec.embedding import read_embeddings, save_model
 from facerec.embedding.extract import Embeddings
 from facerec.embedding.file import write_embeddings
-from facerec.fairness import page
+from facerec.report import figures
 
 FAST = ["--permutations", "99", "--replicates", "40", "--fmr", "1e-1,1e-2"]
 PERSONS, IMAGES = 40, 3
@@ -58,7 +58,7 @@ def workplace(
 ) -> Path:
     """Go where embeddings and attributes are; only tests that ask for ``drawn`` draw figures."""
     if "drawn" not in request.fixturenames:
-        monkeypatch.setattr(page, "draw", lambda figure, kind: kind.encode())
+        monkeypatch.setattr(figures, "draw", lambda figure, kind: kind.encode())
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.delenv("FACEREC_DATA", raising=False)

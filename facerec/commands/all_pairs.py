@@ -19,13 +19,13 @@ from facerec.embedding.file import read_embeddings
 from facerec.errors import DatasetError
 from facerec.files import atomic_path, sha256, write_json
 from facerec.records.images import text_array
+from facerec.report import words
 from facerec.report.csv_tables import write_csv
 from facerec.report.progress import progress_bar
 from facerec.statistics.clustered import Bound, ClusteredShare
 from facerec.statistics.intervals import complement
 from facerec.statistics.operating_points import OperatingPoint, parse_rate
 from facerec.training.distributed import launched
-from facerec.verification.report import format_interval, format_percent, format_threshold
 from facerec.verification.scoring import (
     BIN_WIDTH,
     FPR_TARGETS,
@@ -258,7 +258,7 @@ class Report:
         for point, estimate in self._points:
             _add_point(table, point, estimate)
         for estimate in self._given:
-            threshold = format_threshold(estimate.table.threshold)
+            threshold = words.threshold(estimate.table.threshold)
             table.add_row(f"FMR at {threshold}", *_cells(estimate.fmr))
             table.add_row(f"FNMR at {threshold}", *_cells(estimate.fnmr))
         console.print(table)
@@ -290,14 +290,14 @@ class Report:
         """Return the estimates with their names; none at targets that cannot be resolved."""
         points = [
             (
-                f"FPR {point.target} (threshold {format_threshold(point.threshold)})",
+                f"FPR {point.target} (threshold {words.threshold(point.threshold)})",
                 estimate,
             )
             for point, estimate in self._points
             if point.resolvable
         ]
         thresholds = [
-            (f"threshold {format_threshold(estimate.table.threshold)}", estimate)
+            (f"threshold {words.threshold(estimate.table.threshold)}", estimate)
             for estimate in self._given
         ]
         return points + thresholds
@@ -418,10 +418,10 @@ def _add_point(table: Table, point: OperatingPoint, estimate: _Estimate) -> None
         return
     table.add_row(
         name,
-        format_percent(point.tpr),
-        format_interval(complement(estimate.fnmr.interval())),
+        words.percent(point.tpr),
+        words.percent_limits(complement(estimate.fnmr.interval())),
         f"{point.true_accepts:,}/{point.mated:,}",
-        f"t = {format_threshold(point.threshold)}",
+        f"t = {words.threshold(point.threshold)}",
     )
     value, limits, counts, remark = _cells(estimate.fmr)
     table.add_row(

@@ -43,10 +43,10 @@ from facerec.files import sha256
 from facerec.progress import Progress, section
 from facerec.report.estimate import Estimate
 from facerec.report.progress import progress_bar
+from facerec.report.words import threshold as threshold_words
 from facerec.statistics.operating_points import parse_rate
 from facerec.verification.bench import Bench
 from facerec.verification.protocols import read_scores
-from facerec.verification.report import format_threshold
 from facerec.verification.templates import TemplateBench
 
 ALL = "all"
@@ -463,7 +463,7 @@ def _print_rates(audit: Audit, part: GroupAudit, console: Console) -> None:
     for point in part.rates.points:
         if point.threshold.target != audit.target:
             continue
-        threshold = format_threshold(point.threshold.value or 0.0)
+        threshold = threshold_words(point.threshold.value or 0.0)
         title = f"rates by {part.name} at FMR {audit.target}, threshold {threshold}"
         table = _table(title, "FMR", "FNMR")
         for group in point.groups:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -247,8 +248,8 @@ def _table(results: Results) -> Table[Row]:
 
     def rate(fpr: str) -> Callable[[Row], Cell]:
         def show(row: Row) -> Cell:
-            text, _, counts = format_rate(row[2].point(fpr)).partition(" (")
-            return Cell(text, f"({counts}" if counts else "")
+            share, *details = re.split(r" (?=[\[(])", format_rate(row[2].point(fpr)))
+            return Cell(share, "\n".join(details))
 
         return show
 

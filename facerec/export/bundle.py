@@ -239,8 +239,8 @@ def export_bundle(
 def _check(options: BundleOptions, out: Path, force: bool) -> list[Choice]:
     """Refuse what cannot end well, before minutes of work; return the variants."""
     choices = [parse_variant(text) for text in options.variants]
-    for place, choice in enumerate(choices):
-        if choice in choices[:place]:
+    for index, choice in enumerate(choices):
+        if choice in choices[:index]:
             raise ExportError(f"variant {choice.name} is asked for twice; name it once")
     if any(choice.kind == "int8" for choice in choices) != (options.calibration is not None):
         raise ExportError(
@@ -393,9 +393,9 @@ class _Export:
         kind = VARIANTS[choice.kind]
         # Others compute in the main file's own numbers.
         exact = kind.bar == Bar()
-        place = f"{VARIANTS_FOLDER}/{choice.name}.onnx"
+        path = f"{VARIANTS_FOLDER}/{choice.name}.onnx"
         with self._stage(f"making variant {choice.name}"):
-            file = parse_onnx(self._made(choice, main), str(self.out / place))
+            file = parse_onnx(self._made(choice, main), str(self.out / path))
             self.parity[choice.name] = tuple(
                 check_parity(self.model, file, kind.bar or Bar(np.inf, -1.0))
             )
@@ -414,13 +414,13 @@ class _Export:
         if not exact:
             thresholds = [row for _, second in results for row in result_thresholds(second)]
         file = parse_onnx(_restate(file.content, thresholds), file.where)
-        self._write(place, file.content)
+        self._write(path, file.content)
         benches = [bench.name for bench in self.options.benches] if results else []
         self.entries.append(
             {
                 "name": choice.name,
                 "kind": choice.kind,
-                **_describe(file, place),
+                **_describe(file, path),
                 "made": kind.made,
                 "apart": kind.apart,
                 "consumers": [
@@ -482,8 +482,8 @@ class _Export:
         if not self.references:
             reference = OnnxModel(main, name=MAIN)
             self.references = [self._evaluate(reference, bench) for bench in benches]
-        found = [self._evaluate(model, bench) for bench in benches]
-        return list(zip(self.references, found, strict=True))
+        results = [self._evaluate(model, bench) for bench in benches]
+        return list(zip(self.references, results, strict=True))
 
     def _evaluate(self, model: OnnxModel, bench: Bench) -> VerificationResult:
         progress = section(self.progress, f"{model.name} on {bench.name}")
@@ -572,11 +572,11 @@ class _Export:
         path.write_bytes(content)
 
 
-def _describe(file: OnnxFile, place: str) -> dict[str, Any]:
+def _describe(file: OnnxFile, path: str) -> dict[str, Any]:
     """Return what a consumer must know of a file, as JSON types."""
     assert file.note is not None
     return {
-        "file": place,
+        "file": path,
         "sha256": file.sha256,
         "bytes": len(file.content),
         "opset": file.opset,

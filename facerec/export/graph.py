@@ -98,18 +98,18 @@ def finish(
     """
     import onnx
 
-    found = [(entry.domain, entry.version) for entry in model.opset_import]
-    if found != [("", opset)]:
-        written = ", ".join(f"{domain or 'opset'} {version}" for domain, version in found)
+    opsets = [(entry.domain, entry.version) for entry in model.opset_import]
+    if opsets != [("", opset)]:
+        written = ", ".join(f"{domain or 'opset'} {version}" for domain, version in opsets)
         raise ExportError(
             f"the exporter wrote {written} where opset {opset} was asked for; ask for one that "
             f"torch {torch.__version__} can write, such as {OPSET}"
         )
     _name_all(model.graph, keep_names)
     # The exporter's own remarks hold paths of this machine.
-    for part in (model, model.graph, *model.graph.node, *model.graph.input, *model.graph.output):
-        del part.metadata_props[:]
-        part.doc_string = ""
+    for message in (model, model.graph, *model.graph.node, *model.graph.input, *model.graph.output):
+        del message.metadata_props[:]
+        message.doc_string = ""
     del model.graph.value_info[:]
     model.graph.name = "facerec"
     model.producer_name, model.producer_version = "facerec", facerec.__version__
@@ -325,13 +325,13 @@ def _name_all(graph: Any, keep: Collection[str]) -> None:
     for index, node in enumerate(graph.node):
         if node.name not in keep:
             node.name = f"{node.op_type.lower()}_{index}"
-        for place, name in enumerate(node.input):
+        for slot, name in enumerate(node.input):
             # The exporter's own constants have numbers for names, weights those of the modules.
             if name in stored and name.startswith("val_") and name not in names:
-                names[name] = f"{node.name}.{place}"
-        for place, name in enumerate(node.output):
+                names[name] = f"{node.name}.{slot}"
+        for slot, name in enumerate(node.output):
             if name not in outer:
-                names[name] = f"{node.name}:{place}"
+                names[name] = f"{node.name}:{slot}"
     for tensor in graph.initializer:
         tensor.name = names.get(tensor.name, tensor.name)
     for node in graph.node:

@@ -64,20 +64,20 @@ class ParityRow:
     passed: bool
 
 
-def deviation(reference: Vectors, found: Vectors) -> Deviation:
+def deviation(reference: Vectors, actual: Vectors) -> Deviation:
     """Compare embeddings row by row.
 
     Args:
         reference: ``(N, D)``, what they should be.
-        found: ``(N, D)``.
+        actual: ``(N, D)``.
 
     Returns:
         NaN throughout where a value is not finite, or an embedding is zero on one side only. Two
         zero embeddings agree.
     """
-    if reference.shape != found.shape:
-        raise ValueError(f"{found.shape} embeddings cannot be compared with {reference.shape}")
-    wanted, got = reference.astype(np.float64), found.astype(np.float64)
+    if reference.shape != actual.shape:
+        raise ValueError(f"{actual.shape} embeddings cannot be compared with {reference.shape}")
+    wanted, got = reference.astype(np.float64), actual.astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):
         norms, found_norms = np.linalg.norm(wanted, axis=1), np.linalg.norm(got, axis=1)
         both_zero = (norms == 0) & (found_norms == 0)
@@ -115,8 +115,8 @@ def check_parity(model: TorchModel, file: OnnxFile, bar: Bar | None = None) -> l
     batches = BATCHES if image.batch is None else (image.batch,)
     rows: list[ParityRow] = []
 
-    def add(check: str, batch: int, reference: Vectors, found: Vectors) -> None:
-        measured = deviation(reference, found)
+    def add(check: str, batch: int, reference: Vectors, actual: Vectors) -> None:
+        measured = deviation(reference, actual)
         rows.append(
             ParityRow(
                 check,
@@ -134,8 +134,8 @@ def check_parity(model: TorchModel, file: OnnxFile, bar: Bar | None = None) -> l
         known = _torch_embeddings(model, distinct, stated)
         reference = np.resize(known, (len(inputs), known.shape[1]))
         for batch in batches:
-            found = engine.run(inputs[:batch])
-            add(check, batch, reference[:batch], found)
+            actual = engine.run(inputs[:batch])
+            add(check, batch, reference[:batch], actual)
         if image.batch is None:
             together = engine.run(inputs[:ROWS_ALONE])
             alone = [engine.run(inputs[row : row + 1]) for row in range(ROWS_ALONE)]
@@ -191,7 +191,7 @@ def _torch_embeddings(model: TorchModel, inputs: Inputs, stated: Preprocessing |
         x = (x * stated.std + (stated.mean - trained.mean)) / trained.std
     backbone = copy_for_export(model.backbone)
     with torch.no_grad():
-        return torch.cat([backbone(part) for part in x.split(16)]).numpy()
+        return torch.cat([backbone(chunk) for chunk in x.split(16)]).numpy()
 
 
 def _norms(file: OnnxFile, inputs: Inputs) -> Vectors:

@@ -627,6 +627,7 @@ def _rate_panels(panels: Sequence[Axes], point: RatesAtThreshold) -> None:
             axes.axvline(nominal, color="0.2", linewidth=0.9, linestyle="--", zorder=1)
         else:
             axes.set_xlim(-0.02 * highest, 1.15 * highest)
+            axes.locator_params(axis="x", nbins=4)  # "10.0 %" is wide
             _percent(axes.xaxis)
         for row, (rate, style) in enumerate(zip(rates, shown, strict=True)):
             beside(

@@ -16,7 +16,7 @@ from facerec.statistics.intervals import INDEPENDENT, Interval
 from facerec.statistics.kfold import kfold_accuracy
 from facerec.statistics.rates import SortedScores, sort_scores
 from facerec.verification.evaluate import VerificationResult
-from facerec.verification.uncertainty import MAX_CELLS, MIN_PERSONS, REPLICATES
+from facerec.verification.uncertainty import MAX_CELLS, MIN_SUBJECTS, REPLICATES
 
 MIN_REPLICATES = 200
 """So many are drawn, if asked for, however many pairs there are."""
@@ -94,11 +94,11 @@ def compare(
     """Return the differences, second minus first, between two results on the same pairs.
 
     Every figure is computed anew on the pairs that have a score in both. All intervals come from
-    one resample, of the persons where they are known, else of the pairs; both results are weighted
+    one resample, of the subjects where they are known, else of the pairs; both results are weighted
     alike in each replicate, so what they share cancels out.
 
     Args:
-        first: one result; its FPR targets and persons count.
+        first: one result; its FPR targets and subjects count.
         second: another result on the same pairs, of another model for example.
         replicates: resamples, 1 or more; fewer are drawn where there are very many pairs.
         seed: of the resampling.
@@ -128,11 +128,11 @@ def compare(
         folds = first.pairs.folds[valid]
     targets = tuple(estimate.point.target for estimate in first.points)
     sides = [_Side(result.scores[valid], same, folds, targets) for result in (first, second)]
-    persons = first.pairs.clusters(valid)
-    number = None if persons is None else persons[2]
-    if persons is not None and persons[2] >= MIN_PERSONS:
-        bootstrap = VertexBootstrap(*persons[:2], same, replicates, seed)
-        drawn = [_over_persons(side, bootstrap) for side in sides]
+    clusters = first.pairs.clusters(valid)
+    number = None if clusters is None else clusters[2]
+    if clusters is not None and clusters[2] >= MIN_SUBJECTS:
+        bootstrap = VertexBootstrap(*clusters[:2], same, replicates, seed)
+        drawn = [_over_subjects(side, bootstrap) for side in sides]
         over, independent = f"{number:,} persons", False
     else:
         drawn = [_over_pairs(side, replicates, seed) for side in sides]
@@ -229,8 +229,8 @@ def _tpr(target: str) -> str:
     return f"TPR@FPR={target}"
 
 
-def _over_persons(side: _Side, bootstrap: VertexBootstrap) -> dict[str, Replicates]:
-    """Return the figures of one side in every resample of the persons, ``(R,)`` each."""
+def _over_subjects(side: _Side, bootstrap: VertexBootstrap) -> dict[str, Replicates]:
+    """Return the figures of one side in every resample of the subjects, ``(R,)`` each."""
     drawn = {"AUC": bootstrap.auc(side.scores), "EER": bootstrap.eer(side.scores)}
     if side.right is not None:
         drawn["accuracy"] = bootstrap.mean(side.right)

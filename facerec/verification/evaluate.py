@@ -294,20 +294,20 @@ def evaluate(
     """Compute all verification figures of scored pairs.
 
     A pair without a score (NaN) is a failure to acquire, listed in the result and left out of the
-    rates. It keeps its place in the folds. Where the persons of the pairs are known, intervals
-    allow for pairs that share a person.
+    rates. It keeps its place in the folds. Where the subjects of the pairs are known, intervals
+    allow for pairs that share a subject.
 
     Args:
         scores: similarities, ``(n,)``.
-        pairs: labels, folds and persons.
+        pairs: labels, folds and subjects.
         name: name of the bench.
         fpr: targets; text is taken exactly.
         reasons: pair → why it has no score, for the list of failures.
-        replicates: resamplings of the persons behind the intervals of TPR@FPR and its threshold;
+        replicates: resamplings of the subjects behind the intervals of TPR@FPR and its threshold;
             with 0 they rest on order statistics with effective numbers of comparisons.
         seed: of the resampling.
         notes: remarks on the bench, to be passed on.
-        subjects_from: how persons are known, see `Bench`.
+        subjects_from: how subjects are known, see `Bench`.
         items: ids of the images, ``(m,)``, to name them in notes.
         metrics: further figures: ``"cost"``, the least detection costs and the least Cllr;
             ``"pauc"``, partial areas under the ROC.
@@ -385,7 +385,7 @@ def evaluate_embeddings(
 
     Args:
         embeddings: of the bench's images, in their order (see `select_embeddings`).
-        bench: pairs, folds, persons.
+        bench: pairs, folds, subjects.
         fpr: targets; text is taken exactly.
         compat: adds the accuracy as that project computes it.
         replicates: see `evaluate`.
@@ -605,12 +605,12 @@ def _notes(
         return notes
     known = 0 if pairs.subjects is None else pairs.subjects.size
     names = np.arange(max(sides.max() + 1, known)).astype(np.str_) if items is None else items
-    persons = None
+    subjects = None
     if pairs.subjects is not None:
-        # A person goes by one of its images.
+        # A subject goes by one of its images.
         _, one, inverse = np.unique(pairs.subjects, return_index=True, return_inverse=True)
-        persons = np.char.add("that of ", names[one[inverse]])[sides]
-    return notes + check_folds(pairs.issame, pairs.folds, subjects=persons, images=names[sides])
+        subjects = np.char.add("that of ", names[one[inverse]])[sides]
+    return notes + check_folds(pairs.issame, pairs.folds, subjects=subjects, images=names[sides])
 
 
 def _over_acquired_pairs(lost: int, pairs: Pairs, accuracy: KFoldAccuracy | None) -> str:

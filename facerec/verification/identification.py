@@ -89,9 +89,9 @@ def search_gallery(
 
     Args:
         probes: vectors, ``(P, D)``, of any norm.
-        probe_subjects: person of each, ``(P,)``.
-        gallery: vectors, ``(G, D)``; a person may have several.
-        gallery_subjects: person of each, ``(G,)``; a negative number is nobody's mate.
+        probe_subjects: subject of each, ``(P,)``.
+        gallery: vectors, ``(G, D)``; a subject may have several.
+        gallery_subjects: subject of each, ``(G,)``; a negative number is nobody's mate.
 
     Raises:
         MetricError: shapes that do not fit, or an empty gallery.
@@ -139,7 +139,7 @@ def identify(
 ) -> IdentificationResult:
     """Search every gallery of a bench with all its probes and average the figures.
 
-    A probe whose person is not in the gallery, but perhaps in the other one, is a non-mated
+    A probe whose subject is not in the gallery, but perhaps in the other one, is a non-mated
     search. Rates at a rank are shares of the mated searches.
 
     Args:
@@ -271,7 +271,7 @@ def _search_notes(name: str, result: GalleryResult) -> Iterator[str]:
 def _count_mates(
     probe_subjects: NDArray[np.int64], gallery_subjects: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return for every probe how many entries of the gallery show its person, ``(P,)``."""
+    """Return for every probe how many entries of the gallery show its subject, ``(P,)``."""
     subjects, counts = np.unique(gallery_subjects[gallery_subjects >= 0], return_counts=True)
     if not subjects.size:
         return np.zeros(len(probe_subjects), np.int64)
@@ -280,13 +280,13 @@ def _count_mates(
 
 
 class _Side:
-    """One side of a search: vectors that can be scored, ordered by person to bring mates together.
+    """One side of a search: vectors that can be scored, ordered by subject to bring mates together.
 
     Attributes:
         matrix: vectors as given.
         subjects: as given.
         norms: NaN for a vector that cannot be scored.
-        order: rows that can be scored, in the order of their persons.
+        order: rows that can be scored, in the order of their subjects.
     """
 
     def __init__(self, vectors: ArrayLike, subjects: ArrayLike, what: str) -> None:

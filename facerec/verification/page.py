@@ -408,7 +408,3 @@ def _written_before(folder: Path) -> set[str]:
         return set(report["files"]) if report["kind"] == KIND else set()
     except (OSError, ValueError, KeyError, TypeError):
         return set()
-
-
-# Old names, for rooms that still import them from here.
-assumptions, counted = words.assumptions, words.counted

@@ -20,7 +20,6 @@ from facerec.report.figures import (
     SMALL,
     SOFT,
     Style,
-    draw,
     label,
     new_figure,
     note,
@@ -311,15 +310,3 @@ def _caption(axes: Axes, results: Mapping[str, VerificationResult], more: str) -
     else:
         lines = ["whiskers: 95 % intervals", *(f"{name}: {text}" for name, text in bases.items())]
     note(axes, "\n".join([*lines, more]), 92)
-
-
-# Old names, for rooms that still import them from here.
-__all__ = ["det_figure", "draw", "norm_figure", "plot_roc", "roc_figure", "score_figure"]
-_COLOURS, _SMALL, _SOFT, _plain, _probit_axis, _tidy = (
-    COLOURS,
-    SMALL,
-    SOFT,
-    verbatim,
-    probit_axis,
-    tidy,
-)

@@ -28,7 +28,7 @@ from facerec.statistics.kfold import kfold_accuracy
 from facerec.statistics.rates import sort_scores
 from facerec.verification.bench import Bench
 from facerec.verification.evaluate import score_pairs
-from facerec.verification.uncertainty import MIN_PERSONS
+from facerec.verification.uncertainty import MIN_SUBJECTS
 
 FOLDS = 2
 """Folds of a bench that are scored."""
@@ -171,7 +171,7 @@ def try_preprocessing(
         bench: its first two folds are used, or the first 1,200 pairs where it has no folds.
         align: finds the face in photos that are not aligned yet.
         batch_size: images that are embedded together.
-        replicates: resamples of the persons, or of the pairs where these are not known.
+        replicates: resamples of the subjects, or of the pairs where these are not known.
         seed: of the resamples.
         progress: called with the images embedded.
 
@@ -239,7 +239,7 @@ def _rank(
     marks = np.zeros(len(bench.pairs), bool)
     marks[chosen] = True
     clusters = bench.pairs.clusters(marks)
-    if clusters is not None and clusters[2] >= MIN_PERSONS:
+    if clusters is not None and clusters[2] >= MIN_SUBJECTS:
         bootstrap = VertexBootstrap(*clusters[:2], same, replicates, seed)
         basis = f"{replicates:,} joint resamples of {clusters[2]:,} persons"
     else:

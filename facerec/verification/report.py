@@ -10,7 +10,6 @@ from rich.console import Console
 from facerec.embedding.align import alignment_words
 from facerec.report import words
 from facerec.report.table import Table
-from facerec.statistics.intervals import Interval
 from facerec.verification.compare import Comparison, describe_result
 from facerec.verification.evaluate import TprEstimate, VerificationResult
 from facerec.verification.identification import IdentificationResult
@@ -107,12 +106,3 @@ def _print_remarks(remarks: Iterable[str], notes: Iterable[str], console: Consol
 
 def _say(console: Console, sentence: str, style: str) -> None:
     console.print(sentence, style=style, markup=False, highlight=False)
-
-
-# Old names, for rooms that still import them from here.
-format_threshold, format_percent = words.threshold, words.percent
-
-
-def format_interval(interval: Interval | None) -> str:
-    """Return an interval in percent."""
-    return words.percent_limits(interval).replace("\N{NO-BREAK SPACE}", " ")

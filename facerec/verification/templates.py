@@ -185,14 +185,14 @@ def template_vectors(
     weights = weights[rows] / _run_lengths(template, bench.media_rows[usable][order])
     sums = np.zeros((count, matrix.shape[1]))
     for start in range(0, len(rows), _ROWS):
-        part = slice(start, start + _ROWS)
+        chunk = slice(start, start + _ROWS)
         # A template may go on in the next block, so sums are added to what is there.
-        first, last = template[part][0], template[part][-1] + 1
-        columns = np.arange(len(rows[part]))
+        first, last = template[chunk][0], template[chunk][-1] + 1
+        columns = np.arange(len(rows[chunk]))
         pooling = csr_array(
-            (weights[part], (template[part] - first, columns)), (last - first, len(columns))
+            (weights[chunk], (template[chunk] - first, columns)), (last - first, len(columns))
         )
-        sums[first:last] += pooling @ matrix[rows[part]].astype(np.float64)
+        sums[first:last] += pooling @ matrix[rows[chunk]].astype(np.float64)
     used = np.bincount(template, minlength=count)
     sums[used == 0] = np.nan
     left_out = np.bincount(bench.template_rows[~usable], minlength=count)

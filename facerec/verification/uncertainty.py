@@ -1,4 +1,4 @@
-"""Intervals of one bench's figures: by persons where they are known, else as if independent."""
+"""Intervals of one bench's figures: by subjects where they are known, else as if independent."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ REPLICATES = 2000
 MAX_CELLS = 4_000_000_000
 """Pairs × replicates; with more pairs there are fewer replicates, and below 200 none."""
 
-MIN_PERSONS = 4
-"""With fewer there are no two disjoint pairs of persons, and no variance between persons."""
+MIN_SUBJECTS = 4
+"""With fewer there are no two disjoint pairs of subjects, and no variance between subjects."""
 
 
 class Uncertainty:
     """Makes the intervals of one set of scored pairs.
 
     Rates at a threshold, AUC and EER get an interval with the effective number of comparisons,
-    TPR@FPR and its threshold a bootstrap over persons. Where persons are unknown, or no bootstrap
+    TPR@FPR and its threshold a bootstrap over subjects. Where subjects are unknown, or no bootstrap
     is asked for, TPR@FPR and the threshold follow from order statistics.
 
     Args:
-        pairs: labels and persons.
+        pairs: labels and subjects.
         scores: ``(n,)``, NaN where there is none.
         figures: the same scores, sorted.
-        subjects_from: how persons are known.
+        subjects_from: how subjects are known.
         replicates: of the bootstrap at most (see `MAX_CELLS`); 0 for none.
         seed: of the bootstrap.
 
@@ -91,10 +91,10 @@ class Uncertainty:
 
     @property
     def _known(self) -> bool:
-        return self.subjects is not None and self.subjects >= MIN_PERSONS
+        return self.subjects is not None and self.subjects >= MIN_SUBJECTS
 
     def notes(self) -> list[str]:
-        """Say where labels and persons contradict each other."""
+        """Say where labels and subjects contradict each other."""
         sides = self._pairs.subject_pairs()
         if sides is None:
             return []
@@ -138,8 +138,8 @@ class Uncertainty:
         drawn: dict[str, OperatingReplicates] = {}
         targets = [point.target for point in points if point.resolvable]
         if self._replicates and targets:
-            found = self._bootstrap.tpr_at_fpr(self._scores, targets)
-            drawn = dict(zip(targets, found, strict=True))
+            replicates = self._bootstrap.tpr_at_fpr(self._scores, targets)
+            drawn = dict(zip(targets, replicates, strict=True))
         return [self._operating_point(point, drawn.get(point.target)) for point in points]
 
     def _operating_point(
@@ -199,7 +199,7 @@ class Uncertainty:
         ).interval()
 
     def _separated(self, rate: float) -> Interval:
-        """Return an interval where the scores do not overlap: disjoint pairs of persons count."""
+        """Return an interval where the scores do not overlap: disjoint pairs of subjects count."""
         assert self.subjects is not None
         disjoint = self.subjects // 2
         return replace(
@@ -224,7 +224,7 @@ def _below(ascending: NDArray[np.floating], scores: NDArray[np.floating]) -> NDA
 def mean_interval(values: NDArray[np.floating], clusters: NDArray[np.integer]) -> Interval:
     """Return the 95 % interval of a mean of values that come in clusters.
 
-    Values of one cluster (images of one person) may depend on each other; clusters do not. The
+    Values of one cluster (images of one subject) may depend on each other; clusters do not. The
     variance is that of the ratio estimator, Σ_c (Σ_{i∈c} (x_i − x̄))² / n² · C/(C − 1), the quantile
     that of t with C − 1 degrees of freedom (Cochran, Sampling Techniques, 1977, 9A).
 

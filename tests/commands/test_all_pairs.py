@@ -94,13 +94,13 @@ def test_points_and_thresholds_are_printed_with_counts(
     assert f"119 images of 30 subjects: {found.mated:,} mated" in text
     misses, mated = table.false_non_matches, found.mated
     for pattern in (
-        rf"TPR@FPR=1e-1 +{100 * point.tpr:.2f} % +\[[\d., ]+\] +"
+        rf"TPR@FPR=1e-1 +{100 * point.tpr:.2f} % +\[[\d.,\s]+\] +"
         rf"{point.true_accepts}/{mated} +t = {point.threshold:.4g}",
-        rf"its FPR +{point.fpr_realised:.3g} +\[[\d., ]+\] +{point.false_accepts}/"
+        rf"its FPR +{point.fpr_realised:.3g} +\[[\d.,\s]+\] +{point.false_accepts}/"
         rf"{found.non_mated:,} +n_eff",
         r"TPR@FPR=1e-9 +– +not resolvable +N=",
-        rf"FMR at 0.5 +{table.fmr:.3g} +\[[\d., ]+\] +{table.false_matches}/",
-        rf"FNMR at 0.5 +{table.fnmr:.3g} +\[[\d., ]+\] +{misses}/{mated} +n_eff",
+        rf"FMR at 0.5 +{table.fmr:.3g} +\[[\d.,\s]+\] +{table.false_matches}/",
+        rf"FNMR at 0.5 +{table.fnmr:.3g} +\[[\d.,\s]+\] +{misses}/{mated} +n_eff",
         r"FMR at 0.999 +0 +\[0, [\d.]+\] +0/.* if independent",
         rf"not acquired: 1 of 120 images; their {found.lost_mated} mated and "
         rf"{found.lost_non_mated} non-mated pairs",

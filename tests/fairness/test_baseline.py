@@ -552,7 +552,7 @@ def test_the_reading_is_fixed() -> None:
     )
     faces = people()
     found = compare(faces, [RunPair(0, faces.embed(1), faces.embed(2))])
-    assert found.reading == READING and found.to_json()["reading"] == READING
+    assert found.reading == READING and found.to_json()["reading"] == list(READING)
 
 
 def test_json_is_complete_and_its_rows_are_flat() -> None:
@@ -582,6 +582,14 @@ def test_progress_is_told_after_every_model() -> None:
 
 
 def test_a_change_without_a_value_is_empty() -> None:
-    change = Change("η²", "association", None, None, (), reason="why")
+    change = Change(
+        None,
+        remark="why",
+        figure="η²",
+        role="association",
+        fusion=None,
+        groups=None,
+        seeds=(),
+    )
     row = change.to_row()
     assert row["change"] is None and row["low"] is None and row["conclusion"] == "insufficient data"

@@ -305,9 +305,9 @@ def test_values_are_those_of_the_rates() -> None:
             assert one.definition == measure.definition
             if one.value is not None:
                 assert one.value == measure.compute(fmr, fnmr, float(target))
-                assert one.interval is not None or one.reason is not None
+                assert one.interval is not None or one.remark
             else:
-                assert one.reason is not None and one.smoothed is not None
+                assert one.remark and one.smoothed is not None
     # The measure of the headline is the first.
     assert (found.rows[0].measure, found.rows[0].of) == ("max/geomean", "FMR")
 
@@ -342,21 +342,21 @@ def test_zero_cells() -> None:
     errors = large()
     point = errors.rates.points[0]
     group = point.groups[1]
-    bound = Bound(0.0, 0.02, method="bound", if_independent=3 / group.fmr.comparisons)
-    none = replace(group.fmr, errors=0, value=0.0, interval=bound, mark="○", reliable=False)
+    bound = Bound(0.0, 0.02, method="bound", if_independent=3 / group.fmr.total)
+    none = replace(group.fmr, events=0, value=0.0, interval=bound, reliable=False)
     groups = (point.groups[0], replace(group, fmr=none), point.groups[2])
     changed = replace(
         errors, rates=replace(errors.rates, points=(replace(point, groups=groups),)),
         counts=errors.counts[:1],
     )  # fmt: skip
     found = differentials(changed, replicates=50).rows
-    comparisons = f"0/{none.comparisons:,} in B"
+    comparisons = f"0/{none.total:,} in B"
     for name in ("max/geomean", "max/min", "max/mean"):
         one = row(found, name, "5e-2")
         assert one.value is None and one.interval is None and one.p_value is None
-        assert one.reason == f"undefined: false matches {comparisons}, true rate at most 0.02"
+        assert one.remark == f"undefined: false matches {comparisons}, true rate at most 0.02"
         assert (one.upper, one.mark) == (0.02, "○")
-        cells = [(0 if g.name == "B" else g.fmr.errors, g.fmr.comparisons) for g in groups]
+        cells = [(0 if g.name == "B" else g.fmr.events, g.fmr.total) for g in groups]
         jeffreys = np.array([(k + 0.5) / (n + 1) for k, n in cells])
         measure = next(m for m in MEASURES if m.name == name)
         assert one.smoothed == measure.compute(jeffreys, jeffreys, 0.05)
@@ -377,7 +377,7 @@ def with_errors(errors: GroupErrors, counts: list[int]) -> tuple[Differential, .
     groups = tuple(
         replace(
             group,
-            fmr=replace(group.fmr, errors=count, value=count / group.fmr.comparisons),
+            fmr=replace(group.fmr, events=count, value=count / group.fmr.total),
         )
         for group, count in zip(point.groups, counts, strict=True)
     )
@@ -402,8 +402,8 @@ def test_a_handful_against_a_handful_is_no_ratio(
         assert one.value is not None and one.smoothed is None
         return
     assert one.value is None and one.smoothed is not None
-    assert one.reason is not None and one.reason.startswith("insufficient data: false matches")
-    assert all(part in one.reason for part in named)
+    assert one.remark.startswith("insufficient data: false matches")
+    assert all(part in one.remark for part in named)
 
 
 def test_targets_that_cannot_be_resolved() -> None:
@@ -411,8 +411,8 @@ def test_targets_that_cannot_be_resolved() -> None:
     found = differentials(small, replicates=20).rows
     rows = [r for r in found if r.target == "1e-9"]
     assert len(rows) == len(MEASURES)
-    impostors = small.rates.points[0].fmr.comparisons
-    assert {r.reason for r in rows} == {
+    impostors = small.rates.points[0].fmr.total
+    assert {r.remark for r in rows} == {
         f"not resolvable: FMR 1e-9 with the {impostors:,} impostor pairs on which the threshold "
         "was fixed"
     }
@@ -422,16 +422,16 @@ def test_targets_that_cannot_be_resolved() -> None:
 def test_groups_too_small_for_the_nominal_rate() -> None:
     errors = counted(toy(persons=90, images=2), ("1e-3",))
     point = errors.rates.points[0]
-    small = [g for g in point.groups if g.fmr.comparisons < 1000 and g.fmr.errors < 3]
+    small = [g for g in point.groups if g.fmr.total < 1000 and g.fmr.events < 3]
     assert not small  # groups of this size are large enough ...
-    first = replace(point.groups[0].fmr, errors=1, comparisons=500, value=1 / 500)
+    first = replace(point.groups[0].fmr, events=1, total=500, value=1 / 500)
     groups = (replace(point.groups[0], fmr=first), *point.groups[1:])
     rates = replace(errors.rates, points=(replace(point, groups=groups),))
     found = differentials(replace(errors, rates=rates), replicates=20).rows
     one = row(found, "FDR", "1e-3", "FMR and FNMR")
     # ... and one of 500 comparisons is not, even for a difference.
     assert one.value is None
-    assert one.reason == "insufficient data: false matches 1/500 in A at a nominal FMR of 1e-3"
+    assert one.remark == "insufficient data: false matches 1/500 in A at a nominal FMR of 1e-3"
     assert row(found, "Gini", "1e-3", "FNMR").value is not None
 
 
@@ -536,8 +536,8 @@ def test_shares_by_person_are_those_of_the_rates() -> None:
                 share = one.fmr_share()
                 assert share is not None
                 assert (share.events, share.comparisons) == (
-                    group.fmr.errors,
-                    group.fmr.comparisons,
+                    group.fmr.events,
+                    group.fmr.total,
                 )
                 assert group.fmr.interval == share.interval()
                 assert group.fnmr.interval == one.fnmr_share().interval()

@@ -48,7 +48,7 @@ def test_an_audit_scores_once_a_fusion(calls: list[int], tmp_path: Path) -> None
 def assert_same(one: GroupErrors, other: GroupErrors) -> None:
     assert one.rates == other.rates
     assert one.histograms == other.histograms
-    assert (one.by_pair, one.calibration) == (other.by_pair, other.calibration)
+    assert (one.subjects, one.calibration) == (other.subjects, other.calibration)
     for row, same_row in zip(one.counts, other.counts, strict=True):
         for counts, expected in zip(row, same_row, strict=True):
             assert isinstance(counts, SubjectCounts) and isinstance(expected, SubjectCounts)

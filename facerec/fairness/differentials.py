@@ -625,13 +625,13 @@ class _NoisyRates:
             return None
         noise = np.empty(drawn.shape)
         for place, share in enumerate(shares):
-            if share is None or not math.isfinite(share.variance):
+            if share is None or not math.isfinite(share.test_variance):
                 return None
             # Ties are broken by their place, or few errors would make lumps of replicates.
             ranks = rankdata(np.nan_to_num(drawn[:, place]), method="ordinal")
             freedom = max(1.0, share.effective_subjects - 1)
             quantiles = stdtrit(freedom, (ranks - 0.5) / len(ranks))
-            noise[:, place] = np.exp(quantiles * math.sqrt(share.variance) / share.rate)
+            noise[:, place] = np.exp(quantiles * math.sqrt(share.test_variance) / share.rate)
         common = float(kind.errors.sum() / kind.comparisons.sum())
         direction = np.log(kind.rates / common)
         if np.abs(direction).max() < 1e-9:

@@ -350,7 +350,7 @@ class IndependentShare:
         return self.events / self.comparisons
 
     @property
-    def variance(self) -> float:
+    def test_variance(self) -> float:
         """Of the rate: binomial."""
         return self.rate * (1 - self.rate) / self.comparisons
 

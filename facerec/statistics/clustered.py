@@ -124,6 +124,20 @@ class _Clustered(ABC):
         return max(variance for variance, _ in self._estimates)
 
     @property
+    def test_variance(self) -> float:
+        """The variance for tests of equal figures; infinite for two effective subjects or fewer.
+
+        It is `variance` where different subjects are compared. Of mated comparisons it is the
+        plug-in, or that of independent comparisons if that is larger: `variance` is wide enough
+        for an interval to cover where few subjects have most images, and a test with it would
+        hardly ever reject.
+        """
+        if self._crossing:
+            return self.variance
+        least = max(self.plug_in, self._independent)
+        return least if self.effective_subjects > 2 else math.inf
+
+    @property
     def _estimates(self) -> list[tuple[float, float]]:
         """Return estimates of the variance with their degrees of freedom; the wider one counts."""
         count = self.effective_subjects

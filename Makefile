@@ -1,15 +1,17 @@
 # `make demo` and `make test` work on a bare machine with Python >= 3.10 and make.
 PYTHON ?= python3
 VENV := .venv
+PYTHONS ?= python3.10 python3.11 python3.12 python3.13 python3.14
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all fuzz lint docs clean
+.PHONY: demo test test-all matrix fuzz lint docs clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo      the whole main job on generated faces, in minutes"
 	@echo "make test      every part and each command once, in six minutes on two cores"
 	@echo "make test-all  all tests: whole runs, kills, exports, studies, and those of minutes"
+	@echo "make matrix    make test on other Pythons: PYTHONS='python3.10 python3.14'"
 	@echo "make fuzz      100,000 damaged files of every kind, of which each must end in a sentence"
 	@echo "make lint      ruff and mypy"
 	@echo "make docs      the documentation as a site, in site/"
@@ -33,6 +35,10 @@ test: $(VENV)/.installed
 MARKS ?=
 test-all: $(VENV)/.installed
 	$(PYTEST) -m '$(MARKS)' --hypothesis-profile full
+
+# Each Python has an environment of its own, with the newest packages that support it.
+matrix:
+	for python in $(PYTHONS); do $(MAKE) test PYTHON=$$python VENV=.venv-$$python || exit; done
 
 # Other cases, or a few kinds: make fuzz FUZZ='--seed 1 --kinds pth onnx'
 fuzz: $(VENV)/.installed

@@ -43,6 +43,9 @@ def make_model(faces: np.ndarray) -> MakeModel:
                         module.weight.uniform_(0.5, 1.5, generator=generator)
                 elif isinstance(module, nn.PReLU):
                     module.weight.uniform_(0.0, 0.5, generator=generator)
+        # Dropout is drawn alike in every process, as they share what is made of the model.
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(5)
             backbone.train()(normalize(torch.from_numpy(faces), preprocessing))
         return TorchModel(backbone, preprocessing, config=config, name="tiny")
 

@@ -16,6 +16,8 @@ from facerec.errors import RecipeError
 from facerec.records import RecordDataset
 from facerec.records.synthetic import SyntheticSet, write_synthetic
 
+pytestmark = pytest.mark.integration
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
@@ -44,7 +46,6 @@ def test_a_bar_is_met_on_its_own_side(measures: ModuleType) -> None:
     assert met(float("nan"), "higher") is False and met(float("nan"), "lower") is False
 
 
-@pytest.mark.integration
 def test_loader(measures: ModuleType, tmp_path: Path) -> None:
     write_synthetic(tmp_path, SyntheticSet(0, 2, 3, pairs_per_fold=4), processes=1)
     default, plain = measures.loader(tmp_path, batches=2, batch_size=4, repeats=2)
@@ -64,7 +65,6 @@ def test_random_access(measures: ModuleType) -> None:
     assert memory.unit == "MB" and 0 <= memory.value < 100
 
 
-@pytest.mark.integration
 def test_training_step(measures: ModuleType) -> None:
     threads = torch.get_num_threads()
     rows = measures.training_step(batch_size=2, width=0.125, steps=1)
@@ -77,7 +77,6 @@ def test_training_step(measures: ModuleType) -> None:
     assert torch.get_num_threads() == threads
 
 
-@pytest.mark.integration
 def test_the_fp32_step_computes_what_the_trainer_does(measures: ModuleType) -> None:
     backbone = create_backbone("iresnet18", width=0.125, seed=0).eval()
     images = torch.randn(2, 3, 112, 112, generator=torch.Generator().manual_seed(0))
@@ -99,7 +98,6 @@ def test_figures(measures: ModuleType) -> None:
     assert row.bar == 0.1 and 0 < row.value < 60 and "4 FPR targets" in row.remark
 
 
-@pytest.mark.integration
 def test_import_time(measures: ModuleType) -> None:
     package, trainer = measures.import_time(repeats=1)
     assert 0 < package.value <= trainer.value and package.bar == 1.0 and trainer.bar is None
@@ -161,7 +159,6 @@ def test_intervals(measures: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Non
     assert all(row.value > 0 for row in measures_intervals.bootstrap_speed(20, 1))
 
 
-@pytest.mark.integration
 def test_norm_audit(measures: ModuleType) -> None:
     import measures_fairness
 
@@ -177,7 +174,6 @@ def test_norm_audit(measures: ModuleType) -> None:
     assert f"{180 * 179 // 2 - 60 * 3:,} impostor pairs" in time.remark
 
 
-@pytest.mark.integration
 def test_levels_of_the_norm_audit(measures: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     import measures_fairness_levels as levels
 
@@ -193,7 +189,6 @@ def test_levels_of_the_norm_audit(measures: ModuleType, monkeypatch: pytest.Monk
     assert [row.bar for row in rows] == [3, 7, 3, 7, None, None]
 
 
-@pytest.mark.integration
 def test_comparison(measures: ModuleType) -> None:
     pytest.importorskip("pytorch_metric_learning", reason="needs the extra compare")
     import measures_comparison
@@ -205,7 +200,6 @@ def test_comparison(measures: ModuleType) -> None:
     assert "of 6 comparisons" in rows[0].remark
 
 
-@pytest.mark.integration
 def test_engine(measures: ModuleType) -> None:
     import measures_engine
 
@@ -221,7 +215,6 @@ def test_sampled_head(measures: ModuleType) -> None:
     assert 0.1 < memory.value < 12 and memory.unit == "GiB"
 
 
-@pytest.mark.integration
 def test_checkpoint(measures: ModuleType, tmp_path: Path) -> None:
     import measures_faults
 
@@ -239,7 +232,6 @@ def test_utilization(measures: ModuleType) -> None:
     assert 0 < row.value < 200 and "50 classes" in row.measure and row.unit == "%"
 
 
-@pytest.mark.integration
 def test_allocator(measures: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     import measures_engine
 

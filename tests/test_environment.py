@@ -33,6 +33,7 @@ torch.nn.functional.conv2d(torch.randn(2, 16, 28, 28), torch.randn(16, 16, 3, 3)
 """
 
 
+@pytest.mark.integration
 def test_no_variable_makes_torch_compute_float32_in_bfloat16() -> None:
     """oneDNN tells in its log what it was allowed, also where the processor has no bfloat16."""
     variables = {"DNNL_DEFAULT_FPMATH_MODE": "BF16", "ONEDNN_VERBOSE": "1"}

@@ -93,6 +93,7 @@ def result_of(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / "out" / "study.json").read_text(encoding="utf-8")))
 
 
+@pytest.mark.integration
 def test_a_study_goes_from_nothing_to_an_answer(folder: Path) -> None:
     out = folder / "out"
     runs = {path.name: path for path in (out / "runs").iterdir()}
@@ -141,6 +142,7 @@ def test_a_study_goes_from_nothing_to_an_answer(folder: Path) -> None:
             assert row["reason"] and row["reason"] in answer
 
 
+@pytest.mark.integration
 def test_known_truths_show_other_people(folder: Path) -> None:
     plan = load_recipe(folder / "small.py", FairnessStudy)
     configs = [
@@ -198,6 +200,7 @@ def test_the_same_command_goes_on_where_it_was(
     assert [sha256(model) for model in models] == before
 
 
+@pytest.mark.integration
 def test_other_settings_do_not_mix_with_what_is_there(folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.py"
     other.write_text(RECIPE.replace("weight=0.5", "weight=0.7"))
@@ -208,6 +211,7 @@ def test_other_settings_do_not_mix_with_what_is_there(folder: Path, tmp_path: Pa
         study(other, folder / "out", processes=1)
 
 
+@pytest.mark.integration
 def test_an_interrupted_training_ends_the_study(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,6 +288,7 @@ def test_the_shipped_study_loads_and_has_a_smoke_version() -> None:
         assert (recipe.epochs, recipe.backbone.width) == (1, 0.125)
 
 
+@pytest.mark.integration
 def test_the_command_line(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -344,6 +349,7 @@ def excess_of(found: tuple[GroupExcess, ...], of: str) -> dict[str, GroupExcess]
     return {one.group: one for one in found if one.of == of}
 
 
+@pytest.mark.integration
 def test_the_planted_group_is_told_apart_and_named(folder: Path) -> None:
     found = excess_of(group_excess(errors_of(folder / "out" / "data"), replicates=500), "FMR")
     assert found["B"].higher and not found["A"].higher

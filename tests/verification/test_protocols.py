@@ -172,6 +172,7 @@ def test_bad_lfw_lists(tmp_path: Path, text: str, sentence: str) -> None:
     assert found.startswith(str(path)) and sentence in found
 
 
+@pytest.mark.integration
 def test_one_long_name_does_not_take_gigabytes(tmp_path: Path) -> None:
     """An array is as wide as its longest text: 200,000 names would take 0.8 GB with a long one."""
     lines = [f"{i}.jpg,{i + 100_000}.jpg,1" for i in range(100_000)]

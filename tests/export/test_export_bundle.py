@@ -580,7 +580,13 @@ def worse(accuracy: float) -> Callable[..., Any]:
     def judge(first: Any, second: Any) -> Any:
         found = compare(first, second, 20)
         rows = [
-            replace(row, second=row.first - accuracy) if row.figure == "accuracy" else row
+            replace(
+                row,
+                second=replace(row.first, value=row.first.value - accuracy),
+                difference=replace(row.difference, value=-accuracy),
+            )
+            if row.figure == "accuracy"
+            else row
             for row in found.rows
         ]
         return replace(found, rows=tuple(rows))

@@ -75,9 +75,7 @@ def roc_figure(results: Mapping[str, VerificationResult]) -> Figure:
     bottom = max(0.0, 1 - 1.08 * (1 - lowest))
     span = 1 - bottom
     axes.set_ylim(bottom, 1 + 0.02 * span)
-    axes.yaxis.set_major_formatter(
-        PercentFormatter(1, decimals=0 if span > 0.05 else 1 if span > 0.005 else 2, symbol=" %")
-    )
+    axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
     axes.axvspan(left, finest, color="0.88", zorder=0, linewidth=0)
     axes.text(
         math.sqrt(left * finest),

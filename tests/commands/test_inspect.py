@@ -24,6 +24,8 @@ from facerec.embedding import engines, save_model, trial  # noqa: E402
 from facerec.embedding.bundle import BUNDLE_SCHEMA, write_sums  # noqa: E402
 from facerec.files import sha256  # noqa: E402
 
+pytestmark = pytest.mark.integration
+
 INSIDE = [("Sub", 127.5), ("Mul", 1 / 127.5)]
 
 

@@ -11,6 +11,8 @@ from facerec.records import Data, open_dataset
 from facerec.records.recordio import IndexedRecordFile, RecordFile
 from facerec.records.synthetic import SyntheticSet, write_synthetic
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def train(tmp_path: Path) -> Path:

@@ -45,6 +45,8 @@ from facerec.heads import SEC, CosFace
 from facerec.statistics.intervals import Interval
 from facerec.training import SGD
 
+pytestmark = pytest.mark.integration
+
 NAMES = {
     "results.json",
     "table.csv",

@@ -39,6 +39,8 @@ from facerec.records import Data, make_records
 from facerec.records.synthetic import SyntheticSet
 from facerec.training import SGD
 
+pytestmark = pytest.mark.integration
+
 pytest.importorskip("optuna")
 
 
@@ -115,7 +117,6 @@ def started(plan: Comparison, folder: Path) -> subprocess.Popen[bytes]:
     )
 
 
-@pytest.mark.integration
 def test_workers_share_a_comparison(images: Path, tmp_path: Path) -> None:
     """Final runs of two processes equal those of one; trials may be proposed in another order."""
     plan = comparison(images, trials=1)
@@ -126,7 +127,6 @@ def test_workers_share_a_comparison(images: Path, tmp_path: Path) -> None:
     assert figures(found) == figures(alone)
 
 
-@pytest.mark.integration
 def test_a_killed_comparison_ends_in_the_same_table(
     images: Path, whole: Results, tmp_path: Path
 ) -> None:

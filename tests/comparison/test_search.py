@@ -20,6 +20,8 @@ from facerec.comparison.storage import Worker
 from facerec.errors import ComparisonError
 from facerec.heads import MagFace
 
+pytestmark = pytest.mark.integration
+
 pytest.importorskip("optuna")
 
 DATA = {"images": 1}
@@ -61,7 +63,6 @@ def table(search: Search) -> list[tuple[Any, ...]]:
     ]
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize("sampler", ["tpe", "gp", "random"])
 def test_a_killed_search_goes_on_as_if_nothing_had_been(tmp_path: Path, sampler: Any) -> None:
     plan = comparison(tmp_path, trials=6, sampler=sampler)

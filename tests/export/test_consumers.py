@@ -21,6 +21,8 @@ from facerec.export import check_consumers, legacy_router_simulation, make_varia
 from facerec.export.consumers import ConsumerRow
 from facerec.export.graph import finish
 
+pytestmark = pytest.mark.integration
+
 NAMES = (
     "insightface's rules for a path (simulated)",
     "onnxruntime",
@@ -80,7 +82,6 @@ def pixels_inside(content: bytes, sub: str, mul: str) -> bytes:
 # --- the bundle as it should be --------------------------------------------------------------
 
 
-@pytest.mark.integration
 def test_every_consumer_embeds_as_the_backbone_does(
     bundle: Path,
     tiny_model: TorchModel,

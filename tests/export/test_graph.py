@@ -21,6 +21,8 @@ from facerec.errors import ExportError, MissingExtraError
 from facerec.export import check_parity, export_graph, graph_preprocessing, make_variant
 from facerec.export.graph import copy_for_export, quiet
 
+pytestmark = pytest.mark.integration
+
 
 class Small(nn.Module):
     """The smallest thing with every part that the exporter treats in a way of its own."""
@@ -124,7 +126,6 @@ def test_batch_norms_on_both_sides_are_folded_exactly(bias: bool) -> None:
     np.testing.assert_allclose(weight, wanted.detach().numpy(), rtol=1e-6)
 
 
-@pytest.mark.integration
 def test_the_backbone_is_left_as_it_is_and_two_exports_have_the_same_bytes() -> None:
     backbone = Small()
     backbone.norm.eval()

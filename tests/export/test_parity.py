@@ -19,6 +19,8 @@ from facerec.errors import ExportError
 from facerec.export import Bar, check_parity, export_graph, make_variant, sample_faces
 from facerec.export.parity import BATCHES, deviation
 
+pytestmark = pytest.mark.integration
+
 
 def changed(content: bytes, change: Callable[[Any], None]) -> OnnxFile:
     """Apply ``change`` to the graph of a file."""
@@ -71,7 +73,6 @@ def test_slightly_other_weights_fail(tiny_model: TorchModel, tiny_onnx: bytes) -
         check_parity(other, parse_onnx(tiny_onnx, "tiny"))
 
 
-@pytest.mark.integration
 def test_rows_that_depend_on_the_batch_fail(tiny_model: TorchModel, tiny_onnx: bytes) -> None:
     file = changed(tiny_onnx, add_to_batches_of_five)
     with pytest.raises(ExportError, match="differ in 6 of 15 checks"):
@@ -110,7 +111,6 @@ def test_values_that_are_not_finite_fail(tiny_model: TorchModel, tiny_onnx: byte
         check_parity(tiny_model, changed(tiny_onnx, root), Bar(np.inf, -1.0))
 
 
-@pytest.mark.integration
 def test_a_wrong_norm_fails(tiny_model: TorchModel, tiny_onnx: bytes) -> None:
     def sum_of_squares(graph: Any) -> None:
         graph.node[-1].op_type = "ReduceSumSquare"

@@ -24,6 +24,8 @@ from facerec.export.variants import make_variant
 from facerec.records.layout import write_image_records
 from facerec.records.packs import write_pack
 
+pytestmark = pytest.mark.integration
+
 METHODS: tuple[Method, ...] = ("entropy", "percentile", "minmax")
 
 

@@ -15,6 +15,8 @@ from facerec.errors import ExportError, ModelError
 from facerec.export import VARIANTS, check_parity, legacy_router_simulation, make_variant
 from facerec.export.parity import deviation
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture(scope="module")
 def variants(tiny_onnx: bytes) -> dict[str, OnnxFile]:

@@ -34,6 +34,8 @@ from facerec.statistics.rates import tpr_at_fpr
 from facerec.verification.bench import Pairs
 from facerec.verification.evaluate import score_pairs
 
+pytestmark = pytest.mark.integration
+
 TARGETS = ("5e-1", "1e-1")
 NAMES = ("A", "B")
 

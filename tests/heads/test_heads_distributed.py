@@ -27,6 +27,8 @@ from facerec.heads import (
     create_regularizer,
 )
 
+pytestmark = pytest.mark.integration
+
 MARGINS = [
     Softmax(),
     CosFace(),

@@ -43,6 +43,8 @@ from facerec.training.plan import (
     remedies,
 )
 
+pytestmark = pytest.mark.integration
+
 NARROW = Backbone(name="iresnet18", embedding_size=32, width=0.125)
 MOBILE = Backbone(name="mbf", embedding_size=32, width=0.25)
 PEOPLE = 45

@@ -31,6 +31,8 @@ from facerec.training.trainer import Trainer
 from facerec.training.validation import PackValidator
 from facerec.verification import VerificationResult, evaluate_bench, pack_bench
 
+pytestmark = pytest.mark.integration
+
 ALONE = Processes(0, 1, torch.device("cpu"))
 
 

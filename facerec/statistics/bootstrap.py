@@ -41,16 +41,6 @@ class OperatingReplicates:
     """NaN, which nothing reaches, where all must be rejected."""
 
 
-@dataclass(frozen=True)
-class Difference:
-    """A figure of one model minus that of another on the same comparisons."""
-
-    difference: float
-    interval: Interval
-    p_value: float | None
-    """Two-sided, from the share of replicates beyond zero; None if the replicates do not vary."""
-
-
 class VertexBootstrap:
     """Replicates of figures of one set of comparisons; all figures share one resample."""
 
@@ -327,41 +317,6 @@ def deviation_scale(variance: float, replicates: Replicates) -> float:
     """
     spread = float(np.nanvar(replicates))
     return min(1.0, math.sqrt(variance / spread)) if spread > 0 else 1.0
-
-
-def paired_difference(
-    first: float,
-    second: float,
-    first_replicates: Replicates,
-    second_replicates: Replicates,
-    confidence: float = 0.95,
-) -> Difference:
-    """Return first − second with its interval; both come from one joint resample.
-
-    Args:
-        first: the figure of one model.
-        second: the same figure of another on the same comparisons.
-        first_replicates: ``(R,)`` of one `VertexBootstrap`.
-        second_replicates: ``(R,)`` of the same one.
-        confidence: coverage, between 0 and 1.
-
-    Raises:
-        MetricError: replicates of two resamples, or as for `percentile_interval`.
-    """
-    if first_replicates.shape != second_replicates.shape:
-        raise MetricError(
-            f"{first_replicates.size} and {second_replicates.size} replicates do not come from "
-            "one resample"
-        )
-    differences = first_replicates - second_replicates
-    interval = percentile_interval(first - second, differences, confidence)
-    defined = differences[~np.isnan(differences)]
-    p_value = None
-    if np.ptp(defined) > 0:
-        # The sample itself counts as one more replicate, so that p is never 0.
-        beyond = min(np.count_nonzero(defined <= 0), np.count_nonzero(defined >= 0))
-        p_value = min(1.0, 2 * (beyond + 1) / (defined.size + 1))
-    return Difference(first - second, interval, p_value)
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,6 @@ from facerec.statistics.bootstrap import (
     Scheme,
     VertexBootstrap,
     deviation_scale,
-    paired_difference,
     percentile_interval,
 )
 from facerec.statistics.clustered import ClusteredShare
@@ -268,42 +267,17 @@ def test_deviation_scale() -> None:
     assert deviation_scale(0.25, np.ones(5)) == 1
 
 
-def test_difference_on_the_same_comparisons() -> None:
+def test_what_two_models_share_cancels_in_their_difference() -> None:
     comparisons, scores = draw(0, subjects=40, same=200, different=300, tied=False)
     generator = np.random.default_rng(1)
     other = scores + np.float32(0.2) * generator.standard_normal(scores.size).astype(np.float32)
     bootstrap = VertexBootstrap(*comparisons, replicates=500)
     values = [auc(s[comparisons[2]], s[~comparisons[2]]) for s in (scores, other)]
     replicates = [bootstrap.auc(s) for s in (scores, other)]
-    found = paired_difference(*values, *replicates, confidence=0.9)
-    assert found.difference == values[0] - values[1]
-    assert found.interval.low < found.difference < found.interval.high
+    joint = percentile_interval(values[0] - values[1], replicates[0] - replicates[1], 0.9)
+    assert joint.low < values[0] - values[1] < joint.high
     alone = percentile_interval(values[0], replicates[0], 0.9)
-    # What both models share cancels.
-    assert found.interval.high - found.interval.low < 0.5 * (alone.high - alone.low)
-    swapped = paired_difference(*values[::-1], *replicates[::-1], confidence=0.9)
-    assert swapped.interval.low == -found.interval.high
-    assert swapped.p_value == found.p_value
-
-
-def test_p_value_by_hand() -> None:
-    zeros = np.zeros(999)
-    differences = np.linspace(-0.1, 0.9, 999)
-    beyond = np.count_nonzero(differences <= 0)
-    assert paired_difference(0.4, 0, differences, zeros).p_value == 2 * (beyond + 1) / 1000
-    assert paired_difference(0.4, 0, differences + 1, zeros).p_value == 2 / 1000
-    assert paired_difference(0, 0, differences - 0.4, zeros).p_value == pytest.approx(1, abs=0.01)
-    undefined = np.append(differences, np.nan)
-    expected = paired_difference(0.4, 0, differences, zeros).p_value
-    assert paired_difference(0.4, 0, undefined, np.zeros(1000)).p_value == expected
-
-
-def test_a_model_against_itself_has_no_p_value() -> None:
-    comparisons, scores = draw(0, subjects=20)
-    replicates = VertexBootstrap(*comparisons, replicates=50).auc(scores)
-    found = paired_difference(0.9, 0.9, replicates, replicates)
-    assert (found.difference, found.interval.low, found.interval.high) == (0, 0, 0)
-    assert found.p_value is None
+    assert joint.high - joint.low < 0.5 * (alone.high - alone.low)
 
 
 def test_identities_may_be_many() -> None:
@@ -345,5 +319,3 @@ def test_impossible_figures() -> None:
         percentile_interval(0.5, np.full(5, np.nan))
     with pytest.raises(MetricError, match="confidence 1 is not between"):
         percentile_interval(0.5, np.arange(5.0), 1)
-    with pytest.raises(MetricError, match="4 and 5 replicates do not come from one resample"):
-        paired_difference(0, 0, np.zeros(4), np.zeros(5))

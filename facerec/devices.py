@@ -42,6 +42,8 @@ def has_fast_bf16(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type == "cpu":
+        if not hasattr(torch.cpu, "get_capabilities"):  # torch 2.10, which asks for x86 alone
+            return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
         able = torch.cpu.get_capabilities()
         # The last one is ARM's.
         return any(able.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))

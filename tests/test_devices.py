@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from facerec.backbones import Preprocessing
-from facerec.devices import exact_products, set_numerics, true_float32
+from facerec.devices import exact_products, has_fast_bf16, set_numerics, true_float32
 from facerec.embedding import TorchModel
 
 
@@ -106,3 +106,10 @@ print("same")
 def test_callers_may_use_the_newer_interface() -> None:
     run = subprocess.run([sys.executable, "-c", NEWER], capture_output=True, text=True, check=False)
     assert run.stdout == "same\n", run.stderr
+
+
+def test_an_older_torch_says_the_same_of_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
+    today = has_fast_bf16(cpu)
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    assert has_fast_bf16(cpu) == today

@@ -85,7 +85,7 @@ def test_models_embed_in_what_they_say(precision: str) -> None:
 
 NEWER = """
 import torch
-from facerec.devices import true_float32
+from facerec.devices import exact_products, has_fast_bf16, set_numerics, true_float32
 backends = torch.backends
 def told():
     parts = backends.cuda.matmul, backends.cudnn.conv, backends.mkldnn.matmul, backends.mkldnn.conv

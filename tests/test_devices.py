@@ -108,8 +108,11 @@ def test_callers_may_use_the_newer_interface() -> None:
     assert run.stdout == "same\n", run.stderr
 
 
-def test_an_older_torch_says_the_same_of_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
-    cpu = torch.device("cpu")
-    today = has_fast_bf16(cpu)
+@pytest.mark.parametrize(("avx512", "amx"), [(False, False), (True, False), (False, True)])
+def test_an_older_torch_is_asked_in_its_own_way(
+    monkeypatch: pytest.MonkeyPatch, avx512: bool, amx: bool
+) -> None:
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
-    assert has_fast_bf16(cpu) == today
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512, raising=False)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx, raising=False)
+    assert has_fast_bf16(torch.device("cpu")) == (avx512 or amx)

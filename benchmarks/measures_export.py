@@ -245,22 +245,23 @@ def accuracy(model: Path, bench: Path, calibration: Path) -> list[Row]:
         reference, variant = map(load_model, files)
         found = compare_accuracy(reference, variant, pack_bench(bench))
     row = next(row for row in found.rows if row.figure == "accuracy")
-    assert row.first is not None and row.second is not None
+    before, after, interval = row.first.value, row.second.value, row.difference.interval
+    assert before is not None and after is not None
     limits = (
         ""
-        if row.interval is None
+        if interval is None
         else (
-            f", 95 % interval of the loss [{-100 * row.interval.high:.2f}, "
-            f"{-100 * row.interval.low:.2f}], {found.basis}"
+            f", 95 % interval of the loss [{-100 * interval.high:.2f}, "
+            f"{-100 * interval.low:.2f}], {found.basis}"
         )
     )
     return [
         Row(
             f"{found.first.split(' · ')[0]}, {trained.name}: accuracy lost by int8",
-            100 * (row.first - row.second),
+            100 * (before - after),
             "points",
             0.2,
-            remark=f"{100 * row.first:.2f} % → {100 * row.second:.2f} %{limits}",
+            remark=f"{100 * before:.2f} % → {100 * after:.2f} %{limits}",
         )
     ]
 

@@ -359,7 +359,7 @@ def test_the_planted_group_is_told_apart_and_named(folder: Path) -> None:
 @pytest.mark.integration
 def test_without_a_planted_difference_equality_is_included(folder: Path, tmp_path: Path) -> None:
     faces = load_recipe(folder / "small.py", FairnessStudy).faces
-    alike = replace(faces, groups=(Group("A"), Group("B")), subjects=1, images_per_identity=1)
+    alike = replace(faces, groups=(Group("A"), Group("B")), identities=1, images_per_identity=1)
     write_synthetic(tmp_path, alike)
     for one in group_excess(errors_of(tmp_path), replicates=500):
         assert one.interval is not None

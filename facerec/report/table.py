@@ -16,7 +16,6 @@ from rich import box
 from rich.table import Table as TerminalTable
 from rich.text import Text as TerminalText
 
-from facerec.report import words
 from facerec.report.csv_tables import to_csv
 from facerec.report.estimate import Estimate
 
@@ -185,26 +184,6 @@ def escape_markdown(text: str) -> str:
     flat = " ".join(text.split())
     flat = flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_{}\[\]|#~])", r"\\\1", flat)
-
-
-def share_cell(estimate: Estimate, decimals: int = 2) -> Cell:
-    """Return a share in percent, with its interval, counts and remark below; hatched if missing."""
-    small = (words.limits(estimate.interval, 100), words.counts(estimate), estimate.remark)
-    return Cell(
-        words.percent(estimate.value, decimals),
-        "\n".join(filter(None, small)),
-        withheld=estimate.value is None,
-    )
-
-
-def number_cell(estimate: Estimate, form: str = ".3g") -> Cell:
-    """Return a figure as a number, with its interval and remark below; hatched if missing."""
-    small = (words.limits(estimate.interval, 1, form), estimate.remark)
-    return Cell(
-        words.number(estimate.value, form),
-        "\n".join(filter(None, small)),
-        withheld=estimate.value is None,
-    )
 
 
 def facts_table(caption: str, facts: Mapping[str, str]) -> Table[tuple[str, str]]:

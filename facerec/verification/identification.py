@@ -215,7 +215,7 @@ def _identify(
                 tpir if resolvable else None,
                 point.hits,
                 point.mated,
-                "" if point.reliable else "few errors" if resolvable else "",
+                "few errors" if resolvable and not point.reliable else "",
             ),
             Estimate(point.fpir_realised, fpir, point.false_alarms, point.non_mated),
         )

@@ -8,11 +8,18 @@ import io
 import pytest
 from rich.console import Console
 
+from facerec.report import words
 from facerec.report.estimate import Estimate
-from facerec.report.table import Cell, Column, Spanning, Table, number_cell, share_cell
-from facerec.statistics.intervals import Interval, wilson
+from facerec.report.table import Cell, Column, Spanning, Table
+from facerec.statistics.intervals import wilson
 
 ROWS = {"men": Estimate(0.05, wilson(5, 100), 5, 100), "=women": Estimate(None, remark="no pair")}
+
+
+def share_cell(estimate: Estimate) -> Cell:
+    small = (words.limits(estimate.interval, 100), words.counts(estimate), estimate.remark)
+    missing = estimate.value is None
+    return Cell(words.percent(estimate.value), "\n".join(filter(None, small)), withheld=missing)
 
 
 @pytest.fixture
@@ -61,9 +68,3 @@ def test_markdown_shows_markup_as_it_is() -> None:
         r"| &lt;b&gt;\*x\* |",
         "| a b |",
     ]
-
-
-def test_a_number_has_its_interval_in_the_same_form() -> None:
-    cell = number_cell(Estimate(0.123456, Interval(0.1, 0.2), remark="few errors"), ".2f")
-    assert cell.text == "0.12"
-    assert cell.small.replace("\N{NO-BREAK SPACE}", " ") == "[0.10, 0.20]\nfew errors"

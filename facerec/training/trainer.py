@@ -131,6 +131,7 @@ class Trainer:
         self.best_accuracy = -1.0
         self.phase: Callable[[str], contextlib.AbstractContextManager[Any]] = record_function
         self._stop_signal: int | None = None
+        self._asked: LateFigures | None = None  # whether a rank is to stop
 
         set_numerics(self.device, recipe.deterministic)
         # Dropout is the only user of torch's global generator; ranks must differ in it.
@@ -321,7 +322,8 @@ class Trainer:
                 figures = self.train_step(batch)
                 present = (self.step, LateFigures(figures["loss"], figures["norm_mean"]))
                 if self._guard is not None:
-                    figures["nonfinite"] = torch.tensor(float(self._guard.count))
+                    count = float(self._guard.count)
+                    figures["nonfinite"] = torch.full((), count, device=self.device)
                     self._check_finite(*present)
                 if pending:  # a step late, so that the device always has a step to work on
                     self._check_finite(*pending)
@@ -497,11 +499,18 @@ class Trainer:
             signal.signal(signal.SIGTERM, previous)
 
     def _stopping(self) -> bool:
-        """Agree with all ranks whether to stop; several ranks ask each other only now and then."""
+        """Agree with all ranks whether to stop.
+
+        Several ranks ask each other only now and then, and hear a step later, so that the device
+        always has one to work on.
+        """
         stop = self._stop_signal is not None
         if self.processes.world_size == 1:
             return stop
-        return self.step % self.recipe.log_every == 0 and self.processes.any(stop)
+        asked, self._asked = self._asked, None
+        if self.step % self.recipe.log_every == 0:
+            self._asked = LateFigures(self.processes.largest(float(stop)))
+        return asked is not None and asked.read()[0] > 0
 
     # ---------------------------------------------------------------- checkpoints
 

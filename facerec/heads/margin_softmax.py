@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -117,7 +117,7 @@ def margin_softmax(
     norms = batch.norm(dim=1).clamp(min=SMALLEST_NORM)
     temperature = margin.scale * (norms if margin.scales_by_norm else torch.ones_like(norms))
     query = batch / norms[:, None] * temperature[:, None]
-    settings = _Settings(
+    settings = Settings(
         group=group,
         reduced=precision == "bf16" and has_fast_bf16(weight.device),
         chunk=chunk or default_chunk(len(batch), weight.device),
@@ -160,15 +160,92 @@ def _transform(margin: Margin) -> Callable[[Tensor], Tensor]:
 
 
 @dataclass(frozen=True)
-class _Settings:
+class Settings:
+    """How tiles are computed."""
+
     group: dist.ProcessGroup | None
     reduced: bool
     """Whether products take bfloat16 operands."""
     chunk: int
+    """Classes in a tile, at most."""
     transform: Callable[[Tensor], Tensor] | None
     """Inner products to logits, where that is not the identity."""
     zero: bool
     """Whether a filtered class counts as orthogonal, not as absent."""
+
+
+@dataclass
+class Sums:
+    """What the forward pass adds up over the tiles of a rank."""
+
+    highest: Tensor
+    """The largest logit of each sample so far, its own class left out, ``(N,)``."""
+    total: Tensor
+    """Sum of e^(logit − highest), its own class left out, ``(N,)``."""
+    products: Tensor
+    """Sum of a sample's inner products with unit centres, its own class included, ``(N,)``."""
+    norms: Tensor
+    """Sum of the lengths of the centres, a scalar."""
+    filtered: Tensor
+    """How many logits the filter took, a scalar."""
+
+
+class Slopes(NamedTuple):
+    """What the backward pass knows of each sample before it visits the tiles, ``(N,)`` each."""
+
+    shift: Tensor
+    factor: Tensor
+    """The loss grows by factor · e^(logit − shift) with the logit of another class."""
+    target: Tensor
+    """Inner product with the unit centre of its own class, as forward found it."""
+    target_slope: Tensor
+    """The loss grows by so much with that product."""
+
+
+class Tiles(Protocol):
+    """The arithmetic on the classes of one tile; both passes call it tile after tile.
+
+    It is made for a pass from ``query`` (N, D), whose inner products with unit centres are the
+    logits before ``transform``; ``column`` (N,), the class of each sample, counted as the centres
+    are that this rank visits, or −1; ``limit`` (N,), the product above which the filter takes a
+    class, or None; and the settings. Tiles begin at multiples of ``settings.chunk``, and nothing in
+    them may make the host wait.
+    """
+
+    def add(self, start: int, centers: Tensor, lengths: Tensor, sums: Sums) -> None:
+        """Add the classes ``start``, ``start + 1``, … to ``sums``; the forward pass.
+
+        Args:
+            start: the number of the first class.
+            centers: theirs, as they are, ``(n, D)``; to be read alone.
+            lengths: takes their lengths, at least `SMALLEST_NORM`, ``(n,)``.
+            sums: changed in place, but for ``highest``, which may be another tensor afterwards.
+        """
+
+    def spread(
+        self,
+        start: int,
+        centers: Tensor,
+        lengths: Tensor,
+        slopes: Slopes,
+        to_query: Tensor | None,
+        to_centers: Tensor | None,
+    ) -> None:
+        """Hand the slopes of these classes on to queries and centres; the backward pass.
+
+        Args:
+            start: as in `add`.
+            centers: as in `add`.
+            lengths: as `add` left them.
+            slopes: of the loss.
+            to_query: ``(N, D)``; this tile's share of the gradient of the queries is added to it.
+            to_centers: ``(n, D)``; filled with the gradient of the centres, which is complete.
+        """
+
+
+def _tiles(query: Tensor, column: Tensor, limit: Tensor | None, settings: Settings) -> Tiles:
+    """Return whoever computes the tiles of one pass."""
+    return TorchTiles(query, column, limit, settings)
 
 
 class _Others(torch.autograd.Function):
@@ -190,43 +267,31 @@ class _Others(torch.autograd.Function):
         column: Tensor,
         limit: Tensor | None,
         rows: Tensor | None,
-        settings: _Settings,
+        settings: Settings,
     ) -> tuple[Tensor, ...]:
         query = query.detach().contiguous()
-        tiles = _Tiles(query, weight.detach(), column, limit, rows, settings)
+        visited = _Visited(weight.detach(), rows, settings.chunk, query.dtype)
+        tiles = _tiles(query, column, limit, settings)
         size = len(query)
-        sums = query.new_zeros(3 * size + 2)
-        total, target, products = sums[: 3 * size].view(3, size)
-        norm_sum, filtered = sums[-2], sums[-1]
+        packed = query.new_zeros(3 * size + 2)
+        total, target, products = packed[: 3 * size].view(3, size)
         highest = query.new_full((size,), _FLOOR)
-        lengths = query.new_empty(tiles.count)
+        sums = Sums(highest, total, products, norms=packed[-2], filtered=packed[-1])
+        lengths = query.new_empty(visited.count)
 
-        target.copy_(tiles.target())
-        for number, part in tiles.parts():
-            centers = tiles.centers(part)
-            torch.linalg.vector_norm(centers, dim=1, out=lengths[part])
-            norm_sum += lengths[part].sum()
-            lengths[part].clamp_(min=SMALLEST_NORM)
-            tile = tiles.multiply(centers, lengths[part], part)
-            products += tile.sum(0)
-            hidden = tiles.hidden(tile, number)
-            if hidden is not None:
-                filtered += hidden.sum()
-            logits = tiles.fill(tiles.transformed(tile), hidden)
-            tiles.put(logits, number, _ABSENT)
-            shift = torch.maximum(highest, logits.amax(0))
-            total *= (highest - shift).exp_()
-            total += logits.sub_(shift).exp_().sum(0)
-            highest = shift
+        target.copy_(visited.products(query, column))
+        for part, centers in visited:
+            tiles.add(part.start, centers, lengths[part], sums)
 
-        shift = all_reduce_(highest.clone(), settings.group, maximum=True)
-        total *= (highest - shift).exp_()
-        all_reduce_(sums, settings.group)
+        shift = all_reduce_(sums.highest.clone(), settings.group, maximum=True)
+        total *= (sums.highest - shift).exp_()
+        all_reduce_(packed, settings.group)
         total.clamp_(min=torch.finfo(total.dtype).tiny)  # there may be no other class at all
 
         ctx.save_for_backward(query, weight, column, limit, rows, shift, total, target, lengths)
         ctx.settings = settings
-        results = total.log(), *(t.clone() for t in (target, shift, products, norm_sum, filtered))
+        results = (target, shift, products, sums.norms, sums.filtered)
+        results = total.log(), *(tensor.clone() for tensor in results)
         ctx.mark_non_differentiable(*results[2:])
         return results
 
@@ -237,28 +302,14 @@ class _Others(torch.autograd.Function):
     ) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
         query, weight, column, limit, rows, shift, total, target, lengths = ctx.saved_tensors
         with torch.autocast(query.device.type, enabled=False):
-            tiles = _Tiles(query, weight.detach(), column, limit, rows, ctx.settings)
+            visited = _Visited(weight.detach(), rows, ctx.settings.chunk, query.dtype)
+            tiles = _tiles(query, column, limit, ctx.settings)
+            slopes = Slopes(shift, others_slope / total, target, target_slope)
             to_query = torch.zeros_like(query) if ctx.needs_input_grad[0] else None
-            to_weight = None
-            if ctx.needs_input_grad[1]:
-                to_weight = _empty(tiles.count, query)
-            for number, part in tiles.parts():
-                centers, norms = tiles.centers(part), lengths[part]
-                tile = tiles.multiply(centers, norms, part)
-                slopes = tiles.slopes(tile, number, shift, others_slope / total)
-                tiles.put(slopes, number, target_slope)
-                if to_weight is not None:
-                    tiles.put(tile, number, target)
-                    # The part of Σ_i slope_ij·q_i along ŵ_j.
-                    radial = tile.mul_(slopes).sum(1)
-                slopes.div_(norms[:, None])
-                if to_query is not None:
-                    tiles.add_product(to_query, slopes.T, centers)
-                if to_weight is not None:
-                    radial.div_(norms).div_(norms).neg_()
-                    radial.masked_fill_(norms <= SMALLEST_NORM, 0)  # not normalised
-                    torch.mul(centers, radial[:, None], out=to_weight[part])
-                    tiles.add_product(to_weight[part], slopes, tiles.factor)
+            to_weight = _empty(visited.count, query) if ctx.needs_input_grad[1] else None
+            for part, centers in visited:
+                out = None if to_weight is None else to_weight[part]
+                tiles.spread(part.start, centers, lengths[part], slopes, to_query, out)
         if to_weight is not None:
             to_weight = to_weight.to(weight.dtype)
             if rows is not None:
@@ -268,61 +319,104 @@ class _Others(torch.autograd.Function):
         return to_query, to_weight, None, None, None, None
 
 
-class _Tiles:
-    """What both passes do with the classes of one chunk; a tile is ``(classes, N)``."""
+class _Visited:
+    """The centres that a rank visits, tile after tile; iterating gives places and centres."""
 
-    def __init__(
-        self,
-        query: Tensor,
-        weight: Tensor,
-        column: Tensor,
-        limit: Tensor | None,
-        rows: Tensor | None,
-        settings: _Settings,
-    ) -> None:
-        self.query, self.weight, self.column, self.limit = query, weight, column, limit
-        self.rows, self.settings = rows, settings
+    def __init__(self, weight: Tensor, rows: Tensor | None, chunk: int, dtype: torch.dtype) -> None:
+        self.weight, self.rows, self.chunk, self.dtype = weight, rows, chunk, dtype
         self.count = len(weight) if rows is None else len(rows)
-        self.chunk = max(1, min(settings.chunk, self.count))
-        self.factor = query.bfloat16() if settings.reduced else query
-        self.memory = query.new_empty(2, self.chunk, len(query))
-        self.drawn = None if rows is None else weight.new_empty(self.chunk, weight.shape[1])
-        self.first = torch.arange(len(query), device=query.device)
-        self.home = column.div(self.chunk, rounding_mode="floor")
-        self.index = column.remainder(self.chunk) * len(query) + self.first
+        self.drawn = None
+        if rows is not None:
+            self.drawn = weight.new_empty(min(chunk, self.count), weight.shape[1])
 
-    def parts(self) -> Iterator[tuple[int, slice]]:
-        """Yield the number and the rows of each chunk."""
-        for number, start in enumerate(range(0, self.count, self.chunk)):
-            yield number, slice(start, min(start + self.chunk, self.count))
+    def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
+        for start in range(0, self.count, self.chunk):
+            part = slice(start, min(start + self.chunk, self.count))
+            if self.rows is None or self.drawn is None:
+                centers = self.weight[part]
+            else:
+                rows = self.rows[part]
+                centers = torch.index_select(self.weight, 0, rows, out=self.drawn[: len(rows)])
+            yield part, centers.to(self.dtype)
 
-    def centers(self, part: slice) -> Tensor:
-        if self.rows is None or self.drawn is None:
-            return self.weight[part].to(self.query.dtype)
-        rows = self.rows[part]
-        drawn = torch.index_select(self.weight, 0, rows, out=self.drawn[: len(rows)])
-        return drawn.to(self.query.dtype)
-
-    def target(self) -> Tensor:
+    def products(self, query: Tensor, column: Tensor) -> Tensor:
         """Return q·ŵ of each sample and its own class, 0 where another rank holds that (N,)."""
         if not self.count:
-            return self.query.new_zeros(len(self.query))
-        column = self.column.clamp(min=0)
-        centers = self.weight[column if self.rows is None else self.rows[column]]
-        centers = centers.to(self.query.dtype)
+            return query.new_zeros(len(query))
+        place = column.clamp(min=0)
+        centers = self.weight[place if self.rows is None else self.rows[place]].to(self.dtype)
         norms = centers.norm(dim=1).clamp(min=SMALLEST_NORM)
-        return torch.where(self.column >= 0, (self.query * centers).sum(1) / norms, 0)
+        return torch.where(column >= 0, (query * centers).sum(1) / norms, 0)
 
-    def multiply(self, centers: Tensor, norms: Tensor, part: slice) -> Tensor:
+
+class TorchTiles:
+    """`Tiles` by operations of torch; a tile is ``(classes, N)``."""
+
+    def __init__(
+        self, query: Tensor, column: Tensor, limit: Tensor | None, settings: Settings
+    ) -> None:
+        self.query, self.limit, self.settings = query, limit, settings
+        self.factor = query.bfloat16() if settings.reduced else query
+        self.memory = query.new_empty(2, 0, len(query))
+        self.first = torch.arange(len(query), device=query.device)
+        self.home = column.div(settings.chunk, rounding_mode="floor")
+        self.index = column.remainder(settings.chunk) * len(query) + self.first
+
+    def add(self, start: int, centers: Tensor, lengths: Tensor, sums: Sums) -> None:
+        """Add these classes to ``sums``."""
+        torch.linalg.vector_norm(centers, dim=1, out=lengths)
+        sums.norms += lengths.sum()
+        lengths.clamp_(min=SMALLEST_NORM)
+        tile = self._multiply(centers, lengths)
+        sums.products += tile.sum(0)
+        hidden = self._hidden(tile, start)
+        if hidden is not None:
+            sums.filtered += hidden.sum()
+        logits = self._fill(self._transformed(tile), hidden)
+        self._put(logits, start, _ABSENT)
+        highest = torch.maximum(sums.highest, logits.amax(0))
+        sums.total *= (sums.highest - highest).exp_()
+        sums.total += logits.sub_(highest).exp_().sum(0)
+        sums.highest = highest
+
+    def spread(
+        self,
+        start: int,
+        centers: Tensor,
+        lengths: Tensor,
+        slopes: Slopes,
+        to_query: Tensor | None,
+        to_centers: Tensor | None,
+    ) -> None:
+        """Hand the slopes of these classes on to queries and centres."""
+        tile = self._multiply(centers, lengths)
+        by_product = self._slopes(tile, start, slopes.shift, slopes.factor)
+        self._put(by_product, start, slopes.target_slope)
+        if to_centers is not None:
+            self._put(tile, start, slopes.target)
+            # The part of Σ_i slope_ij·q_i along ŵ_j.
+            radial = tile.mul_(by_product).sum(1)
+        by_product.div_(lengths[:, None])
+        if to_query is not None:
+            self._add_product(to_query, by_product.T, centers)
+        if to_centers is not None:
+            radial.div_(lengths).div_(lengths).neg_()
+            radial.masked_fill_(lengths <= SMALLEST_NORM, 0)  # not normalised
+            torch.mul(centers, radial[:, None], out=to_centers)
+            self._add_product(to_centers, by_product, self.factor)
+
+    def _multiply(self, centers: Tensor, lengths: Tensor) -> Tensor:
         """Return the inner products of unit centres and queries, in memory of their own."""
-        out = self.memory[0, : part.stop - part.start]
+        if self.memory.shape[1] < len(centers):  # the first tile, which is the largest
+            self.memory = self.query.new_empty(2, len(centers), len(self.query))
+        out = self.memory[0, : len(centers)]
         if self.settings.reduced:
             out.copy_(self._reduced_product(centers, self.factor.T))
         else:
             torch.mm(centers, self.factor.T, out=out)
-        return out.div_(norms[:, None])
+        return out.div_(lengths[:, None])
 
-    def add_product(self, out: Tensor, left: Tensor, right: Tensor) -> None:
+    def _add_product(self, out: Tensor, left: Tensor, right: Tensor) -> None:
         if self.settings.reduced:
             out.add_(self._reduced_product(left, right))
         else:
@@ -334,27 +428,27 @@ class _Tiles:
             return torch.mm(left, right, out_dtype=torch.float32)
         return torch.mm(left, right)  # sums in float32, but gives bfloat16
 
-    def hidden(self, tile: Tensor, number: int) -> Tensor | None:
+    def _hidden(self, tile: Tensor, start: int) -> Tensor | None:
         """Tell which inner products the filter takes; it never takes a target's."""
         if self.limit is None:
             return None
-        self.put(tile, number, _ABSENT)
+        self._put(tile, start, _ABSENT)
         return tile > self.limit
 
-    def transformed(self, tile: Tensor) -> Tensor:
+    def _transformed(self, tile: Tensor) -> Tensor:
         """Turn inner products into logits; they may be the same tensor."""
         return tile if self.settings.transform is None else self.settings.transform(tile)
 
-    def fill(self, logits: Tensor, hidden: Tensor | None) -> Tensor:
+    def _fill(self, logits: Tensor, hidden: Tensor | None) -> Tensor:
         """Give filtered classes their logit, in place."""
         if hidden is None:
             return logits
-        zero = self.transformed(logits.new_zeros(())) if self.settings.zero else _ABSENT
+        zero = self._transformed(logits.new_zeros(())) if self.settings.zero else _ABSENT
         return logits.masked_fill_(hidden, zero)
 
-    def slopes(self, tile: Tensor, number: int, shift: Tensor, factor: Tensor) -> Tensor:
+    def _slopes(self, tile: Tensor, start: int, shift: Tensor, factor: Tensor) -> Tensor:
         """Return the derivatives by inner products, if those by logits are factor·e^(z − shift)."""
-        hidden = self.hidden(tile, number)
+        hidden = self._hidden(tile, start)
         if self.settings.transform is None:
             slopes = torch.sub(tile, shift, out=self.memory[1, : len(tile)]).exp_().mul_(factor)
         else:
@@ -365,11 +459,11 @@ class _Tiles:
             (slopes,) = torch.autograd.grad(logits, tile, by_logits)
         return slopes if hidden is None else slopes.masked_fill_(hidden, 0)
 
-    def put(self, tile: Tensor, number: int, values: Tensor | float) -> None:
-        """Set the elements of the samples whose own class lies in this chunk."""
+    def _put(self, tile: Tensor, start: int, values: Tensor | float) -> None:
+        """Set the elements of the samples whose own class lies in this tile."""
         # Finding out which samples those are would make the host wait, so the others write too:
         # what is there already.
-        here, flat = self.home == number, tile.view(-1)
+        here, flat = self.home == start // self.settings.chunk, tile.view(-1)
         index = torch.where(here, self.index, self.first)
         flat.scatter_(0, index, torch.where(here, values, flat[index]))
 

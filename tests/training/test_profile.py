@@ -78,7 +78,7 @@ def test_product_rate_counts_two_operations_an_element(monkeypatch: pytest.Monke
         {},
         {"on_nonfinite": "skip"},
         {"optimizer": AdamW(), "head": Head(sample_rate=0.5)},
-        {"head": Head(sample_rate=0.5), "accumulation": 2},
+        {"head": Head(sample_rate=0.5), "accumulation": 2, "regularizer": None},
     ],
     ids=str,
 )

@@ -27,7 +27,12 @@ from facerec.heads.collectives import (
     shard_bounds,
     world_size,
 )
-from facerec.heads.margin_softmax import InterclassFilter, Precision, margin_softmax
+from facerec.heads.margin_softmax import (
+    CenterUpdate,
+    InterclassFilter,
+    Precision,
+    margin_softmax,
+)
 from facerec.heads.margins import AdaFace, Margin
 
 CenterInit = Literal["unit", "normal", "xavier"]
@@ -221,7 +226,9 @@ class MarginClassifier(nn.Module):
         self.classes = sample_classes(column, self.num_local, sizes[own], seed)
         self.num_visited = sum(sizes)
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> ClassifierOutput:
+    def forward(
+        self, embeddings: Tensor, labels: Tensor, update: CenterUpdate | None = None
+    ) -> ClassifierOutput:
         """Compute the loss of the global batch, in float32 whatever autocast says.
 
         In training mode AdaFace takes in the batch's norms; ``advance`` ends the step.
@@ -229,6 +236,8 @@ class MarginClassifier(nn.Module):
         Args:
             embeddings: raw embeddings of this rank, ``(B, D)``, any float type.
             labels: classes of this rank's images, ``(B,)``, int64 in [0, C).
+            update: takes the gradient of ``weight`` in backward, tile by tile, so that there is
+                never one of all centres; ``weight.grad`` stays as it is.
 
         Raises:
             TrainingError: shapes or types are wrong, batches differ in size between ranks, or a
@@ -254,6 +263,7 @@ class MarginClassifier(nn.Module):
                 interclass_filter=self.interclass_filter,
                 norm_average=None if self.norm_average is None else self.norm_average(batch),
                 rows=self.classes,
+                update=update,
             )
         rows, own = len(column), sums.target_cosine.sum()
         pairs = rows * (self.num_visited - 1) or math.nan  # a single class has no others

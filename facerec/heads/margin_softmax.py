@@ -7,7 +7,9 @@ classes. Here both passes visit the classes chunk by chunk and hold no more than
   exponentials to a log-sum-exp whose shift is the running maximum (Milakov and Gimelshein, 2018);
 * backward computes the inner products again, turns them into probabilities, adds to the gradient of
   the embeddings, and writes the chunk's rows of the gradient of the centres, already projected on
-  the tangents of their normalisation: ∂L/∂w = (I − ŵŵᵀ)·g/‖w‖.
+  the tangents of their normalisation: ∂L/∂w = (I − ŵŵᵀ)·g/‖w‖. These rows are complete, so that an
+  optimizer's step can be taken on them at once (`CenterUpdate`): then no gradient of all centres
+  exists either.
 
 The margin changes one logit of each row, the target's. That one is left out of the tiles: its
 cosine is always computed in float32 or better, and margin and loss are plain functions of it and
@@ -35,6 +37,16 @@ Precision = Literal["fp32", "bf16"]
 """Of the matrix products: ``bf16`` rounds their operands where the device has instructions for it,
 and is ``fp32`` elsewhere. Sums, and everything between the products, are float32; only a CPU also
 rounds the products themselves."""
+
+CenterUpdate = Callable[[Tensor | None, Iterator[tuple[slice, Tensor]]], None]
+"""Takes the gradient of the class centres in place of autograd, tile after tile in backward.
+
+It is called with the rows of the centres that take part, ascending, ``(n,)`` (None: all of them),
+and has to exhaust an iterator of pairs: the places of a tile among these rows, and its share of the
+gradient, ``(tile, D)``, float32 or better. That is complete; its memory, which may be changed, is
+the next tile's too.
+The centres of a tile have been read for the last time in this backward pass, so they may change.
+"""
 
 SMALLEST_NORM = 1e-6
 """Below it vectors are not normalised further, which bounds the gradient."""
@@ -92,6 +104,7 @@ def margin_softmax(
     interclass_filter: InterclassFilter | None = None,
     norm_average: Tensor | None = None,
     rows: Tensor | None = None,
+    update: CenterUpdate | None = None,
 ) -> MarginSoftmax:
     """Compute the margin softmax over the rows of ``weight`` on all ranks; a collective.
 
@@ -111,6 +124,8 @@ def margin_softmax(
             default those that it starts from.
         rows: the only rows of ``weight`` that take part, ascending, ``(n,)`` int64; ``column`` then
             is a place among them, and the gradient of ``weight`` is sparse with these rows.
+        update: takes the gradient of ``weight``, which autograd then does not see; by default it is
+            one tensor, as always.
     """
     dtype = torch.promote_types(weight.dtype, torch.float32)
     batch = embeddings.to(dtype)
@@ -128,7 +143,7 @@ def margin_softmax(
     if interclass_filter is not None:
         limit = interclass_filter.threshold * temperature.detach()
     others, product, shift, product_sums, norm_sum, filtered = _Others.apply(
-        query, weight, column, limit, rows, settings
+        query, weight, column, limit, rows, settings, update
     )
     # The ranks' gradients are summed, so what follows the collectives counts on one of them.
     own = torch.where(column >= 0, temperature, temperature.detach())
@@ -268,6 +283,7 @@ class _Others(torch.autograd.Function):
         limit: Tensor | None,
         rows: Tensor | None,
         settings: Settings,
+        update: CenterUpdate | None,
     ) -> tuple[Tensor, ...]:
         query = query.detach().contiguous()
         visited = _Visited(weight.detach(), rows, settings.chunk, query.dtype)
@@ -289,34 +305,50 @@ class _Others(torch.autograd.Function):
         total.clamp_(min=torch.finfo(total.dtype).tiny)  # there may be no other class at all
 
         ctx.save_for_backward(query, weight, column, limit, rows, shift, total, target, lengths)
-        ctx.settings = settings
-        results = (target, shift, products, sums.norms, sums.filtered)
-        results = total.log(), *(tensor.clone() for tensor in results)
+        ctx.settings, ctx.update = settings, update
+        found = (target, shift, products, sums.norms, sums.filtered)
+        results = total.log(), *(tensor.clone() for tensor in found)
         ctx.mark_non_differentiable(*results[2:])
         return results
 
     @staticmethod
     @once_differentiable
     def backward(
-        ctx: Any, others_slope: Tensor, target_slope: Tensor, *_: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
+        ctx: Any, others_slope: Tensor, target_slope: Tensor, *unused: Tensor
+    ) -> tuple[Tensor | None, ...]:
         query, weight, column, limit, rows, shift, total, target, lengths = ctx.saved_tensors
-        with torch.autocast(query.device.type, enabled=False):
-            visited = _Visited(weight.detach(), rows, ctx.settings.chunk, query.dtype)
+        visited = _Visited(weight.detach(), rows, ctx.settings.chunk, query.dtype)
+        to_query = torch.zeros_like(query) if ctx.needs_input_grad[0] else None
+        update: CenterUpdate | None = ctx.update if ctx.needs_input_grad[1] else None
+        memory = None  # for the gradient of all centres, or of those of a tile
+        if update is not None:
+            memory = query.new_empty(min(visited.chunk, visited.count), query.shape[1])
+        elif ctx.needs_input_grad[1]:
+            memory = empty_rows(visited.count, query)
+
+        def gradients() -> Iterator[tuple[slice, Tensor]]:
             tiles = _tiles(query, column, limit, ctx.settings)
             slopes = Slopes(shift, others_slope / total, target, target_slope)
-            to_query = torch.zeros_like(query) if ctx.needs_input_grad[0] else None
-            to_weight = _empty(visited.count, query) if ctx.needs_input_grad[1] else None
             for part, centers in visited:
-                out = None if to_weight is None else to_weight[part]
+                place = part if update is None else slice(len(centers))
+                out = None if memory is None else memory[place]
                 tiles.spread(part.start, centers, lengths[part], slopes, to_query, out)
+                if out is not None:
+                    yield part, out
+
+        to_weight = None
+        with torch.autocast(query.device.type, enabled=False):
+            if update is not None:
+                update(rows, gradients())
+            else:
+                for _ in gradients():
+                    pass
+                to_weight = memory
         if to_weight is not None:
             to_weight = to_weight.to(weight.dtype)
             if rows is not None:
-                to_weight = torch.sparse_coo_tensor(
-                    rows[None], to_weight, weight.shape, check_invariants=False, is_coalesced=True
-                )
-        return to_query, to_weight, None, None, None, None
+                to_weight = sparse_rows(rows, to_weight, weight)
+        return to_query, to_weight, None, None, None, None, None
 
 
 class _Visited:
@@ -468,8 +500,8 @@ class TorchTiles:
         flat.scatter_(0, index, torch.where(here, values, flat[index]))
 
 
-def _empty(count: int, like: Tensor) -> Tensor:
-    """Return memory for the gradient of ``count`` centres."""
+def empty_rows(count: int, like: Tensor) -> Tensor:
+    """Return memory for the gradient of ``count`` centres, which are like ``like`` (…, D)."""
     if like.device.type != "cpu":
         return like.new_empty(count, like.shape[1])
     # NumPy asks the kernel for huge pages. With small ones the first use of hundreds of megabytes
@@ -479,3 +511,16 @@ def _empty(count: int, like: Tensor) -> Tensor:
     memory = torch.from_numpy(np.empty(size + _ALIGNMENT, np.uint8))
     start = -memory.data_ptr() % _ALIGNMENT
     return memory[start : start + size].view(like.dtype).view(count, like.shape[1])
+
+
+def sparse_rows(rows: Tensor, values: Tensor, like: Tensor) -> Tensor:
+    """Return a matrix in the shape of ``like`` that has but some rows, as a sparse tensor.
+
+    Args:
+        rows: which, ascending, ``(n,)`` int64.
+        values: theirs, ``(n, D)``, whose memory the result shares.
+        like: ``(rows, D)``.
+    """
+    return torch.sparse_coo_tensor(
+        rows[None], values, like.shape, check_invariants=False, is_coalesced=True
+    )

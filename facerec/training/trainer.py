@@ -55,7 +55,7 @@ from facerec.training.nonfinite import LIMIT, LateFigures, NonfiniteGuard
 from facerec.training.optimization import parameter_groups
 from facerec.training.prefetch import prefetched
 from facerec.training.recipe import DataParallel, Recipe
-from facerec.training.row_update import RowUpdate, no_rows
+from facerec.training.row_update import RowUpdate
 from facerec.training.sampler import GlobalBatchSampler
 from facerec.training.validation import PackValidator
 from facerec.verification import VerificationResult
@@ -165,9 +165,10 @@ class Trainer:
                 plain=self.regularizer.parameters() if self.regularizer else (),
             )
         )
-        if recipe.head.sample_rate < 1:
-            RowUpdate(self.optimizer, self.head.weight, distinct=recipe.accumulation == 1)
         self.scaler = self._create_scaler()
+        # A step that may be called off needs all gradients, or half of it would be taken.
+        certain = recipe.on_nonfinite == "stop" and not self.scaler.is_enabled()
+        self.centers = RowUpdate(self.optimizer, self.head.weight, at_once=certain)
         self.sampler = self._sampler(start=0)
         self.total_steps = self.sampler.total_steps
         self.steps_per_epoch = self.sampler.steps_per_epoch
@@ -204,7 +205,8 @@ class Trainer:
                 with self.phase("forward"), self._autocast():
                     embeddings = self.model(x)
                 with self.phase("head"):
-                    output, regularized = self.head(embeddings, y), None
+                    output = self.head(embeddings, y, self.centers.gradients(last))
+                    regularized = None
                     loss = output.loss
                     if self.regularizer is not None:
                         # Outside the head: its embedding gradient is scaled for DDP already.
@@ -629,9 +631,10 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = 0.0
             for parameter in group["params"]:
-                sampled = parameter is self.head.weight and self.head.sample_rate < 1
-                parameter.grad = no_rows(parameter) if sampled else torch.zeros_like(parameter)
+                if parameter is not self.head.weight:
+                    parameter.grad = torch.zeros_like(parameter)
         self.optimizer.step()
+        self.centers.state()
         self.optimizer.zero_grad(set_to_none=True)
         for group, rate in zip(self.optimizer.param_groups, saved, strict=True):
             group["lr"] = rate

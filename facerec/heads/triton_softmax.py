@@ -22,13 +22,17 @@ same card give the same bits.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
 from torch import Tensor
 
+from facerec.errors import TrainingError
 from facerec.heads import triton_kernels as kernels
 from facerec.heads.margin_softmax import SMALLEST_NORM, Settings, Slopes, Sums
+
+_OPTIONS = {"enable_fp_fusion": True}  # of the compiler, whose default is about to change
 
 
 @dataclass(frozen=True)
@@ -61,11 +65,6 @@ def blocks_for(batch_size: int, reduced: bool) -> Blocks:
     return Blocks(rows=min(128, max(depth, triton.next_power_of_2(batch_size))), depth=depth)
 
 
-def chunk_for(batch_size: int, dimensions: int) -> int:
-    """Return how many classes a tile takes: 32 MB of bfloat16 slopes or unit centres."""
-    return max(1024, 2**24 // max(batch_size, dimensions) // 128 * 128)
-
-
 class TritonTiles:
     """`Tiles` by kernels, for queries and centres of float32.
 
@@ -82,7 +81,11 @@ class TritonTiles:
         settings: Settings,
         blocks: Blocks | None = None,
     ) -> None:
-        self.column, self.limit, self.chunk = column, limit, settings.chunk
+        if settings.transform is not None or query.dtype != torch.float32:
+            what = "margins that change the cosines to other classes"
+            what = what if settings.transform is not None else f"class centres of {query.dtype}"
+            raise TrainingError(f"Triton's kernels are not made for {what}; use kernel torch")
+        self.column, self.limit = column, limit
         self.size, self.dimensions = query.shape
         self.blocks = blocks or blocks_for(self.size, settings.reduced)
         # Operands are padded with zeros to whole blocks, so that no product needs a mask.
@@ -93,7 +96,7 @@ class TritonTiles:
         self.unit = query.new_empty(0, padded, dtype=kind)
         self.slopes = query.new_empty(len(self.query), 0, dtype=kind)
         self.interpreted = triton.knobs.runtime.interpret
-        self.product = {
+        self.product: dict[str, Any] = {
             "D": padded,
             "PRECISION": "ieee" if self.interpreted else _precision(),
             "WIDEN": self.interpreted,  # to float32: the interpreter's bfloat16 products are wrong
@@ -102,6 +105,7 @@ class TritonTiles:
             "BLOCK_D": self.blocks.depth,
             "num_warps": self.blocks.warps,
             "num_stages": self.blocks.stages,
+            **_OPTIONS,
         }
         self.filter = 0 if limit is None else 2 if settings.zero else 1
 
@@ -124,6 +128,7 @@ class TritonTiles:
             *(places, self.size, len(self.query)),
             BLOCK_P=32,
             BLOCK_N=block,
+            **_OPTIONS,
         )
         if self.filter:
             sums.filtered += parts[3].sum()
@@ -185,6 +190,7 @@ class TritonTiles:
             D=self.unit.shape[1],
             BLOCK_C=height,
             BLOCK_D=width,
+            **_OPTIONS,
         )
 
 

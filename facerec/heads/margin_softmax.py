@@ -38,6 +38,10 @@ Precision = Literal["fp32", "bf16"]
 and is ``fp32`` elsewhere. Sums, and everything between the products, are float32; only a CPU also
 rounds the products themselves."""
 
+Kernel = Literal["torch", "triton"]
+"""What computes the tiles: operations of torch, or kernels of Triton, which need CUDA, centres of
+float32, the extra ``gpu``, and a margin that leaves the cosines to other classes alone."""
+
 CenterUpdate = Callable[[Tensor | None, Iterator[tuple[slice, Tensor]]], None]
 """Takes the gradient of the class centres in place of autograd, tile after tile in backward.
 
@@ -105,6 +109,7 @@ def margin_softmax(
     norm_average: Tensor | None = None,
     rows: Tensor | None = None,
     update: CenterUpdate | None = None,
+    kernel: Kernel = "torch",
 ) -> MarginSoftmax:
     """Compute the margin softmax over the rows of ``weight`` on all ranks; a collective.
 
@@ -126,6 +131,10 @@ def margin_softmax(
             is a place among them, and the gradient of ``weight`` is sparse with these rows.
         update: takes the gradient of ``weight``, which autograd then does not see; by default it is
             one tensor, as always.
+        kernel: what computes the tiles.
+
+    Raises:
+        TrainingError: Triton's kernels are asked for what they cannot do.
     """
     dtype = torch.promote_types(weight.dtype, torch.float32)
     batch = embeddings.to(dtype)
@@ -135,9 +144,10 @@ def margin_softmax(
     settings = Settings(
         group=group,
         reduced=precision == "bf16" and has_fast_bf16(weight.device),
-        chunk=chunk or default_chunk(len(batch), weight.device),
+        chunk=chunk or default_chunk(len(batch), weight.device, kernel),
         transform=_transform(margin) if margin.changes_others else None,
         zero=interclass_filter is not None and interclass_filter.mode == "zero",
+        kernel=kernel,
     )
     limit = None
     if interclass_filter is not None:
@@ -164,8 +174,14 @@ def margin_softmax(
     return MarginSoftmax(loss, cosine.detach(), cosine_sum, norm_sum, filtered)
 
 
-def default_chunk(batch_size: int, device: torch.device) -> int:
-    """Return how many classes a tile takes: 1 MB of float32 on a CPU, 64 MB elsewhere."""
+def default_chunk(batch_size: int, device: torch.device, kernel: Kernel = "torch") -> int:
+    """Return how many classes a tile takes: 1 MB of float32 on a CPU, 64 MB elsewhere.
+
+    For Triton 32 MB of bfloat16 slopes, and no more of unit centres with 512 dimensions: so both
+    stay in the second-level cache of a large GPU.
+    """
+    if kernel == "triton":
+        return max(1024, 2**24 // max(batch_size, 512) // 128 * 128)
     elements = 2**18 if device.type == "cpu" else 2**24
     return max(256, elements // batch_size)
 
@@ -187,6 +203,8 @@ class Settings:
     """Inner products to logits, where that is not the identity."""
     zero: bool
     """Whether a filtered class counts as orthogonal, not as absent."""
+    kernel: Kernel = "torch"
+    """What computes the tiles."""
 
 
 @dataclass
@@ -258,8 +276,12 @@ class Tiles(Protocol):
         """
 
 
-def _tiles(query: Tensor, column: Tensor, limit: Tensor | None, settings: Settings) -> Tiles:
-    """Return whoever computes the tiles of one pass."""
+def create_tiles(query: Tensor, column: Tensor, limit: Tensor | None, settings: Settings) -> Tiles:
+    """Return whoever computes the tiles of one pass; see `Tiles` for the arguments."""
+    if settings.kernel == "triton":
+        from facerec.heads.triton_softmax import TritonTiles  # triton is an extra
+
+        return TritonTiles(query, column, limit, settings)
     return TorchTiles(query, column, limit, settings)
 
 
@@ -287,7 +309,7 @@ class _Others(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         query = query.detach().contiguous()
         visited = _Visited(weight.detach(), rows, settings.chunk, query.dtype)
-        tiles = _tiles(query, column, limit, settings)
+        tiles = create_tiles(query, column, limit, settings)
         size = len(query)
         packed = query.new_zeros(3 * size + 2)
         total, target, products = packed[: 3 * size].view(3, size)
@@ -327,7 +349,7 @@ class _Others(torch.autograd.Function):
             memory = empty_rows(visited.count, query)
 
         def gradients() -> Iterator[tuple[slice, Tensor]]:
-            tiles = _tiles(query, column, limit, ctx.settings)
+            tiles = create_tiles(query, column, limit, ctx.settings)
             slopes = Slopes(shift, others_slope / total, target, target_slope)
             for part, centers in visited:
                 place = part if update is None else slice(len(centers))

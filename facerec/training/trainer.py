@@ -40,6 +40,7 @@ from facerec.environment import available_cores
 from facerec.errors import CheckpointError, RecipeError, TrainingError
 from facerec.files import write_json
 from facerec.heads.classifier import ClassifierOutput, MarginClassifier
+from facerec.heads.margin_softmax import Kernel
 from facerec.heads.norm_regularizer import (
     RegularizerOutput,
     combination_warnings,
@@ -77,6 +78,8 @@ class SavedFacts:
     """By all ranks."""
     nonfinite: int = 0
     """Steps left out."""
+    kernel: Kernel = "torch"
+    """Who computed the head's tiles."""
 
 
 class Trainer:
@@ -150,6 +153,11 @@ class Trainer:
                 interclass_filter=recipe.head.interclass_filter,
                 sample_rate=recipe.head.sample_rate,
             ).to(self.device)
+        automatic = recipe.head.kernel == "auto"
+        self.head.choose_kernel(
+            "torch" if automatic and recipe.deterministic else recipe.head.kernel,
+            recipe.batch_size // recipe.accumulation,
+        )
         self.regularizer = (
             create_regularizer(recipe.regularizer).to(self.device) if recipe.regularizer else None
         )
@@ -533,6 +541,7 @@ class Trainer:
                 "scaler": self.scaler.state_dict(),
                 "skipped_images": self._all_skipped(),
                 "nonfinite": self._guard.count if self._guard is not None else 0,
+                "kernel": self.head.kernel,
             },
         )
 
@@ -565,6 +574,8 @@ class Trainer:
             what = str(error) if isinstance(error, RecipeError) else f"{where}: scaler: {error!r}"
             raise CheckpointError(f"{what}; delete it to go on from an earlier one") from error
         self.step = saved.step
+        if self.recipe.head.kernel == "auto":
+            self.head.keep_kernel(saved.kernel)
         if self._guard is not None:
             self._guard.count = saved.nonfinite
         if saved.benches == self.recipe.validation.benches:

@@ -240,17 +240,18 @@ def product_size(device: torch.device) -> int:
     return 1024 if device.type == "cpu" else 8192
 
 
-def product_rate(device: torch.device, kind: str) -> float:
+def product_rate(device: torch.device, kind: str, size: int | None = None) -> float:
     """Measure a large matrix product; the fastest of several counts.
 
     Args:
         device: where; a CPU uses the threads that the steps use.
         kind: of numbers: fp32, TF32, bf16 or fp16.
+        size: length of the sides of the matrices, by default `product_size`.
 
     Returns:
         FLOP/s.
     """
-    size, dtype = product_size(device), AUTOCAST.get(kind, torch.float32)
+    size, dtype = size or product_size(device), AUTOCAST.get(kind, torch.float32)
     left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     clock = PhaseClock(device)
     times: list[float] = []

@@ -1,10 +1,8 @@
-"""What makes the host wait for the device: found without a GPU, and refused where there is one."""
+"""What makes the host wait for the device, found without a GPU."""
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -25,21 +23,6 @@ _TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 
 class HostWaitError(AssertionError):
     """The host would wait until the device has done all that was asked, or read too early."""
-
-
-@contextlib.contextmanager
-def no_host_waits() -> Iterator[None]:
-    """Let everything fail that makes the host wait for a real GPU.
-
-    That is ``torch.cuda.set_sync_debug_mode("error")``, which sees copies from and to ordinary
-    memory, numbers that are read, and sizes that depend on numbers; not events that are waited for.
-    """
-    before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode(before)
 
 
 class Watch(TorchDispatchMode):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -18,7 +20,7 @@ from facerec.devices import HostCopy
 from facerec.heads import SEC, ArcFace
 from facerec.records import Data
 from facerec.records.dataset import Batch, FaceDataset
-from facerec.training import Recipe
+from facerec.training import Head, Recipe
 from facerec.training import trainer as trainer_module
 from facerec.training.distributed import Processes
 from facerec.training.monitor import Figures
@@ -28,6 +30,7 @@ from helpers.host_waits import Watch
 from helpers.pretend_cuda import CUDA, is_channels_last, pretend_cuda
 
 BATCH = 8
+KERNELS = ("normalize", "forward", "merge", "slopes", "center_gradient", "query_gradient")
 
 
 @dataclass
@@ -42,6 +45,8 @@ class Seen:
     kernels_in_order: bool
     """Whether the kernels of the convolutions are channels-last after the steps."""
     steps: int
+    launches: dict[str, set[str]]
+    """Devices of the tensors that each kernel of Triton was given."""
 
 
 class SmallNet(nn.Module):
@@ -77,6 +82,7 @@ def rehearsal_recipe(**changes: object) -> Recipe:
         backbone=Backbone("small_net", embedding_size=32, dropout=0.1),
         margin=ArcFace(),
         regularizer=SEC(weight=0.1),
+        head=Head(kernel="torch"),
         batch_size=BATCH,
         log_every=2,
         compile=False,
@@ -112,7 +118,11 @@ def rehearse(recipe: Recipe, ranks: int = 1, steps: int = 3) -> Seen:
         dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
     try:
         # What DistributedDataParallel does in C++ is not looked at.
-        with pretend_cuda(), mock.patch.object(trainer_module, "_data_parallel", lambda m, _: m):
+        with (
+            pretend_cuda(),
+            mock.patch.object(trainer_module, "_data_parallel", lambda m, _: m),
+            _kernels_noted(),
+        ):
             return _rehearse(recipe, Processes(0, ranks, CUDA), steps)
     finally:
         if ranks > 1:
@@ -120,6 +130,7 @@ def rehearse(recipe: Recipe, ranks: int = 1, steps: int = 3) -> Seen:
 
 
 def _rehearse(recipe: Recipe, processes: Processes, steps: int) -> Seen:
+    _Kernel.launches = {}
     trainer, watch = Trainer(recipe, Faces(), processes), Watch()
     batches = page_locked_batches(steps + 1, recipe.batch_size // processes.world_size)
     trainer._batches = lambda: prefetched(batches, CUDA)  # type: ignore[method-assign]
@@ -141,7 +152,35 @@ def _rehearse(recipe: Recipe, processes: Processes, steps: int) -> Seen:
         {name: (value.device.type, str(value.dtype)) for name, value in figures.items()},
         all(map(is_channels_last, kernels)),
         trainer.step,
+        _Kernel.launches,
     )
+
+
+class _Kernel:
+    """Stands for a kernel of Triton, and remembers what it was given."""
+
+    launches: dict[str, set[str]]
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __getitem__(self, grid: object) -> Callable[..., None]:
+        return self.launch
+
+    def launch(self, *args: object, **options: object) -> None:
+        given = [x.device.type for x in (*args, *options.values()) if isinstance(x, torch.Tensor)]
+        _Kernel.launches.setdefault(self.name, set()).update(given)
+
+
+@contextlib.contextmanager
+def _kernels_noted() -> Iterator[None]:
+    if importlib.util.find_spec("triton") is None:
+        yield
+        return
+    from facerec.heads import triton_kernels
+
+    with mock.patch.multiple(triton_kernels, **{name: _Kernel(name) for name in KERNELS}):
+        yield
 
 
 def provoke() -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from helpers.host_waits import HostWaitError
 from helpers.pretend_cuda import in_another_process
-from helpers.rehearsal import Seen, provoke, rehearsal_recipe, rehearse
+from helpers.rehearsal import KERNELS, Seen, provoke, rehearsal_recipe, rehearse
 
 from facerec.backbones import Backbone
 from facerec.heads import (
@@ -46,13 +46,16 @@ def test_what_waits_is_found() -> None:
         {"optimizer": RMSprop(), "margin": SphereFace2017()},
         {"clip_norm": None, "margin": AdaFace(), "regularizer": L2Norm(weight=0.1)},
         {"margin": MagFace(), "regularizer": FixedNorm(weight=0.1)},
-        {"regularizer": RingLoss(weight=0.1), "head": Head(interclass_filter=InterclassFilter())},
+        {
+            "regularizer": RingLoss(weight=0.1),
+            "head": Head(kernel="torch", interclass_filter=InterclassFilter()),
+        },
         {"regularizer": SEC(weight=0.1, rho=0.9, p=1, relative=True), "accumulation": 2},
         {"precision": "fp16"},
-        {"precision": "fp16", "optimizer": AdamW(), "head": Head(sample_rate=0.3)},
-        {"head": Head(precision="bf16")},
-        {"head": Head(sample_rate=0.3)},
-        {"head": Head(sample_rate=0.3), "optimizer": Adam()},
+        {"precision": "fp16", "optimizer": AdamW(), "head": Head(kernel="torch", sample_rate=0.3)},
+        {"head": Head(kernel="torch", precision="bf16")},
+        {"head": Head(kernel="torch", sample_rate=0.3)},
+        {"head": Head(kernel="torch", sample_rate=0.3), "optimizer": Adam(), "accumulation": 2},
         {"log_every": 1},
     ],
     ids=str,
@@ -78,7 +81,7 @@ def test_what_is_said_to_wait_does(changes: dict[str, Any]) -> None:
 
 def test_types_and_orders_are_as_meant() -> None:
     backbone = Backbone("iresnet18", embedding_size=32, width=0.25)
-    seen = rehearsed(head=Head(precision="bf16"), backbone=backbone, steps=1)
+    seen = rehearsed(head=Head(kernel="torch", precision="bf16"), backbone=backbone, steps=1)
     convolutions = {kind for kind in seen.products if kind[0].startswith("convolution")}
     assert {name for kind in convolutions for name in kind[1:]} == {"bfloat16"}
     assert seen.disordered == [] and seen.kernels_in_order
@@ -87,8 +90,19 @@ def test_types_and_orders_are_as_meant() -> None:
     assert exact == {"addmm": 1, "mm": 2}
 
 
+@pytest.mark.parametrize("changes", [{}, {"optimizer": AdamW(), "accumulation": 2}], ids=str)
+def test_kernels_are_launched_on_the_device_without_a_wait(changes: dict[str, Any]) -> None:
+    pytest.importorskip("triton")
+    seen = rehearsed(head=Head(kernel="triton", precision="bf16"), **changes)
+    assert seen.launches == {name: {"cuda"} for name in KERNELS}
+
+
 @pytest.mark.parametrize("rate", [1.0, 0.3])
 def test_collectives_are_on_the_device_and_nobody_waits_for_them(rate: float) -> None:
-    seen = rehearsed(ranks=4, head=Head(sample_rate=rate), precision="fp16" if rate < 1 else "auto")
+    seen = rehearsed(
+        ranks=4,
+        head=Head(kernel="torch", sample_rate=rate),
+        precision="fp16" if rate < 1 else "auto",
+    )
     assert len(seen.collectives) >= 3
     assert {device for devices in seen.collectives.values() for device in devices} == {"cuda"}

@@ -51,21 +51,22 @@ def has_fast_bf16(device: torch.device) -> bool:
     return False
 
 
-def set_numerics(device: torch.device, deterministic: bool = False) -> None:
+def set_numerics(device: torch.device, deterministic: bool = False, tf32: bool = False) -> None:
     """Fix what cuDNN and cuBLAS may choose by themselves, for the rest of the process.
 
-    Float32 is float32: TF32, which keeps ten bits of the mantissa and is cuDNN's default, is off;
-    who wants speed asks for bf16. Nothing is changed for other devices than CUDA.
+    Float32 is float32 unless asked otherwise: TF32, which keeps ten bits of the mantissa and is
+    cuDNN's default, is off. Nothing is changed for other devices than CUDA.
 
     Args:
         device: where to compute.
         deterministic: take only algorithms that give the same bits every time, in place of the
             fastest ones, which cuDNN finds by trial.
+        tf32: round what goes into float32 products and convolutions to TF32.
     """
     if device.type != "cuda":
         return
-    torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = tf32
+    torch.backends.cuda.matmul.allow_tf32 = tf32
     torch.backends.cudnn.benchmark = not deterministic
     torch.backends.cudnn.deterministic = deterministic
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -21,6 +21,9 @@ from facerec.records.decode import decode_image
 from facerec.records.images import ImageSource
 
 Image = npt.NDArray[np.uint8]
+
+_Finish = Callable[[], tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]]
+"""Waits for embeddings and their norms and returns them, see `Embeddings`."""
 
 _THREADS = min(8, available_cores())
 """Images decoded at once; OpenCV decodes outside Python's lock."""
@@ -81,10 +84,15 @@ def extract(
         total = len(images) if count is None else count
     vectors = np.empty((total, model.embedding_size), np.float32)
     norms = np.empty(total, np.float32)
-    for start in range(0, total, batch_size):
-        part = slice(start, min(start + batch_size, total))
-        batch = np.stack([_checked(fetch(i), i, model) for i in range(part.start, part.stop)])
-        vectors[part], norms[part] = _embed(model, batch, flip)
+
+    def begun() -> Iterator[tuple[slice, _Finish]]:
+        for start in range(0, total, batch_size):
+            part = slice(start, min(start + batch_size, total))
+            batch = np.stack([_checked(fetch(i), i, model) for i in range(part.start, part.stop)])
+            yield part, _begin(model, batch, flip)
+
+    for part, result in _a_batch_late(begun()):
+        vectors[part], norms[part] = result
         if progress is not None:
             progress("embedding", part.stop, total)
     return Embeddings(vectors, norms, flip)
@@ -138,22 +146,25 @@ def embed_images(
         image = decode_image(source.encoded(index), where, size=None)
         return align.crop(image, str(source.ids[index]), where, model.image_size)
 
-    for start, faces in _batches(face, rows, batch_size):
-        batch = np.zeros((len(faces), *model.image_size, 3), np.uint8)
-        for place, future in enumerate(faces):
-            try:
-                batch[place] = future.result()
-            except (ImageError, RecordError) as error:
-                if on_error == "error" and not isinstance(error, NotAcquiredError):
-                    raise
-                failures[start + place] = str(error)
-        part = slice(start, start + len(faces))
-        vectors[part], norms[part] = _embed(model, batch, flip)
+    def begun() -> Iterator[tuple[slice, _Finish]]:
+        for start, faces in _batches(face, rows, batch_size):
+            batch = np.zeros((len(faces), *model.image_size, 3), np.uint8)
+            for place, future in enumerate(faces):
+                try:
+                    batch[place] = future.result()
+                except (ImageError, RecordError) as error:
+                    if on_error == "error" and not isinstance(error, NotAcquiredError):
+                        raise
+                    failures[start + place] = str(error)
+            yield slice(start, start + len(faces)), _begin(model, batch, flip)
+
+    for part, result in _a_batch_late(begun()):
+        vectors[part], norms[part] = result
         finite = np.isfinite(vectors[part]).all(axis=1) & np.isfinite(norms[part])
-        for row in start + np.flatnonzero(~finite):
+        for row in part.start + np.flatnonzero(~finite):
             failures.setdefault(int(row), f"{source.where(rows[row])}: its embedding is not finite")
         if progress is not None:
-            progress("embedding", start + len(faces), len(rows))
+            progress("embedding", part.stop, len(rows))
     vectors[list(failures)] = np.nan
     norms[list(failures)] = np.nan
     return Embeddings(
@@ -196,17 +207,41 @@ def _batches(
         pool.shutdown(cancel_futures=True)
 
 
-def _embed(
-    model: EmbeddingModel, batch: Image, flip: bool
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Return raw embeddings and norms of one batch, see `Embeddings`."""
-    vectors = model.embed(batch)
-    norms = np.linalg.norm(vectors, axis=1)
+def _begin(model: EmbeddingModel, batch: Image, flip: bool) -> _Finish:
+    """Begin to embed one batch; what is returned waits for raw embeddings and norms."""
+    views = [_begin_view(model, batch)]
     if flip:
-        mirrored = model.embed(batch[:, :, ::-1])
-        vectors = vectors + mirrored
-        norms = (norms + np.linalg.norm(mirrored, axis=1)) / 2
-    return vectors, norms
+        views.append(_begin_view(model, batch[:, :, ::-1]))
+
+    def finish() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        vectors, *mirrored = (view() for view in views)
+        norms = np.linalg.norm(vectors, axis=1)
+        for other in mirrored:
+            vectors = vectors + other
+            norms = (norms + np.linalg.norm(other, axis=1)) / 2
+        return vectors, norms
+
+    return finish
+
+
+def _begin_view(model: EmbeddingModel, images: Image) -> Callable[[], npt.NDArray[np.float32]]:
+    if isinstance(model, EmbeddingModel):
+        return model.embed_later(images)
+    vectors = model.embed(images)  # whatever else embeds has no more than that
+    return lambda: vectors
+
+
+def _a_batch_late(
+    begun: Iterable[tuple[slice, _Finish]],
+) -> Iterator[tuple[slice, tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]]]:
+    """Finish every batch when the next one has begun, so that a GPU always has one to work on."""
+    waiting: tuple[slice, _Finish] | None = None
+    for item in begun:
+        if waiting is not None:
+            yield waiting[0], waiting[1]()
+        waiting = item
+    if waiting is not None:
+        yield waiting[0], waiting[1]()
 
 
 def _checked(image: Image, index: int, model: EmbeddingModel) -> Image:

@@ -11,7 +11,8 @@ import copy
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone, normalize
-from facerec.devices import choose_device, true_float32
+from facerec.devices import HostCopy, choose_device, true_float32
 from facerec.embedding.bundle import is_bundle, read_bundle
 from facerec.embedding.engines import EngineName, Images, Precision, open_engine
 from facerec.embedding.onnx_file import (
@@ -38,6 +39,9 @@ from facerec.recipe import from_dict, to_dict
 
 MODEL_FILE = "model.safetensors"
 FORMAT = 1
+
+Finish = Callable[[], npt.NDArray[np.float32]]
+"""Waits for embeddings and returns them."""
 
 UNSCALED = Preprocessing("rgb", 0.0, 1.0)
 """For a graph that normalises by itself."""
@@ -87,6 +91,20 @@ class EmbeddingModel(ABC):
         Raises:
             ImageError: images of another shape or type.
         """
+        return self.embed_later(images)()
+
+    def embed_later(self, images: npt.NDArray[np.uint8]) -> Finish:
+        """Begin to embed images; a GPU works on while the caller does other things.
+
+        Args:
+            images: as for `embed`.
+
+        Returns:
+            What waits for the raw embeddings, and returns them as `embed` does.
+
+        Raises:
+            ImageError: images of another shape or type.
+        """
         if (
             images.dtype != np.uint8
             or images.ndim != 4
@@ -98,13 +116,27 @@ class EmbeddingModel(ABC):
                 f"found {images.dtype} of shape {images.shape}"
             )
         vectors = np.empty((len(images), self.embedding_size), np.float32)
+        waiting: deque[tuple[slice, Finish]] = deque()
+
+        def finish() -> None:
+            part, begun = waiting.popleft()
+            vectors[part] = begun()
+
         with self._ready():
             for start in range(0, len(images), self.batch_size):
                 part = slice(start, start + self.batch_size)
                 # from_numpy takes no negative strides, which is what a mirrored view has.
                 pixels = torch.from_numpy(np.ascontiguousarray(images[part]))
-                vectors[part] = self._forward(pixels)
-        return vectors
+                waiting.append((part, self._begin(pixels)))
+                if len(waiting) > 2:  # what a GPU has before it, and the memory of that, is bounded
+                    finish()
+
+        def result() -> npt.NDArray[np.float32]:
+            while waiting:
+                finish()
+            return vectors
+
+        return result
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -113,6 +145,11 @@ class EmbeddingModel(ABC):
     @abstractmethod
     def _forward(self, pixels: Tensor) -> npt.NDArray[np.float32]:
         """Embed one batch, uint8 ``(B, H, W, 3)``."""
+
+    def _begin(self, pixels: Tensor) -> Finish:
+        """Embed one batch where nobody has to wait for that; elsewhere at once."""
+        vectors = self._forward(pixels)
+        return lambda: vectors
 
     def _ready(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
@@ -207,8 +244,14 @@ class TorchModel(EmbeddingModel):
                 module.training = training
 
     def _forward(self, pixels: Tensor) -> npt.NDArray[np.float32]:
+        return self._begin(pixels)()
+
+    def _begin(self, pixels: Tensor) -> Finish:
+        if self.device.type == "cuda":
+            pixels = pixels.pin_memory().to(self.device, non_blocking=True)
         x = normalize(pixels.to(self.device), self.preprocessing)
-        return self.backbone(x).float().cpu().numpy()
+        copy = HostCopy(self.backbone(x).float())
+        return lambda: copy.read().numpy()
 
 
 class OnnxModel(EmbeddingModel):

@@ -143,7 +143,7 @@ class Trainer:
         self._stop_signal: int | None = None
         self._asked: LateFigures | None = None  # whether a rank is to stop
 
-        set_numerics(self.device, recipe.deterministic)
+        set_numerics(self.device, recipe.deterministic, recipe.tf32)
         # Dropout is the only user of torch's global generator; ranks must differ in it.
         torch.manual_seed(recipe.seed * 1_000_003 + processes.rank)
         with _told_of_full_memory(recipe, dataset):

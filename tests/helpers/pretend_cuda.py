@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -62,6 +63,8 @@ def pretend_cuda() -> Iterator[None]:
         (FakeTensor, "is_cuda", property(lambda self: self.device.type == "cuda")),
         (FakeTensor, "record_stream", _record_stream),
         (FakeTensor, "tolist", lambda self: [self[i].item() for i in range(len(self))]),
+        (FakeTensor, "numpy", _numpy),
+        (torch, "from_numpy", lambda a: torch.zeros(a.shape, dtype=getattr(torch, a.dtype.name))),
         (nn.Module, "to", _to),
         (torch, "Generator", lambda device="cpu": torch._C.Generator("cpu")),
         (torch.cuda, "Stream", Stream),
@@ -127,9 +130,15 @@ def _stream(stream: Stream) -> Iterator[None]:
 
 
 class Event:
-    """What a stream held when it was recorded; ``waited`` is what the host has waited for."""
+    """What a stream held when it was recorded.
+
+    Attributes:
+        waited: what the host has waited for, of each stream.
+        idle: how often it did so with no copy behind that in the stream, as at an end.
+    """
 
     waited: dict[Stream, int]
+    idle: int
 
     def __init__(self, **_: Any) -> None:
         self.work: tuple[Stream, int] | None = None
@@ -141,9 +150,14 @@ class Event:
         assert self.work is not None
         stream, count = self.work
         Event.waited[stream] = max(Event.waited.get(stream, 0), count)
+        Event.idle += stream.count == count
 
 
-Event.waited = {}
+Event.waited, Event.idle = {}, 0
+
+
+def _numpy(tensor: Tensor) -> Any:
+    return np.ones(tensor.clone().shape, str(tensor.dtype).removeprefix("torch."))
 
 
 def _record_stream(tensor: Tensor, stream: Stream) -> None:

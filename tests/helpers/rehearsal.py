@@ -10,13 +10,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from facerec.backbones import Backbone, register_backbone
+from facerec.backbones import Backbone, Preprocessing, create_backbone, register_backbone
 from facerec.devices import HostCopy
+from facerec.embedding import TorchModel, extract
 from facerec.heads import SEC, ArcFace
 from facerec.records import Data
 from facerec.records.dataset import Batch, FaceDataset
@@ -27,7 +29,7 @@ from facerec.training.monitor import Figures
 from facerec.training.prefetch import prefetched
 from facerec.training.trainer import Trainer
 from helpers.host_waits import Watch
-from helpers.pretend_cuda import CUDA, is_channels_last, pretend_cuda
+from helpers.pretend_cuda import CUDA, Event, is_channels_last, pretend_cuda
 
 BATCH = 8
 KERNELS = ("normalize", "forward", "merge", "slopes", "center_gradient", "query_gradient")
@@ -181,6 +183,22 @@ def _kernels_noted() -> Iterator[None]:
 
     with mock.patch.multiple(triton_kernels, **{name: _Kernel(name) for name in KERNELS}):
         yield
+
+
+def extracts() -> tuple[tuple[int, ...], bool, Counter[tuple[str, ...]], int]:
+    """Embed five batches with flips.
+
+    Returns:
+        The shape of what comes; whether it is all there; the products; how often the host waited
+        when the device had nothing else to do.
+    """
+    Event.idle = 0
+    with pretend_cuda():
+        backbone = create_backbone("small_net", embedding_size=32).to(CUDA)
+        model, watch = TorchModel(backbone, Preprocessing(), batch_size=4), Watch()
+        with watch:
+            found = extract(model, np.zeros((18, 112, 112, 3), np.uint8), flip=True, batch_size=4)
+        return found.vectors.shape, bool((found.vectors == 2).all()), watch.products, Event.idle
 
 
 def provoke() -> dict[str, str]:

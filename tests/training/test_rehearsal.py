@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from helpers.host_waits import HostWaitError
 from helpers.pretend_cuda import in_another_process
-from helpers.rehearsal import KERNELS, Seen, provoke, rehearsal_recipe, rehearse
+from helpers.rehearsal import KERNELS, Seen, extracts, provoke, rehearsal_recipe, rehearse
 
 from facerec.backbones import Backbone
 from facerec.heads import (
@@ -106,3 +106,10 @@ def test_collectives_are_on_the_device_and_nobody_waits_for_them(rate: float) ->
     )
     assert len(seen.collectives) >= 3
     assert {device for devices in seen.collectives.values() for device in devices} == {"cuda"}
+
+
+def test_extraction_waits_for_a_batch_only_when_the_next_has_begun() -> None:
+    shape, whole, products, idle = in_another_process(extracts)
+    assert idle == 1  # at the end
+    assert shape == (18, 32) and whole
+    assert {kind[1:] for kind in products} == {("float32",) * 2, ("float32",) * 3}

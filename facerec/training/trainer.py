@@ -151,7 +151,9 @@ class Trainer:
                 sample_rate=recipe.head.sample_rate,
             ).to(self.device)
         self.regularizer = (
-            create_regularizer(recipe.regularizer).to(self.device) if recipe.regularizer else None
+            create_regularizer(recipe.regularizer, scale=recipe.margin.scale).to(self.device)
+            if recipe.regularizer
+            else None
         )
         self.model: nn.Module = self.backbone
         if recipe.compile:

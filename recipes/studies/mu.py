@@ -4,9 +4,9 @@
 
 Measures what each centre μ of the penalty η (‖f‖ − μ)² does to a margin head and to triplets at two
 given weights. Zero is also tried at 1e-4, which the authors of SEC take for it beside 1.0 for the
-mean (the examples of Dyfine/SphericalEmbedding): norms are many times their spread. Nothing is searched: with the weight left to a search, most arms end at weight 0 on
-these faces and say nothing of their centre. The last layer is plain linear, so that the norms are
-free.
+mean (the examples of Dyfine/SphericalEmbedding): norms are many times their spread. Nothing is
+searched: with the weight left to a search, most arms end at weight 0 on these faces and say nothing
+of their centre. The last layer is plain linear, so that the norms are free.
 """
 
 from _generated import faces, protocol, repetitions

@@ -209,9 +209,9 @@ def _other_data(stored: dict[str, Any], present: dict[str, Any]) -> str | None:
     return None
 
 
-def _record_files(files: dict[str, Any]) -> set[tuple[str, int, str | None]]:
+def _record_files(files: dict[str, Any]) -> set[tuple[str, int, str]]:
     return {
-        (Path(name).suffix, facts["bytes"], facts.get("sha256"))
+        (Path(name).suffix, facts["bytes"], facts.get("sha256", ""))
         for name, facts in files.items()
         if Path(name).suffix in (".rec", ".idx")
     }
@@ -280,6 +280,19 @@ def fingerprints(recipe: Recipe, dataset: FaceDataset) -> dict[str, Any]:
         for part, source in zip(parts, dataset.sources, strict=True)
     )
     return first | {"also": also}
+
+
+def image_identity(recipe: Recipe, dataset: FaceDataset) -> dict[str, Any]:
+    """Return what tells the training images from others, wherever they lie, as JSON types."""
+    found = fingerprints(recipe, dataset)
+    return {
+        "sets": [
+            {name: entry[name] for name in ("names", "identities") if name in entry}
+            | {"records": sorted(map(list, _record_files(entry["files"])))}
+            for entry in (found, *found["also"])
+        ],
+        "min_images": recipe.data.min_images,
+    }
 
 
 def fingerprint(path: Path) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def test_the_pass_for_the_mean_norm_leaves_no_trace(data: Path) -> None:
     batch = next(trainer._batches())
     images = torch.randn(6, 3, 112, 112)
     before, state = weights(trainer), torch.get_rng_state()
-    mean = trainer._mean_norm([images[:3], images[3:]])
+    mean, _ = trainer._whole_batch([images[:3], images[3:]], None)
     assert_same(before, weights(trainer))
     assert torch.equal(state, torch.get_rng_state())
     seen = torch.cat([trainer.backbone(images[:3]), trainer.backbone(images[3:])])

@@ -77,6 +77,7 @@ def _train(
     targets = _targets(recipe, dataset, processes, console)
     validator = PackValidator(recipe, processes) if recipe.validation.benches else None
     launches = {launch for launch in processes.gather_objects(runs.launch()) if launch}
+    teacher = None if targets is None else str(targets.note["teacher"])
     # The trainer before the run, so that what cannot be trained at all leaves none behind.
     trainer = Trainer(recipe, dataset, processes, validator=validator, targets=targets)
 
@@ -94,10 +95,10 @@ def _train(
         # torchrun may have started us again, before or after the first checkpoint.
         going_on = checkpoint.latest(folder / "checkpoints") is not None
         if going_on:
-            runs.check_same_run(folder, recipe, dataset)
+            runs.check_same_run(folder, recipe, dataset, teacher)
         else:
             runs.write_recipe(folder, recipe)
-            runs.write_manifest(folder, recipe, dataset, processes)
+            runs.write_manifest(folder, recipe, dataset, processes, teacher)
         return folder, going_on
 
     with contextlib.ExitStack() as stack:

@@ -23,7 +23,7 @@ import re
 import shutil
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -235,7 +235,7 @@ def _open_teacher(
     config: Distillation, dataset: FaceDataset, processes: Processes
 ) -> EmbeddingModel:
     """Load the teacher on this rank's device."""
-    asked = {} if config.preprocessing is None else to_dict(config.preprocessing)
+    asked = {} if config.preprocessing is None else asdict(config.preprocessing)
     is_onnx = Path(config.teacher).suffix == ".onnx"
     teacher = load_model(config.teacher, device="auto" if is_onnx else processes.device, **asked)
     if teacher.image_size != dataset.image_size:

@@ -32,6 +32,8 @@ from facerec.training.recipe import Recipe
 FREE_TO_CHANGE = (
     "data.path",
     "data.on_error",
+    "distillation.teacher",
+    "distillation.cache",
     "accumulation",
     "data_parallel.bucket_mb",
     "data_parallel.static_graph",
@@ -146,8 +148,16 @@ def _of_name(runs: Path, name: str) -> dict[int, Path]:
     return dict(sorted(versions.items()))
 
 
-def check_same_run(folder: Path, recipe: Recipe, dataset: FaceDataset) -> None:
+def check_same_run(
+    folder: Path, recipe: Recipe, dataset: FaceDataset, teacher: str | None = None
+) -> None:
     """Refuse to resume a run with a recipe or data that would make it learn something else.
+
+    Args:
+        folder: of the run.
+        recipe: to go on with.
+        dataset: the same.
+        teacher: SHA-256 of the teacher's file; None without one.
 
     Raises:
         CheckpointError: names what differs.
@@ -183,6 +193,11 @@ def check_same_run(folder: Path, recipe: Recipe, dataset: FaceDataset) -> None:
             f"{folder / 'manifest.json'}: its entry on the data is damaged ({error!r}); this run "
             "cannot be resumed"
         ) from error
+    if manifest.get("teacher") != teacher:
+        raise CheckpointError(
+            f"{folder}: was started with another teacher, as the SHA-256 in its manifest.json "
+            "says; resume with that teacher, or start a new run"
+        )
     if other:
         raise CheckpointError(
             f"{other}, so that this is not the data that {folder} was started on; resume with that "
@@ -247,7 +262,11 @@ def write_recipe(folder: Path, recipe: Recipe) -> None:
 
 
 def write_manifest(
-    folder: Path, recipe: Recipe, dataset: FaceDataset, processes: Processes
+    folder: Path,
+    recipe: Recipe,
+    dataset: FaceDataset,
+    processes: Processes,
+    teacher: str | None = None,
 ) -> None:
     """Write ``manifest.json``: everything besides the recipe that a repetition needs."""
     packages = ("torch", "numpy", "safetensors", "scipy")
@@ -266,6 +285,7 @@ def write_manifest(
         "hardware": _hardware(processes),
         "data": fingerprints(recipe, dataset)
         | {"images": len(dataset), "classes": dataset.num_classes},
+        "teacher": teacher,
     }
     write_json(folder / "manifest.json", manifest)
 

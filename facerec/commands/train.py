@@ -98,7 +98,8 @@ def _train(
             runs.check_same_run(folder, recipe, dataset, teacher)
         else:
             runs.write_recipe(folder, recipe)
-            runs.write_manifest(folder, recipe, dataset, processes, teacher)
+            chosen = {"head.kernel": trainer.head.kernel}
+            runs.write_manifest(folder, recipe, dataset, processes, chosen, teacher)
         return folder, going_on
 
     with contextlib.ExitStack() as stack:

@@ -41,6 +41,7 @@ from facerec.errors import CheckpointError, RecipeError, TrainingError
 from facerec.files import write_json
 from facerec.heads.classifier import ClassifierOutput, MarginClassifier
 from facerec.heads.distillation_loss import DistillationLoss, DistillationOutput, WholeBatch
+from facerec.heads.margin_softmax import Kernel
 from facerec.heads.no_head import NoHead
 from facerec.heads.norm_regularizer import (
     RegularizerOutput,
@@ -63,7 +64,7 @@ from facerec.training.nonfinite import LIMIT, LateFigures, NonfiniteGuard
 from facerec.training.optimization import parameter_groups
 from facerec.training.prefetch import prefetched
 from facerec.training.recipe import DataParallel, Recipe
-from facerec.training.row_update import RowUpdate, no_rows
+from facerec.training.row_update import RowUpdate
 from facerec.training.run import image_identity
 from facerec.training.sampler import GlobalBatchSampler
 from facerec.training.validation import PackValidator
@@ -86,6 +87,8 @@ class SavedFacts:
     """By all ranks."""
     nonfinite: int = 0
     """Steps left out."""
+    kernel: Kernel = "torch"
+    """Who computed the head's tiles."""
 
 
 class Trainer:
@@ -163,6 +166,11 @@ class Trainer:
                 recompute_activations(backbone)
             self.backbone = backbone.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
             self.head = _create_head(recipe, dataset.num_classes).to(self.device)
+        automatic = recipe.head.kernel == "auto"
+        self.head.choose_kernel(
+            "torch" if automatic and recipe.deterministic else recipe.head.kernel,
+            recipe.batch_size // recipe.accumulation,
+        )
         self.regularizer = (
             create_regularizer(recipe.regularizer).to(self.device) if recipe.regularizer else None
         )
@@ -178,9 +186,12 @@ class Trainer:
                 plain=self.regularizer.parameters() if self.regularizer else (),
             )
         )
-        if self.head.sample_rate < 1:
-            RowUpdate(self.optimizer, self.head.weight, distinct=recipe.accumulation == 1)
         self.scaler = self._create_scaler()
+        # A step that may be called off needs all gradients, or half of it would be taken.
+        certain = recipe.on_nonfinite == "stop" and not self.scaler.is_enabled()
+        self.centers: RowUpdate | None = None
+        if recipe.margin is not None:
+            self.centers = RowUpdate(self.optimizer, self.head.weight, at_once=certain)
         self.sampler = self._sampler(start=0)
         self.total_steps = self.sampler.total_steps
         self.steps_per_epoch = self.sampler.steps_per_epoch
@@ -221,7 +232,8 @@ class Trainer:
                 with self.phase("forward"), self._autocast():
                     embeddings = self.model(x)
                 with self.phase("head"):
-                    output, regularized, distilled = self.head(embeddings, y), None, None
+                    update = self.centers and self.centers.gradients(last)
+                    output, regularized, distilled = self.head(embeddings, y, update), None, None
                     loss = output.loss
                     if self.regularizer is not None:
                         # Outside the head: its embedding gradient is scaled for DDP already.
@@ -566,6 +578,7 @@ class Trainer:
                 "scaler": self.scaler.state_dict(),
                 "skipped_images": self._all_skipped(),
                 "nonfinite": self._guard.count if self._guard is not None else 0,
+                "kernel": self.head.kernel,
             },
         )
 
@@ -598,6 +611,8 @@ class Trainer:
             what = str(error) if isinstance(error, RecipeError) else f"{where}: scaler: {error!r}"
             raise CheckpointError(f"{what}; delete it to go on from an earlier one") from error
         self.step = saved.step
+        if self.recipe.head.kernel == "auto":
+            self.head.keep_kernel(saved.kernel)
         if self._guard is not None:
             self._guard.count = saved.nonfinite
         if saved.benches == self.recipe.validation.benches:
@@ -669,9 +684,11 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = 0.0
             for parameter in group["params"]:
-                sampled = parameter is self.head.weight and self.head.sample_rate < 1
-                parameter.grad = no_rows(parameter) if sampled else torch.zeros_like(parameter)
+                if parameter is not self.head.weight:
+                    parameter.grad = torch.zeros_like(parameter)
         self.optimizer.step()
+        if self.centers is not None:
+            self.centers.state()
         self.optimizer.zero_grad(set_to_none=True)
         for group, rate in zip(self.optimizer.param_groups, saved, strict=True):
             group["lr"] = rate

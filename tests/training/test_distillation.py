@@ -370,7 +370,7 @@ def test_a_run_goes_on_with_the_teacher_that_it_began_with(place: Path, tmp_path
     recipe = taught(place, tmp_path)
     trainer: Trainer = make_trainer(recipe)
     write_recipe(tmp_path, recipe)
-    write_manifest(tmp_path, recipe, trainer.dataset, trainer.processes, "a" * 64)
+    write_manifest(tmp_path, recipe, trainer.dataset, trainer.processes, teacher="a" * 64)
     moved = replace(
         recipe, distillation=replace(recipe.distillation, teacher=tmp_path / "elsewhere.onnx")
     )

@@ -135,11 +135,14 @@ class FaceDataset(Dataset, ImageSource):
         seed: of augmentation and replacements, ≥ 0.
         views: how many fixed augmentations each sample has, which are the same for every seed;
             epoch e shows number ``e % views``. By default 0: each epoch draws another.
+        has_unlabelled: whether there are whole images of the class -1, of which nobody knows who is
+            on them.
     """
 
     num_classes: int
     class_names: list[str] | None = None
     views: int = 0
+    has_unlabelled: bool = False
 
     def __init__(
         self,
@@ -533,6 +536,7 @@ class Subset(FaceDataset):
         indices: Sequence[int] | np.ndarray | None = None,
         classes: Iterable[int] | np.ndarray | None = None,
         relabel: bool = True,
+        unlabelled: bool = False,
     ) -> None:
         """Choose samples.
 
@@ -542,6 +546,7 @@ class Subset(FaceDataset):
             classes: the classes whose samples to keep.
             relabel: number the classes that remain from 0, in the order of their old numbers,
                 instead of keeping numbers and count.
+            unlabelled: with ``classes``, keep unlabelled samples too, if the data set has any.
 
         Raises:
             DatasetError: an index or class that does not exist or occurs twice, or no sample left.
@@ -560,6 +565,7 @@ class Subset(FaceDataset):
             kept = _checked(classes, dataset.num_classes, "class")
             mask = np.zeros(dataset.num_classes + 1, bool)  # the last is for the class -1
             mask[kept] = True
+            self.has_unlabelled = mask[-1] = unlabelled and dataset.has_unlabelled
             self.indices = np.flatnonzero(mask[labels])
         else:
             assert indices is not None

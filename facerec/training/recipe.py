@@ -143,6 +143,17 @@ class Recipe(Checked):
             raise RecipeError(
                 "without a margin there is nothing to learn; give one, or a distillation"
             )
+        if not all(part.labelled for part in self.data.also):
+            if self.distillation is None:
+                raise RecipeError(
+                    "images of data.also that are not labelled teach nothing without a teacher; "
+                    "give a distillation, or leave them out"
+                )
+            if self.sampling.by_identity:
+                raise RecipeError(
+                    f"sampling {type(self.sampling).__name__} goes from person to person, so that "
+                    "images of data.also that are not labelled would not be seen; choose Shuffle"
+                )
         if self.recompute and self.compile:
             raise RecipeError("recompute and compile do not go together; choose one of them")
         if self.data_parallel.static_graph and self.accumulation > 1:

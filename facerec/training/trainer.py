@@ -165,7 +165,7 @@ class Trainer:
             if recipe.recompute:
                 recompute_activations(backbone)
             self.backbone = backbone.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-            self.head = _create_head(recipe, dataset.num_classes).to(self.device)
+            self.head = _create_head(recipe, dataset).to(self.device)
         automatic = recipe.head.kernel == "auto"
         self.head.choose_kernel(
             "torch" if automatic and recipe.deterministic else recipe.head.kernel,
@@ -694,11 +694,11 @@ class Trainer:
             group["lr"] = rate
 
 
-def _create_head(recipe: Recipe, num_classes: int) -> MarginClassifier:
+def _create_head(recipe: Recipe, dataset: FaceDataset) -> MarginClassifier:
     if recipe.margin is None:
         return NoHead(recipe.backbone.embedding_size)
     return MarginClassifier(
-        num_classes,
+        dataset.num_classes,
         recipe.backbone.embedding_size,
         recipe.margin,
         seed=recipe.seed,
@@ -706,6 +706,7 @@ def _create_head(recipe: Recipe, num_classes: int) -> MarginClassifier:
         precision=recipe.head.precision,
         interclass_filter=recipe.head.interclass_filter,
         sample_rate=recipe.head.sample_rate,
+        unlabelled=dataset.has_unlabelled,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,17 +15,23 @@ import onnx
 import pytest
 import torch
 from helpers import toy_onnx
-from helpers.lives import noisy_recipe
+from helpers.lives import Ranks, command, noisy_recipe
 from helpers.tiny_training import make_trainer, tiny_recipe, weights, write_training_set
 from helpers.training_runs import assert_close, assert_same, joined, over_ranks, trained
 
 from facerec.backbones import Backbone, Preprocessing
 from facerec.embedding.model import OnnxModel, load_model
-from facerec.errors import CheckpointError, FacerecError, ModelError, RecipeError
-from facerec.heads import SEC, ArcFace
-from facerec.records import Augmentation, BatchRequest, Data, open_dataset
+from facerec.errors import (
+    CheckpointError,
+    FacerecError,
+    ModelError,
+    RecipeError,
+    TrainingError,
+)
+from facerec.heads import SEC, ArcFace, MagFace, MarginClassifier, SphereFace2017
+from facerec.records import Augmentation, BatchRequest, Data, Part, open_dataset
 from facerec.records.layout import write_image_records
-from facerec.training import Distillation, Recipe
+from facerec.training import Balanced, Distillation, Recipe
 from facerec.training import distillation as module
 from facerec.training.run import check_same_run, image_identity, write_manifest, write_recipe
 from facerec.training.trainer import Trainer
@@ -43,9 +50,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def taught(place: Path, cache: Path, changes: dict[str, object] | None = None, **fields) -> Recipe:
     config = Distillation(place / "teacher.onnx", cache=cache, **fields)
-    backbone = Backbone(name="tiny_noisy", embedding_size=16)
-    chosen = {"backbone": backbone, "margin": None, "regularizer": None} | (changes or {})
-    return tiny_recipe(place / "data", distillation=config, **chosen)
+    chosen = {"margin": None, "regularizer": None, "distillation": config} | (changes or {})
+    return replace(noisy_recipe(place / "data"), **chosen)  # type: ignore[arg-type]
 
 
 def folder_of(cache: Path) -> Path:
@@ -203,6 +209,57 @@ def test_resumed_equals_uninterrupted_bit_for_bit(
     assert not any("map" in name for name in names)
 
 
+RECIPE = """
+from pathlib import Path
+from dataclasses import replace
+from helpers.lives import Ranks, command, noisy_recipe
+from facerec.training import Checkpoints, Distillation, distillation
+distillation._ROWS_PER_BLOCK = 4
+recipe = replace(
+    noisy_recipe(Path("data"), epochs=12, checkpoints=Checkpoints(every_steps=3, keep=2)),
+    margin=None, distillation=Distillation(Path("teacher.onnx"), views=6),
+)
+"""
+
+
+@pytest.mark.integration
+def test_a_run_that_is_killed_while_the_teacher_looks_and_later_ends_as_if_nothing_had_happened(
+    place: Path, tmp_path: Path
+) -> None:
+    weights = []
+    for name in ("whole", "killed"):
+        work = tmp_path / name
+        work.mkdir()
+        (work / "data").symlink_to(place / "data")
+        (work / "teacher.onnx").symlink_to(place / "teacher.onnx")
+        (work / "distil.py").write_text(RECIPE)
+        moments: list[str] = []
+        if name == "killed":
+            # A list of finished blocks, then one with more of them, then a checkpoint.
+            moments = ["runs/teachers/.*/finished.0.txt"] * 2 + ["runs/distil*/checkpoints/step-*"]
+        for moment in [*moments, None]:
+            going_on = any(work.glob("runs/distil*/checkpoints/step-*"))
+            life = Ranks(1, work, command, ["distil.py", *(["--resume"] if going_on else [])])
+            if moment is None:
+                assert life.join() == [0], life.log.read_text()
+                continue
+            lines = finished(work)
+            while (life.alive() and not any(work.glob(moment))) or (
+                "finished" in moment and life.alive() and finished(work) <= lines
+            ):
+                time.sleep(0.001)
+            assert life.alive(), life.log.read_text()
+            life.kill()
+            assert ("finished" in moment) != any(work.glob("runs/teachers/[!.]*"))
+        (run,) = work.glob("runs/distil*/model.safetensors")
+        weights.append(run.read_bytes())
+    assert weights[0] == weights[1]
+
+
+def finished(work: Path) -> int:
+    return sum(p.read_text().count("\n") for p in work.glob("runs/teachers/.*/finished.0.txt"))
+
+
 # ---------------------------------------------------------------- the step
 
 
@@ -262,6 +319,75 @@ def test_ranks_equal_one_process_and_share_the_pass(place: Path, tmp_path: Path,
     assert_close(weights(one), joined(ranks))
     arrays = [np.load(folder_of(tmp_path / n) / module.ARRAY_FILE) for n in ("cache", "one")]
     assert np.array_equal(*arrays)
+
+
+# ---------------------------------------------------------------- images of nobody knows whom
+
+
+def unlabelled(place: Path, cache: Path, **fields: object) -> Recipe:
+    """Both halves of the data are the same images; the second half is of nobody."""
+    data = Data(place / "data", also=(Part(place / "data", labelled=False),))
+    return taught(place, cache, {"data": data, "margin": ArcFace(scale=16.0), **fields})
+
+
+def test_unlabelled_images_have_no_class_and_stay_in_subsets(place: Path, tmp_path: Path) -> None:
+    data = unlabelled(place, tmp_path).data
+    dataset = open_dataset(data, 0)
+    assert dataset.num_classes == 7 and dataset.has_unlabelled and len(dataset) == 2 * IMAGES
+    assert (dataset.labels[:IMAGES] >= 0).all() and (dataset.labels[IMAGES:] == -1).all()
+    assert [dataset.sample(i)[1] for i in (0, IMAGES)] == [0, -1]
+    (tmp_path / "some.txt").write_text("1\n4\n")
+    some = open_dataset(replace(data, identities=tmp_path / "some.txt"), 0)
+    assert some.num_classes == 2 and some.has_unlabelled
+    assert np.unique(some.labels, return_counts=True)[1].tolist() == [IMAGES, 8, 8]
+    assert some.sample(len(some) - 1)[1] == -1
+
+
+def test_the_margin_sees_labelled_images_alone() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(6, 5, generator=generator, dtype=torch.float64)
+    labels = torch.tensor([2, -1, 0, -1, -1, 3])
+    for margin in (ArcFace(), MagFace(), SphereFace2017()):
+        for rate in (1.0, 0.9):
+            results = []
+            for kept in (torch.arange(6), torch.tensor([0, 2, 5])):
+                head = MarginClassifier(
+                    4, 5, margin, seed=1, sample_rate=rate, unlabelled=len(kept) == 6
+                ).double()
+                own = x[kept].clone().requires_grad_()
+                if rate < 1:
+                    head.classes, head.num_visited = torch.tensor([0, 2, 3]), 3
+                output = head(own, labels[kept])
+                output.loss.backward()
+                assert head.weight.grad is not None and own.grad is not None
+                rows = own.grad[labels[kept] >= 0]
+                results.append((output.loss, output.target_cosine, head.weight.grad, rows))
+                assert not own.grad[labels[kept] < 0].any()
+            for with_others, alone in zip(*results, strict=True):
+                torch.testing.assert_close(with_others.to_dense(), alone.to_dense())
+    nobody = MarginClassifier(4, 5, ArcFace(), seed=1, unlabelled=True).double()
+    assert nobody(x, torch.full((6,), -1)).loss == 0
+    strict = MarginClassifier(4, 5, ArcFace(), seed=1).double()
+    for head, label in ((strict, -1), (nobody, -2)):
+        with pytest.raises(TrainingError, match=f"label {label} "):
+            head(x, torch.full((6,), label))
+
+
+@pytest.mark.integration
+def test_unlabelled_images_count_alike_on_any_number_of_ranks(place: Path, tmp_path: Path) -> None:
+    backbone = Backbone(name="tiny_linear", embedding_size=16)
+    penalty = SEC(weight=0.5)
+    recipe = unlabelled(place, tmp_path / "c", backbone=backbone, regularizer=penalty)
+    assert_close(weights(trained(recipe)), joined(over_ranks(2, tmp_path / "two", recipe)))
+
+
+def test_unlabelled_images_need_a_teacher_and_an_order_that_visits_them(
+    place: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(RecipeError, match="without a teacher"):
+        replace(unlabelled(place, tmp_path), distillation=None)
+    with pytest.raises(RecipeError, match="Balanced"):
+        unlabelled(place, tmp_path, sampling=Balanced())
 
 
 # ---------------------------------------------------------------- bad input

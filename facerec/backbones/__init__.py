@@ -5,12 +5,14 @@ from facerec.backbones.mobilefacenet import MobileFaceNet
 from facerec.backbones.preprocessing import Preprocessing, normalize
 from facerec.backbones.recompute import recompute_activations
 from facerec.backbones.registry import Backbone, create_backbone, list_backbones, register_backbone
+from facerec.backbones.vit import VisionTransformer
 
 __all__ = [
     "Backbone",
     "IResNet",
     "MobileFaceNet",
     "Preprocessing",
+    "VisionTransformer",
     "create_backbone",
     "list_backbones",
     "normalize",

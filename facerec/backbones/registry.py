@@ -21,7 +21,8 @@ class Backbone(Checked):
     """The network from an aligned face to its raw embedding."""
 
     name: str = "iresnet50"
-    """Registered architecture: iresnet18, 34, 50, 100, 200, mbf or mbf_large."""
+    """Registered architecture: iresnet18, 34, 50, 100, 200, mbf, mbf_large, vit_t, vit_s, vit_b or
+    vit_l."""
     embedding_size: Annotated[int, Limits(1, 2**16)] = 512
     """Dimensions D of the embedding."""
     width: Annotated[float, Limits(0.0, 16.0, above=True)] = 1.0
@@ -29,9 +30,16 @@ class Backbone(Checked):
     embedding_bn: Literal["frozen_gamma", "affine", "none"] = "frozen_gamma"
     """Batch norm after the last linear layer: frozen_gamma keeps γ = 1 as InsightFace's iResNet
     does, which pins the batch mean of ‖f‖² at D + ‖β‖² in training; affine learns γ, as its
-    MobileFaceNet does; none leaves the batch norm out, so that the norm is free."""
+    MobileFaceNet and ViT do; none leaves the batch norm out, so that the norm is free."""
     dropout: Rest = 0.0
     """Probability of dropping an input of the last linear layer."""
+    drop_path: Rest = 0.0
+    """Stochastic depth of a ViT: probability of leaving out a branch of the last block for an
+    image; it rises evenly from 0 in the first block. InsightFace has 0.1, and 0.05 for
+    WebFace42M."""
+    mask_ratio: Rest = 0.0
+    """Share of a ViT's patches that are hidden from its blocks in training. InsightFace hides 0.1
+    wherever its configurations say anything but 0."""
 
 
 Builder = TypeVar("Builder", bound=Callable[[Backbone], nn.Module])
@@ -44,6 +52,8 @@ def register_backbone(builder: Builder) -> Builder:
     The module maps float32 ``(B, 3, 112, 112)`` to raw embeddings float32 ``(B, D)``, and has the
     attributes ``embedding_size`` (D), ``embedding_norm`` (its last ``BatchNorm1d``, or None) and
     ``blocks`` (the modules whose activations can be computed again, see `recompute_activations`).
+    One that follows ``drop_path`` or ``mask_ratio`` has those as attributes too; for others,
+    `create_backbone` refuses them.
 
     Raises:
         ValueError: the name is taken.
@@ -90,11 +100,19 @@ def create_backbone(
         raise RecipeError(f"backbone.name: no backbone is called {config.name!r}, {hint}")
     build = _builders[config.name]
     if seed is None:
-        return build(config)
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        # Not torch.manual_seed, which would also reseed the accelerators' generators.
-        torch.default_generator.manual_seed(seed)
-        return build(config)
+        backbone = build(config)
+    else:
+        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+            # Not torch.manual_seed, which would also reseed the accelerators' generators.
+            torch.default_generator.manual_seed(seed)
+            backbone = build(config)
+    for field in ("drop_path", "mask_ratio"):
+        wanted = getattr(config, field)
+        if wanted and getattr(backbone, field, None) != wanted:
+            raise RecipeError(
+                f"backbone.{field}: {config.name} does not follow it, found {wanted:g}; set it to 0"
+            )
+    return backbone
 
 
 def scaled(channels: int, width: float) -> int:

@@ -1,7 +1,8 @@
 """InsightFace's ViT-B on WebFace42M to the letter: CosFace, AdamW, sampled classes.
 
-After deepinsight/insightface, recognition/arcface_torch: configs/wf42m_pfc03_40epoch_64gpu_vit_b.py,
-backbones/__init__.py (vit_b_dp005_mask_005), backbones/vit.py and train_v2.py of November 2024.
+After deepinsight/insightface, recognition/arcface_torch: backbones/__init__.py
+(vit_b_dp005_mask_005), backbones/vit.py, configs/wf42m_pfc03_40epoch_64gpu_vit_b.py and train_v2.py
+of November 2024.
 Meant for 64 processes with 384 images each (8 hosts, one of which answers at HOST):
 
     torchrun --nnodes 8 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29500 \

@@ -265,5 +265,12 @@ def test_registering_a_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert list_backbones()[-1] == "pooled"
     assert create_backbone("pooled", embedding_size=7).out_features == 7
+    register_backbone(pooled)  # as by a file that runs again
+
+    def other(config: Backbone) -> nn.Module:
+        return nn.Linear(4, config.embedding_size)
+
+    other.__name__ = "pooled"
     with pytest.raises(ValueError, match="'pooled' is already registered"):
-        register_backbone(pooled)
+        register_backbone(other)
+    assert create_backbone("pooled", embedding_size=7).in_features == 3

@@ -107,6 +107,11 @@ class BatchAugmentation:
         self._seed, self._epoch = seed, epoch
         self._published = a.form == "adaface"
 
+    @property
+    def mirrored(self) -> np.ndarray:
+        """Which samples of the batch are mirrored, bool ``(B,)``."""
+        return np.array(self._flip, bool)
+
     def __call__(self, k: int, image: np.ndarray) -> None:
         """Change the image of sample ``k`` of the batch in place.
 

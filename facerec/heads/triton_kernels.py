@@ -271,12 +271,14 @@ def center_gradient(
         along += tl.load(radial + group * tl.num_programs(1) * BLOCK_C + place)
     length = tl.load(lengths + place, mask=inside, other=1.0)
     # One that short is not divided by its own length.
-    along = tl.where(length <= SMALLEST, 0.0, along / length)
+    inverse = 1.0 / length
+    along = tl.where(length <= SMALLEST, 0.0, along * inverse) * inverse
     mask = inside[:, None] & (column < dimensions)[None, :]
     first = tl.program_id(1).to(tl.int64) * BLOCK_C * dimensions
     here = tl.arange(0, BLOCK_C)[:, None] * dimensions + column[None, :]
     center = tl.load(centers + first + here, mask=mask, other=0.0)
-    tl.store(out + first + here, (total - center * along[:, None]) / length[:, None], mask=mask)
+    gradient = total * inverse[:, None] - center * along[:, None]
+    tl.store(out + first + here, gradient, mask=mask)
 
 
 @triton.jit(do_not_specialize=["places", "share"])

@@ -50,6 +50,7 @@ SUITES: dict[str, dict[str, Act]] = {
         "sampled_head": _measure("measures_engine", "sampled_head"),
         "utilization": _measure("measures_engine", "utilization"),
         "allocator": _measure("measures_engine", "allocator"),
+        "distillation": _measure("measures_engine", "distillation"),
         "checkpoint": _measure("measures_faults", "checkpoint"),
         "sec_weight": _measure("measures_sec", "sec_weight"),
     },

@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 Figures = dict[str, torch.Tensor]
 """What one optimizer step leaves to look at: float32 scalars, not yet waited for.
 
-``loss`` (margin softmax) and ``penalty`` (unweighted) are means over the global batch; so are
-``target_cosine`` and ``other_cosine``, without margin. ``norm_mean``, ``norm_variance`` and
-``norm_min`` describe the raw embeddings, ``center`` is the penalty's μ and ``center_norm`` the mean
-length of the class centres; ``filtered`` is the share of logits that the inter-class filter took.
-``nonfinite`` counts the steps so far that were skipped for not being finite.
+``loss`` (margin softmax; of distillation alone, its loss), ``penalty`` and ``distillation``
+(unweighted) are means over the global batch; so are ``target_cosine`` and ``other_cosine``, without
+margin, and ``teacher_cosine``, of the embeddings to the teacher's. ``norm_mean``, ``norm_variance``
+and ``norm_min`` describe the raw embeddings, ``center`` is the penalty's μ and ``center_norm`` the
+mean length of the class centres; ``filtered`` is the share of logits that the inter-class filter
+took. ``nonfinite`` counts the steps so far that were skipped for not being finite.
 """
 
 _SECONDS = 10.0

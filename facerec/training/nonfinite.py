@@ -72,9 +72,11 @@ class NonfiniteGuard:
         device.
 
         Args:
-            figures: scalars, of which ``loss`` and, where there is one, ``penalty`` count.
+            figures: scalars, of which ``loss`` and, where they are, ``penalty`` and
+                ``distillation`` count.
         """
-        losses = [figures[name] for name in ("loss", "penalty") if name in figures]
+        names = ("loss", "penalty", "distillation")
+        losses = [figures[name] for name in names if name in figures]
         finite = torch.stack(losses).isfinite().all()
         if not self.scaled:
             finite = finite & self._largest_gradient().isfinite()

@@ -13,6 +13,7 @@ from facerec.heads.margins import ArcFace, Margin
 from facerec.heads.norm_regularizer import NormPenalty
 from facerec.limits import Checked, Count, Limits, Positive, Seed, Share
 from facerec.records.training_set import Data
+from facerec.training.distillation import Distillation
 from facerec.training.network import CUDA_GRAPHS, Compile
 from facerec.training.optimization import SGD, Cosine, MultiStep, Optimizer, Polynomial
 from facerec.training.sampler import Sampling, Shuffle
@@ -90,7 +91,8 @@ class Recipe(Checked):
     data: Data = field(default_factory=lambda: Data(Path("data/train")))
     sampling: Sampling = field(default_factory=Shuffle)
     backbone: Backbone = field(default_factory=Backbone)
-    margin: Margin = field(default_factory=ArcFace)
+    margin: Margin | None = field(default_factory=ArcFace)
+    """The head's margin; None has no head and needs no labels, and learns from a teacher alone."""
     regularizer: NormPenalty | None = None
     head: Head = field(default_factory=Head)
     optimizer: Optimizer = field(default_factory=SGD)
@@ -135,9 +137,26 @@ class Recipe(Checked):
     """Write TensorBoard event files too (extra `tensorboard`)."""
     seed: Seed = 0
     """Seed of weights, data order and augmentation."""
+    distillation: Distillation | None = None
+    """A teacher whose embeddings are learned."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.margin is None and self.distillation is None:
+            raise RecipeError(
+                "without a margin there is nothing to learn; give one, or a distillation"
+            )
+        if not all(part.labelled for part in self.data.also):
+            if self.distillation is None:
+                raise RecipeError(
+                    "images of data.also that are not labelled teach nothing without a teacher; "
+                    "give a distillation, or leave them out"
+                )
+            if self.sampling.by_identity:
+                raise RecipeError(
+                    f"sampling {type(self.sampling).__name__} goes from person to person, so that "
+                    "images of data.also that are not labelled would not be seen; choose Shuffle"
+                )
         if self.recompute and self.compile not in (False, "auto"):
             raise RecipeError("recompute and compile do not go together; choose one of them")
         if self.data_parallel.static_graph and self.accumulation > 1:

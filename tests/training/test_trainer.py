@@ -85,7 +85,7 @@ def test_the_pass_for_the_mean_norm_leaves_no_trace(data: Path) -> None:
     batch = next(trainer._batches())
     images = torch.randint(256, (6, 112, 112, 3), dtype=torch.uint8)
     before, state = weights(trainer), torch.get_rng_state()
-    mean = trainer._mean_norm([images[:3], images[3:]])
+    mean, _ = trainer._whole_batch([images[:3], images[3:]], None)
     assert_same(before, weights(trainer))
     assert torch.equal(state, torch.get_rng_state())
     seen = torch.cat([trainer.model(images[:3]), trainer.model(images[3:])])

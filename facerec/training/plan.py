@@ -20,7 +20,8 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
@@ -132,7 +133,7 @@ def plan_step(
     if precision == "auto":
         precision = "bf16" if fast_bf16 else "fp32"
     share = recipe.batch_size // ranks
-    classes = shard_bounds(num_classes, ranks, 0)[1]
+    classes = 0 if recipe.margin is None else shard_bounds(num_classes, ranks, 0)[1]
     rate = recipe.head.sample_rate
     visited = classes if rate == 1 else sample_size(rate, classes, recipe.batch_size)
     backbone = _backbone_step(
@@ -210,7 +211,7 @@ def _levers(plan: Plan) -> Iterator[dict[str, Recipe]]:
         for rate in (0.3, 0.1)
         if rate < recipe.head.sample_rate
     }
-    if not (recipe.recompute or recipe.compile) and _has_blocks(recipe.backbone):
+    if not recipe.recompute and recipe.compile in (False, "auto") and _has_blocks(recipe.backbone):
         yield {"recompute": replace(recipe, recompute=True)}
     counts = [recipe.accumulation * factor for factor in (2, 4, 8, 16)]
     yield {
@@ -237,8 +238,18 @@ def _again(plan: Plan, recipe: Recipe) -> Plan:
 
 @functools.cache
 def _has_blocks(config: Backbone) -> bool:
-    with FakeTensorMode():
-        return hasattr(create_backbone(config), "blocks")
+    return hasattr(_outline(config), "blocks")
+
+
+def _outline(config: Backbone) -> nn.Module:
+    """Return a backbone of tensors that are empty, and in a ``FakeTensorMode`` fake.
+
+    It is made without content first: some rules for weights draw again until all numbers fit,
+    which fake tensors cannot tell.
+    """
+    with unset_fake_temporarily(), torch.device("meta"):
+        backbone = create_backbone(config)
+    return backbone._apply(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype))
 
 
 # ---------------------------------------------------------------- arithmetic
@@ -252,8 +263,9 @@ def forward_flop(config: Backbone) -> int:
     beside them.
     """
     with FakeTensorMode(), torch.no_grad():
-        backbone = create_backbone(config).eval()
-        with FlopCounterMode(display=False) as counter:
+        backbone = _outline(config).eval()
+        # Attention as plain products: the counter does not know the CPU's fused one.
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
             backbone(torch.empty(1, 3, 112, 112))
         return int(counter.get_total_flops())
 
@@ -369,7 +381,7 @@ def _backbone_step(
     """
     # A CPU's graph keeps the same tensors as a GPU's, and this build of torch may know no GPU.
     with FakeTensorMode():
-        backbone = create_backbone(config).train()
+        backbone = _outline(config).train()
         if recompute:
             recompute_activations(backbone)
         if batch == 1 and backbone.embedding_norm is not None:
@@ -544,7 +556,7 @@ def _head_work(
     copies, step = _update_work(recipe, tile) if at_once else (0, 0)
     # The copies wait for the next tile, if there is one, while the products are computed.
     total += copies + max(products, step) if visited > tile else max(products, copies + step)
-    if recipe.margin.changes_others:
+    if recipe.margin is not None and recipe.margin.changes_others:
         total += 4 * tile * rows * _TRANSFORMED
     if recipe.head.interclass_filter is not None:
         total += tile * rows

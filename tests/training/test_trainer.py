@@ -83,12 +83,12 @@ def test_micro_batches_add_up_to_the_batch(data: Path, penalty: object, count: i
 def test_the_pass_for_the_mean_norm_leaves_no_trace(data: Path) -> None:
     trainer = make_trainer(narrow_recipe(data, accumulation=2))
     batch = next(trainer._batches())
-    images = torch.randn(6, 3, 112, 112)
+    images = torch.randint(256, (6, 112, 112, 3), dtype=torch.uint8)
     before, state = weights(trainer), torch.get_rng_state()
-    mean = trainer._mean_norm([images[:3], images[3:]])
+    mean, _ = trainer._whole_batch([images[:3], images[3:]], None)
     assert_same(before, weights(trainer))
     assert torch.equal(state, torch.get_rng_state())
-    seen = torch.cat([trainer.backbone(images[:3]), trainer.backbone(images[3:])])
+    seen = torch.cat([trainer.model(images[:3]), trainer.model(images[3:])])
     torch.testing.assert_close(mean, seen.norm(dim=1).mean())  # the same dropout masks
     assert trainer.train_step(batch)["loss"].isfinite()
 
@@ -122,13 +122,17 @@ def test_resumed_equals_uninterrupted_bit_for_bit(data: Path, tmp_path: Path, st
             "margin": AdaFace(t_alpha=0.3),
             "head": Head(interclass_filter=InterclassFilter(threshold=0.1)),
         },
+        {
+            "backbone": Backbone("vit_t", 16, 0.0625, dropout=0.2, drop_path=0.2, mask_ratio=0.2),
+            "recompute": True,
+        },
     ],
-    ids=["adamw-bf16-workers", "annealed-ring-fp16", "adaface-filtered"],
+    ids=["adamw-bf16-workers", "annealed-ring-fp16", "adaface-filtered", "vit-recomputed"],
 )
 def test_every_kind_of_state_is_resumed(
     data: Path, tmp_path: Path, changes: dict[str, object]
 ) -> None:
-    recipe = narrow_recipe(data, **changes)
+    recipe = replace(narrow_recipe(data), **changes)  # type: ignore[arg-type]
     whole = trained(recipe)
     trained(recipe, steps=3, folder=tmp_path)
     resumed = make_trainer(recipe, tmp_path)

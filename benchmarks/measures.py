@@ -12,9 +12,10 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 
 import cv2
 import numpy as np
@@ -373,7 +374,12 @@ def import_time(*, repeats: int = 5) -> list[Row]:
     ]
 
 
-def _run(program: str, *arguments: str, preload: str | None = None) -> dict[str, float]:
+def _run(
+    program: str,
+    *arguments: str,
+    preload: str | None = None,
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, float]:
     """Run ``program`` in a new Python process and return what it prints as JSON.
 
     Args:
@@ -381,11 +387,12 @@ def _run(program: str, *arguments: str, preload: str | None = None) -> dict[str,
         arguments: of it.
         preload: a library whose functions take the place of the system's, empty for none; None
             for what this process has preloaded.
+        variables: of the environment, besides those of this process.
     """
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments],
         check=True,
         stdout=subprocess.PIPE,
-        env=os.environ | ({} if preload is None else {"LD_PRELOAD": preload}),
+        env={**os.environ, **({} if preload is None else {"LD_PRELOAD": preload}), **variables},
     )
     return json.loads(done.stdout)

@@ -108,13 +108,15 @@ def head_step(side: str, batch: int, size: int, classes: int) -> Callable[[], fl
     return _heads([side], batch, size, classes)[0]
 
 
-def _heads(sides: list[str], batch: int, size: int, classes: int) -> list[_Head]:
+def _heads(
+    sides: list[str], batch: int, size: int, classes: int, kind: type[_Head] = _Head
+) -> list[_Head]:
     """Return heads over the same centres."""
     generator = torch.Generator().manual_seed(0)
     weight = torch.empty(classes, size).normal_(0, 0.01, generator=generator)
     embeddings = torch.randn(batch, size, generator=generator)
     labels = torch.randint(classes, (batch,), generator=generator)
-    return [_Head(side, embeddings, weight, labels) for side in sides]
+    return [kind(side, embeddings, weight, labels) for side in sides]
 
 
 def head(
@@ -220,6 +222,122 @@ def _memory(name: str, sides: list[str], sizes: tuple[int, int, int], bar: float
     ]
 
 
+_UPDATED = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from measures_engine import updated_peak, updated_times
+
+sides, (repeats, *sizes) = sys.argv[2].split(), map(int, sys.argv[3:])
+found = updated_times(sides, sizes, repeats) if repeats else updated_peak(*sides, sizes)
+print(json.dumps(found))
+"""
+
+# glibc's malloc keeps all memory if it may neither map blocks by themselves nor give any back.
+_KEEPING = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
+
+
+class _UpdatedHead(_Head):
+    """A head with its optimizer: forward, backward and the step of SGD with momentum and decay.
+
+    At a rate of 0, which takes the same time, the sides can share their centres.
+    """
+
+    def __init__(self, side: str, embeddings: Tensor, weight: Tensor, labels: Tensor) -> None:
+        super().__init__(side, embeddings, weight, labels)
+        self.optimizer = SGD(lr=1.0).create([{"params": [self.weight]}])
+        self.optimizer.param_groups[0]["lr"] = 0.0
+        self.optimizer.state[self.weight]["momentum_buffer"].fill_(0)  # takes its memory
+        if side != "dense":
+            update = RowUpdate(self.optimizer, self.weight, at_once=True).gradients(last=True)
+            margin = ArcFace(wrap="none")
+            precision: Precision = "bf16" if side == "bf16" else "fp32"
+            self.loss = lambda: (
+                margin_softmax(
+                    *(self.embeddings, self.weight, labels, margin),
+                    precision=precision,
+                    update=update,
+                ).loss
+            )
+
+    def __call__(self) -> float:
+        loss = super().__call__()
+        self.optimizer.step()
+        return loss
+
+
+def updated_times(sides: list[str], sizes: list[int], repeats: int) -> dict[str, float]:
+    """Return the seconds of each side's fastest step with 1 and with 2 threads, see `head`."""
+    heads = dict(zip(sides, _heads(sides, *sizes, kind=_UpdatedHead), strict=True))
+    expected, found = heads["dense"](), {}
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        for side, seconds in _fastest(heads, expected, repeats, threads).items():
+            found[f"{side} {threads}"] = seconds
+    return found
+
+
+def updated_peak(side: str, sizes: list[int]) -> dict[str, float]:
+    """Return by how many MiB a step raises what this process holds at most."""
+    _heads([side], *sizes[:2], 2000, kind=_UpdatedHead)[0]()  # code and work space of libraries
+    (step,) = _heads([side], *sizes, kind=_UpdatedHead)
+    before = peak()
+    step()
+    return {"extra": peak() - before}
+
+
+def head_update(
+    *, batch: int = 128, size: int = 512, classes: int = 360_232, repeats: int = 2
+) -> list[Row]:
+    """Compare whole steps of the head: forward, backward, and SGD with momentum and decay.
+
+    The chunked head takes its step inside backward; the dense one has a gradient of all centres and
+    an optimizer's step afterwards. Both are timed in one process, once with glibc's malloc as it is
+    and once with one that keeps all memory, for which the dense head's fresh pages cost nothing.
+    Memory is the growth of the resident peak over a step, beyond centres and momentum, of a new
+    process for each side.
+
+    Args:
+        batch: embeddings in a step.
+        size: their dimensions.
+        classes: of the head.
+        repeats: turns of each side.
+    """
+    sides = ["dense", "fp32", *(["bf16"] if has_fast_bf16(torch.device("cpu")) else [])]
+    folder, sizes = str(Path(__file__).parent), [*map(str, (batch, size, classes))]
+    name = f"head step with update, batch {batch}, {size}-d, {classes:,} classes, against dense"
+    rows = []
+    for kind, variables in (("glibc's malloc", {}), ("malloc that keeps memory", _KEEPING)):
+        arguments = (folder, " ".join(sides), str(repeats), *sizes)
+        seconds = _run(_UPDATED, *arguments, variables=variables)
+        for threads, clock in ((1, "one thread, CPU time"), (2, "2 threads, clock")):
+            dense = seconds[f"dense {threads}"]
+            rows += [
+                Row(
+                    f"{name}, products in {side}, {kind}, {clock}",
+                    dense / seconds[f"{side} {threads}"],
+                    "×",
+                    3.5 if side == "bf16" else 2.0,
+                    "higher",
+                    f"{seconds[f'{side} {threads}']:.3f} s against {dense:.3f} s, fastest of "
+                    f"{repeats * _TURN}",
+                )
+                for side in sides[1:]
+            ]
+    extra = {side: _run(_UPDATED, folder, side, "0", *sizes)["extra"] for side in sides}
+    rows += [
+        Row(
+            f"{name}, products in {side}, extra memory",
+            extra[side] / extra["dense"],
+            "×",
+            0.03,
+            remark=f"{extra[side]:,.0f} MB against {extra['dense']:,.0f} MB, beyond centres and "
+            "momentum",
+        )
+        for side in sides[1:]
+    ]
+    return rows
+
+
 _SAMPLED = """
 import json, sys, time
 sys.path.insert(0, sys.argv[1])
@@ -251,8 +369,7 @@ def sampled_step(rate: float, batch: int, size: int, classes: int) -> Callable[[
     precision: Precision = "bf16" if has_fast_bf16(torch.device("cpu")) else "fp32"
     head = MarginClassifier(classes, size, ArcFace(), seed=0, precision=precision, sample_rate=rate)
     optimizer = SGD(lr=0.01).create([{"params": [head.weight]}])
-    if rate < 1:
-        RowUpdate(optimizer, head.weight, distinct=True)
+    updates = RowUpdate(optimizer, head.weight, at_once=True)
     generator = torch.Generator().manual_seed(0)
     embeddings = torch.randn(batch, size, generator=generator)
 
@@ -260,8 +377,8 @@ def sampled_step(rate: float, batch: int, size: int, classes: int) -> Callable[[
         labels = torch.randint(classes, (batch,), generator=generator)
         head.draw(labels, number)
         optimizer.zero_grad(set_to_none=True)
-        head(embeddings.clone().requires_grad_(), labels).loss.backward()
-        optimizer.step()
+        update = updates.gradients(last=True)
+        head(embeddings.clone().requires_grad_(), labels, update).loss.backward()
 
     return step
 

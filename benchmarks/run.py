@@ -47,6 +47,7 @@ SUITES: dict[str, dict[str, Act]] = {
     },
     "engine": {
         "head": _measure("measures_engine", "head"),
+        "head_update": _measure("measures_engine", "head_update"),
         "sampled_head": _measure("measures_engine", "sampled_head"),
         "utilization": _measure("measures_engine", "utilization"),
         "allocator": _measure("measures_engine", "allocator"),

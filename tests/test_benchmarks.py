@@ -207,6 +207,15 @@ def test_engine(measures: ModuleType) -> None:
     assert len(rows) >= 2 and all(row.value >= 0 for row in rows)
 
 
+@pytest.mark.integration
+def test_head_update(measures: ModuleType) -> None:
+    import measures_engine
+
+    rows = measures_engine.head_update(batch=8, size=16, classes=500, repeats=1)
+    assert {row.bar for row in rows} >= {2.0, 0.03} and rows[-1].bar == 0.03
+    assert all(row.value > 0 for row in rows if row.better == "higher")
+
+
 def test_sampled_head(measures: ModuleType) -> None:
     import measures_engine
 

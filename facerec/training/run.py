@@ -8,7 +8,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -247,9 +247,21 @@ def write_recipe(folder: Path, recipe: Recipe) -> None:
 
 
 def write_manifest(
-    folder: Path, recipe: Recipe, dataset: FaceDataset, processes: Processes
+    folder: Path,
+    recipe: Recipe,
+    dataset: FaceDataset,
+    processes: Processes,
+    chosen: Mapping[str, str] | None = None,
 ) -> None:
-    """Write ``manifest.json``: everything besides the recipe that a repetition needs."""
+    """Write ``manifest.json``: everything besides the recipe that a repetition needs.
+
+    Args:
+        folder: of the run.
+        recipe: the whole configuration.
+        dataset: the training images.
+        processes: this rank among its peers.
+        chosen: what fields of the recipe came to mean that are ``auto``, by their names.
+    """
     packages = ("torch", "numpy", "safetensors", "scipy")
     manifest = {
         "facerec": facerec.__version__,
@@ -261,6 +273,7 @@ def write_manifest(
         "command": sys.argv,
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "seed": recipe.seed,
+        "chosen": dict(chosen or {}),
         "processes": processes.world_size,
         "threads": torch.get_num_threads(),
         "hardware": _hardware(processes),

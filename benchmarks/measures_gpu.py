@@ -20,10 +20,10 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from unittest import mock
 
 import numpy as np
@@ -395,6 +395,7 @@ def _training_row(session: Session, backbone: str, batch: int) -> Iterator[Row]:
         rate = (plan.backbone_flop + plan.head_flop) / timing.seconds
         product = session.product_rates.get("bf16")
         finite = "" if bool(losses[0].isfinite()) else "; the loss is NOT FINITE"
+        compiled = getattr(trainer, "compile_mode", recipe.compile)
         bars = {"iresnet50": 6000.0, "iresnet100": 3200.0}
         bar = bars.get(backbone) if batch == sizes.main_batch else None
         return [
@@ -405,7 +406,7 @@ def _training_row(session: Session, backbone: str, batch: int) -> Iterator[Row]:
                 session.bar(bar),
                 "higher",
                 f"{1000 * timing.seconds:.2f} ms, spread {100 * timing.spread:.1f} %, "
-                f"{timing.steps} steps, compile {recipe.compile}{finite}",
+                f"{timing.steps} steps, compile {compiled}, head by {trainer.head.kernel}{finite}",
             ),
             Row(
                 f"{name}: share of the bf16 product's rate",
@@ -557,20 +558,20 @@ class HeadForm:
     """A way to compute the head."""
 
     words: str
-    precision: str = "fp32"
+    precision: Literal["fp32", "bf16"]
+    kernel: Literal["torch", "triton"]
     sample_rate: float = 1.0
-    changes: Callable[[], contextlib.AbstractContextManager[Any]] = field(
-        default=contextlib.nullcontext
-    )
 
 
-def _head_forms() -> list[HeadForm]:
-    """Return facerec's ways."""
-    return [
-        HeadForm("fused in float32"),
-        HeadForm("fused in bf16", "bf16"),
-        HeadForm("fused in bf16, sampled 0.1", "bf16", 0.1),
-    ]
+HEAD_FORMS = (
+    HeadForm("fused in float32", "fp32", "torch"),
+    HeadForm("fused in bf16", "bf16", "torch"),
+    HeadForm("Triton in float32", "fp32", "triton"),
+    HeadForm("Triton in bf16", "bf16", "triton"),
+    HeadForm("fused in bf16, sampled 0.1", "bf16", "torch", 0.1),
+    HeadForm("Triton in bf16, sampled 0.1", "bf16", "triton", 0.1),
+)
+"""facerec's ways, of which training takes the faster kernel."""
 
 
 def gpu_heads(session: Session) -> Iterator[Row]:
@@ -587,7 +588,10 @@ def gpu_heads(session: Session) -> Iterator[Row]:
                 8,
                 partial(_plain_head, session, name, words, classes, half, found),
             )
-        for form in _head_forms():
+        for form in HEAD_FORMS:
+            if form.kernel == "triton" and session.device.type != "cuda":
+                yield Row(f"{name}: {form.words}", None, "ms", remark="the kernels need CUDA")
+                continue
             yield from session.attempt(
                 f"{name}: {form.words}",
                 8,
@@ -610,8 +614,7 @@ def _head_rows(
     ]
     if "plain dense" in found and not words.startswith("plain dense"):
         plain, plain_extra = found["plain dense"]
-        # The bars are those of the form that training with bf16 uses.
-        judged = words == "fused in bf16" and classes == 1_000_000
+        judged = words == "Triton in bf16" and classes == 1_000_000
         rows += [
             Row(
                 f"{name}: {words}, against plain dense",
@@ -696,7 +699,7 @@ def _fused_head(
         "pixel",
         sizes.head_batch,
         regularizer=None,
-        head=Head(precision=form.precision, sample_rate=form.sample_rate),  # type: ignore[arg-type]
+        head=Head(precision=form.precision, sample_rate=form.sample_rate, kernel=form.kernel),
         precision="fp32",
         compile=False,
     )
@@ -705,21 +708,20 @@ def _fused_head(
         # Drawing billions of numbers one after another would take minutes.
         return torch.randn(len(rows), embedding_size, device=device)
 
-    with form.changes():
-        with mock.patch("facerec.heads.classifier.draw_centers", drawn):
-            trainer = _trainer(session, recipe, classes)
-        batches = _batches(session, sizes.head_batch, classes, pixels=1)
+    with mock.patch("facerec.heads.classifier.draw_centers", drawn):
+        trainer = _trainer(session, recipe, classes)
+    batches = _batches(session, sizes.head_batch, classes, pixels=1)
 
-        def step(clock: PhaseClock) -> None:
-            @contextlib.contextmanager
-            def phase(part: str) -> Iterator[None]:
-                with contextlib.nullcontext() if part == "forward" else clock(part):
-                    yield
+    def step(clock: PhaseClock) -> None:
+        @contextlib.contextmanager
+        def phase(part: str) -> Iterator[None]:
+            with contextlib.nullcontext() if part == "forward" else clock(part):
+                yield
 
-            trainer.phase = phase
-            trainer.train_step(batches[trainer.step % len(batches)])
+        trainer.phase = phase
+        trainer.train_step(batches[trainer.step % len(batches)])
 
-        found[form.words] = _timed_head(session, step)
+    found[form.words] = _timed_head(session, step)
     return _head_rows(session, name, form.words, classes, found)
 
 

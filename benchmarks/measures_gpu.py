@@ -47,7 +47,7 @@ from facerec.records import BatchLoader, Data, FaceDataset, RecordDataset
 from facerec.records.dataset import Batch
 from facerec.training import SGD, Head, Recipe
 from facerec.training.distributed import Processes
-from facerec.training.plan import plan_step
+from facerec.training.plan import forward_and_backward_passes, forward_flop, head_flop
 from facerec.training.prefetch import prefetched
 from facerec.training.profile import DATA, PHASES, PhaseClock, product_rate, profile_steps
 from facerec.training.sampler import GlobalBatchSampler
@@ -358,6 +358,13 @@ def _trainer(
     return Trainer(recipe, dataset, Processes(0, 1, session.device))
 
 
+def _flop(recipe: Recipe, classes: int) -> int:
+    """Return the FLOP of convolutions and products in a step."""
+    backbone = forward_flop(recipe.backbone) * forward_and_backward_passes(recipe)
+    head = head_flop(recipe.batch_size, classes, recipe.backbone.embedding_size)
+    return recipe.batch_size * backbone + head
+
+
 def _depth(backbone: str) -> int:
     """Return the number of blocks, with which the time to compile grows."""
     with torch.device("meta"):
@@ -391,8 +398,7 @@ def _training_row(session: Session, backbone: str, batch: int) -> Iterator[Row]:
         session.timings[backbone, batch] = timing
         first = timing.first / _depth(backbone)
         session.first_a_block = first
-        plan = plan_step(recipe, sizes.classes, device="cpu" if session.toy else "cuda")
-        rate = (plan.backbone_flop + plan.head_flop) / timing.seconds
+        rate = _flop(recipe, sizes.classes) / timing.seconds
         product = session.product_rates.get("bf16")
         finite = "" if bool(losses[0].isfinite()) else "; the loss is NOT FINITE"
         compiled = getattr(trainer, "compile_mode", recipe.compile)
@@ -418,7 +424,6 @@ def _training_row(session: Session, backbone: str, batch: int) -> Iterator[Row]:
                 f"{name}: peak memory",
                 timing.peak / GB if timing.peak else None,
                 "GB",
-                remark=f"planned {plan.memory / GB:.2f} GB",
             ),
             Row(
                 f"{name}: first step, compiling included",
@@ -735,9 +740,8 @@ def gpu_profile(session: Session) -> Iterator[Row]:
         return
 
     def share(key: tuple[str, int]) -> float:
-        config = _recipe(session, *key)
-        plan = plan_step(config, session.sizes.classes, device="cuda")
-        return (plan.backbone_flop + plan.head_flop) / session.timings[key].seconds
+        flop = _flop(_recipe(session, *key), session.sizes.classes)
+        return flop / session.timings[key].seconds
 
     backbone, batch = max(session.timings, key=share)
     name = f"profile of {_row_name(session, backbone, batch)}"

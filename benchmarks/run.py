@@ -51,6 +51,7 @@ SUITES: dict[str, dict[str, Act]] = {
         "utilization": _measure("measures_engine", "utilization"),
         "allocator": _measure("measures_engine", "allocator"),
         "checkpoint": _measure("measures_faults", "checkpoint"),
+        "planned_speed": _measure("measures_planned_speed", "planned_speed"),
     },
     "verification": {
         "figures": _measure("measures", "figures"),

@@ -329,8 +329,6 @@ def _recipe(session: Session, backbone: str, batch: int, **changes: Any) -> Reci
         batch_size=batch,
         precision="bf16" if fast else "fp32",
     )
-    if fast and recipe.compile is False:
-        recipe = replace(recipe, compile=True)
     return replace(recipe, **changes)
 
 
@@ -401,7 +399,6 @@ def _training_row(session: Session, backbone: str, batch: int) -> Iterator[Row]:
         rate = _flop(recipe, sizes.classes) / timing.seconds
         product = session.product_rates.get("bf16")
         finite = "" if bool(losses[0].isfinite()) else "; the loss is NOT FINITE"
-        compiled = getattr(trainer, "compile_mode", recipe.compile)
         bars = {"iresnet50": 6000.0, "iresnet100": 3200.0}
         bar = bars.get(backbone) if batch == sizes.main_batch else None
         return [
@@ -412,7 +409,8 @@ def _training_row(session: Session, backbone: str, batch: int) -> Iterator[Row]:
                 session.bar(bar),
                 "higher",
                 f"{1000 * timing.seconds:.2f} ms, spread {100 * timing.spread:.1f} %, "
-                f"{timing.steps} steps, compile {compiled}, head by {trainer.head.kernel}{finite}",
+                f"{timing.steps} steps, compile {trainer.compile_mode}, "
+                f"head by {trainer.head.kernel}{finite}",
             ),
             Row(
                 f"{name}: share of the bf16 product's rate",

@@ -12,6 +12,7 @@ from rich.table import Table
 from facerec.commands.cli import Console, run_command
 from facerec.commands.recipes import open_data, recipe_argument
 from facerec.limits import Checked, Count, Limits, Positive
+from facerec.training.network import compile_mode
 from facerec.training.plan import Plan, plan_step, remedies
 from facerec.training.recipe import Recipe
 from facerec.training.step_time import (
@@ -150,7 +151,8 @@ def _time(plan: Plan, options: Options) -> Table:
         options.product_rate and options.product_rate * 1e12,
         options.bandwidth and options.bandwidth * 1e9,
     )
-    method = FACEREC if plan.recipe.compile else FACEREC_EAGER
+    mode = compile_mode(plan.recipe.compile, "cuda", plan.recipe.recompute)
+    method = FACEREC if mode else FACEREC_EAGER
     time = predict(plan, card, method)
     table = Table(
         title=f"time of a step on {card.name} in ms, predicted: {method.words}",
@@ -200,7 +202,7 @@ def _assumptions(plan: Plan) -> list[str]:
         )
     if plan.recipe.precision == "auto":
         lines.append(f"Precision auto is taken for {plan.precision}.")
-    if plan.recipe.compile:
+    if compile_mode(plan.recipe.compile, plan.device, plan.recipe.recompute):
         lines.append("The step is planned as if it were not compiled, which needs more memory.")
     return lines
 

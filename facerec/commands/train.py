@@ -15,8 +15,11 @@ from rich.table import Table
 from facerec.commands.cli import Console, run_command
 from facerec.commands.recipes import open_data, recipe_argument
 from facerec.limits import Checked, Count
+from facerec.records.dataset import FaceDataset
+from facerec.report.progress import progress_bar
 from facerec.training import checkpoint
 from facerec.training import run as runs
+from facerec.training.distillation import TeacherTargets, teacher_targets
 from facerec.training.distributed import Processes, launched
 from facerec.training.lock import locked
 from facerec.training.monitor import Monitor
@@ -71,10 +74,12 @@ def _train(
 ) -> Path | None:
     find_packs(recipe.validation)  # before the labels are read, which may take long
     dataset = open_data(recipe, console)
+    targets = _targets(recipe, dataset, processes, console)
     validator = PackValidator(recipe, processes) if recipe.validation.benches else None
     launches = {launch for launch in processes.gather_objects(runs.launch()) if launch}
+    teacher = None if targets is None else str(targets.note["teacher"])
     # The trainer before the run, so that what cannot be trained at all leaves none behind.
-    trainer = Trainer(recipe, dataset, processes, validator=validator)
+    trainer = Trainer(recipe, dataset, processes, validator=validator, targets=targets)
 
     def prepare() -> tuple[Path, bool]:
         folder = runs.choose_folder(
@@ -90,11 +95,11 @@ def _train(
         # torchrun may have started us again, before or after the first checkpoint.
         going_on = checkpoint.latest(folder / "checkpoints") is not None
         if going_on:
-            runs.check_same_run(folder, recipe, dataset)
+            runs.check_same_run(folder, recipe, dataset, teacher)
         else:
             runs.write_recipe(folder, recipe)
             chosen = {"head.kernel": trainer.head.kernel}
-            runs.write_manifest(folder, recipe, dataset, processes, chosen)
+            runs.write_manifest(folder, recipe, dataset, processes, chosen, teacher)
         return folder, going_on
 
     with contextlib.ExitStack() as stack:
@@ -121,6 +126,26 @@ def _train(
     return None if trainer.interrupted else folder
 
 
+def _targets(
+    recipe: Recipe, dataset: FaceDataset, processes: Processes, console: Console | None
+) -> TeacherTargets | None:
+    """Open or make the teacher's embeddings, with a bar while that takes long."""
+    if recipe.distillation is None:
+        return None
+    with contextlib.ExitStack() as stack:
+        progress = (
+            None if console is None else stack.enter_context(progress_bar(console, "pictures"))
+        )
+        return teacher_targets(
+            recipe.distillation,
+            dataset,
+            runs.image_identity(recipe, dataset),
+            processes,
+            workers=recipe.workers,
+            progress=progress,
+        )
+
+
 def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Table:
     """Tabulate what is about to be trained, as the settings really are."""
     recipe, dataset = trainer.recipe, trainer.dataset
@@ -140,8 +165,15 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Table:
     if recipe.head.sample_rate < 1:
         table.add_row("head", f"visits {recipe.head.sample_rate:g} of the classes in a step")
     table.add_row("backbone", f"{recipe.backbone.name}, {count:,} parameters")
-    table.add_row("margin", str(recipe.margin))
+    table.add_row("margin", str(recipe.margin or "none"))
     table.add_row("norm penalty", str(penalty))
+    if trainer.targets is not None and recipe.distillation is not None:
+        teacher, of = recipe.distillation, trainer.targets.shape
+        table.add_row(
+            "teacher",
+            f"{teacher.teacher}, {teacher.loss} × {teacher.weight:g}, {of[2]} dimensions of "
+            f"{of[1]} pictures an image, {trainer.targets.path.parent}",
+        )
     table.add_row("optimizer", f"{recipe.optimizer}, {recipe.schedule}")
     for group in trainer.optimizer.param_groups:
         size = sum(p.numel() for p in group["params"])
@@ -149,7 +181,7 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Table:
     table.add_row(
         "steps",
         f"{trainer.total_steps:,} of {recipe.batch_size} images, {recipe.epochs} epochs, "
-        f"{trainer.precision}{', compiled' if recipe.compile else ''}",
+        f"{trainer.precision}{', compiled' if trainer.compile_mode else ''}",
     )
     threads = torch.get_num_threads()
     table.add_row(

@@ -1,5 +1,6 @@
 """Training: a recipe and a data set become a run."""
 
+from facerec.training.distillation import Distillation
 from facerec.training.optimization import (
     SGD,
     Adam,
@@ -22,6 +23,7 @@ __all__ = [
     "ClassBatches",
     "Cosine",
     "DataParallel",
+    "Distillation",
     "Head",
     "MultiStep",
     "Optimizer",

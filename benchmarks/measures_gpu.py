@@ -20,10 +20,10 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from unittest import mock
 
 import numpy as np
@@ -47,7 +47,7 @@ from facerec.records import BatchLoader, Data, FaceDataset, RecordDataset
 from facerec.records.dataset import Batch
 from facerec.training import SGD, Head, Recipe
 from facerec.training.distributed import Processes
-from facerec.training.plan import plan_step
+from facerec.training.plan import forward_and_backward_passes, forward_flop, head_flop
 from facerec.training.prefetch import prefetched
 from facerec.training.profile import DATA, PHASES, PhaseClock, product_rate, profile_steps
 from facerec.training.sampler import GlobalBatchSampler
@@ -329,8 +329,6 @@ def _recipe(session: Session, backbone: str, batch: int, **changes: Any) -> Reci
         batch_size=batch,
         precision="bf16" if fast else "fp32",
     )
-    if fast and recipe.compile is False:
-        recipe = replace(recipe, compile=True)
     return replace(recipe, **changes)
 
 
@@ -356,6 +354,13 @@ def _trainer(
     if dataset is None:
         dataset = _NoImages(classes)
     return Trainer(recipe, dataset, Processes(0, 1, session.device))
+
+
+def _flop(recipe: Recipe, classes: int) -> int:
+    """Return the FLOP of convolutions and products in a step."""
+    backbone = forward_flop(recipe.backbone) * forward_and_backward_passes(recipe)
+    head = head_flop(recipe.batch_size, classes, recipe.backbone.embedding_size)
+    return recipe.batch_size * backbone + head
 
 
 def _depth(backbone: str) -> int:
@@ -391,8 +396,7 @@ def _training_row(session: Session, backbone: str, batch: int) -> Iterator[Row]:
         session.timings[backbone, batch] = timing
         first = timing.first / _depth(backbone)
         session.first_a_block = first
-        plan = plan_step(recipe, sizes.classes, device="cpu" if session.toy else "cuda")
-        rate = (plan.backbone_flop + plan.head_flop) / timing.seconds
+        rate = _flop(recipe, sizes.classes) / timing.seconds
         product = session.product_rates.get("bf16")
         finite = "" if bool(losses[0].isfinite()) else "; the loss is NOT FINITE"
         bars = {"iresnet50": 6000.0, "iresnet100": 3200.0}
@@ -405,7 +409,8 @@ def _training_row(session: Session, backbone: str, batch: int) -> Iterator[Row]:
                 session.bar(bar),
                 "higher",
                 f"{1000 * timing.seconds:.2f} ms, spread {100 * timing.spread:.1f} %, "
-                f"{timing.steps} steps, compile {recipe.compile}{finite}",
+                f"{timing.steps} steps, compile {trainer.compile_mode}, "
+                f"head by {trainer.head.kernel}{finite}",
             ),
             Row(
                 f"{name}: share of the bf16 product's rate",
@@ -417,7 +422,6 @@ def _training_row(session: Session, backbone: str, batch: int) -> Iterator[Row]:
                 f"{name}: peak memory",
                 timing.peak / GB if timing.peak else None,
                 "GB",
-                remark=f"planned {plan.memory / GB:.2f} GB",
             ),
             Row(
                 f"{name}: first step, compiling included",
@@ -557,20 +561,20 @@ class HeadForm:
     """A way to compute the head."""
 
     words: str
-    precision: str = "fp32"
+    precision: Literal["fp32", "bf16"]
+    kernel: Literal["torch", "triton"]
     sample_rate: float = 1.0
-    changes: Callable[[], contextlib.AbstractContextManager[Any]] = field(
-        default=contextlib.nullcontext
-    )
 
 
-def _head_forms() -> list[HeadForm]:
-    """Return facerec's ways."""
-    return [
-        HeadForm("fused in float32"),
-        HeadForm("fused in bf16", "bf16"),
-        HeadForm("fused in bf16, sampled 0.1", "bf16", 0.1),
-    ]
+HEAD_FORMS = (
+    HeadForm("fused in float32", "fp32", "torch"),
+    HeadForm("fused in bf16", "bf16", "torch"),
+    HeadForm("Triton in float32", "fp32", "triton"),
+    HeadForm("Triton in bf16", "bf16", "triton"),
+    HeadForm("fused in bf16, sampled 0.1", "bf16", "torch", 0.1),
+    HeadForm("Triton in bf16, sampled 0.1", "bf16", "triton", 0.1),
+)
+"""facerec's ways, of which training takes the faster kernel."""
 
 
 def gpu_heads(session: Session) -> Iterator[Row]:
@@ -587,7 +591,10 @@ def gpu_heads(session: Session) -> Iterator[Row]:
                 8,
                 partial(_plain_head, session, name, words, classes, half, found),
             )
-        for form in _head_forms():
+        for form in HEAD_FORMS:
+            if form.kernel == "triton" and session.device.type != "cuda":
+                yield Row(f"{name}: {form.words}", None, "ms", remark="the kernels need CUDA")
+                continue
             yield from session.attempt(
                 f"{name}: {form.words}",
                 8,
@@ -610,8 +617,7 @@ def _head_rows(
     ]
     if "plain dense" in found and not words.startswith("plain dense"):
         plain, plain_extra = found["plain dense"]
-        # The bars are those of the form that training with bf16 uses.
-        judged = words == "fused in bf16" and classes == 1_000_000
+        judged = words == "Triton in bf16" and classes == 1_000_000
         rows += [
             Row(
                 f"{name}: {words}, against plain dense",
@@ -696,7 +702,7 @@ def _fused_head(
         "pixel",
         sizes.head_batch,
         regularizer=None,
-        head=Head(precision=form.precision, sample_rate=form.sample_rate),  # type: ignore[arg-type]
+        head=Head(precision=form.precision, sample_rate=form.sample_rate, kernel=form.kernel),
         precision="fp32",
         compile=False,
     )
@@ -705,21 +711,20 @@ def _fused_head(
         # Drawing billions of numbers one after another would take minutes.
         return torch.randn(len(rows), embedding_size, device=device)
 
-    with form.changes():
-        with mock.patch("facerec.heads.classifier.draw_centers", drawn):
-            trainer = _trainer(session, recipe, classes)
-        batches = _batches(session, sizes.head_batch, classes, pixels=1)
+    with mock.patch("facerec.heads.classifier.draw_centers", drawn):
+        trainer = _trainer(session, recipe, classes)
+    batches = _batches(session, sizes.head_batch, classes, pixels=1)
 
-        def step(clock: PhaseClock) -> None:
-            @contextlib.contextmanager
-            def phase(part: str) -> Iterator[None]:
-                with contextlib.nullcontext() if part == "forward" else clock(part):
-                    yield
+    def step(clock: PhaseClock) -> None:
+        @contextlib.contextmanager
+        def phase(part: str) -> Iterator[None]:
+            with contextlib.nullcontext() if part == "forward" else clock(part):
+                yield
 
-            trainer.phase = phase
-            trainer.train_step(batches[trainer.step % len(batches)])
+        trainer.phase = phase
+        trainer.train_step(batches[trainer.step % len(batches)])
 
-        found[form.words] = _timed_head(session, step)
+    found[form.words] = _timed_head(session, step)
     return _head_rows(session, name, form.words, classes, found)
 
 
@@ -733,9 +738,8 @@ def gpu_profile(session: Session) -> Iterator[Row]:
         return
 
     def share(key: tuple[str, int]) -> float:
-        config = _recipe(session, *key)
-        plan = plan_step(config, session.sizes.classes, device="cuda")
-        return (plan.backbone_flop + plan.head_flop) / session.timings[key].seconds
+        flop = _flop(_recipe(session, *key), session.sizes.classes)
+        return flop / session.timings[key].seconds
 
     backbone, batch = max(session.timings, key=share)
     name = f"profile of {_row_name(session, backbone, batch)}"

@@ -38,7 +38,7 @@ sys.meta_path[:] = map(Without, sys.meta_path)
 RUN = """
 import sys, torch
 sys.path.insert(0, sys.argv[1])
-torch.set_num_threads(2)
+torch.set_num_threads(1)
 import run
 run.main([*sys.argv[2:], "--toy"])
 """

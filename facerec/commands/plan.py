@@ -15,8 +15,17 @@ from facerec.limits import Checked, Count, Limits, Positive
 from facerec.training.network import compile_mode
 from facerec.training.plan import Plan, plan_step, remedies
 from facerec.training.recipe import Recipe
+from facerec.training.step_time import (
+    CARDS,
+    FACEREC,
+    FACEREC_EAGER,
+    measured_card,
+    predict,
+)
 
 GB = 10**9
+
+CardName = Literal["V100", "A100", "A10", "RTX3090", "L40S", "H100", "H200"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +38,14 @@ class Options(Checked):
     """People in the training set; by default those of the recipe's data, which is then opened."""
     device_memory: Positive | None = None
     """Memory of one device in GB of 10⁹ bytes: say whether the step fits, and what would help."""
+    card: CardName | None = None
+    """GPU of every rank: also predict how long a step takes. A prediction is no measurement: no
+    share of a card's rates that facerec reaches has been measured."""
+    product_rate: Positive | None = None
+    """TFLOP/s of a large bf16 matrix product as measured on the card, in place of its data sheet's;
+    the card's other rates follow."""
+    bandwidth: Positive | None = None
+    """GB/s of the card's memory as measured by a copy, bytes read and written."""
     device: Literal["cuda", "cpu"] = "cuda"
     """Kind of device: cuda is a GPU that computes in bfloat16, cpu is this computer's."""
 
@@ -47,6 +64,9 @@ def show_plan(recipe: Recipe, options: Options, console: Console) -> None:
         if table is not None:
             console.print(table)
             console.print()
+    if options.card is not None:
+        console.print(_time(plan, options))
+        console.print()
     if options.device_memory is not None:
         _print_verdict(plan, options.device_memory, console)
     for line in _assumptions(plan):
@@ -121,6 +141,28 @@ def _arithmetic(plan: Plan) -> Table:
     table.add_column("TFLOP", footer=f"{total / 1e12:,.3f}", justify="right")
     table.add_row("backbone", f"{plan.backbone_flop / 1e12:,.3f}")
     table.add_row("head", f"{plan.head_flop / 1e12:,.3f}")
+    return table
+
+
+def _time(plan: Plan, options: Options) -> Table:
+    assert options.card is not None
+    card = measured_card(
+        CARDS[options.card],
+        options.product_rate and options.product_rate * 1e12,
+        options.bandwidth and options.bandwidth * 1e9,
+    )
+    mode = compile_mode(plan.recipe.compile, "cuda", plan.recipe.recompute)
+    method = FACEREC if mode else FACEREC_EAGER
+    time = predict(plan, card, method)
+    table = Table(
+        title=f"time of a step on {card.name} in ms, predicted: {method.words}",
+        title_justify="left",
+        show_footer=True,
+    )
+    table.add_column("part", footer=f"together, {time.images_per_second:,.0f} images/s")
+    table.add_column("ms", footer=f"{1000 * time.seconds:,.2f}", justify="right")
+    for name, seconds in time.parts:
+        table.add_row(name, f"{1000 * seconds:,.2f}")
     return table
 
 

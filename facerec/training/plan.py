@@ -81,6 +81,13 @@ class Plan:
     transfers: tuple[Transfer, ...]
     backbone_flop: int
     head_flop: int
+    backbone_numbers: int
+    """Of its trainable parameters."""
+
+    @property
+    def forward_flop(self) -> int:
+        """FLOP of one image's way through the backbone."""
+        return forward_flop(self.recipe.backbone)
 
     @property
     def totals(self) -> Part:
@@ -160,6 +167,7 @@ def plan_step(
         transfers=_transfers(recipe, backbone, ranks) if ranks > 1 else (),
         backbone_flop=passes * share * forward_flop(recipe.backbone),
         head_flop=head_flop(recipe.batch_size, visited, recipe.backbone.embedding_size),
+        backbone_numbers=sum(backbone.sizes),
     )
 
 
@@ -408,7 +416,7 @@ def _backbone_step(
         for parameter in trainable:
             parameter.register_post_accumulate_grad_hook(finished)
         with live:
-            with _autocast(precision):
+            with autocast(precision):
                 embeddings = backbone(images)
             activations = live.now
             slope = torch.empty_like(embeddings)
@@ -424,7 +432,8 @@ def _backbone_step(
     )
 
 
-def _autocast(precision: str) -> contextlib.AbstractContextManager[Any]:
+def autocast(precision: str) -> contextlib.AbstractContextManager[Any]:
+    """Return the autocast of a backbone's precision, for tensors without content."""
     if precision == "fp32":
         return contextlib.nullcontext()
     return torch.autocast("cpu", torch.bfloat16)  # fp16 has numbers of the same size

@@ -1,0 +1,38 @@
+"""The tests for a GPU find their mistakes on the CPU, and are skipped where there is no GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent / "cuda"
+
+
+def outcome(*arguments: str, **environment: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, f"--confcutdir={FOLDER}", str(FOLDER), *arguments],
+        capture_output=True,
+        text=True,
+        cwd=FOLDER.parents[1],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **environment},
+    )
+    return done.returncode, done.stdout
+
+
+@pytest.mark.integration
+def test_the_bodies_hold_when_the_cpu_is_compared_with_itself() -> None:
+    # The deepest ones would take the most time, and are made of the same parts.
+    code, told = outcome("-k", "not iresnet100 and not iresnet200", FACEREC_CUDA_TESTS_ON="cpu")
+    assert code == 0, told
+    assert " failed" not in told and " passed" in told
+
+
+@pytest.mark.integration
+def test_without_a_gpu_they_are_skipped_with_the_reason() -> None:
+    code, told = outcome(FACEREC_CUDA_TESTS_ON="cuda")
+    assert code == 0 and " passed" not in told and "no CUDA device here" in told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from facerec.commands.recipes import open_data
 from facerec.environment import available_cores
 from facerec.heads.class_sampling import sample_size
 from facerec.training.distributed import Processes, launched
+from facerec.training.initialization import resolved
 from facerec.training.profile import Profile, product_size, profile_steps
 from facerec.training.recipe import Recipe
 from facerec.training.trainer import Trainer
@@ -43,6 +45,7 @@ def profile_recipe(recipe: Recipe, device: str, steps: int, console: Console) ->
 
 
 def _profile(recipe: Recipe, processes: Processes, steps: int, console: Console) -> None:
+    recipe = processes.on_main(functools.partial(resolved, recipe))
     dataset = open_data(recipe, console if processes.is_main else None)
     trainer = Trainer(recipe, dataset, processes)
     profiles = processes.gather_objects(profile_steps(trainer, steps))

@@ -1,5 +1,7 @@
 """Training: a recipe and a data set become a run."""
 
+from facerec.training.finetuning import Finetune
+from facerec.training.initialization import Init
 from facerec.training.optimization import (
     SGD,
     Adam,
@@ -22,7 +24,9 @@ __all__ = [
     "ClassBatches",
     "Cosine",
     "DataParallel",
+    "Finetune",
     "Head",
+    "Init",
     "MultiStep",
     "Optimizer",
     "Polynomial",

@@ -11,8 +11,10 @@ from facerec.errors import RecipeError
 from facerec.heads.margin_softmax import InterclassFilter
 from facerec.heads.margins import ArcFace, Margin
 from facerec.heads.norm_regularizer import NormPenalty
-from facerec.limits import Checked, Count, Limits, Positive, Seed, Share
+from facerec.limits import Checked, Count, Limits, Positive, Rest, Seed, Share
 from facerec.records.training_set import Data
+from facerec.training.finetuning import Finetune
+from facerec.training.initialization import Init
 from facerec.training.optimization import SGD, Cosine, MultiStep, Optimizer, Polynomial
 from facerec.training.sampler import Sampling, Shuffle
 
@@ -128,6 +130,12 @@ class Recipe(Checked):
     """Write TensorBoard event files too (extra `tensorboard`)."""
     seed: Seed = 0
     """Seed of weights, data order and augmentation."""
+    init: Init = field(default_factory=Init)
+    finetune: Finetune = field(default_factory=Finetune)
+    ema: Rest | None = None
+    """Weight of the moving average of the backbone's weights against the newest ones after a step,
+    such as 0.999; it begins smaller. The average is what is validated and saved as the model; the
+    weights themselves are kept as raw.safetensors. None keeps no average."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Collection
+from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -25,6 +26,7 @@ from facerec.records.dataset import FaceDataset, FolderDataset
 from facerec.records.training_set import Data, Part
 from facerec.training import checkpoint
 from facerec.training.distributed import Processes
+from facerec.training.initialization import Start
 from facerec.training.recipe import Recipe
 
 # Fields that may change when a run is resumed: they do not change what is learned, but for damaged
@@ -77,13 +79,23 @@ def choose_folder(
         RecipeError: the name is taken, or the folder cannot be made.
         CheckpointError: nothing to resume.
     """
+    begun = find_folder(runs, name, resume=resume, exact=exact, launches=launches)
+    return _new_folder(runs, name, exact) if begun is None else begun
+
+
+def find_folder(
+    runs: Path, name: str, *, resume: bool, exact: bool, launches: Collection[str] = ()
+) -> Path | None:
+    """Return the run that `choose_folder` would continue, or None where it would make a new one.
+
+    Raises:
+        CheckpointError: nothing to resume.
+    """
     candidates = [runs / name] if exact else list(_of_name(runs, name).values())
     begun = [path for path in candidates if not _launches(path).isdisjoint(launches)]
     if begun:
         return begun[-1]
-    if resume:
-        return _resumable(candidates, runs / name)
-    return _new_folder(runs, name, exact)
+    return _resumable(candidates, runs / name) if resume else None
 
 
 def remember_launches(folder: Path, launches: Collection[str]) -> None:
@@ -247,9 +259,21 @@ def write_recipe(folder: Path, recipe: Recipe) -> None:
 
 
 def write_manifest(
-    folder: Path, recipe: Recipe, dataset: FaceDataset, processes: Processes
+    folder: Path,
+    recipe: Recipe,
+    dataset: FaceDataset,
+    processes: Processes,
+    start: Start | None = None,
 ) -> None:
-    """Write ``manifest.json``: everything besides the recipe that a repetition needs."""
+    """Write ``manifest.json``: everything besides the recipe that a repetition needs.
+
+    Args:
+        folder: the run's.
+        recipe: resolved.
+        dataset: the training images.
+        processes: how many, and on what.
+        start: the weights that training starts from, if not from a seed.
+    """
     packages = ("torch", "numpy", "safetensors", "scipy")
     manifest = {
         "facerec": facerec.__version__,
@@ -266,6 +290,7 @@ def write_manifest(
         "hardware": _hardware(processes),
         "data": fingerprints(recipe, dataset)
         | {"images": len(dataset), "classes": dataset.num_classes},
+        **({} if start is None else {"init": asdict(start)}),
     }
     write_json(folder / "manifest.json", manifest)
 

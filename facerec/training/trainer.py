@@ -46,13 +46,17 @@ from facerec.heads.norm_regularizer import (
     create_regularizer,
     global_moments,
 )
+from facerec.progress import Progress
 from facerec.recipe import from_dict, to_dict
 from facerec.records.dataset import Batch, BatchLoader, FaceDataset, Skipped
 from facerec.training import checkpoint
 from facerec.training.distributed import Processes
+from facerec.training.ema import WeightAverage
+from facerec.training.finetuning import Freezing, rate_factors
+from facerec.training.initialization import Start, initialize
 from facerec.training.monitor import Figures, Monitor
 from facerec.training.nonfinite import LIMIT, LateFigures, NonfiniteGuard
-from facerec.training.optimization import parameter_groups
+from facerec.training.optimization import parameter_groups, set_learning_rate
 from facerec.training.prefetch import prefetched
 from facerec.training.recipe import DataParallel, Recipe
 from facerec.training.row_update import RowUpdate, no_rows
@@ -85,6 +89,9 @@ class Trainer:
     Attributes:
         phase: entered around each part of a step with its name: ``forward``, ``head``, ``backward``
             and ``optimizer``; by default these are ranges for torch's profiler.
+        start: what the weights were read from, if `initialize` did so.
+        lr: learning rate of the last step, before the factors of parameter groups.
+        average: moving average of the backbone's weights, if the recipe asks for one.
 
     Args:
         recipe: the whole configuration.
@@ -129,6 +136,8 @@ class Trainer:
                 "process has here"
             )
         self.best_accuracy = -1.0
+        self.start: Start | None = None
+        self.lr = 0.0
         self.phase: Callable[[str], contextlib.AbstractContextManager[Any]] = record_function
         self._stop_signal: int | None = None
 
@@ -153,6 +162,8 @@ class Trainer:
         self.regularizer = (
             create_regularizer(recipe.regularizer).to(self.device) if recipe.regularizer else None
         )
+        self.average = WeightAverage(self.backbone, recipe.ema) if recipe.ema is not None else None
+        self.freezing = Freezing(self.backbone, recipe.finetune)
         self.model: nn.Module = self.backbone
         if recipe.compile:
             self.model = cast(nn.Module, torch.compile(self.backbone))
@@ -163,6 +174,7 @@ class Trainer:
                 [self.backbone, self.head],
                 recipe.optimizer,
                 plain=self.regularizer.parameters() if self.regularizer else (),
+                factors=rate_factors(self.backbone, recipe.finetune),
             )
         )
         if recipe.head.sample_rate < 1:
@@ -171,6 +183,39 @@ class Trainer:
         self.sampler = self._sampler(start=0)
         self.total_steps = self.sampler.total_steps
         self.steps_per_epoch = self.sampler.steps_per_epoch
+        if recipe.finetune.freeze_steps:
+            # A checkpoint has the state of parameters that have not moved yet, too.
+            self._create_optimizer_state()
+            for state in self.optimizer.state.values():
+                for value in state.values():
+                    value.zero_()
+
+    def initialize(self, progress: Progress | None = None) -> None:
+        """Start from the weights that the recipe names, once and before the first step.
+
+        All ranks call this together; `fit` does so where nobody did. A run that is resumed has its
+        weights from its checkpoint.
+
+        Args:
+            progress: of the class means.
+
+        Raises:
+            FacerecError: the weights are missing, damaged or of another architecture.
+        """
+        recipe = self.recipe
+        if recipe.init.path is None or self.start is not None or self.step:
+            return
+        self.start = initialize(
+            recipe,
+            self.backbone,
+            self.head,
+            self.dataset,
+            self.processes,
+            bf16=self.precision == "bf16",
+            progress=progress,
+        )
+        if self.average is not None:
+            self.average.restart()
 
     # ---------------------------------------------------------------- one step
 
@@ -183,8 +228,9 @@ class Trainer:
         """
         recipe, progress = self.recipe, self.step / max(self.total_steps, 1)
         factor = recipe.schedule.factor(self.step, self.total_steps, self.steps_per_epoch)
-        for group in self.optimizer.param_groups:
-            group["lr"] = recipe.optimizer.lr * factor
+        self.lr = recipe.optimizer.lr * factor
+        set_learning_rate(self.optimizer, self.lr)
+        self.freezing.begin(self.step)
         images = normalize(batch.images.to(self.device, non_blocking=True), recipe.preprocessing)
         labels = batch.labels.to(self.device, non_blocking=True)
         count = recipe.accumulation
@@ -201,7 +247,8 @@ class Trainer:
         for position, (x, y) in enumerate(micro):
             last = position == count - 1
             with self._no_sync() if not last else contextlib.nullcontext():
-                with self.phase("forward"), self._autocast():
+                learning = torch.set_grad_enabled(not self.freezing.whole)
+                with self.phase("forward"), self._autocast(), learning:
                     embeddings = self.model(x)
                 with self.phase("head"):
                     output, regularized = self.head(embeddings, y), None
@@ -217,6 +264,7 @@ class Trainer:
             parts.append(self._figures(embeddings, output, regularized))
 
         figures = _average(parts)
+        self.freezing.drop_gradients()
         with self.phase("optimizer"):
             self.scaler.unscale_(self.optimizer)
             if self._guard is not None and self._guard.undoes(figures):
@@ -228,6 +276,8 @@ class Trainer:
                 self.scaler.update()
                 self.head.advance()
         self.step += 1
+        if self.average is not None:
+            self.average.update(self.step)
         return figures
 
     @torch.no_grad()
@@ -307,6 +357,7 @@ class Trainer:
                 skipped; the last checkpoint is from before that. Or a loader process died.
             CheckpointError: a checkpoint cannot be written.
         """
+        self.initialize()
         if self._is_done() or (max_steps is not None and self.step >= max_steps):
             return
         pending: tuple[int, LateFigures] | None = None
@@ -326,9 +377,7 @@ class Trainer:
                 if pending:  # a step late, so that the device always has a step to work on
                     self._check_finite(*pending)
                 pending = present
-                self.monitor.record(
-                    self.step, figures, self.optimizer.param_groups[0]["lr"], len(self.skipped)
-                )
+                self.monitor.record(self.step, figures, self.lr, len(self.skipped))
                 stopping = self._stopping() or self.step == max_steps
                 finished = self.step == self.total_steps
                 epoch, within = divmod(self.step, self.steps_per_epoch)
@@ -347,6 +396,8 @@ class Trainer:
                 self.validate(self.recipe.epochs)
                 if self._writer is not None:
                     self._writer.wait()
+                if self.average is not None:
+                    self.save_model("raw.safetensors", self.backbone, weights="raw")
                 self.save_model("model.safetensors")
         self._write_skipped()
 
@@ -365,7 +416,7 @@ class Trainer:
         if self.validator is None:
             return {}
         self._share_buffers()
-        results = self.validator(self.backbone)
+        results = self.validator(self.final_backbone)
         self.monitor.validation(self.step, epoch, results)
         accuracies = {
             name: result.accuracy.kfold.mean
@@ -378,16 +429,28 @@ class Trainer:
             self.save_model("best.safetensors", selected_on=accuracies)
         return results
 
-    def save_model(self, name: str, **extra: Any) -> None:
-        """Write the backbone's weights with the recipe inside, on the main process."""
+    @property
+    def final_backbone(self) -> nn.Module:
+        """What is validated and saved as the model: the average of weights where there is one."""
+        return self.backbone if self.average is None else self.average.module
+
+    def save_model(self, name: str, backbone: nn.Module | None = None, **extra: Any) -> None:
+        """Write a backbone's weights with the recipe inside, on the main process.
+
+        Args:
+            name: of the file in the run's folder.
+            backbone: by default `final_backbone`.
+            extra: facts to keep in the file, as JSON types.
+        """
+        weights = {} if self.average is None else {"weights": "ema"}
         if self.folder is not None and self.processes.is_main:
             save_model(
                 self.folder / name,
-                self.backbone,
+                self.final_backbone if backbone is None else backbone,
                 self.recipe.backbone,
                 self.recipe.preprocessing,
                 to_dict(self.recipe),
-                extra={"step": self.step, **extra},
+                extra={"step": self.step, **weights, **extra},
             )
         self.processes.barrier()
 
@@ -573,7 +636,8 @@ class Trainer:
     def _share_buffers(self) -> None:
         """Give all ranks rank 0's batch-norm statistics, as DDP would before the next step."""
         if self.processes.world_size > 1:
-            for buffer in self.backbone.buffers():
+            averaged = self.average.module.buffers() if self.average is not None else ()
+            for buffer in [*self.backbone.buffers(), *averaged]:
                 dist.broadcast(buffer, src=0)
 
     def _tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
@@ -583,6 +647,8 @@ class Trainer:
         over the same memory, so that loading fills them in place on any number of ranks.
         """
         modules = {"backbone": self.backbone, "head": self.head, "regularizer": self.regularizer}
+        if self.average is not None:
+            modules["ema"] = self.average.module
         tensors: dict[str, torch.Tensor] = {}
         names: dict[int, str] = {}
         for prefix, module in modules.items():

@@ -13,14 +13,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
 
 import cv2
 import numpy as np
 import torch
+from rows import Row
 from torch import nn
 
 from facerec.backbones import Backbone
@@ -36,34 +35,6 @@ from facerec.training.distributed import Processes
 from facerec.training.trainer import Trainer
 from facerec.verification.bench import Pairs, contiguous_folds
 from facerec.verification.evaluate import evaluate, score_pairs
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table.
-
-    Attributes:
-        measure: what was measured.
-        value: the figure; ``None`` where it cannot be measured, and the remark says why.
-        unit: of value and bar; ``×`` for ratios.
-        bar: what the figure must reach, ``None`` for a figure that is only told.
-        better: on which side of the bar the figure must lie.
-        remark: what the figure is made of.
-    """
-
-    measure: str
-    value: float | None
-    unit: str
-    bar: float | None = None
-    better: Literal["higher", "lower"] = "lower"
-    remark: str = ""
-
-    @property
-    def met(self) -> bool | None:
-        """Whether the bar is reached; ``None`` without one, or without a figure."""
-        if self.bar is None or self.value is None:
-            return None
-        return self.value >= self.bar if self.better == "higher" else self.value < self.bar
 
 
 def loader(

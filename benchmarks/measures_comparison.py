@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measures import Row
 from numpy.typing import NDArray
+from rows import Row
 
 from facerec.comparison.retrieval import retrieve
 from facerec.comparison.significance import PairedDifference, adjust, compare_paired

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from measures import Row, _Faces, _run
+from measures import _Faces, _run
+from rows import Row
 from torch import Tensor, nn
 
 from facerec.backbones import Backbone

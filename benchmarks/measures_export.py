@@ -19,8 +19,8 @@ from types import ModuleType
 import cv2
 import numpy as np
 import torch
-from measures import Row
 from numpy.typing import NDArray
+from rows import Row
 from torch import nn
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone, normalize

@@ -10,8 +10,8 @@ import tempfile
 import time
 
 import numpy as np
-from measures import Row
 from numpy.typing import NDArray
+from rows import Row
 from scipy.stats import kruskal
 
 from facerec.fairness.association import anova, associate

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from measures import Row
 from numpy.typing import NDArray
+from rows import Row
 from scipy.special import fdtrc
 from scipy.stats import rankdata, ttest_ind
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from measures import Row, _Faces
+from measures import _Faces
+from rows import Row
 
 from facerec.backbones import Backbone
 from facerec.records import Data

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from measures import Row
 from numpy.typing import NDArray
+from rows import Row
 from scipy.sparse import coo_array
 from scipy.stats import norm
 from scipy.stats import t as student

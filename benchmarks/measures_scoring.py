@@ -11,7 +11,7 @@ import subprocess
 import sys
 from typing import Any
 
-from measures import Row
+from rows import Row
 
 _SCORE = """
 import json, sys, time

@@ -6,7 +6,7 @@ import statistics
 import time
 
 import numpy as np
-from measures import Row
+from rows import Row
 from sklearn.metrics import roc_curve
 
 from facerec.statistics.rates import operating_points

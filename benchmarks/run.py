@@ -1,96 +1,114 @@
-"""Measure on this machine what facerec promises about speed and memory, and print one table."""
+"""Measure on this machine what facerec promises about speed and memory, and print one table.
+
+Nothing is imported before it is measured, and the table is plain where rich is not installed, so
+that the suite ``gpu`` runs in an image that has little more than PyTorch.
+"""
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import dataclasses
+import importlib
+import math
+import os
 import platform
-from collections.abc import Callable, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import cv2
-import measures
-import measures_comparison
-import measures_engine
-import measures_export
-import measures_fairness
-import measures_fairness_levels
-import measures_faults
-import measures_intervals
-import measures_scoring
-import measures_verification
-import psutil
 import torch
-import tyro
-from measures import Row
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rows import Row
 
 from facerec import __version__
-from facerec.commands.cli import run_command
-from facerec.errors import RecipeError
+from facerec.errors import FacerecError, RecipeError
 from facerec.files import write_json
 
-SUITES: dict[str, dict[str, Callable[[], list[Row]]]] = {
+Act = Callable[..., Iterable[Row]]
+
+
+def _measure(module: str, function: str) -> Act:
+    def act(*arguments: Any, **options: Any) -> Iterable[Row]:
+        return getattr(importlib.import_module(module), function)(*arguments, **options)
+
+    return act
+
+
+SUITES: dict[str, dict[str, Act]] = {
     "core": {
-        "loader": measures.loader,
-        "faces": measures.faces,
-        "random_access": measures.random_access,
-        "training_step": measures.training_step,
-        "import_time": measures.import_time,
+        "loader": _measure("measures", "loader"),
+        "faces": _measure("measures", "faces"),
+        "random_access": _measure("measures", "random_access"),
+        "training_step": _measure("measures", "training_step"),
+        "import_time": _measure("measures", "import_time"),
     },
     "engine": {
-        "head": measures_engine.head,
-        "sampled_head": measures_engine.sampled_head,
-        "utilization": measures_engine.utilization,
-        "allocator": measures_engine.allocator,
-        "checkpoint": measures_faults.checkpoint,
+        "head": _measure("measures_engine", "head"),
+        "sampled_head": _measure("measures_engine", "sampled_head"),
+        "utilization": _measure("measures_engine", "utilization"),
+        "allocator": _measure("measures_engine", "allocator"),
+        "checkpoint": _measure("measures_faults", "checkpoint"),
     },
     "verification": {
-        "figures": measures.figures,
-        "exact_figures": measures_verification.exact_figures,
-        "bootstrap": measures_intervals.bootstrap_speed,
-        "coverage": measures_intervals.coverage,
-        "coverage_designs": measures_intervals.coverage_designs,
-        "coverage_independent": measures_intervals.coverage_independent,
-        "all_pairs": measures_scoring.all_pairs,
-        "many_pairs": measures_scoring.many_pairs,
-        "fixed_thresholds": measures_scoring.fixed_thresholds,
+        "figures": _measure("measures", "figures"),
+        "exact_figures": _measure("measures_verification", "exact_figures"),
+        "bootstrap": _measure("measures_intervals", "bootstrap_speed"),
+        "coverage": _measure("measures_intervals", "coverage"),
+        "coverage_designs": _measure("measures_intervals", "coverage_designs"),
+        "coverage_independent": _measure("measures_intervals", "coverage_independent"),
+        "all_pairs": _measure("measures_scoring", "all_pairs"),
+        "many_pairs": _measure("measures_scoring", "many_pairs"),
+        "fixed_thresholds": _measure("measures_scoring", "fixed_thresholds"),
     },
     "export": {
-        "parity": measures_export.parity,
-        "consumers": measures_export.consumers,
-        "float_speed": measures_export.float_speed,
-        "int8": measures_export.int8,
-        "openvino": measures_export.openvino,
-        "micro_batching": measures_export.micro_batching,
+        "parity": _measure("measures_export", "parity"),
+        "consumers": _measure("measures_export", "consumers"),
+        "float_speed": _measure("measures_export", "float_speed"),
+        "int8": _measure("measures_export", "int8"),
+        "openvino": _measure("measures_export", "openvino"),
+        "micro_batching": _measure("measures_export", "micro_batching"),
     },
     "fairness": {
-        "type_one_error": measures_fairness.type_one_error,
-        "power": measures_fairness.power,
-        "subject_tests": measures_fairness_levels.subject_tests,
-        "eta2_coverage": measures_fairness_levels.eta2_coverage,
-        "norm_coverage": measures_fairness_levels.norm_coverage,
-        "differential_tests": measures_fairness_levels.differential_tests,
-        "audit_speed": measures_fairness.audit_speed,
-        "whole_audit": measures_fairness.whole_audit,
+        "type_one_error": _measure("measures_fairness", "type_one_error"),
+        "power": _measure("measures_fairness", "power"),
+        "subject_tests": _measure("measures_fairness_levels", "subject_tests"),
+        "eta2_coverage": _measure("measures_fairness_levels", "eta2_coverage"),
+        "norm_coverage": _measure("measures_fairness_levels", "norm_coverage"),
+        "differential_tests": _measure("measures_fairness_levels", "differential_tests"),
+        "audit_speed": _measure("measures_fairness", "audit_speed"),
+        "whole_audit": _measure("measures_fairness", "whole_audit"),
     },
     "comparison": {
-        "retrieval": measures_comparison.retrieval,
-        "null": measures_comparison.null,
-        "smoke": measures_comparison.smoke,
+        "retrieval": _measure("measures_comparison", "retrieval"),
+        "null": _measure("measures_comparison", "null"),
+        "smoke": _measure("measures_comparison", "smoke"),
+    },
+    "gpu": {
+        "gpu_rates": _measure("measures_gpu", "gpu_rates"),
+        "gpu_training": _measure("measures_gpu", "gpu_training"),
+        "gpu_heads": _measure("measures_gpu", "gpu_heads"),
+        "gpu_profile": _measure("measures_gpu", "gpu_profile"),
+        "gpu_scoring": _measure("measures_gpu", "gpu_scoring"),
+        "gpu_extraction": _measure("measures_gpu", "gpu_extraction"),
+        "gpu_loader": _measure("measures_gpu", "gpu_loader"),
+        "gpu_other_training": _measure("measures_gpu", "gpu_other_training"),
     },
 }
 """What is measured, by suite and name."""
 
+PLAIN = tuple(suite for suite in SUITES if suite != "gpu")
+
 
 def run(
-    what: tyro.conf.Positional[tuple[str, ...]] = tuple(SUITES),
+    what: Sequence[str] = PLAIN,
     json: Path | None = None,
     records: Path | None = None,
     compile: bool = False,
+    toy: bool = False,
+    minutes: float = 8.0,
 ) -> None:
     """Measure, and compare with the bars.
 
@@ -98,51 +116,58 @@ def run(
     do not.
 
     Args:
-        what: suites (core, engine, verification, export, fairness, comparison) or single measures
-            such as loader; by default everything.
-        json: also write the rows and the machine's facts to this file.
+        what: suites or single measures.
+        json: also write the rows and the machine's facts to this file, after every row.
         records: record file or folder for the loader; by default faces are generated.
         compile: also measure the training step under torch.compile.
+        toy: measure the suite ``gpu`` at a size at which the figures mean nothing.
+        minutes: time for the suite ``gpu``; what does not fit into it is not measured.
     """
     acts = choose(what)
     if "loader" in acts:
         acts["loader"] = partial(acts["loader"], records)
     if "training_step" in acts:
         acts["training_step"] = partial(acts["training_step"], compiled=compile)
-    console = Console()
     facts = machine()
-    console.print(", ".join(f"{name} {value}" for name, value in facts.items()), soft_wrap=True)
+    shared = [name for name in acts if name in SUITES["gpu"]]
+    if shared:
+        from measures_gpu import Session
+
+        session = Session(toy=toy, minutes=minutes)
+        facts["size"] = session.size
+        acts |= {name: partial(session.whole, name, acts[name]) for name in shared}
+    print(", ".join(f"{name} {value}" for name, value in facts.items()), flush=True)
     rows: list[Row] = []
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=len(acts))
+    with _progress(len(acts)) as advance:
         for name, act in acts.items():
-            bar.update(task, description=name)
-            rows += act()
-            bar.advance(task)
-    console.print(table(rows))
+            advance(name)
+            for row in act():
+                rows.append(row)
+                if name in shared:  # who has minutes only wants to see each figure at once
+                    print(_line(row), file=sys.stderr, flush=True)
+                if json is not None:
+                    _write(json, facts, rows, complete=False)
+    if not shared or sys.stdout.isatty():
+        show(rows)
     if json is not None:
-        write_json(
-            json,
-            {
-                "machine": facts,
-                "rows": [{**dataclasses.asdict(row), "met": row.met} for row in rows],
-            },
-        )
+        _write(json, facts, rows, complete=True)
 
 
-def choose(names: Sequence[str]) -> dict[str, Callable[..., list[Row]]]:
+def _write(path: Path, facts: dict[str, Any], rows: Sequence[Row], *, complete: bool) -> None:
+    found = [{**dataclasses.asdict(row), "met": row.met} for row in rows]
+    for row in found:
+        if row["value"] is not None and not math.isfinite(row["value"]):
+            row["value"] = str(row["value"])  # JSON has no such numbers
+    write_json(path, {"machine": facts, "complete": complete, "rows": found})
+
+
+def choose(names: Sequence[str]) -> dict[str, Act]:
     """Return the measures that suites and names mean, each once.
 
     Raises:
         RecipeError: a name is neither.
     """
-    acts: dict[str, Callable[..., list[Row]]] = {}
+    acts: dict[str, Act] = {}
     everything = {name: act for suite in SUITES.values() for name, act in suite.items()}
     for name in names:
         if name in SUITES:
@@ -157,17 +182,45 @@ def choose(names: Sequence[str]) -> dict[str, Callable[..., list[Row]]]:
 
 def machine() -> dict[str, Any]:
     """Return what the figures depend on, as far as it can be asked for."""
-    load = psutil.getloadavg()[0]
-    return {
+    facts = {
         "CPU": _processor(),
-        "cores": psutil.cpu_count(),
+        "cores": os.cpu_count(),
         "with": torch.backends.cpu.get_cpu_capability(),
-        "load": round(load, 1),
+        "load": round(os.getloadavg()[0], 1),
         "Python": platform.python_version(),
         "torch": torch.__version__,
-        "OpenCV": cv2.__version__,
+        "OpenCV": _version("cv2"),
         "facerec": __version__,
+        "commit": _commit(),
     }
+    if torch.cuda.is_available():
+        card = torch.cuda.get_device_properties(0)
+        facts |= {
+            "GPU": card.name,
+            "GPU memory in GB": round(card.total_memory / 1e9, 1),
+            "multiprocessors": card.multi_processor_count,
+            "CUDA": torch.version.cuda,
+            "cuDNN": torch.backends.cudnn.version(),
+            "Triton": _version("triton"),
+        }
+    return facts
+
+
+def _version(module: str) -> str | None:
+    try:
+        return str(importlib.import_module(module).__version__)
+    except ImportError:
+        return None
+
+
+def _commit() -> str | None:
+    here = str(Path(__file__).parent)
+    command = ["git", "-C", here, "describe", "--always", "--dirty=+", "--exclude=*"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def _processor() -> str:
@@ -178,30 +231,85 @@ def _processor() -> str:
         return platform.processor() or platform.machine()
 
 
-def table(rows: Sequence[Row]) -> Table:
-    """Lay the rows out."""
-    result = Table("measure", "measured", "bar", "met", "remark")
+# ---------------------------------------------------------------- what is shown
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[Callable[[str], None]]:
+    """Yield a function that is told which measure comes next."""
+    try:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import TimeElapsedColumn as Elapsed
+    except ImportError:
+        yield lambda name: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Elapsed())
+    with Progress(*columns, transient=True) as bar:
+        task = bar.add_task("", total=total)
+        begun = -1
+
+        def advance(name: str) -> None:
+            nonlocal begun
+            begun += 1
+            bar.update(task, description=name, completed=begun)
+
+        yield advance
+
+
+def show(rows: Sequence[Row]) -> None:
+    """Print the rows as a table, or where rich is not installed one a line."""
+    try:
+        from rich.console import Console
+        from rich.table import Table
+    except ImportError:
+        print("\n".join(map(_line, rows)))
+        return
+    table = Table("measure", "measured", "bar", "met", "remark")
     for row in rows:
-        sign = "≥" if row.better == "higher" else "<"
-        result.add_row(
-            row.measure,
-            "not measured" if row.value is None else _figure(row.value, row.unit),
-            "" if row.bar is None else f"{sign} {_figure(row.bar, row.unit)}",
-            {True: "[green]yes[/]", False: "[red]no[/]", None: ""}[row.met],
-            row.remark,
-        )
-    return result
+        met = {True: "[green]yes[/]", False: "[red]no[/]", None: ""}[row.met]
+        table.add_row(row.measure, _measured(row), _bar(row), met, row.remark)
+    Console().print(table)
+
+
+def _line(row: Row) -> str:
+    bar = f" (bar {_bar(row)}: {'met' if row.met else 'not met'})" if row.met is not None else ""
+    remark = f"; {row.remark}" if row.remark else ""
+    return f"{row.measure}: {_measured(row)}{bar}{remark}"
+
+
+def _measured(row: Row) -> str:
+    return "not measured" if row.value is None else _figure(row.value, row.unit)
+
+
+def _bar(row: Row) -> str:
+    sign = "≥" if row.better == "higher" else "<"
+    return "" if row.bar is None else f"{sign} {_figure(row.bar, row.unit)}"
 
 
 def _figure(value: float, unit: str) -> str:
-    if value >= 1000:
+    if math.isfinite(value) and value >= 1000:
         return f"{value:,.0f} {unit}"
     return f"{value:.3g} {unit}"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the benchmarks with ``argv``, or with the arguments of the process."""
-    run_command(run, argv)
+    parser = argparse.ArgumentParser(
+        description="Measure what facerec promises about speed and memory, and compare with bars."
+    )
+    add = parser.add_argument
+    add("what", nargs="*", help=f"suites ({', '.join(SUITES)}) or measures; else all but gpu")
+    add("--json", type=Path, help="also write rows and machine to this file, after every row")
+    add("--records", type=Path, help="record file or folder for the loader; else generated faces")
+    add("--compile", action="store_true", help="also measure the step under torch.compile")
+    add("--toy", action="store_true", help="gpu: a size at which the figures mean nothing")
+    add("--minutes", type=float, default=8.0, help="gpu: time for the suite (8)")
+    given = vars(parser.parse_args(argv))
+    try:
+        run(**given | {"what": given["what"] or PLAIN})
+    except FacerecError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 if __name__ == "__main__":

@@ -114,7 +114,8 @@ def _train(
             runs.check_same_run(folder, recipe, dataset)
         else:
             runs.write_recipe(folder, recipe)
-            runs.write_manifest(folder, recipe, dataset, processes, trainer.start)
+            chosen = {"head.kernel": trainer.head.kernel}
+            runs.write_manifest(folder, recipe, dataset, processes, chosen, trainer.start)
         return folder, going_on
 
     with contextlib.ExitStack() as stack:

@@ -16,12 +16,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from facerec.errors import DatasetError, ImageError, MissingExtraError, ModelError
 from facerec.files import sha256
+from facerec.libraries import cv2
 
 # Left eye, right eye, nose, left and right corner of the mouth, as x and y in a 112×112 crop.
 # Left is the viewer's left.

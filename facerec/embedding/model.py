@@ -19,8 +19,6 @@ from typing import Any, Literal, cast
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone, normalize
@@ -365,6 +363,8 @@ def save_model(
     Raises:
         ModelError: the module does not fit ``config``, or the file cannot be written.
     """
+    from safetensors.torch import save  # here, because computing needs no file
+
     path = Path(path)
     tensors = {name: t.detach().cpu().contiguous() for name, t in backbone.state_dict().items()}
     _compare(f"{path} not written", _architecture(config), _expected(config), _layout(tensors))
@@ -527,6 +527,8 @@ def newest_run(runs: str | Path = "runs") -> Path:
 
 
 def _read_safetensors(path: Path) -> tuple[nn.Module, Backbone, Preprocessing, dict[str, Any]]:
+    from safetensors import SafetensorError, safe_open
+
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             note = (file.metadata() or {}).get("facerec")

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from facerec.devices import has_fast_bf16
 from facerec.errors import TrainingError
 from facerec.heads.class_sampling import place_among, sample_classes, sample_size
 from facerec.heads.collectives import (
@@ -27,7 +28,14 @@ from facerec.heads.collectives import (
     shard_bounds,
     world_size,
 )
-from facerec.heads.margin_softmax import InterclassFilter, Precision, margin_softmax
+from facerec.heads.kernel_choice import KernelChoice, choose_kernel, obstacle
+from facerec.heads.margin_softmax import (
+    CenterUpdate,
+    InterclassFilter,
+    Kernel,
+    Precision,
+    margin_softmax,
+)
 from facerec.heads.margins import AdaFace, Margin
 
 CenterInit = Literal["unit", "normal", "xavier"]
@@ -120,6 +128,7 @@ class MarginClassifier(nn.Module):
         num_local: how many classes this rank holds; may be 0.
         classes: the rows that take part, ``(n,)``; all if None. See ``draw``.
         num_visited: how many classes take part over all ranks.
+        kernel: what computes the tiles of classes; see ``choose_kernel``.
         step: buffer, int64: optimiser steps so far, see ``advance``.
 
     Examples:
@@ -172,6 +181,7 @@ class MarginClassifier(nn.Module):
         self.classes: Tensor | None = None
         self.num_visited = num_classes
         self.group = group
+        self.kernel: Kernel = "torch"
         self.class_offset, self.num_local = shard_bounds(
             num_classes, world_size(group), rank(group)
         )
@@ -186,6 +196,31 @@ class MarginClassifier(nn.Module):
         """Show sizes and margin."""
         last = self.class_offset + self.num_local
         return f"classes [{self.class_offset}, {last}) of {self.num_classes}, {self.margin}"
+
+    def choose_kernel(self, choice: KernelChoice, batch_size: int) -> None:
+        """Set what computes the tiles of classes; a collective, which may measure for a second.
+
+        Args:
+            choice: by name, or ``auto`` for the faster one on this device.
+            batch_size: rows of the global batches to come, N.
+
+        Raises:
+            TrainingError: ``triton`` is asked for and cannot be used here.
+        """
+        self.kernel = choose_kernel(
+            choice,
+            self.margin,
+            self.weight,
+            batch_size,
+            reduced=self.precision == "bf16" and has_fast_bf16(self.weight.device),
+            filtered=self.interclass_filter is not None,
+            group=self.group,
+        )
+
+    def keep_kernel(self, kernel: Kernel) -> None:
+        """Go on with an earlier choice, to the same bits, where it can be used here."""
+        if kernel == "torch" or obstacle(self.margin, self.weight) is None:
+            self.kernel = kernel
 
     @torch.no_grad()
     def advance(self) -> None:
@@ -221,7 +256,9 @@ class MarginClassifier(nn.Module):
         self.classes = sample_classes(column, self.num_local, sizes[own], seed)
         self.num_visited = sum(sizes)
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> ClassifierOutput:
+    def forward(
+        self, embeddings: Tensor, labels: Tensor, update: CenterUpdate | None = None
+    ) -> ClassifierOutput:
         """Compute the loss of the global batch, in float32 whatever autocast says.
 
         In training mode AdaFace takes in the batch's norms; ``advance`` ends the step.
@@ -229,6 +266,8 @@ class MarginClassifier(nn.Module):
         Args:
             embeddings: raw embeddings of this rank, ``(B, D)``, any float type.
             labels: classes of this rank's images, ``(B,)``, int64 in [0, C).
+            update: takes the gradient of ``weight`` in backward, tile by tile, so that there is
+                never one of all centres; ``weight.grad`` stays as it is.
 
         Raises:
             TrainingError: shapes or types are wrong, batches differ in size between ranks, or a
@@ -254,6 +293,8 @@ class MarginClassifier(nn.Module):
                 interclass_filter=self.interclass_filter,
                 norm_average=None if self.norm_average is None else self.norm_average(batch),
                 rows=self.classes,
+                update=update,
+                kernel=self.kernel,
             )
         rows, own = len(column), sums.target_cosine.sum()
         pairs = rows * (self.num_visited - 1) or math.nan  # a single class has no others

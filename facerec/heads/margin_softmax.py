@@ -7,7 +7,9 @@ classes. Here both passes visit the classes chunk by chunk and hold no more than
   exponentials to a log-sum-exp whose shift is the running maximum (Milakov and Gimelshein, 2018);
 * backward computes the inner products again, turns them into probabilities, adds to the gradient of
   the embeddings, and writes the chunk's rows of the gradient of the centres, already projected on
-  the tangents of their normalisation: ∂L/∂w = (I − ŵŵᵀ)·g/‖w‖.
+  the tangents of their normalisation: ∂L/∂w = (I − ŵŵᵀ)·g/‖w‖. These rows are complete, so that an
+  optimizer's step can be taken on them at once (`CenterUpdate`): then no gradient of all centres
+  exists either.
 
 The margin changes one logit of each row, the target's. That one is left out of the tiles: its
 cosine is always computed in float32 or better, and margin and loss are plain functions of it and
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -35,6 +37,20 @@ Precision = Literal["fp32", "bf16"]
 """Of the matrix products: ``bf16`` rounds their operands where the device has instructions for it,
 and is ``fp32`` elsewhere. Sums, and everything between the products, are float32; only a CPU also
 rounds the products themselves."""
+
+Kernel = Literal["torch", "triton"]
+"""What computes the tiles: operations of torch, or kernels of Triton, which need CUDA, centres of
+float32, the extra ``gpu``, and a margin that leaves the cosines to other classes alone."""
+
+CenterUpdate = Callable[[Tensor | None, Iterator[tuple[slice, Tensor]]], None]
+"""Takes the gradient of the class centres in place of autograd, tile after tile in backward.
+
+It is called with the rows of the centres that take part, ascending, ``(n,)`` (None: all of them),
+and has to exhaust an iterator of pairs: the places of a tile among these rows, and its share of the
+gradient, ``(tile, D)``, float32 or better. That is complete; its memory, which may be changed, is
+the next tile's too.
+The centres of a tile have been read for the last time in this backward pass, so they may change.
+"""
 
 SMALLEST_NORM = 1e-6
 """Below it vectors are not normalised further, which bounds the gradient."""
@@ -92,6 +108,8 @@ def margin_softmax(
     interclass_filter: InterclassFilter | None = None,
     norm_average: Tensor | None = None,
     rows: Tensor | None = None,
+    update: CenterUpdate | None = None,
+    kernel: Kernel = "torch",
 ) -> MarginSoftmax:
     """Compute the margin softmax over the rows of ``weight`` on all ranks; a collective.
 
@@ -111,24 +129,31 @@ def margin_softmax(
             default those that it starts from.
         rows: the only rows of ``weight`` that take part, ascending, ``(n,)`` int64; ``column`` then
             is a place among them, and the gradient of ``weight`` is sparse with these rows.
+        update: takes the gradient of ``weight``, which autograd then does not see; by default it is
+            one tensor, as always.
+        kernel: what computes the tiles.
+
+    Raises:
+        TrainingError: Triton's kernels are asked for what they cannot do.
     """
     dtype = torch.promote_types(weight.dtype, torch.float32)
     batch = embeddings.to(dtype)
     norms = batch.norm(dim=1).clamp(min=SMALLEST_NORM)
     temperature = margin.scale * (norms if margin.scales_by_norm else torch.ones_like(norms))
     query = batch / norms[:, None] * temperature[:, None]
-    settings = _Settings(
+    settings = Settings(
         group=group,
         reduced=precision == "bf16" and has_fast_bf16(weight.device),
-        chunk=chunk or default_chunk(len(batch), weight.device),
+        chunk=chunk or default_chunk(len(batch), weight.device, kernel),
         transform=_transform(margin) if margin.changes_others else None,
         zero=interclass_filter is not None and interclass_filter.mode == "zero",
+        kernel=kernel,
     )
     limit = None
     if interclass_filter is not None:
         limit = interclass_filter.threshold * temperature.detach()
     others, product, shift, product_sums, norm_sum, filtered = _Others.apply(
-        query, weight, column, limit, rows, settings
+        query, weight, column, limit, rows, settings, update
     )
     # The ranks' gradients are summed, so what follows the collectives counts on one of them.
     own = torch.where(column >= 0, temperature, temperature.detach())
@@ -149,8 +174,14 @@ def margin_softmax(
     return MarginSoftmax(loss, cosine.detach(), cosine_sum, norm_sum, filtered)
 
 
-def default_chunk(batch_size: int, device: torch.device) -> int:
-    """Return how many classes a tile takes: 1 MB of float32 on a CPU, 64 MB elsewhere."""
+def default_chunk(batch_size: int, device: torch.device, kernel: Kernel = "torch") -> int:
+    """Return how many classes a tile takes: 1 MB of float32 on a CPU, 64 MB elsewhere.
+
+    For Triton 32 MB of bfloat16 slopes, and no more of unit centres with 512 dimensions: so both
+    stay in the second-level cache of a large GPU.
+    """
+    if kernel == "triton":
+        return max(1024, 2**24 // max(batch_size, 512) // 128 * 128)
     elements = 2**18 if device.type == "cpu" else 2**24
     return max(256, elements // batch_size)
 
@@ -160,15 +191,98 @@ def _transform(margin: Margin) -> Callable[[Tensor], Tensor]:
 
 
 @dataclass(frozen=True)
-class _Settings:
+class Settings:
+    """How tiles are computed."""
+
     group: dist.ProcessGroup | None
     reduced: bool
     """Whether products take bfloat16 operands."""
     chunk: int
+    """Classes in a tile, at most."""
     transform: Callable[[Tensor], Tensor] | None
     """Inner products to logits, where that is not the identity."""
     zero: bool
     """Whether a filtered class counts as orthogonal, not as absent."""
+    kernel: Kernel = "torch"
+    """What computes the tiles."""
+
+
+@dataclass
+class Sums:
+    """What the forward pass adds up over the tiles of a rank."""
+
+    highest: Tensor
+    """The largest logit of each sample so far, its own class left out, ``(N,)``."""
+    total: Tensor
+    """Sum of e^(logit − highest), its own class left out, ``(N,)``."""
+    products: Tensor
+    """Sum of a sample's inner products with unit centres, its own class included, ``(N,)``."""
+    norms: Tensor
+    """Sum of the lengths of the centres, a scalar."""
+    filtered: Tensor
+    """How many logits the filter took, a scalar."""
+
+
+class Slopes(NamedTuple):
+    """What the backward pass knows of each sample before it visits the tiles, ``(N,)`` each."""
+
+    shift: Tensor
+    factor: Tensor
+    """The loss grows by factor · e^(logit − shift) with the logit of another class."""
+    target: Tensor
+    """Inner product with the unit centre of its own class, as forward found it."""
+    target_slope: Tensor
+    """The loss grows by so much with that product."""
+
+
+class Tiles(Protocol):
+    """The arithmetic on the classes of one tile; both passes call it tile after tile.
+
+    It is made for a pass from ``query`` (N, D), whose inner products with unit centres are the
+    logits before ``transform``; ``column`` (N,), the class of each sample, counted as the centres
+    are that this rank visits, or −1; ``limit`` (N,), the product above which the filter takes a
+    class, or None; and the settings. Tiles begin at multiples of ``settings.chunk``, and nothing in
+    them may make the host wait.
+    """
+
+    def add(self, start: int, centers: Tensor, lengths: Tensor, sums: Sums) -> None:
+        """Add the classes ``start``, ``start + 1``, … to ``sums``; the forward pass.
+
+        Args:
+            start: the number of the first class.
+            centers: theirs, as they are, ``(n, D)``; to be read alone.
+            lengths: takes their lengths, at least `SMALLEST_NORM`, ``(n,)``.
+            sums: changed in place, but for ``highest``, which may be another tensor afterwards.
+        """
+
+    def spread(
+        self,
+        start: int,
+        centers: Tensor,
+        lengths: Tensor,
+        slopes: Slopes,
+        to_query: Tensor | None,
+        to_centers: Tensor | None,
+    ) -> None:
+        """Hand the slopes of these classes on to queries and centres; the backward pass.
+
+        Args:
+            start: as in `add`.
+            centers: as in `add`.
+            lengths: as `add` left them.
+            slopes: of the loss.
+            to_query: ``(N, D)``; this tile's share of the gradient of the queries is added to it.
+            to_centers: ``(n, D)``; filled with the gradient of the centres, which is complete.
+        """
+
+
+def create_tiles(query: Tensor, column: Tensor, limit: Tensor | None, settings: Settings) -> Tiles:
+    """Return whoever computes the tiles of one pass; see `Tiles` for the arguments."""
+    if settings.kernel == "triton":
+        from facerec.heads.triton_softmax import TritonTiles  # triton is an extra
+
+        return TritonTiles(query, column, limit, settings)
+    return TorchTiles(query, column, limit, settings)
 
 
 class _Others(torch.autograd.Function):
@@ -190,139 +304,173 @@ class _Others(torch.autograd.Function):
         column: Tensor,
         limit: Tensor | None,
         rows: Tensor | None,
-        settings: _Settings,
+        settings: Settings,
+        update: CenterUpdate | None,
     ) -> tuple[Tensor, ...]:
         query = query.detach().contiguous()
-        tiles = _Tiles(query, weight.detach(), column, limit, rows, settings)
+        visited = _Visited(weight.detach(), rows, settings.chunk, query.dtype)
+        tiles = create_tiles(query, column, limit, settings)
         size = len(query)
-        sums = query.new_zeros(3 * size + 2)
-        total, target, products = sums[: 3 * size].view(3, size)
-        norm_sum, filtered = sums[-2], sums[-1]
+        packed = query.new_zeros(3 * size + 2)
+        total, target, products = packed[: 3 * size].view(3, size)
         highest = query.new_full((size,), _FLOOR)
-        lengths = query.new_empty(tiles.count)
+        sums = Sums(highest, total, products, norms=packed[-2], filtered=packed[-1])
+        lengths = query.new_empty(visited.count)
 
-        target.copy_(tiles.target())
-        for number, part in tiles.parts():
-            centers = tiles.centers(part)
-            torch.linalg.vector_norm(centers, dim=1, out=lengths[part])
-            norm_sum += lengths[part].sum()
-            lengths[part].clamp_(min=SMALLEST_NORM)
-            tile = tiles.multiply(centers, lengths[part], part)
-            products += tile.sum(0)
-            hidden = tiles.hidden(tile, number)
-            if hidden is not None:
-                filtered += hidden.sum()
-            logits = tiles.fill(tiles.transformed(tile), hidden)
-            tiles.put(logits, number, _ABSENT)
-            shift = torch.maximum(highest, logits.amax(0))
-            total *= (highest - shift).exp_()
-            total += logits.sub_(shift).exp_().sum(0)
-            highest = shift
+        target.copy_(visited.products(query, column))
+        for part, centers in visited:
+            tiles.add(part.start, centers, lengths[part], sums)
 
-        shift = all_reduce_(highest.clone(), settings.group, maximum=True)
-        total *= (highest - shift).exp_()
-        all_reduce_(sums, settings.group)
+        shift = all_reduce_(sums.highest.clone(), settings.group, maximum=True)
+        total *= (sums.highest - shift).exp_()
+        all_reduce_(packed, settings.group)
         total.clamp_(min=torch.finfo(total.dtype).tiny)  # there may be no other class at all
 
         ctx.save_for_backward(query, weight, column, limit, rows, shift, total, target, lengths)
-        ctx.settings = settings
-        results = total.log(), *(t.clone() for t in (target, shift, products, norm_sum, filtered))
+        ctx.settings, ctx.update = settings, update
+        found = (target, shift, products, sums.norms, sums.filtered)
+        results = total.log(), *(tensor.clone() for tensor in found)
         ctx.mark_non_differentiable(*results[2:])
         return results
 
     @staticmethod
     @once_differentiable
     def backward(
-        ctx: Any, others_slope: Tensor, target_slope: Tensor, *_: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
+        ctx: Any, others_slope: Tensor, target_slope: Tensor, *unused: Tensor
+    ) -> tuple[Tensor | None, ...]:
         query, weight, column, limit, rows, shift, total, target, lengths = ctx.saved_tensors
+        visited = _Visited(weight.detach(), rows, ctx.settings.chunk, query.dtype)
+        to_query = torch.zeros_like(query) if ctx.needs_input_grad[0] else None
+        update: CenterUpdate | None = ctx.update if ctx.needs_input_grad[1] else None
+        memory = None  # for the gradient of all centres, or of those of a tile
+        if update is not None:
+            memory = query.new_empty(min(visited.chunk, visited.count), query.shape[1])
+        elif ctx.needs_input_grad[1]:
+            memory = empty_rows(visited.count, query)
+
+        def gradients() -> Iterator[tuple[slice, Tensor]]:
+            tiles = create_tiles(query, column, limit, ctx.settings)
+            slopes = Slopes(shift, others_slope / total, target, target_slope)
+            for part, centers in visited:
+                place = part if update is None else slice(len(centers))
+                out = None if memory is None else memory[place]
+                tiles.spread(part.start, centers, lengths[part], slopes, to_query, out)
+                if out is not None:
+                    yield part, out
+
+        to_weight = None
         with torch.autocast(query.device.type, enabled=False):
-            tiles = _Tiles(query, weight.detach(), column, limit, rows, ctx.settings)
-            to_query = torch.zeros_like(query) if ctx.needs_input_grad[0] else None
-            to_weight = None
-            if ctx.needs_input_grad[1]:
-                to_weight = _empty(tiles.count, query)
-            for number, part in tiles.parts():
-                centers, norms = tiles.centers(part), lengths[part]
-                tile = tiles.multiply(centers, norms, part)
-                slopes = tiles.slopes(tile, number, shift, others_slope / total)
-                tiles.put(slopes, number, target_slope)
-                if to_weight is not None:
-                    tiles.put(tile, number, target)
-                    # The part of Σ_i slope_ij·q_i along ŵ_j.
-                    radial = tile.mul_(slopes).sum(1)
-                slopes.div_(norms[:, None])
-                if to_query is not None:
-                    tiles.add_product(to_query, slopes.T, centers)
-                if to_weight is not None:
-                    radial.div_(norms).div_(norms).neg_()
-                    radial.masked_fill_(norms <= SMALLEST_NORM, 0)  # not normalised
-                    torch.mul(centers, radial[:, None], out=to_weight[part])
-                    tiles.add_product(to_weight[part], slopes, tiles.factor)
+            if update is not None:
+                update(rows, gradients())
+            else:
+                for _ in gradients():
+                    pass
+                to_weight = memory
         if to_weight is not None:
             to_weight = to_weight.to(weight.dtype)
             if rows is not None:
-                to_weight = torch.sparse_coo_tensor(
-                    rows[None], to_weight, weight.shape, check_invariants=False, is_coalesced=True
-                )
-        return to_query, to_weight, None, None, None, None
+                to_weight = sparse_rows(rows, to_weight, weight)
+        return to_query, to_weight, None, None, None, None, None
 
 
-class _Tiles:
-    """What both passes do with the classes of one chunk; a tile is ``(classes, N)``."""
+class _Visited:
+    """The centres that a rank visits, tile after tile; iterating gives places and centres."""
 
-    def __init__(
-        self,
-        query: Tensor,
-        weight: Tensor,
-        column: Tensor,
-        limit: Tensor | None,
-        rows: Tensor | None,
-        settings: _Settings,
-    ) -> None:
-        self.query, self.weight, self.column, self.limit = query, weight, column, limit
-        self.rows, self.settings = rows, settings
+    def __init__(self, weight: Tensor, rows: Tensor | None, chunk: int, dtype: torch.dtype) -> None:
+        self.weight, self.rows, self.chunk, self.dtype = weight, rows, chunk, dtype
         self.count = len(weight) if rows is None else len(rows)
-        self.chunk = max(1, min(settings.chunk, self.count))
-        self.factor = query.bfloat16() if settings.reduced else query
-        self.memory = query.new_empty(2, self.chunk, len(query))
-        self.drawn = None if rows is None else weight.new_empty(self.chunk, weight.shape[1])
-        self.first = torch.arange(len(query), device=query.device)
-        self.home = column.div(self.chunk, rounding_mode="floor")
-        self.index = column.remainder(self.chunk) * len(query) + self.first
+        self.drawn = None
+        if rows is not None:
+            self.drawn = weight.new_empty(min(chunk, self.count), weight.shape[1])
 
-    def parts(self) -> Iterator[tuple[int, slice]]:
-        """Yield the number and the rows of each chunk."""
-        for number, start in enumerate(range(0, self.count, self.chunk)):
-            yield number, slice(start, min(start + self.chunk, self.count))
+    def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
+        for start in range(0, self.count, self.chunk):
+            part = slice(start, min(start + self.chunk, self.count))
+            if self.rows is None or self.drawn is None:
+                centers = self.weight[part]
+            else:
+                rows = self.rows[part]
+                centers = torch.index_select(self.weight, 0, rows, out=self.drawn[: len(rows)])
+            yield part, centers.to(self.dtype)
 
-    def centers(self, part: slice) -> Tensor:
-        if self.rows is None or self.drawn is None:
-            return self.weight[part].to(self.query.dtype)
-        rows = self.rows[part]
-        drawn = torch.index_select(self.weight, 0, rows, out=self.drawn[: len(rows)])
-        return drawn.to(self.query.dtype)
-
-    def target(self) -> Tensor:
+    def products(self, query: Tensor, column: Tensor) -> Tensor:
         """Return q·ŵ of each sample and its own class, 0 where another rank holds that (N,)."""
         if not self.count:
-            return self.query.new_zeros(len(self.query))
-        column = self.column.clamp(min=0)
-        centers = self.weight[column if self.rows is None else self.rows[column]]
-        centers = centers.to(self.query.dtype)
+            return query.new_zeros(len(query))
+        place = column.clamp(min=0)
+        centers = self.weight[place if self.rows is None else self.rows[place]].to(self.dtype)
         norms = centers.norm(dim=1).clamp(min=SMALLEST_NORM)
-        return torch.where(self.column >= 0, (self.query * centers).sum(1) / norms, 0)
+        return torch.where(column >= 0, (query * centers).sum(1) / norms, 0)
 
-    def multiply(self, centers: Tensor, norms: Tensor, part: slice) -> Tensor:
+
+class TorchTiles:
+    """`Tiles` by operations of torch; a tile is ``(classes, N)``."""
+
+    def __init__(
+        self, query: Tensor, column: Tensor, limit: Tensor | None, settings: Settings
+    ) -> None:
+        self.query, self.limit, self.settings = query, limit, settings
+        self.factor = query.bfloat16() if settings.reduced else query
+        self.memory = query.new_empty(2, 0, len(query))
+        self.first = torch.arange(len(query), device=query.device)
+        self.home = column.div(settings.chunk, rounding_mode="floor")
+        self.index = column.remainder(settings.chunk) * len(query) + self.first
+
+    def add(self, start: int, centers: Tensor, lengths: Tensor, sums: Sums) -> None:
+        """Add these classes to ``sums``."""
+        torch.linalg.vector_norm(centers, dim=1, out=lengths)
+        sums.norms += lengths.sum()
+        lengths.clamp_(min=SMALLEST_NORM)
+        tile = self._multiply(centers, lengths)
+        sums.products += tile.sum(0)
+        hidden = self._hidden(tile, start)
+        if hidden is not None:
+            sums.filtered += hidden.sum()
+        logits = self._fill(self._transformed(tile), hidden)
+        self._put(logits, start, _ABSENT)
+        highest = torch.maximum(sums.highest, logits.amax(0))
+        sums.total *= (sums.highest - highest).exp_()
+        sums.total += logits.sub_(highest).exp_().sum(0)
+        sums.highest = highest
+
+    def spread(
+        self,
+        start: int,
+        centers: Tensor,
+        lengths: Tensor,
+        slopes: Slopes,
+        to_query: Tensor | None,
+        to_centers: Tensor | None,
+    ) -> None:
+        """Hand the slopes of these classes on to queries and centres."""
+        tile = self._multiply(centers, lengths)
+        by_product = self._slopes(tile, start, slopes.shift, slopes.factor)
+        self._put(by_product, start, slopes.target_slope)
+        if to_centers is not None:
+            self._put(tile, start, slopes.target)
+            # The part of Σ_i slope_ij·q_i along ŵ_j.
+            radial = tile.mul_(by_product).sum(1)
+        by_product.div_(lengths[:, None])
+        if to_query is not None:
+            self._add_product(to_query, by_product.T, centers)
+        if to_centers is not None:
+            radial.div_(lengths).div_(lengths).neg_()
+            radial.masked_fill_(lengths <= SMALLEST_NORM, 0)  # not normalised
+            torch.mul(centers, radial[:, None], out=to_centers)
+            self._add_product(to_centers, by_product, self.factor)
+
+    def _multiply(self, centers: Tensor, lengths: Tensor) -> Tensor:
         """Return the inner products of unit centres and queries, in memory of their own."""
-        out = self.memory[0, : part.stop - part.start]
+        if self.memory.shape[1] < len(centers):  # the first tile, which is the largest
+            self.memory = self.query.new_empty(2, len(centers), len(self.query))
+        out = self.memory[0, : len(centers)]
         if self.settings.reduced:
             out.copy_(self._reduced_product(centers, self.factor.T))
         else:
             torch.mm(centers, self.factor.T, out=out)
-        return out.div_(norms[:, None])
+        return out.div_(lengths[:, None])
 
-    def add_product(self, out: Tensor, left: Tensor, right: Tensor) -> None:
+    def _add_product(self, out: Tensor, left: Tensor, right: Tensor) -> None:
         if self.settings.reduced:
             out.add_(self._reduced_product(left, right))
         else:
@@ -334,27 +482,27 @@ class _Tiles:
             return torch.mm(left, right, out_dtype=torch.float32)
         return torch.mm(left, right)  # sums in float32, but gives bfloat16
 
-    def hidden(self, tile: Tensor, number: int) -> Tensor | None:
+    def _hidden(self, tile: Tensor, start: int) -> Tensor | None:
         """Tell which inner products the filter takes; it never takes a target's."""
         if self.limit is None:
             return None
-        self.put(tile, number, _ABSENT)
+        self._put(tile, start, _ABSENT)
         return tile > self.limit
 
-    def transformed(self, tile: Tensor) -> Tensor:
+    def _transformed(self, tile: Tensor) -> Tensor:
         """Turn inner products into logits; they may be the same tensor."""
         return tile if self.settings.transform is None else self.settings.transform(tile)
 
-    def fill(self, logits: Tensor, hidden: Tensor | None) -> Tensor:
+    def _fill(self, logits: Tensor, hidden: Tensor | None) -> Tensor:
         """Give filtered classes their logit, in place."""
         if hidden is None:
             return logits
-        zero = self.transformed(logits.new_zeros(())) if self.settings.zero else _ABSENT
+        zero = self._transformed(logits.new_zeros(())) if self.settings.zero else _ABSENT
         return logits.masked_fill_(hidden, zero)
 
-    def slopes(self, tile: Tensor, number: int, shift: Tensor, factor: Tensor) -> Tensor:
+    def _slopes(self, tile: Tensor, start: int, shift: Tensor, factor: Tensor) -> Tensor:
         """Return the derivatives by inner products, if those by logits are factor·e^(z − shift)."""
-        hidden = self.hidden(tile, number)
+        hidden = self._hidden(tile, start)
         if self.settings.transform is None:
             slopes = torch.sub(tile, shift, out=self.memory[1, : len(tile)]).exp_().mul_(factor)
         else:
@@ -365,17 +513,17 @@ class _Tiles:
             (slopes,) = torch.autograd.grad(logits, tile, by_logits)
         return slopes if hidden is None else slopes.masked_fill_(hidden, 0)
 
-    def put(self, tile: Tensor, number: int, values: Tensor | float) -> None:
-        """Set the elements of the samples whose own class lies in this chunk."""
+    def _put(self, tile: Tensor, start: int, values: Tensor | float) -> None:
+        """Set the elements of the samples whose own class lies in this tile."""
         # Finding out which samples those are would make the host wait, so the others write too:
         # what is there already.
-        here, flat = self.home == number, tile.view(-1)
+        here, flat = self.home == start // self.settings.chunk, tile.view(-1)
         index = torch.where(here, self.index, self.first)
         flat.scatter_(0, index, torch.where(here, values, flat[index]))
 
 
-def _empty(count: int, like: Tensor) -> Tensor:
-    """Return memory for the gradient of ``count`` centres."""
+def empty_rows(count: int, like: Tensor) -> Tensor:
+    """Return memory for the gradient of ``count`` centres, which are like ``like`` (…, D)."""
     if like.device.type != "cpu":
         return like.new_empty(count, like.shape[1])
     # NumPy asks the kernel for huge pages. With small ones the first use of hundreds of megabytes
@@ -385,3 +533,16 @@ def _empty(count: int, like: Tensor) -> Tensor:
     memory = torch.from_numpy(np.empty(size + _ALIGNMENT, np.uint8))
     start = -memory.data_ptr() % _ALIGNMENT
     return memory[start : start + size].view(like.dtype).view(count, like.shape[1])
+
+
+def sparse_rows(rows: Tensor, values: Tensor, like: Tensor) -> Tensor:
+    """Return a matrix in the shape of ``like`` that has but some rows, as a sparse tensor.
+
+    Args:
+        rows: which, ascending, ``(n,)`` int64.
+        values: theirs, ``(n, D)``, whose memory the result shares.
+        like: ``(rows, D)``.
+    """
+    return torch.sparse_coo_tensor(
+        rows[None], values, like.shape, check_invariants=False, is_coalesced=True
+    )

@@ -11,9 +11,9 @@ import functools
 import math
 from dataclasses import dataclass
 
-import cv2
 import numpy as np
 
+from facerec.libraries import cv2
 from facerec.limits import Checked, Probability
 
 # Strengths after AdaFace (Kim, Jain and Liu, CVPR 2022, section 4.1 and its published training
@@ -29,14 +29,7 @@ PHOTOMETRIC_FACTOR = (0.5, 1.5)
 BLUR_SIGMA = (0.5, 2.0)
 """Standard deviation of the Gaussian blur in pixels (AdaFace has no blur of its own)."""
 
-_INTERPOLATIONS = (
-    cv2.INTER_NEAREST,
-    cv2.INTER_LINEAR,
-    cv2.INTER_AREA,
-    cv2.INTER_CUBIC,
-    cv2.INTER_LANCZOS4,
-)
-
+_INTERPOLATIONS = ("INTER_NEAREST", "INTER_LINEAR", "INTER_AREA", "INTER_CUBIC", "INTER_LANCZOS4")
 
 _CHANGES = 5
 _GAMMA, _MIX_1, _MIX_2 = np.array(
@@ -152,7 +145,8 @@ def _low_resolution(image: np.ndarray, generator: np.random.Generator) -> np.nda
     """Scale down and up again, each by a random interpolation."""
     height, width = image.shape[:2]
     scale = generator.uniform(*LOW_RESOLUTION_SCALE)
-    down, up = (_INTERPOLATIONS[i] for i in generator.integers(len(_INTERPOLATIONS), size=2))
+    chosen = generator.integers(len(_INTERPOLATIONS), size=2)
+    down, up = (getattr(cv2, _INTERPOLATIONS[i]) for i in chosen)
     small = (max(1, round(width * scale)), max(1, round(height * scale)))
     return cv2.resize(
         cv2.resize(image, small, interpolation=down), (width, height), interpolation=up

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 import zlib
 from collections.abc import Iterator
 
-import cv2
 import numpy as np
-import simplejpeg
 
 from facerec.errors import ImageError
+from facerec.libraries import cv2, simplejpeg
 
 MAX_PIXELS = 40_000_000
 """Largest image that is decoded without a fixed size; a header that claims more is refused."""
@@ -82,9 +82,17 @@ _OTHER_FORMATS = {
 }
 """How formats begin that others decode, so that the sentence can name them."""
 
-# EXIF orientation is ignored because aligned crops are stored as they are meant to be seen.
-_RGB: int | None = getattr(cv2, "IMREAD_COLOR_RGB", None)  # OpenCV before 4.11 decodes to BGR only
-_FLAGS: int = (_RGB if _RGB is not None else cv2.IMREAD_COLOR) | cv2.IMREAD_IGNORE_ORIENTATION
+
+@functools.cache
+def _decodes_to_rgb() -> bool:
+    return hasattr(cv2, "IMREAD_COLOR_RGB")  # OpenCV before 4.11 decodes to BGR only
+
+
+@functools.cache
+def _flags() -> int:
+    # EXIF orientation is ignored because aligned crops are stored as they are meant to be seen.
+    colours = cv2.IMREAD_COLOR_RGB if _decodes_to_rgb() else cv2.IMREAD_COLOR
+    return colours | cv2.IMREAD_IGNORE_ORIENTATION
 
 
 def decode_image(
@@ -142,12 +150,12 @@ def decode_image(
     else:
         plain = _rows_alone(data, where)
     try:
-        image = cv2.imdecode(np.frombuffer(plain, np.uint8), _FLAGS)
+        image = cv2.imdecode(np.frombuffer(plain, np.uint8), _flags())
     except cv2.error:
         image = None
     if image is None or image.shape[:2] != stored:
         raise _damaged(data, where)
-    if _RGB is None:
+    if not _decodes_to_rgb():
         image = cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
     if out is None:
         return image

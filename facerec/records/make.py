@@ -12,10 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-import cv2
-
 from facerec.errors import DatasetError, FacerecError, ImageError
 from facerec.files import atomic_folder, atomic_path
+from facerec.libraries import cv2
 from facerec.processes import process_pool
 from facerec.progress import Progress
 from facerec.records.dataset import (

@@ -7,25 +7,19 @@ import math
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from facerec.errors import MissingExtraError, TrainingError
 from facerec.files import atomic_path, full_disk_sentence
 from facerec.training.distributed import Processes
 from facerec.training.recipe import Recipe
 from facerec.verification import VerificationResult
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
 
 Figures = dict[str, torch.Tensor]
 """What one optimizer step leaves to look at: float32 scalars, not yet waited for.
@@ -78,7 +72,7 @@ class Monitor:
         self._losses: list[torch.Tensor] = []
         self._logged_at, self._logged_step = time.perf_counter(), start
         self._display: Progress | None = None
-        self._task = TaskID(0)
+        self._task: Any = None
         if self.path is not None:
             _forget_after(self.path, start)
         self._board = _summary_writer(folder) if recipe.tensorboard and self.path else None
@@ -86,6 +80,16 @@ class Monitor:
     def __enter__(self) -> Monitor:
         self._logged_at = time.perf_counter()
         if self.console is not None and self.console.is_terminal:
+            # Imported here because a step needs none of it.
+            from rich.progress import (
+                BarColumn,
+                MofNCompleteColumn,
+                Progress,
+                TextColumn,
+                TimeElapsedColumn,
+                TimeRemainingColumn,
+            )
+
             self._display = Progress(
                 TextColumn("epoch {task.fields[epoch]}"),
                 BarColumn(),

@@ -496,48 +496,56 @@ def _head_parts(
     state = optimizer_state(recipe.optimizer)
     yield _constant("head: class centres", 4 * classes * size)
     yield _constant("head: optimizer state", state.size(classes * size))
-    one = 4 * visited * size
-    if recipe.head.sample_rate == 1:
-        # Autograd adds the gradient of a micro-batch to that of the ones before.
-        yield Part("head: gradient", one * min(count, 2), one, one)
-    else:
-        one += 8 * visited  # row numbers
-        # Sums of sparse gradients are longer lists: before, new, and joined.
-        joined = 2 * count * one if count > 1 else one
-        coalesced = one if count > 1 else 0
-        yield Part("head: gradient", joined, count * one, count * one + coalesced)
-    work = _head_work(recipe, visited, ranks, device, fast_bf16)
+    # What micro-batches before the last, or all of a step that may be called off, have to keep.
+    uncertain = recipe.on_nonfinite == "skip" or recipe.precision == "fp16"
+    kept = 4 * visited * size if uncertain or count > 1 else 0
+    yield Part("head: gradient", kept, kept, kept if uncertain else 0)
+    if recipe.head.sample_rate < 1:
+        yield _constant("head: numbers of sampled classes", 8 * visited)
+    work = _head_work(recipe, visited, ranks, device, fast_bf16, at_once=not uncertain)
     yield Part("head: tiles and embeddings", work, 0, 0)
-    yield Part("head: optimizer's work", 0, 0, _update_work(recipe, visited, device))
+    piece = min(chunk_rows(4 * size, torch.device(device)), visited)
+    later = sum(_update_work(recipe, piece)) if uncertain else 0
+    yield Part("head: optimizer's work", 0, 0, later)
 
 
 def _head_work(
-    recipe: Recipe, visited: int, ranks: int, device: DeviceType, fast_bf16: bool
+    recipe: Recipe,
+    visited: int,
+    ranks: int,
+    device: DeviceType,
+    fast_bf16: bool,
+    at_once: bool,
 ) -> int:
-    """Return what the head's backward pass holds beside centres and their gradient.
+    """Return what the head's backward pass holds beside centres, their state and a kept gradient.
 
     With N embeddings of D numbers in a global micro-batch, and t of the n classes in a tile, these
     are the gathered embeddings, the queries made of them and their gradient (N × D each); logits
-    and their slopes (t × N each); and lengths and numbers of the classes. See
+    and their slopes (t × N each); the gradient of a tile's centres (t × D), and what the optimizer
+    needs to take its step on them at once; and the lengths of all (n). See
     `facerec.heads.margin_softmax`.
     """
     rows, size = recipe.batch_size // recipe.accumulation, recipe.backbone.embedding_size
     tile = max(1, min(default_chunk(rows, torch.device(device)), visited))
     sampled, reduced = recipe.head.sample_rate < 1, recipe.head.precision == "bf16" and fast_bf16
     total = 4 * rows * size * (2 + (ranks > 1))
-    total += 4 * tile * rows * 2
-    total += visited * (4 + (8 if sampled else 0))
-    several = visited > tile  # then the tensors of the tile before are still there
+    total += 4 * tile * rows * 2 + 4 * tile * size
+    total += 4 * visited
     if sampled:
         total += 4 * tile * size  # centres are gathered for each tile
+    products = 0
     if reduced:
         # The queries, and whichever product takes most: operands, and on a GPU a float32 result.
         result = 4 if device == "cuda" else 2
         logits = 2 * tile * size + result * tile * rows
         to_queries = 2 * tile * (rows + size) + result * rows * size
-        total += 2 * rows * size + max(logits, to_queries)
+        total += 2 * rows * size
+        products = max(logits, to_queries)
+    copies, step = _update_work(recipe, tile) if at_once else (0, 0)
+    # The copies wait for the next tile, if there is one, while the products are computed.
+    total += copies + max(products, step) if visited > tile else max(products, copies + step)
     if recipe.margin.changes_others:
-        total += 4 * tile * rows * (_TRANSFORMED + several)
+        total += 4 * tile * rows * _TRANSFORMED
     if recipe.head.interclass_filter is not None:
         total += tile * rows
     return total
@@ -547,14 +555,12 @@ _TRANSFORMED = 11
 """Tiles that autograd holds at once for a margin that changes all logits, as counted."""
 
 
-def _update_work(recipe: Recipe, visited: int, device: DeviceType) -> int:
+def _update_work(recipe: Recipe, rows: int) -> tuple[int, int]:
+    """Return what a step on so many rows of the centres at a time takes: copies, and the rest."""
     state, size = optimizer_state(recipe.optimizer), recipe.backbone.embedding_size
-    if recipe.head.sample_rate == 1:
-        return state.work * visited * size
-    row = 4 * size
-    room = chunk_rows(row, torch.device(device))
-    held = state.each // 4
-    return min(visited, room) * row * (1 + held)  # copies of a chunk's centres and their state
+    # Of sampled centres, and of their state, there are copies.
+    copies = 4 + state.each if recipe.head.sample_rate < 1 else 0
+    return rows * size * copies, rows * size * state.work
 
 
 # ---------------------------------------------------------------- network

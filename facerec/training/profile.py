@@ -180,7 +180,7 @@ def profile_steps(trainer: Trainer, steps: int) -> Profile:
     seconds, totals = clock.seconds(start, end) / steps, clock.totals()
     phases = {title: totals[name] / steps for name, title in PHASES.items()}
     phases[REST] = seconds - sum(phases.values())
-    memory, peak = _known_memory(trainer, max(head_gradients)), peak_memory(device)
+    memory, peak = _known_memory(trainer, max(head_gradients, default=0)), peak_memory(device)
     trainer.processes.barrier()  # ranks that share a processor share it now as in the steps
     product = _multiplication(device, trainer.precision)
     kinds = {product, "fp32", "bf16"} if has_fast_bf16(device) else {product}
@@ -240,17 +240,18 @@ def product_size(device: torch.device) -> int:
     return 1024 if device.type == "cpu" else 8192
 
 
-def product_rate(device: torch.device, kind: str) -> float:
+def product_rate(device: torch.device, kind: str, size: int | None = None) -> float:
     """Measure a large matrix product; the fastest of several counts.
 
     Args:
         device: where; a CPU uses the threads that the steps use.
         kind: of numbers: fp32, TF32, bf16 or fp16.
+        size: length of the sides of the matrices, by default `product_size`.
 
     Returns:
         FLOP/s.
     """
-    size, dtype = product_size(device), AUTOCAST.get(kind, torch.float32)
+    size, dtype = size or product_size(device), AUTOCAST.get(kind, torch.float32)
     left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     clock = PhaseClock(device)
     times: list[float] = []
@@ -291,22 +292,24 @@ def _bytes(tensors: list[Tensor]) -> int:
 
 @contextlib.contextmanager
 def _head_gradient(trainer: Trainer) -> Iterator[list[int]]:
-    """Fill a list with the bytes of the head's gradients, which a sampled head drops at once."""
+    """Fill a list with the bytes of the head's gradients, of which there are none if none is kept.
+
+    A step takes a gradient as soon as it can, so it is measured where it is made.
+    """
     sizes: list[int] = []
+    keep = trainer.centers.keep
 
-    def measure(weight: Tensor) -> None:
-        gradient = weight.grad
+    def measure(rows: Tensor | None, tiles: Iterator[tuple[slice, Tensor]]) -> None:
+        keep(rows, tiles)
+        gradient = trainer.head.weight.grad
         assert gradient is not None
-        parts = [gradient]
-        if gradient.is_sparse:
-            parts = [gradient._indices(), gradient._values()]
-        sizes.append(_bytes(parts))
+        sizes.append(_bytes([gradient._values() if gradient.is_sparse else gradient]))
 
-    handle = trainer.head.weight.register_post_accumulate_grad_hook(measure)
+    trainer.centers.keep = measure  # type: ignore[method-assign]
     try:
         yield sizes
     finally:
-        handle.remove()
+        del trainer.centers.keep
 
 
 def _state(optimizer: torch.optim.Optimizer, module: nn.Module) -> int:

@@ -35,6 +35,10 @@ class Head(Checked):
     """Share of the classes that take part in a step: those of the batch, and others at random
     (Partial FC). Below 1 a step's work and gradients follow this share; centres that take no part
     do not decay. 0.1 to 0.3 are published for a million people and more."""
+    kernel: Literal["auto", "torch", "triton"] = "auto"
+    """Who computes the softmax over all centres: operations of torch, or kernels of Triton, which
+    need CUDA and the extra gpu. auto times both on a GPU before the first step and takes the
+    faster one; with deterministic, and elsewhere, it is torch."""
 
 
 @dataclass(frozen=True)

@@ -1,119 +1,177 @@
-"""Optimizer steps on the rows of a matrix that have a gradient, by any optimizer of torch.
+"""Optimizer steps on the class centres a tile at a time, by any optimizer of torch.
 
-A sampled head (Partial FC) has a gradient for some of its class centres only. Dense steps would
-read and write all of them, and their state, every time.
+The head's backward pass finishes the gradient of a few thousand centres before it turns to the
+next. A step on these at once means that a gradient of all centres never exists, and that centres of
+which a sampled head (Partial FC) visits a share are not all read and written every time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-_CHUNK_BYTES = {"cpu": 2**20}  # of the rows that are in work: a CPU's cache
+from facerec.heads.margin_softmax import CenterUpdate, empty_rows, sparse_rows
+
+_CHUNK_BYTES = {"cpu": 2**20}  # of a kept gradient that are in work: a CPU's cache
 _OTHER_CHUNK_BYTES = 2**28
 
 
 class RowUpdate:
-    """Makes an optimizer update only the rows of ``weight`` that its sparse gradient has.
+    """Makes an optimizer update the rows of ``weight`` whose gradients come, tile by tile.
 
     In each step the rows are what a matrix of their own would become, with its own state; all other
     rows, and their state, stay as they are: they do not decay, and their momentum waits. The state
-    lies in ``optimizer.state[weight]`` in the size of ``weight``, as always. It needs an optimizer
-    that treats every number alone (SGD, Adam, AdamW, RMSprop).
+    lies in ``optimizer.state[weight]`` in the size of ``weight``, as always.
+
+    `gradients` takes the gradient of a backward pass. Before the last micro-batch of a step, and in
+    all of them if the step may still be called off, that is kept in ``weight.grad``, sparse if only
+    some rows have one, and ``optimizer.step`` takes what is there. Learning rates and everything
+    else in the parameter group are those of the moment, so they are to be set before backward.
 
     Args:
-        optimizer: has ``weight`` in a group of its own.
-        weight: a matrix whose gradients are sparse in rows, ``(rows, columns)``.
-        distinct: whether no gradient names a row twice, as sums over micro-batches do; autograd
-            forgets to say so, and finding out takes time.
+        optimizer: has ``weight`` in a group of its own; it has to treat every number alone and
+            change weights and state in place (SGD, Adam, AdamW, RMSprop).
+        weight: the centres, ``(rows, D)``.
+        at_once: whether a step is taken inside the backward pass of the last micro-batch.
     """
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, weight: nn.Parameter, *, distinct: bool
+        self, optimizer: torch.optim.Optimizer, weight: nn.Parameter, *, at_once: bool
     ) -> None:
-        self.optimizer, self.weight, self.distinct = optimizer, weight, distinct
+        self.optimizer, self.weight, self.at_once = optimizer, weight, at_once
         (self.group,) = [g for g in optimizer.param_groups if any(p is weight for p in g["params"])]
-        # One after another the chunks of rows take the place of its only parameter.
-        self.rows = nn.Parameter(weight.detach()[:0])
-        self.inner = type(optimizer)([{**self.group, "params": [self.rows]}])  # type: ignore[call-arg]
-        self.gradient: Tensor | None = None
+        # The rows of a tile take the place of its only parameter.
+        nothing = nn.Parameter(weight.detach()[:0])
+        self.inner = type(optimizer)([{**self.group, "params": [nothing]}])  # type: ignore[call-arg]
+        self._waiting: Tensor | None = None
         optimizer.register_step_pre_hook(self._take_gradient)
-        optimizer.register_step_post_hook(self._update)
+        optimizer.register_step_post_hook(self._step_on_gradient)
 
-    def _take_gradient(self, *_: Any) -> None:
-        self.gradient, self.weight.grad = self.weight.grad, None
+    def gradients(self, last: bool) -> CenterUpdate:
+        """Return what takes the gradient of a backward pass.
+
+        Args:
+            last: whether no other micro-batch follows in this step.
+        """
+        return self.step if last and self.at_once else self.keep
+
+    def state(self) -> dict[str, Any]:
+        """Return the optimizer's state of ``weight``; at first that from before any step."""
+        state: dict[str, Any] = self.optimizer.state[self.weight]
+        if not state:  # a step on nothing says what there is
+            row = self.weight.new_zeros(1, self.weight.shape[1])
+            for name, value in self._stepped(row, torch.zeros_like(row), {}).items():
+                like = self.weight if _is_like(value, row) else value
+                state[name] = torch.zeros_like(like) if isinstance(like, Tensor) else like
+        return state
 
     @torch.no_grad()
-    def _update(self, *_: Any) -> None:
-        gradient, self.gradient = self.gradient, None
-        if gradient is None:
+    def keep(self, rows: Tensor | None, tiles: Iterator[tuple[slice, Tensor]]) -> None:
+        """Add a gradient to ``weight.grad``, see `CenterUpdate`; ``rows`` are those of the step."""
+        gradient = self.weight.grad
+        if gradient is not None:
+            values = _values(gradient)
+            for part, tile in tiles:
+                values[part] += tile
             return
-        self.inner.param_groups[0].update(
-            {name: value for name, value in self.group.items() if name != "params"}
-        )
+        values = empty_rows(len(self.weight if rows is None else rows), self.weight)
+        for part, tile in tiles:
+            values[part] = tile
+        self.weight.grad = values if rows is None else sparse_rows(rows, values, self.weight)
+
+    @torch.no_grad()
+    def step(self, rows: Tensor | None, tiles: Iterator[tuple[slice, Tensor]]) -> None:
+        """Take a step, see `CenterUpdate`; a gradient that was kept is added and dropped."""
+        gradient, self.weight.grad = self.weight.grad, None
+        kept = None if gradient is None else _values(gradient)
+        self.inner.param_groups[0].update(self.group)
         # A fused step of a gradient scaler leaves everything as it is if a gradient is not finite.
         for name in ("grad_scale", "found_inf"):
             setattr(self.inner, name, getattr(self.optimizer, name, None))
-        state = self.optimizer.state[self.weight]
-        if not state:
-            state.update(self._first_state())
+        state = self.state()
         whole = {k: v for k, v in state.items() if _is_like(v, self.weight)}
         single = {k: v for k, v in state.items() if k not in whole}
-        gradient = gradient if self.distinct else gradient.coalesce()
-        indices, values = gradient._indices()[0], gradient._values()
-        size = chunk_rows(self.weight.shape[1] * self.weight.element_size(), self.weight.device)
-        # Fresh memory for every chunk would cost more than what is done in it.
-        room = self.weight.new_empty(1 + len(whole), min(size, len(indices)), self.weight.shape[1])
-        after = single
-        for index, value in zip(indices.split(size), values.split(size), strict=True):
-            rows, *copies = (
-                torch.index_select(tensor, 0, index, out=memory[: len(index)])
-                for tensor, memory in zip((self.weight, *whole.values()), room, strict=True)
-            )
-            self.rows.data, self.rows.grad = rows, value
-            parts = dict(zip(whole, copies, strict=True))
-            # Every chunk begins with the count of steps that the last step left.
+        matrices = [self.weight.detach(), *whole.values()]
+        room: list[Tensor] = []
+        after: dict[str, Any] = {}
+        for part, tile in _at_least_one(tiles, self.weight):
+            tile = tile.to(self.weight.dtype)
+            if kept is not None:
+                tile += kept[part]
+            if rows is None:
+                views = [matrix[part] for matrix in matrices]
+            else:
+                # Fresh memory for every tile would cost more than what is done in it.
+                room = room or [torch.empty_like(tile) for _ in matrices]
+                views = [
+                    torch.index_select(matrix, 0, rows[part], out=memory[: len(tile)])
+                    for matrix, memory in zip(matrices, room, strict=True)
+                ]
+            # Every tile begins with the count of steps that the last step left.
             after = {k: v.clone() if isinstance(v, Tensor) else v for k, v in single.items()}
-            self.inner.state[self.rows] = {**parts, **after}
-            self.inner.step()
-            stepped = self.inner.state[self.rows]
+            before = dict(zip(whole, views[1:], strict=True))
+            stepped = self._stepped(views[0], tile, before | after)
             after = {name: stepped[name] for name in single}
-            self.weight.index_copy_(0, index, self.rows.data)
-            for name, tensor in whole.items():
-                tensor.index_copy_(0, index, stepped[name])
+            if rows is not None:
+                for matrix, view in zip(matrices, views, strict=True):
+                    matrix.index_copy_(0, rows[part], view)
         state.update(after)
-        self.rows.grad = None
-        self.inner.state.clear()
+        # Whoever goes backward again through a graph that holds the old centres is told.
+        torch.autograd.graph.increment_version(self.weight)
 
-    def _first_state(self) -> dict[str, Any]:
-        """Return the state from before the first step: a step on nothing says what there is."""
-        self.rows.data = self.weight.new_zeros(1, self.weight.shape[1])
-        self.rows.grad = torch.zeros_like(self.rows)
+    def _stepped(self, rows: Tensor, gradient: Tensor, state: dict[str, Any]) -> dict[str, Any]:
+        """Take a step on a matrix by itself, in place, and return its state."""
+        parameter = nn.Parameter(rows)
+        parameter.grad = gradient
+        self.inner.param_groups[0]["params"] = [parameter]
+        self.inner.state.clear()
+        if state:
+            self.inner.state[parameter] = state
         self.inner.step()
-        state = self.inner.state[self.rows]
-        return {
-            name: torch.zeros_like(self.weight)
-            if _is_like(value, self.rows)
-            else torch.zeros_like(value)
-            if isinstance(value, Tensor)
-            else value
-            for name, value in state.items()
-        }
+        result = dict(self.inner.state[parameter])
+        self.inner.state.clear()
+        self.inner.param_groups[0]["params"] = []
+        return result
+
+    def _take_gradient(self, *_: Any) -> None:
+        self._waiting, self.weight.grad = self.weight.grad, None
+
+    def _step_on_gradient(self, *_: Any) -> None:
+        gradient, self._waiting = self._waiting, None
+        if gradient is not None:
+            rows = gradient._indices()[0] if gradient.is_sparse else None
+            self.step(rows, _pieces(_values(gradient)))
 
 
 def chunk_rows(row_bytes: int, device: torch.device) -> int:
-    """Return how many rows are updated together; their copies should stay in a CPU's cache."""
+    """Return how many rows of a kept gradient are updated together."""
     return max(1, _CHUNK_BYTES.get(device.type, _OTHER_CHUNK_BYTES) // row_bytes)
 
 
-def no_rows(weight: Tensor) -> Tensor:
-    """Return the sparse gradient of a matrix of which no row has one."""
-    indices = torch.empty(1, 0, dtype=torch.int64, device=weight.device)
-    return torch.sparse_coo_tensor(
-        indices, weight.new_empty(0, weight.shape[1]), weight.shape, check_invariants=False
-    )
+def _pieces(gradient: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Cut a gradient (rows, D) into pieces whose rows stay in a CPU's cache."""
+    size = chunk_rows(gradient.shape[1] * gradient.element_size(), gradient.device)
+    for start in range(0, len(gradient), size):
+        part = slice(start, min(start + size, len(gradient)))
+        yield part, gradient[part]
+
+
+def _at_least_one(
+    tiles: Iterator[tuple[slice, Tensor]], weight: Tensor
+) -> Iterator[tuple[slice, Tensor]]:
+    """Yield the tiles, or an empty one: a rank without classes counts its steps as the others."""
+    tile = None
+    for tile in tiles:
+        yield tile
+    if tile is None:
+        yield slice(0, 0), weight.new_empty(0, weight.shape[1])
+
+
+def _values(gradient: Tensor) -> Tensor:
+    return gradient._values() if gradient.is_sparse else gradient
 
 
 def _is_like(value: Any, parameter: Tensor) -> bool:

@@ -8,7 +8,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib import metadata
@@ -263,15 +263,17 @@ def write_manifest(
     recipe: Recipe,
     dataset: FaceDataset,
     processes: Processes,
+    chosen: Mapping[str, str] | None = None,
     start: Start | None = None,
 ) -> None:
     """Write ``manifest.json``: everything besides the recipe that a repetition needs.
 
     Args:
-        folder: the run's.
-        recipe: resolved.
+        folder: of the run.
+        recipe: the whole configuration.
         dataset: the training images.
-        processes: how many, and on what.
+        processes: this rank among its peers.
+        chosen: what fields of the recipe came to mean that are ``auto``, by their names.
         start: the weights that training starts from, if not from a seed.
     """
     packages = ("torch", "numpy", "safetensors", "scipy")
@@ -285,6 +287,7 @@ def write_manifest(
         "command": sys.argv,
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "seed": recipe.seed,
+        "chosen": dict(chosen or {}),
         "processes": processes.world_size,
         "threads": torch.get_num_threads(),
         "hardware": _hardware(processes),

@@ -40,6 +40,7 @@ from facerec.environment import available_cores
 from facerec.errors import CheckpointError, RecipeError, TrainingError
 from facerec.files import write_json
 from facerec.heads.classifier import ClassifierOutput, MarginClassifier
+from facerec.heads.margin_softmax import Kernel
 from facerec.heads.norm_regularizer import (
     RegularizerOutput,
     combination_warnings,
@@ -59,7 +60,7 @@ from facerec.training.nonfinite import LIMIT, LateFigures, NonfiniteGuard
 from facerec.training.optimization import parameter_groups, set_learning_rate
 from facerec.training.prefetch import prefetched
 from facerec.training.recipe import DataParallel, Recipe
-from facerec.training.row_update import RowUpdate, no_rows
+from facerec.training.row_update import RowUpdate
 from facerec.training.sampler import GlobalBatchSampler
 from facerec.training.validation import PackValidator
 from facerec.verification import VerificationResult
@@ -81,6 +82,8 @@ class SavedFacts:
     """By all ranks."""
     nonfinite: int = 0
     """Steps left out."""
+    kernel: Kernel = "torch"
+    """Who computed the head's tiles."""
 
 
 class Trainer:
@@ -159,6 +162,11 @@ class Trainer:
                 interclass_filter=recipe.head.interclass_filter,
                 sample_rate=recipe.head.sample_rate,
             ).to(self.device)
+        automatic = recipe.head.kernel == "auto"
+        self.head.choose_kernel(
+            "torch" if automatic and recipe.deterministic else recipe.head.kernel,
+            recipe.batch_size // recipe.accumulation,
+        )
         self.regularizer = (
             create_regularizer(recipe.regularizer).to(self.device) if recipe.regularizer else None
         )
@@ -177,9 +185,10 @@ class Trainer:
                 factors=rate_factors(self.backbone, recipe.finetune),
             )
         )
-        if recipe.head.sample_rate < 1:
-            RowUpdate(self.optimizer, self.head.weight, distinct=recipe.accumulation == 1)
         self.scaler = self._create_scaler()
+        # A step that may be called off needs all gradients, or half of it would be taken.
+        certain = recipe.on_nonfinite == "stop" and not self.scaler.is_enabled()
+        self.centers = RowUpdate(self.optimizer, self.head.weight, at_once=certain)
         self.sampler = self._sampler(start=0)
         self.total_steps = self.sampler.total_steps
         self.steps_per_epoch = self.sampler.steps_per_epoch
@@ -251,7 +260,8 @@ class Trainer:
                 with self.phase("forward"), self._autocast(), learning:
                     embeddings = self.model(x)
                 with self.phase("head"):
-                    output, regularized = self.head(embeddings, y), None
+                    output = self.head(embeddings, y, self.centers.gradients(last))
+                    regularized = None
                     loss = output.loss
                     if self.regularizer is not None:
                         # Outside the head: its embedding gradient is scaled for DDP already.
@@ -594,6 +604,7 @@ class Trainer:
                 "scaler": self.scaler.state_dict(),
                 "skipped_images": self._all_skipped(),
                 "nonfinite": self._guard.count if self._guard is not None else 0,
+                "kernel": self.head.kernel,
             },
         )
 
@@ -626,6 +637,8 @@ class Trainer:
             what = str(error) if isinstance(error, RecipeError) else f"{where}: scaler: {error!r}"
             raise CheckpointError(f"{what}; delete it to go on from an earlier one") from error
         self.step = saved.step
+        if self.recipe.head.kernel == "auto":
+            self.head.keep_kernel(saved.kernel)
         if self._guard is not None:
             self._guard.count = saved.nonfinite
         if saved.benches == self.recipe.validation.benches:
@@ -695,9 +708,10 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = 0.0
             for parameter in group["params"]:
-                sampled = parameter is self.head.weight and self.head.sample_rate < 1
-                parameter.grad = no_rows(parameter) if sampled else torch.zeros_like(parameter)
+                if parameter is not self.head.weight:
+                    parameter.grad = torch.zeros_like(parameter)
         self.optimizer.step()
+        self.centers.state()
         self.optimizer.zero_grad(set_to_none=True)
         for group, rate in zip(self.optimizer.param_groups, saved, strict=True):
             group["lr"] = rate

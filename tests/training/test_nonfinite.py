@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -120,12 +121,17 @@ def test_a_gradient_counts_where_the_loss_is_finite(
     batch = next(trainer._batches())
     trainer.train_step(batch)
     before = weights(trainer)
-    hook = trainer.head.weight.register_hook(
-        lambda gradient: gradient.index_fill(0, torch.tensor([2]), torch.inf)
-    )
+    keep = trainer.centers.keep
+
+    def spoilt(*arguments: Any) -> None:
+        keep(*arguments)
+        assert trainer.head.weight.grad is not None
+        trainer.head.weight.grad[2] = torch.inf
+
+    trainer.centers.keep = spoilt  # type: ignore[method-assign]
     assert trainer.train_step(batch)["loss"].isfinite()
     assert_same(before, weights(trainer))
-    hook.remove()
+    trainer.centers.keep = keep  # type: ignore[method-assign]
     trainer.train_step(batch)
     assert trainer._guard is not None and (trainer._guard.count, trainer._guard.in_a_row) == (1, 0)
     assert not torch.equal(before["head.weight"], weights(trainer)["head.weight"])

@@ -1,124 +1,279 @@
-"""Rows with a gradient change as in a matrix of their own; the others stay."""
+"""A step taken tile by tile inside backward is the step that an optimizer takes afterwards."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import torch
-from torch import nn
+from helpers.gloo_pool import GlooPool
+from torch import Tensor, nn
 
+import facerec.heads.margin_softmax as softmax_module
+from facerec.heads import ArcFace, CosFace, MarginClassifier, SphereFaceR
+from facerec.heads.margin_softmax import margin_softmax
 from facerec.training import SGD, Adam, AdamW, Optimizer, RMSprop
 from facerec.training import row_update as module
-from facerec.training.row_update import RowUpdate, no_rows
+from facerec.training.plan import LiveMemory
+from facerec.training.row_update import RowUpdate
 
 OPTIMIZERS: list[Optimizer] = [
     SGD(lr=0.1),
     SGD(lr=0.1, momentum=0.0),
     SGD(lr=0.1, nesterov=True, weight_decay=0.0),
+    SGD(lr=0.1, nesterov=True, weight_decay=0.01),
     AdamW(lr=0.01),
     Adam(lr=0.01, weight_decay=0.1),
     RMSprop(lr=0.01, momentum=0.9),
 ]
+SIZE = 16  # whole vectors, whose remainders processors round in another way
 
 
-def sparse(rows: torch.Tensor, values: torch.Tensor, count: int) -> torch.Tensor:
-    return torch.sparse_coo_tensor(
-        rows[None], values, (count, values.shape[1]), check_invariants=False
-    )
+def one_tile(values: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    yield slice(0, len(values)), values.clone()
 
 
-def with_rows(
-    config: Optimizer, start: torch.Tensor, distinct: bool = True
-) -> tuple[nn.Parameter, torch.optim.Optimizer]:
+def updated(
+    config: Optimizer, start: Tensor, at_once: bool = True
+) -> tuple[nn.Parameter, torch.optim.Optimizer, RowUpdate]:
     weight = nn.Parameter(start.clone())
     optimizer = config.create([{"params": [nn.Parameter(torch.ones(2))]}, {"params": [weight]}])
-    RowUpdate(optimizer, weight, distinct=distinct)
-    return weight, optimizer
+    return weight, optimizer, RowUpdate(optimizer, weight, at_once=at_once)
 
 
+class OwnMatrix:
+    """The rows of a step as a matrix of their own, with an optimizer of torch as it is."""
+
+    def __init__(self, config: Optimizer, start: Tensor) -> None:
+        self.config, self.weight, self.state = config, start.clone(), dict[str, Any]()
+
+    def step(self, rows: Tensor, gradient: Tensor, rate: float) -> None:
+        own = nn.Parameter(self.weight[rows])
+        plain = self.config.create([{"params": [own]}])
+        plain.param_groups[0]["lr"], own.grad = rate, gradient.clone()
+        if self.state:
+            plain.state[own] = {
+                name: value[rows] if value.ndim else value.clone()
+                for name, value in self.state.items()
+            }
+        plain.step()
+        self.weight[rows] = own.detach()
+        for name, value in plain.state[own].items():
+            if value.ndim:
+                self.state.setdefault(name, torch.zeros_like(self.weight))[rows] = value
+            else:
+                self.state[name] = value
+
+
+def assert_same(config: Optimizer, updates: RowUpdate, expected: OwnMatrix) -> None:
+    assert torch.equal(updates.weight.detach(), expected.weight)
+    state = updates.optimizer.state[updates.weight]
+    assert state.keys() == expected.state.keys()
+    for name, value in expected.state.items():
+        assert torch.equal(state[name], value), name
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.4])
 @pytest.mark.parametrize("config", OPTIMIZERS, ids=str)
-def test_all_rows_are_a_dense_step(config: Optimizer) -> None:
+@pytest.mark.parametrize("kind", ["float64", "float32", "bf16"])
+def test_steps_in_backward_are_the_separate_ones(
+    config: Optimizer, rate: float, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the last bit, over several steps, with a margin that goes to all logits among others."""
+    if kind == "bf16":
+        monkeypatch.setattr(softmax_module, "has_fast_bf16", lambda device: True)
+    dtype = torch.float64 if kind == "float64" else torch.float32
     generator = torch.Generator().manual_seed(0)
-    start = torch.randn(40, 3, generator=generator)
-    weight, optimizer = with_rows(config, start)
-    dense = nn.Parameter(start.clone())
-    reference = config.create([{"params": [dense]}])
-    for number in range(4):
-        gradient = torch.randn(40, 3, generator=generator)
-        weight.grad, dense.grad = sparse(torch.arange(40), gradient, 40), gradient.clone()
-        for group in (*optimizer.param_groups, *reference.param_groups):
-            group["lr"] = 0.1 / (number + 1)  # as a schedule does
+    options: dict[str, Any] = {"precision": "bf16" if kind == "bf16" else "fp32"}
+    start = torch.randn(40, SIZE, generator=generator, dtype=dtype)
+    for chunk, margin in ((1, ArcFace()), (7, SphereFaceR(version="v2")), (500, CosFace())):
+        weight, optimizer, updates = updated(config, start)
+        expected = OwnMatrix(config, start)
+        for number in range(3):
+            x = torch.randn(6, SIZE, generator=generator, dtype=dtype).requires_grad_()
+            rows = torch.arange(40)
+            if rate < 1:
+                rows = torch.randperm(40, generator=generator)[:16].sort().values
+            column = torch.randint(len(rows), (6,), generator=generator)
+            options |= {"chunk": chunk, "rows": rows if rate < 1 else None}
+            lr = 0.1 / (number + 1)  # as a schedule does
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+
+            plain = nn.Parameter(expected.weight.clone())
+            loss = margin_softmax(x, plain, column, margin, **options).loss
+            gradient, reference = torch.autograd.grad(loss, (x, plain))
+            if reference.is_sparse:
+                reference = reference._values()
+            expected.step(rows, reference, lr)
+
+            update = updates.gradients(last=True)
+            loss = margin_softmax(x, weight, column, margin, update=update, **options).loss
+            optimizer.zero_grad()
+            loss.backward()
+            assert weight.grad is None and x.grad is not None
+            optimizer.step()  # nothing is left for it
+            assert torch.equal(x.grad, gradient)
+            assert_same(config, updates, expected)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("rows", [None, torch.tensor([1, 4, 5, 11])])
+def test_micro_batches_add_up(at_once: bool, rows: Tensor | None) -> None:
+    config, generator = AdamW(lr=0.01), torch.Generator().manual_seed(0)
+    start = torch.randn(12, SIZE, generator=generator, dtype=torch.float64)
+    weight, optimizer, updates = updated(config, start, at_once)
+    expected = OwnMatrix(config, start)
+    plain = nn.Parameter(start.clone())
+    for _ in range(3):
+        reference = torch.zeros_like(start)
+        plain.data = expected.weight.clone()
+        for position in range(3):
+            x = torch.randn(6, SIZE, generator=generator, dtype=torch.float64)
+            column = torch.randint(4, (6,), generator=generator)
+            options: dict[str, Any] = {"chunk": 3, "rows": rows}
+            loss = margin_softmax(x, plain, column, ArcFace(), **options).loss
+            reference += torch.autograd.grad(loss, plain)[0]
+            last = position == 2
+            update = updates.gradients(last)
+            margin_softmax(x, weight, column, ArcFace(), update=update, **options).loss.backward()
+            if not (last and at_once):  # what is kept is where everybody looks for it
+                assert weight.grad is not None and weight.grad.is_sparse == (rows is not None)
+                assert torch.equal(weight.grad.to_dense(), reference)
         optimizer.step()
-        reference.step()
-        assert torch.equal(weight, dense)
-    assert optimizer.state[weight].keys() == reference.state[dense].keys()
-    for name, value in reference.state[dense].items():
-        assert torch.equal(optimizer.state[weight][name], value), name
+        assert weight.grad is None
+        visited = torch.arange(12) if rows is None else rows
+        expected.step(visited, reference[visited], config.lr)
+        assert_same(config, updates, expected)
 
 
 @pytest.mark.parametrize("config", OPTIMIZERS, ids=str)
 @pytest.mark.parametrize("chunk", [1, 24, 2**20])
-def test_some_rows_are_a_matrix_of_their_own(
+def test_a_kept_gradient_is_taken_in_pieces_of_any_size(
     config: Optimizer, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(module._CHUNK_BYTES, "cpu", chunk)
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(30, 3, generator=generator)
-    weight, optimizer = with_rows(config, start)
-    expected, state = start.clone(), {}
-    for _ in range(5):
+    weight, optimizer, updates = updated(config, start, at_once=False)
+    expected = OwnMatrix(config, start)
+    for number in range(5):
         rows = torch.randperm(30, generator=generator)[:11].sort().values
-        values = torch.randn(11, 3, generator=generator)
-        weight.grad = sparse(rows, values, 30)
+        rows = torch.arange(30) if number == 3 else rows
+        values = torch.randn(len(rows), 3, generator=generator)
+        updates.gradients(last=True)(None if number == 3 else rows, one_tile(values))
+        assert weight.grad is not None and torch.equal(weight.grad.to_dense()[rows], values)
         optimizer.step()
         assert weight.grad is None
-        own = nn.Parameter(expected[rows])
-        plain = config.create([{"params": [own]}])
-        own.grad = values.clone()
-        if state:
-            whole = {n: v for n, v in state.items() if v.ndim == 2}
-            plain.state[own] = {
-                **{n: v.clone() for n, v in state.items() if v.ndim == 0},
-                **{n: v[rows] for n, v in whole.items()},
-            }
-        plain.step()
-        expected[rows] = own.detach()
-        for name, value in plain.state[own].items():
-            if value.ndim == 2:
-                state.setdefault(name, torch.zeros(30, 3))[rows] = value
-            else:
-                state[name] = value
+        expected.step(rows, values, config.lr)
         # Close, not equal: a vector's remainder is rounded in another way than its body.
-        torch.testing.assert_close(weight.detach(), expected, rtol=1e-5, atol=1e-6)
-        for name, value in state.items():
+        torch.testing.assert_close(weight.detach(), expected.weight, rtol=1e-5, atol=1e-6)
+        for name, value in expected.state.items():
             torch.testing.assert_close(optimizer.state[weight][name], value, msg=name)
 
 
-def test_a_row_named_twice_has_the_sum_of_its_gradients() -> None:
-    start = torch.zeros(5, 2)
-    weight, optimizer = with_rows(SGD(lr=1.0, weight_decay=0.0), start, distinct=False)
-    weight.grad = sparse(torch.tensor([3, 1, 3]), torch.tensor([[1.0, 2], [3, 4], [5, 6]]), 5)
-    optimizer.step()
-    expected = torch.zeros(5, 2)
-    expected[1], expected[3] = torch.tensor([-3.0, -4]), torch.tensor([-6.0, -8])
-    assert torch.equal(weight.detach(), expected)
-
-
-def test_a_gradient_without_rows_makes_the_state_and_changes_nothing() -> None:
+def test_state_is_there_before_the_first_step_if_asked_for() -> None:
     start = torch.randn(6, 2)
-    weight, optimizer = with_rows(AdamW(), start)
-    weight.grad = no_rows(weight)
-    optimizer.step()
+    weight, optimizer, updates = updated(AdamW(), start)
+    state = updates.state()
+    assert state is optimizer.state[weight] and state.keys() == {"step", "exp_avg", "exp_avg_sq"}
+    assert state["exp_avg"].shape == (6, 2) and not any(v.any() for v in state.values())
     assert torch.equal(weight.detach(), start)
-    assert optimizer.state[weight]["exp_avg"].shape == (6, 2)
-    assert not optimizer.state[weight]["exp_avg"].any()
+
+
+def test_a_rank_without_classes_counts_its_steps() -> None:
+    weight, optimizer, updates = updated(AdamW(), torch.empty(0, SIZE))
+    for _ in range(3):
+        updates.step(None, iter(()))
+    assert optimizer.state[weight]["step"] == 3
 
 
 def test_a_step_that_a_scaler_calls_off_changes_nothing() -> None:
     start = torch.randn(6, 2)
-    weight, optimizer = with_rows(SGD(), start)
-    weight.grad = sparse(torch.arange(2), torch.full((2, 2), float("inf")), 6)
-    optimizer.found_inf = torch.ones(())  # type: ignore[attr-defined]
-    optimizer.grad_scale = None  # type: ignore[attr-defined]
-    optimizer.step()
-    assert torch.equal(weight.detach(), start)
-    assert not optimizer.state[weight]["momentum_buffer"].any()
+    for rows in (None, torch.arange(2)):
+        weight, optimizer, updates = updated(SGD(), start, at_once=False)
+        count = 6 if rows is None else 2
+        updates.keep(rows, one_tile(torch.full((count, 2), float("inf"))))
+        optimizer.found_inf = torch.ones(())  # type: ignore[attr-defined]
+        optimizer.grad_scale = None  # type: ignore[attr-defined]
+        optimizer.step()
+        assert torch.equal(weight.detach(), start)
+        assert not optimizer.state[weight]["momentum_buffer"].any()
+
+
+def test_backward_again_is_refused() -> None:
+    """The centres have moved: the same graph would give another gradient."""
+    for rows in (None, torch.arange(3)):
+        weight, _, updates = updated(SGD(), torch.randn(6, SIZE))
+        x, column = torch.randn(4, SIZE, requires_grad=True), torch.tensor([0, 1, 2, 1])
+        loss = margin_softmax(x, weight, column, ArcFace(), rows=rows, update=updates.step).loss
+        loss.backward(retain_graph=True)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+@pytest.mark.parametrize("config", [SGD(), AdamW(), RMSprop()], ids=str)
+def test_memory_does_not_grow_with_the_classes(config: Optimizer, rate: float) -> None:
+    peaks = []
+    for classes in (4_000, 16_000):
+        head = MarginClassifier(classes, 32, ArcFace(), seed=0, chunk=200, sample_rate=rate)
+        updates = RowUpdate(config.create([{"params": [head.weight]}]), head.weight, at_once=True)
+        x, labels = torch.randn(8, 32, requires_grad=True), torch.arange(8)
+        head.draw(labels, 0)
+        state = [v for v in updates.state().values() if isinstance(v, Tensor)]
+        drawn = [] if head.classes is None else [head.classes]
+        with LiveMemory(head.weight, *head.buffers(), x, labels, *state, *drawn) as live:
+            head(x, labels, updates.gradients(last=True)).loss.backward()
+        peaks.append(live.peak - 4 * int(rate * classes))  # of which the lengths stay
+    assert abs(peaks[1] - peaks[0]) <= 64
+    assert peaks[1] < 200 * 32 * 4 * 8
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GlooPool]:
+    pool = GlooPool(2, tmp_path_factory.mktemp("gloo"))
+    yield pool
+    pool.close()
+
+
+def sharded(group: Any, classes: int, config: Optimizer, rate: float) -> tuple[Tensor, ...]:
+    """Train a head on this rank's share of some batches, once each way."""
+    results = []
+    for at_once in (True, False):
+        head = MarginClassifier(
+            classes, SIZE, ArcFace(), seed=1, chunk=3, sample_rate=rate, group=group
+        ).double()
+        optimizer = config.create([{"params": [head.weight]}])
+        updates = RowUpdate(optimizer, head.weight, at_once=at_once)
+        generator = torch.Generator().manual_seed(3)
+        gradients = []
+        for number in range(3):
+            x = torch.randn(6, SIZE, generator=generator, dtype=torch.float64)
+            labels = torch.randint(classes, (6,), generator=generator)
+            f, y = (t.chunk(group.size())[group.rank()] for t in (x, labels))
+            f = f.clone().requires_grad_()
+            head.draw(y, number)
+            head(f, y, updates.gradients(last=True)).loss.backward()
+            optimizer.step()
+            assert f.grad is not None
+            gradients.append(f.grad / group.size())
+        state = [v for v in optimizer.state[head.weight].values() if v.ndim]
+        results.append((head.weight.detach(), torch.stack(gradients), *state))
+    for left, right in zip(*results, strict=True):
+        assert torch.equal(left, right)
+    return results[0]
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.3])
+@pytest.mark.parametrize("config", [SGD(lr=0.1), AdamW(lr=0.01)], ids=str)
+def test_ranks_update_their_own_rows(pool: GlooPool, config: Optimizer, rate: float) -> None:
+    for classes in (1, 31):  # one class leaves the last rank none
+        (whole,) = pool.run(1, sharded, classes, config, rate)
+        shards = pool.run(2, sharded, classes, config, rate)
+        if rate < 1:
+            continue  # ranks draw for themselves
+        for at, tensors in enumerate(zip(*shards, strict=True)):
+            joined = torch.cat(tensors, dim=1 if at == 1 else 0)
+            torch.testing.assert_close(joined, whole[at], rtol=1e-12, atol=1e-12)

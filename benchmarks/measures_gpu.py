@@ -1,0 +1,920 @@
+"""The measurements of the suite ``gpu`` behind ``benchmarks/run.py``.
+
+They need PyTorch with Triton, NumPy and SciPy, and nothing else but for the loader, which decodes
+images. On a CPU they run at toy size: every row is there, and the figures mean nothing.
+
+Times on a GPU are those of its own clock. A row that fails, does not fit into memory or is not
+reached in time says so and the next one is measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib.util
+import itertools
+import signal
+import statistics
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from plain_loop import PlainLoop, dense_arcface, dense_centers, plain_sgd
+from rows import Row
+from torch import Tensor, nn
+
+from facerec.backbones import (
+    Backbone,
+    Preprocessing,
+    create_backbone,
+    list_backbones,
+    register_backbone,
+)
+from facerec.devices import choose_device, has_fast_bf16, set_numerics
+from facerec.embedding import TorchModel, extract
+from facerec.errors import MissingExtraError
+from facerec.heads import SEC
+from facerec.records import BatchLoader, Data, FaceDataset, RecordDataset
+from facerec.records.dataset import Batch
+from facerec.training import SGD, Head, Recipe
+from facerec.training.distributed import Processes
+from facerec.training.plan import plan_step
+from facerec.training.prefetch import prefetched
+from facerec.training.profile import DATA, PHASES, PhaseClock, product_rate, profile_steps
+from facerec.training.sampler import GlobalBatchSampler
+from facerec.training.trainer import Trainer
+from facerec.verification.scoring import score_all_pairs
+
+GB = 10**9
+
+
+class TimeUp(Exception):
+    """The suite's time is over."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large everything is."""
+
+    classes: int = 93_431
+    main_batch: int = 512
+    small_batch: int = 128
+    best_batches: tuple[int, ...] = (4096, 3072, 2048, 1536, 1024)
+    width: float = 1.0
+    head_batch: int = 1024
+    head_classes: tuple[int, ...] = (93_431, 1_000_000, 10_000_000)
+    embedding: int = 512
+    product: int = 8192
+    copied: int = 4 * 2**30
+    """Bytes of the buffer whose copying is timed."""
+    people: int = 120
+    """Generated for the loader, ten photos each."""
+    workers: tuple[int, ...] = (2, 8, 16)
+    extracted: int = 16_384
+    scored: tuple[int, ...] = (100_000, 1_000_000)
+    seconds: float = 1.5
+    """How long the timed steps of a row take."""
+
+
+TOY = Size(
+    classes=300,
+    main_batch=3,
+    small_batch=2,
+    best_batches=(4,),
+    width=0.125,
+    head_batch=8,
+    head_classes=(300, 1000, 3000),
+    embedding=64,
+    product=128,
+    copied=2**20,
+    people=4,
+    workers=(0, 1),
+    extracted=6,
+    scored=(300, 600),
+    seconds=0.0,
+)
+
+
+@dataclass
+class Timing:
+    """What repeated steps took."""
+
+    seconds: float
+    """Of a step: the median of some blocks of steps."""
+    spread: float
+    """Slowest less fastest block, as a share of the median."""
+    first: float
+    """The first step, in which everything is compiled and chosen, by the clock."""
+    peak: int
+    """Bytes in use at most during the timed steps; 0 on a CPU."""
+    steps: int
+
+
+class Session:
+    """What the measures of one run share: the device, its rates, and the time that is left.
+
+    Args:
+        toy: measure at toy size even on a GPU; a CPU always does.
+        minutes: time for everything.
+    """
+
+    def __init__(self, *, toy: bool = False, minutes: float = 8.0) -> None:
+        self.device = choose_device("auto")
+        self.toy = toy or self.device.type != "cuda"
+        self.sizes = TOY if self.toy else Size()
+        self.start = time.monotonic()
+        self.deadline = self.start + 60 * minutes
+        self.product_rates: dict[str, float] = {}
+        self.timings: dict[tuple[str, int], Timing] = {}
+        self.plain: dict[tuple[str, int], Timing] = {}
+        self.first_a_block = 1.5
+        """Seconds of compiling a block of a backbone, as expected so far."""
+        set_numerics(self.device)
+
+    @property
+    def size(self) -> str:
+        """Say what is measured."""
+        if not self.toy:
+            return "full"
+        return f"TOY on the {self.device.type}, whose figures mean nothing"
+
+    @property
+    def is_h100(self) -> bool:
+        """Tell whether the bars, which are those of an H100, apply."""
+        return not self.toy and "H100" in torch.cuda.get_device_name(self.device)
+
+    @property
+    def left(self) -> float:
+        """Seconds."""
+        return self.deadline - time.monotonic()
+
+    def bar(self, value: float | None) -> float | None:
+        """Return a bar where it applies."""
+        return value if self.is_h100 else None
+
+    def attempt(
+        self, name: str, expected: float, act: Callable[[], Sequence[Row]]
+    ) -> Iterator[Row]:
+        """Yield the rows of ``act``, or one that says why there are none.
+
+        Args:
+            name: of the row.
+            expected: seconds that it will take about; with less time left it is not begun.
+            act: measures.
+        """
+        if not self.toy and self.left < expected:
+            yield Row(name, None, "", remark=f"not reached: time ({expected:.0f} s expected)")
+            return
+        rows: Sequence[Row] = ()
+        failure = ""
+        begun = time.monotonic()
+        try:
+            with self._alarm():
+                rows = act()
+        except TimeUp:
+            failure = f"not reached: time (stopped after {time.monotonic() - begun:.0f} s)"
+        except torch.OutOfMemoryError:
+            failure = "does not fit: out of memory"
+        except MissingExtraError as error:
+            failure = f"needs a package: {error}"
+        except Exception as error:  # the rows after this one are worth as much
+            failure = _failure(error)
+        # Only here: the traceback held what the act had made.
+        self._clean()
+        yield from rows or [Row(name, None, "", remark=failure)]
+
+    def whole(self, name: str, measure: Callable[[Session], Iterator[Row]]) -> Iterator[Row]:
+        """Yield the rows of a measure; if it ends between two rows, the next one can begin."""
+        try:
+            yield from measure(self)
+        except Exception as error:
+            yield Row(name, None, "", remark=_failure(error))
+
+    @contextlib.contextmanager
+    def _alarm(self) -> Iterator[None]:
+        """Raise `TimeUp` in the block when the time is over."""
+        if self.toy or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def ring(*_: Any) -> None:
+            raise TimeUp
+
+        previous = signal.signal(signal.SIGALRM, ring)
+        signal.setitimer(signal.ITIMER_REAL, max(self.left, 0.1))
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, previous)
+
+    def _clean(self) -> None:
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def wait(self) -> None:
+        """Wait for the device."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def measure(self, step: Callable[[int], Any], seconds: float | None = None) -> Timing:
+        """Time steps that follow each other without waiting.
+
+        Args:
+            step: gets a running number.
+            seconds: how long the timed steps should take together.
+        """
+        clock = PhaseClock(self.device)
+        begun = time.monotonic()
+        step(0)
+        self.wait()
+        first = time.monotonic() - begun
+        warm = 1 if self.toy else 3
+        for number in range(warm):
+            begun = time.monotonic()
+            step(1 + number)
+            self.wait()
+        one = time.monotonic() - begun
+        blocks = 1 if self.toy else 3
+        wanted = (self.sizes.seconds if seconds is None else seconds) / blocks
+        count = 1 if self.toy else min(100, max(3, round(wanted / one)))
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        marks = [clock.mark()]
+        for block in range(blocks):
+            for number in range(count):
+                step(1 + warm + block * count + number)
+            marks.append(clock.mark())
+        self.wait()
+        found = [clock.seconds(a, b) / count for a, b in itertools.pairwise(marks)]
+        median = statistics.median(found)
+        peak = 0
+        if self.device.type == "cuda":
+            peak = torch.cuda.max_memory_allocated(self.device)
+        return Timing(median, (max(found) - min(found)) / median, first, peak, blocks * count)
+
+
+def _failure(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [""]
+    return f"failed: {type(error).__name__}: {lines[0][:300]}"
+
+
+# ---------------------------------------------------------------- the card
+
+
+def gpu_rates(session: Session) -> Iterator[Row]:
+    """Measure products of large matrices, and copying within the device's memory."""
+    kinds = ("bf16", "fp16", "TF32", "fp32")
+    for kind in kinds:
+        yield from session.attempt(f"matrix product in {kind}", 5, partial(_product, session, kind))
+    yield from session.attempt("memory bandwidth", 5, partial(_bandwidth, session))
+
+
+def _product(session: Session, kind: str) -> list[Row]:
+    size = session.sizes.product
+    rate = product_rate(session.device, kind, size)
+    session.product_rates[kind] = rate
+    name = f"matrix product in {kind}, {size}×{size}×{size}"
+    return [Row(name, rate / 1e12, "TFLOP/s", remark="fastest of several")]
+
+
+def _bandwidth(session: Session) -> list[Row]:
+    source = torch.empty(session.sizes.copied, dtype=torch.uint8, device=session.device)
+    source.random_(256)
+    target = torch.empty_like(source)
+    timing = session.measure(lambda number: target.copy_(source), 0.3)
+    rate = 2 * len(source) / timing.seconds
+    return [Row("memory bandwidth", rate / GB, "GB/s", remark="copy, bytes read and written")]
+
+
+# ---------------------------------------------------------------- training
+
+
+class _NoImages(FaceDataset):
+    """What a trainer asks of a data set before the first batch."""
+
+    def __init__(self, num_classes: int) -> None:
+        self.num_classes = num_classes
+
+    def __len__(self) -> int:
+        return 1 << 24
+
+    def sample(self, i: int) -> tuple[bytes, int]:
+        raise NotImplementedError
+
+    where = name = read_labels = sample  # type: ignore[assignment]
+
+
+def _recipe(session: Session, backbone: str, batch: int, **changes: Any) -> Recipe:
+    """Return the recipe that is measured: what the defaults give on this device, and bf16."""
+    fast = session.device.type == "cuda"
+    recipe = Recipe(
+        data=Data(Path()),
+        backbone=Backbone(
+            backbone, embedding_size=session.sizes.embedding, width=session.sizes.width
+        ),
+        regularizer=SEC(weight=1.0),
+        head=Head(precision="bf16" if fast else "fp32"),
+        optimizer=SGD(lr=0.01),  # random labels diverge at the usual rate
+        batch_size=batch,
+        precision="bf16" if fast else "fp32",
+    )
+    if fast and recipe.compile is False:
+        recipe = replace(recipe, compile=True)
+    return replace(recipe, **changes)
+
+
+def _batches(session: Session, batch: int, classes: int, pixels: int = 112) -> list[Batch]:
+    """Return a few batches of random images on the device."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (batch, pixels, pixels, 3)
+    return [
+        Batch(
+            torch.randint(256, shape, dtype=torch.uint8, generator=generator).to(session.device),
+            torch.randint(classes, (batch,), generator=generator).to(session.device),
+            torch.arange(batch),
+            [],
+        )
+        for _ in range(3)
+    ]
+
+
+def _trainer(
+    session: Session, recipe: Recipe, classes: int, dataset: FaceDataset | None = None
+) -> Trainer:
+    torch._dynamo.reset()  # or other sizes than before would be compiled for all sizes at once
+    if dataset is None:
+        dataset = _NoImages(classes)
+    return Trainer(recipe, dataset, Processes(0, 1, session.device))
+
+
+def _depth(backbone: str) -> int:
+    """Return the number of blocks, with which the time to compile grows."""
+    with torch.device("meta"):
+        return len(getattr(create_backbone(backbone), "blocks", ())) or 20
+
+
+def _expected(session: Session, backbone: str) -> float:
+    """Return the seconds that a training row takes about."""
+    return 10 + session.first_a_block * _depth(backbone)
+
+
+def _row_name(session: Session, backbone: str, batch: int) -> str:
+    return f"{backbone}, batch {batch:,}, {session.sizes.classes:,} classes"
+
+
+def _training_row(session: Session, backbone: str, batch: int) -> Iterator[Row]:
+    """Yield the rows of facerec's whole step."""
+    name = _row_name(session, backbone, batch)
+
+    def act() -> list[Row]:
+        sizes = session.sizes
+        recipe = _recipe(session, backbone, batch)
+        trainer = _trainer(session, recipe, sizes.classes)
+        batches = _batches(session, batch, sizes.classes)
+        losses: list[Tensor] = []
+
+        def step(number: int) -> None:
+            losses[:] = [trainer.train_step(batches[number % len(batches)])["loss"]]
+
+        timing = session.measure(step)
+        session.timings[backbone, batch] = timing
+        first = timing.first / _depth(backbone)
+        session.first_a_block = first
+        plan = plan_step(recipe, sizes.classes, device="cpu" if session.toy else "cuda")
+        rate = (plan.backbone_flop + plan.head_flop) / timing.seconds
+        product = session.product_rates.get("bf16")
+        finite = "" if bool(losses[0].isfinite()) else "; the loss is NOT FINITE"
+        bars = {"iresnet50": 6000.0, "iresnet100": 3200.0}
+        bar = bars.get(backbone) if batch == sizes.main_batch else None
+        return [
+            Row(
+                f"{name}: facerec's step",
+                batch / timing.seconds,
+                "images/s",
+                session.bar(bar),
+                "higher",
+                f"{1000 * timing.seconds:.2f} ms, spread {100 * timing.spread:.1f} %, "
+                f"{timing.steps} steps, compile {recipe.compile}{finite}",
+            ),
+            Row(
+                f"{name}: share of the bf16 product's rate",
+                100 * rate / product if product else None,
+                "%",
+                remark=f"{rate / 1e12:.3g} TFLOP/s of convolutions and products",
+            ),
+            Row(
+                f"{name}: peak memory",
+                timing.peak / GB if timing.peak else None,
+                "GB",
+                remark=f"planned {plan.memory / GB:.2f} GB",
+            ),
+            Row(
+                f"{name}: first step, compiling included",
+                timing.first,
+                "s",
+                remark="not in the rows above",
+            ),
+            *_host_waits(session, name, lambda: step(0)),
+        ]
+
+    yield from session.attempt(f"{name}: facerec's step", _expected(session, backbone), act)
+
+
+def _host_waits(session: Session, name: str, step: Callable[[], None]) -> list[Row]:
+    """Count how often a step waits for the device."""
+    title = f"{name}: waits of the host for the device in a step"
+    if session.device.type != "cuda":
+        step()
+        return [Row(title, None, "", 1, remark="only CUDA counts them")]
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    waits = [w for w in caught if "synchroniz" in str(w.message)]
+    places = sorted({f"{Path(w.filename).name}:{w.lineno}" for w in waits})
+    return [Row(title, float(len(waits)), "", session.bar(1), remark=", ".join(places))]
+
+
+def _plain_row(session: Session, backbone: str, batch: int) -> Iterator[Row]:
+    """Yield the rows of the plain loop, and how facerec compares."""
+    name = _row_name(session, backbone, batch)
+
+    def act() -> list[Row]:
+        sizes = session.sizes
+        config = _recipe(session, backbone, batch).backbone
+        loop = PlainLoop(config, sizes.classes, session.device)
+        batches = [
+            (b.images.permute(0, 3, 1, 2).float().contiguous().sub_(127.5).div_(127.5), b.labels)
+            for b in _batches(session, batch, sizes.classes)
+        ]
+        timing = session.measure(lambda number: loop.step(*batches[number % len(batches)]))
+        session.plain[backbone, batch] = timing
+        rows = [
+            Row(
+                f"{name}: plain loop",
+                batch / timing.seconds,
+                "images/s",
+                None,
+                "higher",
+                f"fp16, contiguous, not compiled, dense head; {1000 * timing.seconds:.2f} ms, "
+                f"spread {100 * timing.spread:.1f} %",
+            ),
+            Row(f"{name}: plain loop, peak memory", timing.peak / GB or None, "GB"),
+        ]
+        ours = session.timings.get((backbone, batch))
+        if ours is not None:
+            bar = 2.5 if backbone in ("iresnet50", "iresnet100") else None
+            rows.append(
+                Row(
+                    f"{name}: facerec against the plain loop",
+                    timing.seconds / ours.seconds,
+                    "×",
+                    session.bar(bar),
+                    "higher",
+                    f"memory {ours.peak / timing.peak:.2f} ×" if timing.peak else "",
+                )
+            )
+        return rows
+
+    yield from session.attempt(f"{name}: plain loop", 15, act)
+
+
+def gpu_training(session: Session) -> Iterator[Row]:
+    """Measure whole steps of the two usual backbones, each against the plain loop."""
+    for backbone in ("iresnet50", "iresnet100"):
+        yield from _training_row(session, backbone, session.sizes.main_batch)
+        yield from _plain_row(session, backbone, session.sizes.main_batch)
+
+
+def gpu_other_training(session: Session) -> Iterator[Row]:
+    """Measure other backbones and batches, as far as time allows."""
+    sizes = session.sizes
+    others = ["mbf", "iresnet18", *(n for n in list_backbones() if n.startswith("vit"))]
+    for backbone in others:
+        yield from _training_row(session, backbone, sizes.main_batch)
+        yield from _plain_row(session, backbone, sizes.main_batch)
+    for backbone in ("iresnet50", "iresnet100"):
+        for batch in (sizes.small_batch, _best_batch(session, backbone)):
+            yield from _training_row(session, backbone, batch)
+            yield from _plain_row(session, backbone, batch)
+    yield from _training_row(session, "iresnet200", sizes.main_batch)
+    yield from _plain_row(session, "iresnet200", sizes.main_batch)
+    for backbone in ("mbf", "iresnet18", "iresnet200"):
+        for batch in (sizes.small_batch, _best_batch(session, backbone)):
+            yield from _training_row(session, backbone, batch)
+
+
+def _best_batch(session: Session, backbone: str) -> int:
+    """Return the largest batch that should fit, after what the main one needed."""
+    sizes = session.sizes
+    known = session.timings.get((backbone, sizes.main_batch))
+    if known is None or not known.peak:
+        return sizes.best_batches[-1]
+    room = 0.9 * torch.cuda.get_device_properties(session.device).total_memory
+    for batch in sizes.best_batches:
+        if known.peak * batch / sizes.main_batch <= room:
+            return batch
+    return sizes.best_batches[-1]
+
+
+# ---------------------------------------------------------------- the head alone
+
+
+class _Pixel(nn.Module):
+    """A linear map of one pixel, which costs next to nothing."""
+
+    embedding_norm = None
+
+    def __init__(self, embedding_size: int) -> None:
+        super().__init__()
+        self.embedding_size = embedding_size
+        self.fc = nn.Linear(3, embedding_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x.flatten(1).float())
+
+
+def pixel(config: Backbone) -> nn.Module:
+    return _Pixel(config.embedding_size)
+
+
+@dataclass(frozen=True)
+class HeadForm:
+    """A way to compute the head."""
+
+    words: str
+    precision: str = "fp32"
+    sample_rate: float = 1.0
+    changes: Callable[[], contextlib.AbstractContextManager[Any]] = field(
+        default=contextlib.nullcontext
+    )
+
+
+def _head_forms() -> list[HeadForm]:
+    """Return facerec's ways."""
+    return [
+        HeadForm("fused in float32"),
+        HeadForm("fused in bf16", "bf16"),
+        HeadForm("fused in bf16, sampled 0.1", "bf16", 0.1),
+    ]
+
+
+def gpu_heads(session: Session) -> Iterator[Row]:
+    """Measure forward, backward and update of the head alone, with its extra memory."""
+    if "pixel" not in list_backbones():
+        register_backbone(pixel)
+    for classes in session.sizes.head_classes:
+        name = f"head alone, {classes:,} classes, batch {session.sizes.head_batch:,}"
+        found: dict[str, tuple[float, int]] = {}
+        for half in (False, True):
+            words = "plain dense, bf16 autocast" if half else "plain dense"
+            yield from session.attempt(
+                f"{name}: {words}",
+                8,
+                partial(_plain_head, session, name, words, classes, half, found),
+            )
+        for form in _head_forms():
+            yield from session.attempt(
+                f"{name}: {form.words}",
+                8,
+                partial(_fused_head, session, name, form, classes, found),
+            )
+
+
+def _head_rows(
+    session: Session, name: str, words: str, classes: int, found: dict[str, tuple[float, int]]
+) -> list[Row]:
+    seconds, extra = found[words]
+    rows = [
+        Row(f"{name}: {words}", 1000 * seconds, "ms", remark="forward, backward and update"),
+        Row(
+            f"{name}: {words}, extra memory",
+            extra / GB if extra else None,
+            "GB",
+            remark="peak beyond weights, momentum and batch",
+        ),
+    ]
+    if "plain dense" in found and not words.startswith("plain dense"):
+        plain, plain_extra = found["plain dense"]
+        # The bars are those of the form that training with bf16 uses.
+        judged = words == "fused in bf16" and classes == 1_000_000
+        rows += [
+            Row(
+                f"{name}: {words}, against plain dense",
+                plain / seconds,
+                "×",
+                session.bar(2.0) if judged else None,
+                "higher",
+                "time",
+            ),
+            Row(
+                f"{name}: {words}, extra memory against plain dense",
+                extra / plain_extra if plain_extra else None,
+                "×",
+                session.bar(0.1) if judged else None,
+            ),
+        ]
+    return rows
+
+
+def _timed_head(session: Session, step: Callable[[PhaseClock], None]) -> tuple[float, int]:
+    """Return seconds of the ranges of a step, and bytes that it takes at most besides."""
+    device, seconds = session.device, []
+    clock = PhaseClock(device)
+    for _ in range(2):
+        step(clock)
+    session.wait()
+    before = 0
+    if device.type == "cuda":
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+    for _ in range(1 if session.toy else 10):
+        clock.restart()
+        if device.type == "cuda":
+            # As in training, where a backbone keeps the device busy, the host runs ahead.
+            torch.cuda._sleep(20_000_000)
+        step(clock)
+        session.wait()
+        seconds.append(sum(clock.totals().values()))
+    extra = torch.cuda.max_memory_allocated(device) - before if device.type == "cuda" else 0
+    return statistics.median(seconds), extra
+
+
+def _plain_head(
+    session: Session,
+    name: str,
+    words: str,
+    classes: int,
+    half: bool,
+    found: dict[str, tuple[float, int]],
+) -> list[Row]:
+    sizes, device = session.sizes, session.device
+    weight = dense_centers(classes, sizes.embedding, device)
+    optimizer = plain_sgd([weight])
+    embeddings = torch.randn(sizes.head_batch, sizes.embedding, device=device, requires_grad=True)
+    labels = torch.randint(classes, (sizes.head_batch,), device=device)
+
+    def step(clock: PhaseClock) -> None:
+        optimizer.zero_grad()
+        embeddings.grad = None
+        with clock("head"), torch.autocast(device.type, torch.bfloat16, enabled=half):
+            loss = dense_arcface(embeddings, weight, labels)
+        with clock("backward"):
+            loss.backward()
+        with clock("optimizer"):
+            optimizer.step()
+
+    found[words] = _timed_head(session, step)
+    return _head_rows(session, name, words, classes, found)
+
+
+def _fused_head(
+    session: Session,
+    name: str,
+    form: HeadForm,
+    classes: int,
+    found: dict[str, tuple[float, int]],
+) -> list[Row]:
+    """Measure the head in a trainer's step, whose backbone maps one pixel."""
+    sizes, device = session.sizes, session.device
+    recipe = _recipe(
+        session,
+        "pixel",
+        sizes.head_batch,
+        regularizer=None,
+        head=Head(precision=form.precision, sample_rate=form.sample_rate),  # type: ignore[arg-type]
+        precision="fp32",
+        compile=False,
+    )
+
+    def drawn(num_classes: int, embedding_size: int, rows: range, **_: Any) -> Tensor:
+        # Drawing billions of numbers one after another would take minutes.
+        return torch.randn(len(rows), embedding_size, device=device)
+
+    with form.changes():
+        with mock.patch("facerec.heads.classifier.draw_centers", drawn):
+            trainer = _trainer(session, recipe, classes)
+        batches = _batches(session, sizes.head_batch, classes, pixels=1)
+
+        def step(clock: PhaseClock) -> None:
+            @contextlib.contextmanager
+            def phase(part: str) -> Iterator[None]:
+                with contextlib.nullcontext() if part == "forward" else clock(part):
+                    yield
+
+            trainer.phase = phase
+            trainer.train_step(batches[trainer.step % len(batches)])
+
+        found[form.words] = _timed_head(session, step)
+    return _head_rows(session, name, form.words, classes, found)
+
+
+# ---------------------------------------------------------------- a profile by kernel
+
+
+def gpu_profile(session: Session) -> Iterator[Row]:
+    """Name the kernels that take most of the time in the best training step."""
+    if not session.timings:
+        yield Row("profile by kernel", None, "", remark="no training step was measured")
+        return
+
+    def share(key: tuple[str, int]) -> float:
+        config = _recipe(session, *key)
+        plan = plan_step(config, session.sizes.classes, device="cuda")
+        return (plan.backbone_flop + plan.head_flop) / session.timings[key].seconds
+
+    backbone, batch = max(session.timings, key=share)
+    name = f"profile of {_row_name(session, backbone, batch)}"
+    expected = 10 + session.timings[backbone, batch].first / 2  # what was compiled is kept
+    yield from session.attempt(name, expected, partial(_kernels, session, name, backbone, batch))
+
+
+def _kernels(session: Session, name: str, backbone: str, batch: int) -> list[Row]:
+    from torch.profiler import ProfilerActivity, profile
+
+    steps = 1 if session.toy else 3
+    trainer = _trainer(session, _recipe(session, backbone, batch), session.sizes.classes)
+    batches = _batches(session, batch, session.sizes.classes)
+    for number in range(2 if session.toy else 4):
+        trainer.train_step(batches[number % len(batches)])
+    session.wait()
+    on_gpu = session.device.type == "cuda"
+    activities = [ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]
+    with profile(activities=activities) as found:
+        for number in range(steps):
+            trainer.train_step(batches[number % len(batches)])
+        session.wait()
+    times = {
+        item.key: (
+            (item.self_device_time_total if on_gpu else item.self_cpu_time_total) / steps,
+            item.count / steps,
+        )
+        for item in found.key_averages()
+        if item.key not in PHASES  # the trainer's ranges, which are there on the device too
+    }
+    total = sum(micro for micro, _ in times.values())
+    top = sorted(times.items(), key=lambda item: -item[1][0])[:15]
+    return [
+        Row(f"{name}: all kernels", total / 1000, "ms", remark="a step, summed over streams"),
+        *(
+            Row(
+                f"{name}: {kernel[:120]}",
+                micro / 1000,
+                "ms",
+                remark=f"{100 * micro / total:.1f} %, {count:g} times a step",
+            )
+            for kernel, (micro, count) in top
+        ),
+    ]
+
+
+# ---------------------------------------------------------------- around training
+
+
+def gpu_loader(session: Session) -> Iterator[Row]:
+    """Measure the loader into the device by workers, and a training step that it feeds."""
+    missing = [m for m in ("cv2", "simplejpeg") if importlib.util.find_spec(m) is None]
+    if missing:
+        yield Row(
+            "loader",
+            None,
+            "",
+            remark=f"{' and '.join(missing)} not installed; decoding needs the wheels "
+            "opencv-python (or opencv-python-headless) and simplejpeg",
+        )
+        return
+    from facerec.records.synthetic import SyntheticSet, write_synthetic
+
+    with tempfile.TemporaryDirectory() as folder:
+        faces = SyntheticSet(0, session.sizes.people, 10, pairs_per_fold=4)
+        write_synthetic(Path(folder), faces, processes=1 if session.toy else 8)
+        data = Path(folder)
+        for workers in session.sizes.workers:
+            name = f"loader into the {session.device.type}, {workers} workers"
+            yield from session.attempt(name, 15, partial(_loader, session, data, workers, name))
+        name = "iresnet50 fed by the loader"
+        expected = 15 + session.first_a_block * _depth("iresnet50") / 2
+        yield from session.attempt(name, expected, partial(_fed, session, data, name))
+
+
+def _loader(session: Session, data: Path, workers: int, name: str) -> list[Row]:
+    dataset = RecordDataset(data)
+    batch = min(session.sizes.main_batch, len(dataset))
+    skipped, counted = (2, 2) if session.toy else (2 * workers + 4, 10 * workers + 20)
+    sampler = GlobalBatchSampler(len(dataset), batch, epochs=1_000_000)
+    loader = BatchLoader(
+        dataset, sampler, workers=workers, pin_memory=session.device.type == "cuda"
+    )
+    batches = prefetched(loader, session.device)
+    for _ in range(skipped):
+        next(batches)
+    session.wait()
+    begun = time.monotonic()
+    for _ in range(counted):
+        next(batches)
+    session.wait()
+    rate = batch * counted / (time.monotonic() - begun)
+    remark = f"generated faces from the page cache, batch {batch}, {counted} batches"
+    return [Row(name, rate, "images/s", None, "higher", remark)]
+
+
+def _fed(session: Session, data: Path, name: str) -> list[Row]:
+    dataset = RecordDataset(data)
+    batch = min(session.sizes.main_batch, len(dataset))
+    workers = session.sizes.workers[-1]
+    recipe = _recipe(session, "iresnet50", batch, workers=workers, epochs=1_000_000)
+    trainer = _trainer(session, recipe, dataset.num_classes, dataset)
+    found = profile_steps(trainer, 1 if session.toy else 20)
+    waiting = found.phases[PHASES[DATA]] / found.seconds
+    return [
+        Row(
+            f"{name}, batch {batch}, {workers} workers",
+            batch / found.seconds,
+            "images/s",
+            None,
+            "higher",
+            f"{100 * waiting:.1f} % of a step waiting for data; {dataset.num_classes} classes",
+        )
+    ]
+
+
+def gpu_extraction(session: Session) -> Iterator[Row]:
+    """Measure embedding of decoded images and their mirror images."""
+    for backbone in ("iresnet50", "iresnet100"):
+        name = f"extraction, {backbone}, with flip"
+        yield from session.attempt(name, 20, partial(_extraction, session, backbone, name))
+
+
+def _extraction(session: Session, backbone: str, name: str) -> list[Row]:
+    sizes = session.sizes
+    config = Backbone(backbone, embedding_size=sizes.embedding, width=sizes.width)
+    batch = sizes.main_batch
+    precision = "bf16" if has_fast_bf16(session.device) else "fp32"
+    model = TorchModel(
+        create_backbone(config, seed=0),
+        Preprocessing(),
+        device=session.device,
+        batch_size=batch,
+        precision=precision,
+    )
+    images = np.random.default_rng(0).integers(
+        256, size=(sizes.extracted, 112, 112, 3), dtype=np.uint8
+    )
+    extract(model, images[: 2 * batch], flip=True, batch_size=batch)
+    begun = time.monotonic()
+    found = extract(model, images, flip=True, batch_size=batch)
+    seconds = time.monotonic() - begun
+    assert np.isfinite(found.vectors).all()
+    remark = f"{len(images):,} images, each embedded twice, {precision}, batch {batch}"
+    return [Row(name, len(images) / seconds, "images/s", None, "higher", remark)]
+
+
+def gpu_scoring(session: Session) -> Iterator[Row]:
+    """Measure scoring of all pairs, with exact thresholds and errors by subject."""
+    rate = 0.0  # pairs/s
+
+    def act(images: int, name: str) -> list[Row]:
+        nonlocal rate
+        dimensions, subjects = session.sizes.embedding, images // 5
+        person = torch.arange(images) % subjects
+        generator = torch.Generator(session.device).manual_seed(0)
+        options: dict[str, Any] = {"device": session.device, "generator": generator}
+        centers = torch.randn(subjects, dimensions, **options)
+        vectors = centers[person] + 1.5 * torch.randn(images, dimensions, **options) + 0.15
+        host = vectors.cpu().numpy()
+        del centers, vectors
+        session._clean()
+        if session.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(session.device)
+        begun = time.monotonic()
+        targets = ("1e-2", "1e-3", "1e-4", "1e-5", "1e-6")
+        found = score_all_pairs(host, person.numpy(), fpr=targets, device=session.device)
+        seconds = time.monotonic() - begun
+        pairs = found.mated + found.non_mated
+        rate = pairs / seconds
+        peak = ""
+        if session.device.type == "cuda":
+            peak = f", peak {torch.cuda.max_memory_allocated(session.device) / GB:.1f} GB"
+        remark = (
+            f"{len(targets)} exact thresholds, errors by subject; {pairs / seconds:.3g} pairs/s"
+        )
+        return [Row(name, seconds, "s", remark=remark + peak)]
+
+    for images in session.sizes.scored:
+        name = f"all {images * (images - 1) // 2:,} pairs of {images:,} images"
+        expected = 20 + images**2 / 2 / rate if rate else 30
+        yield from session.attempt(name, expected, partial(act, images, name))

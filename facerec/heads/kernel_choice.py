@@ -1,0 +1,153 @@
+"""Which form of the margin softmax's tiles a head uses: torch's, or the kernels of Triton.
+
+Both meet the same sums in another order, so a run keeps to one of them. Which is faster is measured
+on the device that is there, once, before the first step.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from statistics import median
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+
+from facerec.errors import TrainingError
+from facerec.heads.collectives import all_reduce_, rank
+from facerec.heads.margin_softmax import (
+    Kernel,
+    Settings,
+    Slopes,
+    Sums,
+    create_tiles,
+    default_chunk,
+)
+from facerec.heads.margins import Margin
+
+KernelChoice = Literal["auto", "torch", "triton"]
+"""``auto`` is what is faster here, by a short measurement on CUDA, and ``torch`` elsewhere."""
+
+_REPETITIONS = 5
+_TILES = 4
+
+
+def obstacle(margin: Margin, weight: torch.Tensor) -> str | None:
+    """Return why the kernels of Triton cannot be used, or None if they can.
+
+    Args:
+        margin: of the head.
+        weight: the class centres.
+    """
+    if weight.device.type != "cuda":
+        return f"the class centres lie on {weight.device.type}, and the kernels are for cuda"
+    if weight.dtype != torch.float32:
+        return f"the class centres are {weight.dtype}, and the kernels are for float32"
+    if margin.changes_others:
+        return f"{type(margin).__name__} here changes the cosines to all classes"
+    if importlib.util.find_spec("triton") is None:
+        return "the package triton is missing (pip install 'facerec[gpu]')"
+    if torch.cuda.get_device_capability(weight.device) < (8, 0):
+        return "the kernels need a GPU of compute capability 8.0 or later"
+    return None
+
+
+def choose_kernel(
+    choice: KernelChoice,
+    margin: Margin,
+    weight: torch.Tensor,
+    batch_size: int,
+    *,
+    reduced: bool = False,
+    filtered: bool = False,
+    group: dist.ProcessGroup | None = None,
+) -> Kernel:
+    """Return the form to use, the same on all ranks; a collective.
+
+    Args:
+        choice: of the recipe.
+        margin: of the head.
+        weight: this rank's class centres, ``(rows, D)``.
+        batch_size: rows of a global batch that the head sees at once, N.
+        reduced: whether products take bfloat16 operands.
+        filtered: whether there is an inter-class filter.
+        group: ranks that share the classes; the first one measures for all.
+
+    Raises:
+        TrainingError: ``triton`` is asked for and cannot be used.
+    """
+    reason = obstacle(margin, weight)
+    if choice == "triton" and reason is not None:
+        raise TrainingError(
+            f"the head cannot use kernel triton: {reason}; use kernel torch, or auto"
+        )
+    if choice != "auto":
+        return choice
+    if weight.device.type != "cuda":
+        return "torch"
+    faster = torch.zeros((), device=weight.device)
+    if rank(group) == 0 and reason is None:
+        sizes = (batch_size, weight.shape[1], max(1, len(weight)))
+        torch_ms, triton_ms = (
+            milliseconds(kernel, *sizes, reduced, filtered, weight.device)
+            for kernel in ("torch", "triton")
+        )
+        faster.fill_(triton_ms < torch_ms)
+    return "triton" if all_reduce_(faster, group) else "torch"
+
+
+@functools.cache
+def milliseconds(
+    kernel: Kernel,
+    batch_size: int,
+    dimensions: int,
+    classes: int,
+    reduced: bool,
+    filtered: bool,
+    device: torch.device,
+) -> float:
+    """Time both passes over a few tiles of random centres, per 1,000 classes, in ms; CUDA alone.
+
+    Args:
+        kernel: whose tiles.
+        batch_size: N.
+        dimensions: D.
+        classes: that a rank has; at most a few tiles of them are visited.
+        reduced: whether products take bfloat16 operands.
+        filtered: whether there is an inter-class filter.
+        device: the GPU.
+    """
+    chunk = default_chunk(batch_size, device, kernel)
+    settings = Settings(None, reduced, chunk, None, False, kernel)
+    classes = min(classes, _TILES * chunk)
+    random = torch.Generator(device).manual_seed(0)
+    query = torch.randn(batch_size, dimensions, generator=random, device=device)
+    centers = torch.randn(classes, dimensions, generator=random, device=device)
+    column = torch.randint(classes, (batch_size,), generator=random, device=device)
+    limit = query.new_full((batch_size,), 100.0) if filtered else None
+    figures = query.new_zeros(6, batch_size)
+    lengths = query.new_empty(classes)
+    to_query, to_centers = torch.zeros_like(query), torch.empty_like(centers[:chunk])
+
+    def passes() -> None:
+        tiles = create_tiles(query, column, limit, settings)
+        sums = Sums(figures[0], figures[1], figures[2], figures[3, 0], figures[4, 0])
+        parts = list(zip(centers.split(chunk), lengths.split(chunk), strict=True))
+        for number, (tile, length) in enumerate(parts):
+            tiles.add(number * chunk, tile, length, sums)
+        tiles = create_tiles(query, column, limit, settings)
+        slopes = Slopes(figures[5] + 100, figures[5], figures[5], figures[5])
+        for number, (tile, length) in enumerate(parts):
+            out = to_centers[: len(tile)]
+            tiles.spread(number * chunk, tile, length, slopes, to_query, out)
+
+    times = []
+    for _ in range(1 + _REPETITIONS):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        passes()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+    return median(times[1:]) / classes * 1000

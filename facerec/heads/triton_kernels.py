@@ -1,0 +1,295 @@
+"""The kernels of ``triton_softmax``, which says what they do together.
+
+Operands are padded with zeros to whole blocks: N to BLOCK_N, classes to BLOCK_C, dimensions to D.
+So no product needs a mask; what they are made from, and figures of samples, do.
+"""
+
+import triton
+import triton.language as tl
+
+from facerec.heads.margin_softmax import _ABSENT, _FLOOR, SMALLEST_NORM
+
+ABSENT = tl.constexpr(_ABSENT)
+FLOOR = tl.constexpr(_FLOOR)
+SMALLEST = tl.constexpr(SMALLEST_NORM)
+
+
+@triton.jit(do_not_specialize=["count", "covered"])
+def normalize(
+    centers,
+    lengths,
+    unit,
+    count,
+    covered,
+    dimensions,
+    MEASURE: tl.constexpr,
+    D: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """Write unit centres, beyond ``count`` and ``dimensions`` zeros; MEASURE takes lengths too."""
+    place = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    column = tl.arange(0, BLOCK_D)
+    inside = place < count
+    center = tl.load(
+        centers + place[:, None].to(tl.int64) * dimensions + column[None, :],
+        mask=inside[:, None] & (column < dimensions)[None, :],
+        other=0.0,
+    )
+    if MEASURE:
+        length = tl.sqrt(tl.sum(center * center, 1))
+        tl.store(lengths + place, length, mask=inside)
+        length = tl.maximum(length, SMALLEST)
+    else:
+        length = tl.load(lengths + place, mask=inside, other=1.0)
+    tl.store(
+        unit + place[:, None].to(tl.int64) * D + column[None, :],
+        (center / length[:, None]).to(unit.dtype.element_ty),
+        mask=(place < covered)[:, None] & (column < D)[None, :],
+    )
+
+
+@triton.jit
+def _multiply(left, right, total, PRECISION: tl.constexpr, WIDEN: tl.constexpr):
+    if WIDEN:
+        left, right = left.to(tl.float32), right.to(tl.float32)
+    return tl.dot(left, right, total, input_precision=PRECISION)
+
+
+@triton.jit
+def _products(
+    query,
+    unit,
+    D: tl.constexpr,
+    PRECISION: tl.constexpr,
+    WIDEN: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """Return the inner products of a program's samples and unit centres."""
+    depth = tl.arange(0, BLOCK_D)
+    query += tl.program_id(0).to(tl.int64) * BLOCK_N * D
+    unit += tl.program_id(1).to(tl.int64) * BLOCK_C * D
+    left = tl.arange(0, BLOCK_N)[:, None] * D + depth[None, :]
+    right = depth[:, None] + tl.arange(0, BLOCK_C)[None, :] * D
+    total = tl.zeros((BLOCK_N, BLOCK_C), tl.float32)
+    for _ in range(0, D, BLOCK_D):
+        total = _multiply(tl.load(query + left), tl.load(unit + right), total, PRECISION, WIDEN)
+        query += BLOCK_D
+        unit += BLOCK_D
+    return total
+
+
+@triton.jit(do_not_specialize=["start", "count", "size"])
+def forward(
+    query,
+    unit,
+    column,
+    limit,
+    parts,
+    start,
+    count,
+    size,
+    FILTER: tl.constexpr,
+    D: tl.constexpr,
+    PRECISION: tl.constexpr,
+    WIDEN: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """Write a block's highest logits, totals, sums of products, filtered: ``parts`` (4, blocks, N).
+
+    FILTER takes products above ``limit`` out: 1 as absent, 2 as logits of 0.
+    """
+    row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    place = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    inside = row < size
+    product = _products(query, unit, D, PRECISION, WIDEN, BLOCK_N, BLOCK_C, BLOCK_D)
+
+    padded = tl.num_programs(0) * BLOCK_N
+    kind = tl.num_programs(1) * padded
+    parts += tl.program_id(1) * padded + row
+    tl.store(parts + 2 * kind, tl.sum(product, 1))  # classes of the padding add 0
+    own = tl.load(column + row, mask=inside, other=-1) - start
+    others = (own[:, None] != place[None, :]) & (place < count)[None, :]
+    logit = tl.where(others, product, ABSENT)
+    if FILTER:
+        bound = tl.load(limit + row, mask=inside, other=-ABSENT)
+        hidden = logit > bound[:, None]
+        tl.store(parts + 3 * kind, tl.sum(hidden.to(tl.float32), 1))
+        logit = tl.where(hidden, 0.0 if FILTER == 2 else ABSENT, logit)
+    highest = tl.maximum(tl.max(logit, 1), FLOOR)
+    tl.store(parts, highest)
+    tl.store(parts + kind, tl.sum(tl.exp(logit - highest[:, None]), 1))
+
+
+@triton.jit(do_not_specialize=["places", "size"])
+def merge(
+    parts,
+    highest,
+    total,
+    products,
+    places,
+    size,
+    padded,
+    BLOCK_P: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """Add the figures of ``places`` blocks of classes to the running ones, in their order."""
+    row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    inside = row < size
+    top = tl.load(highest + row, mask=inside, other=FLOOR)
+    mass = tl.load(total + row, mask=inside, other=0.0)
+    added = tl.load(products + row, mask=inside, other=0.0)
+    for start in range(0, places, BLOCK_P):
+        place = start + tl.arange(0, BLOCK_P)
+        here = parts + place[:, None] * padded + row[None, :]
+        mask = (place < places)[:, None] & inside[None, :]
+        tops = tl.load(here, mask=mask, other=FLOOR)
+        masses = tl.load(here + places * padded, mask=mask, other=0.0)
+        added += tl.sum(tl.load(here + 2 * places * padded, mask=mask, other=0.0), 0)
+        higher = tl.maximum(top, tl.max(tops, 0))
+        mass = mass * tl.exp(top - higher) + tl.sum(masses * tl.exp(tops - higher[None, :]), 0)
+        top = higher
+    tl.store(highest + row, top, mask=inside)
+    tl.store(total + row, mass, mask=inside)
+    tl.store(products + row, added, mask=inside)
+
+
+@triton.jit(do_not_specialize=["start", "count", "size"])
+def slopes(
+    query,
+    unit,
+    column,
+    limit,
+    shift,
+    factor,
+    target,
+    target_slope,
+    slopes,
+    radial,
+    start,
+    count,
+    size,
+    stride,
+    FILTER: tl.constexpr,
+    D: tl.constexpr,
+    PRECISION: tl.constexpr,
+    WIDEN: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """Write derivatives by products, and each block's Σ_i slope_ij · product_ij, ``radial``.
+
+    ``slopes`` is (N, ``stride``), ``radial`` (blocks of samples, classes); padding gets zeros.
+    """
+    row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    place = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    inside = row < size
+    product = _products(query, unit, D, PRECISION, WIDEN, BLOCK_N, BLOCK_C, BLOCK_D)
+
+    height = tl.load(shift + row, mask=inside, other=0.0)
+    scale = tl.load(factor + row, mask=inside, other=0.0)
+    slope = tl.exp(product - height[:, None]) * scale[:, None]
+    if FILTER:
+        bound = tl.load(limit + row, mask=inside, other=0.0)
+        slope = tl.where(product > bound[:, None], 0.0, slope)
+    # Set last, for the exponential of an own product may be infinite.
+    own = tl.load(column + row, mask=inside, other=-1) - start
+    is_own = own[:, None] == place[None, :]
+    own_product = tl.load(target + row, mask=inside, other=0.0)
+    own_slope = tl.load(target_slope + row, mask=inside, other=0.0)
+    product = tl.where(is_own, own_product[:, None], product)
+    slope = tl.where(is_own, own_slope[:, None], slope)
+    slope = tl.where(inside[:, None] & (place < count)[None, :], slope, 0.0)
+    along = tl.num_programs(1) * BLOCK_C
+    tl.store(radial + tl.program_id(0) * along + place, tl.sum(slope * product, 0))
+    slopes += tl.program_id(0).to(tl.int64) * BLOCK_N * stride + tl.program_id(1) * BLOCK_C
+    here = slopes + tl.arange(0, BLOCK_N)[:, None] * stride + tl.arange(0, BLOCK_C)[None, :]
+    tl.store(here, slope.to(slopes.dtype.element_ty))
+
+
+@triton.jit(do_not_specialize=["count", "groups"])
+def center_gradient(
+    query,
+    slopes,
+    radial,
+    centers,
+    lengths,
+    out,
+    count,
+    dimensions,
+    size,
+    stride,
+    groups,
+    D: tl.constexpr,
+    PRECISION: tl.constexpr,
+    WIDEN: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_W: tl.constexpr,
+):
+    """Write (I − ŵŵᵀ)·slopesᵀ·query / ‖w‖ of a block of classes, ``(count, dimensions)``."""
+    column = tl.program_id(0) * BLOCK_W + tl.arange(0, BLOCK_W)
+    place = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    depth = tl.arange(0, BLOCK_D)
+    left = place[:, None] + depth[None, :] * stride
+    right = depth[:, None] * D + column[None, :]
+    total = tl.zeros((BLOCK_C, BLOCK_W), tl.float32)
+    for _ in range(0, size, BLOCK_D):
+        total = _multiply(tl.load(slopes + left), tl.load(query + right), total, PRECISION, WIDEN)
+        slopes += BLOCK_D * stride
+        query += BLOCK_D * D
+
+    inside = place < count
+    along = tl.zeros((BLOCK_C,), tl.float32)
+    for group in range(groups):
+        along += tl.load(radial + group * tl.num_programs(1) * BLOCK_C + place)
+    length = tl.load(lengths + place, mask=inside, other=1.0)
+    # One that short is not divided by its own length.
+    along = tl.where(length <= SMALLEST, 0.0, along / length)
+    mask = inside[:, None] & (column < dimensions)[None, :]
+    first = tl.program_id(1).to(tl.int64) * BLOCK_C * dimensions
+    here = tl.arange(0, BLOCK_C)[:, None] * dimensions + column[None, :]
+    center = tl.load(centers + first + here, mask=mask, other=0.0)
+    tl.store(out + first + here, (total - center * along[:, None]) / length[:, None], mask=mask)
+
+
+@triton.jit(do_not_specialize=["places", "share"])
+def query_gradient(
+    slopes,
+    unit,
+    partial,
+    places,
+    share,
+    stride,
+    D: tl.constexpr,
+    PRECISION: tl.constexpr,
+    WIDEN: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_W: tl.constexpr,
+):
+    """Write slopes·unit over a split's ``share`` of the blocks of classes: (splits, N, D)."""
+    column = tl.program_id(0) * BLOCK_W + tl.arange(0, BLOCK_W)
+    row = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    depth = tl.arange(0, BLOCK_D)
+    first = tl.program_id(2) * share * BLOCK_C
+    last = tl.minimum((tl.program_id(2) + 1) * share, places) * BLOCK_C
+    slopes += tl.program_id(1).to(tl.int64) * BLOCK_N * stride + first
+    unit += first.to(tl.int64) * D
+    left = tl.arange(0, BLOCK_N)[:, None] * stride + depth[None, :]
+    right = depth[:, None] * D + column[None, :]
+    total = tl.zeros((BLOCK_N, BLOCK_W), tl.float32)
+    for _ in range(first, last, BLOCK_D):
+        total = _multiply(tl.load(slopes + left), tl.load(unit + right), total, PRECISION, WIDEN)
+        slopes += BLOCK_D
+        unit += BLOCK_D * D
+    padded = tl.num_programs(1) * BLOCK_N
+    partial += tl.program_id(2).to(tl.int64) * padded * D + row[:, None] * D + column[None, :]
+    tl.store(partial, total)

@@ -1,0 +1,203 @@
+"""The margin softmax's tiles by kernels of Triton, for CUDA; they need the extra ``gpu``.
+
+The torch form makes fifty launches and twenty-five passes over every tile of N × classes. Here
+
+* forward normalises the centres and rounds them to the operands' type; multiplies one block of
+  samples with one of classes a program, whose products become a log-sum-exp in registers; and
+  merges the blocks' figures online (Milakov and Gimelshein, 2018);
+* backward normalises them again; multiplies again, turns the products into slopes in registers, and
+  writes these; then a product of the slopes gives the centres' gradient, which is projected,
+  (I − ŵŵᵀ)·g/‖w‖, before it is written, and another one the embeddings'.
+
+Logits never leave the registers. The slopes of a tile do, in the operands' type: at D = 512 a block
+of either gradient fills the registers by itself, so a kernel that made both from one product would
+add each block of logits to memory as 2·D floats a row, with locks (Cut Cross-Entropy, Wijmans et
+al., 2024, which skips blocks of small slopes to pay less), and one kernel for each gradient would
+compute the product twice. A tile is as long as its slopes and unit centres stay in a GPU's L2.
+
+Every sum has one order and one owner: no atomics, no tuning at run time. The same shapes on the
+same card give the same bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from facerec.errors import TrainingError
+from facerec.heads import triton_kernels as kernels
+from facerec.heads.margin_softmax import SMALLEST_NORM, Settings, Slopes, Sums
+
+_OPTIONS = {"enable_fp_fusion": True}  # of the compiler, whose default is about to change
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How kernels cut up their work; powers of two of at least 16, ``depth`` the smallest."""
+
+    rows: int = 128
+    """Samples in a block."""
+    classes: int = 128
+    """Classes in a block."""
+    width: int = 128
+    """Dimensions in a block of a gradient."""
+    depth: int = 64
+    """What one step of a product sums over."""
+    warps: int = 8
+    stages: int = 3
+    """Steps of a product whose operands are in flight."""
+    programs: int = 264
+    """How many to split the embeddings' gradient into, two a multiprocessor of an H100."""
+
+
+def blocks_for(batch_size: int, reduced: bool) -> Blocks:
+    """Return the blocks for a batch: 96 KB of operands in flight, which fits all GPUs since 2020.
+
+    Args:
+        batch_size: N.
+        reduced: whether operands are bfloat16 rather than float32.
+    """
+    depth = 64 if reduced else 32
+    return Blocks(rows=min(128, max(depth, triton.next_power_of_2(batch_size))), depth=depth)
+
+
+class TritonTiles:
+    """`Tiles` by kernels, for queries and centres of float32.
+
+    Products take bfloat16 operands where the settings say so. Float32 ones go by torch's switch for
+    CUDA: one product of TF32 where it is allowed, else three, whose error is that of float32 but
+    for a few units in the last place.
+    """
+
+    def __init__(
+        self,
+        query: Tensor,
+        column: Tensor,
+        limit: Tensor | None,
+        settings: Settings,
+        blocks: Blocks | None = None,
+    ) -> None:
+        if settings.transform is not None or query.dtype != torch.float32:
+            what = "margins that change the cosines to other classes"
+            what = what if settings.transform is not None else f"class centres of {query.dtype}"
+            raise TrainingError(f"Triton's kernels are not made for {what}; use kernel torch")
+        self.column, self.limit = column, limit
+        self.size, self.dimensions = query.shape
+        self.blocks = blocks or blocks_for(self.size, settings.reduced)
+        # Operands are padded with zeros to whole blocks, so that no product needs a mask.
+        padded = _round_up(self.dimensions, max(self.blocks.width, self.blocks.depth))
+        kind = torch.bfloat16 if settings.reduced else torch.float32
+        self.query = query.new_zeros(_round_up(self.size, self.blocks.rows), padded, dtype=kind)
+        self.query[: self.size, : self.dimensions] = query
+        self.unit = query.new_empty(0, padded, dtype=kind)
+        self.slopes = query.new_empty(len(self.query), 0, dtype=kind)
+        self.interpreted = triton.knobs.runtime.interpret
+        self.product: dict[str, Any] = {
+            "D": padded,
+            "PRECISION": "ieee" if self.interpreted else _precision(),
+            "WIDEN": self.interpreted,  # to float32: the interpreter's bfloat16 products are wrong
+            "BLOCK_N": self.blocks.rows,
+            "BLOCK_C": self.blocks.classes,
+            "BLOCK_D": self.blocks.depth,
+            "num_warps": self.blocks.warps,
+            "num_stages": self.blocks.stages,
+            **_OPTIONS,
+        }
+        self.filter = 0 if limit is None else 2 if settings.zero else 1
+
+    def add(self, start: int, centers: Tensor, lengths: Tensor, sums: Sums) -> None:
+        """Add these classes to ``sums``."""
+        self._normalize(centers, lengths, measure=True)
+        sums.norms += lengths.sum()
+        lengths.clamp_(min=SMALLEST_NORM)
+        groups, places = grid = self._grid(len(centers))
+        parts = sums.total.new_empty(4, places, len(self.query))
+        kernels.forward[grid](
+            *(self.query, self.unit, self.column, self.limit, parts),
+            *(start, len(centers), self.size),
+            FILTER=self.filter,
+            **self.product,
+        )
+        block = min(32, self.blocks.rows)
+        kernels.merge[(groups * self.blocks.rows // block,)](
+            *(parts, sums.highest, sums.total, sums.products),
+            *(places, self.size, len(self.query)),
+            BLOCK_P=32,
+            BLOCK_N=block,
+            **_OPTIONS,
+        )
+        if self.filter:
+            sums.filtered += parts[3].sum()
+
+    def spread(
+        self,
+        start: int,
+        centers: Tensor,
+        lengths: Tensor,
+        slopes: Slopes,
+        to_query: Tensor | None,
+        to_centers: Tensor | None,
+    ) -> None:
+        """Hand the slopes of these classes on to queries and centres."""
+        self._normalize(centers, lengths, measure=False)
+        groups, places = grid = self._grid(len(centers))
+        if self.slopes.shape[1] < len(self.unit):
+            self.slopes = self.slopes.new_empty(len(self.query), len(self.unit))
+        stride = self.slopes.stride(0)
+        radial = lengths.new_empty(groups, places * self.blocks.classes)
+        kernels.slopes[grid](
+            *(self.query, self.unit, self.column, self.limit, *slopes, self.slopes, radial),
+            *(start, len(centers), self.size, stride),
+            FILTER=self.filter,
+            **self.product,
+        )
+        slices = self.query.shape[1] // self.blocks.width
+        if to_centers is not None:
+            kernels.center_gradient[slices, places](
+                *(self.query, self.slopes, radial, centers, lengths, to_centers),
+                *(len(centers), self.dimensions, len(self.query), stride, groups),
+                BLOCK_W=self.blocks.width,
+                **self.product,
+            )
+        if to_query is not None:
+            splits = max(1, min(self.blocks.programs // (slices * groups), places))
+            partial = to_query.new_empty(splits, *self.query.shape)
+            kernels.query_gradient[slices, groups, splits](
+                *(self.slopes, self.unit, partial, places, -(-places // splits), stride),
+                BLOCK_W=self.blocks.width,
+                **self.product,
+            )
+            to_query += partial.sum(0)[: self.size, : self.dimensions]
+
+    def _grid(self, classes: int) -> tuple[int, int]:
+        # Samples come first: what runs at the same time then shares its classes.
+        return len(self.query) // self.blocks.rows, -(-classes // self.blocks.classes)
+
+    def _normalize(self, centers: Tensor, lengths: Tensor, measure: bool) -> None:
+        """Fill ``unit`` with normalised centres, and where asked ``lengths`` first."""
+        covered = _round_up(len(centers), self.blocks.classes)
+        if len(self.unit) < covered:  # the first tile, which is the largest
+            self.unit = self.unit.new_empty(covered, self.unit.shape[1])
+        width = triton.next_power_of_2(self.unit.shape[1])
+        height = max(1, 2048 // width)
+        kernels.normalize[(triton.cdiv(covered, height),)](
+            *(centers, lengths, self.unit, len(centers), covered, self.dimensions),
+            MEASURE=measure,
+            D=self.unit.shape[1],
+            BLOCK_C=height,
+            BLOCK_D=width,
+            **_OPTIONS,
+        )
+
+
+def _precision() -> str:
+    """Tell how float32 operands are multiplied."""
+    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "tf32x3"
+
+
+def _round_up(number: int, block: int) -> int:
+    return max(1, -(-number // block)) * block

@@ -1,0 +1,141 @@
+"""Triton's kernels compute what the torch form does, and compile for GPUs that are not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from triton_interpreted import CASES
+
+from facerec.errors import TrainingError
+from facerec.heads import ArcFace, MarginClassifier, SphereFaceR
+from facerec.heads import kernel_choice as choice
+from facerec.heads.margin_softmax import margin_softmax
+
+FOLDER = Path(__file__).parent
+
+pytest.importorskip("triton", reason="triton is not installed (extra gpu)")
+
+
+def run(script: str, *arguments: str, **variables: str) -> Any:
+    """Run one of the scripts beside this file in a process of its own; return what it prints."""
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / script), *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+# --- equality, in the interpreter ---------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def interpreted() -> dict[str, dict[str, float]]:
+    return run("triton_interpreted.py", TRITON_INTERPRET="1")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_loss_figures_and_gradients_equal_those_of_torch(
+    interpreted: dict[str, dict[str, float]], name: str
+) -> None:
+    # Operands of bfloat16 are 2⁻⁹ off, in logits of up to 64.
+    rounding = 2**-6 if CASES[name].precision == "bf16" else 1e-5
+    errors = interpreted[name]
+    assert {"loss", "cosine_sum", "filtered", "to_query", "to_weight"} <= errors.keys()
+    assert errors == pytest.approx(dict.fromkeys(errors, 0), abs=rounding)
+
+
+# --- machine code -------------------------------------------------------------------------------
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("capability", "operands", "instruction"),
+    [
+        ("90", "bf16", "wgmma"),
+        ("90", "fp32", "wgmma"),
+        ("80", "bf16", "mma"),
+        ("80", "fp32", "mma"),
+    ],
+)
+def test_kernels_compile_to_matrix_instructions_and_spill_nothing(
+    tmp_path: Path, capability: str, operands: str, instruction: str
+) -> None:
+    """Two programs share a multiprocessor of an H100 if they take half of 228 KB or less each."""
+    filtered = ["filtered"] if operands == "bf16" else []
+    kernels = run(
+        "triton_compiled.py", capability, operands, *filtered, TRITON_CACHE_DIR=str(tmp_path)
+    )
+    products = {"forward", "slopes", "center_gradient", "query_gradient"}
+    assert kernels.keys() == products | {"normalize", "merge"}
+    for name, used in kernels.items():
+        assert used["spilled"] == 0, name
+        assert used["shared"] <= 100 * 1024, name
+        assert (used[instruction] > 0) == (name in products), name
+
+
+# --- the choice ---------------------------------------------------------------------------------
+
+
+def head(margin: Any = None) -> MarginClassifier:
+    return MarginClassifier(10, 4, margin or ArcFace(), seed=0)
+
+
+def test_a_cpu_uses_the_torch_form() -> None:
+    classifier = head()
+    classifier.choose_kernel("auto", 8)
+    assert classifier.kernel == "torch"
+
+
+def test_kernels_that_cannot_be_used_are_refused() -> None:
+    with pytest.raises(TrainingError, match=r"triton.*cpu"):
+        head().choose_kernel("triton", 8)
+
+
+CUDA = torch.device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("margin", "device", "dtype", "reason"),
+    [
+        (ArcFace(), torch.device("cpu"), torch.float32, "cpu"),
+        (ArcFace(), CUDA, torch.float64, "float64"),
+        (SphereFaceR(version="v2"), CUDA, torch.float32, "SphereFaceR"),
+        (ArcFace(), CUDA, torch.float32, "capability"),
+        (SphereFaceR(version="v1"), torch.device("cuda", 1), torch.float32, None),
+    ],
+)
+def test_obstacles(
+    monkeypatch: pytest.MonkeyPatch,
+    margin: Any,
+    device: torch.device,
+    dtype: torch.dtype,
+    reason: str | None,
+) -> None:
+    older = {CUDA: (7, 5)}
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda d: older.get(d, (9, 0)))
+    weight = SimpleNamespace(device=device, dtype=dtype)
+    found = choice.obstacle(margin, cast(torch.Tensor, weight))
+    assert found is None if reason is None else reason in str(found)
+
+
+def test_margins_that_change_other_cosines_are_refused_by_the_kernels_too() -> None:
+    x, weight = torch.randn(2, 4), torch.randn(3, 4)
+    with pytest.raises(TrainingError, match="kernel torch"):
+        margin_softmax(x, weight, torch.tensor([0, 1]), SphereFaceR(version="v2"), kernel="triton")
+
+
+def test_importing_the_heads_does_not_import_triton() -> None:
+    code = "import sys, facerec.heads; print('triton' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

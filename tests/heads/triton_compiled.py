@@ -1,0 +1,97 @@
+"""Compile Triton's kernels for GPUs that are not there; run in a process of its own.
+
+What the trainer launches for a size goes through Triton's compiler and NVIDIA's assembler, which
+come with the wheel, down to machine code; nothing runs. Printed is what each kernel takes.
+
+Usage: ``python tests/heads/triton_compiled.py 90 bf16 [filtered]``
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from facerec.heads.margin_softmax import Settings, Slopes, Sums
+from facerec.heads.triton_softmax import TritonTiles
+
+TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+
+
+class NoGPU:
+    """Says which GPU to compile for."""
+
+    def __init__(self, capability: int) -> None:
+        self.target = GPUTarget("cuda", capability, 32)
+
+    def get_current_target(self) -> GPUTarget:
+        return self.target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int | None = None) -> int:
+        return 0
+
+
+def compiled(capability: int, reduced: bool, filtered: bool, **sizes: int) -> dict[str, Any]:
+    """Return each kernel of both passes by its name, compiled."""
+    driver.set_active(NoGPU(capability))
+    found, run = {}, JITFunction.run
+
+    def compile_only(self: JITFunction, *args: Any, **options: Any) -> Any:
+        found[self.__name__] = kernel = run(self, *args, **options | {"warmup": True})
+        return kernel
+
+    JITFunction.run = compile_only
+    try:
+        visit(reduced, filtered, **sizes)
+    finally:
+        JITFunction.run = run
+    return found
+
+
+def visit(
+    reduced: bool, filtered: bool, samples: int = 1024, classes: int = 4096, dimensions: int = 512
+) -> None:
+    """Launch every kernel once, on tensors of the CPU."""
+    query, centers = torch.zeros(samples, dimensions), torch.zeros(classes, dimensions)
+    figure, column = torch.zeros(samples), torch.zeros(samples, dtype=torch.int64)
+    limit = figure if filtered else None
+    tiles = TritonTiles(query, column, limit, Settings(None, reduced, classes, None, False))
+    scalar, lengths = torch.zeros(()), torch.zeros(classes)
+    tiles.add(0, centers, lengths, Sums(figure, figure, figure, scalar, scalar))
+    slopes = Slopes(figure, figure, figure, figure)
+    tiles.spread(0, centers, lengths, slopes, query.clone(), centers.clone())
+
+
+def resources(kernel: Any) -> dict[str, int]:
+    """Return registers a thread, bytes of its stack (spills), shared memory, products."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        Path(file.name).write_bytes(kernel.asm["cubin"])
+        command = [TOOLS / "cuobjdump", "--dump-resource-usage", file.name]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    used = dict(re.findall(r"\b(REG|STACK|LOCAL):(\d+)", text))
+    return {
+        "registers": int(used["REG"]),
+        "spilled": int(used["STACK"]) + int(used["LOCAL"]),
+        "shared": kernel.metadata.shared,
+        "warps": kernel.metadata.num_warps,
+        "wgmma": kernel.asm["ptx"].count("wgmma.mma_async"),
+        "mma": kernel.asm["ptx"].count("mma.sync"),
+    }
+
+
+if __name__ == "__main__":
+    kernels = compiled(int(sys.argv[1]), sys.argv[2] == "bf16", "filtered" in sys.argv[3:])
+    print(json.dumps({name: resources(kernel) for name, kernel in kernels.items()}))

@@ -1,0 +1,163 @@
+"""The suite for a GPU, at toy size on the CPU: every row is reached."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+BARE = """
+import sys
+
+class Without:
+    names = {"cv2", "simplejpeg", "rich", "tyro", "safetensors", "pandas", "matplotlib", "jinja2",
+             "psutil", "sklearn", "onnx", "onnxruntime"}
+
+    def __init__(self, finder):
+        self.finder = finder
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+    def find_spec(self, name, *rest):
+        return None if name.partition(".")[0] in self.names else self.finder.find_spec(name, *rest)
+
+sys.meta_path[:] = map(Without, sys.meta_path)
+"""
+"""Leaves PyTorch, NumPy and SciPy, as in an image that somebody made for them."""
+
+RUN = """
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+torch.set_num_threads(2)
+import run
+run.main([*sys.argv[2:], "--toy"])
+"""
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import measures_gpu
+
+    return measures_gpu
+
+
+def measured(program: str, file: Path, *names: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run measures in a new process; return machine, and the rows by name."""
+    arguments = [str(BENCHMARKS), *names, "--json", str(file)]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(file.read_text())
+    assert found["complete"]
+    for row in found["rows"]:
+        assert row["measure"] in done.stderr  # told as soon as it was measured
+    return found["machine"], {row["measure"]: row for row in found["rows"]}
+
+
+@pytest.mark.integration
+def test_a_dry_run_reaches_every_row_where_little_more_than_torch_is_installed(
+    tmp_path: Path,
+) -> None:
+    machine, rows = measured(BARE + RUN, tmp_path / "found.json", "gpu")
+    assert "TOY" in machine["size"] and machine["OpenCV"] is None
+    failed = {n: r["remark"] for n, r in rows.items() if "failed" in r["remark"]}
+    assert not failed
+    assert "simplejpeg" in rows["loader"]["remark"]
+    steps = [name for name in rows if name.endswith("facerec's step")]
+    for backbone in ("iresnet18", "iresnet50", "iresnet100", "iresnet200", "mbf"):
+        assert sum(name.startswith(f"{backbone}, batch") for name in steps) == 3
+    values = [rows[name]["value"] for name in steps]
+    assert all(value > 0 for value in values)
+    plain = [name for name in rows if name.endswith("facerec against the plain loop")]
+    assert len(plain) >= 9 and all(rows[name]["value"] > 0 for name in plain)
+    heads = [name for name in rows if name.startswith("head alone") and "against" in name]
+    assert len(heads) >= 18
+    assert sum(name.startswith("profile of") for name in rows) == 16
+    assert sum(name.startswith("all ") for name in rows) == 2
+    assert sum(name.startswith("extraction") for name in rows) == 2
+    # A CPU has no bars of an H100.
+    assert all(row["met"] is None for row in rows.values())
+
+
+@pytest.mark.integration
+def test_the_loader_is_measured_where_images_can_be_decoded(tmp_path: Path) -> None:
+    _, rows = measured(RUN, tmp_path / "found.json", "gpu_loader")
+    assert len(rows) == 3 and all(row["value"] > 0 for row in rows.values())
+    (fed,) = (row for row in rows.values() if "fed" in row["measure"])
+    assert "waiting for data" in fed["remark"]
+
+
+def rows_of(gpu: ModuleType, expected: float, act: Any) -> list[Any]:
+    session = gpu.Session(toy=True)
+    session.toy = False  # a CPU that keeps to its time
+    session.deadline = session.start + 60
+    return list(session.attempt("a row", expected, act))
+
+
+def test_a_row_that_cannot_be_measured_says_why(gpu: ModuleType) -> None:
+    def full() -> list[Any]:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def wrong() -> list[Any]:
+        raise RuntimeError("device-side assert\nmore")
+
+    (row,) = rows_of(gpu, 1, full)
+    assert row.value is None and "does not fit" in row.remark
+    (row,) = rows_of(gpu, 1, wrong)
+    assert row.value is None and "RuntimeError: device-side assert" in row.remark
+    (row,) = rows_of(gpu, 100, wrong)
+    assert row.value is None and "not reached: time" in row.remark
+
+
+def test_a_row_that_takes_too_long_is_stopped(gpu: ModuleType) -> None:
+    session = gpu.Session(toy=True)
+    session.toy = False
+    session.deadline = session.start + 0.1
+
+    def forever() -> list[Any]:
+        while True:
+            torch.ones(1)
+
+    (row,) = session.attempt("a row", 0, forever)
+    assert row.value is None and "not reached: time (stopped" in row.remark
+
+
+def test_the_plain_loop_learns(gpu: ModuleType) -> None:
+    from plain_loop import PlainLoop
+
+    from facerec.backbones import Backbone
+
+    torch.manual_seed(0)
+    config = Backbone("mbf", embedding_size=16, width=0.125)
+    loop = PlainLoop(config, 5, torch.device("cpu"))
+    images, labels = torch.randn(4, 3, 112, 112), torch.tensor([0, 1, 2, 3])
+    losses = [loop.step(images, labels).item() for _ in range(4)]
+    assert losses[-1] < losses[0]
+
+
+def test_the_plain_head_is_facerecs_arcface(gpu: ModuleType) -> None:
+    from plain_loop import dense_arcface
+
+    from facerec.heads import ArcFace
+    from facerec.heads.margin_softmax import margin_softmax
+
+    generator = torch.Generator().manual_seed(0)
+    embeddings, weight = (torch.randn(n, 16, generator=generator) for n in (6, 20))
+    labels = torch.arange(6)
+    expected = margin_softmax(embeddings, weight, labels, ArcFace(wrap="none")).loss
+    torch.testing.assert_close(dense_arcface(embeddings, weight, labels), expected)

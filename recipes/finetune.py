@@ -4,8 +4,8 @@
 
 The network is the one that the weights belong to. For a .pth, which does not say, set
 --backbone.name and the fields beside it. Preprocessing has to be that of the weights. Rates, steps
-and epochs suit some hundred people with a dozen photos each; they have no other source than
-measurements on photos of CFP and CelebA, see docs/training.md.
+and epochs are meant for some hundred people with a dozen photos or more each. They are rules of
+thumb, not the outcome of a search: hold out people of your own to choose better ones.
 """
 
 from pathlib import Path

@@ -21,7 +21,8 @@ class Backbone(Checked):
     """The network from an aligned face to its raw embedding."""
 
     name: str = "iresnet50"
-    """Registered architecture: iresnet18, 34, 50, 100, 200, mbf or mbf_large."""
+    """Registered architecture: iresnet18, 34, 50, 100, 200, mbf or mbf_large; or init, for the
+    whole section of the weights at init.path."""
     embedding_size: Annotated[int, Limits(1, 2**16)] = 512
     """Dimensions D of the embedding."""
     width: Annotated[float, Limits(0.0, 16.0, above=True)] = 1.0
@@ -43,7 +44,8 @@ def register_backbone(builder: Builder) -> Builder:
 
     The module maps float32 ``(B, 3, 112, 112)`` to raw embeddings float32 ``(B, D)``, and has the
     attributes ``embedding_size`` (D), ``embedding_norm`` (its last ``BatchNorm1d``, or None) and
-    ``blocks`` (the modules whose activations can be computed again, see `recompute_activations`).
+    ``blocks`` (the modules whose activations can be computed again, see `recompute_activations`,
+    and which the decay of rates by depth counts).
 
     Raises:
         ValueError: the name is taken.

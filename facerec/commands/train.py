@@ -158,8 +158,10 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Table:
     )
     if recipe.sampling != Shuffle():
         table.add_row("sampling", str(recipe.sampling))
-    if recipe.head.sample_rate < 1:
-        table.add_row("head", f"visits {recipe.head.sample_rate:g} of the classes in a step")
+    if recipe.head.sample_rate < 1 or recipe.head.sample_rates:
+        later = "".join(f", {rate:g} from epoch {at:g} on" for at, rate in recipe.head.sample_rates)
+        rate = f"{recipe.head.sample_rate:g}{later}"
+        table.add_row("head", f"visits {rate} of the classes in a step")
     table.add_row("backbone", f"{recipe.backbone.name}, {count:,} parameters")
     for row in trainer.start.rows() if trainer.start else ():
         table.add_row(*row)

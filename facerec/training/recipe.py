@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,7 +12,7 @@ from facerec.errors import RecipeError
 from facerec.heads.margin_softmax import InterclassFilter
 from facerec.heads.margins import ArcFace, Margin
 from facerec.heads.norm_regularizer import NormPenalty
-from facerec.limits import Checked, Count, Limits, Positive, Rest, Seed, Share
+from facerec.limits import Checked, Count, Limits, NonNegative, Positive, Rest, Seed, Share
 from facerec.records.training_set import Data
 from facerec.training.finetuning import Finetune
 from facerec.training.initialization import Init
@@ -39,6 +40,29 @@ class Head(Checked):
     """Who computes the softmax over all centres: operations of torch, or kernels of Triton, which
     need CUDA and the extra gpu. auto times both on a GPU before the first step and takes the
     faster one; with deterministic, and elsewhere, it is torch."""
+    sample_rates: tuple[tuple[NonNegative, Share], ...] = ()
+    """Pairs of an epoch and the sample_rate from there on, in ascending order, such as 4 0.3 12 1
+    for 0.3 after four epochs and all classes after twelve; before the first, sample_rate holds."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        epochs = [epoch for epoch, _ in self.sample_rates]
+        if any(second <= first for first, second in itertools.pairwise(epochs)):
+            raise RecipeError(
+                f"Head.sample_rates: the epochs {', '.join(f'{e:g}' for e in epochs)} do not "
+                "ascend; put the pairs in order"
+            )
+
+    def sample_rate_at(self, epoch: float) -> float:
+        """Return the sample rate that holds when so many epochs are done."""
+        begun = [rate for start, rate in self.sample_rates if start <= epoch]
+        return begun[-1] if begun else self.sample_rate
+
+    @property
+    def largest_sample_rate(self) -> float:
+        """The rate of the steps that need most."""
+        held = () if self.sample_rates and self.sample_rates[0][0] == 0 else (self.sample_rate,)
+        return max([*held, *(rate for _, rate in self.sample_rates)])
 
 
 @dataclass(frozen=True)

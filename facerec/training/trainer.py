@@ -39,6 +39,7 @@ from facerec.embedding.model import save_model
 from facerec.environment import available_cores
 from facerec.errors import CheckpointError, RecipeError, TrainingError
 from facerec.files import write_json
+from facerec.heads.class_sampling import sample_size
 from facerec.heads.classifier import ClassifierOutput, MarginClassifier
 from facerec.heads.margin_softmax import Kernel
 from facerec.heads.norm_regularizer import (
@@ -160,7 +161,7 @@ class Trainer:
                 center_init=recipe.head.center_init,
                 precision=recipe.head.precision,
                 interclass_filter=recipe.head.interclass_filter,
-                sample_rate=recipe.head.sample_rate,
+                sample_rate=recipe.head.sample_rate_at(0),
             ).to(self.device)
         automatic = recipe.head.kernel == "auto"
         self.head.choose_kernel(
@@ -192,6 +193,7 @@ class Trainer:
         self.sampler = self._sampler(start=0)
         self.total_steps = self.sampler.total_steps
         self.steps_per_epoch = self.sampler.steps_per_epoch
+        self.warnings += _rate_warnings(recipe, self.head.num_local)
         if recipe.finetune.freeze_steps:
             # A checkpoint has the state of parameters that have not moved yet, too.
             self._create_optimizer_state()
@@ -248,6 +250,7 @@ class Trainer:
         if count > 1 and self.regularizer is not None and self.regularizer.couples_samples:
             mean_norm = self._mean_norm([x for x, _ in micro])
 
+        self.head.sample_rate = recipe.head.sample_rate_at(self.step / self.steps_per_epoch)
         self.head.draw(labels, self.step)
         if self._guard is not None:
             self._guard.remember()
@@ -732,6 +735,26 @@ def _told_of_full_memory(recipe: Recipe, dataset: FaceDataset) -> Iterator[None]
             f"({centers / 1e9:,.1f} GB) and a backbone of width {recipe.backbone.width:g} do not "
             "fit into memory; facerec plan computes what a step needs"
         ) from error
+
+
+def _rate_warnings(recipe: Recipe, num_local: int) -> Iterator[str]:
+    """Say which sample rates of the head do nothing."""
+    head, before = recipe.head, recipe.head.sample_rate
+    for epoch, rate in head.sample_rates:
+        pair = f"the pair {epoch:g} {rate:g} of head.sample_rates"
+        if epoch >= recipe.epochs:
+            yield f"{pair} never holds, since the run has {recipe.epochs} epochs"
+        elif rate == before:
+            yield f"{pair} changes nothing, since that rate holds already"
+        before = rate
+    rates = {head.sample_rate, *(rate for _, rate in head.sample_rates)} - {1.0}
+    for rate in sorted(rates):
+        visited = sample_size(rate, num_local, recipe.batch_size)
+        if visited > max(int(rate * num_local), 1):
+            yield (
+                f"at sample rate {rate:g} a process visits {visited:,} of its {num_local:,} "
+                f"classes all the same, since a batch of {recipe.batch_size:,} may need so many"
+            )
 
 
 def _data_parallel(model: nn.Module, config: DataParallel) -> DistributedDataParallel:

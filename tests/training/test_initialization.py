@@ -16,7 +16,6 @@ from helpers.tiny_training import make_trainer, tiny_recipe, weights, write_trai
 from helpers.training_runs import (
     assert_close,
     assert_same,
-    join,
     joined,
     over_ranks,
     trained,
@@ -290,14 +289,6 @@ def test_a_class_without_an_image_keeps_its_centre(
     trainer.initialize()
     kept = [torch.equal(a, b) for a, b in zip(trainer.head.weight, drawn, strict=True)]
     assert kept == [person == 2 for person in range(7)]
-
-
-def rank_starts(rank: int, world: int, folder: Path, recipe: Recipe) -> None:
-    trainer = make_trainer(recipe, None, join(rank, world, folder))
-    trainer.initialize()
-    torch.save(weights(trainer), folder / f"rank{rank}.pt")
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
 
 
 @pytest.mark.integration

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import ctypes.util
 import math
+import statistics
+import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import cv2
+import numpy as np
 import torch
 import torch.nn.functional as F
 from measures import _Faces, _run
@@ -16,11 +21,13 @@ from torch import Tensor, nn
 
 from facerec.backbones import Backbone
 from facerec.devices import has_fast_bf16
+from facerec.files import write_json
 from facerec.heads import SEC, ArcFace, MarginClassifier
 from facerec.heads.margin_softmax import Precision, margin_softmax
-from facerec.records import Data
+from facerec.records import Data, open_dataset
 from facerec.records.dataset import Batch
-from facerec.training import SGD, Head, Recipe
+from facerec.training import SGD, Distillation, Head, Recipe
+from facerec.training.distillation import ARRAY_FILE, NOTE_FILE, TeacherTargets
 from facerec.training.distributed import Processes
 from facerec.training.plan import plan_step
 from facerec.training.profile import peak_memory, product_rate
@@ -421,4 +428,77 @@ def allocator(
             "×",
             remark=f"{peaks[1]:,.0f} MB against {peaks[0]:,.0f} MB, of the whole process",
         ),
+    ]
+
+
+def distillation(*, batch_size: int = 64, size: int = 512, steps: int = 12) -> list[Row]:
+    """Compare training beside a teacher, whose embeddings are there already, with plain training.
+
+    Reading and decoding count too, in the training process. Both take turns, batch by batch; CPU
+    time of one thread, medians. The network is that of recipes/distil_small.py, on which a teacher
+    weighs more than on larger ones, and the sizes differ, so that there is a map.
+
+    Args:
+        batch_size: images.
+        size: dimensions of the teacher's embeddings.
+        steps: that are timed, after one that is not.
+    """
+    generator = np.random.default_rng(0)
+    images = 2 * batch_size
+    threads = torch.get_num_threads()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        for person in range(8):
+            (folder / "faces" / str(person)).mkdir(parents=True)
+            for number in range(images // 8):
+                small = generator.integers(0, 256, (14, 14, 3), np.uint8)
+                face = cv2.resize(small, (112, 112), interpolation=cv2.INTER_CUBIC)
+                cv2.imwrite(str(folder / "faces" / str(person) / f"{number}.jpg"), face)
+        array = generator.normal(size=(images, 2, size)).astype(np.float16)
+        np.save(folder / ARRAY_FILE, array)
+        note = {"scale": 1.0, "bytes": (folder / ARRAY_FILE).stat().st_size}
+        write_json(folder / NOTE_FILE, note)
+        plain = Recipe(
+            data=Data(folder / "faces"),
+            backbone=Backbone("iresnet18", embedding_size=128, width=0.25),
+            regularizer=SEC(weight=0.1),
+            batch_size=batch_size,
+            epochs=steps,
+            precision="fp32",
+            workers=0,
+        )
+        taught = replace(plain, distillation=Distillation(folder / "teacher.onnx"))
+        trainers = [
+            Trainer(
+                recipe,
+                open_dataset(recipe.data, recipe.seed),
+                Processes(0, 1, torch.device("cpu")),
+                targets=TeacherTargets(folder),
+            )
+            for recipe in (plain, taught)
+        ]
+        times: list[list[float]] = [[], []]
+        try:
+            torch.set_num_threads(1)
+            batches = [trainer._batches() for trainer in trainers]
+            for step in range(1 + steps):
+                for trainer, own, found in zip(trainers, batches, times, strict=True):
+                    start = time.process_time()
+                    trainer.train_step(next(own))
+                    if step:
+                        found.append(time.process_time() - start)
+        finally:
+            torch.set_num_threads(threads)
+    seconds = [statistics.median(found) for found in times]
+    return [
+        Row(
+            f"training beside a teacher of {size} dimensions against plain training, iResNet-18 of "
+            f"width 0.25, batch {batch_size}, one thread",
+            seconds[0] / seconds[1],
+            "×",
+            0.97,
+            "higher",
+            f"{batch_size / seconds[1]:.1f} against {batch_size / seconds[0]:.1f} images/s, CPU "
+            f"time, medians of {steps} steps",
+        )
     ]

@@ -17,9 +17,11 @@ from rich.table import Table
 from facerec.commands.cli import Console, run_command
 from facerec.commands.recipes import open_data, recipe_argument
 from facerec.limits import Checked, Count
+from facerec.records.dataset import FaceDataset
 from facerec.report.progress import progress_bar
 from facerec.training import checkpoint
 from facerec.training import run as runs
+from facerec.training.distillation import TeacherTargets, teacher_targets
 from facerec.training.distributed import Processes, launched
 from facerec.training.finetuning import Finetune
 from facerec.training.initialization import resolved
@@ -90,9 +92,11 @@ def _train(
     run = processes.on_main(continued)
     recipe = processes.on_main(functools.partial(resolved, recipe, run))
     dataset = open_data(recipe, console)
+    targets = _targets(recipe, dataset, processes, console)
     validator = PackValidator(recipe, processes) if recipe.validation.benches else None
+    teacher = None if targets is None else str(targets.note["teacher"])
     # The trainer before the run, so that what cannot be trained at all leaves none behind.
-    trainer = Trainer(recipe, dataset, processes, validator=validator)
+    trainer = Trainer(recipe, dataset, processes, validator=validator, targets=targets)
     if run is None:
         with progress_bar(console or Console(quiet=True), "images") as progress:
             trainer.initialize(progress)
@@ -111,11 +115,11 @@ def _train(
         # torchrun may have started us again, before or after the first checkpoint.
         going_on = checkpoint.latest(folder / "checkpoints") is not None
         if going_on:
-            runs.check_same_run(folder, recipe, dataset)
+            runs.check_same_run(folder, recipe, dataset, teacher)
         else:
             runs.write_recipe(folder, recipe)
             chosen = {"head.kernel": trainer.head.kernel}
-            runs.write_manifest(folder, recipe, dataset, processes, chosen, trainer.start)
+            runs.write_manifest(folder, recipe, dataset, processes, chosen, teacher, trainer.start)
         return folder, going_on
 
     with contextlib.ExitStack() as stack:
@@ -140,6 +144,26 @@ def _train(
     if console is not None:
         _print_end(console, trainer, folder, options.max_steps)
     return None if trainer.interrupted else folder
+
+
+def _targets(
+    recipe: Recipe, dataset: FaceDataset, processes: Processes, console: Console | None
+) -> TeacherTargets | None:
+    """Open or make the teacher's embeddings, with a bar while that takes long."""
+    if recipe.distillation is None:
+        return None
+    with contextlib.ExitStack() as stack:
+        progress = (
+            None if console is None else stack.enter_context(progress_bar(console, "pictures"))
+        )
+        return teacher_targets(
+            recipe.distillation,
+            dataset,
+            runs.image_identity(recipe, dataset),
+            processes,
+            workers=recipe.workers,
+            progress=progress,
+        )
 
 
 def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Table:
@@ -167,8 +191,15 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Table:
         table.add_row(*row)
     if recipe.finetune != Finetune():
         table.add_row("finetune", str(recipe.finetune))
-    table.add_row("margin", str(recipe.margin))
+    table.add_row("margin", str(recipe.margin or "none"))
     table.add_row("norm penalty", str(penalty))
+    if trainer.targets is not None and recipe.distillation is not None:
+        teacher, of = recipe.distillation, trainer.targets.shape
+        table.add_row(
+            "teacher",
+            f"{teacher.teacher}, {teacher.loss} × {teacher.weight:g}, {of[2]} dimensions of "
+            f"{of[1]} pictures an image, {trainer.targets.path.parent}",
+        )
     table.add_row("optimizer", f"{recipe.optimizer}, {recipe.schedule}")
     sizes: Counter[float] = Counter()
     for group in trainer.optimizer.param_groups:
@@ -183,7 +214,7 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Table:
     table.add_row(
         "steps",
         f"{trainer.total_steps:,} of {recipe.batch_size} images, {recipe.epochs} epochs, "
-        f"{trainer.precision}{', compiled' if recipe.compile else ''}",
+        f"{trainer.precision}{', compiled' if trainer.compile_mode else ''}",
     )
     threads = torch.get_num_threads()
     table.add_row(

@@ -152,6 +152,7 @@ class MarginClassifier(nn.Module):
         chunk: int | None = None,
         interclass_filter: InterclassFilter | None = None,
         sample_rate: float = 1.0,
+        unlabelled: bool = False,
         group: dist.ProcessGroup | None = None,
     ) -> None:
         """Draw the centres; they are the same on any number of ranks.
@@ -168,6 +169,7 @@ class MarginClassifier(nn.Module):
             interclass_filter: which other classes are left out of a sample's softmax.
             sample_rate: share of its classes that each rank visits in a step, in (0, 1]; below 1
                 the gradient of ``weight`` is sparse (Partial FC).
+            unlabelled: allow the label −1, of images that take no part in the loss.
             group: ranks that share the classes; the default group if None.
         """
         super().__init__()
@@ -178,6 +180,7 @@ class MarginClassifier(nn.Module):
         self.chunk = chunk
         self.interclass_filter = interclass_filter
         self.seed, self.sample_rate = seed, sample_rate
+        self.unlabelled = unlabelled
         self.classes: Tensor | None = None
         self.num_visited = num_classes
         self.group = group
@@ -266,7 +269,7 @@ class MarginClassifier(nn.Module):
 
         Args:
             embeddings: raw embeddings of this rank, ``(B, D)``, any float type.
-            labels: classes of this rank's images, ``(B,)``, int64 in [0, C).
+            labels: classes of this rank's images, ``(B,)``, int64 in [0, C), or −1 if `unlabelled`.
             update: takes the gradient of ``weight`` in backward, tile by tile, so that there is
                 never one of all centres; ``weight.grad`` stays as it is.
 
@@ -282,6 +285,11 @@ class MarginClassifier(nn.Module):
             if self.classes is not None:
                 column = place_among(self.classes, column)
             batch = gather_batch(embeddings.to(dtype), self.group)
+            known = weights = None
+            if self.unlabelled:
+                labelled = all_gather(labels, self.group) >= 0
+                known = labelled.sum().clamp(min=1)
+                weights = labelled.to(dtype) / known
             sums = margin_softmax(
                 batch,
                 self.weight,
@@ -296,12 +304,15 @@ class MarginClassifier(nn.Module):
                 rows=self.classes,
                 update=update,
                 kernel=self.kernel,
+                weights=weights,
             )
+        # The cosine of an unlabelled image to its class is 0.
         rows, own = len(column), sums.target_cosine.sum()
-        pairs = rows * (self.num_visited - 1) or math.nan  # a single class has no others
+        count = rows if known is None else known
+        pairs = rows * self.num_visited - count if rows * (self.num_visited - 1) else math.nan
         return ClassifierOutput(
             loss=sums.loss,
-            target_cosine=own / rows,
+            target_cosine=own / count,
             other_cosine=(sums.cosine_sum - own) / pairs,
             center_norm=sums.norm_sum / self.num_visited,
             filtered=sums.filtered / pairs,
@@ -328,7 +339,8 @@ class MarginClassifier(nn.Module):
                 f"the classifier got labels of type {labels.dtype} and shape "
                 f"{tuple(labels.shape)}; it needs a vector of int64"
             )
-        bad = ((labels < 0) | (labels >= self.num_classes)).any()
+        lowest = -1 if self.unlabelled else 0
+        bad = ((labels < lowest) | (labels >= self.num_classes)).any()
         # One small collective before any other, so that all ranks stop together, none hanging.
         summary = torch.full((3,), size, dtype=torch.int64, device=labels.device)
         summary[1].neg_()
@@ -349,7 +361,7 @@ class MarginClassifier(nn.Module):
                 "step; the classifier needs equal ones, so drop the last partial batch"
             )
         if summary[2]:
-            outside = labels[(labels < 0) | (labels >= self.num_classes)]
+            outside = labels[(labels < lowest) | (labels >= self.num_classes)]
             label = f"label {int(outside[0])}" if len(outside) else "a label of another rank"
             raise TrainingError(
                 f"{label} lies outside [0, {self.num_classes}), the classes of the head; set "

@@ -110,6 +110,7 @@ def margin_softmax(
     rows: Tensor | None = None,
     update: CenterUpdate | None = None,
     kernel: Kernel = "torch",
+    weights: Tensor | None = None,
 ) -> MarginSoftmax:
     """Compute the margin softmax over the rows of ``weight`` on all ranks; a collective.
 
@@ -132,6 +133,8 @@ def margin_softmax(
         update: takes the gradient of ``weight``, which autograd then does not see; by default it is
             one tensor, as always.
         kernel: what computes the tiles.
+        weights: the share of each sample in the loss, ``(N,)``, of a sum of 1; by default all have
+            the same. A sample of the share 0 may have a ``column`` of −1 on all ranks.
 
     Raises:
         TrainingError: Triton's kernels are asked for what they cannot do.
@@ -166,12 +169,16 @@ def margin_softmax(
     else:
         target = margin.target_cosine(cosine, step)
     # log(1 + e^−x) resolves losses far below the spacing of the logits.
-    loss = -torch.nn.functional.logsigmoid(own * target - shift - others).mean()
-    loss = loss * margin.loss_factor
+    losses = -torch.nn.functional.logsigmoid(own * target - shift - others)
+    loss = _mean(losses, weights) * margin.loss_factor
     if penalty is not None:
-        loss = loss + penalty.mean()
+        loss = loss + _mean(penalty, weights)
     cosine_sum = (product_sums / temperature.detach()).sum()
     return MarginSoftmax(loss, cosine.detach(), cosine_sum, norm_sum, filtered)
+
+
+def _mean(values: Tensor, weights: Tensor | None) -> Tensor:
+    return values.mean() if weights is None else (values * weights).sum()
 
 
 def default_chunk(batch_size: int, device: torch.device, kernel: Kernel = "torch") -> int:

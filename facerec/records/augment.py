@@ -100,6 +100,11 @@ class BatchAugmentation:
         self._indices = indices
         self._seed, self._epoch = seed, epoch
 
+    @property
+    def mirrored(self) -> np.ndarray:
+        """Which samples of the batch are mirrored, bool ``(B,)``."""
+        return np.array(self._flip, bool)
+
     def __call__(self, k: int, image: np.ndarray) -> None:
         """Change the image of sample ``k`` of the batch in place.
 

@@ -18,7 +18,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -87,12 +87,17 @@ class Batch:
             the one that took its place.
         skipped: the samples asked for that are not in the batch; the others, ``B`` less its
             length, were decoded as asked.
+        views: int64 ``(B,)``, which picture of each sample it is: the number of its fixed view
+            (`FaceDataset.views`), or without such 1 where the image is mirrored, else 0.
+        targets: float32 ``(B, T)``, what a teacher makes of these pictures; None without one.
     """
 
     images: torch.Tensor
     labels: torch.Tensor
     indices: torch.Tensor
     skipped: list[Skipped]
+    views: torch.Tensor | None = None
+    targets: torch.Tensor | None = None
 
     def pin_memory(self) -> Batch:
         """Return the batch in page-locked memory; ``DataLoader`` calls this when asked to pin."""
@@ -101,10 +106,18 @@ class Batch:
             self.labels.pin_memory(),
             self.indices.pin_memory(),
             self.skipped,
+            self.views,
+            None if self.targets is None else self.targets.pin_memory(),
         )
 
     def __len__(self) -> int:
         return len(self.labels)
+
+
+class BatchSource(Protocol):
+    """What gives a batch for a request."""
+
+    def __getitems__(self, request: BatchRequest) -> Batch: ...
 
 
 class FaceDataset(Dataset, ImageSource):
@@ -120,10 +133,16 @@ class FaceDataset(Dataset, ImageSource):
         augmentation: applied to batches; ``dataset[i]`` is never augmented.
         on_error: whether a damaged sample raises, or is replaced and listed in its batch.
         seed: of augmentation and replacements, ≥ 0.
+        views: how many fixed augmentations each sample has, which are the same for every seed;
+            epoch e shows number ``e % views``. By default 0: each epoch draws another.
+        has_unlabelled: whether there are whole images of the class -1, of which nobody knows who is
+            on them.
     """
 
     num_classes: int
     class_names: list[str] | None = None
+    views: int = 0
+    has_unlabelled: bool = False
 
     def __init__(
         self,
@@ -247,9 +266,10 @@ class FaceDataset(Dataset, ImageSource):
         images = _allocate((len(indices), *self.image_size, 3))
         labels = np.empty(len(indices), np.int64)
         skipped: list[Skipped] = []
-        # Numbers that no sample has make a repeated one look different.
-        numbers = indices if request.repeats is None else indices + request.repeats * len(self)
-        augment = BatchAugmentation(self.augmentation, self.seed, request.epoch, numbers.copy())
+        again = np.zeros_like(indices) if request.repeats is None else request.repeats
+        if self.views:
+            again = (request.epoch + again) % self.views
+        augment = self._augmentation(request.epoch, indices, again)
         rows = images.numpy()
         order = np.argsort(self.positions(indices), kind="stable")
         for row, index in zip(order.tolist(), indices[order].tolist(), strict=True):
@@ -261,10 +281,29 @@ class FaceDataset(Dataset, ImageSource):
                     raise
                 skipped.append(Skipped(index, self.where(index), str(error)))
                 indices[row], labels[row] = self._replacement(index, request.epoch, image)
+                if self.views:  # a view is that of its own sample
+                    view = slice(row, row + 1)
+                    self._augmentation(request.epoch, indices[view], again[view])(0, image)
+                    continue
             # A replacement, too, is augmented with the numbers of the sample that was asked for.
             augment(row, image)
         skipped.sort(key=lambda item: item.index)
-        return Batch(images, torch.from_numpy(labels), torch.from_numpy(indices), skipped)
+        return Batch(
+            images,
+            torch.from_numpy(labels),
+            torch.from_numpy(indices),
+            skipped,
+            torch.from_numpy(again if self.views else augment.mirrored.astype(np.int64)),
+        )
+
+    def _augmentation(
+        self, epoch: int, indices: np.ndarray, again: np.ndarray
+    ) -> BatchAugmentation:
+        """Decide on the changes of samples; ``again`` tells their repeats, or views, apart."""
+        # Numbers that no sample has make a repeated one look different.
+        numbers = indices + again * len(self)
+        seed, epoch = (0, 0) if self.views else (self.seed, epoch)
+        return BatchAugmentation(self.augmentation, seed, epoch, numbers)
 
     def _replacement(self, index: int, epoch: int, out: np.ndarray) -> tuple[int, int]:
         """Decode another sample in place of a damaged one; the same one in every run."""
@@ -497,6 +536,7 @@ class Subset(FaceDataset):
         indices: Sequence[int] | np.ndarray | None = None,
         classes: Iterable[int] | np.ndarray | None = None,
         relabel: bool = True,
+        unlabelled: bool = False,
     ) -> None:
         """Choose samples.
 
@@ -506,6 +546,7 @@ class Subset(FaceDataset):
             classes: the classes whose samples to keep.
             relabel: number the classes that remain from 0, in the order of their old numbers,
                 instead of keeping numbers and count.
+            unlabelled: with ``classes``, keep unlabelled samples too, if the data set has any.
 
         Raises:
             DatasetError: an index or class that does not exist or occurs twice, or no sample left.
@@ -524,6 +565,7 @@ class Subset(FaceDataset):
             kept = _checked(classes, dataset.num_classes, "class")
             mask = np.zeros(dataset.num_classes + 1, bool)  # the last is for the class -1
             mask[kept] = True
+            self.has_unlabelled = mask[-1] = unlabelled and dataset.has_unlabelled
             self.indices = np.flatnonzero(mask[labels])
         else:
             assert indices is not None
@@ -612,7 +654,7 @@ class BatchLoader:
 
     def __init__(
         self,
-        dataset: FaceDataset,
+        dataset: BatchSource,
         requests: Iterable[BatchRequest],
         *,
         workers: int = 0,
@@ -659,7 +701,7 @@ class BatchLoader:
 class _Guarded(Dataset):
     """Hands errors over as values: ``DataLoader`` would wrap them in the worker's traceback."""
 
-    def __init__(self, dataset: FaceDataset) -> None:
+    def __init__(self, dataset: BatchSource) -> None:
         self.dataset = dataset
 
     def __getitem__(self, request: BatchRequest) -> Batch:

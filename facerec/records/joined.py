@@ -31,6 +31,7 @@ class JoinedDataset(FaceDataset):
         *,
         weights: Sequence[float] | None = None,
         shared_classes: Sequence[bool] | None = None,
+        labelled: Sequence[bool] | None = None,
     ) -> None:
         """Join.
 
@@ -39,6 +40,8 @@ class JoinedDataset(FaceDataset):
             weights: for each set, the visits of its samples in an epoch; by default 1.
             shared_classes: for each set, whether its class numbers mean the same people as those
                 of the first, of which this is true; by default all further people are others.
+            labelled: for each set, whether its classes are people at all, of the first this is
+                true; the images of others have the class -1. By default all are.
 
         Raises:
             DatasetError: a class that the first set shares has another name in a further one.
@@ -52,25 +55,33 @@ class JoinedDataset(FaceDataset):
         )
         self.sets = list(sets)
         self.starts = [0, *itertools.accumulate(map(len, sets))]
+        self._labelled = [True] * len(sets) if labelled is None else list(labelled)
+        self.has_unlabelled = not all(self._labelled)
         self._weights = [1.0] * len(sets) if weights is None else list(weights)
         shared = shared_classes or [True] + [False] * (len(sets) - 1)
         # Of sets with the same people, one may know more of them than the first.
         largest = max(
-            (dataset for dataset, same in zip(sets, shared, strict=True) if same),
+            (
+                s
+                for s, same, known in zip(sets, shared, self._labelled, strict=True)
+                if same and known
+            ),
             key=lambda dataset: dataset.num_classes,
         )
         blocks = [largest]
         self.offsets: list[int] = []
         self.num_classes = largest.num_classes
-        for dataset, same in zip(sets, shared, strict=True):
-            if same:
+        for dataset, same, known in zip(sets, shared, self._labelled, strict=True):
+            if not known:
+                self.offsets.append(0)
+            elif same:
                 self.offsets.append(0)
                 _compare_names(dataset, largest)
             else:
                 self.offsets.append(self.num_classes)
                 self.num_classes += dataset.num_classes
                 blocks.append(dataset)
-        if all(dataset.class_names is not None for dataset in sets):
+        if all(block.class_names is not None for block in blocks):
             self.class_names = [name for block in blocks for name in block.class_names or ()]
 
     @property
@@ -90,7 +101,7 @@ class JoinedDataset(FaceDataset):
         """See `FaceDataset.sample`."""
         number, within = self._locate(i)
         data, label = self.sets[number].sample(within)
-        return data, label + self.offsets[number]
+        return data, label + self.offsets[number] if self._labelled[number] else -1
 
     def where(self, i: int) -> str:
         """See `FaceDataset.where`."""
@@ -106,7 +117,7 @@ class JoinedDataset(FaceDataset):
         """See `FaceDataset.read_labels`."""
         labels = np.empty(len(self), np.int64)
         for p, dataset in enumerate(self.sets):
-            own = dataset.load_labels(progress)
+            own = dataset.load_labels(progress) if self._labelled[p] else np.array(-1)
             labels[self.starts[p] : self.starts[p + 1]] = np.where(
                 own < 0, -1, own + self.offsets[p]
             )

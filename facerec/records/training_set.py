@@ -42,6 +42,10 @@ class Part(Checked):
     identities: Path | None = None
     """Text file of the identities to keep, a class name or number a line; by default all."""
 
+    labelled: bool = True
+    """Whether its classes say who is who. Images without such take part in distillation and in norm
+    penalties; no margin sees them. In a folder they lie in one of any name, or in several."""
+
 
 @dataclass(frozen=True)
 class Data(Checked):
@@ -96,7 +100,7 @@ def open_dataset(data: Data, seed: int, progress: Progress | None = None) -> Fac
     if data.min_images > 1:
         frequent = _frequent_classes(dataset.load_labels(progress), data)
         if len(frequent) < dataset.num_classes:
-            dataset = Subset(dataset, classes=frequent)
+            dataset = Subset(dataset, classes=frequent, unlabelled=True)
     return dataset
 
 
@@ -134,17 +138,19 @@ def _join(data: Data, first: FaceDataset, seed: int, progress: Progress | None) 
         dataset.load_labels(progress)
         # The numbers stay, so that those of sets with the same people mean the same.
         sets[number] = Subset(dataset, classes=classes[-1], relabel=False)
+    labelled = [True, *(part.labelled for part in data.also)]
     joined = JoinedDataset(
         sets,
         weights=[1.0, *(part.weight for part in data.also)],
         shared_classes=[True, *(part.shared_classes for part in data.also)],
+        labelled=labelled,
     )
-    pairs = zip(classes, joined.offsets, strict=True)
-    kept = np.unique(np.concatenate([numbers + offset for numbers, offset in pairs]))
+    pairs = zip(classes, joined.offsets, labelled, strict=True)
+    kept = np.unique(np.concatenate([numbers + start for numbers, start, known in pairs if known]))
     if len(kept) == joined.num_classes:
         return joined
     joined.load_labels(progress)
-    return Subset(joined, classes=kept)
+    return Subset(joined, classes=kept, unlabelled=True)
 
 
 def _frequent_classes(labels: np.ndarray, data: Data) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Training: a recipe and a data set become a run."""
 
+from facerec.training.distillation import Distillation
 from facerec.training.finetuning import Finetune
 from facerec.training.initialization import Init
 from facerec.training.optimization import (
@@ -24,6 +25,7 @@ __all__ = [
     "ClassBatches",
     "Cosine",
     "DataParallel",
+    "Distillation",
     "Finetune",
     "Head",
     "Init",

@@ -132,7 +132,7 @@ def plan_step(
     if precision == "auto":
         precision = "bf16" if fast_bf16 else "fp32"
     share = recipe.batch_size // ranks
-    classes = shard_bounds(num_classes, ranks, 0)[1]
+    classes = 0 if recipe.margin is None else shard_bounds(num_classes, ranks, 0)[1]
     rate = recipe.head.largest_sample_rate
     visited = classes if rate == 1 else sample_size(rate, classes, recipe.batch_size)
     backbone = _backbone_step(
@@ -212,7 +212,7 @@ def _levers(plan: Plan) -> Iterator[dict[str, Recipe]]:
         for rate in (0.3, 0.1)
         if rate < recipe.head.largest_sample_rate
     }
-    if not (recipe.recompute or recipe.compile) and _has_blocks(recipe.backbone):
+    if not recipe.recompute and recipe.compile in (False, "auto") and _has_blocks(recipe.backbone):
         yield {"recompute": replace(recipe, recompute=True)}
     counts = [recipe.accumulation * factor for factor in (2, 4, 8, 16)]
     yield {
@@ -551,7 +551,7 @@ def _head_work(
     copies, step = _update_work(recipe, tile) if at_once else (0, 0)
     # The copies wait for the next tile, if there is one, while the products are computed.
     total += copies + max(products, step) if visited > tile else max(products, copies + step)
-    if recipe.margin.changes_others:
+    if recipe.margin is not None and recipe.margin.changes_others:
         total += 4 * tile * rows * _TRANSFORMED
     if recipe.head.interclass_filter is not None:
         total += tile * rows

@@ -28,14 +28,18 @@ def prefetched(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch
                 batch,
                 images=batch.images.to(device, non_blocking=True),
                 labels=batch.labels.to(device, non_blocking=True),
+                targets=(
+                    None if batch.targets is None else batch.targets.to(device, non_blocking=True)
+                ),
             )
         if waiting is not None:
             yield waiting
         # The copy began behind the step just asked for, and ends before the next one begins.
         present = torch.cuda.current_stream(device)
         present.wait_stream(stream)
-        for tensor in (copied.images, copied.labels):
-            tensor.record_stream(present)
+        for tensor in (copied.images, copied.labels, copied.targets):
+            if tensor is not None:
+                tensor.record_stream(present)
         waiting = copied
     if waiting is not None:
         yield waiting

@@ -297,7 +297,11 @@ def _head_gradient(trainer: Trainer) -> Iterator[list[int]]:
     A step takes a gradient as soon as it can, so it is measured where it is made.
     """
     sizes: list[int] = []
-    keep = trainer.centers.keep
+    centers = trainer.centers
+    if centers is None:
+        yield sizes
+        return
+    keep = centers.keep
 
     def measure(rows: Tensor | None, tiles: Iterator[tuple[slice, Tensor]]) -> None:
         keep(rows, tiles)
@@ -305,11 +309,11 @@ def _head_gradient(trainer: Trainer) -> Iterator[list[int]]:
         assert gradient is not None
         sizes.append(_bytes([gradient._values() if gradient.is_sparse else gradient]))
 
-    trainer.centers.keep = measure  # type: ignore[method-assign]
+    centers.keep = measure  # type: ignore[method-assign]
     try:
         yield sizes
     finally:
-        del trainer.centers.keep
+        del centers.keep
 
 
 def _state(optimizer: torch.optim.Optimizer, module: nn.Module) -> int:

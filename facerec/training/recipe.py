@@ -14,8 +14,10 @@ from facerec.heads.margins import ArcFace, Margin
 from facerec.heads.norm_regularizer import NormPenalty
 from facerec.limits import Checked, Count, Limits, NonNegative, Positive, Rest, Seed, Share
 from facerec.records.training_set import Data
+from facerec.training.distillation import Distillation
 from facerec.training.finetuning import Finetune
 from facerec.training.initialization import Init
+from facerec.training.network import CUDA_GRAPHS, Compile
 from facerec.training.optimization import SGD, Cosine, MultiStep, Optimizer, Polynomial
 from facerec.training.sampler import Sampling, Shuffle
 
@@ -115,7 +117,8 @@ class Recipe(Checked):
     data: Data = field(default_factory=lambda: Data(Path("data/train")))
     sampling: Sampling = field(default_factory=Shuffle)
     backbone: Backbone = field(default_factory=Backbone)
-    margin: Margin = field(default_factory=ArcFace)
+    margin: Margin | None = field(default_factory=ArcFace)
+    """The head's margin; None has no head and needs no labels, and learns from a teacher alone."""
     regularizer: NormPenalty | None = None
     head: Head = field(default_factory=Head)
     optimizer: Optimizer = field(default_factory=SGD)
@@ -136,8 +139,10 @@ class Recipe(Checked):
     """Autocast of the backbone: auto is bf16 where the device computes in it, else fp32; fp16 adds
     a gradient scaler. Penalties are float32; heads have a field of their own."""
     data_parallel: DataParallel = field(default_factory=DataParallel)
-    compile: bool = False
-    """torch.compile the backbone: faster steps after a minute or so of compiling."""
+    compile: Compile = "auto"
+    """torch.compile normalisation and backbone: faster steps after a minute or so of compiling.
+    auto does so on a GPU, but for recomputed activations; reduce-overhead adds CUDA graphs, for
+    small batches, and max-autotune tries more kernels, too."""
     recompute: bool = False
     """Keep only the inputs of the backbone's blocks and compute their inside again in backward:
     far less memory for a third more work."""
@@ -158,6 +163,8 @@ class Recipe(Checked):
     """Write TensorBoard event files too (extra `tensorboard`)."""
     seed: Seed = 0
     """Seed of weights, data order and augmentation."""
+    distillation: Distillation | None = None
+    """A teacher whose embeddings are learned."""
     init: Init = field(default_factory=Init)
     finetune: Finetune = field(default_factory=Finetune)
     ema: Rest | None = None
@@ -167,13 +174,44 @@ class Recipe(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.recompute and self.compile:
+        if self.margin is None and self.distillation is None:
+            raise RecipeError(
+                "without a margin there is nothing to learn; give one, or a distillation"
+            )
+        if self.margin is None and self.init.head == "class_means":
+            raise RecipeError(
+                "init.head is class_means, but without a margin there are no class centres; leave "
+                "it out"
+            )
+        if self.margin is None and self.finetune.freeze_steps and not self.finetune.freeze_layers:
+            raise RecipeError(
+                "finetune.freeze_steps without freeze_layers lets class centres alone learn, and "
+                "without a margin there are none; name layers, or leave it out"
+            )
+        if not all(part.labelled for part in self.data.also):
+            if self.distillation is None:
+                raise RecipeError(
+                    "images of data.also that are not labelled teach nothing without a teacher; "
+                    "give a distillation, or leave them out"
+                )
+            if self.sampling.by_identity:
+                raise RecipeError(
+                    f"sampling {type(self.sampling).__name__} goes from person to person, so that "
+                    "images of data.also that are not labelled would not be seen; choose Shuffle"
+                )
+        if self.recompute and self.compile not in (False, "auto"):
             raise RecipeError("recompute and compile do not go together; choose one of them")
         if self.data_parallel.static_graph and self.accumulation > 1:
             # torch fails on an assertion, or sums no gradients (pytorch/pytorch pull 187732).
             raise RecipeError(
                 "data_parallel.static_graph and accumulation above 1 do not go together in "
                 "PyTorch; choose one of them"
+            )
+        if self.compile in CUDA_GRAPHS and self.accumulation > 1:
+            # A graph's memory, gradients in it, is written again by the next micro-batch.
+            raise RecipeError(
+                f"compile {self.compile} and accumulation above 1 do not go together: CUDA graphs "
+                "would overwrite the gradients that add up; choose one of them"
             )
         if self.batch_size % self.accumulation:
             raise RecipeError(

@@ -34,6 +34,8 @@ from facerec.training.recipe import Recipe
 FREE_TO_CHANGE = (
     "data.path",
     "data.on_error",
+    "distillation.teacher",
+    "distillation.cache",
     "accumulation",
     "data_parallel.bucket_mb",
     "data_parallel.static_graph",
@@ -158,8 +160,16 @@ def _of_name(runs: Path, name: str) -> dict[int, Path]:
     return dict(sorted(versions.items()))
 
 
-def check_same_run(folder: Path, recipe: Recipe, dataset: FaceDataset) -> None:
+def check_same_run(
+    folder: Path, recipe: Recipe, dataset: FaceDataset, teacher: str | None = None
+) -> None:
     """Refuse to resume a run with a recipe or data that would make it learn something else.
+
+    Args:
+        folder: of the run.
+        recipe: to go on with.
+        dataset: the same.
+        teacher: SHA-256 of the teacher's file; None without one.
 
     Raises:
         CheckpointError: names what differs.
@@ -195,6 +205,11 @@ def check_same_run(folder: Path, recipe: Recipe, dataset: FaceDataset) -> None:
             f"{folder / 'manifest.json'}: its entry on the data is damaged ({error!r}); this run "
             "cannot be resumed"
         ) from error
+    if manifest.get("teacher") != teacher:
+        raise CheckpointError(
+            f"{folder}: was started with another teacher, as the SHA-256 in its manifest.json "
+            "says; resume with that teacher, or start a new run"
+        )
     if other:
         raise CheckpointError(
             f"{other}, so that this is not the data that {folder} was started on; resume with that "
@@ -221,9 +236,9 @@ def _other_data(stored: dict[str, Any], present: dict[str, Any]) -> str | None:
     return None
 
 
-def _record_files(files: dict[str, Any]) -> set[tuple[str, int, str | None]]:
+def _record_files(files: dict[str, Any]) -> set[tuple[str, int, str]]:
     return {
-        (Path(name).suffix, facts["bytes"], facts.get("sha256"))
+        (Path(name).suffix, facts["bytes"], facts.get("sha256", ""))
         for name, facts in files.items()
         if Path(name).suffix in (".rec", ".idx")
     }
@@ -264,6 +279,7 @@ def write_manifest(
     dataset: FaceDataset,
     processes: Processes,
     chosen: Mapping[str, str] | None = None,
+    teacher: str | None = None,
     start: Start | None = None,
 ) -> None:
     """Write ``manifest.json``: everything besides the recipe that a repetition needs.
@@ -274,6 +290,7 @@ def write_manifest(
         dataset: the training images.
         processes: this rank among its peers.
         chosen: what fields of the recipe came to mean that are ``auto``, by their names.
+        teacher: SHA-256 of the teacher's file; None without one.
         start: the weights that training starts from, if not from a seed.
     """
     packages = ("torch", "numpy", "safetensors", "scipy")
@@ -293,6 +310,7 @@ def write_manifest(
         "hardware": _hardware(processes),
         "data": fingerprints(recipe, dataset)
         | {"images": len(dataset), "classes": dataset.num_classes},
+        "teacher": teacher,
         **({} if start is None else {"init": asdict(start)}),
     }
     write_json(folder / "manifest.json", manifest)
@@ -308,6 +326,19 @@ def fingerprints(recipe: Recipe, dataset: FaceDataset) -> dict[str, Any]:
         for part, source in zip(parts, dataset.sources, strict=True)
     )
     return first | {"also": also}
+
+
+def image_identity(recipe: Recipe, dataset: FaceDataset) -> dict[str, Any]:
+    """Return what tells the training images from others, wherever they lie, as JSON types."""
+    found = fingerprints(recipe, dataset)
+    return {
+        "sets": [
+            {name: entry[name] for name in ("names", "identities") if name in entry}
+            | {"records": sorted(map(list, _record_files(entry["files"])))}
+            for entry in (found, *found["also"])
+        ],
+        "min_images": recipe.data.min_images,
+    }
 
 
 def fingerprint(path: Path) -> dict[str, Any]:

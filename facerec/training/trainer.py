@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -33,7 +33,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
-from facerec.backbones import create_backbone, normalize, recompute_activations
+from facerec.backbones import create_backbone, recompute_activations
 from facerec.devices import has_fast_bf16, set_numerics
 from facerec.embedding.model import save_model
 from facerec.environment import available_cores
@@ -41,7 +41,9 @@ from facerec.errors import CheckpointError, RecipeError, TrainingError
 from facerec.files import write_json
 from facerec.heads.class_sampling import sample_size
 from facerec.heads.classifier import ClassifierOutput, MarginClassifier
+from facerec.heads.distillation_loss import DistillationLoss, DistillationOutput, WholeBatch
 from facerec.heads.margin_softmax import Kernel
+from facerec.heads.no_head import NoHead
 from facerec.heads.norm_regularizer import (
     RegularizerOutput,
     combination_warnings,
@@ -50,18 +52,32 @@ from facerec.heads.norm_regularizer import (
 )
 from facerec.progress import Progress
 from facerec.recipe import from_dict, to_dict
-from facerec.records.dataset import Batch, BatchLoader, FaceDataset, Skipped
+from facerec.records.dataset import Batch, BatchLoader, BatchSource, FaceDataset, Skipped
 from facerec.training import checkpoint
+from facerec.training.distillation import (
+    TaughtDataset,
+    TeacherTargets,
+    create_distiller,
+    teacher_targets,
+)
 from facerec.training.distributed import Processes
 from facerec.training.ema import WeightAverage
 from facerec.training.finetuning import Freezing, rate_factors
 from facerec.training.initialization import Start, initialize
 from facerec.training.monitor import Figures, Monitor
+from facerec.training.network import (
+    CUDA_GRAPHS,
+    FromPixels,
+    compile_mode,
+    compiled,
+    told_of_compiling,
+)
 from facerec.training.nonfinite import LIMIT, LateFigures, NonfiniteGuard
 from facerec.training.optimization import parameter_groups, set_learning_rate
 from facerec.training.prefetch import prefetched
 from facerec.training.recipe import DataParallel, Recipe
 from facerec.training.row_update import RowUpdate
+from facerec.training.run import image_identity
 from facerec.training.sampler import GlobalBatchSampler
 from facerec.training.validation import PackValidator
 from facerec.verification import VerificationResult
@@ -104,6 +120,7 @@ class Trainer:
         folder: the run's folder, or None to train without writing anything.
         validator: scores the packs of the recipe, or None.
         monitor: receives metrics and draws progress.
+        targets: of the recipe's teacher; by default they are made or opened here.
     """
 
     def __init__(
@@ -114,6 +131,7 @@ class Trainer:
         folder: Path | None = None,
         validator: PackValidator | None = None,
         monitor: Monitor | None = None,
+        targets: TeacherTargets | None = None,
     ) -> None:
         self.recipe, self.dataset, self.processes = recipe, dataset, processes
         self.folder, self.validator = folder, validator
@@ -144,43 +162,50 @@ class Trainer:
         self.lr = 0.0
         self.phase: Callable[[str], contextlib.AbstractContextManager[Any]] = record_function
         self._stop_signal: int | None = None
+        self._asked: LateFigures | None = None  # whether a rank is to stop
 
         set_numerics(self.device, recipe.deterministic)
         # Dropout is the only user of torch's global generator; ranks must differ in it.
         torch.manual_seed(recipe.seed * 1_000_003 + processes.rank)
+        self.targets: TeacherTargets | None = None
+        self.distiller: DistillationLoss | None = None
+        self._images: BatchSource = dataset
+        if (taught := recipe.distillation) is not None:
+            self.targets = targets or teacher_targets(
+                taught, dataset, image_identity(recipe, dataset), processes
+            )
+            self._images = TaughtDataset(dataset, taught, self.targets)
+            size = recipe.backbone.embedding_size
+            self.distiller = create_distiller(taught, size, self.targets, recipe.seed)
+            self.distiller.to(self.device)
         with _told_of_full_memory(recipe, dataset):
             backbone = create_backbone(recipe.backbone, seed=recipe.seed)
             if recipe.recompute:
                 recompute_activations(backbone)
             self.backbone = backbone.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-            self.head = MarginClassifier(
-                dataset.num_classes,
-                recipe.backbone.embedding_size,
-                recipe.margin,
-                seed=recipe.seed,
-                center_init=recipe.head.center_init,
-                precision=recipe.head.precision,
-                interclass_filter=recipe.head.interclass_filter,
-                sample_rate=recipe.head.sample_rate_at(0),
-            ).to(self.device)
+            self.head = _create_head(recipe, dataset).to(self.device)
         automatic = recipe.head.kernel == "auto"
         self.head.choose_kernel(
             "torch" if automatic and recipe.deterministic else recipe.head.kernel,
             recipe.batch_size // recipe.accumulation,
         )
         self.regularizer = (
-            create_regularizer(recipe.regularizer).to(self.device) if recipe.regularizer else None
+            create_regularizer(
+                recipe.regularizer, scale=recipe.margin.scale if recipe.margin else 1.0
+            ).to(self.device)
+            if recipe.regularizer
+            else None
         )
         self.average = WeightAverage(self.backbone, recipe.ema) if recipe.ema is not None else None
         self.freezing = Freezing(self.backbone, recipe.finetune)
-        self.model: nn.Module = self.backbone
-        if recipe.compile:
-            self.model = cast(nn.Module, torch.compile(self.backbone))
+        self.compile_mode = compile_mode(recipe.compile, self.device.type, recipe.recompute)
+        self._plain_model = FromPixels(self.backbone, recipe.preprocessing)
+        self.model = compiled(self._plain_model, self.compile_mode)
         if processes.world_size > 1:
             self.model = _data_parallel(self.model, recipe.data_parallel)
         self.optimizer = recipe.optimizer.create(
             parameter_groups(
-                [self.backbone, self.head],
+                [m for m in (self.backbone, self.head, self.distiller) if m is not None],
                 recipe.optimizer,
                 plain=self.regularizer.parameters() if self.regularizer else (),
                 factors=rate_factors(self.backbone, recipe.finetune),
@@ -189,7 +214,9 @@ class Trainer:
         self.scaler = self._create_scaler()
         # A step that may be called off needs all gradients, or half of it would be taken.
         certain = recipe.on_nonfinite == "stop" and not self.scaler.is_enabled()
-        self.centers = RowUpdate(self.optimizer, self.head.weight, at_once=certain)
+        self.centers: RowUpdate | None = None
+        if recipe.margin is not None:
+            self.centers = RowUpdate(self.optimizer, self.head.weight, at_once=certain)
         self.sampler = self._sampler(start=0)
         self.total_steps = self.sampler.total_steps
         self.steps_per_epoch = self.sampler.steps_per_epoch
@@ -242,13 +269,19 @@ class Trainer:
         self.lr = recipe.optimizer.lr * factor
         set_learning_rate(self.optimizer, self.lr)
         self.freezing.begin(self.step)
-        images = normalize(batch.images.to(self.device, non_blocking=True), recipe.preprocessing)
+        if self.compile_mode in CUDA_GRAPHS:
+            torch.compiler.cudagraph_mark_step_begin()
+        images = batch.images.to(self.device, non_blocking=True)
         labels = batch.labels.to(self.device, non_blocking=True)
+        targets = None
+        if batch.targets is not None:
+            targets = batch.targets.to(self.device, non_blocking=True)
         count = recipe.accumulation
-        micro = list(zip(images.chunk(count), labels.chunk(count), strict=True))
-        mean_norm = None
-        if count > 1 and self.regularizer is not None and self.regularizer.couples_samples:
-            mean_norm = self._mean_norm([x for x, _ in micro])
+        taught = [None] * count if targets is None else targets.chunk(count)
+        micro = list(zip(images.chunk(count), labels.chunk(count), taught, strict=True))
+        mean_norm, whole = None, None
+        if count > 1:
+            mean_norm, whole = self._whole_batch([x for x, _, _ in micro], targets)
 
         self.head.sample_rate = recipe.head.sample_rate_at(self.step / self.steps_per_epoch)
         self.head.draw(labels, self.step)
@@ -256,15 +289,15 @@ class Trainer:
             self._guard.remember()
         self.optimizer.zero_grad(set_to_none=True)
         parts: list[Figures] = []
-        for position, (x, y) in enumerate(micro):
+        for position, (x, y, target) in enumerate(micro):
             last = position == count - 1
             with self._no_sync() if not last else contextlib.nullcontext():
                 learning = torch.set_grad_enabled(not self.freezing.whole)
                 with self.phase("forward"), self._autocast(), learning:
                     embeddings = self.model(x)
                 with self.phase("head"):
-                    output = self.head(embeddings, y, self.centers.gradients(last))
-                    regularized = None
+                    update = self.centers and self.centers.gradients(last)
+                    output, regularized, distilled = self.head(embeddings, y, update), None, None
                     loss = output.loss
                     if self.regularizer is not None:
                         # Outside the head: its embedding gradient is scaled for DDP already.
@@ -272,9 +305,12 @@ class Trainer:
                             embeddings, mean_norm=mean_norm, progress=progress, update=position == 0
                         )
                         loss = loss + regularized.loss
+                    if self.distiller is not None:
+                        distilled = self.distiller(embeddings, target, whole)
+                        loss = loss + distilled.loss
                 with self.phase("backward"):
                     self.scaler.scale(loss / count).backward()
-            parts.append(self._figures(embeddings, output, regularized))
+            parts.append(self._figures(embeddings, output, regularized, distilled))
 
         figures = _average(parts)
         self.freezing.drop_gradients()
@@ -299,41 +335,55 @@ class Trainer:
         embeddings: torch.Tensor,
         output: ClassifierOutput,
         regularized: RegularizerOutput | None,
+        distilled: DistillationOutput | None,
     ) -> Figures:
         moments = global_moments(embeddings)
-        filtered = self.recipe.head.interclass_filter is not None
-        return {
+        figures = {
             "loss": output.loss.detach(),
-            "target_cosine": output.target_cosine,
-            "other_cosine": output.other_cosine,
-            "center_norm": output.center_norm,
             "norm_mean": moments.mean,
             "norm_variance": moments.variance,
             "norm_min": moments.smallest,
-        } | {
-            **({"filtered": output.filtered} if filtered else {}),
-            **(
-                {"penalty": regularized.penalty, "center": regularized.center}
-                if regularized
-                else {}
-            ),
         }
+        if self.recipe.margin is not None:
+            figures["target_cosine"] = output.target_cosine
+            figures["other_cosine"] = output.other_cosine
+            figures["center_norm"] = output.center_norm
+            if self.recipe.head.interclass_filter is not None:
+                figures["filtered"] = output.filtered
+        elif distilled is not None:
+            figures["loss"] = distilled.distance
+        if regularized is not None:
+            figures |= {"penalty": regularized.penalty, "center": regularized.center}
+        if distilled is not None:
+            figures["distillation"] = distilled.distance
+            if distilled.cosine is not None:
+                figures["teacher_cosine"] = distilled.cosine
+        return figures
 
     @torch.no_grad()
-    def _mean_norm(self, micro: list[torch.Tensor]) -> torch.Tensor:
-        """Return the mean norm over the global batch, leaving no trace in the backbone.
+    def _whole_batch(
+        self, micro: list[torch.Tensor], targets: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, WholeBatch | None]:
+        """Return what losses that couple the samples need of all micro-batches before the first.
 
-        Dropout draws the same masks again in the pass with gradients, and the running statistics
-        of the batch-norms are put back.
+        That is the mean norm over the global batch and all embeddings, by a pass that leaves no
+        trace in the backbone: dropout draws the same masks again in the pass with gradients, and
+        the running statistics of the batch-norms are put back.
         """
-        assert self.regularizer is not None
+        penalty = self.regularizer
+        if penalty is not None and not penalty.couples_samples:
+            penalty = None
+        pairs = targets if self.distiller is not None and self.distiller.couples_samples else None
+        if penalty is None and pairs is None:
+            return None, None
         buffers = {name: value.clone() for name, value in self.backbone.named_buffers()}
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices), self._autocast():
-            embeddings = torch.cat([self.backbone(x) for x in micro])
+            embeddings = torch.cat([self._plain_model(x) for x in micro])
         for name, value in self.backbone.named_buffers():
             value.copy_(buffers[name])
-        return self.regularizer.global_mean_norm(embeddings)
+        mean_norm = None if penalty is None else penalty.global_mean_norm(embeddings)
+        return mean_norm, None if pairs is None else WholeBatch(embeddings, pairs)
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         dtype = AUTOCAST.get(self.precision)
@@ -379,13 +429,15 @@ class Trainer:
             self.monitor,
             self._writer or contextlib.nullcontext(),
             self._told_of_dead_workers(),
+            told_of_compiling(),
         ):
             for batch in self._batches():
                 self.skipped += batch.skipped
                 figures = self.train_step(batch)
                 present = (self.step, LateFigures(figures["loss"], figures["norm_mean"]))
                 if self._guard is not None:
-                    figures["nonfinite"] = torch.tensor(float(self._guard.count))
+                    count = float(self._guard.count)
+                    figures["nonfinite"] = torch.full((), count, device=self.device)
                     self._check_finite(*present)
                 if pending:  # a step late, so that the device always has a step to work on
                     self._check_finite(*pending)
@@ -470,7 +522,7 @@ class Trainer:
     def _batches(self) -> Iterator[Batch]:
         """Load this rank's batches from the present step on."""
         loader = BatchLoader(
-            self.dataset,
+            self._images,
             self._sampler(start=self.step),
             workers=self.workers,
             pin_memory=self.device.type == "cuda",
@@ -528,7 +580,8 @@ class Trainer:
         """Skips steps that are not finite, if the recipe says so."""
         if self.recipe.on_nonfinite == "stop":
             return None
-        modules = [m for m in (self.backbone, self.head, self.regularizer) if m is not None]
+        modules: list[nn.Module] = [self.backbone, self.head]
+        modules += [] if self.regularizer is None else [self.regularizer]
         changing = [buffer for module in modules for buffer in module.buffers()]
         if self.regularizer is not None:
             changing += self.regularizer.parameters()  # a first batch sets a learned radius
@@ -573,11 +626,18 @@ class Trainer:
             signal.signal(signal.SIGTERM, previous)
 
     def _stopping(self) -> bool:
-        """Agree with all ranks whether to stop; several ranks ask each other only now and then."""
+        """Agree with all ranks whether to stop.
+
+        Several ranks ask each other only now and then, and hear a step later, so that the device
+        always has one to work on.
+        """
         stop = self._stop_signal is not None
         if self.processes.world_size == 1:
             return stop
-        return self.step % self.recipe.log_every == 0 and self.processes.any(stop)
+        asked, self._asked = self._asked, None
+        if self.step % self.recipe.log_every == 0:
+            self._asked = LateFigures(self.processes.largest(float(stop)))
+        return asked is not None and asked.read()[0] > 0
 
     # ---------------------------------------------------------------- checkpoints
 
@@ -662,9 +722,13 @@ class Trainer:
         Rows of the class-sharded head, and optimizer state of the same shape, become `DTensor`
         over the same memory, so that loading fills them in place on any number of ranks.
         """
-        modules = {"backbone": self.backbone, "head": self.head, "regularizer": self.regularizer}
-        if self.average is not None:
-            modules["ema"] = self.average.module
+        modules: dict[str, nn.Module | None] = {
+            "backbone": self.backbone,
+            "head": self.head,
+            "regularizer": self.regularizer,
+            "distiller": self.distiller,
+            "ema": None if self.average is None else self.average.module,
+        }
         tensors: dict[str, torch.Tensor] = {}
         names: dict[int, str] = {}
         for prefix, module in modules.items():
@@ -714,10 +778,27 @@ class Trainer:
                 if parameter is not self.head.weight:
                     parameter.grad = torch.zeros_like(parameter)
         self.optimizer.step()
-        self.centers.state()
+        if self.centers is not None:
+            self.centers.state()
         self.optimizer.zero_grad(set_to_none=True)
         for group, rate in zip(self.optimizer.param_groups, saved, strict=True):
             group["lr"] = rate
+
+
+def _create_head(recipe: Recipe, dataset: FaceDataset) -> MarginClassifier:
+    if recipe.margin is None:
+        return NoHead(recipe.backbone.embedding_size)
+    return MarginClassifier(
+        dataset.num_classes,
+        recipe.backbone.embedding_size,
+        recipe.margin,
+        seed=recipe.seed,
+        center_init=recipe.head.center_init,
+        precision=recipe.head.precision,
+        interclass_filter=recipe.head.interclass_filter,
+        sample_rate=recipe.head.sample_rate_at(0),
+        unlabelled=dataset.has_unlabelled,
+    )
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from torch import nn
 
 from facerec.backbones import Backbone, create_backbone
 from facerec.errors import RecipeError
-from facerec.training import SGD, Adam, AdamW, Finetune, RMSprop
+from facerec.training import SGD, Adam, AdamW, Distillation, Finetune, Init, Recipe, RMSprop
 from facerec.training.finetuning import rate_factors
 
 
@@ -31,6 +31,17 @@ def small(name: str) -> nn.Module:
 def factors_by_name(backbone: nn.Module, config: Finetune) -> dict[str, float]:
     factors = rate_factors(backbone, config)
     return {name: factors[id(p)] for name, p in backbone.named_parameters()}
+
+
+def test_without_class_centres_something_else_has_to_learn() -> None:
+    taught = {"margin": None, "distillation": Distillation(teacher=Path("teacher.onnx"))}
+    Recipe(**taught, finetune=Finetune(freeze_steps=3, freeze_layers=("conv1",)))  # type: ignore[arg-type]
+    for section in (
+        {"finetune": Finetune(freeze_steps=3)},
+        {"init": Init(Path("a.pth"), head="class_means")},
+    ):
+        with pytest.raises(RecipeError, match="without a margin"):
+            Recipe(**taught, **section)  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------- rates

@@ -19,7 +19,16 @@ from facerec.errors import CheckpointError, RecipeError
 from facerec.heads import SEC, CosFace
 from facerec.recipe import differences, to_dict
 from facerec.records import open_dataset
-from facerec.training import SGD, AdamW, Checkpoints, DataParallel, Recipe, Shuffle, Validation
+from facerec.training import (
+    SGD,
+    AdamW,
+    Checkpoints,
+    DataParallel,
+    Distillation,
+    Recipe,
+    Shuffle,
+    Validation,
+)
 from facerec.training.checkpoint import STATE_FILE
 from facerec.training.distributed import Processes
 from facerec.training.run import (
@@ -159,13 +168,16 @@ FREE = [
 
 
 def test_what_does_not_change_learning_may_change(tmp_path: Path, data: Path) -> None:
-    recipe = tiny_recipe(data)
+    taught = Distillation(Path("teacher.onnx"))
+    recipe = tiny_recipe(data, distillation=taught)
     start(tmp_path, recipe)
     moved = tmp_path / "moved"
     moved.symlink_to(data)
     freed = [replace(recipe, data=replace(recipe.data, path=moved))]
     freed += [replace(recipe, data=replace(recipe.data, on_error="skip"))]
     freed += [replace(recipe, **change) for change in FREE]
+    elsewhere = Distillation(Path("there/teacher.onnx"), cache=Path("there"))
+    freed += [replace(recipe, distillation=elsewhere)]
     for other in freed:
         check_same_run(tmp_path, other, open_dataset(other.data, other.seed))
     touched = {name for other in freed for name in differences(to_dict(recipe), to_dict(other))}

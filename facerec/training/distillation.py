@@ -1,0 +1,555 @@
+"""A teacher's embeddings of all training images: made once, kept in a file, read by the loaders.
+
+The teacher sees every picture before the first step. Its raw embeddings lie in one file, an array
+``(images, views, T)`` of float16 that any number of processes and runs map into memory; a batch
+takes its rows from there while it is loaded. What a file belongs to (the teacher's bytes and
+preprocessing, the images, the views) is hashed into its folder's name.
+
+An interrupted pass goes on where it was: blocks of rows are flushed to the disk and then listed
+with their checksums, by each rank in a list of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import hashlib
+import io
+import json
+import math
+import os
+import re
+import shutil
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import Dataset
+
+from facerec.backbones import Preprocessing
+from facerec.embedding.model import EmbeddingModel, OnnxModel, load_model
+from facerec.errors import FacerecError, ModelError, TrainingError
+from facerec.files import atomic_path, exclusive, full_disk_sentence, parse_json, write_json
+from facerec.heads.distillation_loss import DistillationKind, DistillationLoss
+from facerec.limits import Checked, Limits, NonNegative
+from facerec.progress import Progress
+from facerec.recipe import to_dict
+from facerec.records.augment import Augmentation, sample_generator
+from facerec.records.dataset import Batch, BatchLoader, BatchRequest, FaceDataset
+from facerec.training.distributed import Processes
+
+FORMAT = 1
+ARRAY_FILE = "embeddings.npy"
+NOTE_FILE = "teacher.json"
+"""Written last: an embedding file without it is not whole."""
+
+_ROWS_PER_BLOCK = 512  # pictures, after which the pass could go on
+_PEOPLE = 100  # of the test of the channel order
+_FEWEST = 20
+_LOOKED_AT = 20_000  # images among which these people are sought
+_SURE = 5.0
+"""Standard errors by which the other channel order must do better. On 100 people of two sets of
+photos a published MobileFaceNet does worse in the wrong one by 9 and 11."""
+_SPOT_CHECKS = 8
+
+
+@dataclass(frozen=True)
+class Distillation(Checked):
+    """Learn a teacher's embeddings, beside the margin or instead of it (``margin`` None)."""
+
+    teacher: Path
+    """An .onnx file, a run, a bundle or a .safetensors file, of any embedding size."""
+    weight: NonNegative = 1.0
+    """Factor on the loss."""
+    loss: DistillationKind = "cosine"
+    """cosine: 1 − the cosine to the teacher's embedding; mse: squared distance, norms included;
+    relation: squared difference of the cosines of all pairs of the batch."""
+    views: Annotated[int, Limits(0, 10_000)] = 0
+    """Fixed augmentations of each image, each embedded by the teacher as the network sees it; epoch
+    e shows number e modulo views. 0: the teacher embeds image and mirror image, and whatever else
+    augmentation does to one of them leaves its target."""
+    preprocessing: Preprocessing | None = None
+    """What the teacher's pixels must go through, where an .onnx file does not say so itself."""
+    cache: Path = Path("runs/teachers")
+    """Folder of the embedding files, which runs with the same teacher and images share."""
+
+    @property
+    def pictures(self) -> int:
+        """Pictures of each image that the teacher embeds."""
+        return self.views or 2
+
+
+class TeacherTargets:
+    """The embeddings in a whole file; workers map the same memory.
+
+    Args:
+        folder: holds the array and its note.
+
+    Attributes:
+        path: of the array.
+        note: what the file belongs to, and ``scale``.
+        shape: images, views, dimensions.
+
+    Raises:
+        TrainingError: damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / ARRAY_FILE
+        advice = f"delete {folder} to have it made again"
+        try:
+            self.note: dict[str, Any] = parse_json((folder / NOTE_FILE).read_bytes())
+            self.shape: tuple[int, int, int] = self._array.shape
+            self.scale = float(self.note["scale"])
+            whole = self.path.stat().st_size == self.note["bytes"]
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise TrainingError(f"{folder}: cannot be read ({error}); {advice}") from error
+        if not whole or self._array.dtype != np.float16 or len(self.shape) != 3:
+            raise TrainingError(
+                f"{self.path}: not the array of embeddings that {NOTE_FILE} tells of; {advice}"
+            )
+
+    @property
+    def size(self) -> int:
+        """Dimensions of the teacher's embeddings."""
+        return self.shape[2]
+
+    @functools.cached_property
+    def _array(self) -> NDArray[np.float16]:
+        mapped: NDArray[np.float16] = np.load(self.path, mmap_mode="r", allow_pickle=False)
+        return mapped
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Spawned workers map the file themselves; pickling would copy it.
+        return {name: value for name, value in self.__dict__.items() if name != "_array"}
+
+    def rows(self, indices: torch.Tensor, views: torch.Tensor) -> torch.Tensor:
+        """Return raw embeddings, float32 ``(B, T)``.
+
+        Args:
+            indices: of the images, int64 ``(B,)``.
+            views: which of their pictures, int64 ``(B,)``.
+        """
+        return torch.from_numpy(self._array[indices.numpy(), views.numpy()].astype(np.float32))
+
+
+class TaughtDataset(Dataset):
+    """Batches of a data set with the teacher's targets.
+
+    Args:
+        dataset: the images; gets the views of the recipe.
+        config: says which views.
+        targets: of the same images.
+    """
+
+    def __init__(self, dataset: FaceDataset, config: Distillation, targets: TeacherTargets) -> None:
+        self.dataset, self.targets = dataset, targets
+        dataset.views = config.views
+
+    def __getitems__(self, request: BatchRequest) -> Batch:
+        """Return the augmented images of a request; see `FaceDataset.__getitems__`."""
+        batch = self.dataset.__getitems__(request)
+        assert batch.views is not None
+        batch.targets = self.targets.rows(batch.indices, batch.views)
+        return batch
+
+
+def create_distiller(
+    config: Distillation, embedding_size: int, targets: TeacherTargets, seed: int
+) -> DistillationLoss:
+    """Make the loss of a network of ``embedding_size`` that learns ``targets``."""
+    return DistillationLoss(
+        config.loss,
+        config.weight,
+        embedding_size,
+        targets.size,
+        target_scale=targets.scale,
+        seed=seed,
+    )
+
+
+def teacher_targets(
+    config: Distillation,
+    dataset: FaceDataset,
+    identity: Any,
+    processes: Processes,
+    *,
+    workers: int = 0,
+    progress: Progress | None = None,
+) -> TeacherTargets:
+    """Open the teacher's embeddings of a data set, or make them; all ranks share the work.
+
+    Args:
+        config: the teacher and the views.
+        dataset: the images, with their augmentation.
+        identity: JSON that tells these images from others.
+        processes: this rank among its peers, which all see the same files.
+        workers: processes per rank that decode.
+        progress: called with the pictures that this rank has done.
+
+    Raises:
+        ModelError: the teacher cannot be read, takes images of another size, gives embeddings that
+            are not finite or are all the same, or tells people apart better with the channels in
+            the other order.
+        FacerecError: an image is damaged, or the file cannot be written.
+    """
+    teacher = _open_teacher(config, dataset, processes)
+    facts = {
+        "format": FORMAT,
+        "teacher": teacher.sha256,
+        "preprocessing": to_dict(teacher.preprocessing),
+        "data": identity,
+        "images": len(dataset),
+        "image_size": list(dataset.image_size),
+        "views": config.views,
+        "augmentation": to_dict(dataset.augmentation) if config.views else None,
+    }
+    key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    folder = Path(config.cache) / f"{_plain(teacher.name)}-{key[:12]}"
+    pictures = _Pictures(dataset, config)
+    with contextlib.ExitStack() as stack:
+
+        def prepare() -> bool:
+            if folder.exists():
+                return False
+            stack.enter_context(exclusive(folder, TrainingError))
+            return not folder.exists()  # somebody else may just have finished
+
+        if processes.on_main(prepare):
+            processes.on_main(lambda: check_channels(teacher, dataset))
+            work = _Pass(folder, teacher, pictures, (len(dataset), config.pictures), processes)
+            work.run(workers, progress)
+            processes.on_main(lambda: work.finish(facts))
+    targets = TeacherTargets(folder)
+    processes.on_main(lambda: _compare(targets, facts, teacher, pictures))
+    return targets
+
+
+def _open_teacher(
+    config: Distillation, dataset: FaceDataset, processes: Processes
+) -> EmbeddingModel:
+    """Load the teacher on this rank's device."""
+    asked = {} if config.preprocessing is None else asdict(config.preprocessing)
+    is_onnx = Path(config.teacher).suffix == ".onnx"
+    teacher = load_model(config.teacher, device="auto" if is_onnx else processes.device, **asked)
+    if teacher.image_size != dataset.image_size:
+        sizes = " and ".join(
+            "×".join(map(str, s)) for s in (teacher.image_size, dataset.image_size)
+        )
+        raise ModelError(
+            f"{config.teacher}: teacher and training images must have one size, found {sizes} "
+            "pixels; take another teacher"
+        )
+    return teacher
+
+
+def check_channels(teacher: EmbeddingModel, dataset: FaceDataset) -> None:
+    """Refuse a teacher that clearly tells people apart better with the channels in reverse.
+
+    For two images each of up to 100 people, the cosine of the two is measured in standard
+    deviations above the cosines of different people, once in each order; the mean difference over
+    people must not exceed five of its standard errors. Fewer than 20 people tell nothing.
+
+    Raises:
+        ModelError: the other order is better.
+    """
+    pairs = _pairs(dataset) if isinstance(teacher, OnnxModel) else []
+    if len(pairs) < _FEWEST:
+        return
+    images = np.stack([dataset[i][0] for pair in pairs for i in pair])
+    given = _separation(teacher.embed(images))
+    reverse = _separation(teacher.embed(np.ascontiguousarray(images[..., ::-1])))
+    gain = reverse - given
+    error = gain.std(ddof=1) / math.sqrt(len(gain))
+    if gain.mean() > _SURE * error:
+        other = "rgb" if teacher.preprocessing.channels == "bgr" else "bgr"
+        raise ModelError(
+            f"{teacher.path}: this teacher tells {len(gain)} people of the training set apart "
+            f"better with its channels in the other order (same faces are {reverse.mean():.2f} "
+            f"standard deviations above different ones, in place of {given.mean():.2f}); set "
+            f"distillation.preprocessing with channels {other}"
+        )
+
+
+def _pairs(dataset: FaceDataset) -> list[tuple[int, int]]:
+    """Return two readable images each of some people."""
+    images: dict[int, list[int]] = {}
+    for i in range(min(len(dataset), _LOOKED_AT)):
+        with contextlib.suppress(FacerecError):
+            label = dataset.sample(i)[1]
+            if label >= 0:
+                images.setdefault(label, []).append(i)
+    generator = sample_generator(0, 0, 0)
+    people = [label for label, found in images.items() if len(found) > 1]
+    chosen = generator.permutation(people)[:_PEOPLE].tolist()
+    pairs = []
+    for label in chosen:
+        first, second = generator.permutation(images[label])[:2].tolist()
+        with contextlib.suppress(FacerecError):
+            dataset[first], dataset[second]
+            pairs.append((first, second))
+    return pairs
+
+
+def _separation(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return each person's cosine, in standard deviations above those of different people."""
+    units = vectors.astype(np.float64)
+    units /= np.maximum(np.linalg.norm(units, axis=1, keepdims=True), 1e-12)
+    cosines = units[::2] @ units[1::2].T
+    others = cosines[~np.eye(len(cosines), dtype=bool)]
+    result: NDArray[np.float64] = (np.diag(cosines) - others.mean()) / max(others.std(), 1e-12)
+    return result
+
+
+class _Pictures(Dataset):
+    """All pictures that a teacher sees; the epoch of a request is the number of the view."""
+
+    def __init__(self, dataset: FaceDataset, config: Distillation) -> None:
+        self.views = [copy.copy(dataset) for _ in range(1 if config.views else 2)]
+        for number, view in enumerate(self.views):
+            view.views = config.views
+            if not config.views:  # as it is, and mirrored
+                view.augmentation = Augmentation(flip=float(number))
+
+    def __getitems__(self, request: BatchRequest) -> Batch:
+        if len(self.views) == 1:
+            return self.views[0].__getitems__(request)
+        return self.views[request.epoch].__getitems__(BatchRequest(0, request.indices))
+
+    def where(self, index: int) -> str:
+        return self.views[0].where(index)
+
+
+class _Pass:
+    """The teacher's look at all pictures, in blocks of rows that this rank and its peers share.
+
+    The hidden folder beside the final one holds the array, of full size from the beginning, and for
+    each rank a list of finished blocks.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        teacher: EmbeddingModel,
+        pictures: _Pictures,
+        shape: tuple[int, int],
+        processes: Processes,
+    ) -> None:
+        self.folder, self.part = folder, folder.with_name(f".{folder.name}.part")
+        self.teacher, self.pictures, self.processes = teacher, pictures, processes
+        self.images, self.views = shape
+        self.block = max(1, _ROWS_PER_BLOCK // self.views)
+        self.shape = (self.images, self.views, teacher.embedding_size)
+        self.path = self.part / ARRAY_FILE
+        self.row_bytes = self.views * teacher.embedding_size * 2
+        self.start = 0  # of the numbers in the file
+
+    def run(self, workers: int, progress: Progress | None) -> None:
+        """Embed what is missing; an error of any rank is raised on all."""
+        self.start, missing = self.processes.on_main(self._begin)
+        own = missing[self.processes.rank :: self.processes.world_size]
+        outcome: FacerecError | None = None
+        try:
+            self._embed(own, workers, progress)
+        except FacerecError as error:
+            outcome = error
+        except OSError as error:
+            outcome = TrainingError(full_disk_sentence(self.path, error))
+        for found in self.processes.gather_objects(outcome):
+            if isinstance(found, ModelError) and self.processes.is_main:
+                shutil.rmtree(self.part, ignore_errors=True)  # a teacher that is of no use
+            if found is not None:
+                raise found
+
+    def finish(self, facts: dict[str, Any]) -> None:
+        """Give the folder its name, with a note on what it holds."""
+        array = np.load(self.path, mmap_mode="r")
+        count, total, smallest, largest = 0, 0.0, math.inf, -math.inf
+        for rows in range(0, len(array), 4096):
+            vectors = array[rows : rows + 4096].astype(np.float64)
+            vectors = vectors[~np.isnan(vectors[..., 0])]
+            count += len(vectors)
+            total += float(np.square(vectors).sum())
+            smallest = min(smallest, float(vectors.min(initial=math.inf)))
+            largest = max(largest, float(vectors.max(initial=-math.inf)))
+        mean_square = total / max(count * self.teacher.embedding_size, 1)
+        note = {
+            **facts,
+            "path": str(self.teacher.path),
+            "bytes": self.path.stat().st_size,
+            "pictures": count,
+            # To a mean square of 1 in a dimension.
+            "scale": 1 / math.sqrt(mean_square),
+        }
+        write_json(self.part / NOTE_FILE, note)
+        for path in self._lists():
+            path.unlink()
+        self.part.rename(self.folder)
+
+    def _begin(self) -> tuple[int, list[int]]:
+        """Make or check the array; return where its numbers begin, and the missing blocks."""
+        self.part.mkdir(parents=True, exist_ok=True)
+        head = io.BytesIO()
+        description = {"descr": "<f2", "fortran_order": False, "shape": self.shape}
+        np.lib.format.write_array_header_1_0(head, description)
+        self.start = head.tell()
+        if not self._is_begun(head.getvalue()):
+            for path in self._lists():
+                path.unlink()
+            with atomic_path(self.path, TrainingError) as temporary, temporary.open("wb") as file:
+                file.write(head.getvalue())
+                file.truncate(self.start + self.images * self.row_bytes)
+        with self.path.open("rb") as file:
+            done = {
+                block
+                for block, checksum in self._finished()
+                if zlib.crc32(self._read(file, block)) == checksum
+            }
+        blocks = range(-(-self.images // self.block))
+        return self.start, [block for block in blocks if block not in done]
+
+    def _is_begun(self, head: bytes) -> bool:
+        if not self.path.is_file():
+            return False
+        with self.path.open("rb") as file:
+            return file.read(len(head)) == head
+
+    def _embed(self, blocks: Sequence[int], workers: int, progress: Progress | None) -> None:
+        if not blocks:
+            return
+        requests = [
+            BatchRequest(view, np.arange(*self._range(block)))
+            for block in blocks
+            for view in range(self.views)
+        ]
+        batches = iter(BatchLoader(self.pictures, requests, workers=workers))
+        total = sum(len(request.indices) for request in requests)
+        done = 0
+        mine = self.part / f"finished.{self.processes.rank}.txt"
+        with self.path.open("r+b") as file, mine.open("a", encoding="ascii") as finished:
+            for block in blocks:
+                first, last = self._range(block)
+                rows = np.empty((last - first, *self.shape[1:]), np.float16)
+                for view in range(self.views):
+                    batch = next(batches)
+                    rows[:, view] = self._vectors(batch, first, last)
+                    done += last - first
+                    if progress is not None:
+                        progress("the teacher looks at the images", done, total)
+                file.seek(self.start + first * self.row_bytes)
+                file.write(rows.tobytes())
+                file.flush()
+                os.fsync(file.fileno())
+                finished.write(f"{block} {zlib.crc32(rows.tobytes()):08x}\n")
+                finished.flush()
+                os.fsync(finished.fileno())
+
+    def _vectors(self, batch: Batch, first: int, last: int) -> NDArray[np.float16]:
+        """Embed a batch; rows of images that could not be decoded are NaN, which no batch has."""
+        vectors = self.teacher.embed(batch.images.numpy())
+        asked = np.arange(first, last)
+        replaced = batch.indices.numpy() != asked
+        with np.errstate(over="ignore"):
+            stored = vectors.astype(np.float16)
+        bad = np.flatnonzero(~np.isfinite(stored).all(1))
+        if len(bad):
+            place = self.pictures.where(int(batch.indices[bad[0]]))
+            raise ModelError(
+                f"{self.teacher.path}: the teacher's embedding of {place} holds NaN, infinity or "
+                "numbers beyond 65,504; look at its preprocessing, or take another teacher"
+            )
+        _check_different(self.teacher, vectors, batch)
+        stored[replaced] = np.nan
+        return stored
+
+    def _range(self, block: int) -> tuple[int, int]:
+        return block * self.block, min((block + 1) * self.block, self.images)
+
+    def _read(self, file: Any, block: int) -> bytes:
+        first, last = self._range(block)
+        file.seek(self.start + first * self.row_bytes)
+        return bytes(file.read((last - first) * self.row_bytes))
+
+    def _lists(self) -> list[Path]:
+        return list(self.part.glob("finished.*.txt"))
+
+    def _finished(self) -> Iterator[tuple[int, int]]:
+        """Yield the blocks that are listed, with their checksums; a torn line is none."""
+        blocks = -(-self.images // self.block)
+        for path in self._lists():
+            text = path.read_text(encoding="ascii", errors="replace")
+            for block, checksum in re.findall(r"^(\d{1,18}) ([0-9a-f]{8})\n", text, re.MULTILINE):
+                if int(block) < blocks:
+                    yield int(block), int(checksum, 16)
+
+
+def _check_different(teacher: EmbeddingModel, vectors: NDArray[np.float32], batch: Batch) -> None:
+    """Refuse embeddings that do not depend on the image, or have no direction.
+
+    Raises:
+        ModelError: says which.
+    """
+    norms = np.linalg.norm(vectors, axis=1)
+    if not norms.all():
+        raise ModelError(
+            f"{teacher.path}: the teacher's embedding of an image is zero, which has no direction; "
+            "take another teacher"
+        )
+    images = batch.images.numpy()
+    different = np.flatnonzero((images != images[0]).any(axis=(1, 2, 3)))
+    spread = np.abs(vectors[different] - vectors[0]).max(initial=0.0)
+    if len(different) and spread <= 1e-6 * norms.max():
+        raise ModelError(
+            f"{teacher.path}: the teacher gives {len(different) + 1} different images the same "
+            "embedding; look at its preprocessing, or take another teacher"
+        )
+
+
+def _compare(
+    targets: TeacherTargets, facts: dict[str, Any], teacher: EmbeddingModel, pictures: _Pictures
+) -> None:
+    """Refuse embeddings of other images or of another teacher, by facts and by a few pictures.
+
+    Raises:
+        TrainingError: says what is not as it was.
+    """
+    folder = targets.path.parent
+    advice = f"delete {folder} to have them made again"
+    for name, value in facts.items():
+        if targets.note.get(name) != value:
+            raise TrainingError(
+                f"{folder}: its embeddings belong to another {name} than that of this run; {advice}"
+            )
+    wanted = (len(pictures.views[0]), targets.shape[1], teacher.embedding_size)
+    if targets.shape != wanted:
+        raise TrainingError(
+            f"{targets.path}: has the shape {targets.shape} where {wanted} is needed; {advice}"
+        )
+    count = wanted[0]
+    indices = np.unique(np.linspace(0, count - 1, min(_SPOT_CHECKS, count)).astype(np.int64))
+    batch = pictures.__getitems__(BatchRequest(0, indices))
+    assert batch.views is not None
+    stored = targets.rows(batch.indices, batch.views).numpy()
+    vectors = teacher.embed(batch.images.numpy())
+    cosines = (stored * vectors).sum(1) / (
+        np.linalg.norm(stored, axis=1) * np.linalg.norm(vectors, axis=1)
+    )
+    known = ~np.isnan(stored[:, 0])
+    if (cosines[known] < 0.99).any():
+        worst = int(np.argmin(np.where(known, cosines, np.inf)))
+        raise TrainingError(
+            f"{folder}: holds another embedding of {pictures.where(int(batch.indices[worst]))} "
+            f"than this teacher gives now (cosine {cosines[worst]:.3f}), so that the images are "
+            f"others than they were; {advice}"
+        )
+
+
+def _plain(name: str) -> str:
+    """Return a name that is fit for a folder."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip(".") or "teacher"

@@ -1,0 +1,506 @@
+"""The teacher's embeddings: made once, of the very pixels, and gone on with after a kill."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import onnx
+import pytest
+import torch
+from helpers import toy_onnx
+from helpers.lives import Ranks, command, noisy_recipe
+from helpers.tiny_training import make_trainer, tiny_recipe, weights, write_training_set
+from helpers.training_runs import assert_close, assert_same, joined, over_ranks, trained
+
+from facerec.backbones import Backbone, Preprocessing
+from facerec.embedding.model import OnnxModel, load_model
+from facerec.errors import (
+    CheckpointError,
+    FacerecError,
+    ModelError,
+    RecipeError,
+    TrainingError,
+)
+from facerec.heads import SEC, ArcFace, MagFace, MarginClassifier, SphereFace2017
+from facerec.records import Augmentation, BatchRequest, Data, Part, open_dataset
+from facerec.records.layout import write_image_records
+from facerec.training import Balanced, Distillation, Recipe
+from facerec.training import distillation as module
+from facerec.training.run import check_same_run, image_identity, write_manifest, write_recipe
+from facerec.training.trainer import Trainer
+
+IMAGES = 56
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with training images and a teacher of 8 dimensions."""
+    folder = tmp_path_factory.mktemp("distillation")
+    write_training_set(folder / "data")
+    onnx.save(toy_onnx.tiles(batch=1), folder / "teacher.onnx")
+    return folder
+
+
+def taught(place: Path, cache: Path, changes: dict[str, object] | None = None, **fields) -> Recipe:
+    config = Distillation(place / "teacher.onnx", cache=cache, **fields)
+    chosen = {"margin": None, "regularizer": None, "distillation": config} | (changes or {})
+    return replace(noisy_recipe(place / "data"), **chosen)  # type: ignore[arg-type]
+
+
+def folder_of(cache: Path) -> Path:
+    (found,) = (path for path in cache.iterdir() if not path.name.startswith("."))
+    return found
+
+
+# ---------------------------------------------------------------- targets
+
+
+@pytest.mark.parametrize("views", [0, 3])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_has_the_teachers_embeddings_of_its_very_pixels(
+    place: Path, tmp_path: Path, views: int, workers: int
+) -> None:
+    augmentation = Augmentation(flip=0.5, photometric=0.5 if views else 0.0)
+    recipe = taught(place, tmp_path, {"workers": workers, "epochs": 4}, views=views)
+    recipe = replace(recipe, data=replace(recipe.data, augmentation=augmentation))
+    teacher = load_model(place / "teacher.onnx")
+    trainer = make_trainer(recipe)
+    seen: dict[tuple[int, int], np.ndarray] = {}
+    for batch in trainer._batches():
+        assert batch.targets is not None and batch.views is not None
+        np.testing.assert_allclose(
+            batch.targets, teacher.embed(batch.images.numpy()), rtol=2e-3, atol=2e-2
+        )
+        keys = zip(batch.indices.tolist(), batch.views.tolist(), strict=True)
+        for key, image in zip(keys, batch.images.numpy(), strict=True):
+            assert np.array_equal(seen.setdefault(key, image), image)
+    assert {view for _, view in seen} == set(range(views or 2))
+
+
+def test_fixed_views_are_those_of_every_seed_and_go_round(place: Path) -> None:
+    first, second = (
+        open_dataset(Data(place / "data", augmentation=Augmentation(photometric=1.0)), seed)
+        for seed in (0, 1)
+    )
+    first.views = second.views = 3
+    indices = np.array([5, 9])
+    batches = [first.__getitems__(BatchRequest(epoch, indices)) for epoch in range(4)]
+    assert torch.equal(batches[0].images, batches[3].images)
+    assert not torch.equal(batches[0].images, batches[1].images)
+    other = second.__getitems__(BatchRequest(1, indices))
+    assert torch.equal(other.images, batches[1].images)
+    # An image that comes twice in an epoch shows two of its views.
+    repeated = first.__getitems__(BatchRequest(1, np.array([5, 5]), np.array([0, 1])))
+    assert repeated.views is not None and repeated.views.tolist() == [1, 2]
+    assert torch.equal(repeated.images[1], batches[2].images[0])
+
+
+@pytest.mark.parametrize("views", [0, 2])
+def test_a_damaged_image_teaches_nothing_and_its_replacement_has_its_own_target(
+    place: Path, tmp_path: Path, views: int
+) -> None:
+    dataset = open_dataset(Data(place / "data"), 0)
+    items = [(label, str(i), dataset.encoded(i)) for i, label in enumerate(dataset.labels)]
+    items[3] = (0, "3", b"no image")
+    (tmp_path / "data").mkdir()
+    write_image_records(tmp_path / "data" / "train", iter(items), num_classes=7)
+    recipe = taught(place, tmp_path / "cache", views=views)
+    data = Data(tmp_path / "data", on_error="skip", augmentation=Augmentation(photometric=0.9))
+    recipe = replace(recipe, data=data if views else replace(data, augmentation=Augmentation()))
+    with pytest.raises(FacerecError, match="key 4"):
+        make_trainer(replace(recipe, data=replace(recipe.data, on_error="error")))
+    trainer = make_trainer(recipe)
+    array = np.load(folder_of(tmp_path / "cache") / module.ARRAY_FILE)
+    assert np.isnan(array[3]).all() and np.isfinite(np.delete(array, 3, axis=0)).all()
+    teacher = load_model(place / "teacher.onnx")
+    batch = trainer._images.__getitems__(BatchRequest(1, np.array([2, 3, 4])))
+    assert [skipped.index for skipped in batch.skipped] == [3]
+    assert batch.targets is not None
+    np.testing.assert_allclose(
+        batch.targets, teacher.embed(batch.images.numpy()), rtol=2e-3, atol=2e-2
+    )
+
+
+def test_the_file_is_shared_and_not_made_again(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = make_trainer(taught(place, tmp_path))
+    monkeypatch.setattr(module._Pass, "run", None)
+    second = make_trainer(taught(place, tmp_path, {"seed": 5, "margin": ArcFace()}, loss="mse"))
+    assert first.targets is not None and second.targets is not None
+    assert first.targets.path == second.targets.path
+    assert not list(tmp_path.glob(".*"))  # neither lock nor parts are left
+    mean_square = np.square(np.load(first.targets.path).astype(float)).mean()
+    assert first.targets.scale == pytest.approx(mean_square**-0.5)
+
+
+# ---------------------------------------------------------------- interruptions
+
+
+def test_a_pass_that_was_stopped_goes_on_where_it_was(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_ROWS_PER_BLOCK", 16)  # 7 blocks of 8 images
+    whole = make_trainer(taught(place, tmp_path / "whole")).targets
+    embed, calls = OnnxModel.embed, [0]
+
+    def stopping(self: OnnxModel, images: np.ndarray) -> np.ndarray:
+        calls[0] += 1
+        if calls[0] == limit:
+            raise KeyboardInterrupt
+        return embed(self, images)
+
+    monkeypatch.setattr(OnnxModel, "embed", stopping)
+    limit = 8  # two calls a block
+    with pytest.raises(KeyboardInterrupt):
+        make_trainer(taught(place, tmp_path / "cut"))
+    (part,) = (tmp_path / "cut").glob(".*.part")
+    assert not folder_names(tmp_path / "cut")
+    # What was written but is not whole counts for nothing: a torn line, a damaged block.
+    with (part / "finished.0.txt").open("a") as file:
+        file.write("6 0123")
+    with (part / module.ARRAY_FILE).open("r+b") as file:
+        file.seek(-IMAGES * 2 * 8 * 2 + 5, os.SEEK_END)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+    limit, calls[0] = -1, 0
+    resumed = make_trainer(taught(place, tmp_path / "cut")).targets
+    assert calls[0] == 2 * 5 + 1  # two of three blocks are kept; one call compares
+    assert whole is not None and resumed is not None
+    assert whole.path.read_bytes() == resumed.path.read_bytes()
+    assert (whole.path.parent / "teacher.json").read_bytes() == (
+        resumed.path.parent / "teacher.json"
+    ).read_bytes()
+
+
+def folder_names(cache: Path) -> list[str]:
+    return [path.name for path in cache.iterdir() if not path.name.startswith(".")]
+
+
+@pytest.mark.parametrize(
+    ("loss", "changes"),
+    [
+        ("cosine", {}),
+        ("mse", {"margin": ArcFace(scale=16.0), "regularizer": SEC(weight=0.5)}),
+        ("relation", {"accumulation": 2}),
+    ],
+)
+def test_resumed_equals_uninterrupted_bit_for_bit(
+    place: Path, tmp_path: Path, loss, changes: dict[str, object]
+) -> None:
+    recipe = taught(place, tmp_path / "cache", changes, loss=loss, views=2)
+    whole = trained(recipe)
+    trained(recipe, steps=3, folder=tmp_path / "run")
+    resumed = make_trainer(recipe, tmp_path / "run")
+    resumed.resume()
+    assert resumed.step == 3
+    resumed.fit()
+    assert_same(weights(whole), weights(resumed))
+    assert ("distiller.map.weight" in weights(whole)) == (loss != "relation")
+    names = load_model(tmp_path / "run").backbone.state_dict()  # type: ignore[attr-defined]
+    assert not any("map" in name for name in names)
+
+
+RECIPE = """
+from pathlib import Path
+from dataclasses import replace
+from helpers.lives import Ranks, command, noisy_recipe
+from facerec.training import Checkpoints, Distillation, distillation
+distillation._ROWS_PER_BLOCK = 4
+recipe = replace(
+    noisy_recipe(Path("data"), epochs=12, checkpoints=Checkpoints(every_steps=3, keep=2)),
+    margin=None, distillation=Distillation(Path("teacher.onnx"), views=6),
+)
+"""
+
+
+@pytest.mark.integration
+def test_a_run_that_is_killed_while_the_teacher_looks_and_later_ends_as_if_nothing_had_happened(
+    place: Path, tmp_path: Path
+) -> None:
+    weights = []
+    for name in ("whole", "killed"):
+        work = tmp_path / name
+        work.mkdir()
+        (work / "data").symlink_to(place / "data")
+        (work / "teacher.onnx").symlink_to(place / "teacher.onnx")
+        (work / "distil.py").write_text(RECIPE)
+        moments: list[str] = []
+        if name == "killed":
+            # A list of finished blocks, then one with more of them, then a checkpoint.
+            moments = ["runs/teachers/.*/finished.0.txt"] * 2 + ["runs/distil*/checkpoints/step-*"]
+        for moment in [*moments, None]:
+            going_on = any(work.glob("runs/distil*/checkpoints/step-*"))
+            life = Ranks(1, work, command, ["distil.py", *(["--resume"] if going_on else [])])
+            if moment is None:
+                assert life.join() == [0], life.log.read_text()
+                continue
+            lines = finished(work)
+            while (life.alive() and not any(work.glob(moment))) or (
+                "finished" in moment and life.alive() and finished(work) <= lines
+            ):
+                time.sleep(0.001)
+            assert life.alive(), life.log.read_text()
+            life.kill()
+            assert ("finished" in moment) != any(work.glob("runs/teachers/[!.]*"))
+        (run,) = work.glob("runs/distil*/model.safetensors")
+        weights.append(run.read_bytes())
+    assert weights[0] == weights[1]
+
+
+def finished(work: Path) -> int:
+    return sum(p.read_text().count("\n") for p in work.glob("runs/teachers/.*/finished.0.txt"))
+
+
+# ---------------------------------------------------------------- the step
+
+
+def test_a_network_learns_the_teacher_without_labels(place: Path, tmp_path: Path) -> None:
+    recipe = taught(place, tmp_path, {"epochs": 30})
+    trainer = make_trainer(recipe)
+    trainer.dataset.sample = lambda i, sample=trainer.dataset.sample: (sample(i)[0], -1)  # type: ignore
+    first = trainer.train_step(next(trainer._batches()))
+    trainer.fit()
+    trainer.step -= 1
+    last = trainer.train_step(next(trainer._batches()))
+    assert last["teacher_cosine"] > 0.8 > 0.5 > first["teacher_cosine"]
+    torch.testing.assert_close(last["distillation"], 1 - last["teacher_cosine"])
+    assert "target_cosine" not in last and last["loss"] == last["distillation"]
+
+
+def test_beside_a_margin_the_losses_add_up(place: Path, tmp_path: Path) -> None:
+    changes = {"margin": ArcFace(scale=16.0), "regularizer": SEC(weight=0.5)}
+    plain = make_trainer(replace(taught(place, tmp_path, changes), distillation=None))
+    both = make_trainer(taught(place, tmp_path, changes, weight=0.25))
+    batch = next(both._batches())
+    gradients = []
+    for trainer in (plain, both):
+        torch.manual_seed(3)  # the same dropout
+        keep = trainer.optimizer.step
+        trainer.optimizer.step = lambda *_, **__: None  # type: ignore[method-assign,assignment]
+        trainer.recipe = replace(trainer.recipe, clip_norm=None)
+        trainer.train_step(copy.copy(batch))
+        trainer.optimizer.step = keep  # type: ignore[method-assign]
+        gradients.append(trainer.backbone.layers[4].weight.grad)  # type: ignore[union-attr,index]
+    torch.manual_seed(3)
+    both.backbone.zero_grad()
+    images = (batch.images.permute(0, 3, 1, 2).float() - 127.5) / 127.5
+    assert both.distiller is not None
+    both.distiller(both.backbone(images), batch.targets).loss.backward()
+    own = both.backbone.layers[4].weight.grad  # type: ignore[union-attr,index]
+    torch.testing.assert_close(gradients[0] + own, gradients[1])
+
+
+@pytest.mark.parametrize("loss", ["cosine", "mse", "relation"])
+def test_micro_batches_equal_the_whole(place: Path, tmp_path: Path, loss) -> None:
+    backbone = Backbone(name="tiny_linear", embedding_size=16)
+    recipe = taught(place, tmp_path, {"backbone": backbone, "clip_norm": None}, loss=loss)
+    whole, parts = trained(recipe), trained(replace(recipe, accumulation=3))
+    assert_close(weights(whole), weights(parts))
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("loss", ["mse", "relation"])
+def test_ranks_equal_one_process_and_share_the_pass(place: Path, tmp_path: Path, loss) -> None:
+    backbone = Backbone(name="tiny_linear", embedding_size=16)
+    changes = {"backbone": backbone, "clip_norm": None, "margin": ArcFace(scale=16.0)}
+    recipe = taught(place, tmp_path / "cache", changes, loss=loss)
+    ranks = over_ranks(2, tmp_path / "two", recipe)
+    alone = replace(recipe.distillation, cache=tmp_path / "one")  # type: ignore[type-var]
+    one = trained(replace(recipe, distillation=alone))
+    assert_close(weights(one), joined(ranks))
+    arrays = [np.load(folder_of(tmp_path / n) / module.ARRAY_FILE) for n in ("cache", "one")]
+    assert np.array_equal(*arrays)
+
+
+# ---------------------------------------------------------------- images of nobody knows whom
+
+
+def unlabelled(place: Path, cache: Path, **fields: object) -> Recipe:
+    """Both halves of the data are the same images; the second half is of nobody."""
+    data = Data(place / "data", also=(Part(place / "data", labelled=False),))
+    return taught(place, cache, {"data": data, "margin": ArcFace(scale=16.0), **fields})
+
+
+def test_unlabelled_images_have_no_class_and_stay_in_subsets(place: Path, tmp_path: Path) -> None:
+    data = unlabelled(place, tmp_path).data
+    dataset = open_dataset(data, 0)
+    assert dataset.num_classes == 7 and dataset.has_unlabelled and len(dataset) == 2 * IMAGES
+    assert (dataset.labels[:IMAGES] >= 0).all() and (dataset.labels[IMAGES:] == -1).all()
+    assert [dataset.sample(i)[1] for i in (0, IMAGES)] == [0, -1]
+    (tmp_path / "some.txt").write_text("1\n4\n")
+    some = open_dataset(replace(data, identities=tmp_path / "some.txt"), 0)
+    assert some.num_classes == 2 and some.has_unlabelled
+    assert np.unique(some.labels, return_counts=True)[1].tolist() == [IMAGES, 8, 8]
+    assert some.sample(len(some) - 1)[1] == -1
+
+
+def test_the_margin_sees_labelled_images_alone() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(6, 5, generator=generator, dtype=torch.float64)
+    labels = torch.tensor([2, -1, 0, -1, -1, 3])
+    for margin in (ArcFace(), MagFace(), SphereFace2017()):
+        for rate in (1.0, 0.9):
+            results = []
+            for kept in (torch.arange(6), torch.tensor([0, 2, 5])):
+                head = MarginClassifier(
+                    4, 5, margin, seed=1, sample_rate=rate, unlabelled=len(kept) == 6
+                ).double()
+                own = x[kept].clone().requires_grad_()
+                if rate < 1:
+                    head.classes, head.num_visited = torch.tensor([0, 2, 3]), 3
+                output = head(own, labels[kept])
+                output.loss.backward()
+                assert head.weight.grad is not None and own.grad is not None
+                rows = own.grad[labels[kept] >= 0]
+                results.append((output.loss, output.target_cosine, head.weight.grad, rows))
+                assert not own.grad[labels[kept] < 0].any()
+            for with_others, alone in zip(*results, strict=True):
+                torch.testing.assert_close(with_others.to_dense(), alone.to_dense())
+    nobody = MarginClassifier(4, 5, ArcFace(), seed=1, unlabelled=True).double()
+    assert nobody(x, torch.full((6,), -1)).loss == 0
+    strict = MarginClassifier(4, 5, ArcFace(), seed=1).double()
+    for head, label in ((strict, -1), (nobody, -2)):
+        with pytest.raises(TrainingError, match=f"label {label} "):
+            head(x, torch.full((6,), label))
+
+
+@pytest.mark.integration
+def test_unlabelled_images_count_alike_on_any_number_of_ranks(place: Path, tmp_path: Path) -> None:
+    backbone = Backbone(name="tiny_linear", embedding_size=16)
+    penalty = SEC(weight=0.5)
+    recipe = unlabelled(place, tmp_path / "c", backbone=backbone, regularizer=penalty)
+    assert_close(weights(trained(recipe)), joined(over_ranks(2, tmp_path / "two", recipe)))
+
+
+def test_unlabelled_images_need_a_teacher_and_an_order_that_visits_them(
+    place: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(RecipeError, match="without a teacher"):
+        replace(unlabelled(place, tmp_path), distillation=None)
+    with pytest.raises(RecipeError, match="Balanced"):
+        unlabelled(place, tmp_path, sampling=Balanced())
+
+
+# ---------------------------------------------------------------- bad input
+
+
+def teacher_of(weight: np.ndarray, path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(toy_onnx, "WEIGHT", weight)
+    onnx.save(toy_onnx.tiles(batch=1), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("weight", "says"),
+    [
+        (np.full((8, 147), np.nan), "NaN"),
+        (np.full((8, 147), 1e6), "65,504"),
+        (np.zeros((8, 147)), "zero"),
+    ],
+)
+def test_a_teacher_of_no_use_is_refused_and_leaves_nothing(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weight: np.ndarray, says: str
+) -> None:
+    teacher = teacher_of(weight, tmp_path / "bad.onnx", monkeypatch)
+    recipe = taught(place, tmp_path / "cache")
+    with pytest.raises(ModelError, match=says):
+        make_trainer(replace(recipe, distillation=Distillation(teacher, cache=tmp_path / "cache")))
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_constant_teacher_is_refused(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    constant = lambda self, images: np.ones((len(images), 8), np.float32)  # noqa: E731
+    monkeypatch.setattr(OnnxModel, "embed", constant)
+    with pytest.raises(ModelError, match="same embedding"):
+        make_trainer(taught(place, tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_order_of_channels_is_found_by_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = np.random.default_rng(1)
+
+    def items():  # type: ignore[no-untyped-def]
+        for person in range(24):
+            blue = generator.integers(0, 255, (7, 7))
+            for number in range(2):
+                pixels = generator.integers(0, 255, (7, 7, 3))
+                pixels[..., 0] = blue  # OpenCV writes BGR
+                large = cv2.resize(pixels.astype(np.uint8), (112, 112), interpolation=0)
+                yield person, f"{person}/{number}.png", cv2.imencode(".png", large)[1].tobytes()
+
+    write_image_records(tmp_path / "train", items(), num_classes=24)
+    weight = np.zeros((8, 147))
+    weight[:, :49] = np.random.default_rng(2).normal(size=(8, 49))  # sees the first channel alone
+    teacher = teacher_of(weight, tmp_path / "red.onnx", monkeypatch)
+    config = Distillation(teacher, cache=tmp_path / "cache")
+    recipe = tiny_recipe(tmp_path / "train.rec", distillation=config)
+    with pytest.raises(ModelError, match="channels bgr"):
+        make_trainer(recipe)
+    right = replace(config, preprocessing=Preprocessing("bgr"))
+    assert make_trainer(replace(recipe, distillation=right)).targets is not None
+
+
+def test_embeddings_of_other_images_or_another_teacher_are_refused(
+    place: Path, tmp_path: Path
+) -> None:
+    make_trainer(taught(place, tmp_path))
+    folder = folder_of(tmp_path)
+    note = json.loads((folder / module.NOTE_FILE).read_text())
+    (folder / module.NOTE_FILE).write_text(json.dumps({**note, "teacher": "0" * 64}))
+    with pytest.raises(FacerecError, match="another teacher"):
+        make_trainer(taught(place, tmp_path))
+    (folder / module.NOTE_FILE).write_text(json.dumps(note))
+    array = np.load(folder / module.ARRAY_FILE)
+    np.save(folder / module.ARRAY_FILE, array[::-1])
+    with pytest.raises(FacerecError, match="images are others"):
+        make_trainer(taught(place, tmp_path))
+    (folder / module.ARRAY_FILE).write_bytes(b"\x93NUMPY")
+    with pytest.raises(FacerecError, match="delete"):
+        make_trainer(taught(place, tmp_path))
+    (folder / module.NOTE_FILE).unlink()
+    with pytest.raises(FacerecError, match="delete"):
+        make_trainer(taught(place, tmp_path))
+
+
+def test_teachers_that_cannot_be_read_or_want_other_sizes_are_refused(
+    place: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "broken.onnx").write_bytes(b"no model")
+    onnx.save(toy_onnx.tiles(batch=1, side=56), tmp_path / "small.onnx")
+    for name in ("broken.onnx", "small.onnx", "gone.onnx"):
+        config = Distillation(tmp_path / name, cache=tmp_path / "cache")
+        with pytest.raises(ModelError, match=name):
+            make_trainer(replace(taught(place, tmp_path), distillation=config))
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_recipe_without_margin_and_teacher_is_refused(place: Path) -> None:
+    with pytest.raises(RecipeError, match="nothing to learn"):
+        noisy_recipe(place / "data", margin=None)
+
+
+def test_a_run_goes_on_with_the_teacher_that_it_began_with(place: Path, tmp_path: Path) -> None:
+    recipe = taught(place, tmp_path)
+    trainer: Trainer = make_trainer(recipe)
+    write_recipe(tmp_path, recipe)
+    write_manifest(tmp_path, recipe, trainer.dataset, trainer.processes, teacher="a" * 64)
+    moved = replace(
+        recipe, distillation=replace(recipe.distillation, teacher=tmp_path / "elsewhere.onnx")
+    )
+    check_same_run(tmp_path, moved, trainer.dataset, "a" * 64)
+    with pytest.raises(CheckpointError, match="another teacher"):
+        check_same_run(tmp_path, moved, trainer.dataset, "b" * 64)
+    assert image_identity(moved, trainer.dataset) == image_identity(recipe, trainer.dataset)

@@ -24,7 +24,8 @@ class Backbone(Checked):
 
     name: str = "iresnet50"
     """Registered architecture (iresnet18, 34, 50, 100, 200, mbf, mbf_large, vit_t, vit_s, vit_b,
-    vit_l, or your own), or timm:NAME for one of timm's networks (extra `timm`)."""
+    vit_l, or your own), timm:NAME for one of timm's networks (extra `timm`), or init for the whole
+    section of the weights at init.path."""
     embedding_size: Annotated[int, Limits(1, 2**16)] = 512
     """Dimensions D of the embedding."""
     width: Annotated[float, Limits(0.0, 16.0, above=True)] = 1.0
@@ -62,7 +63,8 @@ def register_backbone(builder: Builder) -> Builder:
 
     The module maps float32 ``(B, 3, 112, 112)`` to raw embeddings float32 ``(B, D)``, and has the
     attributes ``embedding_size`` (D), ``embedding_norm`` (its last ``BatchNorm1d``, or None) and
-    ``blocks`` (the modules whose activations can be computed again, see `recompute_activations`).
+    ``blocks`` (the modules whose activations can be computed again, see `recompute_activations`,
+    and which the decay of rates by depth counts).
     One that follows ``drop_path`` or ``mask_ratio`` has those as attributes too; for others,
     `create_backbone` refuses them.
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from facerec.commands.cli import Console, run_command
 from facerec.commands.recipes import open_data, recipe_argument
 from facerec.limits import Checked, Count, Limits, Positive
+from facerec.training.initialization import resolved
 from facerec.training.network import compile_mode
 from facerec.training.plan import Plan, plan_step, remedies
 from facerec.training.recipe import Recipe
@@ -56,6 +57,7 @@ def show_plan(recipe: Recipe, options: Options, console: Console) -> None:
     Raises:
         FacerecError: the batch does not divide among the ranks, or the data cannot be opened.
     """
+    recipe = resolved(recipe)
     classes = options.classes
     if classes is None:
         classes = open_data(recipe, console).num_classes

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -14,6 +16,7 @@ from facerec.commands.recipes import open_data
 from facerec.environment import available_cores
 from facerec.heads.class_sampling import sample_size
 from facerec.training.distributed import Processes, launched
+from facerec.training.initialization import resolved
 from facerec.training.profile import Profile, product_size, profile_steps
 from facerec.training.recipe import Recipe
 from facerec.training.trainer import Trainer
@@ -43,6 +46,10 @@ def profile_recipe(recipe: Recipe, device: str, steps: int, console: Console) ->
 
 
 def _profile(recipe: Recipe, processes: Processes, steps: int, console: Console) -> None:
+    recipe = processes.on_main(functools.partial(resolved, recipe))
+    # Steps as most of them are: with all layers that learn.
+    finetune = replace(recipe.finetune, freeze_steps=0, freeze_layers=())
+    recipe = replace(recipe, finetune=finetune)
     dataset = open_data(recipe, console if processes.is_main else None)
     trainer = Trainer(recipe, dataset, processes)
     profiles = processes.gather_objects(profile_steps(trainer, steps))
@@ -184,7 +191,7 @@ def _head_hint(share: float, profile: Profile, trainer: Trainer) -> Iterator[tup
         )
     local = trainer.head.num_local
     visited = sample_size(_RATE, local, trainer.recipe.batch_size)
-    if head.sample_rate == 1 and visited < local:
+    if head.largest_sample_rate == 1 and visited < local:
         yield (
             whole * (1 - visited / local),
             f"{begin}: --head.sample-rate {_RATE:g} would visit {visited:,} of its {local:,} "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,8 @@ from facerec.training import checkpoint
 from facerec.training import run as runs
 from facerec.training.distillation import TeacherTargets, teacher_targets
 from facerec.training.distributed import Processes, launched
+from facerec.training.finetuning import Finetune
+from facerec.training.initialization import resolved
 from facerec.training.lock import locked
 from facerec.training.monitor import Monitor
 from facerec.training.recipe import Recipe
@@ -73,13 +77,29 @@ def _train(
     recipe: Recipe, name: str, options: Options, console: Console | None, processes: Processes
 ) -> Path | None:
     find_packs(recipe.validation)  # before the labels are read, which may take long
+    launches = {launch for launch in processes.gather_objects(runs.launch()) if launch}
+
+    def continued() -> Path | None:
+        folder = runs.find_folder(
+            options.runs,
+            options.name or name,
+            resume=options.resume,
+            exact=options.name is not None,
+            launches=launches,
+        )
+        return folder if folder and checkpoint.latest(folder / "checkpoints") else None
+
+    run = processes.on_main(continued)
+    recipe = processes.on_main(functools.partial(resolved, recipe, run))
     dataset = open_data(recipe, console)
     targets = _targets(recipe, dataset, processes, console)
     validator = PackValidator(recipe, processes) if recipe.validation.benches else None
-    launches = {launch for launch in processes.gather_objects(runs.launch()) if launch}
     teacher = None if targets is None else str(targets.note["teacher"])
     # The trainer before the run, so that what cannot be trained at all leaves none behind.
     trainer = Trainer(recipe, dataset, processes, validator=validator, targets=targets)
+    if run is None:
+        with progress_bar(console or Console(quiet=True), "images") as progress:
+            trainer.initialize(progress)
 
     def prepare() -> tuple[Path, bool]:
         folder = runs.choose_folder(
@@ -99,7 +119,7 @@ def _train(
         else:
             runs.write_recipe(folder, recipe)
             chosen = {"head.kernel": trainer.head.kernel}
-            runs.write_manifest(folder, recipe, dataset, processes, chosen, teacher)
+            runs.write_manifest(folder, recipe, dataset, processes, chosen, teacher, trainer.start)
         return folder, going_on
 
     with contextlib.ExitStack() as stack:
@@ -162,9 +182,15 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Table:
     )
     if recipe.sampling != Shuffle():
         table.add_row("sampling", str(recipe.sampling))
-    if recipe.head.sample_rate < 1:
-        table.add_row("head", f"visits {recipe.head.sample_rate:g} of the classes in a step")
+    if recipe.head.sample_rate < 1 or recipe.head.sample_rates:
+        later = "".join(f", {rate:g} from epoch {at:g} on" for at, rate in recipe.head.sample_rates)
+        rate = f"{recipe.head.sample_rate:g}{later}"
+        table.add_row("head", f"visits {rate} of the classes in a step")
     table.add_row("backbone", f"{recipe.backbone.name}, {count:,} parameters")
+    for row in trainer.start.rows() if trainer.start else ():
+        table.add_row(*row)
+    if recipe.finetune != Finetune():
+        table.add_row("finetune", str(recipe.finetune))
     table.add_row("margin", str(recipe.margin or "none"))
     table.add_row("norm penalty", str(penalty))
     if trainer.targets is not None and recipe.distillation is not None:
@@ -175,9 +201,16 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Table:
             f"{of[1]} pictures an image, {trainer.targets.path.parent}",
         )
     table.add_row("optimizer", f"{recipe.optimizer}, {recipe.schedule}")
+    sizes: Counter[float] = Counter()
     for group in trainer.optimizer.param_groups:
-        size = sum(p.numel() for p in group["params"])
-        table.add_row("", f"{size:,} parameters with weight decay {group['weight_decay']:g}")
+        sizes[group["weight_decay"]] += sum(p.numel() for p in group["params"])
+    for decay, size in sizes.items():
+        table.add_row("", f"{size:,} parameters with weight decay {decay:g}")
+    factors = {group.get("rate_factor", 1.0) for group in trainer.optimizer.param_groups} - {1.0}
+    if factors:
+        table.add_row("", f"backbone at {min(factors):.3g} to {max(factors):.3g} of this rate")
+    if recipe.ema is not None:
+        table.add_row("model", f"moving average of the weights, {recipe.ema:g}")
     table.add_row(
         "steps",
         f"{trainer.total_steps:,} of {recipe.batch_size} images, {recipe.epochs} epochs, "

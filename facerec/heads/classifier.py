@@ -245,7 +245,8 @@ class MarginClassifier(nn.Module):
         Raises:
             TrainingError: as ``forward`` for labels.
         """
-        if self.sample_rate == 1:
+        if self.sample_rate == 1:  # now; the rate may change from step to step
+            self.classes, self.num_visited = None, self.num_classes
             return
         self._check_labels(labels)
         column = self._column(labels)

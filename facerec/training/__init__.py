@@ -1,6 +1,8 @@
 """Training: a recipe and a data set become a run."""
 
 from facerec.training.distillation import Distillation
+from facerec.training.finetuning import Finetune
+from facerec.training.initialization import Init
 from facerec.training.optimization import (
     SGD,
     Adam,
@@ -24,7 +26,9 @@ __all__ = [
     "Cosine",
     "DataParallel",
     "Distillation",
+    "Finetune",
     "Head",
+    "Init",
     "MultiStep",
     "Optimizer",
     "Polynomial",

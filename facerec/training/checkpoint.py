@@ -281,6 +281,11 @@ def load(
     for name, tensor in tensors.items():
         entry = stored.get(name)
         shape = tuple(entry.size) if isinstance(entry, TensorStorageMetadata) else None
+        if shape is None and name.startswith("ema."):
+            raise CheckpointError(
+                f"{checkpoint}: holds no moving average of weights; resume without ema, as the run "
+                "was started"
+            )
         if shape != tuple(tensor.shape):
             what = "no such tensor" if shape is None else f"shape {shape}"
             raise CheckpointError(
@@ -289,7 +294,7 @@ def load(
             )
     wanted = tensors | {name: t for name, t in optional.items() if name in stored}
     try:
-        dcp.load(wanted, storage_reader=reader)
+        dcp.load(wanted, storage_reader=reader, no_dist=processes.world_size == 1)
     except (Exception, CheckpointException) as error:
         raise CheckpointError(
             f"{checkpoint}: damaged, it cannot be read back ({_words(_cause(error))}); "

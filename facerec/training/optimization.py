@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -132,7 +132,10 @@ Optimizer = SGD | AdamW | Adam | RMSprop
 
 
 def parameter_groups(
-    modules: Iterable[nn.Module], config: Optimizer, plain: Iterable[nn.Parameter] = ()
+    modules: Iterable[nn.Module],
+    config: Optimizer,
+    plain: Iterable[nn.Parameter] = (),
+    factors: Mapping[int, float] | None = None,
 ) -> list[dict[str, Any]]:
     """Sort the trainable parameters of ``modules`` into groups that decay and groups that do not.
 
@@ -140,25 +143,39 @@ def parameter_groups(
         modules: each gets groups of its own (the head's shard is updated apart from the backbone).
         config: says what decays.
         plain: parameters that get neither decay nor momentum, as the learned radius of Ring loss.
+        factors: on the learning rate of a parameter, by its id; 1 where there is none. Each factor
+            has groups of its own, which remember it as ``rate_factor`` for `set_learning_rate`.
 
     Returns:
         Groups for ``torch.optim``; empty groups are left out.
     """
+    factors = factors or {}
     special = list(plain)
     apart = {id(p) for p in special}
     groups: list[dict[str, Any]] = []
     for module in modules:
-        owned = [p for p in module.parameters() if p.requires_grad and id(p) not in apart]
-        decaying = [p for p in owned if config.decay == "all" or p.ndim > 1]
-        kept = {id(p) for p in decaying}
-        groups.append({"params": decaying})
-        groups.append({"params": [p for p in owned if id(p) not in kept], "weight_decay": 0.0})
+        by_factor: dict[float, list[nn.Parameter]] = {}
+        for parameter in module.parameters():
+            if parameter.requires_grad and id(parameter) not in apart:
+                by_factor.setdefault(factors.get(id(parameter), 1.0), []).append(parameter)
+        for factor, owned in by_factor.items():
+            decaying = [p for p in owned if config.decay == "all" or p.ndim > 1]
+            kept = {id(p) for p in decaying}
+            rest = [p for p in owned if id(p) not in kept]
+            groups.append({"params": decaying, "rate_factor": factor})
+            groups.append({"params": rest, "rate_factor": factor, "weight_decay": 0.0})
     bare: dict[str, Any] = {"params": special, "weight_decay": 0.0}
     if isinstance(config, (SGD, RMSprop)):
         bare["momentum"] = 0.0
     if isinstance(config, SGD):
         bare["nesterov"] = False
     return [group for group in [*groups, bare] if group["params"]]
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Give each group ``lr`` times its own factor, see `parameter_groups`."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group.get("rate_factor", 1.0)
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,7 @@ def plan_step(
         precision = "bf16" if fast_bf16 else "fp32"
     share = recipe.batch_size // ranks
     classes = 0 if recipe.margin is None else shard_bounds(num_classes, ranks, 0)[1]
-    rate = recipe.head.sample_rate
+    rate = recipe.head.largest_sample_rate
     visited = classes if rate == 1 else sample_size(rate, classes, recipe.batch_size)
     backbone = _backbone_step(
         recipe.backbone,
@@ -215,9 +215,11 @@ def _levers(plan: Plan) -> Iterator[dict[str, Recipe]]:
     """Yield the settings of each kind, the mildest first."""
     recipe = plan.recipe
     yield {
-        f"head.sample_rate {rate:g}": replace(recipe, head=replace(recipe.head, sample_rate=rate))
+        f"head.sample_rate {rate:g}": replace(
+            recipe, head=replace(recipe.head, sample_rate=rate, sample_rates=())
+        )
         for rate in (0.3, 0.1)
-        if rate < recipe.head.sample_rate
+        if rate < recipe.head.largest_sample_rate
     }
     if not recipe.recompute and recipe.compile in (False, "auto") and _has_blocks(recipe.backbone):
         yield {"recompute": replace(recipe, recompute=True)}
@@ -455,6 +457,8 @@ def _backbone_parts(
     skipping = recipe.on_nonfinite == "skip"  # a step's statistics are kept to go back to
     weights = step.weights + (step.buffers if skipping else 0)
     yield _constant("backbone: weights", weights)
+    if recipe.ema is not None:
+        yield _constant("backbone: moving average", step.weights)
     yield _constant("backbone: optimizer state", sum(map(state.size, step.sizes)))
     if ranks > 1:
         yield _constant("backbone: gradients", gradients)
@@ -521,7 +525,7 @@ def _head_parts(
     uncertain = recipe.on_nonfinite == "skip" or recipe.precision == "fp16"
     kept = 4 * visited * size if uncertain or count > 1 else 0
     yield Part("head: gradient", kept, kept, kept if uncertain else 0)
-    if recipe.head.sample_rate < 1:
+    if recipe.head.largest_sample_rate < 1:
         yield _constant("head: numbers of sampled classes", 8 * visited)
     work = _head_work(recipe, visited, ranks, device, fast_bf16, at_once=not uncertain)
     yield Part("head: tiles and embeddings", work, 0, 0)
@@ -548,7 +552,10 @@ def _head_work(
     """
     rows, size = recipe.batch_size // recipe.accumulation, recipe.backbone.embedding_size
     tile = max(1, min(default_chunk(rows, torch.device(device)), visited))
-    sampled, reduced = recipe.head.sample_rate < 1, recipe.head.precision == "bf16" and fast_bf16
+    sampled, reduced = (
+        recipe.head.largest_sample_rate < 1,
+        recipe.head.precision == "bf16" and fast_bf16,
+    )
     total = 4 * rows * size * (2 + (ranks > 1))
     total += 4 * tile * rows * 2 + 4 * tile * size
     total += 4 * visited
@@ -580,7 +587,7 @@ def _update_work(recipe: Recipe, rows: int) -> tuple[int, int]:
     """Return what a step on so many rows of the centres at a time takes: copies, and the rest."""
     state, size = optimizer_state(recipe.optimizer), recipe.backbone.embedding_size
     # Of sampled centres, and of their state, there are copies.
-    copies = 4 + state.each if recipe.head.sample_rate < 1 else 0
+    copies = 4 + state.each if recipe.head.largest_sample_rate < 1 else 0
     return rows * size * copies, rows * size * state.work
 
 
@@ -600,7 +607,7 @@ def _transfers(recipe: Recipe, step: _BackboneStep, ranks: int) -> tuple[Transfe
     def ring(size: int) -> int:
         return size * (ranks - 1) // ranks
 
-    penalty, sampled = recipe.regularizer is not None, recipe.head.sample_rate < 1
+    penalty, sampled = recipe.regularizer is not None, recipe.head.largest_sample_rate < 1
     return (
         Transfer("gradients of the backbone (all-reduce)", 2 * ring(width * sum(step.sizes))),
         Transfer("embeddings (all-gather)", ring(4 * batch * size)),

@@ -223,7 +223,7 @@ def _wait(device: torch.device) -> None:
 def _flop(trainer: Trainer) -> int:
     """Return the FLOP of backbone and head on this rank in a step."""
     recipe, local = trainer.recipe, trainer.head.num_local
-    rate, share = recipe.head.sample_rate, recipe.batch_size // trainer.processes.world_size
+    rate, share = trainer.head.sample_rate, recipe.batch_size // trainer.processes.world_size
     visited = local if rate == 1 else sample_size(rate, local, recipe.batch_size)
     backbone = forward_and_backward_passes(recipe) * share * forward_flop(recipe.backbone)
     return backbone + head_flop(recipe.batch_size, visited, recipe.backbone.embedding_size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,9 +12,11 @@ from facerec.errors import RecipeError
 from facerec.heads.margin_softmax import InterclassFilter
 from facerec.heads.margins import ArcFace, Margin
 from facerec.heads.norm_regularizer import NormPenalty
-from facerec.limits import Checked, Count, Limits, Positive, Seed, Share
+from facerec.limits import Checked, Count, Limits, NonNegative, Positive, Rest, Seed, Share
 from facerec.records.training_set import Data
 from facerec.training.distillation import Distillation
+from facerec.training.finetuning import Finetune
+from facerec.training.initialization import Init
 from facerec.training.network import CUDA_GRAPHS, Compile
 from facerec.training.optimization import SGD, Cosine, MultiStep, Optimizer, Polynomial
 from facerec.training.sampler import Sampling, Shuffle
@@ -39,6 +42,29 @@ class Head(Checked):
     """Who computes the softmax over all centres: operations of torch, or kernels of Triton, which
     need CUDA and the extra gpu. auto times both on a GPU before the first step and takes the
     faster one; with deterministic, and elsewhere, it is torch."""
+    sample_rates: tuple[tuple[NonNegative, Share], ...] = ()
+    """Pairs of an epoch and the sample_rate from there on, in ascending order, such as 4 0.3 12 1
+    for 0.3 after four epochs and all classes after twelve; before the first, sample_rate holds."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        epochs = [epoch for epoch, _ in self.sample_rates]
+        if any(second <= first for first, second in itertools.pairwise(epochs)):
+            raise RecipeError(
+                f"Head.sample_rates: the epochs {', '.join(f'{e:g}' for e in epochs)} do not "
+                "ascend; put the pairs in order"
+            )
+
+    def sample_rate_at(self, epoch: float) -> float:
+        """Return the sample rate that holds when so many epochs are done."""
+        begun = [rate for start, rate in self.sample_rates if start <= epoch]
+        return begun[-1] if begun else self.sample_rate
+
+    @property
+    def largest_sample_rate(self) -> float:
+        """The rate of the steps that need most."""
+        held = () if self.sample_rates and self.sample_rates[0][0] == 0 else (self.sample_rate,)
+        return max([*held, *(rate for _, rate in self.sample_rates)])
 
 
 @dataclass(frozen=True)
@@ -142,12 +168,28 @@ class Recipe(Checked):
     """Seed of weights, data order and augmentation."""
     distillation: Distillation | None = None
     """A teacher whose embeddings are learned."""
+    init: Init = field(default_factory=Init)
+    finetune: Finetune = field(default_factory=Finetune)
+    ema: Rest | None = None
+    """Weight of the moving average of the backbone's weights against the newest ones after a step,
+    such as 0.999; it begins smaller. The average is what is validated and saved as the model; the
+    weights themselves are kept as raw.safetensors. None keeps no average."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.margin is None and self.distillation is None:
             raise RecipeError(
                 "without a margin there is nothing to learn; give one, or a distillation"
+            )
+        if self.margin is None and self.init.head == "class_means":
+            raise RecipeError(
+                "init.head is class_means, but without a margin there are no class centres; leave "
+                "it out"
+            )
+        if self.margin is None and self.finetune.freeze_steps and not self.finetune.freeze_layers:
+            raise RecipeError(
+                "finetune.freeze_steps without freeze_layers lets class centres alone learn, and "
+                "without a margin there are none; name layers, or leave it out"
             )
         if not all(part.labelled for part in self.data.also):
             if self.distillation is None:

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Collection, Mapping
+from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -25,6 +26,7 @@ from facerec.records.dataset import FaceDataset, FolderDataset
 from facerec.records.training_set import Data, Part
 from facerec.training import checkpoint
 from facerec.training.distributed import Processes
+from facerec.training.initialization import Start
 from facerec.training.recipe import Recipe
 
 # Fields that may change when a run is resumed: they do not change what is learned, but for damaged
@@ -79,13 +81,23 @@ def choose_folder(
         RecipeError: the name is taken, or the folder cannot be made.
         CheckpointError: nothing to resume.
     """
+    begun = find_folder(runs, name, resume=resume, exact=exact, launches=launches)
+    return _new_folder(runs, name, exact) if begun is None else begun
+
+
+def find_folder(
+    runs: Path, name: str, *, resume: bool, exact: bool, launches: Collection[str] = ()
+) -> Path | None:
+    """Return the run that `choose_folder` would continue, or None where it would make a new one.
+
+    Raises:
+        CheckpointError: nothing to resume.
+    """
     candidates = [runs / name] if exact else list(_of_name(runs, name).values())
     begun = [path for path in candidates if not _launches(path).isdisjoint(launches)]
     if begun:
         return begun[-1]
-    if resume:
-        return _resumable(candidates, runs / name)
-    return _new_folder(runs, name, exact)
+    return _resumable(candidates, runs / name) if resume else None
 
 
 def remember_launches(folder: Path, launches: Collection[str]) -> None:
@@ -268,6 +280,7 @@ def write_manifest(
     processes: Processes,
     chosen: Mapping[str, str] | None = None,
     teacher: str | None = None,
+    start: Start | None = None,
 ) -> None:
     """Write ``manifest.json``: everything besides the recipe that a repetition needs.
 
@@ -278,6 +291,7 @@ def write_manifest(
         processes: this rank among its peers.
         chosen: what fields of the recipe came to mean that are ``auto``, by their names.
         teacher: SHA-256 of the teacher's file; None without one.
+        start: the weights that training starts from, if not from a seed.
     """
     packages = ("torch", "numpy", "safetensors", "scipy")
     manifest = {
@@ -297,6 +311,7 @@ def write_manifest(
         "data": fingerprints(recipe, dataset)
         | {"images": len(dataset), "classes": dataset.num_classes},
         "teacher": teacher,
+        **({} if start is None else {"init": asdict(start)}),
     }
     write_json(folder / "manifest.json", manifest)
 

@@ -39,6 +39,7 @@ from facerec.embedding.model import save_model
 from facerec.environment import available_cores
 from facerec.errors import CheckpointError, RecipeError, TrainingError
 from facerec.files import write_json
+from facerec.heads.class_sampling import sample_size
 from facerec.heads.classifier import ClassifierOutput, MarginClassifier
 from facerec.heads.distillation_loss import DistillationLoss, DistillationOutput, WholeBatch
 from facerec.heads.margin_softmax import Kernel
@@ -49,6 +50,7 @@ from facerec.heads.norm_regularizer import (
     create_regularizer,
     global_moments,
 )
+from facerec.progress import Progress
 from facerec.recipe import from_dict, to_dict
 from facerec.records.dataset import Batch, BatchLoader, BatchSource, FaceDataset, Skipped
 from facerec.training import checkpoint
@@ -59,6 +61,9 @@ from facerec.training.distillation import (
     teacher_targets,
 )
 from facerec.training.distributed import Processes
+from facerec.training.ema import WeightAverage
+from facerec.training.finetuning import Freezing, rate_factors
+from facerec.training.initialization import Start, initialize
 from facerec.training.monitor import Figures, Monitor
 from facerec.training.network import (
     CUDA_GRAPHS,
@@ -68,7 +73,7 @@ from facerec.training.network import (
     told_of_compiling,
 )
 from facerec.training.nonfinite import LIMIT, LateFigures, NonfiniteGuard
-from facerec.training.optimization import parameter_groups
+from facerec.training.optimization import parameter_groups, set_learning_rate
 from facerec.training.prefetch import prefetched
 from facerec.training.recipe import DataParallel, Recipe
 from facerec.training.row_update import RowUpdate
@@ -104,6 +109,9 @@ class Trainer:
     Attributes:
         phase: entered around each part of a step with its name: ``forward``, ``head``, ``backward``
             and ``optimizer``; by default these are ranges for torch's profiler.
+        start: what the weights were read from, if `initialize` did so.
+        lr: learning rate of the last step, before the factors of parameter groups.
+        average: moving average of the backbone's weights, if the recipe asks for one.
 
     Args:
         recipe: the whole configuration.
@@ -150,6 +158,8 @@ class Trainer:
                 "process has here"
             )
         self.best_accuracy = -1.0
+        self.start: Start | None = None
+        self.lr = 0.0
         self.phase: Callable[[str], contextlib.AbstractContextManager[Any]] = record_function
         self._stop_signal: int | None = None
         self._asked: LateFigures | None = None  # whether a rank is to stop
@@ -186,6 +196,8 @@ class Trainer:
             if recipe.regularizer
             else None
         )
+        self.average = WeightAverage(self.backbone, recipe.ema) if recipe.ema is not None else None
+        self.freezing = Freezing(self.backbone, recipe.finetune)
         self.compile_mode = compile_mode(recipe.compile, self.device.type, recipe.recompute)
         self._plain_model = FromPixels(self.backbone, recipe.preprocessing)
         self.model = compiled(self._plain_model, self.compile_mode)
@@ -196,6 +208,7 @@ class Trainer:
                 [m for m in (self.backbone, self.head, self.distiller) if m is not None],
                 recipe.optimizer,
                 plain=self.regularizer.parameters() if self.regularizer else (),
+                factors=rate_factors(self.backbone, recipe.finetune),
             )
         )
         self.scaler = self._create_scaler()
@@ -207,6 +220,40 @@ class Trainer:
         self.sampler = self._sampler(start=0)
         self.total_steps = self.sampler.total_steps
         self.steps_per_epoch = self.sampler.steps_per_epoch
+        self.warnings += _rate_warnings(recipe, self.head.num_local)
+        if recipe.finetune.freeze_steps:
+            # A checkpoint has the state of parameters that have not moved yet, too.
+            self._create_optimizer_state()
+            for state in self.optimizer.state.values():
+                for value in state.values():
+                    value.zero_()
+
+    def initialize(self, progress: Progress | None = None) -> None:
+        """Start from the weights that the recipe names, once and before the first step.
+
+        All ranks call this together; `fit` does so where nobody did. A run that is resumed has its
+        weights from its checkpoint.
+
+        Args:
+            progress: of the class means.
+
+        Raises:
+            FacerecError: the weights are missing, damaged or of another architecture.
+        """
+        recipe = self.recipe
+        if recipe.init.path is None or self.start is not None or self.step:
+            return
+        self.start = initialize(
+            recipe,
+            self.backbone,
+            self.head,
+            self.dataset,
+            self.processes,
+            bf16=self.precision == "bf16",
+            progress=progress,
+        )
+        if self.average is not None:
+            self.average.restart()
 
     # ---------------------------------------------------------------- one step
 
@@ -219,8 +266,9 @@ class Trainer:
         """
         recipe, progress = self.recipe, self.step / max(self.total_steps, 1)
         factor = recipe.schedule.factor(self.step, self.total_steps, self.steps_per_epoch)
-        for group in self.optimizer.param_groups:
-            group["lr"] = recipe.optimizer.lr * factor
+        self.lr = recipe.optimizer.lr * factor
+        set_learning_rate(self.optimizer, self.lr)
+        self.freezing.begin(self.step)
         if self.compile_mode in CUDA_GRAPHS:
             torch.compiler.cudagraph_mark_step_begin()
         images = batch.images.to(self.device, non_blocking=True)
@@ -235,6 +283,7 @@ class Trainer:
         if count > 1:
             mean_norm, whole = self._whole_batch([x for x, _, _ in micro], targets)
 
+        self.head.sample_rate = recipe.head.sample_rate_at(self.step / self.steps_per_epoch)
         self.head.draw(labels, self.step)
         if self._guard is not None:
             self._guard.remember()
@@ -243,7 +292,8 @@ class Trainer:
         for position, (x, y, target) in enumerate(micro):
             last = position == count - 1
             with self._no_sync() if not last else contextlib.nullcontext():
-                with self.phase("forward"), self._autocast():
+                learning = torch.set_grad_enabled(not self.freezing.whole)
+                with self.phase("forward"), self._autocast(), learning:
                     embeddings = self.model(x)
                 with self.phase("head"):
                     update = self.centers and self.centers.gradients(last)
@@ -263,6 +313,7 @@ class Trainer:
             parts.append(self._figures(embeddings, output, regularized, distilled))
 
         figures = _average(parts)
+        self.freezing.drop_gradients()
         with self.phase("optimizer"):
             self.scaler.unscale_(self.optimizer)
             if self._guard is not None and self._guard.undoes(figures):
@@ -274,6 +325,8 @@ class Trainer:
                 self.scaler.update()
                 self.head.advance()
         self.step += 1
+        if self.average is not None:
+            self.average.update(self.step)
         return figures
 
     @torch.no_grad()
@@ -367,6 +420,7 @@ class Trainer:
                 skipped; the last checkpoint is from before that. Or a loader process died.
             CheckpointError: a checkpoint cannot be written.
         """
+        self.initialize()
         if self._is_done() or (max_steps is not None and self.step >= max_steps):
             return
         pending: tuple[int, LateFigures] | None = None
@@ -388,9 +442,7 @@ class Trainer:
                 if pending:  # a step late, so that the device always has a step to work on
                     self._check_finite(*pending)
                 pending = present
-                self.monitor.record(
-                    self.step, figures, self.optimizer.param_groups[0]["lr"], len(self.skipped)
-                )
+                self.monitor.record(self.step, figures, self.lr, len(self.skipped))
                 stopping = self._stopping() or self.step == max_steps
                 finished = self.step == self.total_steps
                 epoch, within = divmod(self.step, self.steps_per_epoch)
@@ -409,6 +461,8 @@ class Trainer:
                 self.validate(self.recipe.epochs)
                 if self._writer is not None:
                     self._writer.wait()
+                if self.average is not None:
+                    self.save_model("raw.safetensors", self.backbone, weights="raw")
                 self.save_model("model.safetensors")
         self._write_skipped()
 
@@ -427,7 +481,7 @@ class Trainer:
         if self.validator is None:
             return {}
         self._share_buffers()
-        results = self.validator(self.backbone)
+        results = self.validator(self.final_backbone)
         self.monitor.validation(self.step, epoch, results)
         accuracies = {
             name: result.accuracy.kfold.mean
@@ -440,16 +494,28 @@ class Trainer:
             self.save_model("best.safetensors", selected_on=accuracies)
         return results
 
-    def save_model(self, name: str, **extra: Any) -> None:
-        """Write the backbone's weights with the recipe inside, on the main process."""
+    @property
+    def final_backbone(self) -> nn.Module:
+        """What is validated and saved as the model: the average of weights where there is one."""
+        return self.backbone if self.average is None else self.average.module
+
+    def save_model(self, name: str, backbone: nn.Module | None = None, **extra: Any) -> None:
+        """Write a backbone's weights with the recipe inside, on the main process.
+
+        Args:
+            name: of the file in the run's folder.
+            backbone: by default `final_backbone`.
+            extra: facts to keep in the file, as JSON types.
+        """
+        weights = {} if self.average is None else {"weights": "ema"}
         if self.folder is not None and self.processes.is_main:
             save_model(
                 self.folder / name,
-                self.backbone,
+                self.final_backbone if backbone is None else backbone,
                 self.recipe.backbone,
                 self.recipe.preprocessing,
                 to_dict(self.recipe),
-                extra={"step": self.step, **extra},
+                extra={"step": self.step, **weights, **extra},
             )
         self.processes.barrier()
 
@@ -646,7 +712,8 @@ class Trainer:
     def _share_buffers(self) -> None:
         """Give all ranks rank 0's batch-norm statistics, as DDP would before the next step."""
         if self.processes.world_size > 1:
-            for buffer in self.backbone.buffers():
+            averaged = self.average.module.buffers() if self.average is not None else ()
+            for buffer in [*self.backbone.buffers(), *averaged]:
                 dist.broadcast(buffer, src=0)
 
     def _tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
@@ -660,6 +727,7 @@ class Trainer:
             "head": self.head,
             "regularizer": self.regularizer,
             "distiller": self.distiller,
+            "ema": None if self.average is None else self.average.module,
         }
         tensors: dict[str, torch.Tensor] = {}
         names: dict[int, str] = {}
@@ -728,7 +796,7 @@ def _create_head(recipe: Recipe, dataset: FaceDataset) -> MarginClassifier:
         center_init=recipe.head.center_init,
         precision=recipe.head.precision,
         interclass_filter=recipe.head.interclass_filter,
-        sample_rate=recipe.head.sample_rate,
+        sample_rate=recipe.head.sample_rate_at(0),
         unlabelled=dataset.has_unlabelled,
     )
 
@@ -748,6 +816,26 @@ def _told_of_full_memory(recipe: Recipe, dataset: FaceDataset) -> Iterator[None]
             f"({centers / 1e9:,.1f} GB) and a backbone of width {recipe.backbone.width:g} do not "
             "fit into memory; facerec plan computes what a step needs"
         ) from error
+
+
+def _rate_warnings(recipe: Recipe, num_local: int) -> Iterator[str]:
+    """Say which sample rates of the head do nothing."""
+    head, before = recipe.head, recipe.head.sample_rate
+    for epoch, rate in head.sample_rates:
+        pair = f"the pair {epoch:g} {rate:g} of head.sample_rates"
+        if epoch >= recipe.epochs:
+            yield f"{pair} never holds, since the run has {recipe.epochs} epochs"
+        elif rate == before:
+            yield f"{pair} changes nothing, since that rate holds already"
+        before = rate
+    rates = {head.sample_rate, *(rate for _, rate in head.sample_rates)} - {1.0}
+    for rate in sorted(rates):
+        visited = sample_size(rate, num_local, recipe.batch_size)
+        if visited > max(int(rate * num_local), 1):
+            yield (
+                f"at sample rate {rate:g} a process visits {visited:,} of its {num_local:,} "
+                f"classes all the same, since a batch of {recipe.batch_size:,} may need so many"
+            )
 
 
 def _data_parallel(model: nn.Module, config: DataParallel) -> DistributedDataParallel:

@@ -53,6 +53,10 @@ class Noisy(nn.Module):
             nn.Linear(32, embedding_size),
         )
 
+    @property
+    def blocks(self) -> list[nn.Module]:
+        return [self.layers[0], self.layers[2]]
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         tiles = nn.functional.avg_pool2d(x, 14).flatten(1)
         return self.layers(tiles.float())

@@ -117,6 +117,46 @@ def test_impossible_rates_are_refused(many: Path, rate: float) -> None:
         from_dict(Recipe, tree, "recipe")
 
 
+SCHEDULED = Head(sample_rate=0.3, sample_rates=((0.5, 1.0), (1.25, 0.5)))
+
+
+def test_the_sample_rate_follows_its_schedule(many: Path, tmp_path: Path) -> None:
+    recipe = tiny_recipe(many, head=SCHEDULED)  # 7 steps of 12 in an epoch of 90 images
+    whole = make_trainer(recipe)
+    visited = []
+    batches = whole._batches()
+    for _ in range(14):
+        before = whole.head.weight.detach().clone()
+        whole.train_step(next(batches))
+        visited.append(whole.head.num_visited)
+        assert int((whole.head.weight != before).any(dim=1).sum()) == visited[-1]
+    # Epochs 0 to 0.43, 0.57 to 1.14, and from 1.29 on.
+    assert visited == [13] * 4 + [45] * 5 + [22] * 5
+    for stop in (3, 6, 11):
+        folder = tmp_path / str(stop)
+        trained(recipe, steps=stop, folder=folder)
+        resumed = make_trainer(recipe, folder)
+        resumed.resume()
+        resumed.fit()
+        assert_same(weights(whole), weights(resumed))
+
+
+def test_schedules_of_the_sample_rate_that_do_nothing_are_told(many: Path) -> None:
+    assert not make_trainer(tiny_recipe(many, regularizer=None, head=SCHEDULED)).warnings
+    rates = ((0.0, 0.3), (1.0, 0.3), (1.5, 0.01), (7.0, 0.5))
+    recipe = tiny_recipe(many, regularizer=None, head=Head(sample_rates=rates))
+    told = make_trainer(recipe).warnings
+    for words in ("1 0.3", "7 0.5 of head.sample_rates never", "0.01 a process visits 12 of"):
+        assert any(words in warning for warning in told), (words, told)
+    assert len(told) == 3
+    with pytest.raises(RecipeError, match=r"sample_rates: .*2, 1.*order"):
+        Head(sample_rates=((2.0, 0.1), (1.0, 0.5)))
+    with pytest.raises(RecipeError, match="sample_rates must be above 0 and at most 1"):
+        Head(sample_rates=((2.0, 1.5),))
+    assert Head(sample_rates=((0.0, 0.3), (2.0, 0.5))).largest_sample_rate == 0.5
+    assert Head(sample_rates=((1.0, 0.3),)).largest_sample_rate == 1.0
+
+
 # ---------------------------------------------------------------- activations
 
 

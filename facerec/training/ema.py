@@ -1,0 +1,53 @@
+"""A moving average of the backbone's weights, which is validated and saved in their place."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+
+class WeightAverage:
+    """Exponential moving average (EMA) of a module's parameters and floating-point buffers.
+
+    After step t every number is ``d·average + (1 − d)·value`` with d = min(decay, t / (9 + t)):
+    averages begin short, so that the weights from before the first step are soon forgotten, and
+    nothing but the step has to be known to go on (TensorFlow's ``ExponentialMovingAverage`` with
+    ``num_updates``, which counts from 0). Counters are copied.
+
+    Args:
+        module: what is trained; the average starts from its weights.
+        decay: weight of the average against the newest values, in [0, 1).
+
+    Attributes:
+        module: a copy of the module with the averages in it, in evaluation mode.
+    """
+
+    def __init__(self, module: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.module = copy.deepcopy(module).requires_grad_(False).eval()
+        mine, theirs = self.module.state_dict(), module.state_dict()
+        pairs = [(mine[name], theirs[name]) for name in mine]
+        self._averaged = _columns([pair for pair in pairs if pair[0].is_floating_point()])
+        self._copied = _columns([pair for pair in pairs if not pair[0].is_floating_point()])
+
+    @torch.no_grad()
+    def restart(self) -> None:
+        """Take the module's weights as they are."""
+        for mine, theirs in (self._averaged, self._copied):
+            if mine:
+                torch._foreach_copy_(mine, theirs)
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Take in the weights after ``step`` optimizer steps, counted from 1."""
+        share = 1 - min(self.decay, step / (9 + step))
+        if self._averaged[0]:
+            torch._foreach_lerp_(*self._averaged, share)
+        if self._copied[0]:
+            torch._foreach_copy_(*self._copied)
+
+
+def _columns(pairs: list[tuple[Tensor, Tensor]]) -> tuple[list[Tensor], list[Tensor]]:
+    return [mine for mine, _ in pairs], [theirs for _, theirs in pairs]

@@ -1,0 +1,488 @@
+"""Training that starts from weights: what they are read from, what of them fits, what is new.
+
+The weights go into the backbone before the first step, on every rank alike. A run that is resumed
+has them in its checkpoint and never reads their file again.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from facerec.backbones import Backbone, Preprocessing, create_backbone
+from facerec.embedding.bundle import is_bundle
+from facerec.embedding.model import (
+    MODEL_FILE,
+    TorchModel,
+    load_model,
+    load_state_dict_file,
+)
+from facerec.embedding.state_dict import read_state_dict
+from facerec.environment import available_cores
+from facerec.errors import CheckpointError, FacerecError, ModelError, RecipeError
+from facerec.files import sha256
+from facerec.heads.classifier import MarginClassifier
+from facerec.limits import Checked
+from facerec.progress import Progress
+from facerec.recipe import from_dict
+from facerec.records.dataset import FaceDataset
+from facerec.training import checkpoint
+from facerec.training.distributed import Processes
+
+if TYPE_CHECKING:  # its section `init` is of this module
+    from facerec.training.recipe import Recipe
+
+INIT = "init"
+"""As ``backbone.name``: the network that `Init.path` holds."""
+
+
+@dataclass(frozen=True)
+class Init(Checked):
+    """What training starts from: by default a seed, else weights that were trained before."""
+
+    path: Path | None = None
+    """A run's folder, one of its checkpoints, a .safetensors that facerec wrote, or a .pth of
+    InsightFace. With backbone.name "init" the network is the one in there. None draws all weights
+    from the seed."""
+    strict: bool = True
+    """Every tensor has to fit. False takes those that fit by name and shape, and draws the rest."""
+    layers: tuple[str, ...] = ()
+    """With strict False: take only tensors whose names begin so, such as conv1 layer1; these have
+    to fit. () takes all that fit."""
+    head: Literal["fresh", "class_means"] = "fresh"
+    """Class centres: drawn as always, or pointed along the mean of the unit embeddings that the
+    starting network gives of each class's training images, not augmented."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.layers and self.strict:
+            raise RecipeError("init.layers leaves tensors out; set init.strict to False with it")
+        if self.path is None and (not self.strict or self.head != "fresh"):
+            raise RecipeError(
+                "init says how to start from weights, but not from which; set init.path too"
+            )
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a run started from, for its manifest and for people."""
+
+    path: str
+    sha256: str
+    """Of the file; of a checkpoint's ``state.json``, which holds check sums of all others."""
+    weights: str
+    """Which weights of it: ``model``, or of a checkpoint ``backbone`` or ``ema``."""
+    loaded: int
+    """Tensors taken from it."""
+    left_out: tuple[str, ...]
+    """Tensors in it that were not taken."""
+    new: tuple[str, ...]
+    """Tensors of the backbone that were drawn."""
+    head: str
+    """What became of the class centres, in words."""
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return what people read: headings and texts."""
+        rows = [("starts from", self.path), ("", f"{self.loaded} tensors loaded")]
+        if self.left_out:
+            rows.append(("", f"{len(self.left_out)} left out: {_grouped(self.left_out)}"))
+        if self.new:
+            rows.append(("", f"{len(self.new)} drawn anew: {_grouped(self.new)}"))
+        return [*rows, ("class centres", self.head)]
+
+
+def _grouped(names: Iterable[str]) -> str:
+    counts = Counter(".".join(name.split(".")[:2]) for name in names)
+    few = [f"{name} ({count})" if count > 1 else name for name, count in counts.most_common(6)]
+    return ", ".join(few) + (", …" if len(counts) > len(few) else "")
+
+
+# ---------------------------------------------------------------- what is in a file
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Weights as they were found."""
+
+    path: Path
+    """The file, or the folder of a checkpoint."""
+    tensors: dict[str, Tensor]
+    weights: str = "model"
+    backbone: Backbone | None = None
+    """The network that they belong to; a .pth does not say."""
+    preprocessing: Preprocessing | None = None
+
+
+def resolved(recipe: Recipe, run: Path | None = None) -> Recipe:
+    """Put the network of `Init.path` in the place of the backbone's name ``init``.
+
+    Args:
+        recipe: as the user gave it.
+        run: the run that is continued, whose recipe knows the network; the file is not read then.
+
+    Raises:
+        RecipeError: the name without a path, or beside other fields of the backbone, which the file
+            decides.
+        ModelError: the file cannot be read or does not say its architecture.
+        CheckpointError: the run's recipe cannot be read.
+    """
+    if recipe.backbone.name != INIT:
+        return recipe
+    if recipe.backbone != Backbone(INIT):
+        raise RecipeError(
+            'backbone.name "init" takes the whole section from init.path; leave out its other '
+            "fields, or write down all of them with the network's name"
+        )
+    if run is not None:
+        return replace(recipe, backbone=_stored_sections(run)[0])
+    if recipe.init.path is None:
+        raise RecipeError('backbone.name is "init", so init.path has to name weights; set it')
+    found = _read(recipe.init.path).backbone
+    if found is None:
+        raise ModelError(
+            f"{recipe.init.path}: does not say which architecture its weights belong to; set "
+            "backbone.name and the fields beside it, or turn it into a .safetensors by facerec "
+            "import-weights"
+        )
+    return replace(recipe, backbone=found)
+
+
+def _read(path: Path) -> _Source:
+    """Read weights with what their file says of them.
+
+    Raises:
+        ModelError: missing, damaged, foreign, with numbers that are not finite, or an ONNX graph.
+        CheckpointError: a checkpoint that is damaged or whose run's recipe is.
+    """
+    if path.suffix == ".onnx" or (path.is_dir() and is_bundle(path)):
+        raise ModelError(
+            f"{path}: an ONNX graph computes but does not train; start from the .safetensors or "
+            ".pth that it was exported from"
+        )
+    if path.is_dir() and not (path / MODEL_FILE).is_file():
+        folder = path if _is_checkpoint(path) else checkpoint.latest(path / "checkpoints")
+        if folder is not None:
+            return _read_checkpoint(folder.resolve())
+    if path.exists() and not path.is_dir() and path.suffix != ".safetensors":
+        tensors = read_state_dict(path)
+        _check_finite(path, tensors)
+        return _Source(path, tensors)
+    model = load_model(path)
+    assert isinstance(model, TorchModel) and model.path is not None
+    tensors = dict(model.backbone.state_dict())
+    return _Source(model.path, tensors, "model", model.config, model.preprocessing)
+
+
+def _is_checkpoint(path: Path) -> bool:
+    return (path / checkpoint.STATE_FILE).is_file()
+
+
+def _read_checkpoint(folder: Path) -> _Source:
+    """Read the backbone of a checkpoint, and its moving average where the run keeps one."""
+    backbone, preprocessing, averaged = _stored_sections(folder.parent.parent)
+    weights = "ema" if averaged else "backbone"
+    tensors = create_backbone(backbone).state_dict()
+    named = {f"{weights}.{name}": tensor for name, tensor in tensors.items()}
+    checkpoint.load(folder, named, {}, Processes(0, 1, torch.device("cpu")))
+    _check_finite(folder, tensors)
+    return _Source(folder, tensors, weights, backbone, preprocessing)
+
+
+def _stored_sections(run: Path) -> tuple[Backbone, Preprocessing, bool]:
+    """Return what a run's recipe says of its network, and whether it averages weights."""
+    path = run / "recipe.json"
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        return (
+            from_dict(Backbone, stored["backbone"], str(path)),
+            from_dict(Preprocessing, stored["preprocessing"], str(path)),
+            stored.get("ema") is not None,
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CheckpointError(
+            f"{path}: cannot be read ({type(error).__name__}: {error}), so nobody knows to which "
+            "network the checkpoints of this run belong; take another one"
+        ) from error
+
+
+def _check_finite(path: Path, tensors: dict[str, Tensor]) -> None:
+    for name, tensor in tensors.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise ModelError(f"{path}: tensor {name!r} holds NaN or infinity; take other weights")
+
+
+# ---------------------------------------------------------------- into the backbone
+
+
+def start_from_weights(recipe: Recipe, backbone: nn.Module, processes: Processes) -> Start:
+    """Load `Init.path` into the backbone, on all ranks; the main process reads the file.
+
+    Args:
+        recipe: `resolved`, with a path in its section ``init``.
+        backbone: the bare module, on its device.
+        processes: this rank among its peers, which all call this together.
+
+    Raises:
+        FacerecError: the file is missing, damaged, holds NaN, belongs to another architecture, or
+            was trained on otherwise prepared pixels; the same sentence on every rank.
+    """
+    start: Start = processes.on_main(lambda: _load(recipe, backbone))
+    if processes.world_size > 1:
+        for tensor in backbone.state_dict().values():
+            dist.broadcast(tensor, src=0)
+    return start
+
+
+def _load(recipe: Recipe, backbone: nn.Module) -> Start:
+    init = recipe.init
+    assert init.path is not None
+    source = _read(init.path)
+    if source.preprocessing not in (None, recipe.preprocessing):
+        raise ModelError(
+            f"{source.path}: was trained on pixels prepared as {source.preprocessing}, the recipe "
+            f"prepares them as {recipe.preprocessing}; set preprocessing as the weights know it"
+        )
+    own = dict(backbone.state_dict())
+    fitting = {
+        name: tensor
+        for name, tensor in source.tensors.items()
+        if name in own and own[name].shape == tensor.shape and own[name].dtype == tensor.dtype
+    }
+    if init.strict:
+        _require_same_network(recipe, backbone, source, set(fitting))
+        chosen = fitting
+    else:
+        chosen = _chosen(init, source, own, fitting)
+    _check_fixed_scale(backbone, source, chosen)
+    backbone.load_state_dict(chosen, strict=False)
+    location = source.path / checkpoint.STATE_FILE if source.path.is_dir() else source.path
+    return Start(
+        path=str(source.path.resolve()),
+        sha256=sha256(location),
+        weights=source.weights,
+        loaded=len(chosen),
+        left_out=tuple(name for name in source.tensors if name not in chosen),
+        new=tuple(name for name in own if name not in chosen),
+        head="drawn from the seed",
+    )
+
+
+def _require_same_network(
+    recipe: Recipe, backbone: nn.Module, source: _Source, fitting: set[str]
+) -> None:
+    """Refuse weights of which not every tensor fits, naming what differs."""
+    asked, held = recipe.backbone, source.backbone
+    if held is not None:
+        fields = [
+            f"{name} {getattr(held, name)!r} (recipe: {getattr(asked, name)!r})"
+            for name in ("name", "embedding_size", "width")
+            if getattr(held, name) != getattr(asked, name)
+        ]
+        if fields:
+            raise ModelError(
+                f"{source.path}: holds a backbone with {', '.join(fields)}; set --backbone.name "
+                "init to train the file's network, or --init.strict False to take what fits"
+            )
+        names = dict(backbone.state_dict())
+        other = [n for n in [*names, *source.tensors] if n not in fitting]
+        if other:
+            raise ModelError(
+                f"{source.path}: tensor {other[0]!r} does not fit the recipe's backbone, of "
+                f"embedding_bn {asked.embedding_bn} where the file has {held.embedding_bn}; set "
+                "--backbone.name init to train the file's network, or --init.strict False to take "
+                "what fits"
+            )
+    else:
+        # Compares names, types and shapes, and names the first tensor that differs.
+        with torch.device("cpu"):
+            load_state_dict_file(create_backbone(asked), source.path)
+
+
+def _chosen(
+    init: Init, source: _Source, own: dict[str, Tensor], fitting: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return what to load where not every tensor has to fit."""
+    chosen = {n: t for n, t in fitting.items() if not init.layers or within(n, init.layers)}
+    for layer in init.layers:
+        require_layer(layer, source.tensors, f"{source.path} has", "init.layers")
+        for name in (n for n in [*source.tensors, *own] if within(n, [layer])):
+            if name not in chosen:
+                found, wanted = (
+                    f"{tuple(tensors[name].shape)}" if name in tensors else "nothing"
+                    for tensors in (source.tensors, own)
+                )
+                raise ModelError(
+                    f"{source.path}: tensor {name!r} of init.layers does not fit: the backbone has "
+                    f"{wanted} there, the file {found}; leave this layer out"
+                )
+    if not any(tensor.is_floating_point() for tensor in chosen.values()):
+        raise ModelError(
+            f"{source.path}: none of its {len(source.tensors)} tensors fits the recipe's backbone "
+            "by name and shape; the weights belong to another architecture"
+        )
+    return chosen
+
+
+def _check_fixed_scale(backbone: nn.Module, source: _Source, chosen: dict[str, Tensor]) -> None:
+    """Refuse a learned γ for a last batch norm whose γ is fixed at 1."""
+    norm = getattr(backbone, "embedding_norm", None)
+    if not isinstance(norm, nn.BatchNorm1d) or norm.weight.requires_grad:
+        return
+    name = next(name for name, p in backbone.named_parameters() if p is norm.weight)
+    if name in chosen and not bool((chosen[name] == 1).all()):
+        raise ModelError(
+            f"{source.path}: its last batch norm has a γ other than 1 ({name}), which "
+            "embedding_bn frozen_gamma fixes; set --backbone.embedding-bn affine"
+        )
+
+
+def within(name: str, layers: Iterable[str]) -> bool:
+    """Tell whether a tensor or module is one of ``layers`` or lies inside one."""
+    return any(name == layer or name.startswith(f"{layer}.") for layer in layers)
+
+
+def require_layer(layer: str, names: Iterable[str], owner: str, field: str) -> None:
+    """Refuse a layer in which no tensor lies.
+
+    Raises:
+        RecipeError: names the nearest that is there.
+    """
+    known = list(names)
+    if any(within(name, [layer]) for name in known):
+        return
+    parts = {".".join(n.split(".")[: layer.count(".") + 1]) for n in known}
+    close = difflib.get_close_matches(layer, parts, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(sorted(parts)[:8])}"
+    raise RecipeError(f"{field}: {owner} no layer called {layer!r}; {hint}")
+
+
+# ---------------------------------------------------------------- class centres
+
+
+@torch.no_grad()
+def set_class_means(
+    head: MarginClassifier,
+    model: TorchModel,
+    dataset: FaceDataset,
+    progress: Progress | None = None,
+) -> int:
+    """Point this rank's class centres along the means of their classes' unit embeddings.
+
+    Every rank embeds the images of its own classes, one class after another, so that the work is
+    shared, no rank holds more than its share, and the result is the same on any number of ranks. A
+    centre keeps the length that it was drawn with; one whose class has no usable image, or whose
+    embeddings cancel, stays as it was drawn.
+
+    Args:
+        head: holds the centres.
+        model: the starting network; its batch size is always filled, so that an embedding depends
+            on its image alone.
+        dataset: the training images; those of class −1 are left out.
+        progress: called with the images done, of this rank's.
+
+    Returns:
+        The number of images that count on this rank.
+
+    Raises:
+        FacerecError: an image is damaged, if the data set does not skip those.
+    """
+    labels = dataset.load_labels(progress) - head.class_offset
+    own = np.flatnonzero((labels >= 0) & (labels < head.num_local))
+    own = own[np.argsort(labels[own], kind="stable")]
+    sums = torch.zeros(head.num_local, head.embedding_size, dtype=torch.float64)
+    counted = 0
+    for start, images in _batches(dataset, own, model.batch_size):
+        # Black images fill gaps and the last batch.
+        pixels = np.zeros((model.batch_size, *dataset.image_size, 3), np.uint8)
+        usable = np.zeros(model.batch_size, bool)
+        for place, image in enumerate(images):
+            if image is not None:
+                pixels[place], usable[place] = image, True
+        vectors = torch.from_numpy(model.embed(pixels)[usable]).double()
+        finite = vectors.isfinite().all(dim=1)
+        indices = own[start : start + len(images)][usable[: len(images)]]
+        rows = torch.from_numpy(labels[indices])[finite]
+        sums.index_add_(0, rows, nn.functional.normalize(vectors[finite]))
+        counted += len(rows)
+        if progress is not None:
+            progress("class means", start + len(images), len(own))
+    lengths = sums.norm(dim=1, keepdim=True)
+    means = (sums / lengths.clamp(min=1e-6)).to(head.weight)
+    drawn = head.weight.detach().clone()
+    known = (lengths > 1e-6).to(head.weight.device)
+    head.weight.copy_(torch.where(known, means * drawn.norm(dim=1, keepdim=True), drawn))
+    return counted
+
+
+def _batches(
+    dataset: FaceDataset, indices: np.ndarray, size: int
+) -> Iterator[tuple[int, list[np.ndarray | None]]]:
+    """Yield the first place and the images of each batch, while those of the next are decoded.
+
+    An image that is damaged is None where the data set skips such.
+    """
+
+    def decoded(index: int) -> np.ndarray | None:
+        try:
+            return dataset[index][0]
+        except FacerecError:
+            if dataset.on_error == "skip":
+                return None
+            raise
+
+    pool = ThreadPoolExecutor(min(8, available_cores()))
+    waiting: deque[tuple[int, list[Future[np.ndarray | None]]]] = deque()
+    try:
+        for start in range(0, len(indices), size):
+            batch = indices[start : start + size].tolist()
+            waiting.append((start, [pool.submit(decoded, index) for index in batch]))
+            if len(waiting) == 2:
+                first, images = waiting.popleft()
+                yield first, [image.result() for image in images]
+        for first, images in waiting:
+            yield first, [image.result() for image in images]
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def initialize(
+    recipe: Recipe,
+    backbone: nn.Module,
+    head: MarginClassifier,
+    dataset: FaceDataset,
+    processes: Processes,
+    *,
+    bf16: bool = False,
+    progress: Progress | None = None,
+) -> Start:
+    """Do all that the recipe's section ``init`` asks for, on all ranks together.
+
+    Args:
+        recipe: `resolved`, with a path in its section ``init``.
+        backbone: the bare module, on its device.
+        head: the classes of this rank.
+        dataset: the training images.
+        processes: this rank among its peers.
+        bf16: embed for class means under autocast, as training will.
+        progress: of the class means.
+
+    Raises:
+        FacerecError: see `start_from_weights` and `set_class_means`.
+    """
+    start = start_from_weights(recipe, backbone, processes)
+    if recipe.init.head == "fresh":
+        return start
+    model = TorchModel(backbone, recipe.preprocessing, precision="bf16" if bf16 else "fp32")
+    counts: list[Any] = processes.gather_objects(set_class_means(head, model, dataset, progress))
+    return replace(start, head=f"along the class means of {sum(counts):,} images")

@@ -1,0 +1,37 @@
+"""Go on training a network that is there, on people of your own.
+
+    facerec train recipes/finetune.py --init.path runs/NAME --data.path data/mine
+
+The network is the one that the weights belong to. For a .pth, which does not say, set
+--backbone.name and the fields beside it. Preprocessing has to be that of the weights. Rates, steps
+and epochs are meant for some hundred people with a dozen photos or more each. They are rules of
+thumb, not the outcome of a search: hold out people of your own to choose better ones.
+"""
+
+from pathlib import Path
+
+from facerec.backbones import Backbone
+from facerec.heads import SEC, ArcFace
+from facerec.records import Augmentation, Data
+from facerec.training import SGD, Checkpoints, Cosine, Finetune, Init, Recipe
+
+recipe = Recipe(
+    init=Init(path=Path("weights.safetensors"), head="class_means"),
+    backbone=Backbone(name="init"),
+    data=Data(
+        path=Path("data/celeba_train"),
+        augmentation=Augmentation(flip=0.5, crop=0.1, low_resolution=0.1, photometric=0.1),
+    ),
+    margin=ArcFace(scale=32.0, margin=0.3),
+    regularizer=SEC(weight=0.1),
+    # Class means know less of their people than the network knows of faces: at first they alone
+    # learn, then the network does, more slowly, and on the statistics that it has.
+    finetune=Finetune(rate_factor=0.1, layer_decay=0.8, freeze_steps=80, batch_norm="frozen"),
+    optimizer=SGD(lr=0.1, momentum=0.9, weight_decay=5e-4),
+    schedule=Cosine(warmup_epochs=0.5),
+    ema=0.99,
+    checkpoints=Checkpoints(every_steps=200, keep=2),
+    batch_size=64,
+    epochs=5,
+    workers=1,
+)

@@ -1,0 +1,108 @@
+"""The moving average of weights: its numbers, its file, its checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.lives import noisy_recipe
+from helpers.tiny_training import make_trainer, weights, write_training_set
+from helpers.training_runs import assert_same, trained
+from safetensors import safe_open
+
+from facerec.embedding import load_model
+from facerec.errors import CheckpointError
+from facerec.training.ema import WeightAverage
+from facerec.training.plan import plan_step
+from facerec.training.validation import PackValidator
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_training_set(tmp_path_factory.mktemp("records"))
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.3, 0.999])
+def test_the_average_is_that_of_a_naive_loop(decay: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)).double()
+    average = WeightAverage(module, decay)
+    wanted = {name: value.clone() for name, value in module.state_dict().items()}
+    for step in range(1, 30):
+        for value in module.state_dict().values():
+            if value.is_floating_point():
+                value.copy_(torch.randn(value.shape, generator=generator, dtype=value.dtype))
+            else:
+                value += 3
+        average.update(step)
+        d = min(decay, step / (9 + step))
+        for name, value in module.state_dict().items():
+            new = d * wanted[name] + (1 - d) * value if value.is_floating_point() else value
+            wanted[name] = new.clone()
+    for name, value in average.module.state_dict().items():
+        torch.testing.assert_close(value, wanted[name], msg=name)
+    assert not average.module.training
+    assert not any(p.requires_grad for p in average.module.parameters())
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_the_average_is_the_model_and_the_weights_are_kept(
+    data: Path, tmp_path: Path, recompute: bool
+) -> None:
+    recipe = noisy_recipe(data, ema=0.9, recompute=recompute)
+    trainer = trained(recipe, folder=tmp_path)
+    plain = trained(replace(recipe, ema=None))
+    assert_same(plain.backbone.state_dict(), trainer.backbone.state_dict())  # a bystander
+    assert trainer.average is not None
+    for name, backbone, holds in (
+        ("model.safetensors", trainer.average.module, '"weights": "ema"'),
+        ("raw.safetensors", trainer.backbone, '"weights": "raw"'),
+    ):
+        saved = load_model(tmp_path / name).backbone  # type: ignore[attr-defined]
+        assert_same(saved.state_dict(), dict(backbone.state_dict()))
+        with safe_open(tmp_path / name, framework="pt") as file:
+            assert holds in file.metadata()["facerec"]
+    averaged = dict(trainer.average.module.named_parameters())
+    same = [n for n, p in plain.backbone.named_parameters() if torch.equal(p, averaged[n])]
+    assert same == []
+
+
+def test_the_average_is_what_is_validated(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = make_trainer(noisy_recipe(data, ema=0.5))
+    seen: list[object] = []
+    monkeypatch.setattr(PackValidator, "__init__", lambda self: None)
+    monkeypatch.setattr(PackValidator, "__call__", lambda self, x: seen.append(x) or {})
+    trainer.validator = PackValidator()  # type: ignore[call-arg]
+    trainer.validate(1)
+    assert trainer.average is not None and seen == [trainer.average.module]
+
+
+@pytest.mark.parametrize("stop", [1, 5])
+def test_resumed_equals_uninterrupted_bit_for_bit(data: Path, tmp_path: Path, stop: int) -> None:
+    recipe = noisy_recipe(data, ema=0.9)
+    whole = trained(recipe)
+    trained(recipe, steps=stop, folder=tmp_path)
+    resumed = make_trainer(recipe, tmp_path)
+    resumed.resume()
+    resumed.fit()
+    assert any(name.startswith("ema.") for name in weights(whole))
+    assert_same(weights(whole), weights(resumed))
+
+
+def test_the_plan_counts_the_average(data: Path) -> None:
+    recipe = noisy_recipe(data, ema=0.9)
+    average = make_trainer(recipe).average
+    assert average is not None
+    planned = {part.name: part.update for part in plan_step(recipe, 7, device="cpu").parts}
+    tensors = average.module.state_dict().values()
+    assert planned["backbone: moving average"] == sum(tensor.nbytes for tensor in tensors)
+
+
+def test_a_checkpoint_without_an_average_is_refused(data: Path, tmp_path: Path) -> None:
+    recipe = noisy_recipe(data)
+    trained(recipe, steps=2, folder=tmp_path)
+    resumed = make_trainer(replace(recipe, ema=0.9), tmp_path)
+    with pytest.raises(CheckpointError, match=r"step-00000002.*moving average.*ema"):
+        resumed.resume()

@@ -1,0 +1,235 @@
+"""Rates by depth, layers that rest, batch norms that keep their statistics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.lives import noisy_recipe
+from helpers.tiny_training import make_trainer, narrow_recipe, tiny_recipe, weights
+from helpers.tiny_training import write_training_set as write
+from helpers.training_runs import assert_same, joined, over_ranks, trained
+from torch import nn
+
+from facerec.backbones import Backbone, create_backbone
+from facerec.errors import RecipeError
+from facerec.training import SGD, Adam, AdamW, Distillation, Finetune, Init, Recipe, RMSprop
+from facerec.training.finetuning import rate_factors
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("records"))
+
+
+def small(name: str) -> nn.Module:
+    return create_backbone(Backbone(name, embedding_size=16, width=0.125), seed=0)
+
+
+def factors_by_name(backbone: nn.Module, config: Finetune) -> dict[str, float]:
+    factors = rate_factors(backbone, config)
+    return {name: factors[id(p)] for name, p in backbone.named_parameters()}
+
+
+def test_without_class_centres_something_else_has_to_learn() -> None:
+    taught = {"margin": None, "distillation": Distillation(teacher=Path("teacher.onnx"))}
+    Recipe(**taught, finetune=Finetune(freeze_steps=3, freeze_layers=("conv1",)))  # type: ignore[arg-type]
+    for section in (
+        {"finetune": Finetune(freeze_steps=3)},
+        {"init": Init(Path("a.pth"), head="class_means")},
+    ):
+        with pytest.raises(RecipeError, match="without a margin"):
+            Recipe(**taught, **section)  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------- rates
+
+
+def test_the_factor_falls_with_each_block_away_from_the_embedding() -> None:
+    found = factors_by_name(small("iresnet18"), Finetune(rate_factor=0.5, layer_decay=0.8))
+    for name, factor in found.items():
+        parts = name.split(".")
+        if parts[0].startswith("layer"):
+            unit = 1 + 2 * (int(parts[0][5:]) - 1) + int(parts[1])
+        else:
+            unit = 9 if parts[0] in ("bn2", "fc", "features") else 0
+        assert factor == pytest.approx(0.5 * 0.8 ** (9 - unit)), name
+
+
+def test_factors_of_every_layer_of_mobilefacenet_rise_with_depth() -> None:
+    backbone = small("mbf")
+    found = list(factors_by_name(backbone, Finetune(layer_decay=0.5)).values())
+    assert found == sorted(found) and found[-1] == 1.0
+    blocks = len(backbone.blocks)  # type: ignore[arg-type]
+    assert len(set(found)) == blocks + 2  # the stem before, the embedding behind
+
+
+def test_a_network_without_blocks_has_no_depth(data: Path) -> None:
+    with pytest.raises(RecipeError, match=r"layer_decay.*blocks"):
+        make_trainer(tiny_recipe(data, finetune=Finetune(layer_decay=0.5)))
+
+
+@pytest.mark.parametrize("optimizer", [SGD(lr=0.2), AdamW(lr=0.2)])
+def test_schedules_and_factors_multiply(data: Path, optimizer: Any) -> None:
+    config = Finetune(rate_factor=0.5, layer_decay=0.7)
+    trainer = make_trainer(noisy_recipe(data, optimizer=optimizer, finetune=config))
+    wanted = rate_factors(trainer.backbone, config)
+    batches = trainer._batches()
+    for _ in range(3):
+        step = trainer.step
+        factor = trainer.recipe.schedule.factor(step, 8, 4)
+        trainer.train_step(next(batches))
+        assert trainer.lr == pytest.approx(0.2 * factor)
+        seen = 0
+        for group in trainer.optimizer.param_groups:
+            for parameter in group["params"]:
+                assert group["lr"] == pytest.approx(trainer.lr * wanted.get(id(parameter), 1.0))
+                seen += 1
+        assert seen == len([p for p in trainer.backbone.parameters() if p.requires_grad]) + 1
+
+
+def test_a_step_of_plain_sgd_moves_each_tensor_by_its_factor(data: Path) -> None:
+    """Without momentum, decay and clipping, a step is −rate · factor · gradient."""
+    moved = {}
+    config = Finetune(rate_factor=0.5, layer_decay=0.7)
+    for finetune in (Finetune(), config):
+        recipe = noisy_recipe(
+            data,
+            optimizer=SGD(lr=0.01, momentum=0.0, weight_decay=0.0),
+            clip_norm=None,
+            finetune=finetune,
+        )
+        trainer = make_trainer(recipe)
+        before = {n: p.detach().clone() for n, p in trainer.backbone.named_parameters()}
+        trainer.train_step(next(trainer._batches()))
+        moved[finetune] = {
+            n: p.detach() - before[n] for n, p in trainer.backbone.named_parameters()
+        }
+    for name, factor in factors_by_name(trainer.backbone, config).items():
+        torch.testing.assert_close(
+            moved[config][name], factor * moved[Finetune()][name], rtol=0.02, atol=2e-7, msg=name
+        )
+
+
+# ---------------------------------------------------------------- resting
+
+OPTIMIZERS = [
+    SGD(lr=0.05),
+    AdamW(lr=1e-2),
+    Adam(lr=1e-2, weight_decay=0.1),
+    RMSprop(lr=1e-2, momentum=0.9, weight_decay=0.1),
+]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: type(o).__name__)
+def test_what_rests_stays_bit_for_bit(data: Path, optimizer: Any) -> None:
+    recipe = noisy_recipe(
+        data, optimizer=optimizer, finetune=Finetune(freeze_steps=3), accumulation=2
+    )
+    trainer = make_trainer(recipe)
+    before = {name: value.clone() for name, value in trainer.backbone.state_dict().items()}
+    head = trainer.head.weight.detach().clone()
+    batches = trainer._batches()
+    for _ in range(3):
+        trainer.train_step(next(batches))
+        assert trainer.freezing.whole
+        assert_same(before, trainer.backbone.state_dict())  # statistics too
+        assert not torch.equal(head, trainer.head.weight)
+    state = [trainer.optimizer.state[p] for p in trainer.backbone.parameters()]
+    assert not any(v.any() for values in state for v in values.values())  # no momentum either
+    trainer.train_step(next(batches))
+    still = [n for n, v in trainer.backbone.state_dict().items() if torch.equal(v, before[n])]
+    assert still == []
+
+
+def test_layers_can_rest_alone(data: Path) -> None:
+    config = Finetune(freeze_steps=2, freeze_layers=("layers.0", "layers.1"))
+    trainer = make_trainer(noisy_recipe(data, finetune=config))
+    before = {name: value.clone() for name, value in trainer.backbone.state_dict().items()}
+    batches = trainer._batches()
+    for step in range(3):
+        trainer.train_step(next(batches))
+        assert not trainer.freezing.whole
+        for name, value in trainer.backbone.state_dict().items():
+            rests = step < 2 and name.startswith(("layers.0.", "layers.1."))
+            assert torch.equal(value, before[name]) == rests, name
+    assert all(module.training for module in trainer.backbone.modules())
+    wrong = Finetune(freeze_steps=1, freeze_layers=("layers.00",))
+    with pytest.raises(RecipeError, match=r"freeze_layers.*'layers.00'.*did you mean"):
+        make_trainer(noisy_recipe(data, finetune=wrong))
+    with pytest.raises(RecipeError, match="freeze_steps"):
+        Finetune(freeze_layers=("conv1",))
+
+
+def test_frozen_statistics_stay_and_weights_learn(data: Path) -> None:
+    trainer = trained(noisy_recipe(data, finetune=Finetune(batch_norm="frozen")))
+    fresh = make_trainer(noisy_recipe(data))
+    for name, value in trainer.backbone.state_dict().items():
+        first = fresh.backbone.state_dict()[name]
+        fixed = name.split(".")[-1] in ("running_mean", "running_var", "num_batches_tracked")
+        assert torch.equal(value, first) == fixed, name
+
+
+def test_frozen_statistics_are_those_that_training_computes_with(data: Path) -> None:
+    backbone = Backbone("iresnet18", 16, 0.125)  # without dropout
+    frozen = Finetune(batch_norm="frozen")
+    trainer = make_trainer(tiny_recipe(data, backbone=backbone, finetune=frozen))
+    images = torch.randn(4, 3, 112, 112)
+    trainer.freezing.begin(0)
+    inside = trainer.backbone(images)
+    trainer.backbone.eval()
+    assert torch.equal(inside, trainer.backbone(images))
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optimizer": AdamW(lr=1e-2), "finetune": Finetune(freeze_steps=4)},
+        {"optimizer": SGD(), "finetune": Finetune(0.3, 0.8, 4, ("layers.0",), "frozen")},
+        {"precision": "fp16", "finetune": Finetune(freeze_steps=4)},
+        {"on_nonfinite": "skip", "finetune": Finetune(freeze_steps=4), "ema": 0.9},
+    ],
+    ids=["adamw", "sgd-layers", "fp16", "skipping"],
+)
+@pytest.mark.parametrize("stop", [2, 4, 6])
+def test_resumed_while_resting_or_after_equals_uninterrupted(
+    data: Path, tmp_path: Path, changes: dict[str, Any], stop: int
+) -> None:
+    recipe = noisy_recipe(data, **changes)
+    whole = trained(recipe)
+    trained(recipe, steps=stop, folder=tmp_path)
+    resumed = make_trainer(recipe, tmp_path)
+    resumed.resume()
+    resumed.fit()
+    assert_same(weights(whole), weights(resumed))
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("layers", [(), ("conv1", "layer1")], ids=["whole", "part"])
+def test_two_ranks_rest_and_resume_bit_for_bit(
+    data: Path, tmp_path: Path, layers: tuple[str, ...]
+) -> None:
+    config = Finetune(0.5, freeze_steps=4, freeze_layers=layers)
+    recipe = narrow_recipe(data, finetune=config, ema=0.9)
+    whole = over_ranks(2, tmp_path / "whole", recipe)
+    over_ranks(2, tmp_path / "cut", recipe, "stop")
+    resumed = over_ranks(2, tmp_path / "cut", recipe, "resume")
+    for first, second in zip(whole, resumed, strict=True):
+        assert_same(first, second)
+    joined(resumed)  # both ranks have the same weights
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("layers", [(), ("layers.0",)], ids=["whole", "part"])
+def test_a_compiled_backbone_rests_and_learns(data: Path, layers: tuple[str, ...]) -> None:
+    config = Finetune(freeze_steps=2, freeze_layers=layers)
+    trainer = make_trainer(noisy_recipe(data, compile=True, finetune=config))
+    first = trainer.backbone.get_parameter("layers.0.weight")
+    before = first.detach().clone()
+    batches = trainer._batches()
+    for step in range(4):
+        trainer.train_step(next(batches))
+        assert torch.equal(before, first) == (step < 2)

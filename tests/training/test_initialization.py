@@ -1,0 +1,392 @@
+"""Training from weights: what is read, what fits, what is refused, and where centres point."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.lives import noisy_recipe
+from helpers.tiny_training import make_trainer, tiny_recipe, weights, write_training_set
+from helpers.training_runs import (
+    assert_close,
+    assert_same,
+    joined,
+    over_ranks,
+    trained,
+)
+from torch import nn
+
+from facerec.backbones import Backbone, Preprocessing, create_backbone, normalize
+from facerec.commands.train import main
+from facerec.embedding import load_model, save_model
+from facerec.errors import CheckpointError, FacerecError, ModelError, RecipeError
+from facerec.recipe import load_recipe, to_dict
+from facerec.records import open_dataset
+from facerec.training import Finetune, Head, Init, Recipe
+from facerec.training.initialization import resolved
+from facerec.training.run import write_recipe
+
+NARROW = Backbone(name="iresnet18", embedding_size=16, width=0.125)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_training_set(tmp_path_factory.mktemp("records"))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model file of the backbone in `tiny_recipe`, of another seed."""
+    path = tmp_path_factory.mktemp("model") / "start.safetensors"
+    config = Backbone(name="tiny_linear", embedding_size=16)
+    save_model(path, create_backbone(config, seed=5), config, Preprocessing(), {})
+    return path
+
+
+def used_network(config: Backbone, seed: int = 3) -> nn.Module:
+    """A network whose batch norms have seen something."""
+    backbone = create_backbone(config, seed=seed)
+    generator = torch.Generator().manual_seed(0)
+    for name, tensor in backbone.state_dict().items():
+        if "running" in name or (tensor.ndim == 1 and tensor.is_floating_point()):
+            tensor.copy_(torch.rand(tensor.shape, generator=generator) + 0.5)
+    norm = backbone.embedding_norm
+    if isinstance(norm, nn.BatchNorm1d) and not norm.weight.requires_grad:
+        nn.init.ones_(norm.weight)
+    return backbone
+
+
+def refused(call: Callable[[], object], *words: str) -> str:
+    with pytest.raises(FacerecError) as caught:
+        call()
+    sentence = str(caught.value)
+    assert "\n" not in sentence and all(word in sentence for word in words), sentence
+    return sentence
+
+
+def start(recipe: Recipe) -> Any:
+    trainer = make_trainer(recipe)
+    trainer.initialize()
+    return trainer
+
+
+# ---------------------------------------------------------------- what is read
+
+
+def insightface_iresnet18(t: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    """InsightFace's r18 (arcface_torch/backbones/iresnet.py) from a state dict, in use."""
+
+    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
+        shape = (1, -1) + (1,) * (x.ndim - 2)
+        mean, variance, scale, shift = (
+            t[f"{name}.{part}"].view(shape)
+            for part in ("running_mean", "running_var", "weight", "bias")
+        )
+        return (x - mean) / (variance + 1e-5).sqrt() * scale + shift
+
+    def prelu(x: torch.Tensor, name: str) -> torch.Tensor:
+        return torch.where(x > 0, x, x * t[f"{name}.weight"].view(1, -1, 1, 1))
+
+    def conv(x: torch.Tensor, name: str, stride: int, padding: int) -> torch.Tensor:
+        return nn.functional.conv2d(x, t[f"{name}.weight"], stride=stride, padding=padding)
+
+    x = prelu(norm(conv(x, "conv1", 1, 1), "bn1"), "prelu")
+    for layer in (1, 2, 3, 4):
+        for block in (0, 1):
+            at, stride = f"layer{layer}.{block}", 2 - block
+            y = conv(norm(x, f"{at}.bn1"), f"{at}.conv1", 1, 1)
+            y = conv(prelu(norm(y, f"{at}.bn2"), f"{at}.prelu"), f"{at}.conv2", stride, 1)
+            if not block:
+                x = norm(conv(x, f"{at}.downsample.0", 2, 0), f"{at}.downsample.1")
+            x = norm(y, f"{at}.bn3") + x
+    x = norm(x, "bn2").flatten(1)
+    return norm(x @ t["fc.weight"].T + t["fc.bias"], "features")
+
+
+def test_a_pth_of_insightface_embeds_as_its_source(data: Path, tmp_path: Path) -> None:
+    tensors = used_network(NARROW).state_dict()
+    torch.save(tensors, tmp_path / "r18.pth")
+    trainer = start(tiny_recipe(data, backbone=NARROW, init=Init(tmp_path / "r18.pth")))
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 112, 112, 3), dtype=np.uint8)
+    images = normalize(torch.from_numpy(pixels), Preprocessing())
+    exact = insightface_iresnet18({n: v.double() for n, v in tensors.items()}, images.double())
+    trainer.backbone.eval()
+    with torch.no_grad():
+        ours = trainer.backbone(images)
+    torch.testing.assert_close(
+        ours.double(), exact, rtol=1e-5, atol=1e-5 * float(exact.abs().max())
+    )
+    assert trainer.start.loaded == len(tensors) and not trainer.start.new
+
+
+def test_a_model_a_run_and_a_checkpoint_start_training(data: Path, tmp_path: Path) -> None:
+    recipe = noisy_recipe(data)
+    write_recipe(tmp_path, recipe)
+    source = trained(recipe, steps=3, folder=tmp_path)
+    kept = {n: t.clone() for n, t in source.backbone.state_dict().items()}
+    newest = tmp_path / "checkpoints" / "step-00000003"
+    for path in (newest, tmp_path):
+        trainer = start(replace(recipe, seed=1, init=Init(path)))
+        assert_same(kept, trainer.backbone.state_dict())
+        assert trainer.start.path == str(newest) and trainer.start.weights == "backbone"
+    source._stopping = lambda: False  # type: ignore[method-assign]
+    source.fit()
+    for path in (tmp_path, tmp_path / "model.safetensors"):
+        trainer = start(replace(recipe, seed=1, init=Init(path)))
+        assert_same(source.backbone.state_dict(), trainer.backbone.state_dict())
+        assert trainer.start.path == str(tmp_path / "model.safetensors")
+
+
+def test_the_average_of_a_checkpoint_is_what_its_model_would_be(data: Path, tmp_path: Path) -> None:
+    recipe = noisy_recipe(data, ema=0.9)
+    write_recipe(tmp_path, recipe)
+    source = trained(recipe, steps=3, folder=tmp_path)
+    trainer = start(replace(recipe, seed=1, init=Init(tmp_path)))
+    assert trainer.start.weights == "ema"
+    assert_same(source.final_backbone.state_dict(), trainer.backbone.state_dict())
+    assert_same(source.final_backbone.state_dict(), trainer.average.module.state_dict())
+
+
+def test_what_fits_is_taken_and_the_rest_drawn(data: Path, tmp_path: Path) -> None:
+    tensors = used_network(replace(NARROW, embedding_size=24)).state_dict()
+    torch.save(tensors, tmp_path / "wide.pth")
+    init = Init(tmp_path / "wide.pth", strict=False)
+    trainer = start(tiny_recipe(data, backbone=NARROW, init=init))
+    drawn = create_backbone(NARROW, seed=0).state_dict()
+    for name, tensor in trainer.backbone.state_dict().items():
+        other = name.startswith(("fc.", "features.")) and name != "features.num_batches_tracked"
+        assert torch.equal(tensor, (drawn if other else tensors)[name]), name
+        assert (name in trainer.start.new) == (name in trainer.start.left_out) == other
+    some = start(
+        tiny_recipe(data, backbone=NARROW, init=replace(init, layers=("conv1", "layer2.0")))
+    )
+    for name, tensor in some.backbone.state_dict().items():
+        taken = name.startswith(("conv1.", "layer2.0."))
+        assert torch.equal(tensor, (tensors if taken else drawn)[name]), name
+    assert 0 < some.start.loaded < trainer.start.loaded
+    texts = " ".join(text for _, text in some.start.rows())
+    assert "layer3.0" in texts and "drawn anew" in texts
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def test_weights_that_do_not_fit_are_one_sentence(data: Path, tmp_path: Path) -> None:
+    def given(path: Path, **changes: Any) -> Callable[[], object]:
+        options = {name: changes.pop(name) for name in ("strict", "layers") if name in changes}
+        recipe = tiny_recipe(data, **{"backbone": NARROW, **changes}, init=Init(path, **options))
+        return lambda: start(recipe)
+
+    file, config = tmp_path / "model.safetensors", replace(NARROW, embedding_bn="affine")
+    save_model(file, used_network(config), config, Preprocessing("bgr"), {})
+    bgr = {"preprocessing": Preprocessing("bgr")}
+    wide = replace(NARROW, width=0.25, embedding_size=8)
+    refused(given(file, backbone=wide, **bgr), str(file), "width 0.125", "embedding_size 16")
+    refused(given(file, backbone=replace(NARROW, embedding_bn="none"), **bgr), "features.")
+    refused(given(file, **bgr), "features.weight", "γ", "affine")
+    refused(given(file, backbone=config), "bgr", "rgb", "preprocessing")
+    start(tiny_recipe(data, backbone=config, init=Init(file), **bgr))
+
+    pth = tmp_path / "other.pth"
+    torch.save(used_network(replace(NARROW, width=0.25)).state_dict(), pth)
+    refused(given(pth), str(pth), "conv1", "another architecture")
+    loose = {"strict": False}
+    refused(given(pth, backbone=Backbone("tiny_noisy", 16), **loose), "none of its", "tensors")
+    refused(given(pth, layers=("layer2",), **loose), "layer2.", "does not fit")
+    refused(given(pth, layers=("layr1",), **loose), "layr1", "'layer1'")
+
+    tensors = used_network(NARROW).state_dict()
+    tensors["layer1.0.conv1.weight"][0] = torch.nan
+    torch.save(tensors, pth)
+    for options in ({}, loose):
+        refused(given(pth, **options), str(pth), "layer1.0.conv1.weight", "NaN")
+
+    refused(given(tmp_path / "nothing.pth"), "nothing.pth", "no such")
+    refused(given(tmp_path), str(tmp_path))
+    (tmp_path / "a.onnx").write_bytes(b"x")
+    refused(given(tmp_path / "a.onnx"), "a.onnx", "ONNX")
+    for name in ("cut.pth", "cut.safetensors"):
+        whole = pth if name.endswith("pth") else file
+        (tmp_path / name).write_bytes(whole.read_bytes()[:3000])
+        refused(given(tmp_path / name), name)
+
+
+def test_a_checkpoint_without_its_recipe_or_damaged(data: Path, tmp_path: Path) -> None:
+    recipe = tiny_recipe(data)
+    write_recipe(tmp_path, recipe)
+    trained(recipe, steps=2, folder=tmp_path)
+    call = lambda: start(replace(recipe, init=Init(tmp_path)))  # noqa: E731
+    (tmp_path / "recipe.json").rename(tmp_path / "kept.json")
+    refused(call, "recipe.json", "network")
+    (tmp_path / "kept.json").rename(tmp_path / "recipe.json")
+    part = next(tmp_path.glob("checkpoints/*/*.distcp"))
+    part.write_bytes(part.read_bytes()[:-9])
+    refused(call, "step-00000002", "damaged")
+
+
+@pytest.mark.parametrize(
+    "section",
+    [{"layers": ("conv1",), "path": Path("a")}, {"strict": False}, {"head": "class_means"}],
+    ids=str,
+)
+def test_sections_that_contradict_themselves(section: dict[str, Any]) -> None:
+    with pytest.raises(RecipeError, match="init"):
+        Init(**section)
+
+
+# ---------------------------------------------------------------- class centres
+
+
+def naive_class_means(trainer: Any, data: Path) -> torch.Tensor:
+    dataset = open_dataset(trainer.recipe.data, 0)
+    network = create_backbone(trainer.recipe.backbone)
+    network.load_state_dict(trainer.backbone.state_dict())
+    network.eval()
+    rows = []
+    for person in range(dataset.num_classes):
+        total = torch.zeros(trainer.head.embedding_size, dtype=torch.float64)
+        for index in np.flatnonzero(dataset.labels == person):
+            image = torch.from_numpy(dataset[int(index)][0])[None]
+            with torch.no_grad():
+                vector = network(normalize(image, Preprocessing()))[0].double()
+            total += vector / vector.norm()
+        rows.append(total / total.norm())
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("center_init", ["unit", "normal"])
+def test_centres_point_along_the_class_means(data: Path, tmp_path: Path, center_init: Any) -> None:
+    path = tmp_path / "start.safetensors"
+    config = Backbone(name="tiny_noisy", embedding_size=16)
+    save_model(path, used_network(config), config, Preprocessing(), {})
+    recipe = noisy_recipe(data, init=Init(path, head="class_means"), head=Head(center_init))
+    trainer = make_trainer(recipe)
+    drawn = trainer.head.weight.detach().norm(dim=1, keepdim=True)
+    told: list[tuple[str, int, int]] = []
+    trainer.initialize(lambda *told_now: told.append(told_now))
+    wanted = naive_class_means(trainer, data) * drawn
+    torch.testing.assert_close(trainer.head.weight.double(), wanted, rtol=1e-5, atol=1e-6)
+    assert told[-1] == ("class means", 56, 56)
+    assert "56 images" in dict(trainer.start.rows())["class centres"]
+    assert all(module.training for module in trainer.backbone.modules())
+
+
+def test_a_class_without_an_image_keeps_its_centre(
+    data: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = tiny_recipe(data, init=Init(model, head="class_means"))
+    trainer = make_trainer(recipe)
+    drawn = trainer.head.weight.detach().clone()
+    labels = trainer.dataset.labels.copy()
+    labels[labels == 2] = -1
+    monkeypatch.setattr(trainer.dataset, "_labels", labels)
+    trainer.initialize()
+    kept = [torch.equal(a, b) for a, b in zip(trainer.head.weight, drawn, strict=True)]
+    assert kept == [person == 2 for person in range(7)]
+
+
+@pytest.mark.integration
+def test_two_ranks_start_and_train_as_one(data: Path, model: Path, tmp_path: Path) -> None:
+    recipe = tiny_recipe(
+        data,
+        init=Init(model, head="class_means"),
+        finetune=Finetune(rate_factor=0.5, freeze_steps=2),
+        ema=0.9,
+    )
+    one = weights(trained(recipe))
+    assert_close(one, joined(over_ranks(2, tmp_path / "ranks", recipe)))
+
+
+# ---------------------------------------------------------------- runs
+
+RECIPE = """
+from pathlib import Path
+from helpers.lives import noisy_recipe
+from facerec.backbones import Backbone
+from facerec.training import Checkpoints, Finetune, Init
+from dataclasses import replace
+recipe = replace(
+    noisy_recipe(Path("data"), checkpoints=Checkpoints(every_steps=3)),
+    backbone=Backbone("init"),
+    init=Init(path=Path("start.safetensors"), head="class_means"),
+    finetune=Finetune(rate_factor=0.3, freeze_steps=4, batch_norm="frozen"),
+    ema=0.9,
+)
+"""
+
+
+@pytest.fixture
+def work(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "data").symlink_to(data)
+    (tmp_path / "ft.py").write_text(RECIPE)
+    config = Backbone(name="tiny_noisy", embedding_size=16)
+    save_model(tmp_path / "start.safetensors", used_network(config), config, Preprocessing(), {})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "300")
+    return tmp_path
+
+
+def run(*arguments: str) -> None:
+    main(["ft.py", "--device", "cpu", *arguments])
+
+
+def test_a_run_remembers_its_start_and_never_reads_it_again(
+    work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("--name", "whole")
+    assert "start.safetensors" in capsys.readouterr().out
+    manifest = json.loads((work / "runs/whole/manifest.json").read_text())
+    assert manifest["init"]["path"] == str(work / "start.safetensors")
+    assert len(manifest["init"]["sha256"]) == 64
+    assert json.loads((work / "runs/whole/recipe.json").read_text())["backbone"] == to_dict(
+        Backbone("tiny_noisy", 16)
+    )
+    for steps in ("2", "5"):  # resting and moving
+        run("--name", f"cut{steps}", "--max-steps", steps)
+    (work / "start.safetensors").unlink()
+    for steps in ("2", "5"):
+        run("--name", f"cut{steps}", "--resume")
+        for name in ("model.safetensors", "raw.safetensors"):
+            ours = load_model(work / "runs" / f"cut{steps}" / name)
+            whole = load_model(work / "runs/whole" / name)
+            assert_same(ours.backbone.state_dict(), whole.backbone.state_dict())  # type: ignore[attr-defined]
+
+
+def test_a_start_that_fails_leaves_no_run(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (
+        ["--init.path", "nothing.pth"],
+        ["--backbone.width", "0.5"],
+        ["--backbone.name", "tiny_linear"],
+    ):
+        with pytest.raises(SystemExit) as exit_:
+            run(*arguments)
+        assert exit_.value.code == 2
+        assert capsys.readouterr().err.count("\n") == 1
+    assert not (work / "runs").exists() or not any((work / "runs").iterdir())
+
+
+def test_the_network_of_the_file(data: Path, model: Path, tmp_path: Path) -> None:
+    recipe = tiny_recipe(data, backbone=Backbone("init"), init=Init(model))
+    assert resolved(recipe).backbone == Backbone("tiny_linear", 16)
+    assert resolved(tiny_recipe(data)) == tiny_recipe(data)
+    with pytest.raises(RecipeError, match=r"init\.path"):
+        resolved(replace(recipe, init=Init()))
+    with pytest.raises(RecipeError, match="whole section"):
+        resolved(replace(recipe, backbone=Backbone("init", dropout=0.2)))
+    torch.save({"a": torch.zeros(1)}, tmp_path / "a.pth")
+    with pytest.raises(ModelError, match="does not say which architecture"):
+        resolved(replace(recipe, init=Init(tmp_path / "a.pth")))
+    with pytest.raises(CheckpointError, match=r"recipe\.json"):
+        resolved(recipe, tmp_path)
+
+
+def test_the_recipe_for_people_of_your_own_loads() -> None:
+    path = Path(__file__).parents[2] / "recipes" / "finetune.py"
+    recipe = load_recipe(path, Recipe)
+    assert recipe.backbone.name == "init" and recipe.init.path is not None

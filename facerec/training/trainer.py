@@ -56,6 +56,7 @@ from facerec.training.distillation import (
     TaughtDataset,
     TeacherTargets,
     create_distiller,
+    distillation_warnings,
     teacher_targets,
 )
 from facerec.training.distributed import Processes
@@ -160,6 +161,7 @@ class Trainer:
             size = recipe.backbone.embedding_size
             self.distiller = create_distiller(taught, size, self.targets, recipe.seed)
             self.distiller.to(self.device)
+            self.warnings += distillation_warnings(taught, recipe.backbone, self.targets)
         with _told_of_full_memory(recipe, dataset):
             backbone = create_backbone(recipe.backbone, seed=recipe.seed)
             if recipe.recompute:

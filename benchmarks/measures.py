@@ -22,7 +22,7 @@ import torch
 from rows import Row
 from torch import nn
 
-from facerec.backbones import Backbone
+from facerec.backbones import Backbone, Preprocessing, normalize
 from facerec.heads import SEC
 from facerec.records import Augmentation, BatchRequest, Data, FaceDataset, RecordDataset
 from facerec.records.dataset import Batch
@@ -201,7 +201,7 @@ class _Contiguous(nn.Module):
         self.backbone = backbone.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.backbone(images.contiguous())
+        return self.backbone(normalize(images, Preprocessing()).contiguous())
 
 
 def training_step(

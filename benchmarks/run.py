@@ -52,6 +52,7 @@ SUITES: dict[str, dict[str, Act]] = {
         "allocator": _measure("measures_engine", "allocator"),
         "distillation": _measure("measures_engine", "distillation"),
         "checkpoint": _measure("measures_faults", "checkpoint"),
+        "sec_weight": _measure("measures_sec", "sec_weight"),
     },
     "verification": {
         "figures": _measure("measures", "figures"),
@@ -119,14 +120,14 @@ def run(
     Args:
         what: suites or single measures.
         json: also write the rows and the machine's facts to this file, after every row.
-        records: record file or folder for the loader; by default faces are generated.
+        records: record file or folder for loader and sec_weight; by default faces are generated.
         compile: also measure the training step under torch.compile.
         toy: measure the suite ``gpu`` at a size at which the figures mean nothing.
         minutes: time for the suite ``gpu``; what does not fit into it is not measured.
     """
     acts = choose(what)
-    if "loader" in acts:
-        acts["loader"] = partial(acts["loader"], records)
+    for name in {"loader", "sec_weight"} & acts.keys():
+        acts[name] = partial(acts[name], records)
     if "training_step" in acts:
         acts["training_step"] = partial(acts["training_step"], compiled=compile)
     facts = machine()

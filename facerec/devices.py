@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from facerec.errors import DeviceError
 
@@ -67,6 +68,36 @@ def set_numerics(device: torch.device, deterministic: bool = False) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.benchmark = not deterministic
     torch.backends.cudnn.deterministic = deterministic
+
+
+class HostCopy:
+    """A copy of a tensor for the host, which nobody waits for until it is read.
+
+    From a GPU it goes to page-locked memory, and an event behind it tells its end; whoever reads it
+    later waits for the work up to there, not for what was queued since.
+
+    Args:
+        tensor: on any device; on a CPU it is kept as it is, not copied.
+
+    Attributes:
+        here: whether reading waits for nothing.
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._host = tensor.detach()
+        self._event: torch.cuda.Event | None = None
+        if tensor.is_cuda:
+            self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            self._host.copy_(tensor.detach(), non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record()
+        self.here = self._event is None
+
+    def read(self) -> Tensor:
+        """Return the tensor on the host, waiting for it if need be."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._host.cpu()
 
 
 @contextmanager

@@ -44,12 +44,13 @@ base = Recipe(
 )
 
 # The weight η of SEC. The paper's settings for faces are not public, and no official face code
-# exists; its authors use 1.0 for triplet loss on CUB. Of 0, 0.01, 0.1, 1 and 10, η = 0.1 has the
-# best mean validation score over SphereFace, CosFace and ArcFace in `recipes/studies/eta.py` on 147
-# people of CFP with this last layer: SphereFace gains, the other two stay as they are, and lose
-# from 1 on. docs/studies.md has the figures and how little so small a study can tell. For a set of
-# your own give that recipe your images and trunk, or train short runs and compare their validation
-# on people of your own that are in no benchmark. The iResNet's last batch-norm already holds the
-# mean norm near √512 = 22.6, so that SEC only evens out the spread around it (`norm_cv` in
-# metrics.jsonl).
-sec = SEC(weight=0.1)
+# exists; its authors use 1.0 for triplet loss on CUB, in the plain form. Of 0, 0.01, 0.1, 1 and 10
+# in that form, η = 0.1 has the best mean validation score over SphereFace, CosFace and ArcFace in
+# `recipes/studies/eta.py` on 147 people of CFP with this last layer: SphereFace gains, the other
+# two stay as they are, and lose from 1 on. There D = 64 and s = 32, where the scale-free weight
+# 0.1 · 64 / 32 presses as hard. docs/studies.md has the figures and how little so small a study can
+# tell. For a set of your own give that recipe your images and trunk, or train short runs and compare
+# their validation on people of your own that are in no benchmark. The iResNet's last batch-norm
+# already holds the mean norm near √512 = 22.6, so that SEC only evens out the spread around it
+# (`norm_cv` in metrics.jsonl).
+sec = SEC(weight=0.2, scale_free=True)

@@ -20,7 +20,7 @@ recipe = Recipe(
     ),
     backbone=Backbone(name="iresnet18", embedding_size=256, width=0.25, dropout=0.2),
     margin=ArcFace(scale=32.0, margin=0.3),
-    regularizer=SEC(weight=0.1),
+    regularizer=SEC(weight=0.2, scale_free=True),
     optimizer=SGD(lr=0.1, momentum=0.9, weight_decay=1e-3),
     schedule=Cosine(warmup_epochs=1.0),
     checkpoints=Checkpoints(every_steps=200, keep=2),

@@ -15,7 +15,7 @@ recipe = Recipe(
     backbone=Backbone(name="iresnet18", embedding_size=128, width=0.25),
     # Few people and a small net: a smaller scale and margin than for millions of images.
     margin=ArcFace(scale=32.0, margin=0.2),
-    regularizer=SEC(weight=0.1),
+    regularizer=SEC(weight=0.2, scale_free=True),
     optimizer=SGD(lr=0.1, momentum=0.9, weight_decay=5e-4),
     schedule=Cosine(warmup_epochs=0.15),
     validation=Validation(benches=(), data=Path("demo/data")),

@@ -12,6 +12,7 @@ from rich.table import Table
 from facerec.commands.cli import Console, run_command
 from facerec.commands.recipes import open_data, recipe_argument
 from facerec.limits import Checked, Count, Limits, Positive
+from facerec.training.network import compile_mode
 from facerec.training.plan import Plan, plan_step, remedies
 from facerec.training.recipe import Recipe
 
@@ -159,7 +160,7 @@ def _assumptions(plan: Plan) -> list[str]:
         )
     if plan.recipe.precision == "auto":
         lines.append(f"Precision auto is taken for {plan.precision}.")
-    if plan.recipe.compile:
+    if compile_mode(plan.recipe.compile, plan.device, plan.recipe.recompute):
         lines.append("The step is planned as if it were not compiled, which needs more memory.")
     return lines
 

@@ -51,7 +51,20 @@ def recipe_argument(command: str, argv: Sequence[str] | None) -> RecipeArgument:
                 "for example recipes/arcface_sec_r50.py"
             )
         loaded = load_recipe(path, Recipe) if path else Recipe()
-    return RecipeArgument(path, loaded, ["--debug"] * debug + arguments)
+    return RecipeArgument(path, loaded, ["--debug"] * debug + _with_values(arguments))
+
+
+def _with_values(arguments: list[str]) -> list[str]:
+    """Give ``--compile`` and ``--no-compile`` the value that they stand for."""
+    words: list[str] = []
+    for place, word in enumerate(arguments):
+        if word == "--no-compile":
+            words += ["--compile", "False"]
+        elif word == "--compile" and (arguments[place + 1 :] or ["-"])[0].startswith("-"):
+            words += ["--compile", "True"]
+        else:
+            words.append(word)
+    return words
 
 
 def open_data(recipe: Recipe, console: Console | None) -> FaceDataset:

@@ -181,7 +181,7 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Table:
     table.add_row(
         "steps",
         f"{trainer.total_steps:,} of {recipe.batch_size} images, {recipe.epochs} epochs, "
-        f"{trainer.precision}{', compiled' if recipe.compile else ''}",
+        f"{trainer.precision}{', compiled' if trainer.compile_mode else ''}",
     )
     threads = torch.get_num_threads()
     table.add_row(

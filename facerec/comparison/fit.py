@@ -192,7 +192,9 @@ class Trainer:
         trunk = create_trunk(protocol.trunk, seed=seed).to(self.device)
         loss = create_loss(arm.loss, classes, protocol.trunk.embedding_size, seed).to(self.device)
         regularizer = (
-            create_regularizer(arm.regularizer).to(self.device) if arm.regularizer else None
+            create_regularizer(arm.regularizer, scale=arm.loss.cosine_factor).to(self.device)
+            if arm.regularizer
+            else None
         )
         plain = list(regularizer.parameters()) if regularizer else []
         config = protocol.optimizer

@@ -116,6 +116,9 @@ class _Config:
     mlrc_lr: ClassVar[float | None] = None
     """The learning rate of the loss's own weights in that optimum."""
 
+    factor: ClassVar[str] = "scale"
+    """Name of the setting that multiplies cosines, where it is no temperature and there is one."""
+
     def __post_init__(self) -> None:
         for each in fields(self):
             if each.metadata.get("positive") and not getattr(self, each.name) > 0:
@@ -131,6 +134,13 @@ class _Config:
     def views(self) -> int:
         """How many augmented views of each image a batch must hold."""
         return 1
+
+    @property
+    def cosine_factor(self) -> float:
+        """Factor on cosines in the exponents of a softmax; 1 for a loss that has none."""
+        if "temperature" in self.settings:
+            return float(1 / self.settings["temperature"])
+        return float(self.settings.get(self.factor, 1.0))
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -456,6 +466,7 @@ class SoftTriple(_WithCenters):
     """
 
     library = "SoftTripleLoss"
+    factor = "la"
     mlrc = _optimum(la=78.02, gamma=58.95, reg_weight=0.3754, margin=0.4307)
     mlrc_lr = 5.37e-5
 
@@ -599,6 +610,7 @@ class Circle(_Config):
     """
 
     library = "CircleLoss"
+    factor = "gamma"
 
     m: float = _setting(0.4, _MARGIN)
     """Relaxation m (pytorch-metric-learning; the paper: 0.25 for faces)."""
@@ -612,6 +624,7 @@ class ProxyAnchor(_WithCenters):
     """Proxy anchor loss (Kim et al., CVPR 2020): a proxy a class, each an anchor for the batch."""
 
     library = "ProxyAnchorLoss"
+    factor = "alpha"
     columns = False
 
     margin: float = _setting(0.1, _MARGIN)
@@ -704,6 +717,11 @@ class MarginHead(_Config):
 
     center_init: classifier.CenterInit = "unit"
     """How the class centres start."""
+
+    @property
+    def cosine_factor(self) -> float:
+        """Factor on cosines."""
+        return self.margin.scale
 
     @property
     def search(self) -> Mapping[str, Bounds]:

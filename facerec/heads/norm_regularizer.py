@@ -3,6 +3,12 @@
 With n_i = ‖f_i‖ and a centre μ, the penalty is the mean of |n_i − μ|^p over the global batch. The
 members differ in μ: the mean norm (SEC; Zhang et al., NeurIPS 2020), 0 (squared norm), a constant
 (SphereFace-R's soft normalisation), or a trained radius (Ring loss; Zheng et al., CVPR 2018).
+
+What a weight η means depends on two scales. For p = 2 the gradient of SEC on an embedding is
+2η·(n − m)/N with the mean norm m, that of a loss of s·cosines is s·g/(N·n) with a g near 1, so that
+their ratio is 2η·CV·m²/(s·g) for norms that vary by CV: with the same η a network of 512 dimensions
+and a batch norm at its end (m² ≈ 512) is pressed eight times harder than one of 64. The scale-free
+form η·s·(n/m − 1)² has the ratio 2η·CV/g, whatever m and s are.
 """
 
 from __future__ import annotations
@@ -32,13 +38,18 @@ class _NormPenalty(Checked):
 
     weight: NonNegative
     """Factor η on the penalty. The values used for faces are not public: search it, log-uniform
-    between 1e-4 and 10, and compare with 0."""
+    between 1e-4 and 10, and compare with 0. See scale_free for what it is a factor on."""
 
     p: Literal[1, 2] = 2
     """Power of the deviation from the centre: 2 squared, 1 absolute."""
 
     relative: bool = False
     """Divide by (mean norm)^p, so that the weight does not depend on the scale of the norms."""
+
+    scale_free: bool = False
+    """Divide by (mean norm)^p and multiply by the factor s that the head puts on cosines: one
+    weight then presses alike whatever the embedding's size and s are. The recipes use it; without
+    it the weight is that of the papers."""
 
     schedule: Literal["constant", "linear"] = "constant"
     """constant keeps the weight; linear lets it grow from 0 to its full value over the run."""
@@ -59,7 +70,12 @@ class _NormPenalty(Checked):
 
         Gradient accumulation then has to hand in the mean norm of the whole batch.
         """
-        return self.target == "batch" or self.relative
+        return self.target == "batch" or self.is_relative
+
+    @property
+    def is_relative(self) -> bool:
+        """Whether deviations are taken relative to the mean norm."""
+        return self.relative or self.scale_free
 
 
 @dataclass(frozen=True)
@@ -114,7 +130,7 @@ class RegularizerOutput:
     loss: Tensor
     """Weighted; this rank's share, whose average over ranks is the loss of the global batch."""
     penalty: Tensor
-    """Unweighted mean of |n − μ|^p over the global batch (divided by the scale if relative)."""
+    """Mean of |n − μ|^p over the global batch without η and s, over (mean norm)^p if relative."""
     mean_norm: Tensor
     """Mean norm m_t: as handed in, or of the global batch."""
     variance: Tensor
@@ -128,6 +144,11 @@ class RegularizerOutput:
 class NormRegularizer(nn.Module):
     """A norm penalty with its state: the centre μ and whether it has started.
 
+    Args:
+        config: which penalty.
+        group: ranks that share the global batch; the default group if None.
+        scale: factor s of the head on its cosines, for the scale-free form; 1 for a loss without.
+
     Attributes:
         center: buffer, float32: μ after the last update (SEC, constant).
         radius: parameter, float32 (Ring loss only). Its gradient is complete on every rank;
@@ -138,9 +159,12 @@ class NormRegularizer(nn.Module):
     center: Tensor
     initialized: Tensor
 
-    def __init__(self, config: NormPenalty, group: dist.ProcessGroup | None = None) -> None:
+    def __init__(
+        self, config: NormPenalty, group: dist.ProcessGroup | None = None, *, scale: float = 1.0
+    ) -> None:
         super().__init__()
         self.config = config
+        self.scale = scale
         self.group = group
         self._started = False
         self.register_buffer("center", torch.tensor(config.radius, dtype=torch.float32))
@@ -202,16 +226,18 @@ class NormRegularizer(nn.Module):
 
             deviation = norms - center
             # A divisor rather than a factor, so that p = 2 and p = 1 share their form.
-            scale = mean.clamp(min=_SMALLEST_SCALE) ** config.p if config.relative else 1.0
+            divisor = mean.clamp(min=_SMALLEST_SCALE) ** config.p if config.is_relative else 1.0
             distance = deviation.abs() if config.p == 1 else deviation.square()
             slope = deviation.detach().sign() if config.p == 1 else 2 * deviation.detach()
             totals = (
-                self._total(torch.stack([distance.detach().sum(), -slope.sum()])) / count / scale
+                self._total(torch.stack([distance.detach().sum(), -slope.sum()])) / count / divisor
             )
 
             weight = config.weight * (progress if config.schedule == "linear" else 1.0)
+            if config.scale_free:
+                weight *= self.scale
             # Ranks may hold unequal batches: W/N times the local sum, not the local mean.
-            loss = distance.sum() * (world_size(self.group) / count) / scale
+            loss = distance.sum() * (world_size(self.group) / count) / divisor
             if config.target == "learned":
                 # Adds 0 to the loss and the global gradient to the radius, alike on all ranks.
                 loss = loss + (self.radius - self.radius.detach()) * totals[1]
@@ -291,20 +317,21 @@ def _norms(embeddings: Tensor) -> Tensor:
 
 
 def create_regularizer(
-    config: NormPenalty, group: dist.ProcessGroup | None = None
+    config: NormPenalty, group: dist.ProcessGroup | None = None, *, scale: float = 1.0
 ) -> NormRegularizer:
     """Make the module for a norm penalty.
 
     Args:
         config: which penalty.
         group: ranks that share the global batch; the default group if None.
+        scale: factor s of the head on its cosines, for the scale-free form; 1 for a loss without.
 
     Examples:
         >>> embeddings = torch.tensor([[3.0, 4.0], [0.0, 1.0]])  # norms 5 and 1, mean 3
         >>> create_regularizer(SEC(weight=0.5))(embeddings).loss
         tensor(2.)
     """
-    return NormRegularizer(config, group)
+    return NormRegularizer(config, group, scale=scale)
 
 
 def combination_warnings(

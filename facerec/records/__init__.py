@@ -17,6 +17,7 @@ from facerec.records.joined import JoinedDataset
 from facerec.records.layout import open_image_records, write_image_records
 from facerec.records.make import export_folder, make_records
 from facerec.records.packs import Pack, read_pack, write_pack
+from facerec.records.recordio import IndexedRecordFile
 from facerec.records.training_set import Data, Part, open_dataset
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Data",
     "FaceDataset",
     "FolderDataset",
+    "IndexedRecordFile",
     "JoinedDataset",
     "Pack",
     "Part",

@@ -78,11 +78,14 @@ class Processes:
 
     def any(self, flag: bool) -> bool:
         """Return True on every rank if ``flag`` is set on any (waits for all peers)."""
-        if self.world_size == 1:
-            return flag
-        tensor = torch.tensor(float(flag), device=self.device)
-        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
-        return bool(tensor.item())
+        return flag if self.world_size == 1 else bool(self.largest(float(flag)).item())
+
+    def largest(self, value: float) -> torch.Tensor:
+        """Return the largest of all ranks' values, a scalar that is not waited for."""
+        tensor = torch.full((), value, device=self.device)
+        if self.world_size > 1:
+            dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        return tensor
 
 
 @contextlib.contextmanager

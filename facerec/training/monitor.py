@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import math
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from facerec.errors import MissingExtraError, TrainingError
+from facerec.errors import FacerecError, MissingExtraError, TrainingError
 from facerec.files import atomic_path, full_disk_sentence
 from facerec.training.distributed import Processes
+from facerec.training.nonfinite import LateFigures
 from facerec.training.recipe import Recipe
 from facerec.verification import VerificationResult
 
@@ -36,11 +38,22 @@ _SECONDS = 10.0
 """Between two lines of a log file."""
 
 
+@dataclass(frozen=True)
+class _Late:
+    """The figures of a step on their way to the host, and what is known of it already."""
+
+    step: int
+    names: tuple[str, ...]
+    figures: LateFigures
+    rest: dict[str, float]
+    skipped: int
+
+
 class Monitor:
     """Collects what the steps return and shows it, on the main process only.
 
-    Values are read from the device every ``log_every`` steps, so that the steps in between do not
-    wait for it. As a context manager it opens and closes the display and the files.
+    Values are read from the device every ``log_every`` steps and, from a GPU, a step late, so that
+    it always has work queued. As a context manager it opens and closes the display and the files.
 
     Args:
         folder: the run's folder for ``metrics.jsonl``; None writes nothing.
@@ -71,6 +84,7 @@ class Monitor:
         """The figures last read, with lr, norm_cv and images_per_second."""
         self._told_at = -math.inf
         self._losses: list[torch.Tensor] = []
+        self._late: _Late | None = None
         self._logged_at, self._logged_step = time.perf_counter(), start
         self._display: Progress | None = None
         self._task: Any = None
@@ -113,6 +127,8 @@ class Monitor:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if error is None or isinstance(error, FacerecError):
+            self._tell()
         if self._display is not None:
             self._display.stop()
             self._display = None
@@ -120,9 +136,10 @@ class Monitor:
             self._board.close()
 
     def record(self, step: int, figures: Figures, lr: float, skipped: int) -> None:
-        """Take the result of one step; every ``log_every`` steps read, show and write it."""
+        """Take the result of one step; that of every ``log_every``-th is shown and written."""
         if not self.active:
             return
+        self._tell()
         self._losses.append(figures["loss"])
         if self._display is not None:
             self._display.update(
@@ -131,30 +148,40 @@ class Monitor:
         if step % self.recipe.log_every and step != self.total_steps:
             return
         losses = torch.stack(self._losses)
-        loss = float(losses[losses.isfinite()].mean())  # without steps that were left out
+        # Without steps that were left out; picking the others would wait for their number.
+        loss = losses.where(losses.isfinite(), torch.nan).nanmean()
         self._losses.clear()
-        values = {name: float(value) for name, value in figures.items()}
-        deviation = math.sqrt(max(values["norm_variance"], 0.0))
         now = time.perf_counter()
         images = (step - self._logged_step) * self.recipe.batch_size
-        self.last = values | {
-            "loss": loss,
-            "lr": lr,
-            "norm_cv": deviation / max(values["norm_mean"], 1e-12),
-            "images_per_second": images / max(now - self._logged_at, 1e-9),
-        }
+        rest = {"lr": lr, "images_per_second": images / max(now - self._logged_at, 1e-9)}
         self._logged_at, self._logged_step = now, step
-        self._write("train", step, **self.last, skipped=skipped)
+        named = {**figures, "loss": loss}
+        self._late = _Late(step, tuple(named), LateFigures(*named.values()), rest, skipped)
+        if self._late.figures.here:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Show and write the figures that wait for it, if any do."""
+        late, self._late = self._late, None
+        if late is None:
+            return
+        values = dict(zip(late.names, late.figures.read(), strict=True))
+        deviation = math.sqrt(max(values["norm_variance"], 0.0))
+        cv = deviation / max(values["norm_mean"], 1e-12)
+        self.last = values | late.rest | {"norm_cv": cv}
+        self._write("train", late.step, **self.last, skipped=late.skipped)
+        now = time.perf_counter()
         if self._display is not None:
             self._display.update(self._task, text=_line(self.last))
         elif self.console is not None and now - self._told_at >= _SECONDS:
             self._told_at = now
             self.console.print(
-                f"step {step:,}/{self.total_steps:,}  {_line(self.last)}", highlight=False
+                f"step {late.step:,}/{self.total_steps:,}  {_line(self.last)}", highlight=False
             )
 
     def end_epoch(self, epoch: int) -> None:
         """Leave one line per epoch on the terminal (or in the log file of a batch system)."""
+        self._tell()
         if self.console is not None and self.last:
             self.console.print(
                 f"epoch {epoch}/{self.recipe.epochs}  {_line(self.last)}", highlight=False
@@ -164,6 +191,7 @@ class Monitor:
         """Write the figures of every pack and print its accuracy."""
         if not self.active:
             return
+        self._tell()
         for name, result in results.items():
             self._write("validation", step, epoch=epoch, **result.to_json())
             if self.console is not None and result.accuracy is not None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
+from facerec.devices import HostCopy
 from facerec.training.distributed import Processes
 
 LIMIT = 10
@@ -14,30 +15,23 @@ LIMIT = 10
 
 
 class LateFigures:
-    """Scalars on their way from the device to the host, read when they are there.
-
-    On a GPU the copy goes to page-locked memory, and an event tells its end; whoever reads them a
-    step later waits for that step alone, not for what was queued since.
+    """Scalars on their way from the device to the host, see `HostCopy`.
 
     Args:
         values: tensors of one element, on one device.
     """
 
     def __init__(self, *values: Tensor) -> None:
-        packed = torch.stack([value.detach().float() for value in values])
-        self._event: torch.cuda.Event | None = None
-        self._host = packed
-        if packed.is_cuda:
-            self._host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
-            self._host.copy_(packed, non_blocking=True)
-            self._event = torch.cuda.Event()
-            self._event.record()
+        self._copy = HostCopy(torch.stack([value.detach().float() for value in values]))
+
+    @property
+    def here(self) -> bool:
+        """Whether reading them waits for nothing."""
+        return self._copy.here
 
     def read(self) -> list[float]:
         """Return the values, waiting for their step if need be."""
-        if self._event is not None:
-            self._event.synchronize()
-        return [float(value) for value in self._host.tolist()]
+        return [float(value) for value in self._copy.read().tolist()]
 
 
 class NonfiniteGuard:

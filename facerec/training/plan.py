@@ -210,7 +210,7 @@ def _levers(plan: Plan) -> Iterator[dict[str, Recipe]]:
         for rate in (0.3, 0.1)
         if rate < recipe.head.sample_rate
     }
-    if not (recipe.recompute or recipe.compile) and _has_blocks(recipe.backbone):
+    if not recipe.recompute and recipe.compile in (False, "auto") and _has_blocks(recipe.backbone):
         yield {"recompute": replace(recipe, recompute=True)}
     counts = [recipe.accumulation * factor for factor in (2, 4, 8, 16)]
     yield {

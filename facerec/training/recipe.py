@@ -14,6 +14,7 @@ from facerec.heads.norm_regularizer import NormPenalty
 from facerec.limits import Checked, Count, Limits, Positive, Seed, Share
 from facerec.records.training_set import Data
 from facerec.training.distillation import Distillation
+from facerec.training.network import CUDA_GRAPHS, Compile
 from facerec.training.optimization import SGD, Cosine, MultiStep, Optimizer, Polynomial
 from facerec.training.sampler import Sampling, Shuffle
 
@@ -112,8 +113,10 @@ class Recipe(Checked):
     """Autocast of the backbone: auto is bf16 where the device computes in it, else fp32; fp16 adds
     a gradient scaler. Penalties are float32; heads have a field of their own."""
     data_parallel: DataParallel = field(default_factory=DataParallel)
-    compile: bool = False
-    """torch.compile the backbone: faster steps after a minute or so of compiling."""
+    compile: Compile = "auto"
+    """torch.compile normalisation and backbone: faster steps after a minute or so of compiling.
+    auto does so on a GPU, but for recomputed activations; reduce-overhead adds CUDA graphs, for
+    small batches, and max-autotune tries more kernels, too."""
     recompute: bool = False
     """Keep only the inputs of the backbone's blocks and compute their inside again in backward:
     far less memory for a third more work."""
@@ -154,13 +157,19 @@ class Recipe(Checked):
                     f"sampling {type(self.sampling).__name__} goes from person to person, so that "
                     "images of data.also that are not labelled would not be seen; choose Shuffle"
                 )
-        if self.recompute and self.compile:
+        if self.recompute and self.compile not in (False, "auto"):
             raise RecipeError("recompute and compile do not go together; choose one of them")
         if self.data_parallel.static_graph and self.accumulation > 1:
             # torch fails on an assertion, or sums no gradients (pytorch/pytorch pull 187732).
             raise RecipeError(
                 "data_parallel.static_graph and accumulation above 1 do not go together in "
                 "PyTorch; choose one of them"
+            )
+        if self.compile in CUDA_GRAPHS and self.accumulation > 1:
+            # A graph's memory, gradients in it, is written again by the next micro-batch.
+            raise RecipeError(
+                f"compile {self.compile} and accumulation above 1 do not go together: CUDA graphs "
+                "would overwrite the gradients that add up; choose one of them"
             )
         if self.batch_size % self.accumulation:
             raise RecipeError(

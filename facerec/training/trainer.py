@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -33,7 +33,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
-from facerec.backbones import create_backbone, normalize, recompute_activations
+from facerec.backbones import create_backbone, recompute_activations
 from facerec.devices import has_fast_bf16, set_numerics
 from facerec.embedding.model import save_model
 from facerec.environment import available_cores
@@ -61,6 +61,13 @@ from facerec.training.distillation import (
 )
 from facerec.training.distributed import Processes
 from facerec.training.monitor import Figures, Monitor
+from facerec.training.network import (
+    CUDA_GRAPHS,
+    FromPixels,
+    compile_mode,
+    compiled,
+    told_of_compiling,
+)
 from facerec.training.nonfinite import LIMIT, LateFigures, NonfiniteGuard
 from facerec.training.optimization import parameter_groups
 from facerec.training.prefetch import prefetched
@@ -146,6 +153,7 @@ class Trainer:
         self.best_accuracy = -1.0
         self.phase: Callable[[str], contextlib.AbstractContextManager[Any]] = record_function
         self._stop_signal: int | None = None
+        self._asked: LateFigures | None = None  # whether a rank is to stop
 
         set_numerics(self.device, recipe.deterministic)
         # Dropout is the only user of torch's global generator; ranks must differ in it.
@@ -173,12 +181,15 @@ class Trainer:
             "torch" if automatic and recipe.deterministic else recipe.head.kernel,
             recipe.batch_size // recipe.accumulation,
         )
+        scale = 1.0 if recipe.margin is None else recipe.margin.scale
         self.regularizer = (
-            create_regularizer(recipe.regularizer).to(self.device) if recipe.regularizer else None
+            create_regularizer(recipe.regularizer, scale=scale).to(self.device)
+            if recipe.regularizer
+            else None
         )
-        self.model: nn.Module = self.backbone
-        if recipe.compile:
-            self.model = cast(nn.Module, torch.compile(self.backbone))
+        self.compile_mode = compile_mode(recipe.compile, self.device.type, recipe.recompute)
+        self._plain_model = FromPixels(self.backbone, recipe.preprocessing)
+        self.model = compiled(self._plain_model, self.compile_mode)
         if processes.world_size > 1:
             self.model = _data_parallel(self.model, recipe.data_parallel)
         self.optimizer = recipe.optimizer.create(
@@ -211,7 +222,9 @@ class Trainer:
         factor = recipe.schedule.factor(self.step, self.total_steps, self.steps_per_epoch)
         for group in self.optimizer.param_groups:
             group["lr"] = recipe.optimizer.lr * factor
-        images = normalize(batch.images.to(self.device, non_blocking=True), recipe.preprocessing)
+        if self.compile_mode in CUDA_GRAPHS:
+            torch.compiler.cudagraph_mark_step_begin()
+        images = batch.images.to(self.device, non_blocking=True)
         labels = batch.labels.to(self.device, non_blocking=True)
         targets = None
         if batch.targets is not None:
@@ -314,7 +327,7 @@ class Trainer:
         buffers = {name: value.clone() for name, value in self.backbone.named_buffers()}
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices), self._autocast():
-            embeddings = torch.cat([self.backbone(x) for x in micro])
+            embeddings = torch.cat([self._plain_model(x) for x in micro])
         for name, value in self.backbone.named_buffers():
             value.copy_(buffers[name])
         mean_norm = None if penalty is None else penalty.global_mean_norm(embeddings)
@@ -363,13 +376,15 @@ class Trainer:
             self.monitor,
             self._writer or contextlib.nullcontext(),
             self._told_of_dead_workers(),
+            told_of_compiling(),
         ):
             for batch in self._batches():
                 self.skipped += batch.skipped
                 figures = self.train_step(batch)
                 present = (self.step, LateFigures(figures["loss"], figures["norm_mean"]))
                 if self._guard is not None:
-                    figures["nonfinite"] = torch.tensor(float(self._guard.count))
+                    count = float(self._guard.count)
+                    figures["nonfinite"] = torch.full((), count, device=self.device)
                     self._check_finite(*present)
                 if pending:  # a step late, so that the device always has a step to work on
                     self._check_finite(*pending)
@@ -546,11 +561,18 @@ class Trainer:
             signal.signal(signal.SIGTERM, previous)
 
     def _stopping(self) -> bool:
-        """Agree with all ranks whether to stop; several ranks ask each other only now and then."""
+        """Agree with all ranks whether to stop.
+
+        Several ranks ask each other only now and then, and hear a step later, so that the device
+        always has one to work on.
+        """
         stop = self._stop_signal is not None
         if self.processes.world_size == 1:
             return stop
-        return self.step % self.recipe.log_every == 0 and self.processes.any(stop)
+        asked, self._asked = self._asked, None
+        if self.step % self.recipe.log_every == 0:
+            self._asked = LateFigures(self.processes.largest(float(stop)))
+        return asked is not None and asked.read()[0] > 0
 
     # ---------------------------------------------------------------- checkpoints
 

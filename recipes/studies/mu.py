@@ -3,9 +3,10 @@
     facerec compare recipes/studies/mu.py
 
 Measures what each centre μ of the penalty η (‖f‖ − μ)² does to a margin head and to triplets at two
-given weights. Nothing is searched: with the weight left to a search, most arms end at weight 0 on
-these faces and say nothing of their centre. The last layer is plain linear, so that the norms are
-free.
+given weights. Zero is also tried at 1e-4, which the authors of SEC take for it beside 1.0 for the
+mean (the examples of Dyfine/SphericalEmbedding): norms are many times their spread. Nothing is
+searched: with the weight left to a search, most arms end at weight 0 on these faces and say nothing
+of their centre. The last layer is plain linear, so that the norms are free.
 """
 
 from _generated import faces, protocol, repetitions
@@ -15,6 +16,7 @@ from facerec.heads import SEC, CosFace, FixedNorm, L2Norm, RingLoss
 
 bases = {"CosFace": MarginHead(CosFace(scale=8.0, margin=0.2)), "Triplet": losses.Triplet()}
 weights = (0.1, 1.0)
+gentle = 1e-4  # of zero
 
 recipe = Comparison(
     name="mu",
@@ -26,6 +28,7 @@ recipe = Comparison(
         for name, loss in bases.items()
         for arm in (
             Arm(name, loss, search=()),
+            Arm(f"{name}+zero{gentle:g}", loss, L2Norm(weight=gentle), against=name, search=()),
             *(
                 Arm(f"{name}+{kind}{weight:g}", loss, penalty, against=name, search=())
                 for weight in weights

@@ -35,28 +35,48 @@ def norms_of(x):
 
 
 @pytest.mark.parametrize("p", [1, 2])
-@pytest.mark.parametrize("relative", [False, True])
-def test_value_and_gradient_equal_a_loop(p, relative):
+@pytest.mark.parametrize("form", [{}, {"relative": True}, {"scale_free": True}], ids=str)
+def test_value_and_gradient_equal_a_loop(p, form):
     x = embeddings()
     norms = norms_of(x)
     mean = sum(norms) / len(norms)
     for config, center in [
-        (SEC(0.3, p=p, relative=relative), mean),
-        (L2Norm(0.3, p=p, relative=relative), 0.0),
-        (FixedNorm(0.3, p=p, relative=relative, radius=2.5), 2.5),
-        (RingLoss(0.3, p=p, relative=relative), float(torch.tensor(mean).float())),
+        (SEC(0.3, p=p, **form), mean),
+        (L2Norm(0.3, p=p, **form), 0.0),
+        (FixedNorm(0.3, p=p, **form, radius=2.5), 2.5),
+        (RingLoss(0.3, p=p, **form), float(torch.tensor(mean).float())),
     ]:
-        divisor = mean**p if relative else 1.0
+        divisor = mean**p if form else 1.0
+        weight = 0.3 * (16.0 if "scale_free" in form else 1.0)
         expected = sum(abs(n - center) ** p for n in norms) / len(norms) / divisor
-        output = create_regularizer(config)(x)
+        output = create_regularizer(config, scale=16.0)(x)
         assert output.penalty.item() == pytest.approx(expected, rel=1e-7)
-        assert output.loss.item() == pytest.approx(0.3 * expected, rel=1e-7)
+        assert output.loss.item() == pytest.approx(weight * expected, rel=1e-7)
         assert output.center.item() == pytest.approx(center, rel=1e-7)
         (gradient,) = torch.autograd.grad(output.loss, x)
         for row, direction, n in zip(gradient, x.detach(), norms, strict=True):
             outward = 2 * (n - center) if p == 2 else math.copysign(1, n - center)
-            radial = 0.3 * outward / len(norms) / divisor * direction / n
+            radial = weight * outward / len(norms) / divisor * direction / n
             assert torch.allclose(row, radial, atol=1e-7, rtol=0)
+
+
+@pytest.mark.parametrize("p", [1, 2])
+def test_one_scale_free_weight_presses_alike_on_all_scales(p):
+    """Of the margin loss's gradient, the penalty's has one share for any norm and scale."""
+
+    def share(size, scale, **form):
+        """SEC against a target cosine that is pulled with the head's scale."""
+        x = embeddings(size=5, scale=size)
+        penalty = create_regularizer(SEC(0.3, p=p, **form), scale=scale)(x).loss
+        pull = -scale * nn.functional.normalize(x)[:, 0].mean()
+        radial, tangential = (torch.autograd.grad(loss, x)[0] for loss in (penalty, pull))
+        return (radial.norm() / tangential.norm()).item()
+
+    reference = share(1.0, 1.0, scale_free=True)
+    for size, scale in [(7.0, 1.0), (1.0, 64.0), (20.0, 32.0)]:
+        assert share(size, scale, scale_free=True) == pytest.approx(reference, rel=1e-6)
+        # A plain weight presses harder by the p-th power of the norms, and less by the scale.
+        assert share(size, scale) == pytest.approx(share(1.0, 1.0) * size**p / scale, rel=1e-6)
 
 
 def test_statistics_for_logging():

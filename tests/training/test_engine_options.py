@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import helpers.rehearsal  # noqa: F401  (its backbone)
 import pytest
 import torch
 from helpers.tiny_training import (
@@ -24,11 +25,18 @@ from helpers.training_runs import (
 )
 from torch import nn
 
-from facerec.backbones import create_backbone, recompute_activations
-from facerec.errors import RecipeError
+from facerec.backbones import (
+    Backbone,
+    Preprocessing,
+    create_backbone,
+    normalize,
+    recompute_activations,
+)
+from facerec.errors import RecipeError, TrainingError
 from facerec.recipe import from_dict, to_dict
 from facerec.records.dataset import Batch
 from facerec.training import Adam, AdamW, DataParallel, Head, Recipe, RMSprop
+from facerec.training.network import FromPixels, compile_mode
 from facerec.training.prefetch import prefetched
 
 SAMPLED = Head(sample_rate=0.5)
@@ -153,6 +161,72 @@ def test_a_backbone_without_blocks_is_a_sentence(many: Path) -> None:
 def test_recompute_and_compile_are_one_or_the_other(many: Path) -> None:
     with pytest.raises(RecipeError, match="recompute and compile do not go together"):
         tiny_recipe(many, recompute=True, compile=True)
+
+
+# ---------------------------------------------------------------- compiling
+
+
+def test_auto_compiles_on_a_gpu_alone() -> None:
+    assert [compile_mode("auto", kind, False) for kind in ("cuda", "cpu", "mps")] == [
+        "default",
+        None,
+        None,
+    ]
+    assert compile_mode("auto", "cuda", True) is None  # with recomputed activations
+    assert compile_mode(False, "cuda", False) is None
+    assert compile_mode(True, "cpu", False) == "default"
+    assert compile_mode("reduce-overhead", "cuda", False) == "reduce-overhead"
+
+
+@pytest.mark.parametrize("value", [True, False, "auto", "max-autotune"])
+def test_every_form_of_compile_is_read_back(many: Path, value: Any) -> None:
+    recipe = tiny_recipe(many, compile=value)
+    assert from_dict(Recipe, to_dict(recipe), "recipe") == recipe
+
+
+def test_cuda_graphs_do_not_accumulate(many: Path) -> None:
+    with pytest.raises(RecipeError, match="reduce-overhead and accumulation"):
+        tiny_recipe(many, compile="reduce-overhead", accumulation=3)
+
+
+def test_normalisation_and_backbone_are_one_graph() -> None:
+    backbone = create_backbone("small_net", embedding_size=8, seed=0).eval()
+    network = FromPixels(backbone, Preprocessing(channels="bgr"))
+    graphs = []
+
+    def keep(graph: torch.fx.GraphModule, inputs: object) -> torch.fx.GraphModule:
+        graphs.append(graph)
+        return graph
+
+    images = torch.randint(256, (2, 112, 112, 3), dtype=torch.uint8)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        found = torch.compile(network, fullgraph=True, backend=keep)(images)
+        expected = backbone(normalize(images, Preprocessing(channels="bgr")))
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    assert len(graphs) == 1
+
+
+def test_what_cannot_be_compiled_is_a_sentence(many: Path, monkeypatch: Any) -> None:
+    def broken(graph: object, inputs: object) -> Any:
+        raise RuntimeError("no compiler here")
+
+    compile_ = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda module, mode: compile_(module, backend=broken))
+    trainer = make_trainer(tiny_recipe(many, compile=True))
+    with pytest.raises(TrainingError, match=r"no compiler here.* --compile False"):
+        trainer.fit()
+
+
+@pytest.mark.slow
+def test_a_compiled_step_gives_the_same_loss(many: Path) -> None:
+    backbone = Backbone("small_net", embedding_size=16)
+    plain, compiled = (
+        make_trainer(tiny_recipe(many, backbone=backbone, compile=c)) for c in (False, True)
+    )
+    batch = next(plain._batches())
+    for _ in range(2):  # the second one shows the first one's update
+        found, expected = compiled.train_step(batch)["loss"], plain.train_step(batch)["loss"]
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
 # ---------------------------------------------------------------- several ranks

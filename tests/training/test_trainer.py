@@ -83,12 +83,12 @@ def test_micro_batches_add_up_to_the_batch(data: Path, penalty: object, count: i
 def test_the_pass_for_the_mean_norm_leaves_no_trace(data: Path) -> None:
     trainer = make_trainer(narrow_recipe(data, accumulation=2))
     batch = next(trainer._batches())
-    images = torch.randn(6, 3, 112, 112)
+    images = torch.randint(256, (6, 112, 112, 3), dtype=torch.uint8)
     before, state = weights(trainer), torch.get_rng_state()
     mean, _ = trainer._whole_batch([images[:3], images[3:]], None)
     assert_same(before, weights(trainer))
     assert torch.equal(state, torch.get_rng_state())
-    seen = torch.cat([trainer.backbone(images[:3]), trainer.backbone(images[3:])])
+    seen = torch.cat([trainer.model(images[:3]), trainer.model(images[3:])])
     torch.testing.assert_close(mean, seen.norm(dim=1).mean())  # the same dropout masks
     assert trainer.train_step(batch)["loss"].isfinite()
 

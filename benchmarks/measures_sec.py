@@ -1,0 +1,131 @@
+"""What one weight of the spherical embedding constraint means on other scales, see `measures`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from measures import Row
+from torch import Tensor, nn
+
+from facerec.backbones import Backbone, register_backbone
+from facerec.comparison import Trunk
+from facerec.comparison.trunks import create_trunk
+from facerec.heads import SEC, ArcFace
+from facerec.heads.margins import Margin
+from facerec.records import Data, RecordDataset
+from facerec.records.synthetic import SyntheticSet, write_synthetic
+from facerec.training import SGD, Cosine, Recipe
+from facerec.training.distributed import Processes
+from facerec.training.trainer import Trainer
+
+SIZES, SCALES = (128, 512), (32.0, 64.0)
+
+FORMS = {"absolute": SEC(weight=0.1), "scale-free": SEC(weight=0.2, scale_free=True)}
+"""Two weights that mean the same at 64 dimensions and scale 32."""
+
+
+@register_backbone
+def shrunken_cnn(config: Backbone) -> nn.Module:
+    """Make a small network that looks at a quarter of the resolution; seconds an epoch."""
+    trunk = create_trunk(
+        Trunk(
+            name="small_cnn",
+            embedding_size=config.embedding_size,
+            embedding_bn=config.embedding_bn,
+            image_size=28,
+        ),
+        seed=0,
+    )
+    return nn.Sequential(nn.AvgPool2d(4), trunk)
+
+
+def sec_weight(records: Path | None = None, *, epochs: int = 10, batch_size: int = 64) -> list[Row]:
+    """Train small networks of two sizes at two scales with one weight of SEC, in both its forms.
+
+    The gradient of SEC on an embedding is radial, that of the margin loss tangential, so that the
+    gradient that arrives tells both. Their shares are of the second half of the training, in which
+    nothing but size, scale and form differs.
+
+    Args:
+        records: a training set; by default faces are generated.
+        epochs: of each training.
+        batch_size: images in a step.
+    """
+    with TemporaryDirectory() as folder:
+        if records is None:
+            records = Path(folder)
+            write_synthetic(records, SyntheticSet(0, 60, 20, pairs_per_fold=4), processes=1)
+        dataset = RecordDataset(records)
+        rows = []
+        for name, penalty in FORMS.items():
+            shares = []
+            for size in SIZES:
+                for scale in SCALES:
+                    margin = ArcFace(scale=scale, margin=0.3)
+                    share, variation = _train(dataset, size, margin, penalty, epochs, batch_size)
+                    shares.append(share)
+                    rows.append(
+                        Row(
+                            f"{name} SEC of weight {penalty.weight:g}, {size} dimensions, scale "
+                            f"{scale:g}: its gradient against the margin loss's",
+                            share,
+                            "×",
+                            remark=f"norms then vary by {100 * variation:.2f} % of their mean",
+                        )
+                    )
+            rows.append(
+                Row(
+                    f"{name} SEC: largest share over smallest",
+                    max(shares) / min(shares),
+                    "×",
+                    1.1 if penalty.scale_free else None,
+                )
+            )
+    return rows
+
+
+def _train(
+    dataset: RecordDataset,
+    size: int,
+    margin: Margin,
+    penalty: SEC,
+    epochs: int,
+    batch_size: int,
+) -> tuple[float, float]:
+    """Return the mean share of the penalty's gradient, and the variation of norms at the end."""
+    recipe = Recipe(
+        data=Data(Path()),
+        backbone=Backbone("shrunken_cnn", embedding_size=size),
+        margin=margin,
+        regularizer=penalty,
+        optimizer=SGD(lr=0.1, weight_decay=5e-4),
+        schedule=Cosine(warmup_epochs=0.5),
+        batch_size=batch_size,
+        epochs=epochs,
+        workers=0,
+    )
+    trainer = Trainer(recipe, dataset, Processes(0, 1, torch.device("cpu")))
+    shares: list[Tensor] = []
+
+    def watch(_: nn.Module, __: object, embeddings: Tensor) -> None:
+        directions = nn.functional.normalize(embeddings.detach().float())
+
+        def split(gradient: Tensor) -> None:
+            radial = (gradient.float() * directions).sum(1)
+            tangential = gradient.float() - radial[:, None] * directions
+            shares.append(radial.norm() / tangential.norm())
+
+        embeddings.register_hook(split)
+
+    trainer.backbone.register_forward_hook(watch)
+    variations = []
+    for batch in trainer._batches():
+        figures = trainer.train_step(batch)
+        variations.append(figures["norm_variance"].sqrt() / figures["norm_mean"])
+    half = len(shares) // 2
+    return (
+        float(torch.stack(shares[half:]).mean()),
+        float(torch.stack(variations[half:]).mean()),
+    )

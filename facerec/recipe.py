@@ -38,19 +38,7 @@ def load_recipe(path: str | Path, kind: type[T]) -> T:
         known = sorted(str(p) for p in path.parent.glob("*.py") if not p.name.startswith("_"))
         hint = f"; recipes there: {', '.join(known)}" if known else ""
         raise RecipeError(f"{path}: no such recipe file{hint}")
-    folder = str(path.resolve().parent)
-    before = set(sys.modules)
-    sys.path.insert(0, folder)
-    try:
-        names = runpy.run_path(str(path))
-    except Exception as error:
-        raise RecipeError(f"{path}: {_place(error, path)}{_explain(error)}") from error
-    finally:
-        sys.path.remove(folder)
-        # A recipe elsewhere may import a file of the same name.
-        for name in set(sys.modules) - before:
-            if str(getattr(sys.modules[name], "__file__", None) or "").startswith(folder):
-                del sys.modules[name]
+    names = run_python(path)
     recipe = names.get("recipe")
     if not isinstance(recipe, kind):
         raise RecipeError(
@@ -58,6 +46,27 @@ def load_recipe(path: str | Path, kind: type[T]) -> T:
             f"found {'nothing of that name' if recipe is None else type(recipe).__name__}"
         )
     return typing.cast(T, check(kind, recipe, str(path)))
+
+
+def run_python(path: Path) -> dict[str, Any]:
+    """Run a user's Python file, which may import files beside it, and return its variables.
+
+    Raises:
+        RecipeError: it fails.
+    """
+    folder = str(path.resolve().parent)
+    before = set(sys.modules)
+    sys.path.insert(0, folder)
+    try:
+        return runpy.run_path(str(path))
+    except Exception as error:
+        raise RecipeError(f"{path}: {_place(error, path)}{_explain(error)}") from error
+    finally:
+        sys.path.remove(folder)
+        # A file elsewhere may import a file of the same name.
+        for name in set(sys.modules) - before:
+            if str(getattr(sys.modules[name], "__file__", None) or "").startswith(folder):
+                del sys.modules[name]
 
 
 def to_dict(value: Any) -> Any:

@@ -49,8 +49,8 @@ base = Recipe(
 # `recipes/studies/eta.py` on 147 people of CFP with this last layer: SphereFace gains, the other
 # two stay as they are, and lose from 1 on. There D = 64 and s = 32, where the scale-free weight
 # 0.1 · 64 / 32 presses as hard. docs/studies.md has the figures and how little so small a study can
-# tell. For a set of your own give that recipe your images and trunk, or train short runs and compare
-# their validation on people of your own that are in no benchmark. The iResNet's last batch-norm
-# already holds the mean norm near √512 = 22.6, so that SEC only evens out the spread around it
-# (`norm_cv` in metrics.jsonl).
+# tell. For a set of your own give that recipe your images and trunk, or train short runs and
+# compare their validation on people of your own that are in no benchmark. The iResNet's last
+# batch-norm already holds the mean norm near √512 = 22.6, so that SEC only evens out the spread
+# around it (`norm_cv` in metrics.jsonl).
 sec = SEC(weight=0.2, scale_free=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import torch
@@ -13,7 +15,7 @@ from torch import nn
 
 from facerec.errors import RecipeError
 from facerec.limits import Checked, Limits, Rest
-from facerec.recipe import from_dict, to_dict
+from facerec.recipe import from_dict, run_python, to_dict
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,8 @@ class Backbone(Checked):
     """The network from an aligned face to its raw embedding."""
 
     name: str = "iresnet50"
-    """Registered architecture: iresnet18, 34, 50, 100, 200, mbf or mbf_large."""
+    """Registered architecture (iresnet18, 34, 50, 100, 200, mbf, mbf_large, vit_t, vit_s, vit_b,
+    vit_l, or your own), or timm:NAME for one of timm's networks (extra `timm`)."""
     embedding_size: Annotated[int, Limits(1, 2**16)] = 512
     """Dimensions D of the embedding."""
     width: Annotated[float, Limits(0.0, 16.0, above=True)] = 1.0
@@ -29,35 +32,84 @@ class Backbone(Checked):
     embedding_bn: Literal["frozen_gamma", "affine", "none"] = "frozen_gamma"
     """Batch norm after the last linear layer: frozen_gamma keeps γ = 1 as InsightFace's iResNet
     does, which pins the batch mean of ‖f‖² at D + ‖β‖² in training; affine learns γ, as its
-    MobileFaceNet does; none leaves the batch norm out, so that the norm is free."""
+    MobileFaceNet and ViT do; none leaves the batch norm out, so that the norm is free."""
     dropout: Rest = 0.0
     """Probability of dropping an input of the last linear layer."""
+    drop_path: Rest = 0.0
+    """Stochastic depth of a ViT, or of timm's networks: probability of leaving out a branch of the
+    last block for an image; it rises evenly from 0 in the first block. InsightFace has 0.1, and
+    0.05 for WebFace42M."""
+    mask_ratio: Rest = 0.0
+    """Share of a ViT's patches that are hidden from its blocks in training. InsightFace hides 0.1
+    wherever its configurations say anything but 0."""
 
 
 Builder = TypeVar("Builder", bound=Callable[[Backbone], nn.Module])
 _builders: dict[str, Callable[[Backbone], nn.Module]] = {}
 
+TIMM = "timm:"
+"""What names of timm's networks begin with."""
+
+OWN_FILES = "FACEREC_BACKBONES"
+"""Environment variable that names Python files, separated as in PATH, which register backbones."""
+
 
 def register_backbone(builder: Builder) -> Builder:
     """Make a function from `Backbone` to a module available under the function's own name.
 
+    It may stand in any file that is imported, for example beside a recipe; run again, the same file
+    replaces its function.
+
     The module maps float32 ``(B, 3, 112, 112)`` to raw embeddings float32 ``(B, D)``, and has the
     attributes ``embedding_size`` (D), ``embedding_norm`` (its last ``BatchNorm1d``, or None) and
     ``blocks`` (the modules whose activations can be computed again, see `recompute_activations`).
+    One that follows ``drop_path`` or ``mask_ratio`` has those as attributes too; for others,
+    `create_backbone` refuses them.
 
     Raises:
         ValueError: the name is taken.
     """
     name = builder.__name__
-    if name in _builders:
+    if name in _builders and _source(_builders[name]) != _source(builder):
         raise ValueError(f"a backbone named {name!r} is already registered")
     _builders[name] = builder
     return builder
 
 
 def list_backbones() -> list[str]:
-    """Return the names that `create_backbone` knows, in order of registration."""
+    """Return the names of registered backbones, in order of registration."""
     return list(_builders)
+
+
+def is_backbone(name: str) -> bool:
+    """Tell whether `create_backbone` knows a name; files of ``FACEREC_BACKBONES`` run if needed.
+
+    Raises:
+        RecipeError: one of those files fails.
+    """
+    if name.startswith(TIMM):
+        return True
+    for file in os.environ.get(OWN_FILES, "").split(os.pathsep):
+        if file and name not in _builders:
+            if not Path(file).is_file():
+                raise RecipeError(f"{OWN_FILES}: there is no file {file}; name Python files")
+            run_python(Path(file))
+    return name in _builders
+
+
+def registered_by(name: str) -> str | None:
+    """Return the name of the user's file that registered a backbone, None for facerec's own."""
+    builder = _builders.get(name)
+    if builder is None or builder.__module__.partition(".")[0] == __package__.partition(".")[0]:
+        return None
+    return Path(_source(builder)[0]).name
+
+
+def _source(builder: Callable[[Backbone], nn.Module]) -> tuple[str, str]:
+    """Return the file and the place in it where a function is written."""
+    code = getattr(builder, "__code__", None)
+    file = "an object" if code is None else os.path.realpath(code.co_filename)
+    return file, getattr(builder, "__qualname__", repr(builder))
 
 
 def create_backbone(
@@ -84,17 +136,36 @@ def create_backbone(
     config = Backbone(config) if isinstance(config, str) else config
     if options:
         config = from_dict(Backbone, {**to_dict(config), **options}, "create_backbone")
-    if config.name not in _builders:
-        close = difflib.get_close_matches(config.name, _builders, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(_builders)}"
-        raise RecipeError(f"backbone.name: no backbone is called {config.name!r}, {hint}")
-    build = _builders[config.name]
+    build = _builder(config.name)
     if seed is None:
-        return build(config)
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        # Not torch.manual_seed, which would also reseed the accelerators' generators.
-        torch.default_generator.manual_seed(seed)
-        return build(config)
+        backbone = build(config)
+    else:
+        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+            # Not torch.manual_seed, which would also reseed the accelerators' generators.
+            torch.default_generator.manual_seed(seed)
+            backbone = build(config)
+    for field in ("drop_path", "mask_ratio"):
+        wanted = getattr(config, field)
+        if wanted and getattr(backbone, field, None) != wanted:
+            raise RecipeError(
+                f"backbone.{field}: {config.name} does not follow it, found {wanted:g}; set it to 0"
+            )
+    return backbone
+
+
+def _builder(name: str) -> Callable[[Backbone], nn.Module]:
+    if name.startswith(TIMM):
+        from facerec.backbones.timm_adapter import TimmBackbone
+
+        return TimmBackbone
+    if not is_backbone(name):
+        close = difflib.get_close_matches(name, _builders, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(_builders)}"
+        raise RecipeError(
+            f"backbone.name: no backbone is called {name!r}, {hint} (one of your own is registered "
+            f"by a file that the recipe imports or {OWN_FILES} names)"
+        )
+    return _builders[name]
 
 
 def scaled(channels: int, width: float) -> int:

@@ -38,13 +38,13 @@ def import_weights(
 
     Args:
         weights: a .pth that torch.save wrote from a backbone's state_dict().
-        backbone: architecture: iresnet18, 34, 50, 100, 200 (InsightFace's r18 to r200), mbf or
-            mbf_large.
+        backbone: architecture: iresnet18, 34, 50, 100, 200 (InsightFace's r18 to r200), mbf,
+            mbf_large, vit_t, vit_s, vit_b or vit_l.
         out: the file to write; by default the same name with .safetensors.
         embedding_size: dimensions of the embedding.
         width: factor on all channel counts.
         embedding_bn: the last batch norm: frozen_gamma (default for iresnet), affine (default for
-            mbf, as in InsightFace) or none.
+            the others, as in InsightFace) or none.
         channels: channel order that the weights were trained on; bgr for AdaFace's.
         mean: subtracted from every pixel value.
         std: divides the result.
@@ -58,7 +58,7 @@ def import_weights(
         raise ModelError(f"{out} is there already; choose another --out, or replace it by --force")
     check_torch(weights, torch.__version__, trust)
     if embedding_bn is None:
-        embedding_bn = "affine" if backbone.startswith("mbf") else "frozen_gamma"
+        embedding_bn = "frozen_gamma" if backbone.startswith("iresnet") else "affine"
     config = Backbone(backbone, embedding_size, width, embedding_bn)
     preprocessing = Preprocessing(channels, mean, std)
     module = create_backbone(config)

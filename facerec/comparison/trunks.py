@@ -6,7 +6,6 @@ small network for quick studies. Weights come from a file; nothing is downloaded
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import math
 from collections.abc import Callable
@@ -21,14 +20,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from facerec.backbones import Backbone, create_backbone, list_backbones
-from facerec.backbones.registry import embedding_batch_norm, full_precision, scaled
+from facerec.backbones import Backbone, TimmBackbone, create_backbone, is_backbone, list_backbones
+from facerec.backbones.registry import TIMM, embedding_batch_norm, full_precision, scaled
 from facerec.embedding.model import TorchModel, load_model, load_state_dict_file
 from facerec.embedding.onnx_file import first_line
 from facerec.embedding.state_dict import read_state_dict
-from facerec.errors import MissingExtraError, ModelError, RecipeError
+from facerec.errors import ModelError, RecipeError
 
-TIMM = "timm:"
 SMALL_CNN = "small_cnn"
 FACE_SIZE = 112
 """Height and width in pixels that facerec's backbones take."""
@@ -182,7 +180,7 @@ def create_trunk(config: Trunk, seed: int) -> Embedder:
         trunk: nn.Module = _seeded(lambda: SmallCNN(backbone, config.image_size), seed)
         if config.weights is not None:
             _load(trunk, _read_tensors(config.weights), config.weights, config.name)
-    elif config.name in list_backbones():
+    elif is_backbone(config.name):
         trunk = create_backbone(backbone, seed=seed)
         if config.weights is not None:
             _load_backbone(trunk, backbone, config.weights)
@@ -221,48 +219,11 @@ def _seeded(build: Callable[[], Any], seed: int) -> Any:
 
 
 def _timm_trunk(config: Trunk, backbone: Backbone) -> Embedder:
-    try:
-        timm = importlib.import_module("timm")
-    # torchvision, which timm needs, fails in other ways beside a torch that it does not fit.
-    except (ImportError, RuntimeError, OSError) as error:
-        raise MissingExtraError(
-            f"trunk {config.name} needs timm, which does not import ({first_line(error)}); "
-            "run: pip install 'facerec[timm]'"
-        ) from error
-    try:
-        trunk = timm.create_model(config.name.removeprefix(TIMM), pretrained=False, num_classes=0)
-    except Exception as error:  # timm raises whatever a model's own code does
-        raise RecipeError(
-            f"trunk.name: timm makes no model {config.name.removeprefix(TIMM)!r} "
-            f"({first_line(error)}); see timm.list_models()"
-        ) from error
+    network = TimmBackbone(backbone, config.image_size)
     if config.weights is not None:
-        tensors = _without_classifier(_read_tensors(config.weights), trunk)
-        _load(trunk, tensors, config.weights, config.name)
-    size = _feature_size(trunk, config)
-    norm = embedding_batch_norm(backbone)
-    layers = [nn.Linear(size, config.embedding_size), *([] if norm is None else [norm])]
-    return Embedder(trunk, nn.Sequential(*layers), config)
-
-
-def _feature_size(trunk: nn.Module, config: Trunk) -> int:
-    """Return how many features an image gives, which timm's attributes do not tell for all."""
-    side = config.image_size
-    trunk.eval()
-    try:
-        with torch.no_grad():
-            shape = trunk(torch.zeros(1, 3, side, side)).shape
-    except Exception as error:  # as above
-        raise ModelError(
-            f"trunk {config.name} takes no images of {side}×{side} pixels "
-            f"({first_line(error)}); set trunk.image_size and the transform to what it takes"
-        ) from error
-    if len(shape) != 2:
-        raise ModelError(
-            f"trunk {config.name} gives features of shape {tuple(shape)}, not one row an image; "
-            "choose a model that pools"
-        )
-    return shape[1]
+        tensors = _without_classifier(_read_tensors(config.weights), network.trunk)
+        _load(network.trunk, tensors, config.weights, config.name)
+    return Embedder(network.trunk, network.head, config)
 
 
 def _without_classifier(tensors: dict[str, Tensor], trunk: nn.Module) -> dict[str, Tensor]:

@@ -21,7 +21,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from facerec.backbones import Backbone, Preprocessing, create_backbone, normalize
+from facerec.backbones import (
+    Backbone,
+    Preprocessing,
+    create_backbone,
+    is_backbone,
+    normalize,
+    registered_by,
+)
 from facerec.devices import choose_device, true_float32
 from facerec.embedding.bundle import is_bundle, read_bundle
 from facerec.embedding.engines import EngineName, Images, Precision, open_engine
@@ -29,6 +36,7 @@ from facerec.embedding.onnx_file import (
     GuessedPreprocessing,
     OnnxFile,
     guess_preprocessing,
+    printable,
     read_onnx,
 )
 from facerec.embedding.state_dict import read_state_dict
@@ -350,7 +358,8 @@ def save_model(
     """Write the backbone's weights and all that is needed to use them, whole or not at all.
 
     The header of the ``.safetensors`` file gets one entry, ``facerec``: JSON with ``format``,
-    ``backbone``, ``preprocessing``, ``recipe`` and, where given, ``extra``.
+    ``backbone``, ``preprocessing``, ``recipe`` and, where given, ``extra``; for a backbone that is
+    not facerec's own also ``registered_by``, the name of the file that it needs.
 
     Args:
         path: the file to write.
@@ -375,6 +384,8 @@ def save_model(
         "recipe": recipe,
         **({} if extra is None else {"extra": extra}),
     }
+    if (file := registered_by(config.name)) is not None:
+        note["registered_by"] = file
     metadata = {"facerec": json.dumps(note, sort_keys=True)}
     with atomic_path(path, ModelError) as temporary:
         temporary.write_bytes(save(tensors, metadata))
@@ -552,6 +563,10 @@ def _read_safetensors(path: Path) -> tuple[nn.Module, Backbone, Preprocessing, d
     with torch.device("meta"):
         backbone = create_backbone(config)
     backbone.load_state_dict(tensors, assign=True)
+    if any(buffer.is_meta for buffer in backbone.buffers()):
+        # What is computed when the network is made, as positions may be, is in no file.
+        backbone = create_backbone(config, seed=0)
+        backbone.load_state_dict(tensors)
     return backbone, config, preprocessing, recipe
 
 
@@ -572,6 +587,13 @@ def _parse_note(path: Path, text: str | None) -> tuple[Backbone, Preprocessing, 
         config = from_dict(Backbone, note["backbone"], str(path))
         preprocessing = from_dict(Preprocessing, note["preprocessing"], str(path))
         recipe = note["recipe"]
+        own = note.get("registered_by")
+        if own is not None and not is_backbone(config.name):
+            raise ModelError(
+                f"{path}: its backbone {printable(config.name)!r} is not part of facerec; import "
+                f"the file that registers it, {printable(str(own))!r} when the model was saved, or "
+                "name that file in the environment variable FACEREC_BACKBONES"
+            )
     except RecipeError as error:
         raise ModelError(str(error)) from error
     except (ValueError, KeyError, TypeError) as error:

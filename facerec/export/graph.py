@@ -101,9 +101,11 @@ def finish(
     opsets = [(entry.domain, entry.version) for entry in model.opset_import]
     if opsets != [("", opset)]:
         written = ", ".join(f"{domain or 'opset'} {version}" for domain, version in opsets)
+        # An operator of the network may have no older form: a mean over pixels is of opset 18.
+        possible = opsets[0][1] if len(opsets) == 1 and opset == OPSET else OPSET
         raise ExportError(
             f"the exporter wrote {written} where opset {opset} was asked for; ask for one that "
-            f"torch {torch.__version__} can write, such as {OPSET}"
+            f"torch {torch.__version__} can write of this network, such as {possible}"
         )
     _name_all(model.graph, keep_names)
     # The exporter's own remarks hold paths of this machine.

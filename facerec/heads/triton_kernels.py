@@ -4,6 +4,8 @@ Operands are padded with zeros to whole blocks: N to BLOCK_N, classes to BLOCK_C
 So no product needs a mask; what they are made from, and figures of samples, do.
 """
 
+import math
+
 import triton
 import triton.language as tl
 
@@ -12,6 +14,7 @@ from facerec.heads.margin_softmax import _ABSENT, _FLOOR, SMALLEST_NORM
 ABSENT = tl.constexpr(_ABSENT)
 FLOOR = tl.constexpr(_FLOOR)
 SMALLEST = tl.constexpr(SMALLEST_NORM)
+LOG2_E = tl.constexpr(math.log2(math.e))
 
 
 @triton.jit(do_not_specialize=["count", "covered"])
@@ -50,6 +53,12 @@ def normalize(
 
 
 @triton.jit
+def _exp(x):
+    """Return e^x by the instruction for 2^x, without the care that tl.exp takes of denormals."""
+    return tl.exp2(x * LOG2_E)
+
+
+@triton.jit
 def _multiply(left, right, total, PRECISION: tl.constexpr, WIDEN: tl.constexpr):
     if WIDEN:
         left, right = left.to(tl.float32), right.to(tl.float32)
@@ -79,6 +88,14 @@ def _products(
         query += BLOCK_D
         unit += BLOCK_D
     return total
+
+
+@triton.jit
+def _is_plain(own, count, BLOCK_C: tl.constexpr):
+    """Tell whether a block has neither the own class of a sample nor classes of the padding."""
+    first = tl.program_id(1) * BLOCK_C
+    here = (own >= first) & (own < first + BLOCK_C)
+    return (tl.max(here.to(tl.int32), 0) == 0) & (first + BLOCK_C <= count)
 
 
 @triton.jit(do_not_specialize=["start", "count", "size"])
@@ -113,8 +130,10 @@ def forward(
     parts += tl.program_id(1) * padded + row
     tl.store(parts + 2 * kind, tl.sum(product, 1))  # classes of the padding add 0
     own = tl.load(column + row, mask=inside, other=-1) - start
-    others = (own[:, None] != place[None, :]) & (place < count)[None, :]
-    logit = tl.where(others, product, ABSENT)
+    logit = product
+    if not _is_plain(own, count, BLOCK_C):
+        others = (own[:, None] != place[None, :]) & (place < count)[None, :]
+        logit = tl.where(others, product, ABSENT)
     if FILTER:
         bound = tl.load(limit + row, mask=inside, other=-ABSENT)
         hidden = logit > bound[:, None]
@@ -122,7 +141,7 @@ def forward(
         logit = tl.where(hidden, 0.0 if FILTER == 2 else ABSENT, logit)
     highest = tl.maximum(tl.max(logit, 1), FLOOR)
     tl.store(parts, highest)
-    tl.store(parts + kind, tl.sum(tl.exp(logit - highest[:, None]), 1))
+    tl.store(parts + kind, tl.sum(_exp(logit - highest[:, None]), 1))
 
 
 @triton.jit(do_not_specialize=["places", "size"])
@@ -151,7 +170,7 @@ def merge(
         masses = tl.load(here + places * padded, mask=mask, other=0.0)
         added += tl.sum(tl.load(here + 2 * places * padded, mask=mask, other=0.0), 0)
         higher = tl.maximum(top, tl.max(tops, 0))
-        mass = mass * tl.exp(top - higher) + tl.sum(masses * tl.exp(tops - higher[None, :]), 0)
+        mass = mass * _exp(top - higher) + tl.sum(masses * _exp(tops - higher[None, :]), 0)
         top = higher
     tl.store(highest + row, top, mask=inside)
     tl.store(total + row, mass, mask=inside)
@@ -193,18 +212,19 @@ def slopes(
 
     height = tl.load(shift + row, mask=inside, other=0.0)
     scale = tl.load(factor + row, mask=inside, other=0.0)
-    slope = tl.exp(product - height[:, None]) * scale[:, None]
+    slope = _exp(product - height[:, None]) * scale[:, None]
     if FILTER:
         bound = tl.load(limit + row, mask=inside, other=0.0)
         slope = tl.where(product > bound[:, None], 0.0, slope)
-    # Set last, for the exponential of an own product may be infinite.
     own = tl.load(column + row, mask=inside, other=-1) - start
+    # Set last, for the exponential of what is replaced may be infinite. Not under a condition as in
+    # forward: the registers for both ways cost more than the selections.
     is_own = own[:, None] == place[None, :]
     own_product = tl.load(target + row, mask=inside, other=0.0)
     own_slope = tl.load(target_slope + row, mask=inside, other=0.0)
     product = tl.where(is_own, own_product[:, None], product)
     slope = tl.where(is_own, own_slope[:, None], slope)
-    slope = tl.where(inside[:, None] & (place < count)[None, :], slope, 0.0)
+    slope = tl.where((place < count)[None, :], slope, 0.0)
     along = tl.num_programs(1) * BLOCK_C
     tl.store(radial + tl.program_id(0) * along + place, tl.sum(slope * product, 0))
     slopes += tl.program_id(0).to(tl.int64) * BLOCK_N * stride + tl.program_id(1) * BLOCK_C
@@ -251,12 +271,14 @@ def center_gradient(
         along += tl.load(radial + group * tl.num_programs(1) * BLOCK_C + place)
     length = tl.load(lengths + place, mask=inside, other=1.0)
     # One that short is not divided by its own length.
-    along = tl.where(length <= SMALLEST, 0.0, along / length)
+    inverse = 1.0 / length
+    along = tl.where(length <= SMALLEST, 0.0, along * inverse) * inverse
     mask = inside[:, None] & (column < dimensions)[None, :]
     first = tl.program_id(1).to(tl.int64) * BLOCK_C * dimensions
     here = tl.arange(0, BLOCK_C)[:, None] * dimensions + column[None, :]
     center = tl.load(centers + first + here, mask=mask, other=0.0)
-    tl.store(out + first + here, (total - center * along[:, None]) / length[:, None], mask=mask)
+    gradient = total * inverse[:, None] - center * along[:, None]
+    tl.store(out + first + here, gradient, mask=mask)
 
 
 @triton.jit(do_not_specialize=["places", "share"])

@@ -51,18 +51,19 @@ class Blocks:
     stages: int = 3
     """Steps of a product whose operands are in flight."""
     programs: int = 264
-    """How many to split the embeddings' gradient into, two a multiprocessor of an H100."""
+    """How many the embeddings' gradient is split over: two a multiprocessor of an H100."""
 
 
 def blocks_for(batch_size: int, reduced: bool) -> Blocks:
-    """Return the blocks for a batch: 96 KB of operands in flight, which fits all GPUs since 2020.
+    """Return the blocks for a batch, which spill no registers and take 96 KB at most.
 
     Args:
         batch_size: N.
-        reduced: whether operands are bfloat16 rather than float32.
+        reduced: whether operands are bfloat16; float32 takes more memory and registers.
     """
-    depth = 64 if reduced else 32
-    return Blocks(rows=min(128, max(depth, triton.next_power_of_2(batch_size))), depth=depth)
+    depth, classes = (64, 128) if reduced else (32, 64)
+    rows = min(128, max(depth, triton.next_power_of_2(batch_size)))
+    return Blocks(rows=rows, classes=classes, depth=depth)
 
 
 class TritonTiles:

@@ -20,7 +20,8 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
@@ -237,8 +238,18 @@ def _again(plan: Plan, recipe: Recipe) -> Plan:
 
 @functools.cache
 def _has_blocks(config: Backbone) -> bool:
-    with FakeTensorMode():
-        return hasattr(create_backbone(config), "blocks")
+    return hasattr(_outline(config), "blocks")
+
+
+def _outline(config: Backbone) -> nn.Module:
+    """Return a backbone of tensors that are empty, and in a ``FakeTensorMode`` fake.
+
+    It is made without content first: some rules for weights draw again until all numbers fit,
+    which fake tensors cannot tell.
+    """
+    with unset_fake_temporarily(), torch.device("meta"):
+        backbone = create_backbone(config)
+    return backbone._apply(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype))
 
 
 # ---------------------------------------------------------------- arithmetic
@@ -252,8 +263,9 @@ def forward_flop(config: Backbone) -> int:
     beside them.
     """
     with FakeTensorMode(), torch.no_grad():
-        backbone = create_backbone(config).eval()
-        with FlopCounterMode(display=False) as counter:
+        backbone = _outline(config).eval()
+        # Attention as plain products: the counter does not know the CPU's fused one.
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
             backbone(torch.empty(1, 3, 112, 112))
         return int(counter.get_total_flops())
 
@@ -369,7 +381,7 @@ def _backbone_step(
     """
     # A CPU's graph keeps the same tensors as a GPU's, and this build of torch may know no GPU.
     with FakeTensorMode():
-        backbone = create_backbone(config).train()
+        backbone = _outline(config).train()
         if recompute:
             recompute_activations(backbone)
         if batch == 1 and backbone.embedding_norm is not None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from facerec.backbones import Backbone, create_backbone, list_backbones, register_backbone
 from facerec.errors import RecipeError
 
-FAST = ["iresnet18", "mbf", "mbf_large"]
+FAST = ["iresnet18", "mbf", "mbf_large", "vit_t"]
 ALL = thinned(list_backbones(), lambda name: name in FAST)
 
 
@@ -76,7 +76,7 @@ def test_gradient_reaches_every_trainable_parameter(name: str) -> None:
             assert parameter.grad.isfinite().all(), parameter_name
             assert parameter.grad.any(), parameter_name
         else:
-            assert parameter is backbone.embedding_norm.weight
+            assert parameter is backbone.embedding_norm.weight or parameter_name == "mask_token"
             assert parameter.grad is None
     backbone.zero_grad()
 
@@ -85,21 +85,26 @@ def test_gradient_reaches_every_trainable_parameter(name: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast_leaves_the_last_layers_in_float32(name: str, dtype: torch.dtype) -> None:
     backbone = settled(name)
-    seen: dict[type, set[torch.dtype]] = {}
+    seen: dict[nn.Module, set[torch.dtype]] = {}
 
     def note(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        seen.setdefault(type(module), set()).update((inputs[0].dtype, output.dtype))
+        seen.setdefault(module, set()).update((inputs[0].dtype, output.dtype))
 
-    last = [m for m in backbone.modules() if isinstance(m, (nn.Linear, nn.BatchNorm1d))]
-    first = next(m for m in backbone.modules() if isinstance(m, nn.Conv2d))
+    inside = {id(m) for block in backbone.blocks for m in block.modules()}
+    last = [
+        m
+        for m in backbone.modules()
+        if isinstance(m, (nn.Linear, nn.BatchNorm1d)) and id(m) not in inside
+    ]
+    first = next(m for m in backbone.blocks[0].modules() if isinstance(m, (nn.Conv2d, nn.Linear)))
     hooks = [m.register_forward_hook(note) for m in [*last, first]]
     with torch.no_grad(), torch.autocast("cpu", dtype):
         output = backbone(images())
     for hook in hooks:
         hook.remove()
     assert output.dtype == torch.float32
-    assert seen[nn.Linear] == {torch.float32} == seen[nn.BatchNorm1d]
-    assert dtype in seen[nn.Conv2d]
+    assert all(seen[module] == {torch.float32} for module in last)
+    assert dtype in seen[first]
     with torch.no_grad():
         exact = backbone(images())
     # Untrained and normalised over four images, the networks amplify rounding.
@@ -260,5 +265,12 @@ def test_registering_a_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert list_backbones()[-1] == "pooled"
     assert create_backbone("pooled", embedding_size=7).out_features == 7
+    register_backbone(pooled)  # as by a file that runs again
+
+    def other(config: Backbone) -> nn.Module:
+        return nn.Linear(4, config.embedding_size)
+
+    other.__name__ = "pooled"
     with pytest.raises(ValueError, match="'pooled' is already registered"):
-        register_backbone(pooled)
+        register_backbone(other)
+    assert create_backbone("pooled", embedding_size=7).in_features == 3

@@ -44,7 +44,9 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return sentence
 
 
-@pytest.mark.parametrize(("name", "bn"), [("iresnet18", "frozen_gamma"), ("mbf", "affine")])
+@pytest.mark.parametrize(
+    ("name", "bn"), [("iresnet18", "frozen_gamma"), ("mbf", "affine"), ("vit_t", "affine")]
+)
 def test_a_state_dict_becomes_a_model_that_embeds_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, bn: Any
 ) -> None:

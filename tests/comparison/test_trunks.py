@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.fake_timm import ToyResNet, fake_timm
 from safetensors.torch import save_file
 from torch import nn
 
@@ -29,35 +30,9 @@ SMALL = Trunk("small_cnn", embedding_size=16)
 RESNET = Trunk("timm:toy_resnet", embedding_size=16, image_size=32)
 
 
-class ToyResNet(nn.Module):
-    """What timm gives for ``num_classes=0``: pooled features."""
-
-    def __init__(self, num_classes: int) -> None:
-        super().__init__()
-        self.pretrained_cfg = {"classifier": "fc"}
-        self.conv1 = nn.Conv2d(3, 8, 3, stride=2)
-        self.bn1 = nn.BatchNorm2d(8)
-        self.fc = nn.Linear(8, num_classes) if num_classes else nn.Identity()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        assert x.shape[2] == 32, "Input height doesn't match model"
-        return self.fc(self.bn1(self.conv1(x)).mean((2, 3)))
-
-
 @pytest.fixture
 def timm(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
-    """A module in timm's place, since timm may not import beside a CPU build of torch."""
-    module = types.ModuleType("timm")
-
-    def create_model(name: str, pretrained: bool, num_classes: int) -> nn.Module:
-        assert not pretrained
-        if name == "toy_map":
-            return nn.Conv2d(3, 8, 3)
-        if name != "toy_resnet":
-            raise RuntimeError(f"Unknown model ({name})")
-        return ToyResNet(num_classes)
-
-    module.create_model = create_model  # type: ignore[attr-defined]
+    module = fake_timm()
     monkeypatch.setitem(sys.modules, "timm", module)
     return module
 
@@ -280,7 +255,7 @@ def test_trunks_that_do_not_exist(timm: types.ModuleType) -> None:
     with pytest.raises(RecipeError, match=r"timm makes no model 'foo' \(Unknown model \(foo\)\)"):
         create_trunk(Trunk("timm:foo"), 0)
     with pytest.raises(ModelError, match=r"takes no images of 227×227 .*Input height"):
-        create_trunk(Trunk("timm:toy_resnet", image_size=227), 0)
+        create_trunk(Trunk("timm:toy_of_32", image_size=227), 0)
     with pytest.raises(ModelError, match=r"features of shape \(1, 8, 30, 30\)"):
         create_trunk(Trunk("timm:toy_map", image_size=32), 0)
 

@@ -63,9 +63,9 @@ def test_loss_figures_and_gradients_equal_those_of_torch(
     ("capability", "operands", "instruction"),
     [
         ("90", "bf16", "wgmma"),
-        ("90", "fp32", "wgmma"),
+        pytest.param("90", "fp32", "wgmma", marks=pytest.mark.slow),
         ("80", "bf16", "mma"),
-        ("80", "fp32", "mma"),
+        pytest.param("80", "fp32", "mma", marks=pytest.mark.slow),
     ],
 )
 def test_kernels_compile_to_matrix_instructions_and_spill_nothing(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import cv2
 import numpy as np
 import pytest
+from scipy.stats import ks_2samp, kstest
 
 from facerec.errors import RecipeError
 from facerec.records.augment import (
@@ -105,6 +107,101 @@ def test_photometric_agrees_with_its_formula(image: np.ndarray) -> None:
         assert np.abs(result - value).max() <= 3  # rounding to integers between the three steps
 
 
+# ---- AdaFace's form ------------------------------------------------------------------------
+
+
+def adaface(change: str) -> Augmentation:
+    return Augmentation(**{"flip": 0.0, change: 1.0, "form": "adaface"})
+
+
+def kept_box(image: np.ndarray) -> tuple[int, int, int, int]:
+    """Top, left, height and width of what a crop has kept."""
+    rows, columns = (np.flatnonzero(image[..., 0].any(axis=axis)) for axis in (1, 0))
+    return rows[0], columns[0], len(rows), len(columns)
+
+
+def test_boxes_that_do_not_fit_are_drawn_again(image: np.ndarray) -> None:
+    """The law of torchvision's RandomResizedCrop, drawn here by another generator."""
+    boxes = np.array([kept_box(adaface("crop")(image, 5, 0, index)) for index in range(800)])
+    generator, sides = np.random.default_rng(0), []
+    while len(sides) < 5000:
+        area = generator.uniform(0.2, 1) * 112**2
+        ratio = np.exp(generator.uniform(np.log(3 / 4), np.log(4 / 3)))
+        side = round(np.sqrt(area / ratio)), round(np.sqrt(area * ratio))
+        if max(side) <= 112:
+            sides.append(side)
+    for found, expected in zip(boxes[:, 2:].T, np.array(sides).T, strict=True):
+        assert ks_2samp(found, expected).pvalue > 1e-3
+    free = 112 - boxes[:, 2:]
+    places = boxes[:, :2][free > 20] / free[free > 20]
+    assert kstest(places, "uniform").pvalue > 1e-3
+    # Cut to the image, as in the first form, more boxes reach from edge to edge.
+    cut = np.array([kept_box(only("crop")(image, 5, 0, index)) for index in range(800)])
+    assert (cut[:, 3] == 112).mean() > 2 * (boxes[:, 3] == 112).mean()
+
+
+@pytest.mark.parametrize(("shape", "box"), [((112, 20), (27, 20)), ((20, 112), (20, 27))])
+def test_where_no_box_fits_the_largest_is_taken(
+    shape: tuple[int, int], box: tuple[int, int]
+) -> None:
+    white = np.full((*shape, 3), 255, np.uint8)
+    sizes = [kept_box(adaface("crop")(white, 0, 0, index))[2:] for index in range(200)]
+    assert box in sizes
+    assert all(height / width <= 1.5 and width / height <= 1.5 for height, width in sizes)
+
+
+def test_small_sides_are_rounded_down(monkeypatch: pytest.MonkeyPatch, image: np.ndarray) -> None:
+    sizes, resize = [], cv2.resize
+
+    def watched(image: np.ndarray, size: tuple[int, int], interpolation: int) -> np.ndarray:
+        sizes.append((*size, interpolation))
+        return resize(image, size, interpolation=interpolation)
+
+    monkeypatch.setattr(cv2, "resize", watched)
+    for index in range(500):
+        adaface("low_resolution")(image, 1, 0, index)
+    small, large = sizes[::2], sizes[1::2]
+    assert all(width == height for width, height, _ in small)
+    assert {size[:2] for size in large} == {(112, 112)}
+    sides = np.array([width for width, _, _ in small])
+    assert sides.min() == 22 and sides.max() == 111  # ⌊0.2 · 112⌋ and below 112
+    assert kstest((sides + 0.5) / 112, "uniform", (0.2, 0.8)).pvalue > 1e-3
+    for ways in (small, large):
+        assert np.ptp(np.bincount([way for _, _, way in ways], minlength=5)) < 60
+
+
+def test_photometric_changes_are_pillows_in_random_order(image: np.ndarray) -> None:
+    enhance = pytest.importorskip("PIL.ImageEnhance")
+    pillow = pytest.importorskip("PIL.Image")
+    kinds = (enhance.Brightness, enhance.Contrast, enhance.Color)
+    orders = []
+    for index in range(60):
+        result = adaface("photometric")(image, 9, 0, index).astype(int)
+        factors = sample_generator(9, 0, index).uniform(0.5, 1.5, size=3)
+        distances = {}
+        for order in itertools.permutations(range(3)):
+            expected = pillow.fromarray(image)
+            for i in order:
+                expected = kinds[i](expected).enhance(factors[i])
+            distances[order] = np.abs(result - np.asarray(expected)).max()
+        best = min(distances, key=lambda order: distances[order])
+        assert distances[best] <= 4  # Pillow cuts fractions off in each of the three steps
+        orders.append(best)
+    assert len(set(orders)) == 6
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_both_forms_change_the_same_images(change: str, image: np.ndarray) -> None:
+    for index in range(50):
+        first, second = (
+            Augmentation(**{"flip": 0.0, change: 0.3, "form": form})(image, 4, 1, index)
+            for form in ("facerec", "adaface")
+        )
+        assert np.array_equal(first, image) == np.array_equal(second, image)
+        again = Augmentation(**{"flip": 0.0, change: 0.3, "form": "adaface"})
+        np.testing.assert_array_equal(again(image, 4, 1, index), second)
+
+
 def test_one_change_leaves_the_decisions_about_the_others(image: np.ndarray) -> None:
     for index in range(50):
         flipped = Augmentation(flip=0.5)(image, 0, 0, index)
@@ -170,8 +267,9 @@ def test_decisions_are_uniform_and_unrelated() -> None:
         assert np.abs(correlations).max() < 5 / np.sqrt(n)
 
 
-def test_a_sample_is_changed_alike_in_any_batch(image: np.ndarray) -> None:
-    everything = Augmentation(0.5, 0.5, 0.5, 0.5, 0.5)
+@pytest.mark.parametrize("form", ["facerec", "adaface"])
+def test_a_sample_is_changed_alike_in_any_batch(image: np.ndarray, form: Any) -> None:
+    everything = Augmentation(0.5, 0.5, 0.5, 0.5, 0.5, form)
     indices = np.array([5, 0, 3, 5, 10**12, 1])
     batch = BatchAugmentation(everything, 7, 2, indices)
     for k in [3, 1, 0, 2, 5, 4, 4]:

@@ -31,7 +31,7 @@ from facerec.records.recordio import RecordWriter
 from facerec.records.training_set import Data, open_dataset
 
 CLASSES, PER_CLASS = 6, 5
-ALL = Augmentation(0.5, 0.2, 0.2, 0.2, 0.2)
+ALL = Augmentation(0.5, 0.2, 0.2, 0.2, 0.2, "adaface")
 
 
 def jpeg(seed: int, size: int = 112) -> bytes:

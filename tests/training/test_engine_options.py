@@ -127,7 +127,7 @@ def test_recomputed_activations_change_nothing(many: Path) -> None:
     assert_same(weights(kept), weights(again))
 
 
-@pytest.mark.parametrize("name", ["iresnet18", "iresnet50", "mbf", "mbf_large"])
+@pytest.mark.parametrize("name", ["iresnet18", "iresnet50", "mbf", "mbf_large", "vit_t"])
 def test_backbones_keep_less_when_they_recompute(name: str) -> None:
     def kept(recompute: bool) -> tuple[int, list[torch.Tensor]]:
         backbone = create_backbone(name, width=0.125, embedding_size=8, seed=0)

@@ -122,13 +122,17 @@ def test_resumed_equals_uninterrupted_bit_for_bit(data: Path, tmp_path: Path, st
             "margin": AdaFace(t_alpha=0.3),
             "head": Head(interclass_filter=InterclassFilter(threshold=0.1)),
         },
+        {
+            "backbone": Backbone("vit_t", 16, 0.0625, dropout=0.2, drop_path=0.2, mask_ratio=0.2),
+            "recompute": True,
+        },
     ],
-    ids=["adamw-bf16-workers", "annealed-ring-fp16", "adaface-filtered"],
+    ids=["adamw-bf16-workers", "annealed-ring-fp16", "adaface-filtered", "vit-recomputed"],
 )
 def test_every_kind_of_state_is_resumed(
     data: Path, tmp_path: Path, changes: dict[str, object]
 ) -> None:
-    recipe = narrow_recipe(data, **changes)
+    recipe = replace(narrow_recipe(data), **changes)  # type: ignore[arg-type]
     whole = trained(recipe)
     trained(recipe, steps=3, folder=tmp_path)
     resumed = make_trainer(recipe, tmp_path)

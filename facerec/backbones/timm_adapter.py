@@ -1,0 +1,113 @@
+"""timm's networks as backbones: pooled features, and a linear layer of our own after them.
+
+Nothing is downloaded: weights are drawn, or come from a file that the user names.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from facerec.backbones.registry import TIMM, Backbone, embedding_batch_norm, full_precision
+from facerec.errors import MissingExtraError, ModelError, RecipeError
+
+
+class TimmBackbone(nn.Module):
+    """One of timm's networks, as ``timm.create_model(NAME, num_classes=0)`` makes it, and its head.
+
+    Args:
+        config: ``timm:NAME`` with width 1. ``drop_path`` is timm's ``drop_path_rate``, for the
+            networks that have one.
+        image_size: height and width of the images in pixels. Networks that are built for one size,
+            as vision transformers are, are built for this one.
+
+    Attributes:
+        trunk: normalised images → features ``(B, F)``.
+        head: features → raw embeddings: a linear layer, and the batch norm that ``embedding_bn``
+            asks for.
+
+    Raises:
+        MissingExtraError: timm does not import.
+        RecipeError: timm has no such network, or the network has no such option.
+        ModelError: it takes no such images, or does not pool.
+    """
+
+    def __init__(self, config: Backbone, image_size: int = 112) -> None:
+        super().__init__()
+        if config.width != 1:
+            raise RecipeError(f"width must be 1 for {config.name}, found {config.width:g}")
+        self.embedding_size = config.embedding_size
+        self.drop_path = config.drop_path
+        self.trunk = _create(config, image_size)
+        size = _feature_size(self.trunk, config.name, image_size)
+        norm = embedding_batch_norm(config)
+        layers = [nn.Linear(size, config.embedding_size), *([] if norm is None else [norm])]
+        self.dropout = nn.Dropout(config.dropout)
+        self.head = nn.Sequential(*layers)
+
+    @property
+    def embedding_norm(self) -> nn.BatchNorm1d | None:
+        """The batch norm that makes the embedding, or None with ``embedding_bn="none"``."""
+        last = self.head[-1]
+        return last if isinstance(last, nn.BatchNorm1d) else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map normalised images ``(B, 3, S, S)`` to raw embeddings ``(B, D)``, float32."""
+        x = self.dropout(self.trunk(x))
+        with full_precision(x):
+            return self.head(x.to(next(self.head.parameters()).dtype))
+
+
+def _create(config: Backbone, image_size: int) -> nn.Module:
+    name = config.name.removeprefix(TIMM)
+    try:
+        timm = importlib.import_module("timm")
+    # torchvision, which timm needs, fails in other ways beside a torch that it does not fit.
+    except (ImportError, RuntimeError, OSError) as error:
+        raise MissingExtraError(
+            f"{config.name} needs timm, which does not import ({_reason(error)}); "
+            "run: pip install 'facerec[timm]'"
+        ) from error
+    if ":" in name:
+        # hf-hub:… would be fetched, and local-dir:… chosen by a file that lies elsewhere.
+        raise RecipeError(f"{config.name}: give one of timm.list_models() after {TIMM!r}")
+    options: dict[str, Any] = {"drop_path_rate": config.drop_path} if config.drop_path else {}
+    try:
+        published = timm.get_pretrained_cfg(name)
+        if published is not None and published.fixed_input_size:
+            options["img_size"] = image_size
+        return timm.create_model(name, pretrained=False, num_classes=0, **options)
+    except Exception as error:  # timm raises whatever a model's own code does
+        given = f" with {', '.join(options)}" if options else ""
+        raise RecipeError(
+            f"timm makes no model {name!r}{given} ({_reason(error)}); see timm.list_models()"
+        ) from error
+
+
+def _feature_size(trunk: nn.Module, name: str, image_size: int) -> int:
+    """Return how many features an image gives, which timm's attributes do not tell for all."""
+    trunk.eval()
+    try:
+        with torch.no_grad():
+            shape = trunk(torch.zeros(1, 3, image_size, image_size)).shape
+    except Exception as error:  # as above
+        raise ModelError(
+            f"{name} takes no images of {image_size}×{image_size} pixels ({_reason(error)}); "
+            "choose a network that does, or in a comparison set trunk.image_size and the transform "
+            "to what it takes"
+        ) from error
+    finally:
+        trunk.train()
+    if len(shape) != 2:
+        raise ModelError(
+            f"{name} gives features of shape {tuple(shape)}, not one row an image; choose a "
+            "network that pools"
+        )
+    return shape[1]
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,291 @@
+"""The vision transformers have InsightFace's names, shapes and initial weights, and its formula."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from facerec.backbones import Backbone, VisionTransformer, create_backbone, recompute_activations
+from facerec.backbones.vit import DropPath
+from facerec.errors import RecipeError
+from facerec.training.plan import forward_flop
+
+Shapes = dict[str, tuple[int, ...]]
+
+SIZES = {  # numbers in a token, blocks, parameters, published GFLOP
+    "vit_t": (256, 12, 19_137_792, 1.5),
+    "vit_s": (512, 12, 76_023_296, 5.7),
+    "vit_b": (512, 24, 113_833_472, 11.4),
+    "vit_l": (768, 24, 255_684_352, 25.3),
+}
+NARROW = {"width": 0.125, "embedding_size": 16, "embedding_bn": "affine"}
+
+
+def insightface_names(size: int, depth: int, embedding_size: int) -> Shapes:
+    """The state dict of ``arcface_torch``'s ViT, written down from its published files."""
+
+    def batch_norm(name: str, channels: int) -> Shapes:
+        vectors = ("weight", "bias", "running_mean", "running_var")
+        return {**{f"{name}.{v}": (channels,) for v in vectors}, f"{name}.num_batches_tracked": ()}
+
+    def layer(name: str, *shape: int) -> Shapes:
+        return {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+
+    shapes: Shapes = {"pos_embed": (1, 144, size), "mask_token": (1, 1, size)}
+    shapes |= layer("patch_embed.proj", size, 3, 9, 9)
+    for block in (f"blocks.{i}" for i in range(depth)):
+        shapes |= layer(f"{block}.norm1", size)
+        shapes[f"{block}.attn.qkv.weight"] = (3 * size, size)
+        shapes |= layer(f"{block}.attn.proj", size, size)
+        shapes |= layer(f"{block}.norm2", size)
+        shapes |= layer(f"{block}.mlp.fc1", 4 * size, size)
+        shapes |= layer(f"{block}.mlp.fc2", size, 4 * size)
+    shapes |= layer("norm", size)
+    shapes["feature.0.weight"] = (size, 144 * size)
+    shapes |= batch_norm("feature.1", size)
+    shapes["feature.2.weight"] = (embedding_size, size)
+    return shapes | batch_norm("feature.3", embedding_size)
+
+
+@pytest.mark.parametrize("embedding_size", [512, 128])
+@pytest.mark.parametrize("name", SIZES)
+def test_names_and_shapes_are_those_of_insightface(name: str, embedding_size: int) -> None:
+    size, depth, parameters, _ = SIZES[name]
+    with torch.device("meta"):
+        backbone = create_backbone(name, embedding_size=embedding_size, embedding_bn="affine")
+    state = backbone.state_dict()
+    expected = insightface_names(size, depth, embedding_size)
+    assert {n: tuple(t.shape) for n, t in state.items()} == expected
+    assert list(state) == list(expected)
+    if embedding_size == 512:
+        assert sum(p.numel() for p in backbone.parameters()) == parameters
+        counted = (n for n in expected if not n.endswith(("running_mean", "running_var")))
+        assert sum(math.prod(expected[n]) for n in counted) == parameters + 2  # two counters
+
+
+@pytest.mark.parametrize("name", ["vit_t", pytest.param("vit_l", marks=pytest.mark.integration)])
+def test_work_is_as_published(name: str) -> None:
+    size, depth, _, gflop = SIZES[name]
+    products = 144 * size * 243 + 144 * size * size + 512 * size
+    products += depth * (12 * 144 * size**2 + 2 * 144**2 * size)
+    assert forward_flop(Backbone(name)) == 2 * products
+    assert products / 1e9 == pytest.approx(gflop, abs=0.06)
+
+
+def test_initial_weights_are_those_of_insightface() -> None:
+    state = create_backbone("vit_t", width=0.5, embedding_size=64, seed=0).state_dict()
+    for name, tensor in state.items():
+        drawn = tensor.ndim == 2 or name in ("pos_embed", "mask_token")
+        if drawn:
+            slack = 6 * 0.02 / tensor.numel() ** 0.5
+            assert tensor.std().item() == pytest.approx(0.02, abs=slack), name
+            assert abs(tensor.mean().item()) < slack, name
+        elif name.startswith("patch_embed"):
+            assert tensor.abs().max() <= 243**-0.5, name
+        elif name.endswith(("norm1.weight", "norm2.weight", "norm.weight", "running_var")):
+            assert torch.equal(tensor, torch.ones_like(tensor)), name
+        elif name.endswith(".bias"):
+            assert not tensor.any(), name
+
+
+def test_the_last_two_batch_norms_have_their_epsilon() -> None:
+    backbone = settled()
+    norms = [m for m in backbone.modules() if isinstance(m, nn.BatchNorm1d)]
+    assert [norm.eps for norm in norms] == [2e-5, 2e-5]
+    assert backbone.embedding_norm is norms[1]
+
+
+# ---- the formula -----------------------------------------------------------------------------
+
+
+def settled(**options: object) -> VisionTransformer:
+    """A narrow network with statistics and biases that are not those of the start."""
+    backbone = create_backbone("vit_t", **{**NARROW, **options}, seed=5)
+    assert isinstance(backbone, VisionTransformer)
+    generator = torch.Generator().manual_seed(1)
+    for name, tensor in backbone.state_dict().items():
+        if name.endswith(("running_mean", "bias")):
+            tensor.normal_(std=0.1, generator=generator)
+        elif name.endswith("running_var"):
+            tensor.uniform_(0.5, 2, generator=generator)
+        elif tensor.ndim == 2:
+            tensor.mul_(10 if name.endswith("qkv.weight") else 3)  # attention far from even
+    return backbone.eval()
+
+
+def images(count: int = 2) -> Tensor:
+    return torch.randn(count, 3, 112, 112, generator=torch.Generator().manual_seed(2))
+
+
+def naive_forward(state: dict[str, Tensor], image: Tensor, depth: int, hidden: list[int]) -> Tensor:
+    """One image in loops over patches and heads, all in float64; ``hidden`` patches are masked."""
+    w = {name: tensor.double() for name, tensor in state.items()}
+    size = w["pos_embed"].shape[2]
+
+    def layer_norm(x: Tensor, name: str) -> Tensor:
+        centred = x - x.mean()
+        return (
+            centred / (centred.square().mean() + 1e-5).sqrt() * w[f"{name}.weight"]
+            + w[f"{name}.bias"]
+        )
+
+    tokens = {}
+    for row in range(12):
+        for column in range(12):
+            patch = image[:, 9 * row : 9 * row + 9, 9 * column : 9 * column + 9].double()
+            kernel = w["patch_embed.proj.weight"].reshape(size, -1)
+            token = kernel @ patch.reshape(-1) + w["patch_embed.proj.bias"]
+            tokens[12 * row + column] = token + w["pos_embed"][0, 12 * row + column]
+    seen = [i for i in tokens if i not in hidden]
+    for block in (f"blocks.{i}" for i in range(depth)):
+        given = torch.stack([layer_norm(tokens[i], f"{block}.norm1") for i in seen])
+        projected = given @ w[f"{block}.attn.qkv.weight"].T
+        heads, part = [], size // 8
+        for head in range(8):
+            q, k, v = (
+                projected[:, j * size + head * part : j * size + (head + 1) * part]
+                for j in range(3)
+            )
+            scores = (q @ k.T / math.sqrt(part)).exp()
+            heads.append(scores / scores.sum(1, keepdim=True) @ v)
+        attended = torch.cat(heads, 1) @ w[f"{block}.attn.proj.weight"].T
+        for row, i in enumerate(seen):
+            token = tokens[i] + attended[row] + w[f"{block}.attn.proj.bias"]
+            inner = w[f"{block}.mlp.fc1.weight"] @ layer_norm(token, f"{block}.norm2")
+            inner = (inner + w[f"{block}.mlp.fc1.bias"]).clamp(0, 6)
+            tokens[i] = token + w[f"{block}.mlp.fc2.weight"] @ inner + w[f"{block}.mlp.fc2.bias"]
+    parts = [
+        w["mask_token"][0, 0] if i in hidden else layer_norm(tokens[i], "norm") for i in tokens
+    ]
+    x = torch.cat(parts)
+    for linear, norm in ((0, 1), (2, 3)):
+        x = w[f"feature.{linear}.weight"] @ x
+        mean, variance, gamma, beta = (
+            w[f"feature.{norm}.{part}"]
+            for part in ("running_mean", "running_var", "weight", "bias")
+        )
+        x = (x - mean) / (variance + 2e-5).sqrt() * gamma + beta
+    return x
+
+
+def test_forward_against_the_formula() -> None:
+    backbone = settled()
+    with torch.no_grad():
+        found = backbone(images())
+        expected = torch.stack(
+            [naive_forward(backbone.state_dict(), image, 12, []) for image in images()]
+        )
+        assert expected.std() > 0.1
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+        exact = backbone.double()(images().double())
+        torch.testing.assert_close(exact, expected, rtol=1e-11, atol=1e-11)
+
+
+def test_attention_is_float32_under_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
+    backbone, seen = settled(), set()
+    attend = nn.functional.scaled_dot_product_attention
+
+    def watched(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        seen.update((q.dtype, k.dtype, v.dtype))
+        return attend(q, k, v)
+
+    monkeypatch.setattr(nn.functional, "scaled_dot_product_attention", watched)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert backbone(images()).dtype == torch.float32
+    assert seen == {torch.float32}
+
+
+# ---- masking ---------------------------------------------------------------------------------
+
+
+def test_hidden_patches_are_left_out_and_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    backbone = settled(mask_ratio=0.1).train()
+    for norm in (m for m in backbone.modules() if isinstance(m, nn.BatchNorm1d)):
+        norm.eval()
+    orders = []
+    draw = backbone._random_order
+
+    def noted(x: Tensor) -> Tensor:
+        orders.append(draw(x))
+        return orders[-1]
+
+    monkeypatch.setattr(backbone, "_random_order", noted)
+    state = backbone.state_dict()
+    with torch.no_grad():
+        found = backbone(images())
+        hidden = [order[129:].tolist() for order in orders[0]]  # ⌊144 · 0.9⌋ = 129 are seen
+        expected = [naive_forward(state, i, 12, h) for i, h in zip(images(), hidden, strict=True)]
+    assert hidden[0] != hidden[1]
+    torch.testing.assert_close(found.double(), torch.stack(expected), rtol=1e-4, atol=1e-4)
+    with torch.no_grad():
+        assert torch.equal(backbone.eval()(images()), backbone(images()))
+    assert len(orders) == 1
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.5])
+def test_the_share_that_is_hidden_is_the_one_asked_for(ratio: float) -> None:
+    """InsightFace hides 0.1 whatever its configuration says."""
+    backbone = settled(mask_ratio=ratio).train()
+    lengths = []
+    backbone.blocks[0].register_forward_hook(lambda _m, _i, output: lengths.append(output.shape[1]))
+    backbone(images()).square().sum().backward()
+    assert lengths == [int(144 * (1 - ratio))]
+    assert backbone.mask_token.grad is not None and backbone.mask_token.grad.any()
+
+
+def test_without_masking_its_token_takes_no_part() -> None:
+    assert not settled().mask_token.requires_grad
+    assert settled(mask_ratio=0.1).mask_token.requires_grad
+
+
+# ---- stochastic depth ------------------------------------------------------------------------
+
+
+def test_branches_drop_with_their_probability_and_keep_their_mean() -> None:
+    torch.manual_seed(0)
+    layer, x = DropPath(0.3), torch.ones(20_000, 2, 3)
+    y = layer(x)
+    kept = y[:, 0, 0] != 0
+    assert torch.equal(y, kept[:, None, None] * x / 0.7)  # whole samples, and by 1/(1 − p)
+    deviation = (0.3 * 0.7 / len(x)) ** 0.5
+    assert kept.float().mean().item() == pytest.approx(0.7, abs=5 * deviation)
+    assert y.mean().item() == pytest.approx(1, abs=5 * deviation / 0.7)
+    assert layer.eval()(x) is x
+
+
+def test_the_probability_rises_evenly_with_depth() -> None:
+    backbone = settled(drop_path=0.1)
+    assert [block.drop_path.probability for block in backbone.blocks] == pytest.approx(
+        [0.1 * i / 11 for i in range(12)]
+    )
+    with torch.no_grad():
+        assert torch.equal(backbone(images()), settled()(images()))
+        backbone.train()
+        torch.manual_seed(0)
+        first, second = backbone(images(8)), backbone(images(8))
+        torch.manual_seed(0)
+        again = backbone(images(8))
+    assert torch.equal(first, again) and not torch.equal(first, second)
+
+
+def test_recomputed_blocks_drop_the_same_branches() -> None:
+    found = []
+    for recompute in (False, True):
+        backbone = settled(drop_path=0.5, mask_ratio=0.25).train()
+        if recompute:
+            recompute_activations(backbone)
+        torch.manual_seed(0)
+        backbone(images(4)).sigmoid().sum().backward()
+        found.append([p.grad for p in backbone.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("field", ["drop_path", "mask_ratio"])
+def test_other_backbones_refuse_what_they_do_not_follow(field: str) -> None:
+    with torch.device("meta"), pytest.raises(RecipeError, match=f"backbone.{field}: mbf"):
+        create_backbone("mbf", **{field: 0.1})
+    with pytest.raises(RecipeError, match=f"{field} must be at least 0 and below 1"):
+        create_backbone("vit_t", **{field: 1.0})

@@ -1,0 +1,123 @@
+"""A backbone in a user's own file: trained, verified, exported as on the page, and not found."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.tiny_training import write_training_set
+from helpers.toy_packs import make_pack
+from safetensors import safe_open
+
+from facerec.backbones import create_backbone, list_backbones, registered_by, registry
+from facerec.commands.export_onnx import main as export_onnx
+from facerec.commands.train import main as train
+from facerec.commands.verify import main as verify
+from facerec.embedding import load_model, save_model
+from facerec.errors import ModelError, RecipeError
+from facerec.recipe import load_recipe
+from facerec.training import Recipe
+
+PAGE = (Path(__file__).parents[2] / "docs/architecture.md").read_text()
+BLOCKS = dict(re.findall(r'^```python title="([^"]+)"\n(.*?)^```', PAGE, re.MULTILINE | re.DOTALL))
+SMALL = ["--batch-size", "12", "--epochs", "1", "--precision", "fp32", "--workers", "0"]
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Forget what the test registers, also in its middle, as another process does."""
+    own = dict(registry._builders)
+    monkeypatch.setattr(registry, "_builders", dict(own))
+    monkeypatch.delenv(registry.OWN_FILES, raising=False)
+
+    def forget() -> None:
+        monkeypatch.setattr(registry, "_builders", dict(own))
+
+    return forget
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: Any) -> Path:
+    """The files of the page, with data beside them."""
+    (tmp_path / "plainnet.py").write_text(BLOCKS["facerec/backbones/plainnet.py"])
+    (tmp_path / "plain.py").write_text(BLOCKS["plain.py"])
+    write_training_set(tmp_path / "data" / "train")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    return tmp_path
+
+
+def faces() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (3, 112, 112, 3), dtype=np.uint8)
+
+
+def test_a_model_file_names_the_file(
+    workplace: Path, fresh: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = load_recipe(workplace / "plain.py", Recipe)
+    assert load_recipe(workplace / "plain.py", Recipe) == recipe  # the file runs again
+    assert registered_by("plainnet") == "plainnet.py" and registered_by("mbf") is None
+    path = workplace / "model.safetensors"
+    backbone = create_backbone(recipe.backbone, seed=0)
+    save_model(path, backbone, recipe.backbone, recipe.preprocessing, {})
+    with safe_open(path, framework="pt") as file:
+        assert json.loads(file.metadata()["facerec"])["registered_by"] == "plainnet.py"
+    first = load_model(path).embed(faces())
+    fresh()
+    assert "plainnet" not in list_backbones()
+    with pytest.raises(ModelError, match=r"'plainnet' is not part .*plainnet\.py.*FACEREC_BACKB"):
+        load_model(path)
+    monkeypatch.setenv("FACEREC_BACKBONES", "plainnet.py")
+    np.testing.assert_array_equal(load_model(path).embed(faces()), first)
+
+
+@pytest.mark.integration
+def test_it_trains_and_is_verified(
+    workplace: Path, fresh: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(["plain.py", "--device", "cpu", *SMALL])
+    pack = make_pack(workplace / "toy.bin", per_fold=1)
+    arguments = ["--model", "runs/plain", "--bench", str(pack), "--replicates", "20"]
+    fresh()
+    with pytest.raises(SystemExit):
+        verify(arguments)
+    assert "plainnet.py" in capsys.readouterr().err
+    monkeypatch.setenv("FACEREC_BACKBONES", "plainnet.py")
+    verify([*arguments, "--json", "out.json"])
+    assert json.loads((workplace / "out.json").read_text())["results"]
+
+
+@pytest.mark.integration
+def test_its_model_exports(workplace: Path, monkeypatch: pytest.MonkeyPatch, fresh: Any) -> None:
+    pytest.importorskip("onnxruntime")
+    train(["plain.py", "--device", "cpu", *SMALL])
+    fresh()
+    monkeypatch.setenv("FACEREC_BACKBONES", "plainnet.py")
+    export_onnx(["runs/plain", "--out", "bundle"])
+    ours, exported = load_model("runs/plain"), load_model("bundle")
+    np.testing.assert_allclose(exported.embed(faces()), ours.embed(faces()), rtol=1e-4, atol=1e-5)
+
+
+def test_names_and_files_that_are_wrong(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, fresh: Any
+) -> None:
+    with pytest.raises(RecipeError, match=r"'plainnet'.*FACEREC_BACKBONES"):
+        registry.create_backbone("plainnet")
+    monkeypatch.setenv("FACEREC_BACKBONES", "gone.py")
+    with pytest.raises(RecipeError, match=r"FACEREC_BACKBONES: there is no file gone\.py"):
+        registry.create_backbone("plainnet")
+    (workplace / "broken.py").write_text("1 / 0")
+    monkeypatch.setenv("FACEREC_BACKBONES", "broken.py")
+    with pytest.raises(RecipeError, match=r"broken\.py: line 1.*division"):
+        registry.create_backbone("plainnet")
+    assert registry.create_backbone("mbf", width=0.1)  # a known name runs no file
+    (workplace / "other.py").write_text((workplace / "plainnet.py").read_text())
+    monkeypatch.setenv("FACEREC_BACKBONES", "plainnet.py:other.py")
+    assert registry.is_backbone("plainnet")
+    (workplace / "plain.py").write_text("import other")
+    with pytest.raises(RecipeError, match="'plainnet' is already registered"):
+        registry.run_python(workplace / "plain.py")

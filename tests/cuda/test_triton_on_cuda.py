@@ -1,0 +1,105 @@
+"""Triton's kernels of the margin softmax on the GPU against the torch form on the CPU in float64.
+
+TRITON_INTERPRET=1 FACEREC_CUDA_TESTS_ON=cpu rehearses them.
+"""
+
+from __future__ import annotations
+
+import os
+import typing
+from typing import Any
+
+import pytest
+import torch
+from small import no_host_waits, relative_error
+from torch import Tensor
+
+from facerec.heads import ArcFace, InterclassFilter, Margin, MarginClassifier
+from facerec.heads.kernel_choice import milliseconds
+from facerec.heads.margin_softmax import margin_softmax
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(
+        not (torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"),
+        reason="Triton's kernels need CUDA, or TRITON_INTERPRET=1",
+    ),
+]
+
+pytest.importorskip("triton", reason="triton is not installed (extra gpu)")
+
+MARGINS = [kind() for kind in typing.get_args(Margin)]
+MARGINS = [margin for margin in MARGINS if not margin.changes_others]
+
+
+def computed(
+    device: torch.device,
+    dtype: torch.dtype,
+    margin: Margin,
+    sizes: tuple[int, int, int] = (48, 1003, 64),
+    **options: Any,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Loss, and gradients of embeddings and centres."""
+    samples, classes, dimensions = sizes
+    generator = torch.Generator().manual_seed(0)
+    embeddings = 20 * torch.randn(samples, dimensions, generator=generator)
+    weight = torch.randn(classes, dimensions, generator=generator)
+    labels = torch.randint(classes, (samples,), generator=generator).to(device)
+    embeddings, weight = (t.to(device, dtype).requires_grad_() for t in (embeddings, weight))
+    found = margin_softmax(embeddings, weight, labels, margin, step=500, **options)
+    found.loss.backward()
+    assert embeddings.grad is not None and weight.grad is not None
+    return found.loss.detach(), embeddings.grad, weight.grad
+
+
+def compare(found: tuple[Tensor, ...], expected: tuple[Tensor, ...], most: float) -> None:
+    errors = [relative_error(a, b) for a, b in zip(found, expected, strict=True)]
+    assert max(errors) < most, errors
+
+
+@pytest.mark.parametrize("margin", MARGINS, ids=lambda margin: type(margin).__name__)
+def test_a_margin_in_float32(device: torch.device, margin: Margin) -> None:
+    """Three products of TF32 are nearly one of float32."""
+    expected = computed(torch.device("cpu"), torch.float64, margin)
+    compare(computed(device, torch.float32, margin, kernel="triton"), expected, 2e-4)
+
+
+@pytest.mark.parametrize("mode", ["drop", "zero"])
+def test_a_filter(device: torch.device, mode: typing.Literal["drop", "zero"]) -> None:
+    options = {"interclass_filter": InterclassFilter(0.15, mode), "chunk": 256}
+    expected = computed(torch.device("cpu"), torch.float64, ArcFace(), **options)
+    compare(computed(device, torch.float32, ArcFace(), kernel="triton", **options), expected, 2e-4)
+
+
+@pytest.mark.usefixtures("on_gpu")
+@pytest.mark.parametrize("sizes", [(1, 1, 5), (7, 130, 96), (300, 20_011, 512)])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_sizes_and_operands(
+    device: torch.device, sizes: tuple[int, int, int], precision: str
+) -> None:
+    expected = computed(torch.device("cpu"), torch.float64, ArcFace(), sizes)
+    options = {"kernel": "triton", "precision": precision}
+    found = computed(device, torch.float32, ArcFace(), sizes, **options)
+    # Logits up to 64 are rounded to 8 bits, and slopes follow their exponentials.
+    compare(found, expected, 0.15 if precision == "bf16" else 2e-4)
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_the_same_bits_twice(device: torch.device) -> None:
+    sizes, options = (300, 20_011, 512), {"kernel": "triton", "precision": "bf16"}
+    first, second = (computed(device, torch.float32, ArcFace(), sizes, **options) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_a_step_waits_for_nothing_and_both_forms_can_be_timed(device: torch.device) -> None:
+    head = MarginClassifier(5000, 64, ArcFace(), seed=0, precision="bf16").to(device)
+    head.choose_kernel("triton", 96)
+    embeddings = torch.randn(96, 64, device=device, requires_grad=True)
+    labels = torch.arange(96, device=device)
+    head(embeddings, labels).loss.backward()  # compiles
+    with no_host_waits(device):
+        head(embeddings, labels).loss.backward()
+    head.choose_kernel("auto", 96)
+    assert head.kernel in ("torch", "triton")
+    assert milliseconds("triton", 96, 64, 5000, True, False, device) > 0

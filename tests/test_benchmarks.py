@@ -241,6 +241,13 @@ def test_utilization(measures: ModuleType) -> None:
     assert 0 < row.value < 200 and "50 classes" in row.measure and row.unit == "%"
 
 
+def test_distillation(measures: ModuleType) -> None:
+    import measures_engine
+
+    (row,) = measures_engine.distillation(batch_size=8, size=16, steps=1)
+    assert row.bar == 0.97 and 0 < row.value < 100
+
+
 def test_allocator(measures: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     import measures_engine
 

@@ -32,7 +32,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from facerec.backbones import Preprocessing
+from facerec.backbones import Backbone, Preprocessing
 from facerec.embedding.model import EmbeddingModel, OnnxModel, load_model
 from facerec.errors import FacerecError, ModelError, TrainingError
 from facerec.files import atomic_path, exclusive, full_disk_sentence, parse_json, write_json
@@ -174,6 +174,25 @@ def create_distiller(
     )
 
 
+def distillation_warnings(
+    config: Distillation, backbone: Backbone, targets: TeacherTargets
+) -> list[str]:
+    """Return one sentence for each doubtful choice of student and teacher."""
+    sentences = []
+    if assumed := targets.note.get("assumed"):
+        sentences.append(
+            f"{config.teacher} does not say which {', '.join(assumed)} its pixels need, so usual "
+            "values are taken; give them as distillation.preprocessing if you know better"
+        )
+    direct = config.loss != "relation" and backbone.embedding_size == targets.size
+    if direct and backbone.embedding_bn == "frozen_gamma":
+        sentences.append(
+            "the last BatchNorm (embedding_bn='frozen_gamma') gives all dimensions of an embedding "
+            "the same spread, which the teacher's do not have; choose embedding_bn='affine'"
+        )
+    return sentences
+
+
 def teacher_targets(
     config: Distillation,
     dataset: FaceDataset,
@@ -236,8 +255,12 @@ def _open_teacher(
 ) -> EmbeddingModel:
     """Load the teacher on this rank's device."""
     asked = {} if config.preprocessing is None else asdict(config.preprocessing)
-    is_onnx = Path(config.teacher).suffix == ".onnx"
-    teacher = load_model(config.teacher, device="auto" if is_onnx else processes.device, **asked)
+    device = str(processes.device)
+    if Path(config.teacher).suffix == ".onnx" and not (
+        processes.device.type == "cuda" and _has_cuda_engine()
+    ):
+        device = "cpu"
+    teacher = load_model(config.teacher, device=device, **asked)
     if teacher.image_size != dataset.image_size:
         sizes = " and ".join(
             "×".join(map(str, s)) for s in (teacher.image_size, dataset.image_size)
@@ -247,6 +270,15 @@ def _open_teacher(
             "pixels; take another teacher"
         )
     return teacher
+
+
+def _has_cuda_engine() -> bool:
+    """Tell whether the onnxruntime that is installed can compute on a GPU."""
+    try:
+        import onnxruntime
+    except ImportError:
+        return False
+    return "CUDAExecutionProvider" in onnxruntime.get_available_providers()
 
 
 def check_channels(teacher: EmbeddingModel, dataset: FaceDataset) -> None:
@@ -381,6 +413,7 @@ class _Pass:
         mean_square = total / max(count * self.teacher.embedding_size, 1)
         note = {
             **facts,
+            "assumed": list(self.teacher.assumed),
             "path": str(self.teacher.path),
             "bytes": self.path.stat().st_size,
             "pictures": count,

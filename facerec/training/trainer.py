@@ -58,6 +58,7 @@ from facerec.training.distillation import (
     TaughtDataset,
     TeacherTargets,
     create_distiller,
+    distillation_warnings,
     teacher_targets,
 )
 from facerec.training.distributed import Processes
@@ -178,6 +179,7 @@ class Trainer:
             size = recipe.backbone.embedding_size
             self.distiller = create_distiller(taught, size, self.targets, recipe.seed)
             self.distiller.to(self.device)
+            self.warnings += distillation_warnings(taught, recipe.backbone, self.targets)
         with _told_of_full_memory(recipe, dataset):
             backbone = create_backbone(recipe.backbone, seed=recipe.seed)
             if recipe.recompute:
@@ -189,10 +191,9 @@ class Trainer:
             "torch" if automatic and recipe.deterministic else recipe.head.kernel,
             recipe.batch_size // recipe.accumulation,
         )
+        scale = 1.0 if recipe.margin is None else recipe.margin.scale
         self.regularizer = (
-            create_regularizer(
-                recipe.regularizer, scale=recipe.margin.scale if recipe.margin else 1.0
-            ).to(self.device)
+            create_regularizer(recipe.regularizer, scale=scale).to(self.device)
             if recipe.regularizer
             else None
         )

@@ -141,6 +141,16 @@ def test_the_file_is_shared_and_not_made_again(
     assert first.targets.scale == pytest.approx(mean_square**-0.5)
 
 
+def test_doubtful_choices_are_said(place: Path, tmp_path: Path) -> None:
+    backbone = Backbone(name="tiny_noisy", embedding_size=8, embedding_bn="frozen_gamma")
+    first, second = make_trainer(taught(place, tmp_path, {"backbone": backbone})).warnings[-2:]
+    assert "channels" in first and "distillation.preprocessing" in first
+    assert "affine" in second
+    told = {"backbone": replace(backbone, embedding_bn="affine")}
+    recipe = taught(place, tmp_path, told, preprocessing=Preprocessing(std=128.0))
+    assert not any("teacher" in sentence for sentence in make_trainer(recipe).warnings)
+
+
 # ---------------------------------------------------------------- interruptions
 
 

@@ -18,7 +18,7 @@ from facerec.errors import TrainingError
 from facerec.heads import SEC, AdaFace, CosFace, L2Norm, RingLoss, SphereFace2017
 from facerec.records.dataset import Batch
 from facerec.training import AdamW, Checkpoints, Head, Recipe, checkpoint
-from facerec.training import trainer as module
+from facerec.training import network as module
 from facerec.training.distributed import Processes, launched
 from facerec.training.monitor import Monitor
 from facerec.training.nonfinite import LIMIT, LateFigures, NonfiniteGuard

@@ -81,6 +81,8 @@ def test_a_dry_run_reaches_every_row_where_little_more_than_torch_is_installed(
     steps = [name for name in rows if name.endswith("facerec's step")]
     for backbone in ("iresnet18", "iresnet50", "iresnet100", "iresnet200", "mbf"):
         assert sum(name.startswith(f"{backbone}, batch") for name in steps) == 3
+    for backbone in ("vit_t", "vit_s", "vit_b"):
+        assert any(name.startswith(f"{backbone}, batch") for name in steps)
     values = [rows[name]["value"] for name in steps]
     assert all(value > 0 for value in values)
     plain = [name for name in rows if name.endswith("facerec against the plain loop")]

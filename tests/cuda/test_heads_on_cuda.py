@@ -70,20 +70,6 @@ def test_a_margin_with_products_in_bf16(device: torch.device, margin: Margin) ->
     assert relative_error(to_weight, expected[2]) < 0.15
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize(
-    "margin", [m for m in MARGINS if not m.changes_others], ids=lambda margin: type(margin).__name__
-)
-def test_the_kernels_of_triton(
-    device: torch.device, on_gpu: None, margin: Margin, precision: Any
-) -> None:
-    expected = computed(torch.device("cpu"), torch.float64, margin)
-    found = computed(device, torch.float32, margin, precision=precision, kernel="triton")
-    assert max(errors(found, expected)) < (2e-4 if precision == "fp32" else 0.15)
-    again = computed(device, torch.float32, margin, precision=precision, kernel="triton")
-    assert all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
-
-
 @pytest.mark.parametrize("mode", ["drop", "zero"])
 def test_the_interclass_filter(device: torch.device, mode: Any) -> None:
     chosen = InterclassFilter(0.2, mode)

@@ -41,7 +41,7 @@ def checkpoint(
     recipe = Recipe(data=Data(Path()), backbone=Backbone(backbone), checkpoints=Checkpoints(keep=1))
     with TemporaryDirectory(dir=folder) as runs:
         trainer = Trainer(recipe, faces, Processes(0, 1, torch.device("cpu")), Path(runs))
-        trainer._create_optimizer_state()
+        trainer.state.create_optimizer_state()
         writer = trainer._writer
         assert writer is not None
         stalls, totals = [], []

@@ -1,5 +1,6 @@
 """Training: a recipe and a data set become a run."""
 
+from facerec.training.data_parallel import DataParallel
 from facerec.training.distillation import Distillation
 from facerec.training.finetuning import Finetune
 from facerec.training.initialization import Init
@@ -13,7 +14,7 @@ from facerec.training.optimization import (
     Polynomial,
     RMSprop,
 )
-from facerec.training.recipe import Checkpoints, DataParallel, Head, Recipe, Validation
+from facerec.training.recipe import Checkpoints, Head, Recipe, Validation
 from facerec.training.sampler import Balanced, ClassBatches, Shuffle
 
 __all__ = [

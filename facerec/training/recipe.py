@@ -14,6 +14,7 @@ from facerec.heads.margins import ArcFace, Margin
 from facerec.heads.norm_regularizer import NormPenalty
 from facerec.limits import Checked, Count, Limits, NonNegative, Positive, Rest, Seed, Share
 from facerec.records.training_set import Data
+from facerec.training.data_parallel import DataParallel
 from facerec.training.distillation import Distillation
 from facerec.training.finetuning import Finetune
 from facerec.training.initialization import Init
@@ -65,18 +66,6 @@ class Head(Checked):
         """The rate of the steps that need most."""
         held = () if self.sample_rates and self.sample_rates[0][0] == 0 else (self.sample_rate,)
         return max([*held, *(rate for _, rate in self.sample_rates)])
-
-
-@dataclass(frozen=True)
-class DataParallel(Checked):
-    """How several processes average the gradients of the backbone (DistributedDataParallel)."""
-
-    bucket_mb: Annotated[int, Limits(1, 2**20)] = 25
-    """Megabytes of gradients that travel together while backward goes on."""
-    compression: Literal["none", "bf16", "fp16"] = "none"
-    """Numbers in which gradients travel; half the bytes, and rounded sums."""
-    static_graph: bool = False
-    """Promise that every step uses the same parameters, which saves a search in each."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import inspect
 import math
 import re
 import signal
@@ -22,14 +21,7 @@ from types import FrameType
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
-    bf16_compress_hook,
-    fp16_compress_hook,
-)
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import DTensor, Shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
@@ -39,11 +31,8 @@ from facerec.embedding.model import save_model
 from facerec.environment import available_cores
 from facerec.errors import CheckpointError, RecipeError, TrainingError
 from facerec.files import write_json
-from facerec.heads.class_sampling import sample_size
-from facerec.heads.classifier import ClassifierOutput, MarginClassifier
+from facerec.heads.classifier import ClassifierOutput
 from facerec.heads.distillation_loss import DistillationLoss, DistillationOutput, WholeBatch
-from facerec.heads.margin_softmax import Kernel
-from facerec.heads.no_head import NoHead
 from facerec.heads.norm_regularizer import (
     RegularizerOutput,
     combination_warnings,
@@ -54,6 +43,7 @@ from facerec.progress import Progress
 from facerec.recipe import from_dict, to_dict
 from facerec.records.dataset import Batch, BatchLoader, BatchSource, FaceDataset, Skipped
 from facerec.training import checkpoint
+from facerec.training.data_parallel import data_parallel
 from facerec.training.distillation import (
     TaughtDataset,
     TeacherTargets,
@@ -64,6 +54,7 @@ from facerec.training.distillation import (
 from facerec.training.distributed import Processes
 from facerec.training.ema import WeightAverage
 from facerec.training.finetuning import Freezing, rate_factors
+from facerec.training.head import create_head, rate_warnings, told_of_full_memory
 from facerec.training.initialization import Start, initialize
 from facerec.training.monitor import Figures, Monitor
 from facerec.training.network import (
@@ -76,32 +67,15 @@ from facerec.training.network import (
 from facerec.training.nonfinite import LIMIT, LateFigures, NonfiniteGuard
 from facerec.training.optimization import parameter_groups, set_learning_rate
 from facerec.training.prefetch import prefetched
-from facerec.training.recipe import DataParallel, Recipe
+from facerec.training.recipe import Recipe
 from facerec.training.row_update import RowUpdate
 from facerec.training.run import image_identity
 from facerec.training.sampler import GlobalBatchSampler
+from facerec.training.state import SavedFacts, TrainingState
 from facerec.training.validation import PackValidator
 from facerec.verification import VerificationResult
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-@dataclasses.dataclass(frozen=True)
-class SavedFacts:
-    """What a checkpoint holds besides tensors; fields with a default came in later releases."""
-
-    step: int
-    world_size: int
-    best_accuracy: float
-    benches: tuple[str, ...]
-    scaler: dict[str, Any]
-    """Of fp16, else empty."""
-    skipped_images: tuple[Skipped, ...] = ()
-    """By all ranks."""
-    nonfinite: int = 0
-    """Steps left out."""
-    kernel: Kernel = "torch"
-    """Who computed the head's tiles."""
 
 
 class Trainer:
@@ -180,12 +154,12 @@ class Trainer:
             self.distiller = create_distiller(taught, size, self.targets, recipe.seed)
             self.distiller.to(self.device)
             self.warnings += distillation_warnings(taught, recipe.backbone, self.targets)
-        with _told_of_full_memory(recipe, dataset):
+        with told_of_full_memory(recipe, dataset):
             backbone = create_backbone(recipe.backbone, seed=recipe.seed)
             if recipe.recompute:
                 recompute_activations(backbone)
             self.backbone = backbone.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-            self.head = _create_head(recipe, dataset).to(self.device)
+            self.head = create_head(recipe, dataset).to(self.device)
         automatic = recipe.head.kernel == "auto"
         self.head.choose_kernel(
             "torch" if automatic and recipe.deterministic else recipe.head.kernel,
@@ -203,7 +177,7 @@ class Trainer:
         self._plain_model = FromPixels(self.backbone, recipe.preprocessing)
         self.model = compiled(self._plain_model, self.compile_mode)
         if processes.world_size > 1:
-            self.model = _data_parallel(self.model, recipe.data_parallel)
+            self.model = data_parallel(self.model, recipe.data_parallel)
         self.optimizer = recipe.optimizer.create(
             parameter_groups(
                 [m for m in (self.backbone, self.head, self.distiller) if m is not None],
@@ -218,13 +192,26 @@ class Trainer:
         self.centers: RowUpdate | None = None
         if recipe.margin is not None:
             self.centers = RowUpdate(self.optimizer, self.head.weight, at_once=certain)
+        self.state = TrainingState(
+            {
+                "backbone": self.backbone,
+                "head": self.head,
+                "regularizer": self.regularizer,
+                "distiller": self.distiller,
+                "ema": None if self.average is None else self.average.module,
+            },
+            self.head,
+            self.optimizer,
+            self.centers,
+            processes,
+        )
         self.sampler = self._sampler(start=0)
         self.total_steps = self.sampler.total_steps
         self.steps_per_epoch = self.sampler.steps_per_epoch
-        self.warnings += _rate_warnings(recipe, self.head.num_local)
+        self.warnings += rate_warnings(recipe, self.head.num_local)
         if recipe.finetune.freeze_steps:
             # A checkpoint has the state of parameters that have not moved yet, too.
-            self._create_optimizer_state()
+            self.state.create_optimizer_state()
             for state in self.optimizer.state.values():
                 for value in state.values():
                     value.zero_()
@@ -481,7 +468,7 @@ class Trainer:
         """Score the packs; keep the weights with the best mean accuracy as ``best.safetensors``."""
         if self.validator is None:
             return {}
-        self._share_buffers()
+        self.state.share_buffers()
         results = self.validator(self.final_backbone)
         self.monitor.validation(self.step, epoch, results)
         accuracies = {
@@ -656,8 +643,8 @@ class Trainer:
         """Begin to write ``checkpoints/step-N`` (all ranks together)."""
         if self._writer is None:
             return
-        self._share_buffers()
-        tensors, own = self._tensors()
+        self.state.share_buffers()
+        tensors, own = self.state.tensors(), self.state.random()
         self._writer.save(
             self.step,
             tensors | own,
@@ -687,12 +674,11 @@ class Trainer:
         if self.processes.is_main:
             checkpoint.remove_leftovers(self.folder / "checkpoints")
         newest = self.processes.broadcast_object(checkpoint.latest(self.folder / "checkpoints"))
-        self._create_optimizer_state()
-        tensors, own = self._tensors()
+        self.state.create_optimizer_state()
+        tensors, own = self.state.tensors(), self.state.random()
         state = checkpoint.load(newest, tensors, own, self.processes)
         if state.pop("found"):
-            for name, value in own.items():
-                (torch.cuda.set_rng_state if "cuda" in name else torch.set_rng_state)(value)
+            self.state.set_random(own)
         where = f"{newest / checkpoint.STATE_FILE}"
         try:
             saved = from_dict(SavedFacts, state, where)
@@ -709,158 +695,6 @@ class Trainer:
             self.best_accuracy = saved.best_accuracy
         if self.processes.is_main:
             self.skipped = list(saved.skipped_images)
-
-    def _share_buffers(self) -> None:
-        """Give all ranks rank 0's batch-norm statistics, as DDP would before the next step."""
-        if self.processes.world_size > 1:
-            averaged = self.average.module.buffers() if self.average is not None else ()
-            for buffer in [*self.backbone.buffers(), *averaged]:
-                dist.broadcast(buffer, src=0)
-
-    def _tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        """Name every tensor of the state: what all ranks share, and this rank's random state.
-
-        Rows of the class-sharded head, and optimizer state of the same shape, become `DTensor`
-        over the same memory, so that loading fills them in place on any number of ranks.
-        """
-        modules: dict[str, nn.Module | None] = {
-            "backbone": self.backbone,
-            "head": self.head,
-            "regularizer": self.regularizer,
-            "distiller": self.distiller,
-            "ema": None if self.average is None else self.average.module,
-        }
-        tensors: dict[str, torch.Tensor] = {}
-        names: dict[int, str] = {}
-        for prefix, module in modules.items():
-            if module is None:
-                continue
-            names |= {id(p): f"{prefix}.{name}" for name, p in module.named_parameters()}
-            tensors |= {f"{prefix}.{name}": t for name, t in module.state_dict().items()}
-        sharded = "head.weight"
-        for parameter, values in self.optimizer.state.items():
-            for key, value in values.items():
-                if isinstance(value, torch.Tensor):
-                    tensors[f"optimizer.{names[id(parameter)]}.{key}"] = value
-        if self.processes.world_size > 1:
-            shape = self.head.weight.shape
-            for name, value in tensors.items():
-                if (
-                    name == sharded or name.startswith(f"optimizer.{sharded}.")
-                ) and value.shape == shape:
-                    tensors[name] = self._as_sharded(value)
-        rank = self.processes.rank
-        own = {f"random.rank{rank}.cpu": torch.get_rng_state()}
-        if self.device.type == "cuda":
-            own[f"random.rank{rank}.cuda"] = torch.cuda.get_rng_state()
-        return tensors, own
-
-    @functools.cached_property
-    def _mesh(self) -> DeviceMesh:
-        return init_device_mesh(self.device.type, (self.processes.world_size,))
-
-    def _as_sharded(self, rows: torch.Tensor) -> DTensor:
-        whole = torch.Size((self.head.num_classes, rows.shape[1]))
-        return DTensor.from_local(
-            rows.detach(),
-            self._mesh,
-            [Shard(0)],
-            run_check=False,
-            shape=whole,
-            stride=(rows.shape[1], 1),
-        )
-
-    def _create_optimizer_state(self) -> None:
-        """Let the optimizer make its state tensors, by a step of rate 0 with zero gradients."""
-        saved = [group["lr"] for group in self.optimizer.param_groups]
-        for group in self.optimizer.param_groups:
-            group["lr"] = 0.0
-            for parameter in group["params"]:
-                if parameter is not self.head.weight:
-                    parameter.grad = torch.zeros_like(parameter)
-        self.optimizer.step()
-        if self.centers is not None:
-            self.centers.state()
-        self.optimizer.zero_grad(set_to_none=True)
-        for group, rate in zip(self.optimizer.param_groups, saved, strict=True):
-            group["lr"] = rate
-
-
-def _create_head(recipe: Recipe, dataset: FaceDataset) -> MarginClassifier:
-    if recipe.margin is None:
-        return NoHead(recipe.backbone.embedding_size)
-    return MarginClassifier(
-        dataset.num_classes,
-        recipe.backbone.embedding_size,
-        recipe.margin,
-        seed=recipe.seed,
-        center_init=recipe.head.center_init,
-        precision=recipe.head.precision,
-        interclass_filter=recipe.head.interclass_filter,
-        sample_rate=recipe.head.sample_rate_at(0),
-        unlabelled=dataset.has_unlabelled,
-    )
-
-
-@contextlib.contextmanager
-def _told_of_full_memory(recipe: Recipe, dataset: FaceDataset) -> Iterator[None]:
-    """Word what torch raises when backbone and class centres find no room."""
-    try:
-        yield
-    except RuntimeError as error:
-        # A CPU's allocator has no error of its own.
-        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate" not in str(error):
-            raise
-        centers = dataset.num_classes * recipe.backbone.embedding_size * 4
-        raise RecipeError(
-            f"{recipe.data.path}: the centres of its {dataset.num_classes:,} classes "
-            f"({centers / 1e9:,.1f} GB) and a backbone of width {recipe.backbone.width:g} do not "
-            "fit into memory; facerec plan computes what a step needs"
-        ) from error
-
-
-def _rate_warnings(recipe: Recipe, num_local: int) -> Iterator[str]:
-    """Say which sample rates of the head do nothing."""
-    head, before = recipe.head, recipe.head.sample_rate
-    for epoch, rate in head.sample_rates:
-        pair = f"the pair {epoch:g} {rate:g} of head.sample_rates"
-        if epoch >= recipe.epochs:
-            yield f"{pair} never holds, since the run has {recipe.epochs} epochs"
-        elif rate == before:
-            yield f"{pair} changes nothing, since that rate holds already"
-        before = rate
-    rates = {head.sample_rate, *(rate for _, rate in head.sample_rates)} - {1.0}
-    for rate in sorted(rates):
-        visited = sample_size(rate, num_local, recipe.batch_size)
-        if visited > max(int(rate * num_local), 1):
-            yield (
-                f"at sample rate {rate:g} a process visits {visited:,} of its {num_local:,} "
-                f"classes all the same, since a batch of {recipe.batch_size:,} may need so many"
-            )
-
-
-def _data_parallel(model: nn.Module, config: DataParallel) -> DistributedDataParallel:
-    # Running statistics go into no training step; rank 0's are shared before they are used. torch
-    # 2.13 has another name for the switch.
-    names = inspect.signature(DistributedDataParallel).parameters
-    switch = next(n for n in ("forward_sync_buffers", "broadcast_buffers") if n in names)
-    unshared: dict[str, Any] = {switch: False}
-    wrapped = DistributedDataParallel(
-        model,
-        bucket_cap_mb=config.bucket_mb,
-        static_graph=config.static_graph,
-        gradient_as_bucket_view=True,  # or every gradient would be there twice
-        **unshared,
-    )
-    if config.compression != "none":
-        # As torch checks too late, and not in a sentence.
-        if config.compression == "bf16" and dist.get_backend() != "nccl":
-            raise RecipeError(
-                "data_parallel.compression bf16 needs GPUs that talk through NCCL; use fp16 or none"
-            )
-        hooks = {"bf16": bf16_compress_hook, "fp16": fp16_compress_hook}
-        wrapped.register_comm_hook(None, hooks[config.compression])
-    return wrapped
 
 
 def _average(parts: list[Figures]) -> Figures:

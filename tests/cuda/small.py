@@ -82,7 +82,7 @@ def a_batch(device: torch.device | None = None, size: int = 16, start: int = 0) 
 
 def state(trainer: Trainer) -> dict[str, Tensor]:
     """The whole training state by name, on the CPU."""
-    tensors, _ = trainer._tensors()
+    tensors = trainer.state.tensors()
     plain = {n: t.to_local() if hasattr(t, "to_local") else t for n, t in tensors.items()}
     return {name: tensor.detach().cpu().clone() for name, tensor in plain.items()}
 

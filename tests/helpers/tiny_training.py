@@ -90,6 +90,6 @@ def make_trainer(
 
 def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
     """The whole training state by name; sharded tensors only as this rank's rows."""
-    tensors, _ = trainer._tensors()
+    tensors = trainer.state.tensors()
     plain = {n: t.to_local() if hasattr(t, "to_local") else t for n, t in tensors.items()}
     return {name: tensor.detach().clone() for name, tensor in plain.items()}

@@ -68,7 +68,7 @@ def leave_out(trainer: Trainer, steps: Iterable[int]) -> None:
 
 
 def everything(trainer: Trainer) -> dict[str, torch.Tensor]:
-    tensors, _ = trainer._tensors()
+    tensors = trainer.state.tensors()
     return tensors
 
 

@@ -304,7 +304,7 @@ def test_centres_that_find_no_room_are_one_sentence(
     def full(*arguments: object, **options: object) -> None:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9")
 
-    monkeypatch.setattr("facerec.training.trainer.MarginClassifier", full)
+    monkeypatch.setattr("facerec.training.head.MarginClassifier", full)
     with pytest.raises(RecipeError, match=r"7 classes \(0\.0 GB\) .* do not fit into memory"):
         make_trainer(tiny_recipe(data))
 

@@ -23,7 +23,7 @@ recipe = Recipe(
         augmentation=Augmentation(flip=0.5, crop=0.1, low_resolution=0.1, photometric=0.1),
     ),
     margin=ArcFace(scale=32.0, margin=0.3),
-    regularizer=SEC(weight=0.1),
+    regularizer=SEC(weight=0.2, scale_free=True),
     # Class means know less of their people than the network knows of faces: at first they alone
     # learn, then the network does, more slowly, and on the statistics that it has.
     finetune=Finetune(rate_factor=0.1, layer_decay=0.8, freeze_steps=80, batch_norm="frozen"),

@@ -391,6 +391,7 @@ def test_decoding_takes_no_more_memory_than_the_pixels_need(tmp_path: Path) -> N
         (tmp_path / str(i)).write_bytes(data)
     program = """
 import pathlib, resource, sys, time
+import cv2, simplejpeg  # else loaded at the first image
 from facerec.records.decode import decode_image
 from facerec.errors import ImageError
 status = pathlib.Path("/proc/self/status").read_text()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from facerec.backbones import create_backbone
+from facerec.backbones import Preprocessing, create_backbone, normalize
 from facerec.errors import RecipeError
 from facerec.records import RecordDataset
 from facerec.records.synthetic import SyntheticSet, write_synthetic
@@ -79,10 +79,10 @@ def test_training_step(measures: ModuleType) -> None:
 
 def test_the_fp32_step_computes_what_the_trainer_does(measures: ModuleType) -> None:
     backbone = create_backbone("iresnet18", width=0.125, seed=0).eval()
-    images = torch.randn(2, 3, 112, 112, generator=torch.Generator().manual_seed(0))
-    images = images.to(memory_format=torch.channels_last)
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (2, 112, 112, 3), dtype=torch.uint8, generator=generator)
     with torch.no_grad():
-        expected = backbone(images)
+        expected = backbone(normalize(images, Preprocessing()))
         found = measures._Contiguous(backbone)(images)
     torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
     assert all(p.is_contiguous() for p in backbone.parameters())

@@ -451,8 +451,9 @@ def _backbone_parts(
     gradients = 4 * sum(step.sizes)
     state = optimizer_state(recipe.optimizer)
     kept = gradients if recipe.accumulation > 1 else 0
-    # A GPU holds the next batch too, see `prefetched`.
-    pixels = share * PIXELS * (4 + (2 if device == "cuda" else 1))
+    # A GPU holds the next batch too, see `prefetched`; a micro-batch at a time becomes float32.
+    pixels = share * PIXELS * (2 if device == "cuda" else 1)
+    normalised = 4 * (share // recipe.accumulation) * PIXELS
     embeddings = 4 * share // recipe.accumulation * recipe.backbone.embedding_size
     skipping = recipe.on_nonfinite == "skip"  # a step's statistics are kept to go back to
     weights = step.weights + (step.buffers if skipping else 0)
@@ -466,7 +467,7 @@ def _backbone_parts(
         during = gradients if kept else step.gradients
         yield Part("backbone: gradients", kept, during, gradients)
     yield Part("activations", step.activations, step.working, embeddings)
-    yield _constant("images", pixels)
+    yield Part("images", pixels + normalised, pixels + normalised, pixels)
     single = max(step.sizes) if device == "cpu" else sum(step.sizes)
     yield Part("backbone: optimizer's work", 0, 0, state.work * single)
 

@@ -15,13 +15,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import cv2
 import torch
 
 import facerec
 from facerec import recipe as recipes
 from facerec.errors import CheckpointError, RecipeError
 from facerec.files import sha256, write_json
+from facerec.libraries import cv2
 from facerec.records.dataset import FaceDataset, FolderDataset
 from facerec.records.training_set import Data, Part
 from facerec.training import checkpoint

@@ -182,7 +182,8 @@ def test_a_step_of_a_trainer_takes_what_is_planned(data: Path, changes: dict[str
     gradients = [p.grad for p in trainer.backbone.parameters() if p.grad is not None]
     assert planned["backbone: gradients"].update == size(gradients)
     batch = next(batches)
-    assert planned["images"].update == 4 * batch.images.numel() + batch.images.nbytes
+    images, normalised = batch.images.nbytes, 4 * batch.images.numel() // recipe.accumulation
+    assert (planned["images"].update, planned["images"].backward) == (images, images + normalised)
 
     # So is what comes and goes, but for vectors as long as the batch.
     trainer.optimizer.zero_grad(set_to_none=True)

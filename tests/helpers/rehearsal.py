@@ -122,7 +122,7 @@ def rehearse(recipe: Recipe, ranks: int = 1, steps: int = 3) -> Seen:
         # What DistributedDataParallel does in C++ is not looked at.
         with (
             pretend_cuda(),
-            mock.patch.object(trainer_module, "_data_parallel", lambda m, _: m),
+            mock.patch.object(trainer_module, "data_parallel", lambda m, _: m),
             _kernels_noted(),
         ):
             return _rehearse(recipe, Processes(0, ranks, CUDA), steps)

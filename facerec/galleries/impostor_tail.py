@@ -33,8 +33,9 @@ _ROUNDS = 8
 _SLOPE, _SLOPE_ROWS = 1.1, 20.0
 _SHIFT, _SHIFT_ROWS = 0.0, 5.0
 
-# A set's mean, and a row's spread, are trusted from so many others on.
-_CENTRE_ROWS, _SPREAD_ROWS = 20.0, 2000.0
+# A row's own mean and spread are trusted from so many others on: in fewer, a score with its own
+# person would weigh too much in them, and rows without one would look too good beside it.
+_CENTRE_ROWS, _SPREAD_ROWS = 1000.0, 2000.0
 
 _SAMPLE = 1 << 20
 _BLOCK = 1 << 14
@@ -90,19 +91,18 @@ def standardise(
     Each set is centred on its own mean and each row divided by the root of the spread of its
     products with the other set, so that a product is
     (s − mean of its row − mean of its column + mean of all) / √(spread of row · spread of column).
-    Means and spreads of small sets are drawn towards those of both sets together.
+    In small sets means are drawn towards 0 and spreads towards that of all, which leaves the plain
+    product, up to a factor.
 
     Args:
         first: rows of unit length, ``(R, D)``.
         second: rows of unit length, ``(C, D)``.
     """
     sides = first, second
-    sums = [side.sum(axis=0, dtype=np.float64) for side in sides]
-    common = (sums[0] + sums[1]) / (len(first) + len(second))
-    centred = []
-    for side, total in zip(sides, sums, strict=True):
-        centre = (total + _CENTRE_ROWS * common) / (len(side) + _CENTRE_ROWS)
-        centred.append((side - centre).astype(np.float32))
+    centred = [
+        (side - side.sum(axis=0, dtype=np.float64) / (len(side) + _CENTRE_ROWS)).astype(np.float32)
+        for side in sides
+    ]
     moments = [_second_moment(side) for side in centred]
     usual = max(float(np.sum(moments[0] * moments[1])), np.finfo(np.float32).tiny)
     scaled = []

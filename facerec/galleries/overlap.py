@@ -40,7 +40,7 @@ _BLOCK = 1 << 14
 _UNNAMED_RANKS = 24
 
 # Standard deviations of impostors above which two unnamed images of one set may be one person.
-_ALIKE = 2.5
+_ALIKE = 3.0
 
 Kind = Literal["template", "images"]
 

@@ -225,7 +225,7 @@ class EmbeddingsWriter:
         Raises:
             DatasetError: the folder holds parts of another job, or cannot be written.
         """
-        job = {**_identity(self.note), "images": len(self.ids), "ids": _fingerprint(self.ids)}
+        job = {**job_identity(self.note), "images": len(self.ids), "ids": _fingerprint(self.ids)}
         file = self.folder / "job.json"
         if file.is_file():
             self._compare(file, job)
@@ -521,11 +521,11 @@ def _widened(path: Path, embeddings: Embeddings) -> Embeddings:
         )
 
 
-def _identity(note: Mapping[str, Any]) -> dict[str, Any]:
+def job_identity(note: Mapping[str, Any]) -> dict[str, Any]:
     """Return what makes a job the same job: a note without names, paths and device numbers."""
     kept = {name: value for name, value in note.items() if name not in ("name", "path")}
     return {
-        name: _identity(value)
+        name: job_identity(value)
         if isinstance(value, Mapping)
         else str(value).split(":")[0]
         if name == "device"

@@ -88,6 +88,19 @@ def parquet_rows(path: Path) -> int:
         return int(file.metadata.num_rows)
 
 
+def parquet_ids(path: Path) -> npt.NDArray[np.str_]:
+    """Return the ids of a Parquet table, ``(N,)``, without reading its embeddings.
+
+    Raises:
+        DatasetError: no whole Parquet file, or it has no ids.
+        MissingExtraError: pyarrow is not installed.
+    """
+    _, pq = _pyarrow(path)
+    with _reading(path), pq.ParquetFile(path) as file:
+        embedding_columns(path, list(file.schema_arrow.names))
+        return _text_column(file.read(columns=[ID]).column(ID))
+
+
 def write_parquet(path: Path, embeddings: Embeddings) -> None:
     """Write embeddings as a Parquet table that says how they were made, for `write_embeddings`.
 

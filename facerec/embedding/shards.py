@@ -235,6 +235,15 @@ def shards_sha256(shards: Sequence[Path], sums: Sequence[str]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def digest_ids(ids: npt.NDArray[np.str_]) -> npt.NDArray[np.void]:
+    """Return 16 bytes for each id, ``(N,)``, by which very many can be compared."""
+    digests = b"".join(
+        hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=16).digest()
+        for name in ids.tolist()
+    )
+    return np.frombuffer(digests, "V16")
+
+
 class _Seen:
     """Hashes of the ids of all shards, 16 bytes an image."""
 
@@ -245,11 +254,7 @@ class _Seen:
 
     def add(self, number: int, ids: npt.NDArray[np.str_]) -> None:
         """Take the ids of a part of shard ``number``."""
-        digests = b"".join(
-            hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=16).digest()
-            for name in ids.tolist()
-        )
-        self.parts.append(np.frombuffer(digests, "V16"))
+        self.parts.append(digest_ids(ids))
         self.numbers.append(number)
 
     def check(self) -> None:

@@ -23,7 +23,12 @@ from facerec.commands.cli import Console, run_command
 from facerec.commands.models import print_model
 from facerec.embedding.align import Aligner, parse_align
 from facerec.embedding.extract import Embeddings, embed_images, unit_fusion
-from facerec.embedding.file import is_embeddings, read_embeddings
+from facerec.embedding.file import (
+    embeddings_files,
+    embeddings_sha256,
+    is_embeddings,
+    read_embeddings,
+)
 from facerec.embedding.model import EmbeddingModel, load_model
 from facerec.errors import DatasetError, MetricError
 from facerec.fairness.association import NoComparison
@@ -239,7 +244,8 @@ def audit(
             calibration, remarks = _calibrate(
                 threshold_from, targets, found, distances, device, show
             )
-            files.append(InputFile("calibration", threshold_from.name, sha256(threshold_from), {}))
+            total = embeddings_sha256(threshold_from)
+            files.append(InputFile("calibration", threshold_from.name, total, {}))
         other = None
         if baseline is not None and is_embeddings(baseline):
             other = read_embeddings(baseline)
@@ -298,7 +304,8 @@ def _finish(
     print_audit(result, console)
     console.print(f"report: {page}", soft_wrap=True, markup=False)
     for path in delete:
-        path.unlink()
+        for file in embeddings_files(path):
+            file.unlink()
         console.print(f"deleted: {path}", soft_wrap=True, markup=False)
     failed = [text for check in asserted if (text := check.failure(result)) is not None]
     for text in failed:
@@ -612,7 +619,7 @@ def _calibrate(
 def _embeddings_file(
     role: Literal["embeddings", "baseline"], path: Path, found: Embeddings
 ) -> InputFile:
-    return InputFile(role, path.name, sha256(path), _describe(found))
+    return InputFile(role, path.name, embeddings_sha256(path), _describe(found))
 
 
 def _model_file(

@@ -415,9 +415,10 @@ class Harness:
 
     def _write_manifest(self) -> dict[str, Any]:
         comparison = json.loads(json.dumps(to_dict(self.comparison)))
-        if not comparison["metrics"]:
+        for name in ("metrics", "paired"):
             # So folders and hashes of comparisons that ask for none stay what they were.
-            del comparison["metrics"]
+            if not comparison[name]:
+                del comparison[name]
         split = self.split.to_dict()
         manifest = {
             "schema": "facerec.comparison/1",

@@ -34,6 +34,8 @@ _BENCH = re.compile(
 """Names of verification sets, in lower case and with _ for what is no letter or digit."""
 
 _PACK_SUFFIXES = (".bin", ".npz")
+_FILE_SUFFIXES = (".rec", ".npz", ".csv", ".parquet")
+"""Of records and of embeddings, whose folder may bear the name too."""
 
 
 @dataclass(frozen=True)
@@ -181,24 +183,34 @@ def open_image_set(config: ImageData) -> ImageSet:
             few classes with two images.
     """
     path = Path(config.path)
-    _refuse_bench(path)
+    refuse_bench_name(path)
+    packs = path.is_dir() and any(path.glob("*.bin")) and not any(path.glob("*.rec"))
+    if packs or path.suffix in _PACK_SUFFIXES:
+        raise _bench_error(path)
     if not path.exists():
         raise DatasetError(f"{path}: there is no such file or folder; check the path")
     return ImageSet(_READERS[config.layout](path), str(path))
 
 
-def _refuse_bench(path: Path) -> None:
-    """Refuse packs, and folders and record files that bear the name of a bench."""
+def refuse_bench_name(path: Path) -> None:
+    """Refuse files and folders that bear the name of a bench.
+
+    Raises:
+        DatasetError: this one does.
+    """
     names = []
     for place in (path, path.resolve()):
-        names += [place.stem, place.parent.name] if place.suffix == ".rec" else [place.name]
-    named = any(_BENCH.fullmatch(re.sub(r"[\W_]+", "_", name.lower())) for name in names)
-    packs = path.is_dir() and any(path.glob("*.bin")) and not any(path.glob("*.rec"))
-    if named or packs or path.suffix in _PACK_SUFFIXES:
-        raise DatasetError(
-            f"{path}: this is a verification bench, and nothing may be selected on a bench; "
-            "compare on identities held out from a training set (records or a folder)"
-        )
+        files = place.suffix in _FILE_SUFFIXES
+        names += [place.stem, place.parent.name] if files else [place.name]
+    if any(_BENCH.fullmatch(re.sub(r"[\W_]+", "_", name.lower())) for name in names):
+        raise _bench_error(path)
+
+
+def _bench_error(path: Path) -> DatasetError:
+    return DatasetError(
+        f"{path}: this is a verification bench, and nothing may be selected on a bench; compare on "
+        "identities held out from a training set (records or a folder)"
+    )
 
 
 def _read_records(path: Path) -> Listing:

@@ -37,6 +37,7 @@ def compare(
     trials: int | None = None,
     repetitions: int | None = None,
     metrics: tuple[ClusterMetric, ...] | None = None,
+    recalls: tuple[int, ...] | None = None,
     storage: str | None = None,
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
 ) -> None:
@@ -61,6 +62,7 @@ def compare(
         repetitions: fresh seeds of the best settings, in place of the recipe's number.
         metrics: figures besides those of retrieval, in place of the recipe's: nmi and f1 of a
             k-means of the test images.
+        recalls: the K of Recall@K, in place of the recipe's, such as 1 10 100.
         storage: where trials are kept: a database URL, or journal:PATH for a folder on a network;
             by default a SQLite file in the folder.
         device: where to compute.
@@ -87,6 +89,7 @@ def compare(
             trials=plan.trials if trials is None else trials,
             repetitions=plan.repetitions if repetitions is None else repetitions,
             metrics=plan.metrics if metrics is None else metrics,
+            recalls=plan.recalls if recalls is None else recalls,
         )
     except ValueError as error:
         raise RecipeError(f"{recipe}: {error}") from error

@@ -28,6 +28,7 @@ import facerec
 from facerec.comparison.features import FeatureData, open_features
 from facerec.comparison.finals import (
     FinalRun,
+    TestSide,
     read_final,
     score_models,
     test_side,
@@ -35,7 +36,7 @@ from facerec.comparison.finals import (
 )
 from facerec.comparison.fit import Fit, Trainer
 from facerec.comparison.image_sets import ImageData, ImageSet, open_image_set
-from facerec.comparison.protocol import UNTRAINED, Arm, Comparison
+from facerec.comparison.protocol import RECALLS, UNTRAINED, Arm, Comparison, Protocol
 from facerec.comparison.retrieval import check_clustering
 from facerec.comparison.search import Search
 from facerec.comparison.splits import ClassSplit, refuse_seen, split_classes
@@ -274,7 +275,7 @@ class Harness:
         failure = next((fit.failure for fit in fits if fit.failure), None)
         side = test_side(self.images, self.split)
         # A model that diverged has no score; its weights before that are not the result.
-        run = score_models(self.trainer, protocol, models, side, fits, self.comparison.metrics)
+        run = self._score(protocol, models, side, fits)
         self._write(path, run, arm.name, seed, trial, failure)
 
     def _score_untrained(self, path: Path, seed: int) -> None:
@@ -285,8 +286,16 @@ class Harness:
             else self.trainer.create_trunk(protocol.trunk, self._seed(1, seed))
         )
         side = test_side(self.images, self.split)
-        run = score_models(self.trainer, protocol, [trunk], side, metrics=self.comparison.metrics)
+        run = self._score(protocol, [trunk], side, [])
         self._write(path, run, UNTRAINED, seed)
+
+    def _score(
+        self, protocol: Protocol, models: list[nn.Module], side: TestSide, fits: list[Fit]
+    ) -> FinalRun:
+        asked = self.comparison
+        return score_models(
+            self.trainer, protocol, models, side, fits, asked.metrics, asked.recalls
+        )
 
     def _write(
         self,
@@ -434,10 +443,13 @@ class Harness:
 
     def _write_manifest(self) -> dict[str, Any]:
         comparison = json.loads(json.dumps(to_dict(self.comparison)))
-        for name in ("metrics", "paired"):
-            # So folders and hashes of comparisons that ask for none stay what they were.
-            if not comparison[name]:
-                del comparison[name]
+        # So folders and hashes of comparisons that ask for no more stay what they were.
+        if not self.comparison.metrics:
+            del comparison["metrics"]
+        if not self.comparison.paired:
+            del comparison["paired"]
+        if self.comparison.recalls == RECALLS:
+            del comparison["recalls"]
         split = self.split.to_dict()
         manifest = {
             "schema": "facerec.comparison/1",

@@ -263,7 +263,7 @@ def _read_cub(path: Path) -> Listing:
 
 
 def _read_cars196(path: Path) -> Listing:
-    """Read Cars196 as one list, or as the devkit's two.
+    """Read Cars196 as one list, or as the devkit's two; of these the training list alone will do.
 
     Either ``cars_annos.mat`` (fields relative_im_path and class, images in car_ims/), or
     ``cars_train_annos.mat`` and ``cars_test_annos_withlabels.mat`` (fields fname and class, images
@@ -289,6 +289,7 @@ def _read_cars196(path: Path) -> Listing:
         _places(order, numbers),
         class_names,
         {file.name: file for file in cars.files},
+        notes=cars.notes,
     )
 
 
@@ -299,11 +300,13 @@ class _Cars(NamedTuple):
         images: path and class, from 1, of each image.
         class_names: as found, or None; those of the last file.
         files: the lists.
+        notes: what a user should know.
     """
 
     images: list[tuple[str, int]]
     class_names: list[Any] | None
     files: list[Path]
+    notes: list[str]
 
 
 _CARS_PARTS = {
@@ -316,14 +319,21 @@ _CARS_PARTS = {
 def _cars_list(path: Path) -> _Cars:
     found = read_mat(path, ["annotations", "class_names"])
     images = _cars_annotations(path, found["annotations"], "relative_im_path")
-    return _Cars(images, many(found["class_names"]), [path])
+    return _Cars(images, many(found["class_names"]), [path], [])
 
 
 def _cars_devkit(path: Path) -> _Cars:
     images: list[tuple[str, int]] = []
     files: list[Path] = []
+    notes: list[str] = []
     for name, folder in _CARS_PARTS.items():
         file = _find_mat(path, name)
+        if file is None and files:
+            notes.append(
+                f"{path}: Cars196, training half: {name} is not there, so figures are those of "
+                f"{len(images):,} images, not those of published tables"
+            )
+            continue
         if file is None:
             raise DatasetError(
                 f"{path}: neither cars_annos.mat nor {name} is there; give the folder of Cars196 "
@@ -335,8 +345,9 @@ def _cars_devkit(path: Path) -> _Cars:
         files.append(file)
     meta = _find_mat(path, "cars_meta.mat")
     if meta is None:
-        return _Cars(images, None, files)
-    return _Cars(images, many(read_mat(meta, ["class_names"])["class_names"]), [*files, meta])
+        return _Cars(images, None, files, notes)
+    names = many(read_mat(meta, ["class_names"])["class_names"])
+    return _Cars(images, names, [*files, meta], notes)
 
 
 def _cars_annotations(path: Path, rows: Any, column: str) -> list[tuple[str, int]]:

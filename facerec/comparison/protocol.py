@@ -37,6 +37,9 @@ ClusterMetric = Literal["nmi", "f1"]
 CLUSTER_METRICS: dict[ClusterMetric, str] = {"nmi": "NMI", "f1": "F1"}
 """Of k-means on all queries, so that no single query has one."""
 
+RECALLS = (1, 2, 4, 8)
+"""The K of Recall@K that are reported unless others are asked for."""
+
 NOTHING = "nothing"
 """Name of a searched parameter without effect: what one more dimension gains by luck."""
 
@@ -271,6 +274,9 @@ class Comparison:
     Then trials pair, and a weight of 0 need not be part of the search."""
     metrics: tuple[ClusterMetric, ...] = ()
     """What is reported besides retrieval, at the price of a k-means a model of every final run."""
+    recalls: tuple[int, ...] = RECALLS
+    """The K of Recall@K, each at least 1; those not among 1, 2, 4 and 8 have a column of the first
+    table."""
     confidence: float = 0.95
     """Of all intervals."""
     replicates: int = 2000
@@ -296,6 +302,10 @@ class Comparison:
         for name in ("trials", "repetitions", "replicates"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, found {getattr(self, name)}")
+        if any(k < 1 for k in self.recalls) or len(set(self.recalls)) < len(self.recalls):
+            raise ValueError(
+                f"recalls are different numbers of neighbours from 1 on, found {self.recalls}"
+            )
 
     def protocol_of(self, arm: Arm) -> Protocol:
         """Return the protocol that an arm is run under."""

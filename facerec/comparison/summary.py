@@ -7,7 +7,7 @@ shares; differences are arm − base, paired by seed and by query.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import accumulate
 from typing import Any, Literal
@@ -15,10 +15,17 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.comparison.finals import RECALLS, VIEWS, FinalRun, View
+from facerec.comparison.finals import VIEWS, FinalRun, View
 from facerec.comparison.fit import SELECTED_BY, Fit
 from facerec.comparison.harness import ArmResult, Results, TrialResult
-from facerec.comparison.protocol import CLUSTER_METRICS, METRICS, Arm, Comparison, Range
+from facerec.comparison.protocol import (
+    CLUSTER_METRICS,
+    METRICS,
+    RECALLS,
+    Arm,
+    Comparison,
+    Range,
+)
 from facerec.comparison.significance import (
     PairedDifference,
     SeedMean,
@@ -40,11 +47,16 @@ SCHEMA = "facerec.comparison.results/1"
 HEADLINE: tuple[View, str] = ("concatenated", SELECTED_BY)
 """View and metric that the comparison is decided by."""
 
-FIGURES: dict[str, str] = {
-    **{str(name): title for name, title in METRICS.items()},
-    **{f"recall@{k}": f"Recall@{k}" for k in RECALLS},
-}
-"""Retrieval figures and how they are written."""
+
+def retrieval_figures(recalls: Iterable[int]) -> dict[str, str]:
+    """Return the names of the figures of retrieval, with Recall@K, and how they are written."""
+    return {str(name): title for name, title in METRICS.items()} | {
+        f"recall@{k}": f"Recall@{k}" for k in recalls
+    }
+
+
+FIGURES = retrieval_figures(RECALLS)
+"""Figures of retrieval unless others are asked for, and how they are written."""
 
 CLUSTERINGS: dict[str, str] = {str(name): title for name, title in CLUSTER_METRICS.items()}
 """Figures of clustering, where a comparison asks for them."""
@@ -339,13 +351,22 @@ class Summary:
     @property
     def figures(self) -> dict[str, str]:
         """Names of all figures that were computed, and how they are written."""
-        return FIGURES | {name: CLUSTERINGS[name] for name in self.clusterings}
+        recalls = (int(k) for m in self._metrics if (k := m.partition("recall@")[2]))
+        return retrieval_figures(recalls) | {name: CLUSTERINGS[name] for name in self.clusterings}
+
+    @property
+    def special(self) -> tuple[str, ...]:
+        """Names of the figures that not every comparison has, in their order."""
+        return tuple(name for name in self.figures if name not in FIGURES)
+
+    @property
+    def _metrics(self) -> dict[str, None]:
+        return dict.fromkeys(score.metric for score in self.untrained)
 
     @property
     def clusterings(self) -> tuple[str, ...]:
         """Names of the figures of clustering that were asked for."""
-        known = {score.metric for score in self.untrained}
-        return tuple(name for name in CLUSTERINGS if name in known)
+        return tuple(name for name in CLUSTERINGS if name in self._metrics)
 
 
 def summarize(results: Results) -> Summary:
@@ -464,7 +485,7 @@ def _scores(comparison: Comparison, runs: Sequence[FinalRun]) -> tuple[Score, ..
             tuple(run.mean(view, metric) for run in runs),
         )
         for view in VIEWS
-        for metric in (*FIGURES, *comparison.metrics)
+        for metric in (*retrieval_figures(comparison.recalls), *comparison.metrics)
         if runs
     )
 
@@ -626,7 +647,7 @@ def _differences(
 ) -> tuple[Difference, ...]:
     result = []
     for view in VIEWS:
-        for metric in (*FIGURES, *comparison.metrics) if arm else ():
+        for metric in (*retrieval_figures(comparison.recalls), *comparison.metrics) if arm else ():
             first, labels = _values(arm, view, metric)
             second, _ = _values(base, view, metric)
             mean = compare_paired(first, second, labels, **_resampling(comparison))
@@ -723,8 +744,7 @@ def _adjusted_claim(pairs: Sequence[Pair], confidence: float) -> Iterator[Pair]:
         (view, metric): adjust(
             [each.mean if (each := pair.difference(view, metric)) else None for pair in pairs]
         )
-        for view in VIEWS
-        for metric in (*FIGURES, *CLUSTERINGS)
+        for view, metric in {(d.view, d.metric) for pair in pairs for d in pair.differences}
     }
     ratios = {
         share: adjust(

@@ -82,7 +82,7 @@ def headline_columns(summary: Summary) -> tuple[tuple[View, str], ...]:
     return tuple(
         (view, metric)
         for view in VIEWS
-        for metric in [*(m for v, m in COLUMNS if v == view), *summary.clusterings]
+        for metric in [*(m for v, m in COLUMNS if v == view), *summary.special]
     )
 
 

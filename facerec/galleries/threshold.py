@@ -14,7 +14,7 @@ sub-gallery of N·R entries at u: FPIR(N, t) = FPIR(N·R, u), which the formula 
 the probes differ in. R is a generalised Pareto tail (Pickands, Annals of Statistics 3, 1975) of
 z = −½ log(1 − t²), in which the cosines of directions spread evenly over a sphere of D dimensions
 fall off exponentially at a rate of D − 1, up to a slowly varying factor. The tail's shape has a
-prior N(0, 0.1²) at that case (as in Martins and Stedinger, Water Resources Research 36, 2000).
+prior N(0, 0.05²) at that case (as in Martins and Stedinger, Water Resources Research 36, 2000).
 
 Intervals allow for probes that share a person and for entries that all probes meet: the influence
 of every person, as a probe and as an entry, on FPIR and tail goes into one clustered variance.
@@ -41,10 +41,10 @@ DEPTH = 256
 FEWEST_ALARMS = 10
 """Probes with an alarm from which on a threshold is read from the data itself."""
 
-_SHAPE_PRIOR = 0.1
+_SHAPE_PRIOR = 0.05
 """Standard deviation of the prior of the tail's shape."""
 
-_TAIL_LEVEL = 0.3
+_TAIL_LEVEL = 0.1
 """Share of the probes whose best score lies in the tail that is fitted."""
 
 _LEAST_TAIL = 20

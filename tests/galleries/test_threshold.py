@@ -193,4 +193,4 @@ def test_the_tail_is_the_likeliest_and_its_quantile_its_inverse() -> None:
     # what the prior adds.
     influence, prior = tail.influence(0.45)
     assert influence.shape == (400,)
-    assert abs(influence.sum()) <= abs(prior) * abs(tail.shape) / 0.1 + 1e-3
+    assert abs(influence.sum()) <= abs(prior) * abs(tail.shape) / 0.05 + 1e-3

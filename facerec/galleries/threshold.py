@@ -44,8 +44,8 @@ FEWEST_ALARMS = 10
 _SHAPE_PRIOR = 0.05
 """Standard deviation of the prior of the tail's shape."""
 
-_TAIL_LEVEL = 0.1
-"""Share of the probes whose best score lies in the tail that is fitted."""
+_TAIL_LEVELS = (0.1, 0.2, 0.4, 0.7, 0.9)
+"""Shares of the probes whose best score lies in the tail that is fitted; the first that serves."""
 
 _LEAST_TAIL = 20
 """Scores that a tail is fitted to at the least."""
@@ -303,7 +303,9 @@ class _Resampling:
             found = self._step(target, size)
             if int((self.scores[:, 0] >= found).sum()) >= FEWEST_ALARMS:
                 return self._exact(found, size, confidence)
-        tail = self._tail(max(_TAIL_LEVEL, min(2 * target, (1 + target) / 2)), target)
+        tails = (self._tail(level) for level in _TAIL_LEVELS)
+        fit = (tail for tail in tails if tail and self.share(tail.cut, self.size) > target)
+        tail = next(fit, None)
         if tail is None:
             raise MetricError(
                 f"{self.probes:,} probes with {self.size:,} entries carry no threshold for FPIR "
@@ -378,22 +380,16 @@ class _Resampling:
 
     def _tail_below(self, threshold: np.float32, size: int) -> _Tail | None:
         """Return the highest tail that begins below a threshold and carries a size."""
-        level = _TAIL_LEVEL
-        while level < 0.99:
-            tail = self._tail(level, 0.0)
+        for level in _TAIL_LEVELS:
+            tail = self._tail(level)
             if tail is None:
-                return None
+                continue
             if tail.cut < threshold and size * tail.survival(float(threshold)) <= self.size:
                 return tail
-            level = 1 - (1 - level) / 2
         return None
 
-    def _tail(self, level: float, least: float) -> _Tail | None:
-        """Fit the scores above a level that so many probes' best scores reach.
-
-        Args:
-            level: share of the probes.
-            least: FPIR that sub-galleries must have there.
+    def _tail(self, level: float) -> _Tail | None:
+        """Fit the scores above the one that a share of the probes' best scores reaches.
 
         Returns:
             None if scores that were not kept belong there, or there are too few.
@@ -405,7 +401,7 @@ class _Resampling:
         probe, place = np.nonzero(self.scores >= cut)
         if probe.size < _LEAST_TAIL or not np.isfinite(begin):
             return None
-        if self.unknown(cut, self.size) > _NEGLIGIBLE or self.share(cut, self.size) <= least:
+        if self.unknown(cut, self.size) > _NEGLIGIBLE:
             return None
         tail = _Tail(float(begin), cut, self.scores[probe, place].astype(np.float64))
         tail.probe, tail.entry = probe, self.calibration.entries[probe, place]

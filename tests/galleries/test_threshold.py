@@ -121,9 +121,9 @@ def test_the_tail_carries_a_gallery_ten_times_as_large(target: str) -> None:
     assert found.value == pytest.approx(float(target), rel=1e-4)
     assert found.low < truth < found.high
     assert truth == pytest.approx(float(target), rel=0.35)
-    # The other way round it is the same figure.
+    # The other way round it is the same figure, but for where the tail begins.
     again = calibration.fpir(found.threshold, 6000)
-    assert again.value == pytest.approx(found.value, rel=1e-6)
+    assert again.value == pytest.approx(found.value, rel=0.03)
 
 
 def test_tail_and_resampling_agree_where_both_can_tell() -> None:

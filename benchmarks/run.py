@@ -90,6 +90,12 @@ SUITES: dict[str, dict[str, Act]] = {
         "null": _measure("measures_comparison", "null"),
         "smoke": _measure("measures_comparison", "smoke"),
     },
+    "galleries": {
+        "gallery_search": _measure("measures_galleries", "gallery_search"),
+        "gallery_threshold": _measure("measures_galleries", "gallery_threshold"),
+        "lfw_threshold": _measure("measures_galleries", "lfw_threshold"),
+        "gallery_coverage": _measure("measures_galleries", "gallery_coverage"),
+    },
     "gpu": {
         "gpu_rates": _measure("measures_gpu", "gpu_rates"),
         "gpu_training": _measure("measures_gpu", "gpu_training"),

@@ -184,8 +184,7 @@ def audit(
     targets = _listed(fmr)
     for target in targets:
         parse_rate(target)
-    for target in (plan := _search_plan(flags)).targets if one_to_many else ():
-        parse_rate(target)
+    searches = _search_plan(flags)
     asserted = [_Assertion.parse(text) for text in assertion]
     if sum(given is not None for given in (embeddings, model, scores)) != 1:
         raise DatasetError("give one of --embeddings, --model and --scores, to say what is audited")
@@ -280,7 +279,7 @@ def audit(
             unit=unit,
             baseline=other,
             baseline_name=str(baseline),
-            searches=plan if one_to_many else None,
+            searches=searches,
             gating=gating,
             confidence=confidence,
             permutations=permutations,
@@ -297,15 +296,19 @@ def audit(
     _finish(result, page, asserted, console, stored if delete_embeddings else ())
 
 
-def _search_plan(flags: Mapping[str, Any]) -> SearchPlan:
-    """Return what is asked of identification; refuse flags that nobody would look at."""
-    parameters = inspect.signature(audit).parameters
-    own = ("fpir", "reference", "homogeneous", "template")
-    for name in () if flags["one_to_many"] else own:
-        if flags[name] != parameters[name].default:
-            raise DatasetError(f"--{name} belongs to --one-to-many; give both or neither")
+def _search_plan(flags: Mapping[str, Any]) -> SearchPlan | None:
+    """Return what is asked of identification, if anything; refuse flags that do nothing."""
+    if not flags["one_to_many"]:
+        parameters = inspect.signature(audit).parameters
+        for name in ("fpir", "reference", "homogeneous", "template"):
+            if flags[name] != parameters[name].default:
+                raise DatasetError(f"--{name} belongs to --one-to-many; give both or neither")
+        return None
+    targets = _listed(flags["fpir"])
+    for target in targets:
+        parse_rate(target)
     return SearchPlan(
-        targets=_listed(flags["fpir"]),
+        targets=targets,
         reference=flags["reference"],
         homogeneous=flags["homogeneous"],
         template=flags["template"],

@@ -66,7 +66,9 @@ def gallery_search(
     found = json.loads(done.stdout)
     name = f"exact search of {people:,} × {dimensions}"
     times = [1000 * seconds / 64 for seconds in found["seconds"]]
-    remark = f"batches of 64, 2 threads, {min(times):.1f} to {max(times):.1f} over {batches} batches"
+    remark = (
+        f"batches of 64, 2 threads, {min(times):.1f} to {max(times):.1f} over {batches} batches"
+    )
     return [
         Row(f"{name}: a query", float(np.median(times)), "ms", 15.0, remark=remark),
         Row(f"{name}: peak memory", found["peak"] / 1e9, "GB", 2.5, remark="of the whole process"),

@@ -1,5 +1,19 @@
-"""Galleries: embeddings → who is in two sets at once, what is wrong in one, who is on a photo."""
+"""Galleries: embeddings → overlap of two sets, cleaning of one, enrolment and identification."""
 
+from facerec.galleries.gallery import Answer, Enrolment, Gallery, Identification, Space
 from facerec.galleries.overlap import Match, Overlap, Side, find_overlap
+from facerec.galleries.threshold import Calibration, Fpir
 
-__all__ = ["Match", "Overlap", "Side", "find_overlap"]
+__all__ = [
+    "Answer",
+    "Calibration",
+    "Enrolment",
+    "Fpir",
+    "Gallery",
+    "Identification",
+    "Match",
+    "Overlap",
+    "Side",
+    "Space",
+    "find_overlap",
+]

@@ -1,0 +1,14 @@
+"""Galleries: embeddings → overlap of two sets, cleaning of one, enrolment and identification."""
+
+from facerec.galleries.gallery import Answer, Enrolment, Gallery, Identification, Space
+from facerec.galleries.threshold import Calibration, Fpir
+
+__all__ = [
+    "Answer",
+    "Calibration",
+    "Enrolment",
+    "Fpir",
+    "Gallery",
+    "Identification",
+    "Space",
+]

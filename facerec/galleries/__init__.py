@@ -1,6 +1,7 @@
 """Galleries: embeddings → overlap of two sets, cleaning of one, enrolment and identification."""
 
 from facerec.galleries.gallery import Answer, Enrolment, Gallery, Identification, Space
+from facerec.galleries.overlap import Match, Overlap, Side, find_overlap
 from facerec.galleries.threshold import Calibration, Fpir
 
 __all__ = [
@@ -10,5 +11,9 @@ __all__ = [
     "Fpir",
     "Gallery",
     "Identification",
+    "Match",
+    "Overlap",
+    "Side",
     "Space",
+    "find_overlap",
 ]

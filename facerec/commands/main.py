@@ -16,6 +16,7 @@ COMMANDS = {
     "inspect": "show what a model file holds, what it wants of its pixels, and who loads it",
     "import-weights": "turn an InsightFace .pth backbone into a model file",
     "all-pairs": "score all pairs of an embeddings file, down to FPR 1e-9",
+    "clean": "wrong labels, people under two labels, mixtures and duplicates in a training set",
     "convert": "turn any verification set into a pack, or a folder with its pair list",
     "audit": "embedding norms and error rates by recorded group, as a report",
     "study": "train with and without SEC over seeds, audit, compare, and write the answer",

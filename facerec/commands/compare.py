@@ -7,13 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+import torch
 import tyro
 from rich.live import Live
 
 from facerec.commands.cli import Console, run_command
+from facerec.comparison.features import FeatureData
 from facerec.comparison.harness import Harness, Status
 from facerec.comparison.image_sets import ImageData
-from facerec.comparison.protocol import ClusterMetric, Comparison, Protocol
+from facerec.comparison.protocol import ClusterMetric, Comparison, Protocol, on_features
 from facerec.comparison.report import write_report
 from facerec.comparison.summary import summarize
 from facerec.comparison.tables import headline_table, pair_table
@@ -28,11 +30,14 @@ from facerec.report.words import number
 def compare(
     recipe: tyro.conf.Positional[Path],
     data: Path | None = None,
+    features: Path | None = None,
+    second_views: Path | None = None,
     out: Path | None = None,
     smoke: bool = False,
     trials: int | None = None,
     repetitions: int | None = None,
     metrics: tuple[ClusterMetric, ...] | None = None,
+    recalls: tuple[int, ...] | None = None,
     storage: str | None = None,
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
 ) -> None:
@@ -47,21 +52,35 @@ def compare(
         recipe: the comparison, such as recipes/compare/sec_on_margins.py.
         data: images to take in place of the recipe's; of the recipe's layout, or a record file or
             its folder where the recipe's faces are generated.
+        features: an embeddings file of a frozen network, with the class of every image (.npz of
+            facerec embed or of others, .csv, .parquet), in place of images: the recipe's trunk
+            becomes the identity, a linear embedder on it is trained, and a trial takes seconds.
+        second_views: features of other views of the same images, for losses that need two views.
         out: folder of state and results; by default compare/NAME.
         smoke: three trials, two seeds and few steps: shows that everything works, in minutes.
         trials: settings tried for each arm, in place of the recipe's number.
         repetitions: fresh seeds of the best settings, in place of the recipe's number.
         metrics: figures besides those of retrieval, in place of the recipe's: nmi and f1 of a
             k-means of the test images.
+        recalls: the K of Recall@K, in place of the recipe's, such as 1 10 100.
         storage: where trials are kept: a database URL, or journal:PATH for a folder on a network;
             by default a SQLite file in the folder.
         device: where to compute.
     """
     console = Console()
     plan = load_recipe(recipe, Comparison)
+    if data is not None and features is not None:
+        raise RecipeError("give --data with images or --features, not both")
     if data is not None:
         own = plan.data if isinstance(plan.data, ImageData) else ImageData(data)
         plan = replace(plan, data=replace(own, path=data))
+    if features is not None:
+        plan = on_features(plan, FeatureData(features, second_views))
+    elif second_views is not None:
+        raise RecipeError("--second-views goes with --features")
+    if isinstance(plan.data, FeatureData):
+        # Matrices so small gain nothing from threads that wait for one another.
+        torch.set_num_threads(1)
     if smoke:
         plan = smaller(plan)
     try:
@@ -70,6 +89,7 @@ def compare(
             trials=plan.trials if trials is None else trials,
             repetitions=plan.repetitions if repetitions is None else repetitions,
             metrics=plan.metrics if metrics is None else metrics,
+            recalls=plan.recalls if recalls is None else recalls,
         )
     except ValueError as error:
         raise RecipeError(f"{recipe}: {error}") from error

@@ -1,5 +1,6 @@
 """Fair comparisons: arms × folds × trials → one table, with paired intervals."""
 
+from facerec.comparison.features import FeatureData
 from facerec.comparison.image_sets import ImageData
 from facerec.comparison.losses import MarginHead
 from facerec.comparison.protocol import Arm, Batch, Comparison, Protocol, Range
@@ -12,6 +13,7 @@ __all__ = [
     "Comparison",
     "CropTransform",
     "FaceTransform",
+    "FeatureData",
     "ImageData",
     "MarginHead",
     "Protocol",

@@ -1,7 +1,8 @@
 """Losses to compare: a configuration dataclass each, behind one ``loss(embeddings, labels)``.
 
 The losses of *A Metric Learning Reality Check* (Musgrave, Belongie, Lim, ECCV 2020) and relatives
-come from pytorch-metric-learning (extra ``compare``), with its defaults; those of *Spherical
+come from pytorch-metric-learning (extra ``compare``, version 2.9 or 3), with the defaults of its
+version 2; those of *Spherical
 Embedding Constraint* and a few whose library form breaks down are in ``pair_losses``; margin heads
 are ``facerec.heads``. Every module made here
 
@@ -19,7 +20,8 @@ import importlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from functools import partial
+from functools import cache, partial
+from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
@@ -164,7 +166,8 @@ class _WithCenters(_Config):
     classification = True
     learns = True
     columns: ClassVar[bool] = True
-    """Whether the centres are the columns of the library's parameter, not its rows."""
+    """Whether the centres are the columns of the parameter in the library's version 2; in version
+    3 they are always its rows."""
 
     center_init: CenterInit = field(default="unit", kw_only=True)
     """How class centres or proxies start: alike for all losses. pytorch-metric-learning has
@@ -175,7 +178,7 @@ class _WithCenters(_Config):
         return self._with(num_classes, embedding_size, seed)
 
     def _with(self, num_classes: int, embedding_size: int, seed: int, **more: Any) -> _FromLibrary:
-        init = _CenterInit(self.center_init, seed, self.columns)
+        init = _CenterInit(self.center_init, seed, self.columns and not _is_version_3())
         kind = _library("losses", self.library)
         return _FromLibrary(
             kind(num_classes, embedding_size, weight_init_func=init, **self.settings, **more)
@@ -377,15 +380,22 @@ class PmlArcFace(_WithCenters):
     mlrc_lr = 5.13e-3
 
     margin: float = _setting(28.6, Bounds(0.0, 60.0))
-    """Margin m in degrees (pytorch-metric-learning; 0.5 radians in the paper)."""
+    """Margin m in degrees (pytorch-metric-learning 2; version 3 and the paper: 0.5 radians)."""
 
     scale: float = _setting(64.0, _SCALE)
     """Factor s on all cosines (pytorch-metric-learning; the paper)."""
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the formula takes: of the library's version 3 an angle in radians."""
+        margin = math.radians(self.margin) if _is_version_3() else self.margin
+        return {"margin": margin, "scale": self.scale}
+
     def build(self, num_classes: int, embedding_size: int, seed: int) -> Formula:
         """Make the module."""
         module = self._with(num_classes, embedding_size, seed)
-        module.loss.get_angles = pair_losses.angles
+        if not _is_version_3():
+            module.loss.get_angles = pair_losses.angles
         return module
 
 
@@ -878,8 +888,8 @@ class _FromLibrary(nn.Module):
         loss = self.loss(embeddings, labels, chosen)
         for parameter in self.loss.parameters():
             # Where nothing was mined the library leaves the learned β (no matrix) out of the graph.
-            if parameter.ndim == 1:
-                loss = loss + 0 * parameter[0]
+            if parameter.ndim < 2:
+                loss = loss + 0 * parameter.sum()
         return loss
 
 
@@ -938,6 +948,19 @@ def _miner(config: _Config, seed: int) -> nn.Module | None:
         assert isinstance(config, Triplet)
         miner = _library("miners", "TripletMarginMiner")(config.margin, type_of_triplets=kind)
     return miner
+
+
+@cache
+def _is_version_3() -> bool:
+    """Tell whether pytorch-metric-learning is of version 3 or later, which broke with version 2.
+
+    What matters here, by its notes on the release and its manual: ArcFace's margin is in radians,
+    and class weights are rows. It normalises what `_Config.unit` normalises for version 2.
+    """
+    try:
+        return int(version("pytorch-metric-learning").partition(".")[0]) >= 3
+    except PackageNotFoundError:
+        return False
 
 
 def _library(module: str, name: str) -> Any:

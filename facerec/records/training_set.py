@@ -22,6 +22,7 @@ from facerec.records.dataset import (
     read_text,
 )
 from facerec.records.joined import JoinedDataset
+from facerec.records.tar_shards import TarDataset, is_tar_shards
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class Part(Checked):
     """A further set of training images, read with the layout, label and policy of the first."""
 
     path: Path
-    """A record file (.rec), the folder that holds it, or a folder of identity/image.jpg."""
+    """A record file (.rec), the folder that holds it, a folder of identity/image.jpg, or WebDataset
+    shards (.tar)."""
 
     weight: Annotated[float, Limits(0.0, 1000.0, above=True)] = 1.0
     """Visits of each image in an epoch, where one of the first set has one; of 0.5 each epoch
@@ -52,10 +54,12 @@ class Data(Checked):
     """Where the training images are and how they are read."""
 
     path: Path
-    """A record file (.rec), the folder that holds it, or a folder of identity/image.jpg."""
+    """A record file (.rec), the folder that holds it, a folder of identity/image.jpg, or WebDataset
+    shards: a .tar, a folder of such, or several as in 'shards-{000..009}.tar'."""
 
-    layout: Literal["auto", "records", "folder"] = "auto"
-    """What the path holds; auto takes a folder that has a .rec file in it for records."""
+    layout: Literal["auto", "records", "folder", "webdataset"] = "auto"
+    """What the path holds; auto takes a folder that has a .rec file in it for records, and one of
+    .tar files without folders for WebDataset shards."""
 
     augmentation: Augmentation = field(default_factory=Augmentation)
     """Probabilities of the random changes of training images."""
@@ -104,19 +108,25 @@ def open_dataset(data: Data, seed: int, progress: Progress | None = None) -> Fac
     return dataset
 
 
-def _open_set(data: Data, field: str, seed: int, progress: Progress | None) -> FaceDataset:
+def _open_set(
+    data: Data, field: str, seed: int, progress: Progress | None, labelled: bool = True
+) -> FaceDataset:
     """Open the first set of ``data``, with all its identities."""
     path = Path(data.path)
-    if not path.exists():
-        raise DatasetError(f"{path}: there is no such file or folder; check {field}")
-    records = data.layout == "records" or (
-        data.layout == "auto" and (path.is_file() or any(path.glob("*.rec")))
-    )
     options: dict[str, Any] = {
         "augmentation": data.augmentation,
         "on_error": data.on_error,
         "seed": seed,
     }
+    if data.layout == "webdataset" or (
+        data.layout == "auto" and is_tar_shards(path) and not any(path.glob("*.rec"))
+    ):
+        return TarDataset(path, labelled=labelled, progress=progress, **options)
+    if not path.exists():
+        raise DatasetError(f"{path}: there is no such file or folder; check {field}")
+    records = data.layout == "records" or (
+        data.layout == "auto" and (path.is_file() or any(path.glob("*.rec")))
+    )
     if records:
         return RecordDataset(path, label_index=data.label_index, progress=progress, **options)
     return FolderDataset(path, **options)
@@ -127,7 +137,8 @@ def _join(data: Data, first: FaceDataset, seed: int, progress: Progress | None) 
     sets = [first]
     for number, part in enumerate(data.also):
         alone = replace(data, path=part.path)
-        sets.append(_open_set(alone, f"data.also[{number}].path", seed, progress))
+        field = f"data.also[{number}].path"
+        sets.append(_open_set(alone, field, seed, progress, part.labelled))
     lists = [data.identities, *(part.identities for part in data.also)]
     classes = []
     for number, (dataset, path) in enumerate(zip(sets, lists, strict=True)):

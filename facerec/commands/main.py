@@ -16,12 +16,9 @@ COMMANDS = {
     "inspect": "show what a model file holds, what it wants of its pixels, and who loads it",
     "import-weights": "turn an InsightFace .pth backbone into a model file",
     "all-pairs": "score all pairs of an embeddings file, down to FPR 1e-9",
-<<<<<<< HEAD
     "clean": "wrong labels, people under two labels, mixtures and duplicates in a training set",
-=======
     "enroll": "people into a gallery file, and out of it without a trace",
     "identify": "search a gallery, at the threshold that its size needs",
->>>>>>> main
     "convert": "turn any verification set into a pack, or a folder with its pair list",
     "audit": "embedding norms and error rates by recorded group, as a report",
     "audit-plan": "how many people an audit needs, before anybody collects data",

@@ -1,5 +1,6 @@
 """Galleries: embeddings → overlap of two sets, cleaning of one, enrolment and identification."""
 
+from facerec.galleries.cleaning import Cleaning, clean_set
 from facerec.galleries.gallery import Answer, Enrolment, Gallery, Identification, Space
 from facerec.galleries.overlap import Match, Overlap, Side, find_overlap
 from facerec.galleries.threshold import Calibration, Fpir
@@ -7,6 +8,7 @@ from facerec.galleries.threshold import Calibration, Fpir
 __all__ = [
     "Answer",
     "Calibration",
+    "Cleaning",
     "Enrolment",
     "Fpir",
     "Gallery",
@@ -15,5 +17,6 @@ __all__ = [
     "Overlap",
     "Side",
     "Space",
+    "clean_set",
     "find_overlap",
 ]

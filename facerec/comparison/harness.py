@@ -453,6 +453,8 @@ class Harness:
         # So folders and hashes of comparisons that ask for no more stay what they were.
         if not self.comparison.metrics:
             del comparison["metrics"]
+        if not self.comparison.paired:
+            del comparison["paired"]
         if self.comparison.recalls == RECALLS:
             del comparison["recalls"]
         split = self.split.to_dict()

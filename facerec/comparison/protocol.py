@@ -242,6 +242,11 @@ class Arm:
         return arm
 
 
+def shared_ranges(arm: Arm, other: Arm) -> tuple[Range, ...]:
+    """Return what both arms search, within the same bounds."""
+    return tuple(each for each in arm.ranges if each in other.ranges)
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Arms under one protocol, and how much is spent on each."""
@@ -263,6 +268,10 @@ class Comparison:
     sampler: Literal["tpe", "gp", "random"] = "tpe"
     """How settings are proposed after the first ones: tree-structured Parzen estimators, Gaussian
     processes (slower, closest to the Reality Check), or at random."""
+    paired: bool = False
+    """Whether an arm whose loss is that of the arm it is compared with tries the very settings of
+    that one, trial by trial: only what it has besides, such as the penalty's weight, is proposed.
+    Then trials pair, and a weight of 0 need not be part of the search."""
     metrics: tuple[ClusterMetric, ...] = ()
     """What is reported besides retrieval, at the price of a k-means a model of every final run."""
     recalls: tuple[int, ...] = RECALLS
@@ -305,6 +314,12 @@ class Comparison:
     def arm(self, name: str) -> Arm:
         """Return the arm of a name."""
         return next(arm for arm in self.arms if arm.name == name)
+
+    def paired_with(self, arm: Arm) -> Arm | None:
+        """Return the arm whose settings this one tries too; None if it searches for itself."""
+        other = self.arm(arm.against) if self.paired and arm.against is not None else None
+        same = other is not None and other.loss == arm.loss and bool(shared_ranges(arm, other))
+        return other if same else None
 
     @property
     def ordered(self) -> tuple[Arm, ...]:

@@ -147,7 +147,7 @@ def feature_null(
             100 * declared / len(every),
             "%",
             5,
-            remark=f"{declared:,} of {len(every):,} comparisons after Holm, from {pool} seeds a loss",
+            remark=f"{declared:,} of {len(every):,} comparisons, from {pool} seeds a loss",
         )
     ]
 

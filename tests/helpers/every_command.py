@@ -98,6 +98,7 @@ LINES = {
     "convert": "--bench data/lfw.bin --out lfw_images",
     "audit": "--model runs/run --bench data/lfw.bin --attributes data/attributes.csv --group group "
     f"--out audit --pairs all {FAST}",
+    "audit-plan": "norms --people 60 --images 2 --audits 50 --from audit/audit.json",
     "export-onnx": "runs/run --out bundle --variant norm",
     "inspect": "bundle",
     "import-weights": "theirs.pth --backbone iresnet18 --embedding-size 16 --width 0.125",

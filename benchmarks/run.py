@@ -82,6 +82,7 @@ SUITES: dict[str, dict[str, Act]] = {
         "eta2_coverage": _measure("measures_fairness_levels", "eta2_coverage"),
         "norm_coverage": _measure("measures_fairness_levels", "norm_coverage"),
         "differential_tests": _measure("measures_fairness_levels", "differential_tests"),
+        "search_coverage": _measure("measures_one_to_many", "search_coverage"),
         "audit_speed": _measure("measures_fairness", "audit_speed"),
         "whole_audit": _measure("measures_fairness", "whole_audit"),
     },
@@ -89,6 +90,12 @@ SUITES: dict[str, dict[str, Act]] = {
         "retrieval": _measure("measures_comparison", "retrieval"),
         "null": _measure("measures_comparison", "null"),
         "smoke": _measure("measures_comparison", "smoke"),
+    },
+    "galleries": {
+        "gallery_search": _measure("measures_galleries", "gallery_search"),
+        "gallery_threshold": _measure("measures_galleries", "gallery_threshold"),
+        "lfw_threshold": _measure("measures_galleries", "lfw_threshold"),
+        "gallery_coverage": _measure("measures_galleries", "gallery_coverage"),
     },
     "gpu": {
         "gpu_rates": _measure("measures_gpu", "gpu_rates"),

@@ -43,10 +43,12 @@ from facerec.fairness.study import (
 from facerec.files import atomic_path, parse_json, write_json
 from facerec.progress import section
 from facerec.recipe import load_recipe, to_dict
+from facerec.records import Part
 from facerec.records.synthetic import PACKS, SyntheticSet, write_synthetic
 from facerec.records.training_set import open_dataset
 from facerec.report.progress import progress_bar
 from facerec.training.checkpoint import latest
+from facerec.training.initialization import resolved
 from facerec.training.recipe import Recipe
 from facerec.training.run import check_same_run
 from facerec.verification import find_pack, pack_bench
@@ -54,7 +56,7 @@ from facerec.verification import find_pack, pack_bench
 
 @dataclass(frozen=True)
 class Real:
-    """Real faces: give the three files or none."""
+    """Real faces: give records, bench and attributes, or none."""
 
     records: Path | None = None
     """Training set: a record file or its folder."""
@@ -64,6 +66,10 @@ class Real:
     """CSV of the pack's images: image_id, subject_id, label_source and the study's attribute."""
     epochs: int | None = None
     """Of training on them, in place of those of the study, where time is short."""
+    also: tuple[Path, ...] = ()
+    """Further training sets, of other people."""
+    init: Path | None = None
+    """Weights that every run starts from, where the study's recipe starts from weights."""
 
 
 def study(
@@ -99,13 +105,20 @@ def study(
             raise RecipeError(f"--seeds must be different numbers, found {list(seeds)}")
         plan = replace(plan, seeds=seeds)
     real_set = _real_set(plan, real)  # what is missing shows before minutes of work
-    console.rule("generated faces")
-    faces = _generated_set(plan, plan.faces, out / "data", processes, console)
-    known = {
-        name: _generated_set(plan, config, out / name, processes, console)
-        for name, config in known_truths(plan).items()
-    }
-    results = [_examine(plan, faces, known, out / "runs", device, console)]
+    results = []
+    if plan.generated is not None:
+        console.rule("generated faces")
+        faces = _generated_set(plan.generated, plan.faces, out / "data", processes, console)
+        known = {
+            name: _generated_set(plan.generated, config, out / name, processes, console)
+            for name, config in known_truths(plan).items()
+        }
+        results.append(_examine(plan, faces, known, out / "runs", device, console))
+    elif real_set is None:
+        raise RecipeError(
+            f"{recipe}: is a study of real faces alone; give --real.records, --real.bench and "
+            "--real.attributes"
+        )
     if real_set is not None:
         results.append(_examine(plan, real_set, {}, out / "runs", device, console))
     seconds = time.perf_counter() - started
@@ -115,13 +128,12 @@ def study(
 
 
 def _generated_set(
-    plan: FairnessStudy, config: SyntheticSet, folder: Path, processes: int, console: Console
+    recipe: Recipe, config: SyntheticSet, folder: Path, processes: int, console: Console
 ) -> FaceSet:
     """Generate the faces unless these are there."""
     if not _is_generated(folder, config):
         with progress_bar(console, "images") as progress:
             write_synthetic(folder, config, processes, progress)
-    recipe = plan.generated
     return FaceSet(
         name="generated",
         title="Generated faces with a planted difference",
@@ -159,8 +171,12 @@ def _real_set(plan: FairnessStudy, real: Real) -> FaceSet | None:
             )
         return None
     epochs = plan.real.epochs if real.epochs is None else real.epochs
-    data = replace(plan.real.data, path=real.records)
+    also = tuple(Part(path=path) for path in real.also)
+    data = replace(plan.real.data, path=real.records, also=also)
     recipe = replace(plan.real, data=data, epochs=epochs)
+    if real.init is not None:
+        recipe = replace(recipe, init=replace(recipe.init, path=real.init))
+    recipe = resolved(recipe)
     open_dataset(recipe.data, recipe.seed)
     return FaceSet(
         name="real",

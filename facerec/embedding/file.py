@@ -57,7 +57,8 @@ BATCHES_PER_PART = 8
 """Batches after which a part is safe on the disk: what a kill costs at most, in each process."""
 
 _OWN = ("vectors", "norms", "ids", "failure_rows", "failure_reasons", "note")
-_VECTORS, _IDS = ("vectors", "embeddings"), ("ids", "names", "image_id")
+_VECTORS, _IDS = ("vectors", "embeddings", "features"), ("ids", "names", "image_id", "images")
+_SUBJECTS = ("subjects", "labels")
 _BLOCK = 1 << 14
 
 Array = npt.NDArray[Any]
@@ -105,9 +106,10 @@ def is_embeddings(path: str | Path) -> bool:
 def read_embeddings(path: str | Path) -> Embeddings:
     """Read an embeddings file without running anything that it may contain.
 
-    A plain ``.npz`` of others is taken too: ``vectors`` or ``embeddings`` ``(N, D)``, and ``ids``,
-    ``names`` or ``image_id`` ``(N,)``, perhaps ``subjects``. Its norms are computed, its rows that
-    are not finite are failures to acquire, and its flip mode is unknown. Half and double precision
+    A plain ``.npz`` of others is taken too: ``vectors``, ``embeddings`` or ``features`` ``(N, D)``,
+    and ``ids``, ``names``, ``image_id`` or ``images`` ``(N,)``, perhaps ``subjects`` or ``labels``.
+    Its norms are computed, its rows that are not finite are failures to acquire, and its flip mode
+    is unknown. Half and double precision
     become float32; ``note["stored_dtype"]`` then says what it was. So are ``.csv`` and ``.parquet``
     tables, see `facerec.embedding.table`, and shards of the latter: a folder, ``DIR/*.parquet`` or
     ``DIR/part-{000..009}.parquet``, see `facerec.embedding.shards`.
@@ -410,7 +412,7 @@ def _note_text(embeddings: Embeddings) -> str:
 
 def _load(path: Path) -> dict[str, Array]:
     """Read the arrays of known names, after their headers have been held against their sizes."""
-    names = {*_OWN, *_VECTORS, *_IDS, "subjects"}
+    names = {*_OWN, *_VECTORS, *_IDS, *_SUBJECTS}
     try:
         arrays, members = read_arrays(path, path.stat().st_size, names, MAX_BYTES)
     except OSError as problem:
@@ -474,6 +476,7 @@ def _own(path: Path, arrays: Mapping[str, Array]) -> Embeddings:
 def _foreign(path: Path, arrays: Mapping[str, Array]) -> Embeddings:
     vectors = next(arrays[name] for name in _VECTORS if name in arrays)
     ids = next(arrays[name] for name in _IDS if name in arrays)
+    subjects = next((arrays[name] for name in _SUBJECTS if name in arrays), None)
     if vectors.ndim != 2 or vectors.dtype.kind != "f":
         raise DatasetError(
             f"{path}: embeddings are real numbers of shape (N, D), found {vectors.dtype} "
@@ -486,7 +489,7 @@ def _foreign(path: Path, arrays: Mapping[str, Array]) -> Embeddings:
             np.empty(0, np.float32),
             None,
             ids=_text(ids),
-            subjects=_text(arrays["subjects"]) if "subjects" in arrays else None,
+            subjects=None if subjects is None else _text(subjects),
             note={"flip": None, "source": {"path": str(path), "format": "npz of others"}},
         ),
     )

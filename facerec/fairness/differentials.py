@@ -317,7 +317,62 @@ def differentials(
         seed: of the resampling.
         min_subjects: groups with fewer persons are left out.
     """
-    left_out, used = [], []
+    used, left_out = _compared(errors, min_subjects)
+    rows: list[Differential] = []
+    reason = None
+    if len(used) < 2:
+        reason = f"no comparison: {len(used)} groups with enough persons and pairs, two are needed"
+    else:
+        weights = resample(errors.subjects, replicates, seed)
+        targets = [
+            _Target(point, used, chosen, [rate_replicates(group, weights) for group in chosen])
+            for point, counts in zip(errors.rates.points, errors.counts, strict=True)
+            for chosen in [[counts[place] for place in used]]
+        ]
+        rows = [target.row(measure) for target in targets for measure in MEASURES]
+        rows += _area_under_fdr(targets)
+    names = tuple(errors.rates.names[place] for place in used)
+    return Differentials(
+        names, tuple(left_out), tuple(rows), replicates, seed, reason, not errors.subjects
+    )
+
+
+def parity_p_value(
+    errors: GroupErrors,
+    of: Literal["FMR", "FNMR"],
+    generator: np.random.Generator,
+    *,
+    replicates: int = REPLICATES,
+    min_subjects: int = MIN_SUBJECTS,
+) -> float | None:
+    """Return the p-value of max/geomean at the first target, for groups drawn independently.
+
+    It is that of `differentials`, which takes nothing but their order from resamples of persons;
+    for groups known to be independent any order will do, and no person need be drawn.
+
+    Args:
+        errors: see `differentials`.
+        of: which rate.
+        generator: draws the orders.
+        replicates: of the noise of each group.
+        min_subjects: see `differentials`.
+
+    Returns:
+        None where `differentials` withholds the measure, or cannot simulate equal rates.
+    """
+    used, _ = _compared(errors, min_subjects)
+    if len(used) < 2:
+        return None
+    counts = [errors.counts[0][place] for place in used]
+    orders = generator.random((len(used), replicates))
+    target = _Target(errors.rates.points[0], used, counts, [(order, order) for order in orders])
+    headline = next(measure for measure in MEASURES if measure.of == of)
+    return target.p_value(headline)
+
+
+def _compared(errors: GroupErrors, min_subjects: int) -> tuple[list[int], list[str]]:
+    """Return the places of the groups that are compared, and a sentence for each other one."""
+    used, left_out = [], []
     for place, group in enumerate(errors.rates.composition):
         if group.subjects < min_subjects:
             left_out.append(f"{group.name}: {group.subjects} persons, fewer than {min_subjects}")
@@ -327,22 +382,7 @@ def differentials(
             )
         else:
             used.append(place)
-    rows: list[Differential] = []
-    reason = None
-    if len(used) < 2:
-        reason = f"no comparison: {len(used)} groups with enough persons and pairs, two are needed"
-    else:
-        weights = resample(errors.subjects, replicates, seed)
-        targets = [
-            _Target(point, used, [counts[place] for place in used], weights)
-            for point, counts in zip(errors.rates.points, errors.counts, strict=True)
-        ]
-        rows = [target.row(measure) for target in targets for measure in MEASURES]
-        rows += _area_under_fdr(targets)
-    names = tuple(errors.rates.names[place] for place in used)
-    return Differentials(
-        names, tuple(left_out), tuple(rows), replicates, seed, reason, not errors.subjects
-    )
+    return used, left_out
 
 
 def resample(subjects: int, replicates: int, seed: int) -> NDArray[np.uint8]:
@@ -456,7 +496,7 @@ class _Target:
         point: RatesAtThreshold,
         used: Sequence[int],
         counts: Sequence[SubjectCounts | PairCounts],
-        weights: NDArray[np.uint8],
+        drawn: Sequence[tuple[Values | None, Values]],
     ) -> None:
         self.target, self._threshold = point.threshold.target, point.threshold
         self._nominal = float(parse_rate(self.target))
@@ -471,7 +511,6 @@ class _Target:
             "FMR and FNMR": (fmr, fnmr),
             "accuracy": (fmr + fnmr,),
         }
-        drawn = [rate_replicates(group, weights) for group in counts]
         known = [group[0] for group in drawn if group[0] is not None]
         self._drawn: tuple[Values, Values] | None = None
         self._noisy: tuple[_NoisyRates | None, _NoisyRates | None] = None, None
@@ -543,10 +582,25 @@ class _Target:
             return None
         return next(filter(None, (kind.too_few() for kind in self._kinds[measure.of])), None)
 
-    def _against_parity(
-        self, measure: Measure, value: float
-    ) -> tuple[float, float, Interval] | None:
-        """Return how often equal rates differ as much, what 5 % of them exceed, and the interval.
+    def p_value(self, measure: Measure) -> float | None:
+        """Return how often equal rates differ as much as these; None where there is no value."""
+        if self.withheld(measure) is not None:
+            return None
+        found = self._parity(measure, self.value(measure))
+        return None if found is None else found[0]
+
+    def _measured(self, measure: Measure, size: float | Values, noise: bool = False) -> Values:
+        """Return a measure of rates that differ by ``size`` times what is observed."""
+        rates = [
+            fixed if noisy is None else noisy.at(size, noise)
+            for fixed, noisy in zip((self._fmr.rates, self._fnmr.rates), self._noisy, strict=True)
+        ]
+        # Far from parity rates vanish, and their ratios with them.
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            return measure.compute(rates[0], rates[1], self._nominal)
+
+    def _parity(self, measure: Measure, value: float) -> tuple[float, float] | None:
+        """Return how often equal rates differ as much, and what 5 % of them exceed.
 
         Returns:
             None where a group has no error of a kind that counts, or the rates have no replicates.
@@ -554,24 +608,27 @@ class _Target:
         needed = (measure.of != "FNMR", measure.of != "FMR")
         if any(use and noisy is None for use, noisy in zip(needed, self._noisy, strict=True)):
             return None
-        stated = self._fmr.rates, self._fnmr.rates
-
-        def measured(size: float | Values, noise: bool = False) -> Values:
-            rates = [
-                fixed if noisy is None else noisy.at(size, noise)
-                for fixed, noisy in zip(stated, self._noisy, strict=True)
-            ]
-            # Far from parity rates vanish, and their ratios with them.
-            with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-                return measure.compute(rates[0], rates[1], self._nominal)
-
         higher, level = measure.better == "higher", 1 - CONFIDENCE
-        equal = measured(0.0, noise=True)
+        equal = self._measured(measure, 0.0, noise=True)
         if np.isnan(equal).any():
             return None
         beyond = int(np.count_nonzero(equal <= value if higher else equal >= value))
         p_value = (1 + beyond) / (1 + equal.size)
         limit = float(np.quantile(equal, level if higher else 1 - level, method="inverted_cdf"))
+        return p_value, limit
+
+    def _against_parity(
+        self, measure: Measure, value: float
+    ) -> tuple[float, float, Interval] | None:
+        """Return what `_parity` does and the interval; None where there is nothing to return."""
+        parity_test = self._parity(measure, value)
+        if parity_test is None:
+            return None
+        p_value, limit = parity_test
+        higher, level = measure.better == "higher", 1 - CONFIDENCE
+
+        def measured(size: float | Values, noise: bool = False) -> Values:
+            return self._measured(measure, size, noise)
 
         # Noise is alike at all sizes of the difference, but not at all values of the measure.
         sign = -1 if higher else 1

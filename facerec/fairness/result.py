@@ -16,6 +16,7 @@ from facerec.fairness.baseline import BaselineComparison
 from facerec.fairness.channels import Channel, FusionChange, NormChannels
 from facerec.fairness.differentials import Differentials
 from facerec.fairness.norms import NormTable, SubjectNorms
+from facerec.fairness.one_to_many import OneToMany
 from facerec.fairness.rates import GlobalThreshold, GroupErrors, GroupRates, ScoreHistogram
 from facerec.report.estimate import Estimate
 
@@ -50,7 +51,16 @@ class Settings:
 class InputFile:
     """A file that the audit read."""
 
-    role: Literal["embeddings", "attributes", "pairs", "scores", "calibration", "model", "baseline"]
+    role: Literal[
+        "embeddings",
+        "attributes",
+        "quality",
+        "pairs",
+        "scores",
+        "calibration",
+        "model",
+        "baseline",
+    ]
     name: str
     """Without its folder."""
     sha256: str
@@ -185,6 +195,8 @@ class Audit:
     """What a reader must know of these data, one sentence each."""
     comparison: BaselineComparison | None
     """With a baseline."""
+    one_to_many: OneToMany | NoComparison | None = None
+    """Identification, if it was asked for."""
 
     @property
     def of_scores(self) -> bool:

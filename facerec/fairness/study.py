@@ -31,6 +31,7 @@ from facerec.progress import Progress, section
 from facerec.records.synthetic import Group, SyntheticSet
 from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import Interval
+from facerec.training.initialization import INIT
 from facerec.training.recipe import Recipe
 from facerec.verification import Bench, Pairs
 
@@ -55,8 +56,9 @@ _LIMITS = {
 class FairnessStudy:
     """What is trained, on what, and how the answer is computed."""
 
-    generated: Recipe
-    """SEC arm on generated faces; the baseline is the same without the penalty."""
+    generated: Recipe | None
+    """SEC arm on generated faces; the baseline is the same without the penalty. None: real ones
+    alone."""
     real: Recipe
     """SEC arm on real faces, where they are given on the command line."""
     faces: SyntheticSet = field(
@@ -83,7 +85,8 @@ class FairnessStudy:
 
     def __post_init__(self) -> None:
         for name in ("generated", "real"):
-            if getattr(self, name).regularizer is None:
+            recipe = getattr(self, name)
+            if recipe is not None and recipe.regularizer is None:
                 raise ValueError(f"{name} has no regularizer, so that both arms would be the same")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds must be different numbers, found {list(self.seeds)}")
@@ -259,7 +262,8 @@ def smaller(plan: FairnessStudy) -> FairnessStudy:
         backbone = replace(recipe.backbone, name="iresnet18", embedding_size=32, width=0.125)
         return replace(
             recipe,
-            backbone=backbone,
+            # The network of given weights stays as it is.
+            backbone=recipe.backbone if recipe.backbone.name == INIT else backbone,
             epochs=1,
             batch_size=16,
             accumulation=1,
@@ -269,7 +273,7 @@ def smaller(plan: FairnessStudy) -> FairnessStudy:
 
     return replace(
         plan,
-        generated=tiny(plan.generated),
+        generated=plan.generated and tiny(plan.generated),
         real=tiny(plan.real),
         faces=replace(plan.faces, identities=12, images_per_identity=8, pairs_per_fold=4),
         seeds=plan.seeds[:1],

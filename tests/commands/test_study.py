@@ -245,6 +245,35 @@ def test_real_faces_are_studied_alike(folder: Path) -> None:
     assert list(raw.ids if raw.ids is not None else []) == list(faces.ids)
 
 
+@pytest.mark.integration
+def test_every_run_starts_from_the_given_weights(folder: Path, tmp_path: Path) -> None:
+    data, start = folder / "out" / "data", folder / "out" / "runs" / "generated_baseline_seed0"
+    (tmp_path / "attributes.csv").write_text(
+        (data / "attributes.csv").read_text().replace("group", "gender", 1)
+    )
+    text = RECIPE.replace("generated=small", "generated=None")
+    text = text.replace(
+        'Backbone(name="iresnet18", embedding_size=16, width=0.125)', 'Backbone("init")'
+    )
+    (tmp_path / "tuned.py").write_text(text)
+    real = Real(data, data / "lfw.bin", tmp_path / "attributes.csv", init=start)
+    study(tmp_path / "tuned.py", tmp_path / "out", real=real)
+    runs = tmp_path / "out" / "runs"
+    assert sorted(run.name for run in runs.iterdir()) == ["real_baseline_seed0", "real_sec_seed0"]
+    for run in runs.iterdir():
+        recipe = json.loads((run / "recipe.json").read_text())
+        assert recipe["init"]["path"] == str(start) and recipe["backbone"]["width"] == 0.125
+        assert json.loads((run / "manifest.json").read_text())["init"]["loaded"] > 50
+    result = json.loads((tmp_path / "out" / "study.json").read_text())
+    assert [faces["name"] for faces in result["sets"]] == ["real"]
+
+
+def test_a_study_of_real_faces_alone_needs_them(tmp_path: Path) -> None:
+    (tmp_path / "tuned.py").write_text(RECIPE.replace("generated=small", "generated=None"))
+    with pytest.raises(RecipeError, match=r"real faces alone; give --real\.records"):
+        study(tmp_path / "tuned.py", tmp_path / "out")
+
+
 def picture(faces: FaceSet, i: int) -> np.ndarray:
     images = faces.benches[0].images
     return decode_image(images.encoded(i), images.where(i), (112, 112))
@@ -285,7 +314,15 @@ def test_the_shipped_study_loads_and_has_a_smoke_version() -> None:
     assert small.seeds == plan.seeds[:1] and small.faces.groups == plan.faces.groups
     assert small.faces.total_images < plan.faces.total_images / 10
     for recipe in (small.generated, small.real):
+        assert recipe is not None
         assert (recipe.epochs, recipe.backbone.width) == (1, 0.125)
+
+
+def test_the_study_of_finetuned_models_takes_the_network_of_the_weights() -> None:
+    path = REPOSITORY / "recipes" / "studies" / "sec_fairness_finetuned.py"
+    plan = smaller(load_recipe(path, FairnessStudy))
+    assert plan.generated is None
+    assert (plan.real.backbone.name, plan.real.epochs) == ("init", 1)
 
 
 @pytest.mark.integration

@@ -92,10 +92,13 @@ LINES = {
     "train": "recipe.py --name run --runs runs --device cpu",
     "embed": "--model runs/run --images images --out e.npz",
     "all-pairs": "--embeddings e.npz --fpr 1e-1",
+    "enroll": "images --model runs/run --gallery gallery.npz",
+    "identify": "images --model runs/run --gallery gallery.npz --threshold 0.3",
     "verify": "--model runs/run --bench data/lfw.bin --json lfw.json --out lfw",
     "convert": "--bench data/lfw.bin --out lfw_images",
     "audit": "--model runs/run --bench data/lfw.bin --attributes data/attributes.csv --group group "
     f"--out audit --pairs all {FAST}",
+    "audit-plan": "norms --people 60 --images 2 --audits 50 --from audit/audit.json",
     "export-onnx": "runs/run --out bundle --variant norm",
     "inspect": "bundle",
     "import-weights": "theirs.pth --backbone iresnet18 --embedding-size 16 --width 0.125",

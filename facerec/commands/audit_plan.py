@@ -1,0 +1,246 @@
+"""``facerec audit-plan``: how many people an audit needs, before anybody collects data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import tyro
+from numpy.typing import ArrayLike, NDArray
+
+from facerec.commands.cli import Console, run_command
+from facerec.embedding.file import is_embeddings, read_embeddings
+from facerec.errors import DatasetError, MetricError
+from facerec.fairness.attributes import join, read_attributes
+from facerec.fairness.plan import (
+    Groups,
+    IntervalQuestion,
+    Kind,
+    NormQuestion,
+    Plan,
+    Question,
+    RateQuestion,
+    answer_table,
+    plan,
+    power_figure,
+)
+from facerec.fairness.population import DEFAULTS, Components, from_audit, from_embeddings
+from facerec.files import parse_json, write_json
+from facerec.limits import Checked, Count, Limits, Positive, Seed
+from facerec.progress import Progress
+from facerec.report.figures import check_plot_path, write_figure
+from facerec.report.progress import progress_bar
+
+_USUAL = {"fmr": 1e-3, "fmr-interval": 1e-3, "fnmr": 0.05, "fnmr-interval": 0.05}
+"""Rates that are asked about unless others are given."""
+
+
+@dataclass(frozen=True)
+class Effect(Checked):
+    """What is to be found: give the one that belongs to the question, or --people."""
+
+    eta2: Annotated[float, Limits(0.0, 1.0, above=True, below=True)] | None = None
+    """norms: η² of persons' mean norms, as the audit reports it."""
+    difference: Positive | None = None
+    """norms: by how much the mean norm of the last group differs, in SDs of images in a group."""
+    ratio: Annotated[float, Limits(1.0, 1e6, above=True)] | None = None
+    """fmr, fnmr: the rate of the last group over that of the others."""
+    width: Positive | None = None
+    """fmr-interval, fnmr-interval: half width of the interval over the rate, as 0.25."""
+
+
+@dataclass(frozen=True)
+class Setting(Checked):
+    """Under which circumstances."""
+
+    images: tuple[Count, ...] = (2, 5, 10)
+    """Images of each person; every number is a plan of its own."""
+    shares: tuple[Positive, ...] = (1.0, 1.0)
+    """How people divide among the groups, of which the last one differs: 3 1 for three quarters and
+    one quarter, 1 1 1 1 for four equal groups."""
+    fmr: Annotated[float, Limits(0.0, 0.01, above=True)] = 1e-3
+    """FMR of the other groups at the threshold, or of the one whose interval is asked for."""
+    fnmr: Annotated[float, Limits(0.0, 0.5, above=True)] = 0.05
+    """The same of the FNMR."""
+    power: Annotated[float, Limits(0.05, 0.999)] = 0.8
+    """Chance to find what is there, or to reach the width."""
+    audits: Annotated[int, Limits(50, 1_000_000)] = 1000
+    """Audits that are drawn at the answer; their number makes the interval of the power."""
+    seed: Seed = 0
+    """Equal seeds give equal plans."""
+
+
+def audit_plan(
+    question: tyro.conf.Positional[Kind],
+    effect: tyro.conf.OmitArgPrefixes[Effect] = Effect(),
+    setting: tyro.conf.OmitArgPrefixes[Setting] = Setting(),
+    people: Count | None = None,
+    from_: Annotated[Path | None, tyro.conf.arg(name="from")] = None,
+    attributes: Path | None = None,
+    group: str | None = None,
+    json: Path | None = None,
+    plot: Path | None = None,
+) -> None:
+    """Say how many people an audit needs, or what the people at hand can tell.
+
+    Draws many audits of people who are not there, puts them to the audit's own tests at the 5 %
+    level, and searches the size at which 80 % of them find what was planted. Questions:
+
+    norms: do mean norms differ between groups? (--eta2 or --difference)
+    fmr, fnmr: does a group have a higher error rate at one threshold? (--ratio)
+    fmr-interval, fnmr-interval: is the interval of a group's rate narrow? (--width)
+
+    With --people the other way: the smallest effect that is found.
+
+    Args:
+        question: norms, fmr, fnmr, fmr-interval or fnmr-interval.
+        effect: what is to be found.
+        setting: under which circumstances.
+        people: at hand, in all groups together, in place of an effect.
+        from_: how much people and images vary, from data like those to come: an audit.json, or
+            embeddings whose people are known; by default as measured on LFW.
+        attributes: of these embeddings, as for facerec audit; variation is then that within groups.
+        group: the column of these groups.
+        json: write everything to this file.
+        plot: draw the power curve into this .png, .svg or .pdf file.
+    """
+    console = Console(highlight=False)
+    if plot is not None:
+        check_plot_path(plot)
+    wanted = _wanted(question, effect, people)
+    with progress_bar(console, "audits") as show:
+        components = _components(from_, attributes, group, show)
+        asked = _question(question, effect, setting, components)
+        groups = Groups((1.0,) if question.endswith("interval") else setting.shares)
+        if len(groups.shares) < 2 and not question.endswith("interval"):
+            raise MetricError("--shares of one group leave nothing to compare; give two or more")
+        found = plan(
+            asked,
+            groups,
+            setting.images,
+            effect=wanted,
+            people=people,
+            power=setting.power,
+            audits=setting.audits,
+            seed=setting.seed,
+            progress=show,
+        )
+    _print(found, console)
+    if json is not None:
+        write_json(json, found.to_json())
+        console.print(f"json: {json}", soft_wrap=True, markup=False)
+    if plot is not None and (figure := power_figure(found)) is not None:
+        write_figure(figure, plot)
+        console.print(f"power curve: {plot}", soft_wrap=True, markup=False)
+
+
+def _wanted(question: Kind, effect: Effect, people: int | None) -> float | None:
+    """Return the effect that was asked for; None if people are at hand.
+
+    Raises:
+        MetricError: none, several, or one of another question.
+    """
+    names = {"norms": ("eta2", "difference"), "fmr": ("ratio",), "fnmr": ("ratio",)}
+    own = names.get(question, ("width",))
+    given = {name: value for name, value in vars(effect).items() if value is not None}
+    strange = [f"--{name}" for name in given if name not in own]
+    flags = " or ".join(f"--{name}" for name in own)
+    if strange:
+        raise MetricError(
+            f"{', '.join(strange)}: no effect of the question {question}; it has {flags}"
+        )
+    if len(given) + (people is not None) != 1:
+        raise MetricError(
+            f"give one of {flags} (then people are searched) and --people (then it is)"
+        )
+    return next(iter(given.values()), None)
+
+
+def _question(question: Kind, effect: Effect, setting: Setting, components: Components) -> Question:
+    if question == "norms":
+        return NormQuestion(components, "eta2" if effect.difference is None else "difference")
+    of: Literal["FMR", "FNMR"] = "FMR" if question.startswith("fmr") else "FNMR"
+    rate = setting.fmr if of == "FMR" else setting.fnmr
+    kind = IntervalQuestion if question.endswith("interval") else RateQuestion
+    return kind(components, of, rate)
+
+
+def _components(
+    path: Path | None, attributes: Path | None, group: str | None, show: Progress
+) -> Components:
+    """Read how much people and images vary."""
+    if path is None:
+        if attributes is not None or group is not None:
+            raise DatasetError("--attributes and --group belong to the embeddings of --from")
+        return DEFAULTS
+    if path.suffix.lower() == ".json":
+        if attributes is not None or group is not None:
+            raise DatasetError(f"{path}: an audit has its own groups; leave --attributes out")
+        try:
+            document = parse_json(path.read_bytes())
+        except (OSError, ValueError) as problem:
+            raise DatasetError(f"{path}: it cannot be read as JSON ({problem})") from problem
+        return from_audit(document, source=path.name)
+    if not is_embeddings(path):
+        raise DatasetError(f"{path}: give an audit.json or a file of embeddings (.npz, .parquet)")
+    found = read_embeddings(path)
+    count = len(found.vectors)
+    subject, codes = np.full(count, -1), np.full(count, -1)
+    names: tuple[str, ...] = ("everybody",)
+    if attributes is not None:
+        if group is None or found.ids is None:
+            raise DatasetError(f"{attributes}: name its column of groups with --group")
+        labels = read_attributes(attributes, [group])
+        joined = join(labels, found.ids, found.norms, found.failures, source=str(path))
+        codes[joined.rows] = joined.groupings[0].codes
+        subject[joined.rows] = _numbered(joined.subjects)
+        names = joined.groupings[0].names
+    elif found.subjects is not None and (found.subjects != "").any():
+        known = found.subjects != ""
+        codes[known] = 0
+        subject[known] = _numbered(found.subjects[known])
+    else:
+        raise DatasetError(
+            f"{path}: these embeddings do not say who is on the images; give --attributes"
+        )
+    return from_embeddings(
+        found.vectors, found.norms, subject, codes, names, source=path.name, progress=show
+    )
+
+
+def _numbered(names: ArrayLike) -> NDArray[np.int64]:
+    return np.unique(np.asarray(names), return_inverse=True)[1].reshape(-1)
+
+
+def _print(found: Plan, console: Console) -> None:
+    question = found.question
+    console.print(question.text, style="bold", markup=False)
+    if found.effect is not None:
+        goal = f"{question.effect} {question.said(found.effect)}"
+    else:
+        goal = f"{found.people:,} people"
+    console.print(
+        f"{goal}, power {100 * found.power:g} % at the 5 % level; {found.audits:,} audits drawn at "
+        f"each answer, seed {found.seed}",
+        markup=False,
+    )
+    console.print(answer_table(found).terminal())
+    part = {"norms": "norms"}.get(question.kind, "false_matches")
+    if question.kind.startswith("fnmr"):
+        part = "misses"
+    console.print(f"variation: {question.components.source[part]}", style="dim", markup=False)
+    console.print(
+        "Everybody has as many images; the threshold is given, and comparisons are all within "
+        "groups. The interval of the power is that of the drawing alone: people who vary "
+        "otherwise than these need other numbers.",
+        style="dim",
+        markup=False,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    run_command(audit_plan, argv)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from facerec.fairness.against import ReleaseComparison
 from facerec.fairness.association import AdjustedAssociation, Association, NoComparison
 from facerec.fairness.attributes import Exclusion, GroupCount, Joined
 from facerec.fairness.baseline import BaselineComparison
@@ -50,7 +51,9 @@ class Settings:
 class InputFile:
     """A file that the audit read."""
 
-    role: Literal["embeddings", "attributes", "pairs", "scores", "calibration", "model", "baseline"]
+    role: Literal[
+        "embeddings", "attributes", "pairs", "scores", "calibration", "model", "baseline", "against"
+    ]
     name: str
     """Without its folder."""
     sha256: str
@@ -185,6 +188,8 @@ class Audit:
     """What a reader must know of these data, one sentence each."""
     comparison: BaselineComparison | None
     """With a baseline."""
+    against: ReleaseComparison | None = None
+    """With the audit of an earlier release."""
 
     @property
     def of_scores(self) -> bool:

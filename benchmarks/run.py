@@ -83,6 +83,7 @@ SUITES: dict[str, dict[str, Act]] = {
         "norm_coverage": _measure("measures_fairness_levels", "norm_coverage"),
         "differential_tests": _measure("measures_fairness_levels", "differential_tests"),
         "plan_power": _measure("measures_fairness_plan", "plan_power"),
+        "search_coverage": _measure("measures_one_to_many", "search_coverage"),
         "audit_speed": _measure("measures_fairness", "audit_speed"),
         "whole_audit": _measure("measures_fairness", "whole_audit"),
     },
@@ -90,6 +91,12 @@ SUITES: dict[str, dict[str, Act]] = {
         "retrieval": _measure("measures_comparison", "retrieval"),
         "null": _measure("measures_comparison", "null"),
         "smoke": _measure("measures_comparison", "smoke"),
+    },
+    "galleries": {
+        "gallery_search": _measure("measures_galleries", "gallery_search"),
+        "gallery_threshold": _measure("measures_galleries", "gallery_threshold"),
+        "lfw_threshold": _measure("measures_galleries", "lfw_threshold"),
+        "gallery_coverage": _measure("measures_galleries", "gallery_coverage"),
     },
     "gpu": {
         "gpu_rates": _measure("measures_gpu", "gpu_rates"),

@@ -198,6 +198,15 @@ def test_power_of_plans_is_that_of_another_way(measures: ModuleType) -> None:
     assert all(row.value < 3 + 3 * 100 * (2 * 0.25 / 100) ** 0.5 for row in rows)
 
 
+def test_identification_by_group(measures: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    import measures_one_to_many
+
+    monkeypatch.setattr(measures_one_to_many, "WORLDS", measures_one_to_many.WORLDS[:1])
+    rows = measures_one_to_many.search_coverage(runs=2, draws=4)
+    assert {row.bar for row in rows} == {None, 93, 97}
+    assert len(rows) == 14 and all(0 <= row.value <= 100 for row in rows)
+
+
 def test_comparison(measures: ModuleType) -> None:
     pytest.importorskip("pytorch_metric_learning", reason="needs the extra compare")
     import measures_comparison

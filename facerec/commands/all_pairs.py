@@ -15,9 +15,9 @@ from rich.table import Table
 
 import facerec
 from facerec.commands.cli import Console, run_command
-from facerec.embedding.file import read_embeddings
+from facerec.embedding.file import embeddings_sha256, read_embeddings
 from facerec.errors import DatasetError
-from facerec.files import atomic_path, sha256, write_json
+from facerec.files import atomic_path, write_json
 from facerec.records.images import text_array
 from facerec.report import words
 from facerec.report.csv_tables import write_csv
@@ -71,7 +71,8 @@ def all_pairs(
 
     Args:
         embeddings: an .npz file as facerec embed writes it, with raw embeddings and image ids, or a
-            .csv or .parquet table of image_id, e0, e1, … (or a column embedding with a list).
+            .csv or .parquet table of image_id, e0, e1, … (or a column embedding with a list), or a
+            folder of such Parquet shards.
         subjects: a .csv file with the columns image_id and subject_id, needed if the embeddings
             file does not say who is on the images; rows of other images are passed over.
         group: a column of that file; errors are also counted within and between its values. Images
@@ -124,7 +125,7 @@ def all_pairs(
                 "facerec": facerec.__version__,
                 "embeddings": {
                     "path": str(embeddings),
-                    "sha256": sha256(embeddings),
+                    "sha256": embeddings_sha256(embeddings),
                     "note": dict(file.note),
                 },
                 "subjects": None if subjects is None else str(subjects),

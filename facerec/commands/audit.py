@@ -23,7 +23,12 @@ from facerec.commands.cli import Console, run_command
 from facerec.commands.models import print_model
 from facerec.embedding.align import Aligner, parse_align
 from facerec.embedding.extract import Embeddings, embed_images, unit_fusion
-from facerec.embedding.file import is_embeddings, read_embeddings
+from facerec.embedding.file import (
+    embeddings_files,
+    embeddings_sha256,
+    is_embeddings,
+    read_embeddings,
+)
 from facerec.embedding.model import EmbeddingModel, load_model
 from facerec.errors import DatasetError, MetricError
 from facerec.fairness.against import Release, check_settings, compare_releases, read_release
@@ -36,8 +41,11 @@ from facerec.fairness.comparisons import calibrate_on_embeddings, calibrate_on_s
 from facerec.fairness.differentials import REPLICATES
 from facerec.fairness.findings import HEADLINE
 from facerec.fairness.norms import NormTable
+from facerec.fairness.one_to_many import FPIR_TARGETS, OneToMany, SearchPlan, Template
+from facerec.fairness.one_to_many_page import summary_tables
 from facerec.fairness.outputs import check_audit_folder, to_json, write_audit
 from facerec.fairness.page import render
+from facerec.fairness.quality import Quality, add_quality, read_quality
 from facerec.fairness.rates import TARGETS, Calibration, ErrorRate
 from facerec.fairness.result import Audit, GroupAudit, InputFile
 from facerec.fairness.scores import audit_scores
@@ -99,8 +107,14 @@ def audit(
     threshold_from: Path | None = None,
     fmr: tuple[str, ...] = TARGETS,
     covariates: tuple[str, ...] = (),
+    quality: Path | None = None,
     baseline: Path | None = None,
     against: Path | None = None,
+    one_to_many: bool = False,
+    fpir: tuple[str, ...] = FPIR_TARGETS,
+    reference: str | None = None,
+    homogeneous: bool = False,
+    template: Template = "one",
     allow_inferred_labels: bool = False,
     gating: bool = False,
     confidence: bool = False,
@@ -150,10 +164,19 @@ def audit(
             or labelled scores (.csv); by default on the impostors of these data.
         fmr: nominal FMRs of the thresholds, as 1e-3,1e-4; taken exactly.
         covariates: columns of numbers to hold fixed, as yaw,blur.
+        quality: a .csv as OFIQ writes it, whose columns serve as covariates too, such as
+            Sharpness.scalar; by default UnifiedQualityScore.scalar.
         baseline: embeddings of the same images by another model, such as one trained without SEC;
             with --model that model itself.
         against: audit.json of an earlier release of the model on the same data: say what changed;
             with the earlier embeddings as --baseline, from the same persons drawn for both.
+        one_to_many: also audit identification: half of the persons enrolled, searched by all, then
+            the other half; FPIR, FNIR and rank 1 by group.
+        fpir: with --one-to-many: target FPIRs of the thresholds, as 1e-2,2e-3; taken exactly.
+        reference: with --one-to-many: a group on which thresholds are set too, and to which the
+            others are compared; by default the one with most persons.
+        homogeneous: with --one-to-many: also search galleries that hold one group alone.
+        template: with --one-to-many: enrol one image of a person, or the mean of half of them.
         allow_inferred_labels: take inferred labels, which puts a banner on every page.
         gating: declare that images are accepted or discarded by norm.
         confidence: declare that the norm is shown or returned as a confidence.
@@ -183,6 +206,7 @@ def audit(
     targets = _listed(fmr)
     for target in targets:
         parse_rate(target)
+    searches = _search_plan(flags)
     asserted = [_Assertion.parse(text) for text in assertion]
     if sum(given is not None for given in (embeddings, model, scores)) != 1:
         raise DatasetError("give one of --embeddings, --model and --scores, to say what is audited")
@@ -193,14 +217,18 @@ def audit(
     elif distances and (threshold_from is None or is_embeddings(threshold_from)):
         raise DatasetError("--distances says what scores are; leave it out without scores")
     labels: Attributes | None = None
+    measured = None if quality is None else read_quality(quality, _listed(covariates))
     if attributes is not None:
+        elsewhere = () if measured is None else measured.measures
         labels = read_attributes(
             attributes,
             _listed(group),
             subject=subject,
-            covariates=_listed(covariates),
+            covariates=[name for name in _listed(covariates) if name not in elsewhere],
             allow_inferred=allow_inferred_labels,
         )
+        if measured is not None:
+            labels = add_quality(labels, measured)
     earlier = None if against is None else read_release(against)
     if earlier is not None:
         recorded = None if labels is None else labels.sha256
@@ -253,11 +281,14 @@ def audit(
         listed = None if pairs == ALL else opened
         calibration: Calibration | None = None
         remarks: list[str] = []
+        if measured is not None:
+            files.append(_quality_file(measured))
+            remarks += filter(None, [measured.remark])
         if threshold_from is not None:
-            calibration, remarks = _calibrate(
-                threshold_from, targets, found, distances, device, show
-            )
-            files.append(InputFile("calibration", threshold_from.name, sha256(threshold_from), {}))
+            calibration, known = _calibrate(threshold_from, targets, found, distances, device, show)
+            remarks += known
+            total = embeddings_sha256(threshold_from)
+            files.append(InputFile("calibration", threshold_from.name, total, {}))
         other = None
         if baseline is not None and is_embeddings(baseline):
             other = read_embeddings(baseline)
@@ -282,6 +313,7 @@ def audit(
             unit=unit,
             baseline=other,
             baseline_name=str(baseline),
+            searches=searches,
             gating=gating,
             confidence=confidence,
             permutations=permutations,
@@ -308,6 +340,26 @@ def _compare(result: Audit, earlier: Release | None) -> Audit:
     return replace(result, inputs=(*result.inputs, file), against=found)
 
 
+def _search_plan(flags: Mapping[str, Any]) -> SearchPlan | None:
+    """Return what is asked of identification, if anything; refuse flags that do nothing."""
+    if not flags["one_to_many"]:
+        parameters = inspect.signature(audit).parameters
+        for name in ("fpir", "reference", "homogeneous", "template"):
+            if flags[name] != parameters[name].default:
+                raise DatasetError(f"--{name} belongs to --one-to-many; give both or neither")
+        return None
+    targets = _listed(flags["fpir"])
+    for target in targets:
+        parse_rate(target)
+    return SearchPlan(
+        targets=targets,
+        reference=flags["reference"],
+        homogeneous=flags["homogeneous"],
+        template=flags["template"],
+        seed=flags["seed"],
+    )
+
+
 def _write(result: Audit, out: Path, command: str, show: Progress) -> Path:
     show("drawing", 0, 1)
     page = write_audit(out, result, render(result, command), command)
@@ -326,7 +378,8 @@ def _finish(
     print_audit(result, console)
     console.print(f"report: {page}", soft_wrap=True, markup=False)
     for path in delete:
-        path.unlink()
+        for file in embeddings_files(path):
+            file.unlink()
         console.print(f"deleted: {path}", soft_wrap=True, markup=False)
     failed = [text for check in asserted if (text := check.failure(result)) is not None]
     for text in failed:
@@ -473,6 +526,13 @@ def print_audit(audit: Audit, console: Console) -> None:
         if part.norms is not None:
             console.print(_norm_table(part, part.norms))
         _print_rates(audit, part, console)
+    if isinstance(audit.one_to_many, OneToMany):
+        console.print()
+        _say(console, audit.one_to_many.protocol, "")
+        for table in summary_tables(audit.one_to_many):
+            console.print(table.terminal())
+    elif audit.one_to_many is not None:
+        _say(console, f"no identification: {audit.one_to_many.reason}", "yellow")
     for skipped in audit.skipped:
         _say(console, f"{skipped.name}: {skipped.reason}", "yellow")
     console.print()
@@ -646,7 +706,7 @@ def _calibrate(
 def _embeddings_file(
     role: Literal["embeddings", "baseline"], path: Path, found: Embeddings
 ) -> InputFile:
-    return InputFile(role, path.name, sha256(path), _describe(found))
+    return InputFile(role, path.name, embeddings_sha256(path), _describe(found))
 
 
 def _model_file(
@@ -673,6 +733,11 @@ def _describe(found: Embeddings) -> dict[str, Any]:
 def _attributes_file(labels: Attributes) -> InputFile:
     details = {"lines": len(labels.lines), "label_source": list(labels.label_sources)}
     return InputFile("attributes", labels.path.name, labels.sha256, details)
+
+
+def _quality_file(quality: Quality) -> InputFile:
+    details = {"lines": len(quality.files), "measures": list(quality.measures)}
+    return InputFile("quality", quality.path.name, quality.sha256, details)
 
 
 def _bench_file(bench: Bench) -> InputFile:

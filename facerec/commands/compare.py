@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
+import torch
 import tyro
 from rich.live import Live
 
 from facerec.commands.cli import Console, run_command
+from facerec.comparison.features import FeatureData
 from facerec.comparison.harness import Harness, Status
 from facerec.comparison.image_sets import ImageData
-from facerec.comparison.protocol import ClusterMetric, Comparison, Protocol
+from facerec.comparison.protocol import ClusterMetric, Comparison, Protocol, on_features
 from facerec.comparison.report import write_report
 from facerec.comparison.summary import summarize
 from facerec.comparison.tables import headline_table, pair_table
@@ -28,13 +33,17 @@ from facerec.report.words import number
 def compare(
     recipe: tyro.conf.Positional[Path],
     data: Path | None = None,
+    features: Path | None = None,
+    second_views: Path | None = None,
     out: Path | None = None,
     smoke: bool = False,
     trials: int | None = None,
     repetitions: int | None = None,
     metrics: tuple[ClusterMetric, ...] | None = None,
+    recalls: tuple[int, ...] | None = None,
     storage: str | None = None,
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
+    processes: int = 1,
 ) -> None:
     """Compare losses and penalties fairly: equal trials, paired seeds, classes held out.
 
@@ -47,39 +56,41 @@ def compare(
         recipe: the comparison, such as recipes/compare/sec_on_margins.py.
         data: images to take in place of the recipe's; of the recipe's layout, or a record file or
             its folder where the recipe's faces are generated.
+        features: an embeddings file of a frozen network, with the class of every image (.npz of
+            facerec embed or of others, .csv, .parquet), in place of images: the recipe's trunk
+            becomes the identity, a linear embedder on it is trained, and a trial takes seconds.
+        second_views: features of other views of the same images, for losses that need two views.
         out: folder of state and results; by default compare/NAME.
         smoke: three trials, two seeds and few steps: shows that everything works, in minutes.
         trials: settings tried for each arm, in place of the recipe's number.
         repetitions: fresh seeds of the best settings, in place of the recipe's number.
         metrics: figures besides those of retrieval, in place of the recipe's: nmi and f1 of a
             k-means of the test images.
+        recalls: the K of Recall@K, in place of the recipe's, such as 1 10 100.
         storage: where trials are kept: a database URL, or journal:PATH for a folder on a network;
             by default a SQLite file in the folder.
         device: where to compute.
+        processes: processes on this machine that share the work. On features each uses one core and
+            searches arms of its own, so the table is the same for any number of them.
     """
     console = Console()
-    plan = load_recipe(recipe, Comparison)
-    if data is not None:
-        own = plan.data if isinstance(plan.data, ImageData) else ImageData(data)
-        plan = replace(plan, data=replace(own, path=data))
-    if smoke:
-        plan = smaller(plan)
-    try:
-        plan = replace(
-            plan,
-            trials=plan.trials if trials is None else trials,
-            repetitions=plan.repetitions if repetitions is None else repetitions,
-            metrics=plan.metrics if metrics is None else metrics,
-        )
-    except ValueError as error:
-        raise RecipeError(f"{recipe}: {error}") from error
+    if processes < 1:
+        raise RecipeError(f"--processes is 1 or more, found {processes}")
+    make = partial(
+        _plan, recipe, data, features, second_views, smoke, trials, repetitions, metrics, recalls
+    )
+    plan = make()
     folder = out or Path("compare") / (f"{plan.name}-smoke" if smoke else plan.name)
     console.print(plan.question, style="bold", markup=False)
+    _set_threads(plan)
     with progress_bar(console, "images") as progress:
         harness = Harness(plan, folder, choose_device(device), storage, faces=progress)
     for note in harness.manifest["notes"]:
         console.print(f"note: {note}", style="yellow", markup=False)
-    with Live(console=console, refresh_per_second=2) as live:
+    with (
+        _helpers(processes - 1, make, folder, harness.device, storage),
+        Live(console=console, refresh_per_second=2) as live,
+    ):
         results = harness.run(lambda states: live.update(_table(states, plan).terminal()))
     paths = write_report(results, folder)
     summary = summarize(results)
@@ -87,6 +98,79 @@ def compare(
     if summary.pairs:
         console.print(pair_table(summary).terminal())
     console.print(f"report: {paths['report.html'].resolve()}", soft_wrap=True, markup=False)
+
+
+def _plan(
+    recipe: Path,
+    data: Path | None,
+    features: Path | None,
+    second_views: Path | None,
+    smoke: bool,
+    trials: int | None,
+    repetitions: int | None,
+    metrics: tuple[ClusterMetric, ...] | None,
+    recalls: tuple[int, ...] | None,
+) -> Comparison:
+    """Return the recipe's comparison with what the flags change."""
+    plan = load_recipe(recipe, Comparison)
+    if data is not None and features is not None:
+        raise RecipeError("give --data with images or --features, not both")
+    if data is not None:
+        own = plan.data if isinstance(plan.data, ImageData) else ImageData(data)
+        plan = replace(plan, data=replace(own, path=data))
+    if features is not None:
+        plan = on_features(plan, FeatureData(features, second_views))
+    elif second_views is not None:
+        raise RecipeError("--second-views goes with --features")
+    if smoke:
+        plan = smaller(plan)
+    try:
+        return replace(
+            plan,
+            trials=plan.trials if trials is None else trials,
+            repetitions=plan.repetitions if repetitions is None else repetitions,
+            metrics=plan.metrics if metrics is None else metrics,
+            recalls=plan.recalls if recalls is None else recalls,
+        )
+    except ValueError as error:
+        raise RecipeError(f"{recipe}: {error}") from error
+
+
+@contextmanager
+def _helpers(
+    count: int,
+    make: Callable[[], Comparison],
+    folder: Path,
+    device: torch.device,
+    storage: str | None,
+) -> Iterator[None]:
+    """Share the work with other processes of this machine, which end with this one."""
+    context = multiprocessing.get_context("spawn")
+    helpers = [
+        context.Process(target=_help, args=(make, folder, str(device), storage), daemon=True)
+        for _ in range(count)
+    ]
+    for helper in helpers:
+        helper.start()
+    try:
+        yield
+        for helper in helpers:
+            helper.join()
+    finally:
+        for helper in helpers:
+            helper.terminate()
+
+
+def _help(make: Callable[[], Comparison], folder: Path, device: str, storage: str | None) -> None:
+    plan = make()
+    _set_threads(plan)
+    Harness(plan, folder, choose_device(device), storage).run()
+
+
+def _set_threads(plan: Comparison) -> None:
+    if isinstance(plan.data, FeatureData):
+        # Matrices so small gain nothing from threads that wait for one another.
+        torch.set_num_threads(1)
 
 
 def smaller(plan: Comparison) -> Comparison:

@@ -31,6 +31,7 @@ from facerec.files import exclusive
 from facerec.processes import process_pool
 from facerec.progress import Progress, section
 from facerec.records.images import FolderImages, ImageSource, PackImages
+from facerec.records.tar_shards import TarDataset, is_tar_shards
 from facerec.records.training_set import Data, open_dataset
 from facerec.report.progress import progress_bar
 from facerec.training.distributed import Processes, launched
@@ -144,7 +145,8 @@ def embed(
     Args:
         model: a run folder, a .safetensors or an .onnx file.
         out: the .npz file to write; parts gather in OUT.parts/ until it is complete.
-        records: a record file, its folder, or a folder of identity/image.jpg.
+        records: a record file, its folder, a folder of identity/image.jpg, or WebDataset shards: a
+            .tar, a folder of such, or 'shards-{000..009}.tar' in quotes.
         images: a folder with .jpg, .jpeg and .png files at any depth; ids are paths in it, and
             its first folders are taken for persons.
         bench: a name (lfw, cfp_fp, agedb_30, …; ijbb, ijbc, tinyface) or a pack (.bin, .npz).
@@ -268,6 +270,9 @@ def open_source(job: Job) -> Source:
 
 
 def _records(path: Path, on_error: Literal["error", "skip"]) -> Source:
+    if is_tar_shards(path):
+        tar = TarDataset(path, on_error=on_error, labelled=False)
+        return Source(tar, {"kind": "webdataset", "path": str(path)}, tar.subjects)
     dataset = open_dataset(Data(path=path, on_error=on_error), seed=0)
 
     def subjects() -> NDArray[np.str_]:

@@ -11,7 +11,9 @@ import tyro
 from facerec.commands.cli import Console, run_command
 from facerec.environment import available_cores
 from facerec.records.dataset import FolderDataset, Skipped
+from facerec.records.make import apply_proposals
 from facerec.records.make import make_records as write_records
+from facerec.records.training_set import Data, open_dataset
 from facerec.report.progress import progress_bar
 
 
@@ -24,13 +26,15 @@ def make_records(
     quality: int = 95,
     layout: Literal["auto", "insightface", "im2rec"] = "auto",
     on_error: Literal["error", "skip"] = "error",
+    apply: Path | None = None,
 ) -> None:
     """Write train.rec, .idx, .lst, property and classes.txt from a folder of aligned faces.
 
-    Images are stored byte for byte; identities become classes in the order of their names.
+    Images are stored byte for byte; identities become classes in the order of their names. With
+    --apply the source may be a record file too, and its labels are changed as proposed.
 
     Args:
-        folder: Holds identity/image.jpg (or .png).
+        folder: Holds identity/image.jpg (or .png); with --apply, or a record file or its folder.
         out: Folder to write into.
         processes: Processes that read and check images; by default one per core.
         size: Height and width that every image must have, in pixels.
@@ -38,7 +42,12 @@ def make_records(
         quality: JPEG quality of scaled images.
         layout: Layout of the records; auto is insightface as long as its numbers are exact.
         on_error: Stop at a bad image, or leave it out and list it.
+        apply: A .csv file of proposals from facerec clean; lines with no in the column accept are
+            passed over.
     """
+    if apply is not None:
+        _apply(folder, apply, out, layout, on_error)
+        return
     dataset = FolderDataset(folder)
     with progress_bar(Console(stderr=True)) as progress:
         summary = write_records(
@@ -59,6 +68,28 @@ def make_records(
     print(
         f"{summary.path}: {summary.images:,} images of {summary.identities:,} identities"
         f"{scaled}, {summary.layout} layout; {len(summary.skipped):,} of {len(dataset):,} left out"
+    )
+
+
+def _apply(
+    source: Path,
+    proposals: Path,
+    out: Path,
+    layout: Literal["auto", "insightface", "im2rec"],
+    on_error: Literal["error", "skip"],
+) -> None:
+    dataset = open_dataset(Data(path=source, on_error=on_error), seed=0)
+    with progress_bar(Console(stderr=True)) as progress:
+        summary = apply_proposals(
+            dataset, proposals, out, layout=layout, on_error=on_error, progress=progress
+        )
+    print_skipped(summary.skipped)
+    for note in summary.notes:
+        print(f"note: {note}")
+    print(
+        f"{summary.path}: {summary.images:,} images of {summary.identities:,} identities; "
+        f"{summary.dropped:,} images left out and {summary.relabelled:,} relabelled as proposed, "
+        f"{summary.merged:,} labels merged, {summary.refused:,} proposals not accepted"
     )
 
 

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from facerec.comparison.finals import VIEWS
 from facerec.comparison.protocol import METRICS
-from facerec.comparison.summary import BAND, HEADLINE, ArmSummary, Pair, Summary
+from facerec.comparison.summary import BAND, HEADLINE, ArmSummary, Pair, Summary, is_declared
 from facerec.report.figures import (
     COLOURS,
     SMALL,
@@ -33,6 +33,10 @@ from facerec.report.figures import (
 from facerec.statistics.intervals import Interval
 
 _WIDTH = 7.5
+_WIDE = 11.4
+"""Of the first figure, which takes the whole page."""
+_ROW = 0.172
+"""Height of an arm there: 28 of them are to be seen without scrolling."""
 _COLUMNS = 3
 """Panels side by side."""
 _PANEL = 2.5
@@ -44,6 +48,115 @@ _LABELLED = 14
 _LEAST = 0.1
 """Points of percent that an axis of gains reaches at least."""
 _METRIC = METRICS["map_at_r"]
+
+
+def arm_figure(summary: Summary) -> Figure | None:
+    """Draw all arms with their intervals, and beside each its difference from its base.
+
+    The best come first, each penalty right below its loss. Colour is for what the test declares.
+    """
+    rows = _ranked(summary)
+    if not rows:
+        return None
+    pairs = {pair.arm: pair for pair in summary.pairs if pair.headline is not None}
+    figure = Figure(figsize=(_WIDE, 0.85 + _ROW * len(rows)), layout="constrained")
+    count = 2 if pairs else 1
+    panels = figure.subplots(1, count, sharey=True, squeeze=False)[0].tolist()
+    for axes in panels:
+        tidy(axes)
+        axes.grid(False, axis="y")
+        axes.tick_params(axis="x", labelsize=SMALL)
+    tones = {}
+    for row, arm in enumerate(rows):
+        pair = pairs.get(arm.name)
+        if row % 2:
+            for axes in panels:
+                axes.axhspan(row - 0.5, row + 0.5, color="0.96", zorder=0, linewidth=0)
+        tone = tones[arm.name] = _tone(summary, pair)
+        score = arm.score(*HEADLINE)
+        if score is None:
+            panels[0].annotate(
+                "failed",
+                (0.5, row),
+                xycoords=panels[0].get_yaxis_transform(),
+                fontsize=SMALL,
+                va="center",
+                ha="center",
+                color=SOFT,
+            )
+        else:
+            mean = score.mean
+            _forest_row(panels[0], mean.value, mean.interval, mean.over_seeds, row, tone)
+        if pair is not None and pair.headline is not None:
+            found = pair.headline.mean
+            _forest_row(panels[1], found.value, found.interval, found.over_seeds, row, tone)
+            beside(panels[1], row, label(f"− {pair.base}", 26))
+    untrained = next((s for s in summary.untrained if (s.view, s.metric) == HEADLINE), None)
+    if untrained is not None:
+        panels[0].axvline(100 * untrained.mean.value, color="0.4", linewidth=0.9, linestyle=":")
+    name_rows(panels[0], [label(arm.name, 30).replace("\n", " ") for arm in rows])
+    for name, text in zip(tones, panels[0].get_yticklabels(), strict=True):
+        text.set_color(tones[name])
+    panels[0].set_xlabel(f"test {_METRIC}, %; dotted: untrained", fontsize=9)
+    if count == 2:
+        panels[1].axvline(0, color="0.2", linewidth=0.9)
+        panels[1].tick_params(axis="y", left=False, labelleft=False)
+        panels[1].set_xlabel("difference from what stands at the right, points", fontsize=9)
+    level = f"{1 - summary.confidence:.2g}"
+    figure.suptitle(
+        f"blue: above, orange: below what it is compared with (adjusted p ≤ {level}); grey: no "
+        f"difference detected; thin: {100 * summary.confidence:g} % over seeds and test classes, "
+        "thick: over seeds"
+        if pairs
+        else f"thin: {100 * summary.confidence:g} % intervals over seeds and test classes, thick: "
+        "over seeds",
+        x=0.01,
+        ha="left",
+        fontsize=SMALL,
+        color=SOFT,
+    )
+    return figure
+
+
+def _ranked(summary: Summary) -> list[ArmSummary]:
+    """Return the arms, best first; one that differs in its penalty alone follows its base."""
+    hosts = {pair.arm: pair.base for pair in summary.pairs if pair.claim == "penalty"}
+
+    def host(name: str) -> str:
+        return host(hosts[name]) if name in hosts else name
+
+    def value(name: str) -> float:
+        score = summary.arm(name).score(*HEADLINE)
+        return -math.inf if score is None else score.mean.value
+
+    if not any(arm.scores for arm in summary.arms):
+        return []
+    places = {arm.name: place for place, arm in enumerate(summary.arms)}
+    return sorted(
+        summary.arms,
+        key=lambda arm: (-value(host(arm.name)), places[host(arm.name)], places[arm.name]),
+    )
+
+
+def _tone(summary: Summary, pair: Pair | None) -> str:
+    if pair is None or pair.headline is None:
+        return "0.15"
+    if not is_declared(pair.headline.mean, summary.confidence):
+        return "0.45"
+    return COLOURS[0] if pair.headline.mean.value > 0 else COLOURS[1]
+
+
+def _forest_row(
+    axes: Axes,
+    value: float,
+    interval: Interval | None,
+    over_seeds: Interval | None,
+    row: int,
+    colour: str,
+) -> None:
+    _whisker(axes, value, interval, row, colour, 1.0, ends=False)
+    _whisker(axes, value, over_seeds, row, colour, 3.2, ends=False)
+    axes.plot(100 * value, row, "o", color=colour, markersize=4.5)
 
 
 def difference_figure(summary: Summary) -> Figure | None:

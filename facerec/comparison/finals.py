@@ -19,7 +19,7 @@ from torch import nn
 
 from facerec.comparison.fit import Fit, Trainer, norm_figures
 from facerec.comparison.image_sets import ImageSet
-from facerec.comparison.protocol import METRICS, ClusterMetric, Protocol
+from facerec.comparison.protocol import METRICS, RECALLS, ClusterMetric, Protocol
 from facerec.comparison.retrieval import Retrieval, clustering, retrieve
 from facerec.comparison.splits import ClassSplit, select_classes
 from facerec.errors import ComparisonError
@@ -28,7 +28,6 @@ from facerec.recipe import from_dict, to_dict
 
 View = Literal["concatenated", "separated"]
 VIEWS: tuple[View, ...] = ("concatenated", "separated")
-RECALLS = (1, 2, 4, 8)
 
 PerQuery = NDArray[np.float64]
 
@@ -88,6 +87,7 @@ def score_models(
     side: TestSide,
     fits: Sequence[Fit] = (),
     metrics: Sequence[ClusterMetric] = (),
+    recalls: Sequence[int] = RECALLS,
 ) -> FinalRun:
     """Score the models of all folds, together and apart.
 
@@ -98,6 +98,7 @@ def score_models(
         side: what is scored.
         fits: how they were trained.
         metrics: figures of clustering the queries, besides those of retrieval.
+        recalls: the K of Recall@K.
 
     Raises:
         MissingExtraError: they are asked for, and scikit-learn is not installed.
@@ -115,13 +116,13 @@ def score_models(
 
     def search(sides: list[NDArray[np.float32]]) -> Retrieval:
         if side.references is None:
-            return retrieve(sides[0], labels[side.queries], ks=RECALLS)
+            return retrieve(sides[0], labels[side.queries], ks=recalls)
         return retrieve(
             sides[0],
             labels[side.queries],
             references=sides[1],
             reference_labels=labels[side.references],
-            ks=RECALLS,
+            ks=recalls,
         )
 
     together = search(joined)
@@ -156,7 +157,7 @@ def _named(view: View, *retrievals: Retrieval) -> dict[tuple[View, str], PerQuer
     result: dict[tuple[View, str], PerQuery] = {}
     for name in METRICS:
         result[view, name] = np.mean([getattr(each, name) for each in retrievals], axis=0)
-    for k in RECALLS:
+    for k in retrievals[0].recall_at:
         result[view, f"recall@{k}"] = np.mean([each.recall_at[k] for each in retrievals], axis=0)
     return result
 

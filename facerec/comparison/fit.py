@@ -6,7 +6,7 @@ import contextlib
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,15 +16,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from facerec.comparison.batches import class_batches, two_views
+from facerec.comparison.features import FeatureReader, FeatureSet
 from facerec.comparison.image_sets import ImageSet
-from facerec.comparison.losses import create_loss
+from facerec.comparison.losses import LossModule, create_loss
 from facerec.comparison.mining import hard_batches
 from facerec.comparison.probe import Probe, probe_step
 from facerec.comparison.protocol import METRICS, Arm, Metric, Protocol
 from facerec.comparison.retrieval import retrieve
 from facerec.comparison.splits import Fold, select_classes
 from facerec.comparison.transforms import BatchReader, Transform
-from facerec.comparison.trunks import create_trunk
+from facerec.comparison.trunks import Trunk, create_trunk
 from facerec.devices import has_fast_bf16
 from facerec.errors import MetricError
 from facerec.heads import create_regularizer
@@ -38,6 +39,10 @@ _CACHE_BYTES = 2 << 30  # of decoded images, for each transform
 
 Progress = Callable[[int, int, float | None], None]
 """Called after every epoch with its number, their upper limit and the best score so far."""
+
+
+_Figures = dict[str, float | None]
+"""Of an epoch's training: loss, penalty, center."""
 
 
 @dataclass(frozen=True)
@@ -85,15 +90,53 @@ class Fit:
 
 
 @dataclass
-class _State:
-    """Modules of a training and what is remembered of its best epoch."""
+class _Model:
+    """One model in training: its modules, its data, and what is remembered of its epochs."""
 
     trunk: nn.Module
-    loss: nn.Module
+    loss: LossModule
     regularizer: nn.Module | None
-    optimizer: torch.optim.Optimizer
-    base_lrs: list[float]
+    positions: NDArray[np.int64]
+    """Training images."""
+    targets: NDArray[np.int64]
+    """Their classes, numbered from 0."""
+    held_out: NDArray[np.int64]
+    """Validation images."""
+    curve: list[Point] = field(default_factory=list)
     weights: dict[str, Tensor] = field(default_factory=dict)
+    """Of the best epoch."""
+    best: Point | None = None
+    batches: NDArray[np.int64] | None = None
+    """Of the present epoch, as indices of ``positions``."""
+    probes: list[Probe] = field(default_factory=list)
+    seconds: float = 0.0
+    failure: str | None = None
+    done: bool = False
+
+    def add(self, point: Point) -> None:
+        """Take in the figures of an epoch; keep the weights if it is the best."""
+        self.curve.append(point)
+        if self.best is None or point.score() > self.best.score():
+            self.best = point
+            self.weights = copy.deepcopy(self.trunk.state_dict())
+
+    def fail(self, why: str) -> None:
+        """End training without a score."""
+        self.failure, self.done = why, True
+
+    def result(self) -> tuple[Fit, nn.Module]:
+        """Return how training went, and the trunk of the best epoch in evaluation mode."""
+        assert self.best is not None
+        self.trunk.load_state_dict(self.weights)
+        fit = Fit(
+            score=None if self.failure else self.best.score(),
+            epoch=self.best.epoch,
+            curve=tuple(self.curve),
+            seconds=round(self.seconds, 3),
+            failure=self.failure,
+            probes=tuple(self.probes),
+        )
+        return fit, self.trunk.eval()
 
 
 class Trainer:
@@ -102,11 +145,21 @@ class Trainer:
     Args:
         images: all classes, test classes among them.
         device: where to compute.
+
+    Attributes:
+        in_step: whether the folds of an arm are best trained together (`fit_folds`): on features,
+            where most of a step is not arithmetic.
     """
 
     def __init__(self, images: ImageSet, device: torch.device) -> None:
         self.images, self.labels, self.device = images, images.labels, device
-        self._readers: dict[Transform, BatchReader] = {}
+        self.in_step = isinstance(images, FeatureSet)
+        self._readers: dict[Transform | None, BatchReader | FeatureReader] = {}
+
+    def create_trunk(self, config: Trunk, seed: int) -> nn.Module:
+        """Build the network for these images or features; see `trunks.create_trunk`."""
+        features = self.images.size if isinstance(self.images, FeatureSet) else None
+        return create_trunk(config, seed, features).to(self.device)
 
     def fit(
         self,
@@ -127,52 +180,51 @@ class Trainer:
             seed: of weights, batches and augmentation; equal for all arms.
             progress: see `Progress`.
         """
-        started = time.perf_counter()
-        positions, targets = select_classes(self.labels, fold.train)
-        held_out, _ = select_classes(self.labels, fold.validation)
-        state = self._begin(arm, protocol, len(fold.train), seed)
-        curve = [self._validate(state, protocol, held_out, 0)]
-        best, failure = curve[0], None
-        state.weights = copy.deepcopy(state.trunk.state_dict())
-        probes: list[Probe] = []
-        batches: NDArray[np.int64] | None = None
+        (result,) = self.fit_folds(arm, protocol, [fold], seed, progress)
+        return result
+
+    def fit_folds(
+        self,
+        arm: Arm,
+        protocol: Protocol,
+        folds: Sequence[Fold],
+        seed: int,
+        progress: Progress | None = None,
+    ) -> list[tuple[Fit, nn.Module]]:
+        """Train a model on each of some folds, all in step, and return them as `fit` does.
+
+        They share the optimizer, whose arithmetic is element by element, and nothing else: each is
+        the model that its fold alone would give but for the rounding of sums. One that stops early
+        costs no more time.
+        """
+        if protocol.probe_every and len(folds) > 1:  # a probe makes the step of its model itself
+            return [self.fit(arm, protocol, fold, seed, progress) for fold in folds]
+        models = [self._begin(arm, protocol, fold, seed) for fold in folds]
+        optimizer = self._optimizer(arm, protocol, models)
+        base_lrs = [float(group["lr"]) for group in optimizer.param_groups]
+        for model in models:
+            model.add(self._validate(model, protocol, model.held_out, 0))
         for epoch in range(1, protocol.epochs + 1):
-            batches = self._batches(protocol, state, positions, targets, seed, epoch, batches)
+            training = [model for model in models if not model.done]
+            if not training:
+                break
+            started = time.perf_counter()
+            for model in training:
+                model.batches = self._batches(protocol, model, seed, epoch)
             with torch.random.fork_rng(self._cuda()):
                 torch.manual_seed(_child(seed, epoch))  # dropout
-                figures, probe = self._train_epoch(
-                    arm, protocol, state, positions, targets, batches, seed, epoch
+                figures = self._train_epoch(
+                    arm, protocol, training, optimizer, base_lrs, seed, epoch
                 )
-            if not math.isfinite(figures["loss"] or 0.0) or not _all_finite(state.trunk):
-                failure = f"the loss is {figures['loss']} in epoch {epoch}"
-                break
-            if probe is not None:
-                probes.append(probe)
-            try:
-                point = self._validate(state, protocol, held_out, epoch, figures)
-            except MetricError as error:  # embeddings that are zero or not finite
-                failure = f"epoch {epoch}: {error}"
-                break
-            curve.append(point)
-            if point.score() > best.score():
-                best = point
-                state.weights = copy.deepcopy(state.trunk.state_dict())
+            for model, figure in zip(training, figures, strict=True):
+                self._end_epoch(protocol, model, epoch, figure)
+            share = (time.perf_counter() - started) / len(training)
+            for model in training:
+                model.seconds += share
             if progress is not None:
-                progress(epoch, protocol.epochs, best.score())
-            if epoch - best.epoch >= protocol.patience:
-                break
-        state.trunk.load_state_dict(state.weights)
-        return (
-            Fit(
-                score=None if failure else best.score(),
-                epoch=best.epoch,
-                curve=tuple(curve),
-                seconds=round(time.perf_counter() - started, 3),
-                failure=failure,
-                probes=tuple(probes),
-            ),
-            state.trunk.eval(),
-        )
+                scores = [model.best.score() for model in models if model.best is not None]
+                progress(epoch, protocol.epochs, float(np.mean(scores)))
+        return [model.result() for model in models]
 
     @torch.no_grad()
     def embed(
@@ -181,142 +233,178 @@ class Trainer:
         """Return raw embeddings ``(m, D)`` of images, in evaluation mode."""
         trunk.eval()
         chunks = []
-        for images in self._reader(protocol).evaluate(positions, _EVALUATION_BATCH):
+        reader = self._reader(protocol)
+        for images in reader.evaluate(positions, _EVALUATION_BATCH):
             with self._autocast(protocol):
-                chunks.append(trunk(self._prepare(images, protocol)).float().cpu())
+                x = reader.normalize(images.to(self.device, non_blocking=True))
+                chunks.append(trunk(x).float().cpu())
         return torch.cat(chunks).numpy()
 
     # ---------------------------------------------------------------- steps of a training
 
-    def _begin(self, arm: Arm, protocol: Protocol, classes: int, seed: int) -> _State:
-        trunk = create_trunk(protocol.trunk, seed=seed).to(self.device)
-        loss = create_loss(arm.loss, classes, protocol.trunk.embedding_size, seed).to(self.device)
-        regularizer = (
-            create_regularizer(arm.regularizer, scale=arm.loss.cosine_factor).to(self.device)
-            if arm.regularizer
-            else None
+    def _begin(self, arm: Arm, protocol: Protocol, fold: Fold, seed: int) -> _Model:
+        size = protocol.trunk.embedding_size
+        penalty = arm.regularizer
+        return _Model(
+            self.create_trunk(protocol.trunk, seed),
+            create_loss(arm.loss, len(fold.train), size, seed).to(self.device),
+            create_regularizer(penalty, scale=arm.loss.cosine_factor).to(self.device)
+            if penalty
+            else None,
+            *select_classes(self.labels, fold.train),
+            select_classes(self.labels, fold.validation)[0],
         )
-        plain = list(regularizer.parameters()) if regularizer else []
+
+    def _optimizer(
+        self, arm: Arm, protocol: Protocol, models: Sequence[_Model]
+    ) -> torch.optim.Optimizer:
         config = protocol.optimizer
-        own = parameter_groups([loss], config)
+        plain = [p for model in models if model.regularizer for p in model.regularizer.parameters()]
+        own = parameter_groups([nn.ModuleList(model.loss for model in models)], config)
+        trunks = nn.ModuleList(model.trunk for model in models)
         groups = [
-            *parameter_groups([trunk], config, plain=plain),
+            *parameter_groups([trunks], config, plain=plain),
             *({**group, "lr": arm.loss_lr} for group in own),
         ]
-        optimizer = config.create(groups)
-        lrs = [float(group["lr"]) for group in optimizer.param_groups]
-        return _State(trunk, loss, regularizer, optimizer, lrs)
+        return config.create(groups)
 
     def _batches(
-        self,
-        protocol: Protocol,
-        state: _State,
-        positions: NDArray[np.int64],
-        targets: NDArray[np.int64],
-        seed: int,
-        epoch: int,
-        last: NDArray[np.int64] | None,
+        self, protocol: Protocol, model: _Model, seed: int, epoch: int
     ) -> NDArray[np.int64]:
-        """Return the batches of an epoch, as indices of ``positions``."""
+        """Return the batches of an epoch, as indices of the model's positions."""
         shape, every = protocol.batch, protocol.remine_every
         if not every or epoch == 1:
-            batches = class_batches(
-                targets, shape.classes, shape.per_class, seed, epoch, protocol.steps_per_epoch
+            return class_batches(
+                model.targets, shape.classes, shape.per_class, seed, epoch, protocol.steps_per_epoch
             )
-        elif (epoch - 1) % every == 0 or last is None:
-            batches = hard_batches(
-                self.embed(state.trunk, positions, protocol),
-                targets,
-                shape.classes,
-                shape.per_class,
-                seed,
-                epoch,
-                protocol.steps_per_epoch,
-            )
-        else:
-            return last
-        return batches
+        if (epoch - 1) % every and model.batches is not None:
+            return model.batches
+        return hard_batches(
+            self.embed(model.trunk, model.positions, protocol),
+            model.targets,
+            shape.classes,
+            shape.per_class,
+            seed,
+            epoch,
+            protocol.steps_per_epoch,
+        )
 
     def _train_epoch(
         self,
         arm: Arm,
         protocol: Protocol,
-        state: _State,
-        positions: NDArray[np.int64],
-        targets: NDArray[np.int64],
-        batches: NDArray[np.int64],
+        models: Sequence[_Model],
+        optimizer: torch.optim.Optimizer,
+        base_lrs: Sequence[float],
         seed: int,
         epoch: int,
-    ) -> tuple[dict[str, float | None], Probe | None]:
-        state.trunk.train()
-        state.loss.train()
+    ) -> list[_Figures]:
+        """Train every model for an epoch and return the figures of each."""
+        for model in models:
+            model.trunk.train()
+            model.loss.train()
         total = protocol.epochs * protocol.steps_per_epoch
         reader = self._reader(protocol)
-        losses, penalties, center, probe = [], [], None, None
-        for k, indices in enumerate(batches if arm.loss.views == 1 else two_views(batches)):
+        losses, penalties = [], []
+        centers: list[Tensor | None] = [None] * len(models)
+        for k in range(protocol.steps_per_epoch):
             step = (epoch - 1) * protocol.steps_per_epoch + k
             factor = (
                 protocol.schedule.factor(step, total, protocol.steps_per_epoch)
                 if protocol.schedule
                 else 1.0
             )
-            for group, lr in zip(state.optimizer.param_groups, state.base_lrs, strict=True):
+            for group, lr in zip(optimizer.param_groups, base_lrs, strict=True):
                 group["lr"] = lr * factor
-            images = self._prepare(reader.train(positions[indices], seed, step), protocol)
-            labels = torch.from_numpy(targets[indices]).to(self.device)
-            with self._autocast(protocol):
-                embeddings = state.trunk(images)
-            embeddings = embeddings.float()
-            metric = state.loss(embeddings, labels)
-            loss = metric
-            if state.regularizer is not None:
-                penalty = state.regularizer(embeddings, progress=step / total)
-                loss = loss + penalty.loss
-                penalties.append(penalty.loss.detach())
-                center = penalty.center
-            losses.append(metric.detach())
+            images, embeddings, labels = [], [], []
+            for model in models:
+                assert model.batches is not None
+                indices = model.batches[k]
+                if arm.loss.views == 2:
+                    indices = two_views(indices)
+                x = reader.train(model.positions[indices], seed, step)
+                images.append(reader.normalize(x.to(self.device, non_blocking=True)))
+                labels.append(torch.from_numpy(model.targets[indices]).to(self.device))
+                with self._autocast(protocol):
+                    embeddings.append(model.trunk(images[-1]).float())
+            metrics = torch.stack(
+                [m.loss(x, y) for m, x, y in zip(models, embeddings, labels, strict=True)]
+            )
+            loss = metrics.sum()
+            losses.append(metrics.detach())
+            if arm.regularizer is not None:
+                terms = [
+                    model.regularizer(x, progress=step / total)
+                    for model, x in zip(models, embeddings, strict=True)
+                    if model.regularizer is not None
+                ]
+                weighted = torch.stack([term.loss for term in terms])
+                loss = loss + weighted.sum()
+                penalties.append(weighted.detach())
+                centers = [term.center for term in terms]
 
             def update(loss: Tensor = loss) -> None:
-                state.optimizer.zero_grad(set_to_none=True)
+                optimizer.zero_grad(set_to_none=True)
                 loss.backward()
                 if protocol.clip_norm is not None:
-                    owned = [p for g in state.optimizer.param_groups for p in g["params"]]
-                    nn.utils.clip_grad_norm_(owned, protocol.clip_norm)
-                state.optimizer.step()
+                    for model in models:
+                        nn.utils.clip_grad_norm_(_owned(model), protocol.clip_norm)
+                optimizer.step()
 
             if protocol.probe_every and k == 0 and (epoch - 1) % protocol.probe_every == 0:
-                probe = probe_step(epoch, state.trunk, images, embeddings, metric, update)
+                (model,) = models
+                model.probes.append(
+                    probe_step(epoch, model.trunk, images[0], embeddings[0], metrics[0], update)
+                )
             else:
                 update()
-        mean = float(torch.stack(losses).mean())
-        return {
-            "loss": mean,
-            "penalty": float(torch.stack(penalties).mean()) if penalties else None,
-            "center": float(center) if center is not None else None,
-        }, probe
+        means = torch.stack(losses).mean(0).tolist()
+        costs: list[float | None] = [None] * len(models)
+        if penalties:
+            costs = torch.stack(penalties).mean(0).tolist()
+        return [
+            {"loss": mean, "penalty": cost, "center": None if center is None else float(center)}
+            for mean, cost, center in zip(means, costs, centers, strict=True)
+        ]
+
+    def _end_epoch(self, protocol: Protocol, model: _Model, epoch: int, figures: _Figures) -> None:
+        """Validate a model, keep it if it is the best, and end its training if it should."""
+        if not math.isfinite(figures["loss"] or 0.0) or not _all_finite(model.trunk):
+            model.fail(f"the loss is {figures['loss']} in epoch {epoch}")
+            return
+        try:
+            model.add(self._validate(model, protocol, model.held_out, epoch, figures))
+        except MetricError as error:  # embeddings that are zero or not finite
+            model.fail(f"epoch {epoch}: {error}")
+            return
+        assert model.best is not None
+        model.done = epoch - model.best.epoch >= protocol.patience
 
     def _validate(
         self,
-        state: _State,
+        model: _Model,
         protocol: Protocol,
         positions: NDArray[np.int64],
         epoch: int,
-        figures: dict[str, float | None] | None = None,
+        figures: _Figures | None = None,
     ) -> Point:
-        embeddings = self.embed(state.trunk, positions, protocol)
+        embeddings = self.embed(model.trunk, positions, protocol)
         means = retrieve(embeddings, self.labels[positions], ks=(1,)).means()
         retrieval = {str(name): means[name] for name in METRICS}
         measured: dict[str, Any] = {**retrieval, **norm_figures(embeddings)}
         return Point(epoch, **measured | (figures or {}))
 
-    def _reader(self, protocol: Protocol) -> BatchReader:
+    def _reader(self, protocol: Protocol) -> BatchReader | FeatureReader:
         transform = protocol.transform
         if transform not in self._readers:
-            self._readers[transform] = BatchReader(self.images, transform, cache_bytes=_CACHE_BYTES)
+            if isinstance(self.images, FeatureSet):
+                self._readers[transform] = FeatureReader(self.images)
+            else:
+                assert transform is not None  # `Comparison.check`
+                self._readers[transform] = BatchReader(
+                    self.images, transform, cache_bytes=_CACHE_BYTES
+                )
         return self._readers[transform]
-
-    def _prepare(self, images: Tensor, protocol: Protocol) -> Tensor:
-        return protocol.transform.normalize(images.to(self.device, non_blocking=True))
 
     def _autocast(self, protocol: Protocol) -> contextlib.AbstractContextManager[Any]:
         wanted = protocol.precision == "bf16" or (
@@ -333,6 +421,12 @@ def norm_figures(embeddings: NDArray[np.float32]) -> dict[str, float]:
     norms = np.linalg.norm(embeddings.astype(np.float64), axis=1)
     mean = float(norms.mean())
     return {"norm_mean": mean, "norm_cv2": float(norms.var() / mean**2)}
+
+
+def _owned(model: _Model) -> list[nn.Parameter]:
+    """Return all parameters of a model, its loss and its penalty that have a gradient."""
+    modules = [model.trunk, model.loss, *([model.regularizer] if model.regularizer else [])]
+    return [p for module in modules for p in module.parameters() if p.grad is not None]
 
 
 def _all_finite(module: nn.Module) -> bool:

@@ -22,10 +22,13 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import nn
 
 import facerec
+from facerec.comparison.features import FeatureData, open_features
 from facerec.comparison.finals import (
     FinalRun,
+    TestSide,
     read_final,
     score_models,
     test_side,
@@ -33,12 +36,12 @@ from facerec.comparison.finals import (
 )
 from facerec.comparison.fit import Fit, Trainer
 from facerec.comparison.image_sets import ImageData, ImageSet, open_image_set
-from facerec.comparison.protocol import UNTRAINED, Arm, Comparison
+from facerec.comparison.protocol import RECALLS, UNTRAINED, Arm, Comparison, Protocol
 from facerec.comparison.retrieval import check_clustering
 from facerec.comparison.search import Search
 from facerec.comparison.splits import ClassSplit, refuse_seen, split_classes
 from facerec.comparison.storage import Worker
-from facerec.comparison.trunks import create_trunk, read_recipe
+from facerec.comparison.trunks import read_recipe
 from facerec.errors import ComparisonError, FacerecError
 from facerec.files import sha256, write_json
 from facerec.progress import Progress
@@ -109,7 +112,7 @@ class Results:
     manifest: dict[str, Any]
     arms: tuple[ArmResult, ...]
     untrained: tuple[FinalRun, ...]
-    """Models with drawn weights, one a seed."""
+    """Models with drawn weights, one a seed; of a comparison on features these themselves, once."""
 
 
 class Harness:
@@ -141,6 +144,9 @@ class Harness:
         if comparison.metrics:
             check_clustering()
         self.comparison, self.folder, self.device = comparison, folder, device
+        # Features as they are need no seed.
+        self._untrained = 1 if isinstance(comparison.data, FeatureData) else comparison.repetitions
+        self._trained: tuple[Arm | None, list[Fit]] = None, []
         self._notify: Notify | None = None
         self._states: list[Status] = []
         self.worker = Worker(folder)
@@ -203,8 +209,7 @@ class Harness:
                 )
             )
         untrained = [
-            read_final(self._final_path(UNTRAINED, seed))[0]
-            for seed in range(self.comparison.repetitions)
+            read_final(self._final_path(UNTRAINED, seed))[0] for seed in range(self._untrained)
         ]
         return Results(self.comparison, self.manifest, tuple(arms), tuple(untrained))
 
@@ -216,27 +221,35 @@ class Harness:
             other = self.comparison.arm(arm.against) if arm.against else None
             if self.search.is_done(arm) or (other and not self.search.is_done(other)):
                 continue
+            # What is proposed depends on the trials that have ended; where a trial takes seconds an
+            # arm is searched by one worker, and the table does not depend on how many there are.
+            mark = self.folder / "search" / arm.name
+            if self.trainer.in_step and not self.worker.claim(mark):
+                continue
             if self.search.work(arm, partial(self._fit_trial, arm)):
+                if self.trainer.in_step and self.search.is_done(arm):
+                    self.worker.release(mark)
                 return True
         return False
 
     def _fit_trial(self, arm: Arm, tried: Arm, fold: int) -> Fit:
         protocol = self.comparison.protocol_of(tried)
         trial = len(self.search.finished(arm)) + 1
-        fit, _ = self.trainer.fit(
-            tried,
-            protocol,
-            self.split.folds[fold],
-            self._seed(0),
-            partial(self._show, arm.name, f"trial {trial}, fold {fold + 1}/{protocol.folds}"),
-        )
-        return fit
+        if not self.trainer.in_step:
+            show = partial(self._show, arm.name, f"trial {trial}, fold {fold + 1}/{protocol.folds}")
+            return self.trainer.fit(tried, protocol, self.split.folds[fold], self._seed(0), show)[0]
+        # The search asks for one fold after the other; the first question trains them all.
+        if self._trained[0] != tried:
+            show = partial(self._show, arm.name, f"trial {trial}, {protocol.folds} folds")
+            found = self.trainer.fit_folds(tried, protocol, self.split.folds, self._seed(0), show)
+            self._trained = tried, [fit for fit, _ in found]
+        return self._trained[1][fold]
 
     def _finish(self) -> bool:
         """Train and score one seed of an arm whose search is done."""
         for seed in range(self.comparison.repetitions):
             path = self._final_path(UNTRAINED, seed)
-            if self.worker.claim(path):
+            if seed < self._untrained and self.worker.claim(path):
                 self._score_untrained(path, seed)
                 return True
             for arm in self.comparison.ordered:
@@ -250,26 +263,46 @@ class Harness:
 
     def _train_final(self, arm: Arm, path: Path, seed: int, trial: int) -> None:
         protocol = self.comparison.protocol_of(arm)
-        fits, models = [], []
-        for number, fold in enumerate(self.split.folds):
-            label = f"seed {seed + 1}, fold {number + 1}/{protocol.folds}"
-            fit, model = self.trainer.fit(
-                arm, protocol, fold, self._seed(1, seed), partial(self._show, arm.name, label)
-            )
-            fits.append(fit)
-            models.append(model)
+        drawn, label = self._seed(1, seed), f"seed {seed + 1}"
+        if self.trainer.in_step:
+            show = partial(self._show, arm.name, f"{label}, {protocol.folds} folds")
+            trained = self.trainer.fit_folds(arm, protocol, self.split.folds, drawn, show)
+        else:
+            trained = [
+                self.trainer.fit(
+                    arm,
+                    protocol,
+                    fold,
+                    drawn,
+                    partial(self._show, arm.name, f"{label}, fold {number}/{protocol.folds}"),
+                )
+                for number, fold in enumerate(self.split.folds, start=1)
+            ]
+        fits, models = [fit for fit, _ in trained], [model for _, model in trained]
         failure = next((fit.failure for fit in fits if fit.failure), None)
         side = test_side(self.images, self.split)
         # A model that diverged has no score; its weights before that are not the result.
-        run = score_models(self.trainer, protocol, models, side, fits, self.comparison.metrics)
+        run = self._score(protocol, models, side, fits)
         self._write(path, run, arm.name, seed, trial, failure)
 
     def _score_untrained(self, path: Path, seed: int) -> None:
         protocol = self.comparison.protocol
-        trunk = create_trunk(protocol.trunk, seed=self._seed(1, seed)).to(self.device)
+        trunk = (
+            nn.Identity()
+            if isinstance(self.comparison.data, FeatureData)
+            else self.trainer.create_trunk(protocol.trunk, self._seed(1, seed))
+        )
         side = test_side(self.images, self.split)
-        run = score_models(self.trainer, protocol, [trunk], side, metrics=self.comparison.metrics)
+        run = self._score(protocol, [trunk], side, [])
         self._write(path, run, UNTRAINED, seed)
+
+    def _score(
+        self, protocol: Protocol, models: list[nn.Module], side: TestSide, fits: list[Fit]
+    ) -> FinalRun:
+        asked = self.comparison
+        return score_models(
+            self.trainer, protocol, models, side, fits, asked.metrics, asked.recalls
+        )
 
     def _write(
         self,
@@ -294,11 +327,10 @@ class Harness:
         for arm in self.comparison.arms:
             if not self.search.is_done(arm):
                 return False
-            names = [arm.name] if self.search.best(arm) else []
-            for name in [UNTRAINED, *names]:
-                for seed in range(self.comparison.repetitions):
-                    if not self._final_path(name, seed).is_file():
-                        return False
+            seeds = self.comparison.repetitions if self.search.best(arm) else 0
+            for name, count in ((UNTRAINED, self._untrained), (arm.name, seeds)):
+                if not all(self._final_path(name, seed).is_file() for seed in range(count)):
+                    return False
         return True
 
     def _seed(self, *key: int) -> int:
@@ -364,6 +396,9 @@ class Harness:
 
     def _open_images(self, progress: Progress | None) -> ImageSet:
         data = self.comparison.data
+        if isinstance(data, FeatureData):
+            self._path = data.path
+            return open_features(data)
         if isinstance(data, SyntheticSet):
             folder = self.folder / "faces"
             with self.worker.turn():
@@ -415,9 +450,13 @@ class Harness:
 
     def _write_manifest(self) -> dict[str, Any]:
         comparison = json.loads(json.dumps(to_dict(self.comparison)))
-        if not comparison["metrics"]:
-            # So folders and hashes of comparisons that ask for none stay what they were.
+        # So folders and hashes of comparisons that ask for no more stay what they were.
+        if not self.comparison.metrics:
             del comparison["metrics"]
+        if not self.comparison.paired:
+            del comparison["paired"]
+        if self.comparison.recalls == RECALLS:
+            del comparison["recalls"]
         split = self.split.to_dict()
         manifest = {
             "schema": "facerec.comparison/1",

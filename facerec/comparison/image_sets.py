@@ -34,6 +34,8 @@ _BENCH = re.compile(
 """Names of verification sets, in lower case and with _ for what is no letter or digit."""
 
 _PACK_SUFFIXES = (".bin", ".npz")
+_FILE_SUFFIXES = (".rec", ".npz", ".csv", ".parquet")
+"""Of records and of embeddings, whose folder may bear the name too."""
 
 
 @dataclass(frozen=True)
@@ -181,24 +183,34 @@ def open_image_set(config: ImageData) -> ImageSet:
             few classes with two images.
     """
     path = Path(config.path)
-    _refuse_bench(path)
+    refuse_bench_name(path)
+    packs = path.is_dir() and any(path.glob("*.bin")) and not any(path.glob("*.rec"))
+    if packs or path.suffix in _PACK_SUFFIXES:
+        raise _bench_error(path)
     if not path.exists():
         raise DatasetError(f"{path}: there is no such file or folder; check the path")
     return ImageSet(_READERS[config.layout](path), str(path))
 
 
-def _refuse_bench(path: Path) -> None:
-    """Refuse packs, and folders and record files that bear the name of a bench."""
+def refuse_bench_name(path: Path) -> None:
+    """Refuse files and folders that bear the name of a bench.
+
+    Raises:
+        DatasetError: this one does.
+    """
     names = []
     for place in (path, path.resolve()):
-        names += [place.stem, place.parent.name] if place.suffix == ".rec" else [place.name]
-    named = any(_BENCH.fullmatch(re.sub(r"[\W_]+", "_", name.lower())) for name in names)
-    packs = path.is_dir() and any(path.glob("*.bin")) and not any(path.glob("*.rec"))
-    if named or packs or path.suffix in _PACK_SUFFIXES:
-        raise DatasetError(
-            f"{path}: this is a verification bench, and nothing may be selected on a bench; "
-            "compare on identities held out from a training set (records or a folder)"
-        )
+        files = place.suffix in _FILE_SUFFIXES
+        names += [place.stem, place.parent.name] if files else [place.name]
+    if any(_BENCH.fullmatch(re.sub(r"[\W_]+", "_", name.lower())) for name in names):
+        raise _bench_error(path)
+
+
+def _bench_error(path: Path) -> DatasetError:
+    return DatasetError(
+        f"{path}: this is a verification bench, and nothing may be selected on a bench; compare on "
+        "identities held out from a training set (records or a folder)"
+    )
 
 
 def _read_records(path: Path) -> Listing:
@@ -251,7 +263,7 @@ def _read_cub(path: Path) -> Listing:
 
 
 def _read_cars196(path: Path) -> Listing:
-    """Read Cars196 as one list, or as the devkit's two.
+    """Read Cars196 as one list, or as the devkit's two; of these the training list alone will do.
 
     Either ``cars_annos.mat`` (fields relative_im_path and class, images in car_ims/), or
     ``cars_train_annos.mat`` and ``cars_test_annos_withlabels.mat`` (fields fname and class, images
@@ -277,6 +289,7 @@ def _read_cars196(path: Path) -> Listing:
         _places(order, numbers),
         class_names,
         {file.name: file for file in cars.files},
+        notes=cars.notes,
     )
 
 
@@ -287,11 +300,13 @@ class _Cars(NamedTuple):
         images: path and class, from 1, of each image.
         class_names: as found, or None; those of the last file.
         files: the lists.
+        notes: what a user should know.
     """
 
     images: list[tuple[str, int]]
     class_names: list[Any] | None
     files: list[Path]
+    notes: list[str]
 
 
 _CARS_PARTS = {
@@ -304,14 +319,21 @@ _CARS_PARTS = {
 def _cars_list(path: Path) -> _Cars:
     found = read_mat(path, ["annotations", "class_names"])
     images = _cars_annotations(path, found["annotations"], "relative_im_path")
-    return _Cars(images, many(found["class_names"]), [path])
+    return _Cars(images, many(found["class_names"]), [path], [])
 
 
 def _cars_devkit(path: Path) -> _Cars:
     images: list[tuple[str, int]] = []
     files: list[Path] = []
+    notes: list[str] = []
     for name, folder in _CARS_PARTS.items():
         file = _find_mat(path, name)
+        if file is None and files:
+            notes.append(
+                f"{path}: Cars196, training half: {name} is not there, so figures are those of "
+                f"{len(images):,} images, not those of published tables"
+            )
+            continue
         if file is None:
             raise DatasetError(
                 f"{path}: neither cars_annos.mat nor {name} is there; give the folder of Cars196 "
@@ -323,8 +345,9 @@ def _cars_devkit(path: Path) -> _Cars:
         files.append(file)
     meta = _find_mat(path, "cars_meta.mat")
     if meta is None:
-        return _Cars(images, None, files)
-    return _Cars(images, many(read_mat(meta, ["class_names"])["class_names"]), [*files, meta])
+        return _Cars(images, None, files, notes)
+    names = many(read_mat(meta, ["class_names"])["class_names"])
+    return _Cars(images, names, [*files, meta], notes)
 
 
 def _cars_annotations(path: Path, rows: Any, column: str) -> list[tuple[str, int]]:

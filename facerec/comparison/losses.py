@@ -1,7 +1,8 @@
 """Losses to compare: a configuration dataclass each, behind one ``loss(embeddings, labels)``.
 
 The losses of *A Metric Learning Reality Check* (Musgrave, Belongie, Lim, ECCV 2020) and relatives
-come from pytorch-metric-learning (extra ``compare``), with its defaults; those of *Spherical
+come from pytorch-metric-learning (extra ``compare``, version 2.9 or 3), with the defaults of its
+version 2; those of *Spherical
 Embedding Constraint* and a few whose library form breaks down are in ``pair_losses``; margin heads
 are ``facerec.heads``. Every module made here
 
@@ -19,7 +20,8 @@ import importlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from functools import partial
+from functools import cache, partial
+from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
@@ -164,7 +166,8 @@ class _WithCenters(_Config):
     classification = True
     learns = True
     columns: ClassVar[bool] = True
-    """Whether the centres are the columns of the library's parameter, not its rows."""
+    """Whether the centres are the columns of the parameter in the library's version 2; in version
+    3 they are always its rows."""
 
     center_init: CenterInit = field(default="unit", kw_only=True)
     """How class centres or proxies start: alike for all losses. pytorch-metric-learning has
@@ -175,7 +178,7 @@ class _WithCenters(_Config):
         return self._with(num_classes, embedding_size, seed)
 
     def _with(self, num_classes: int, embedding_size: int, seed: int, **more: Any) -> _FromLibrary:
-        init = _CenterInit(self.center_init, seed, self.columns)
+        init = _CenterInit(self.center_init, seed, self.columns and not _is_version_3())
         kind = _library("losses", self.library)
         return _FromLibrary(
             kind(num_classes, embedding_size, weight_init_func=init, **self.settings, **more)
@@ -377,15 +380,22 @@ class PmlArcFace(_WithCenters):
     mlrc_lr = 5.13e-3
 
     margin: float = _setting(28.6, Bounds(0.0, 60.0))
-    """Margin m in degrees (pytorch-metric-learning; 0.5 radians in the paper)."""
+    """Margin m in degrees (pytorch-metric-learning 2; version 3 and the paper: 0.5 radians)."""
 
     scale: float = _setting(64.0, _SCALE)
     """Factor s on all cosines (pytorch-metric-learning; the paper)."""
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the formula takes: of the library's version 3 an angle in radians."""
+        margin = math.radians(self.margin) if _is_version_3() else self.margin
+        return {"margin": margin, "scale": self.scale}
+
     def build(self, num_classes: int, embedding_size: int, seed: int) -> Formula:
         """Make the module."""
         module = self._with(num_classes, embedding_size, seed)
-        module.loss.get_angles = pair_losses.angles
+        if not _is_version_3():
+            module.loss.get_angles = pair_losses.angles
         return module
 
 
@@ -758,6 +768,59 @@ class MarginHead(_Config):
         )
 
 
+def setting(default: float, low: float, high: float, log: bool = False) -> Any:
+    """Declare a hyper-parameter of a loss of one's own, and where a search looks for it.
+
+    Args:
+        default: its value where nothing is searched.
+        low: smallest value that a search tries; if it is above 0, the setting must be.
+        high: largest one.
+        log: whether to search on a logarithmic scale.
+    """
+    return _setting(default, Bounds(low, high, log=log, integer=isinstance(default, int)))
+
+
+@dataclass(frozen=True)
+class OwnLoss(_Config):
+    """A loss in a file of one's own: a frozen dataclass that derives from this one, in a recipe.
+
+    It names its ``formula`` of raw embeddings ``(B, D)``, labels ``(B,)`` and its settings, which
+    returns a scalar, and declares these as fields with `setting`; or it has a ``build`` that
+    returns a module with parameters, and then ``learns = True``. Search, fresh seeds and the paired
+    tests come by themselves, and SEC goes on top by a field of the arm.
+
+    Examples:
+        >>> from facerec.comparison.pair_losses import unit_vectors
+        >>> def pull(embeddings: Tensor, labels: Tensor, margin: float) -> Tensor:
+        ...     cosines = unit_vectors(embeddings) @ unit_vectors(embeddings).T
+        ...     same = labels[:, None] == labels
+        ...     return torch.where(same, 1 - cosines, (cosines - margin).clamp(min=0)).mean()
+        >>> @dataclass(frozen=True)
+        ... class Pull(OwnLoss):
+        ...     formula = staticmethod(pull)
+        ...     margin: float = setting(0.2, 0.0, 1.0)
+        >>> loss = create_loss(Pull(margin=0.1), num_classes=2, embedding_size=2, seed=0)
+        >>> loss(torch.eye(2), torch.tensor([0, 1])).item()
+        0.0
+    """
+
+    admits_subclasses: ClassVar[bool] = True
+    """Whether a recipe may hold what derives from this; see `facerec.recipe.check`."""
+
+    def build(self, num_classes: int, embedding_size: int, seed: int) -> Formula:
+        """Make the loss.
+
+        Raises:
+            RecipeError: it names no formula.
+        """
+        if type(self).formula is None:
+            raise RecipeError(
+                f"{type(self).__name__}: a loss of one's own needs formula = staticmethod(…) or a "
+                "build of its own; give it one"
+            )
+        return super().build(num_classes, embedding_size, seed)
+
+
 Loss = (
     Contrastive
     | Triplet
@@ -788,6 +851,7 @@ Loss = (
     | SemihardTriplet
     | MultiSimilaritySEC
     | MarginHead
+    | OwnLoss
 )
 """Any loss of this module."""
 
@@ -824,6 +888,12 @@ class LossModule(nn.Module):
         with torch.autocast(embeddings.device.type, enabled=False):
             loss = self.formula(
                 embeddings.to(torch.promote_types(own.dtype, torch.float32)), labels
+            )
+        if not isinstance(loss, Tensor) or loss.ndim:
+            shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            raise TrainingError(
+                f"{type(self.config).__name__} returned {shape}, but a loss is a scalar tensor; "
+                "take the mean of it"
             )
         return loss
 
@@ -878,8 +948,8 @@ class _FromLibrary(nn.Module):
         loss = self.loss(embeddings, labels, chosen)
         for parameter in self.loss.parameters():
             # Where nothing was mined the library leaves the learned β (no matrix) out of the graph.
-            if parameter.ndim == 1:
-                loss = loss + 0 * parameter[0]
+            if parameter.ndim < 2:
+                loss = loss + 0 * parameter.sum()
         return loss
 
 
@@ -938,6 +1008,19 @@ def _miner(config: _Config, seed: int) -> nn.Module | None:
         assert isinstance(config, Triplet)
         miner = _library("miners", "TripletMarginMiner")(config.margin, type_of_triplets=kind)
     return miner
+
+
+@cache
+def _is_version_3() -> bool:
+    """Tell whether pytorch-metric-learning is of version 3 or later, which broke with version 2.
+
+    What matters here, by its notes on the release and its manual: ArcFace's margin is in radians,
+    and class weights are rows. It normalises what `_Config.unit` normalises for version 2.
+    """
+    try:
+        return int(version("pytorch-metric-learning").partition(".")[0]) >= 3
+    except PackageNotFoundError:
+        return False
 
 
 def _library(module: str, name: str) -> Any:

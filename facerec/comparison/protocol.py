@@ -14,11 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar
 
+from facerec.comparison.features import FeatureData
 from facerec.comparison.image_sets import ImageData
 from facerec.comparison.losses import LEARNING_RATE, Loss
 from facerec.comparison.splits import Numbering
 from facerec.comparison.transforms import CropTransform, FaceTransform
-from facerec.comparison.trunks import Trunk
+from facerec.comparison.trunks import FEATURES, Trunk
 from facerec.errors import RecipeError
 from facerec.heads import NormPenalty
 from facerec.recipe import differences, to_dict
@@ -35,6 +36,9 @@ METRICS: dict[Metric, str] = {
 ClusterMetric = Literal["nmi", "f1"]
 CLUSTER_METRICS: dict[ClusterMetric, str] = {"nmi": "NMI", "f1": "F1"}
 """Of k-means on all queries, so that no single query has one."""
+
+RECALLS = (1, 2, 4, 8)
+"""The K of Recall@K that are reported unless others are asked for."""
 
 NOTHING = "nothing"
 """Name of a searched parameter without effect: what one more dimension gains by luck."""
@@ -67,7 +71,8 @@ class Protocol:
     """Everything that is equal for all arms, unless it is declared."""
 
     trunk: Trunk = field(default_factory=Trunk)
-    transform: FaceTransform | CropTransform = field(default_factory=FaceTransform)
+    transform: FaceTransform | CropTransform | None = field(default_factory=FaceTransform)
+    """What happens to an image before the trunk; None for features, which stay as they are."""
     optimizer: Optimizer = field(default_factory=RMSprop)
     schedule: Polynomial | Cosine | MultiStep | None = None
     """Of all learning rates; None keeps them, and early stopping ends training."""
@@ -97,7 +102,12 @@ class Protocol:
         for name in ("steps_per_epoch", "epochs", "patience"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, found {getattr(self, name)}")
-        if self.transform.size != self.trunk.image_size:
+        if (self.transform is None) != (self.trunk.name == FEATURES):
+            raise ValueError(
+                f"the trunk {FEATURES} needs transform=None, and only that one does; found "
+                f"{self.trunk.name} with {self.transform}"
+            )
+        if self.transform is not None and self.transform.size != self.trunk.image_size:
             raise ValueError(
                 f"the transform gives images of {self.transform.size}×{self.transform.size} "
                 f"pixels, but trunk.image_size is {self.trunk.image_size}; make them equal"
@@ -232,6 +242,11 @@ class Arm:
         return arm
 
 
+def shared_ranges(arm: Arm, other: Arm) -> tuple[Range, ...]:
+    """Return what both arms search, within the same bounds."""
+    return tuple(each for each in arm.ranges if each in other.ranges)
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Arms under one protocol, and how much is spent on each."""
@@ -240,8 +255,9 @@ class Comparison:
     question: str
     """What the comparison is to answer, in one sentence."""
     arms: tuple[Arm, ...]
-    data: ImageData | SyntheticSet = field(default_factory=SyntheticSet)
-    """Images of classes; generated faces where it is a `SyntheticSet`."""
+    data: ImageData | SyntheticSet | FeatureData = field(default_factory=SyntheticSet)
+    """Images of classes; generated faces where it is a `SyntheticSet`, and with `FeatureData` the
+    features of a frozen network instead (`on_features` turns a comparison into that)."""
     protocol: Protocol = field(default_factory=Protocol)
     declared: tuple[str, ...] = ()
     """Fields of the protocol that are the subject of the study, in which arms may differ."""
@@ -252,8 +268,15 @@ class Comparison:
     sampler: Literal["tpe", "gp", "random"] = "tpe"
     """How settings are proposed after the first ones: tree-structured Parzen estimators, Gaussian
     processes (slower, closest to the Reality Check), or at random."""
+    paired: bool = False
+    """Whether an arm whose loss is that of the arm it is compared with tries the very settings of
+    that one, trial by trial: only what it has besides, such as the penalty's weight, is proposed.
+    Then trials pair, and a weight of 0 need not be part of the search."""
     metrics: tuple[ClusterMetric, ...] = ()
     """What is reported besides retrieval, at the price of a k-means a model of every final run."""
+    recalls: tuple[int, ...] = RECALLS
+    """The K of Recall@K, each at least 1; those not among 1, 2, 4 and 8 have a column of the first
+    table."""
     confidence: float = 0.95
     """Of all intervals."""
     replicates: int = 2000
@@ -279,6 +302,10 @@ class Comparison:
         for name in ("trials", "repetitions", "replicates"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, found {getattr(self, name)}")
+        if any(k < 1 for k in self.recalls) or len(set(self.recalls)) < len(self.recalls):
+            raise ValueError(
+                f"recalls are different numbers of neighbours from 1 on, found {self.recalls}"
+            )
 
     def protocol_of(self, arm: Arm) -> Protocol:
         """Return the protocol that an arm is run under."""
@@ -287,6 +314,12 @@ class Comparison:
     def arm(self, name: str) -> Arm:
         """Return the arm of a name."""
         return next(arm for arm in self.arms if arm.name == name)
+
+    def paired_with(self, arm: Arm) -> Arm | None:
+        """Return the arm whose settings this one tries too; None if it searches for itself."""
+        other = self.arm(arm.against) if self.paired and arm.against is not None else None
+        same = other is not None and other.loss == arm.loss and bool(shared_ranges(arm, other))
+        return other if same else None
 
     @property
     def ordered(self) -> tuple[Arm, ...]:
@@ -313,6 +346,7 @@ class Comparison:
         """
         common = to_dict(self.protocol)
         for arm in self.ordered:
+            self._check_data(arm)
             different = differences(common, to_dict(self.protocol_of(arm)))
             undeclared = [
                 name
@@ -326,6 +360,21 @@ class Comparison:
                     f"of the study with declared={undeclared!r}"
                 )
             self._check_search(arm)
+
+    def _check_data(self, arm: Arm) -> None:
+        on_features = isinstance(self.data, FeatureData)
+        protocol = self.protocol_of(arm)
+        if on_features != (protocol.trunk.name == FEATURES):
+            raise RecipeError(
+                f"arm {arm.name}: the trunk {protocol.trunk.name} cannot be trained on "
+                f"{'features' if on_features else 'images'}; with features it is {FEATURES}, which "
+                "facerec compare RECIPE --features FILE sets"
+            )
+        if isinstance(self.data, FeatureData) and arm.loss.views > 1 + bool(self.data.second_views):
+            raise RecipeError(
+                f"arm {arm.name}: its loss needs two views of every image, but there is one; give "
+                "features of the second ones with --second-views FILE"
+            )
 
     def _check_search(self, arm: Arm) -> None:
         names = [r.field for r in arm.ranges]
@@ -354,6 +403,35 @@ class Comparison:
                         f"arm {arm.name}: a start sets {name} to {value:g}, outside "
                         f"[{limits.low:g}, {limits.high:g}]"
                     )
+
+
+def on_features(comparison: Comparison, data: FeatureData) -> Comparison:
+    """Return the comparison with features in the place of images, all else equal.
+
+    In every protocol the trunk becomes the identity, followed by the same last layers, and there is
+    no transform.
+    """
+
+    def changed(protocol: Protocol) -> Protocol:
+        trunk = protocol.trunk
+        bare = Trunk(
+            FEATURES,
+            embedding_size=trunk.embedding_size,
+            embedding_bn=trunk.embedding_bn,
+            last_layer=trunk.last_layer,
+            hidden=trunk.hidden,
+        )
+        return replace(protocol, trunk=bare, transform=None)
+
+    return replace(
+        comparison,
+        data=data,
+        protocol=changed(comparison.protocol),
+        arms=tuple(
+            replace(arm, protocol=changed(arm.protocol)) if arm.protocol else arm
+            for arm in comparison.arms
+        ),
+    )
 
 
 def _get(root: Any, name: str, where: str = "") -> Any:

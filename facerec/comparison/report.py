@@ -5,10 +5,12 @@ Equal results give equal bytes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from facerec.comparison.figures import (
+    arm_figure,
     difference_figure,
     gain_figure,
     learning_figure,
@@ -16,7 +18,7 @@ from facerec.comparison.figures import (
 )
 from facerec.comparison.finals import VIEWS
 from facerec.comparison.harness import Results
-from facerec.comparison.summary import HEADLINE, Pair, Summary, summarize, to_json
+from facerec.comparison.summary import HEADLINE, Pair, Summary, is_declared, summarize, to_json
 from facerec.comparison.tables import (
     cost_table,
     difference_table,
@@ -25,6 +27,7 @@ from facerec.comparison.tables import (
     manifest_table,
     norm_table,
     pair_table,
+    paired_trial_table,
     percent,
     plus_minus,
     points,
@@ -63,7 +66,7 @@ from facerec.statistics.intervals import Interval
 PAGE = "report.html"
 
 _SPOKEN = 5
-"""Pairs up to which the head of the page has a sentence for each."""
+"""Pairs up to which the page has a sentence for each."""
 
 _NOT_MEASURED = "Gradients and angular steps were not measured; the protocol's probe_every is 0."
 
@@ -111,32 +114,50 @@ def render(summary: Summary) -> dict[str, bytes]:
 
 
 def answers(summary: Summary) -> list[FindingLine]:
-    """Return what the comparison found: all pairs, each of them, and which arm comes first."""
+    """Return what the comparison found: each claim, each pair, and which arm comes first."""
     pairs = [_pair_answer(summary, pair) for pair in summary.pairs]
-    return [*_all_pairs(summary), *pairs, *_ranking(summary)]
+    return [*_claims(summary), *pairs, *_ranking(summary)]
 
 
 def sentence_of(line: FindingLine) -> str:
     """Return a line as a sentence."""
     estimate = f"{line.estimate} {line.limits}".strip()
-    return f"{line.figure}: {estimate}; {'; '.join(filter(None, (line.detail, line.basis)))}."
+    rest = "; ".join(filter(None, (line.conclusion, line.detail, line.basis)))
+    return f"{line.figure}: {estimate}; {rest}."
 
 
-def _all_pairs(summary: Summary) -> Iterator[FindingLine]:
-    means = [pair.headline.mean for pair in summary.pairs if pair.headline]
-    sides = [_side(mean.interval) for mean in means if mean.interval]
-    if len(sides) < 2:
-        return
-    count, level = len(summary.pairs), 1 - summary.confidence
-    small = sum(mean.p_holm is not None and mean.p_holm <= level for mean in means)
-    said = [f"{side} in {sides.count(side)}" for side in _SAID]
-    if len(sides) < count:
-        said.append(f"unknown in {count - len(sides)}")
-    yield FindingLine(
-        f"Difference in concatenated MAP@R, {percent(summary)} intervals of {count} pairs",
-        ", ".join(said),
-        detail=f"p adjusted for {count} pairs is at most {level:.2g} in {small}",
+def _claims(summary: Summary) -> Iterator[FindingLine]:
+    """Say of each question how many of its pairs differ."""
+    level = 1 - summary.confidence
+    for claim in dict.fromkeys(pair.claim for pair in summary.pairs):
+        pairs = [pair for pair in summary.pairs if pair.claim == claim]
+        if len(pairs) < 2:
+            continue
+        means = [pair.headline.mean for pair in pairs if pair.headline]
+        found = [mean for mean in means if is_declared(mean, summary.confidence)]
+        above = sum(mean.value > 0 for mean in found)
+        detail = f"adjusted p at most {level:.2g}; {_undecided(pairs)}"
+        smallest = [100 * pair.smallest for pair in pairs if pair.smallest is not None]
+        yield FindingLine(
+            f"Another {claim}, {len(pairs)} pairs: concatenated MAP@R",
+            f"different in {len(found)}: above in {above}, below in {len(found) - above}",
+            detail=detail.removesuffix("; "),
+            basis=f"80 % power from {_range(smallest)} points on" if smallest else "",
+        )
+
+
+def _undecided(pairs: Sequence[Pair]) -> str:
+    counts = Counter(pair.conclusion for pair in pairs)
+    return "; ".join(
+        f"{said} in {counts[said]}"
+        for said in ("none detected at this precision", "insufficient data")
+        if counts[said]
     )
+
+
+def _range(values: Sequence[float]) -> str:
+    ends = dict.fromkeys(f"{value:.2f}" for value in (min(values), max(values)))
+    return " to ".join(ends)
 
 
 _SAID = {"above 0": "lies above 0", "including 0": "includes 0", "below 0": "lies below 0"}
@@ -156,7 +177,8 @@ def _pair_answer(summary: Summary, pair: Pair) -> FindingLine:
     mean = difference.mean
     estimate = f"{points(mean.value)} points of concatenated MAP@R"
     if mean.interval is None:
-        return FindingLine(figure, estimate, detail=f"n=1: {mean.remark}")
+        detail = f"n=1: {mean.remark}"
+        return FindingLine(figure, estimate, conclusion=pair.conclusion, detail=detail)
     basis = counted(mean.total, "seed")
     if mean.joint is not None:
         basis += f" × {counted(summary.classes, 'test class', 'test classes')}"
@@ -166,9 +188,11 @@ def _pair_answer(summary: Summary, pair: Pair) -> FindingLine:
         figure,
         estimate,
         limits(mean.interval, 100, "+.2f") + of_base,
-        detail=f"the {percent(summary)} interval {_SAID[_side(mean.interval)]}",
+        conclusion=pair.conclusion,
+        detail=f"the {percent(summary)} interval {_SAID[_side(mean.interval)]}"
+        + ("" if pair.smallest is None else f"; 80 % power from {100 * pair.smallest:.2f} on"),
         basis=f"n = {basis}; p = {p_value(mean.p)}, adjusted for "
-        f"{counted(len(summary.pairs), 'pair')} {p_value(mean.p_holm)}",
+        f"{counted(pair.claim_pairs, 'pair')} {p_value(mean.p_holm)}",
     )
 
 
@@ -208,14 +232,7 @@ def _notes(summary: Summary) -> list[str]:
         for pair in summary.pairs
         if not pair.fairness.fair
     ]
-    for arm in summary.arms:
-        best = [epoch for run in arm.runs for epoch in run.epochs]
-        if untrained := best.count(0):
-            notes.append(
-                f"{arm.name}: in {untrained} of {counted(len(best), 'final training')} no epoch "
-                "scored higher in validation than the network before training, which was kept; "
-                "such scores say little of a loss. Let training last longer, with more patience."
-            )
+    notes += _never_learned(summary)
     seeds = max((len(pair.seeds) for pair in summary.pairs), default=0)
     if seeds == 1:
         notes.append(
@@ -223,37 +240,48 @@ def _notes(summary: Summary) -> list[str]:
         )
     elif seeds:
         least = 2.0 ** (1 - seeds)
+        most = max(pair.claim_pairs for pair in summary.pairs)
         notes.append(
             f"With {seeds} seeds the sign-flip test cannot give a p below {p_value(least)}, "
-            f"adjusted for {counted(len(summary.pairs), 'pair')} not below "
-            f"{p_value(min(1.0, least * len(summary.pairs)))}."
+            f"adjusted for {counted(most, 'pair')} not below {p_value(min(1.0, least * most))}."
         )
     notes += [f"{note}." for note in summary.manifest["notes"]]
     return notes
+
+
+def _never_learned(summary: Summary) -> Iterator[str]:
+    """Yield a note on the arms whose training never beat the network before it."""
+    counts = []
+    for arm in summary.arms:
+        best = [epoch for run in arm.runs for epoch in run.epochs]
+        if untrained := best.count(0):
+            counts.append(f"{arm.name}: in {untrained} of {counted(len(best), 'final training')}")
+    if counts:
+        yield (
+            f"{'; '.join(counts)} no epoch scored higher in validation than the network before "
+            "training, which was kept; such scores say little of a loss. Let training last "
+            "longer, with more patience."
+        )
 
 
 # ---------------------------------------------------------------- the page
 
 
 def _page(summary: Summary, drawings: Drawings) -> Page:
-    pairs = [_pair_answer(summary, pair) for pair in summary.pairs]
-    # Of many pairs the forest says more at once than a screen full of sentences.
-    many = len(pairs) > _SPOKEN
-    findings = [*([] if many else pairs), *_ranking(summary)]
-    overall = [sentence_of(line) for line in _all_pairs(summary)]
-    design, notes = _design(summary), _notes(summary)
+    # Of many pairs the figure and the tables say more at once than a screen full of sentences.
+    spoken = summary.pairs if len(summary.pairs) <= _SPOKEN else ()
+    pairs = [_pair_answer(summary, pair) for pair in spoken]
+    notes = _notes(summary)
     drawn = _drawn(summary, drawings)
     rule = f"All lines are made by rule from the figures below; intervals: {percent(summary)}."
     return Page(
         title=summary.question,
-        verdict=overall[0] if overall else design,
-        lead=f"{design} {rule}" if overall else rule,
-        findings=findings,
-        headline=[
-            *drawn["differences"],
-            *([Listed(notes, "notes")] if notes else []),
-        ],
-        sections=list(_sections(summary, drawn, pairs if many else [])),
+        verdict=_design(summary),
+        lead="",
+        opening=drawn["arms"],
+        findings=[*_claims(summary), *pairs, *_ranking(summary)],
+        headline=[Text(rule), *([Listed(notes, "notes")] if notes else [])],
+        sections=list(_sections(summary, drawn)),
     )
 
 
@@ -267,14 +295,16 @@ def _design(summary: Summary) -> str:
     )
 
 
-def _sections(
-    summary: Summary, drawn: Mapping[str, Sequence[Drawing]], spoken: Sequence[FindingLine]
-) -> Iterator[Section]:
-    yield Section("Results", [headline_table(summary), run_table(summary)])
+def _sections(summary: Summary, drawn: Mapping[str, Sequence[Drawing]]) -> Iterator[Section]:
+    runs = run_table(summary)
+    yield Section("Results", [headline_table(summary), Folded("Every run", [runs])])
     if summary.pairs:
         others = Folded("All figures", [difference_table(summary, view) for view in VIEWS])
-        sentences = [Listed([sentence_of(line) for line in spoken])] if spoken else []
-        yield Section("Differences", [*sentences, pair_table(summary), others])
+        trials = paired_trial_table(summary)
+        yield Section(
+            "Differences",
+            [pair_table(summary), *([trials] if trials else []), *drawn["differences"], others],
+        )
     speeds, curves = speed_table(summary), drawn["learning"]
     if speeds or curves:
         yield Section("Convergence", [*([speeds] if speeds else []), *curves])
@@ -338,7 +368,16 @@ def _terms(summary: Summary) -> dict[str, str]:
 
 def _drawn(summary: Summary, drawings: Drawings) -> dict[str, list[Drawing]]:
     """Draw all figures; a list without a drawing where there is nothing to be drawn."""
-    said = " ".join(sentence_of(_pair_answer(summary, pair)) for pair in summary.pairs)
+    said = "; ".join(
+        f"{pair.arm} − {pair.base} {points(pair.headline.mean.value)}"
+        for pair in summary.pairs
+        if pair.headline
+    )
+    scores = "; ".join(
+        f"{arm.name} {plus_minus(score.mean)} %"
+        for arm in summary.arms
+        if (score := arm.score(*HEADLINE))
+    )
     best = "; ".join(
         f"{arm.name} {100 * arm.validation:.2f} %"
         for arm in summary.arms
@@ -357,9 +396,16 @@ def _drawn(summary: Summary, drawings: Drawings) -> dict[str, list[Drawing]]:
     )
     rows = [
         (
+            "arms",
+            arm_figure(summary),
+            f"Forest of all arms and their differences. {scores}.",
+            "Concatenated MAP@R of every arm on the test classes, and its difference from the arm "
+            "that it is compared with.",
+        ),
+        (
             "differences",
             difference_figure(summary),
-            f"Forest of the differences. {said}",
+            f"Forest of the differences. {said}.",
             "Differences in test MAP@R, concatenated and separated, with zero line.",
         ),
         (

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from facerec.comparison.fit import Fit
-from facerec.comparison.protocol import Arm, Comparison, Range
+from facerec.comparison.protocol import Arm, Comparison, Range, shared_ranges
 from facerec.comparison.storage import Worker
 from facerec.errors import ComparisonError, MissingExtraError
 from facerec.recipe import differences, from_dict, to_dict
@@ -186,21 +186,44 @@ class Search:
         """Line up the first settings of an arm, once."""
         if study.user_attrs.get("enqueued") or not arm.ranges:
             return
-        for setting in self.first_settings(arm):
-            study.enqueue_trial(
-                {r.field: r.position(setting[r.field]) for r in arm.ranges}, skip_if_exists=True
-            )
+        other = self.comparison.paired_with(arm)
+        if other is None:
+            for setting in self.first_settings(arm):
+                study.enqueue_trial(
+                    {r.field: r.position(setting[r.field]) for r in arm.ranges}, skip_if_exists=True
+                )
+        else:
+            shared, own = shared_ranges(arm, other), arm.defaults
+            for trial in self.finished(other):
+                given = {r.field: trial.params[r.field] for r in shared}
+                if trial.number == 0:
+                    given |= {
+                        r.field: r.position(float(np.clip(own[r.field], r.low, r.high)))
+                        for r in arm.ranges
+                        if r not in shared
+                    }
+                # Equal settings are tried again: each trial has its counterpart.
+                study.enqueue_trial(given, skip_if_exists=False)
         study.set_user_attr("enqueued", True)
 
     def first_settings(self, arm: Arm) -> list[dict[str, float]]:
         """Return what is tried before the search proposes anything.
 
-        Its own defaults; its ``start``; and one more: for an arm that is compared with one of the
-        same loss, that one's best setting with a penalty of weight 0, so that it contains the other
-        arm; else the published best setting of the loss, or the middle of all ranges.
+        Of an arm that is paired with another: the first settings of that one, with its own default
+        of what it has besides. Else its own defaults; its ``start``; and one more: for an arm that
+        is compared with one of the same loss, that one's best setting with a penalty of weight 0,
+        so that it contains the other arm; else the published best setting of the loss, or the
+        middle of all ranges.
         """
         defaults = arm.defaults
         settings = [defaults, *({**defaults, **dict(start)} for start in arm.start)]
+        paired = self.comparison.paired_with(arm)
+        if paired is not None:
+            # As many are given as in the other arm; all the others share what it proposed.
+            return [
+                {**defaults, **{k: v for k, v in setting.items() if k in defaults}}
+                for setting in self.first_settings(paired)
+            ]
         other = self.comparison.arm(arm.against) if arm.against else None
         weight = "regularizer.weight"
         if other is not None and type(other.loss) is type(arm.loss) and weight in defaults:
@@ -260,6 +283,7 @@ class Search:
             "data": self._data,
             "seed": comparison.seed,
             "sampler": comparison.sampler,
+            **({"paired": True} if comparison.paired else {}),
         }
         mine = json.loads(json.dumps(mine))
         stored = study.user_attrs

@@ -17,8 +17,9 @@ from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import brentq
 from scipy.special import ndtri, stdtrit
-from scipy.stats import binom
+from scipy.stats import binom, nct
 
 from facerec.errors import MetricError
 from facerec.report.estimate import Estimate
@@ -29,8 +30,17 @@ from facerec.statistics.multiplicity import holm
 ONE_SEED = "one seed tells nothing of the spread over trainings"
 ONE_CLASS = "one test class tells nothing of the spread over classes"
 
+POWER = 0.8
+"""Share of repetitions of a design that shall find a difference, where one is stated."""
+
 _EXACT_SEEDS = 16
 """Up to so many seeds every combination of signs is tried."""
+
+_SIMULATED_SEEDS = 12
+"""Up to so many seeds the power of the sign-flip test is simulated."""
+
+_DRAWS = 4000
+"""Samples of such a simulation: the power is known to 0.006."""
 
 _CELLS = 1 << 22
 """Weights that are held at once as float64."""
@@ -209,6 +219,62 @@ def sign_flip_p(differences: ArrayLike, draws: int = 99_999, seed: int = 0) -> f
         signs = 1 - 2.0 * generator.integers(2, size=(min(step, draws - start), len(values)))
         beyond += int(np.count_nonzero(np.abs(signs @ values) >= least))
     return (beyond + 1) / (draws + 1)
+
+
+def smallest_difference(
+    differences: ArrayLike, level: float = 0.05, power: float = POWER
+) -> float | None:
+    """Return the true difference that the sign-flip test of such a design finds with a power.
+
+    The paired differences are taken for normal, with the spread that was seen; what the design
+    could have found is asked, not what it did find, so their mean does not matter. Up to 12 seeds
+    the power is that of the test itself, simulated; for more that of Student's paired t, which it
+    comes close to.
+
+    Args:
+        differences: one a seed, ``(n,)``.
+        level: of the test, such as 0.05 over the number of pairs where Holm's adjustment follows.
+        power: share of repetitions that find it.
+
+    Returns:
+        In the unit of the differences; None where n seeds cannot give so small a p.
+
+    Raises:
+        MetricError: no difference, or one that is not finite.
+    """
+    values, _ = _check(differences, None)
+    factor = _needed(len(values), level, power)
+    return None if factor is None else factor * float(values.std(ddof=1))
+
+
+@lru_cache(maxsize=256)
+def _needed(count: int, level: float, power: float) -> float | None:
+    """Return that difference in standard deviations of the paired differences."""
+    if count < 2 or 2.0 ** (1 - count) > level:
+        return None
+    if count > _SIMULATED_SEEDS:
+        least = float(stdtrit(count - 1, 1 - level / 2))
+        found = brentq(lambda shift: nct.sf(least, count - 1, shift) - power, 0, 100)
+        return float(found) / math.sqrt(count)
+    samples = np.random.default_rng(count).normal(size=(_DRAWS, count))
+    combinations = np.arange(2 ** (count - 1))[:, None] >> np.arange(count) & 1
+    signs = (1 - 2 * combinations).T.astype(np.float64)
+    step = max(1, _CELLS // len(combinations))
+
+    def share(shift: float) -> float:
+        found = 0
+        for start in range(0, _DRAWS, step):
+            rows = samples[start : start + step] + shift
+            sums = np.abs(rows @ signs)
+            p = (sums >= sums[:, :1] * (1 - 1e-12)).mean(axis=1)
+            found += int(np.count_nonzero(p <= level))
+        return found / _DRAWS
+
+    low, high = 0.0, 8.0
+    while high - low > 0.005:
+        middle = (low + high) / 2
+        low, high = (low, middle) if share(middle) >= power else (middle, high)
+    return high
 
 
 def adjust(family: Sequence[C | None]) -> list[C | None]:

@@ -7,18 +7,25 @@ shares; differences are arm − base, paired by seed and by query.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import accumulate
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.comparison.finals import RECALLS, VIEWS, FinalRun, View
+from facerec.comparison.finals import VIEWS, FinalRun, View
 from facerec.comparison.fit import SELECTED_BY, Fit
 from facerec.comparison.harness import ArmResult, Results, TrialResult
-from facerec.comparison.protocol import CLUSTER_METRICS, METRICS, Comparison, Range
+from facerec.comparison.protocol import (
+    CLUSTER_METRICS,
+    METRICS,
+    RECALLS,
+    Arm,
+    Comparison,
+    Range,
+)
 from facerec.comparison.significance import (
     PairedDifference,
     SeedMean,
@@ -27,6 +34,7 @@ from facerec.comparison.significance import (
     compare_paired,
     compare_steps,
     mean_over_seeds,
+    smallest_difference,
     spearman,
     steps_to_reach,
 )
@@ -39,11 +47,16 @@ SCHEMA = "facerec.comparison.results/1"
 HEADLINE: tuple[View, str] = ("concatenated", SELECTED_BY)
 """View and metric that the comparison is decided by."""
 
-FIGURES: dict[str, str] = {
-    **{str(name): title for name, title in METRICS.items()},
-    **{f"recall@{k}": f"Recall@{k}" for k in RECALLS},
-}
-"""Retrieval figures and how they are written."""
+
+def retrieval_figures(recalls: Iterable[int]) -> dict[str, str]:
+    """Return the names of the figures of retrieval, with Recall@K, and how they are written."""
+    return {str(name): title for name, title in METRICS.items()} | {
+        f"recall@{k}": f"Recall@{k}" for k in recalls
+    }
+
+
+FIGURES = retrieval_figures(RECALLS)
+"""Figures of retrieval unless others are asked for, and how they are written."""
 
 CLUSTERINGS: dict[str, str] = {str(name): title for name, title in CLUSTER_METRICS.items()}
 """Figures of clustering, where a comparison asks for them."""
@@ -229,6 +242,26 @@ class Speed:
     """Likewise."""
 
 
+Claim = Literal["loss", "penalty", "protocol"]
+"""What the arms of a pair differ in first: other losses may come with other batches, but other
+penalties come with the same loss. All pairs of a claim answer one question together."""
+
+Conclusion = Literal["difference detected", "none detected at this precision", "insufficient data"]
+
+
+@dataclass(frozen=True)
+class PairedTrials:
+    """The same settings tried with and without what the arm has besides; no test class is seen."""
+
+    mean: PairedDifference
+    """Validation MAP@R of the arm's trial − the base's trial of the same settings; its ``total``
+    are the settings."""
+    higher: int
+    """Settings of which the arm's trial scored higher."""
+    failed: int
+    """Settings that failed in either."""
+
+
 @dataclass(frozen=True)
 class Fairness:
     """Whether two arms had the same conditions."""
@@ -247,6 +280,7 @@ class Pair:
     arm: str
     base: str
     family: str
+    claim: Claim
     seeds: tuple[int, ...]
     """That were scored in both."""
     reason: str
@@ -256,6 +290,15 @@ class Pair:
     """Squared coefficient of variation of norms, base − arm."""
     speeds: tuple[Speed, ...]
     fairness: Fairness
+    trials: PairedTrials | None
+    """Where the arm tried the base's settings."""
+    claim_pairs: int = 1
+    """Pairs of the claim, for which its p-values are adjusted together."""
+    smallest: float | None = None
+    """True headline difference that such a design finds with 80 % power after the adjustment, as a
+    share; None where these seeds cannot find any."""
+    conclusion: Conclusion = "insufficient data"
+    """Of the test of the headline, adjusted p against 1 − confidence."""
 
     def difference(self, view: View, metric: str) -> Difference | None:
         """Return the difference in a figure; None where there are none."""
@@ -308,20 +351,32 @@ class Summary:
     @property
     def figures(self) -> dict[str, str]:
         """Names of all figures that were computed, and how they are written."""
-        return FIGURES | {name: CLUSTERINGS[name] for name in self.clusterings}
+        recalls = (int(k) for m in self._metrics if (k := m.partition("recall@")[2]))
+        return retrieval_figures(recalls) | {name: CLUSTERINGS[name] for name in self.clusterings}
+
+    @property
+    def special(self) -> tuple[str, ...]:
+        """Names of the figures that not every comparison has, in their order."""
+        return tuple(name for name in self.figures if name not in FIGURES)
+
+    @property
+    def _metrics(self) -> dict[str, None]:
+        return dict.fromkeys(score.metric for score in self.untrained)
 
     @property
     def clusterings(self) -> tuple[str, ...]:
         """Names of the figures of clustering that were asked for."""
-        known = {score.metric for score in self.untrained}
-        return tuple(name for name in CLUSTERINGS if name in known)
+        return tuple(name for name in CLUSTERINGS if name in self._metrics)
 
 
 def summarize(results: Results) -> Summary:
     """Compute all figures of a comparison."""
     comparison = results.comparison
     arms = tuple(_arm(comparison, arm) for arm in results.arms)
-    pairs = _adjusted([_pair(results, arm.name) for arm in arms if arm.against is not None])
+    pairs = _adjusted(
+        [_pair(results, arm.name) for arm in arms if arm.against is not None],
+        comparison.confidence,
+    )
     runs = [run for arm in results.arms for run in arm.runs] or list(results.untrained)
     return Summary(
         name=comparison.name,
@@ -430,7 +485,7 @@ def _scores(comparison: Comparison, runs: Sequence[FinalRun]) -> tuple[Score, ..
             tuple(run.mean(view, metric) for run in runs),
         )
         for view in VIEWS
-        for metric in (*FIGURES, *comparison.metrics)
+        for metric in (*retrieval_figures(comparison.recalls), *comparison.metrics)
         if runs
     )
 
@@ -556,7 +611,30 @@ def _pair(results: Results, name: str) -> Pair:
         norm_reduction=_norm_reduction(comparison, first, second),
         speeds=tuple(_speed(comparison, arm, base, first, second, x) for x in SHARES if seeds),
         fairness=_fairness(comparison, arm, base),
+        claim=_claim(arm.arm, base.arm),
+        trials=_paired_trials(comparison, arm, base),
     )
+
+
+def _claim(arm: Arm, base: Arm) -> Claim:
+    if arm.loss != base.loss:
+        return "loss"
+    return "penalty" if arm.regularizer != base.regularizer else "protocol"
+
+
+def _paired_trials(comparison: Comparison, arm: ArmResult, base: ArmResult) -> PairedTrials | None:
+    if comparison.paired_with(arm.arm) != base.arm:
+        return None
+    first, second = ({t.number: t.score for t in each.trials} for each in (arm, base))
+    both = sorted(first.keys() & second.keys())
+    pairs = [(first[n], second[n]) for n in both]
+    scored = [(own, other) for own, other in pairs if own is not None and other is not None]
+    if not scored:
+        return None
+    scores = np.array(scored)
+    mean = compare_paired(*scores.T, confidence=comparison.confidence, seed=comparison.seed)
+    higher = int(np.count_nonzero(scores[:, 0] > scores[:, 1]))
+    return PairedTrials(mean, higher, len(pairs) - len(scored))
 
 
 def _unpaired(arm: ArmResult, base: ArmResult) -> str:
@@ -569,7 +647,7 @@ def _differences(
 ) -> tuple[Difference, ...]:
     result = []
     for view in VIEWS:
-        for metric in (*FIGURES, *comparison.metrics) if arm else ():
+        for metric in (*retrieval_figures(comparison.recalls), *comparison.metrics) if arm else ():
             first, labels = _values(arm, view, metric)
             second, _ = _values(base, view, metric)
             mean = compare_paired(first, second, labels, **_resampling(comparison))
@@ -652,14 +730,21 @@ def _is_within(name: str, field: str) -> bool:
     return name == field or name.startswith(f"{field}.")
 
 
-def _adjusted(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
-    """Fill in p-values adjusted for all declared pairs, each figure for itself."""
+def _adjusted(pairs: Sequence[Pair], confidence: float) -> tuple[Pair, ...]:
+    """Fill in p-values adjusted for all declared pairs of a claim, each figure for itself."""
+    claims = {pair.claim: [each for each in pairs if each.claim == pair.claim] for pair in pairs}
+    done = {
+        pair.arm: pair for claim in claims.values() for pair in _adjusted_claim(claim, confidence)
+    }
+    return tuple(done[pair.arm] for pair in pairs)
+
+
+def _adjusted_claim(pairs: Sequence[Pair], confidence: float) -> Iterator[Pair]:
     means = {
         (view, metric): adjust(
             [each.mean if (each := pair.difference(view, metric)) else None for pair in pairs]
         )
-        for view in VIEWS
-        for metric in (*FIGURES, *CLUSTERINGS)
+        for view, metric in {(d.view, d.metric) for pair in pairs for d in pair.differences}
     }
     ratios = {
         share: adjust(
@@ -667,17 +752,35 @@ def _adjusted(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
         )
         for share in SHARES
     }
-    return tuple(
-        replace(
-            pair,
-            differences=tuple(
-                replace(each, mean=means[each.view, each.metric][index] or each.mean)
-                for each in pair.differences
-            ),
-            speeds=tuple(replace(each, ratio=ratios[each.share][index]) for each in pair.speeds),
+    # Rounded, as 1 − 0.95 is not 0.05.
+    level = round(1 - confidence, 12)
+    for index, pair in enumerate(pairs):
+        differences = tuple(
+            replace(each, mean=means[each.view, each.metric][index] or each.mean)
+            for each in pair.differences
         )
-        for index, pair in enumerate(pairs)
-    )
+        speeds = tuple(replace(each, ratio=ratios[each.share][index]) for each in pair.speeds)
+        found: Difference | None = _find(differences, *HEADLINE)
+        smallest, conclusion = None, pair.conclusion
+        if found is not None and found.mean.p_holm is not None:
+            smallest = smallest_difference(found.mean.differences, level / len(pairs))
+            if is_declared(found.mean, confidence):
+                conclusion = "difference detected"
+            elif smallest is not None:
+                conclusion = "none detected at this precision"
+        yield replace(
+            pair,
+            differences=differences,
+            speeds=speeds,
+            claim_pairs=len(pairs),
+            smallest=smallest,
+            conclusion=conclusion,
+        )
+
+
+def is_declared(mean: PairedDifference | StepRatio, confidence: float) -> bool:
+    """Tell whether the adjusted test declares a difference: the only thing that is set in bold."""
+    return mean.p_holm is not None and mean.p_holm <= round(1 - confidence, 12)
 
 
 def _gain(comparison: Comparison, pairs: Sequence[Pair]) -> Gain:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
@@ -18,9 +19,11 @@ from facerec.comparison.summary import (
     Difference,
     Measured,
     Pair,
+    PairedTrials,
     Score,
     Speed,
     Summary,
+    is_declared,
 )
 from facerec.report import words
 from facerec.report.documents import provenance_of
@@ -79,19 +82,19 @@ def headline_columns(summary: Summary) -> tuple[tuple[View, str], ...]:
     return tuple(
         (view, metric)
         for view in VIEWS
-        for metric in [*(m for v, m in COLUMNS if v == view), *summary.clusterings]
+        for metric in [*(m for v, m in COLUMNS if v == view), *summary.special]
     )
 
 
 def headline_table(summary: Summary) -> Table[_Row]:
     """Return the retrieval figures of all arms; a terminal shows those of concatenated models."""
     columns = headline_columns(summary)
-    best = {column: reaching(summary, *column) for column in columns}
+    bold = {column: declared(summary, *column) for column in columns}
 
     def column(view: View, metric: str) -> Column[_Row]:
         def show(row: _Row) -> Cell:
             score = row.score(view, metric)
-            return _score_cell(score, row.name in best[view, metric])
+            return _score_cell(score, row.name in bold[view, metric])
 
         heading = _SHORT.get(metric, summary.figures.get(metric, metric))
         return Column(heading, show, terminal=view == VIEWS[0])
@@ -106,9 +109,10 @@ def headline_table(summary: Summary) -> Table[_Row]:
     means = [score.mean for arm in summary.arms for score in arm.scores]
     remarks = [
         f"Percent on the test classes: mean ± half the {percent(summary)} interval over seeds, in "
-        "the Reality Check's form; below it the interval over seeds and test classes. Bold: the "
-        "interval over seeds meets that of the best arm in the column. Arms share test classes, so "
-        "their differences are known better than each of them: see the next table.",
+        "the Reality Check's form; below it the interval over seeds and test classes. Bold: in "
+        "this figure the adjusted test declares the arm different from the one it is compared "
+        "with, upwards or downwards. Arms share test classes, so their differences are known "
+        "better than each of them: see the next table.",
         *words.assumptions(i for mean in means for i in (mean.over_seeds, mean.joint)),
     ]
     if summary.dropped:
@@ -129,6 +133,15 @@ def _score_cell(score: Score | None, strong: bool) -> Cell:
         return _MISSING
     small = "" if score.mean.joint is None else limits(score.mean.joint, 100, ".2f")
     return Cell(plus_minus(score.mean), small, strong=strong)
+
+
+def declared(summary: Summary, view: View, metric: str) -> frozenset[str]:
+    """Return the arms that the adjusted test of a figure declares different from their base."""
+    return frozenset(
+        pair.arm
+        for pair in summary.pairs
+        if (found := pair.difference(view, metric)) and is_declared(found.mean, summary.confidence)
+    )
 
 
 def reaching(summary: Summary, view: View, metric: str) -> frozenset[str]:
@@ -178,6 +191,10 @@ _ARM: Column[ArmSummary] = Column("arm", lambda arm: arm.name)
 
 def pair_table(summary: Summary) -> Table[Pair]:
     """Return the headline differences with their tests."""
+    bold = declared(summary, *HEADLINE)
+
+    def difference(pair: Pair) -> Cell:
+        return _difference_cell(pair.headline, pair.reason, strong=pair.arm in bold)
 
     def of_mean(show: Callable[[Difference], str]) -> Callable[[Pair], Cell]:
         return lambda pair: _MISSING if pair.headline is None else Cell(show(pair.headline))
@@ -188,11 +205,16 @@ def pair_table(summary: Summary) -> Table[Pair]:
     columns: list[Column[Pair]] = [
         Column("pair", lambda pair: f"{pair.arm} − {pair.base}"),
         Column("n", of_mean(lambda each: str(each.mean.total))),
-        Column("difference", lambda pair: _difference_cell(pair.headline, pair.reason)),
+        Column("difference", difference),
         Column("over seeds", over("over_seeds"), terminal=False),
         Column("over classes", over("over_classes"), terminal=False),
         Column("p", of_mean(lambda each: words.p_value(each.mean.p))),
         Column("p, Holm", of_mean(lambda each: words.p_value(each.mean.p_holm))),
+        Column(
+            "found at 80 %",
+            lambda pair: words.number(pair.smallest and 100 * pair.smallest, ".2f"),
+            terminal=False,
+        ),
         Column("fair", _fair_cell, words=True),
     ]
     means = [pair.headline.mean for pair in summary.pairs if pair.headline]
@@ -200,7 +222,9 @@ def pair_table(summary: Summary) -> Table[Pair]:
         "Points of percent, arm − base, paired by seed: equal seeds, splits and data order. The "
         f"interval below the difference is the {percent(summary)} one over seeds and test "
         "classes; it is not adjusted. p: two-sided sign-flip test over seeds; Holm: adjusted for "
-        f"{words.counted(len(summary.pairs), 'declared pair')}.",
+        f"the {claims_of(summary)}. Bold: adjusted p ≤ {1 - summary.confidence:.2g}. Found at "
+        "80 %: the smallest true difference that as many seeds with this spread find, after the "
+        "adjustment, four times in five.",
         *words.assumptions(
             each for mean in means for each in (mean.joint, mean.over_seeds, mean.over_classes)
         ),
@@ -214,8 +238,11 @@ def difference_table(summary: Summary, view: View) -> Table[Pair]:
     """Return the differences in all figures of a view."""
 
     def column(metric: str, title: str) -> Column[Pair]:
+        bold = declared(summary, view, metric)
+
         def show(pair: Pair) -> Cell:
-            return _difference_cell(pair.difference(view, metric), p=True)
+            found = pair.difference(view, metric)
+            return _difference_cell(found, p=True, strong=pair.arm in bold)
 
         return Column(title, show)
 
@@ -223,20 +250,75 @@ def difference_table(summary: Summary, view: View) -> Table[Pair]:
         Column("pair", lambda pair: f"{pair.arm} − {pair.base}"),
         *(column(metric, title) for metric, title in summary.figures.items()),
     ]
-    remark = "Points of percent with intervals as above; p adjusted after Holm in each column."
+    remark = (
+        "Points of percent with intervals as above; p adjusted after Holm in each column, claim by "
+        "claim; bold as above."
+    )
     if summary.clusterings:
         remark += " Intervals of NMI and F1 are over seeds alone."
     return Table(f"All figures, {view}", columns, summary.pairs, [remark])
 
 
-def _difference_cell(difference: Difference | None, reason: str = "", p: bool = False) -> Cell:
+def claims_of(summary: Summary) -> str:
+    """Return how many pairs answer each question together."""
+    counts = Counter(pair.claim for pair in summary.pairs)
+    return ", ".join(
+        words.counted(count, f"pair of another {claim}", f"pairs of another {claim}")
+        for claim, count in counts.items()
+    )
+
+
+def paired_trial_table(summary: Summary) -> Table[Pair] | None:
+    """Return what the same settings gave with and without what the arm has besides."""
+    pairs = [pair for pair in summary.pairs if pair.trials is not None]
+    if not pairs:
+        return None
+
+    def of_trials(show: Callable[[PairedTrials], Cell | str]) -> Callable[[Pair], Cell | str]:
+        return lambda pair: _MISSING if pair.trials is None else show(pair.trials)
+
+    def best(name: str) -> str:
+        value = summary.arm(name).validation
+        return words.number(value and 100 * value, ".2f")
+
+    def mean(trials: PairedTrials) -> Cell:
+        return Cell(
+            points(trials.mean.value), limits(trials.mean.over_seeds, 100, "+.2f") or words.NOTHING
+        )
+
+    columns: list[Column[Pair]] = [
+        Column("pair", lambda pair: f"{pair.arm} − {pair.base}"),
+        Column(
+            "settings",
+            of_trials(lambda t: Cell(f"{t.mean.total}", f"{t.failed} failed" if t.failed else "")),
+        ),
+        Column("mean difference", of_trials(mean)),
+        Column("p", of_trials(lambda t: words.p_value(t.mean.p))),
+        Column("higher in", of_trials(lambda t: f"{t.higher} of {t.mean.total}")),
+        Column("best of base", lambda pair: best(pair.base)),
+        Column("best of arm", lambda pair: best(pair.arm)),
+    ]
+    remarks = [
+        "Validation MAP@R of the same settings, tried with and without what the arm has besides: "
+        f"points, with Student's {percent(summary)} interval and the sign-flip test over settings, "
+        "unadjusted. The base's search proposed the settings, which favours the base, and large "
+        "weights are tried as well as small ones; the final runs above compare the best of both."
+    ]
+    return Table("The same trials with and without", columns, pairs, remarks)
+
+
+def _difference_cell(
+    difference: Difference | None, reason: str = "", p: bool = False, strong: bool = False
+) -> Cell:
     if difference is None:
         return Cell(words.NOTHING, reason, withheld=True)
     mean = difference.mean
     if mean.interval is None:
         return Cell(points(mean.value), "n=1")
     small = limits(mean.interval, 100, "+.2f")
-    return Cell(points(mean.value), f"{small}\np {words.p_value(mean.p_holm)}" if p else small)
+    if p:
+        small = f"{small}\np {words.p_value(mean.p_holm)}"
+    return Cell(points(mean.value), small, strong=strong)
 
 
 def _fair_cell(pair: Pair) -> Cell:
@@ -538,7 +620,7 @@ def to_latex(summary: Summary) -> str:
     lines = [
         "% \\usepackage{booktabs}",
         f"% Percent, mean and half the {percent(summary).replace('%', 'percent')} interval over "
-        "seeds; bold: the interval meets that of the best arm.",
+        "seeds; bold: the adjusted test declares a difference from the base.",
         f"\\begin{{tabular}}{{l{'c' * width}}}",
         "\\toprule",
         f" & {' & '.join(groups)} \\\\",

@@ -299,6 +299,10 @@ class BatchReader:
             variants = [self.transform.evaluate(self._prepared(position)) for position in batch]
             yield torch.from_numpy(np.stack(variants))
 
+    def normalize(self, images: Tensor) -> Tensor:
+        """Turn a batch into what the trunk takes; see `Transform.normalize`."""
+        return self.transform.normalize(images)
+
     def _prepared(self, position: int) -> Image:
         prepared = self._cache.get(position)
         if prepared is None:

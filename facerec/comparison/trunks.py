@@ -22,12 +22,16 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from facerec.backbones import Backbone, TimmBackbone, create_backbone, is_backbone, list_backbones
 from facerec.backbones.registry import TIMM, embedding_batch_norm, full_precision, scaled
+from facerec.comparison.efficientnet import EfficientNetLite0
 from facerec.embedding.model import TorchModel, load_model, load_state_dict_file
 from facerec.embedding.onnx_file import first_line
 from facerec.embedding.state_dict import read_state_dict
 from facerec.errors import ModelError, RecipeError
 
 SMALL_CNN = "small_cnn"
+EFFICIENTNET = "efficientnet_lite0"
+FEATURES = "features"
+"""No trunk: the features of a frozen network go to the last layers as they are."""
 FACE_SIZE = 112
 """Height and width in pixels that facerec's backbones take."""
 
@@ -37,8 +41,10 @@ class Trunk:
     """The network from an image to its raw embedding."""
 
     name: str = "iresnet18"
-    """A backbone of facerec (iresnet18, mbf, …), timm:NAME for one of timm's models, or small_cnn,
-    for smoke tests and quick studies on generated faces."""
+    """A backbone of facerec (iresnet18, mbf, …), timm:NAME for one of timm's models,
+    efficientnet_lite0, small_cnn, for smoke tests and quick studies on generated faces, or
+    features: no trunk, but the features of a
+    frozen network (`FeatureData`), on which an embedder is trained."""
     embedding_size: int = 128
     """Dimensions D of the embedding."""
     width: float = 1.0
@@ -50,7 +56,10 @@ class Trunk:
     norm without parameters (after which every norm is √D)."""
     weights: Path | None = None
     """A .safetensors file, or a state dict that torch.save wrote; None starts at random. For
-    timm's models it holds the trunk alone, with or without its classifier."""
+    timm's models and efficientnet_lite0 it holds the trunk alone, with or without its
+    classifier."""
+    hidden: int = 0
+    """Units of a hidden layer with ReLU in the embedder on features; 0 makes it linear."""
     freeze_bn: bool = False
     """Keep statistics, γ and β of the trunk's batch norms as the weights have them. The one after
     the last linear layer is not part of the trunk."""
@@ -62,7 +71,18 @@ class Trunk:
         for name in ("embedding_size", "image_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, found {getattr(self, name)}")
-        if self.name.startswith(TIMM):
+        if self.hidden < 0 or (self.hidden and self.name != FEATURES):
+            raise ValueError(
+                f"hidden must be 0, or with the trunk {FEATURES} more, found {self.hidden} with "
+                f"{self.name}"
+            )
+        if self.name == FEATURES:
+            if self.weights is not None or self.freeze_bn or self.width != 1:
+                raise ValueError(
+                    f"the trunk {FEATURES} has no weights, width or batch norms; leave weights, "
+                    "width and freeze_bn out"
+                )
+        elif self.name.startswith(TIMM) or self.name == EFFICIENTNET:
             if self.width != 1:
                 raise ValueError(f"width must be 1 for {self.name}, found {self.width:g}")
         elif self.name != SMALL_CNN and self.image_size != FACE_SIZE:
@@ -154,7 +174,29 @@ class SmallCNN(nn.Module):
             return x if self.embedding_norm is None else self.embedding_norm(x)
 
 
-def create_trunk(config: Trunk, seed: int) -> Embedder:
+class FeatureEmbedder(nn.Module):
+    """What learns on features of a frozen network: a linear layer, or two with a ReLU between.
+
+    Args:
+        config: embedding size and last batch norm.
+        inputs: features of an image, K.
+        hidden: units between the layers; 0 makes it one layer.
+    """
+
+    def __init__(self, config: Backbone, inputs: int, hidden: int = 0) -> None:
+        super().__init__()
+        self.hidden = nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU()) if hidden else None
+        self.fc = nn.Linear(hidden or inputs, config.embedding_size)
+        self.embedding_norm = embedding_batch_norm(config)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map features ``(B, K)`` to raw embeddings ``(B, D)``, float32."""
+        with full_precision(x):
+            x = self.fc(x.float() if self.hidden is None else self.hidden(x.float()))
+            return x if self.embedding_norm is None else self.embedding_norm(x)
+
+
+def create_trunk(config: Trunk, seed: int, features: int | None = None) -> Embedder:
     """Build the network in training mode, with weights from the file if there is one.
 
     timm's models are asked for pooled features (``num_classes=0``), which a new linear layer maps
@@ -164,9 +206,10 @@ def create_trunk(config: Trunk, seed: int) -> Embedder:
     Args:
         config: the recipe's section.
         seed: of all that the file does not give; the global random state is left alone.
+        features: of an image, K, where these are trained on and not images.
 
     Raises:
-        RecipeError: there is no such trunk.
+        RecipeError: there is no such trunk, or none for features.
         MissingExtraError: timm does not import.
         ModelError: weights missing, damaged, or of another architecture; a model of timm that
             takes no such images.
@@ -174,8 +217,18 @@ def create_trunk(config: Trunk, seed: int) -> Embedder:
     backbone = Backbone(
         config.name, config.embedding_size, config.width, embedding_bn=config.embedding_bn
     )
+    if (config.name == FEATURES) != (features is not None):
+        raise RecipeError(
+            f"trunk.name: the trunk {FEATURES} takes features and all others images; give the "
+            f"features of a frozen network with --features, or another trunk than {config.name}"
+        )
+    if features is not None:
+        embedder = _seeded(lambda: FeatureEmbedder(backbone, features, config.hidden), seed)
+        return Embedder(embedder, None, config)
     if config.name.startswith(TIMM):
         return _seeded(lambda: _timm_trunk(config, backbone), seed)
+    if config.name == EFFICIENTNET:
+        return _seeded(lambda: _efficientnet(config), seed)
     if config.name == SMALL_CNN:
         trunk: nn.Module = _seeded(lambda: SmallCNN(backbone, config.image_size), seed)
         if config.weights is not None:
@@ -187,7 +240,8 @@ def create_trunk(config: Trunk, seed: int) -> Embedder:
     else:
         raise RecipeError(
             f"trunk.name: no trunk is called {config.name!r}; known are "
-            f"{', '.join(list_backbones())}, {SMALL_CNN} and {TIMM}NAME"
+            f"{', '.join(list_backbones())}, {SMALL_CNN}, "
+            f"{EFFICIENTNET}, {FEATURES} and {TIMM}NAME"
         )
     return Embedder(trunk, None, config)
 
@@ -224,6 +278,14 @@ def _timm_trunk(config: Trunk, backbone: Backbone) -> Embedder:
         tensors = _without_classifier(_read_tensors(config.weights), network.trunk)
         _load(network.trunk, tensors, config.weights, config.name)
     return Embedder(network.trunk, network.head, config)
+
+
+def _efficientnet(config: Trunk) -> Embedder:
+    network = EfficientNetLite0()
+    if config.weights is not None:
+        tensors = _without_classifier(_read_tensors(config.weights), network)
+        _load(network, tensors, config.weights, config.name)
+    return Embedder(network, nn.Linear(network.num_features, config.embedding_size), config)
 
 
 def _without_classifier(tensors: dict[str, Tensor], trunk: nn.Module) -> dict[str, Tensor]:

@@ -1,5 +1,7 @@
 """The embeddings file: an ``.npz`` that is never pickled, written whole or part by part.
 
+The same goes into a Parquet table, and many such tables, or shards, are read as one file.
+
 Arrays: ``vectors`` float32 ``(N, D)``, ``norms`` float32 ``(N,)``, ``ids`` text ``(N,)``,
 ``failure_rows`` int64 and ``failure_reasons`` text ``(F,)``, ``note`` (one text of JSON), and where
 persons are known ``subjects`` text ``(N,)``. Vectors and norms are NaN in the rows of failures to
@@ -21,11 +23,28 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from facerec.embedding.check import check_embeddings, ids_of
 from facerec.embedding.extract import Embeddings
-from facerec.embedding.table import SUFFIXES as TABLES
+from facerec.embedding.parquet import parquet_parts, parquet_rows, write_parquet
+from facerec.embedding.shards import (
+    MANIFEST,
+    is_shards,
+    join_parts,
+    list_shards,
+    read_shards,
+    shard_parts,
+    shards_sha256,
+)
 from facerec.embedding.table import has_embeddings, read_table
 from facerec.errors import DatasetError
-from facerec.files import atomic_path, fsync_directory, full_disk_sentence, parse_json, write_json
+from facerec.files import (
+    atomic_path,
+    fsync_directory,
+    full_disk_sentence,
+    parse_json,
+    sha256,
+    write_json,
+)
 from facerec.npz import ArchiveError, read_arrays
 from facerec.recipe import differences
 from facerec.records.images import check_unique
@@ -38,7 +57,8 @@ BATCHES_PER_PART = 8
 """Batches after which a part is safe on the disk: what a kill costs at most, in each process."""
 
 _OWN = ("vectors", "norms", "ids", "failure_rows", "failure_reasons", "note")
-_VECTORS, _IDS = ("vectors", "embeddings"), ("ids", "names", "image_id")
+_VECTORS, _IDS = ("vectors", "embeddings", "features"), ("ids", "names", "image_id", "images")
+_SUBJECTS = ("subjects", "labels")
 _BLOCK = 1 << 14
 
 Array = npt.NDArray[Any]
@@ -47,44 +67,113 @@ Array = npt.NDArray[Any]
 def write_embeddings(path: str | Path, embeddings: Embeddings) -> None:
     """Write an embeddings file, whole or not at all; the same content gives the same bytes.
 
+    Args:
+        path: ``.npz``, or ``.parquet`` for databases and as a shard of many.
+        embeddings: with ids.
+
     Raises:
-        DatasetError: embeddings without ids or that contradict themselves, a name that does not
-            end in ``.npz``, or a file that cannot be written.
+        DatasetError: embeddings without ids or that contradict themselves, a name with another
+            ending, or a file that cannot be written.
+        MissingExtraError: a Parquet file without pyarrow.
     """
-    path = _npz(path)
-    _check(path, embeddings)
+    path = Path(path)
+    parquet = path.suffix.lower() == ".parquet"
+    if not parquet:
+        path = _npz(path)
+    check_embeddings(path, embeddings)
     with atomic_path(path, DatasetError) as temporary:
-        _write(temporary, embeddings, [embeddings])
+        if parquet:
+            temporary.chmod(0o600)
+            write_parquet(temporary, embeddings)
+        else:
+            _write(temporary, embeddings, [embeddings])
 
 
 def is_embeddings(path: str | Path) -> bool:
-    """Tell embeddings from models and scores by the file's name, and a CSV by its first line."""
+    """Tell embeddings from models and scores by the file's name, and a CSV by its first line.
+
+    A folder with Parquet files in it, or a pattern of their names, is an embeddings file too.
+    """
     path = Path(path)
     suffix = path.suffix.lower()
-    return suffix in (".npz", ".parquet") or (suffix == ".csv" and has_embeddings(path))
+    return (
+        suffix in (".npz", ".parquet")
+        or (suffix == ".csv" and has_embeddings(path))
+        or is_shards(path)
+    )
 
 
 def read_embeddings(path: str | Path) -> Embeddings:
     """Read an embeddings file without running anything that it may contain.
 
-    A plain ``.npz`` of others is taken too: ``vectors`` or ``embeddings`` ``(N, D)``, and ``ids``,
-    ``names`` or ``image_id`` ``(N,)``, perhaps ``subjects``. Its norms are computed, its rows that
-    are not finite are failures to acquire, and its flip mode is unknown. Half and double precision
+    A plain ``.npz`` of others is taken too: ``vectors``, ``embeddings`` or ``features`` ``(N, D)``,
+    and ``ids``, ``names``, ``image_id`` or ``images`` ``(N,)``, perhaps ``subjects`` or ``labels``.
+    Its norms are computed, its rows that are not finite are failures to acquire, and its flip mode
+    is unknown. Half and double precision
     become float32; ``note["stored_dtype"]`` then says what it was. So are ``.csv`` and ``.parquet``
-    tables, see `facerec.embedding.table`.
+    tables, see `facerec.embedding.table`, and shards of the latter: a folder, ``DIR/*.parquet`` or
+    ``DIR/part-{000..009}.parquet``, see `facerec.embedding.shards`.
 
     Raises:
         DatasetError: the file is missing, damaged, pickled, too large, or contradicts itself.
         MissingExtraError: a Parquet file without pyarrow.
     """
     path = Path(path)
-    if path.suffix.lower() in TABLES:
+    if is_shards(path):
+        return read_shards(path)
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
+        embeddings = join_parts(str(path), parquet_rows(path), parquet_parts(path))
+    elif suffix == ".csv":
         embeddings = read_table(path)
     else:
         arrays = _load(path)
         embeddings = _own(path, arrays) if "note" in arrays else _foreign(path, arrays)
-    _check(path, embeddings)
+    check_embeddings(path, embeddings)
     return embeddings
+
+
+def embeddings_parts(path: str | Path) -> Iterator[Embeddings]:
+    """Yield an embeddings file part by part, for whoever need not hold all of it.
+
+    Shards and Parquet tables come some thousand images at a time, other files whole. Failures are
+    numbered within their part. An image that two shards have is refused when all have been taken.
+
+    Raises:
+        DatasetError: as `read_embeddings`.
+        MissingExtraError: a Parquet file without pyarrow.
+    """
+    path = Path(path)
+    if is_shards(path) or path.suffix.lower() == ".parquet":
+        yield from shard_parts(path)
+    else:
+        yield read_embeddings(path)
+
+
+def embeddings_files(path: str | Path) -> list[Path]:
+    """Return the files that an embeddings file consists of: itself, or shards and manifest.
+
+    Raises:
+        DatasetError: a shard is missing.
+    """
+    path = Path(path)
+    if not is_shards(path):
+        return [path]
+    manifest = path / MANIFEST
+    return [*list_shards(path), *([manifest] if manifest.is_file() else [])]
+
+
+def embeddings_sha256(path: str | Path) -> str:
+    """Return the SHA-256 of an embeddings file; of shards, one from their names and hashes.
+
+    Raises:
+        DatasetError: a shard is missing.
+    """
+    path = Path(path)
+    if not is_shards(path):
+        return sha256(path)
+    shards = list_shards(path)
+    return shards_sha256(shards, [sha256(shard) for shard in shards])
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +227,7 @@ class EmbeddingsWriter:
         Raises:
             DatasetError: the folder holds parts of another job, or cannot be written.
         """
-        job = {**_identity(self.note), "images": len(self.ids), "ids": _fingerprint(self.ids)}
+        job = {**job_identity(self.note), "images": len(self.ids), "ids": _fingerprint(self.ids)}
         file = self.folder / "job.json"
         if file.is_file():
             self._compare(file, job)
@@ -224,7 +313,7 @@ class EmbeddingsWriter:
             )
 
     def _check_part(self, part: int, embeddings: Embeddings) -> None:
-        if not np.array_equal(_ids(self._file(part), embeddings), self.ids[self.rows(part)]):
+        if not np.array_equal(ids_of(self._file(part), embeddings), self.ids[self.rows(part)]):
             raise DatasetError(
                 f"{self._file(part)}: holds other images than it should; remove {self.folder} and "
                 "run the same command again"
@@ -256,56 +345,6 @@ def _npz(path: str | Path) -> Path:
     return path
 
 
-def _ids(path: Path, embeddings: Embeddings) -> npt.NDArray[np.str_]:
-    if embeddings.ids is None:
-        raise DatasetError(f"{path}: embeddings without ids cannot be joined with anything")
-    return embeddings.ids
-
-
-def _check(path: Path, embeddings: Embeddings) -> None:
-    """Refuse arrays that do not fit together, and NaN outside the rows of failures."""
-    vectors, norms, subjects = embeddings.vectors, embeddings.norms, embeddings.subjects
-    ids = _ids(path, embeddings)
-    count = ids.size
-    texts = [ids] if subjects is None else [ids, subjects]
-    if (
-        vectors.dtype != np.float32
-        or vectors.ndim != 2
-        or not vectors.shape[1]
-        or norms.dtype != np.float32
-        or any(text.dtype.kind != "U" for text in texts)
-        or any(array.shape != (count,) for array in (vectors[:, 0], norms, *texts))
-    ):
-        found = ", ".join(f"{array.dtype} {array.shape}" for array in (vectors, norms, *texts))
-        raise DatasetError(
-            f"{path}: vectors (N, D) and norms (N,) in float32 and ids (N,) as text are needed, "
-            f"found {found}; make the file again"
-        )
-    check_unique(ids, str(path))
-    failed = np.zeros(count, bool)
-    rows = np.array(list(embeddings.failures), np.int64)
-    if ((rows < 0) | (rows >= count)).any():
-        raise DatasetError(
-            f"{path}: failures are listed for rows {rows.min()} to {rows.max()} of {count} images; "
-            "make the file again"
-        )
-    failed[rows] = True
-    finite = np.isfinite(norms)
-    for start in range(0, count, _BLOCK):
-        part = slice(start, start + _BLOCK)
-        finite[part] &= np.isfinite(vectors[part]).all(axis=1)
-    finite[rows] = ~(np.isnan(vectors[rows]).all(axis=1) & np.isnan(norms[rows]))
-    wrong = np.flatnonzero(finite == failed)
-    if len(wrong):
-        row = int(wrong[0])
-        kind = "has an embedding" if failed[row] else "is not finite"
-        listed = "listed" if failed[row] else "not listed"
-        raise DatasetError(
-            f"{path}: row {row} (id {str(ids[row])!r}) {kind} but is {listed} as a failure to "
-            "acquire; make the file again"
-        )
-
-
 def _write(
     path: Path, whole: Embeddings, parts: Iterable[Embeddings]
 ) -> tuple[npt.NDArray[np.float32], dict[int, str]]:
@@ -319,7 +358,7 @@ def _write(
     Returns:
         Norms and failures of all rows.
     """
-    ids = _ids(path, whole)
+    ids = ids_of(path, whole)
     norms: list[npt.NDArray[np.float32]] = []
     failures: dict[int, str] = {}
 
@@ -373,7 +412,7 @@ def _note_text(embeddings: Embeddings) -> str:
 
 def _load(path: Path) -> dict[str, Array]:
     """Read the arrays of known names, after their headers have been held against their sizes."""
-    names = {*_OWN, *_VECTORS, *_IDS, "subjects"}
+    names = {*_OWN, *_VECTORS, *_IDS, *_SUBJECTS}
     try:
         arrays, members = read_arrays(path, path.stat().st_size, names, MAX_BYTES)
     except OSError as problem:
@@ -437,6 +476,7 @@ def _own(path: Path, arrays: Mapping[str, Array]) -> Embeddings:
 def _foreign(path: Path, arrays: Mapping[str, Array]) -> Embeddings:
     vectors = next(arrays[name] for name in _VECTORS if name in arrays)
     ids = next(arrays[name] for name in _IDS if name in arrays)
+    subjects = next((arrays[name] for name in _SUBJECTS if name in arrays), None)
     if vectors.ndim != 2 or vectors.dtype.kind != "f":
         raise DatasetError(
             f"{path}: embeddings are real numbers of shape (N, D), found {vectors.dtype} "
@@ -449,7 +489,7 @@ def _foreign(path: Path, arrays: Mapping[str, Array]) -> Embeddings:
             np.empty(0, np.float32),
             None,
             ids=_text(ids),
-            subjects=_text(arrays["subjects"]) if "subjects" in arrays else None,
+            subjects=None if subjects is None else _text(subjects),
             note={"flip": None, "source": {"path": str(path), "format": "npz of others"}},
         ),
     )
@@ -484,11 +524,11 @@ def _widened(path: Path, embeddings: Embeddings) -> Embeddings:
         )
 
 
-def _identity(note: Mapping[str, Any]) -> dict[str, Any]:
+def job_identity(note: Mapping[str, Any]) -> dict[str, Any]:
     """Return what makes a job the same job: a note without names, paths and device numbers."""
     kept = {name: value for name, value in note.items() if name not in ("name", "path")}
     return {
-        name: _identity(value)
+        name: job_identity(value)
         if isinstance(value, Mapping)
         else str(value).split(":")[0]
         if name == "device"

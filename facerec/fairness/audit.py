@@ -41,6 +41,7 @@ from facerec.fairness.comparisons import MOST_MATED, AllImages, Comparisons, Lis
 from facerec.fairness.differentials import REPLICATES, Differentials, differentials
 from facerec.fairness.findings import caveats, find
 from facerec.fairness.norms import NormTable, SubjectBootstrap, SubjectNorms, norm_table
+from facerec.fairness.one_to_many import OneToMany, SearchPlan, audit_searches
 from facerec.fairness.rates import (
     TARGETS,
     UNKNOWN,
@@ -69,6 +70,7 @@ def audit(
     unit: NDArray[np.floating] | None = None,
     baseline: Embeddings | None = None,
     baseline_name: str = "the baseline",
+    searches: SearchPlan | None = None,
     gating: bool = False,
     confidence: bool = False,
     permutations: int = PERMUTATIONS,
@@ -95,6 +97,7 @@ def audit(
         baseline: embeddings of the same images by another model, from which changes by the primary
             attribute are stated.
         baseline_name: names it in errors.
+        searches: also audit identification (1:N) in this way.
         gating: declared: images are accepted or discarded by norm.
         confidence: declared: the norm is shown or returned as a confidence.
         permutations: of the tests on norms.
@@ -108,7 +111,7 @@ def audit(
 
     Raises:
         DatasetError: images that do not join, normalised embeddings, no group with enough
-            subjects, or one attribute to intersect.
+            subjects, one attribute to intersect, or a reference group that is not shown.
         MetricError: an impossible target, arrays that do not fit together, or an audited image
             without an embedding in the baseline.
         DeviceError: the device is not there.
@@ -138,6 +141,7 @@ def audit(
         seed=seed,
     )
     auditor = _Auditor(embeddings, joined, settings, pairs, device, progress)
+    identification = None if searches is None else auditor.identification(searches)
     groupings = auditor.groupings(calibration, unit)
     comparison = None if baseline is None else auditor.compare(baseline, baseline_name)
     notes = []
@@ -168,6 +172,7 @@ def audit(
         calibrated=calibration is not None,
         warnings=([*remarks, *notes], [unknown] if embeddings.flip is None else []),
         comparison=comparison,
+        one_to_many=identification,
     )
 
 
@@ -226,6 +231,7 @@ def assemble(
     calibrated: bool,
     warnings: tuple[Sequence[str], Sequence[str]],
     comparison: BaselineComparison | None,
+    one_to_many: OneToMany | NoComparison | None = None,
 ) -> Audit:
     """Put an audit together; its parts are described at `Audit`.
 
@@ -274,6 +280,7 @@ def assemble(
         caveats=caveats(label_sources, policy, lfw=lfw, norms=joined is not None),
         warnings=(*warnings[0], *of_thresholds, *warnings[1]),
         comparison=comparison,
+        one_to_many=one_to_many,
     )
 
 
@@ -372,6 +379,15 @@ class _Auditor:
             self._grouping(grouping, errors, unit_errors, mated)
             for grouping, errors, unit_errors in zip(chosen, raw, other, strict=True)
         )
+
+    def identification(self, plan: SearchPlan) -> OneToMany | NoComparison:
+        """Audit identification by every grouping that has a group to show."""
+        chosen = shown(self._joined.groupings, self._settings.groups)
+        vectors = self._embeddings.vectors
+        try:
+            return audit_searches(vectors, self._joined, chosen, plan, self._progress)
+        except MetricError as problem:
+            return NoComparison("one to many", str(problem))
 
     def compare(self, baseline: Embeddings, name: str) -> BaselineComparison:
         """Return the changes from a baseline, by the primary attribute."""

@@ -313,6 +313,28 @@ def rate_figure(rates: GroupRates) -> Figure | None:
     return figure
 
 
+def search_figure(
+    names: Sequence[str],
+    points: Sequence[tuple[str, str, Sequence[ErrorRate], Sequence[ErrorRate]]],
+) -> Figure | None:
+    """Draw FPIR and FNIR of every group at each threshold; None without any.
+
+    Args:
+        names: of the groups.
+        points: of each threshold the target FPIR, whose target it is, and FPIR and FNIR by group.
+    """
+    if not points:
+        return None
+    height = 0.95 + _ROW * len(names)
+    figure = Figure(figsize=(_WIDTH + 1, height * len(points) + 0.3), layout="constrained")
+    panels = figure.subplots(len(points), 2, squeeze=False, sharey=True)
+    for (left, right), (target, basis, fpir, fnir) in zip(panels, points, strict=True):
+        _both_errors((left, right), names, (fpir, fnir), float(parse_rate(target)))
+        left.set_xlabel(f"FPIR; dashed: target {target} of {label(basis)}", fontsize=SMALL)
+        right.set_xlabel("FNIR at that threshold", fontsize=SMALL)
+    return figure
+
+
 def matrix_figure(point: RatesAtThreshold, names: Sequence[str]) -> Figure:
     """Draw log10 FMR of all pairs of groups at one threshold, with counts.
 
@@ -608,15 +630,29 @@ def _differences(axes: Axes, table: NormTable) -> None:
 
 def _rate_panels(panels: Sequence[Axes], point: RatesAtThreshold) -> None:
     """Draw FMR (logarithmic, target dashed) and FNMR of every group, counts at the ends."""
-    shown = styles([group.name for group in point.groups])
-    nominal = float(parse_rate(point.threshold.target))
-    for axes, of in zip(panels, ("fmr", "fnmr"), strict=True):
-        rates: list[ErrorRate] = [getattr(group, of) for group in point.groups]
+    groups = point.groups
+    _both_errors(
+        panels,
+        [group.name for group in groups],
+        ([group.fmr for group in groups], [group.fnmr for group in groups]),
+        float(parse_rate(point.threshold.target)),
+    )
+
+
+def _both_errors(
+    panels: Sequence[Axes],
+    names: Sequence[str],
+    errors: tuple[Sequence[ErrorRate], Sequence[ErrorRate]],
+    nominal: float,
+) -> None:
+    """Draw false positives (logarithmic, target dashed) and false negatives of every group."""
+    shown = styles(names)
+    for axes, rates, logarithmic in zip(panels, errors, (True, False), strict=True):
         tidy(axes)
         axes.grid(False, axis="y")
         ends = [end for rate in rates for end in (rate.low, rate.value, rate.high) if end]
         highest, floor = max(ends, default=1.0), -math.inf
-        if of == "fmr":
+        if logarithmic:
             floor = 10.0 ** math.floor(math.log10(min([nominal / 2, *ends])))
             axes.set_xscale("log")
             axes.set_xlim(floor, max(1.6 * highest, 2 * nominal))

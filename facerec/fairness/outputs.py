@@ -18,6 +18,7 @@ from facerec.fairness import against
 from facerec.fairness.against_page import against_table
 from facerec.fairness.association import NoComparison
 from facerec.fairness.norms import QUANTILES
+from facerec.fairness.one_to_many import OneToMany
 from facerec.fairness.plain import Json, flat, plain
 from facerec.fairness.rates import SCORE_EDGES, GroupRates, RatesAtThreshold
 from facerec.fairness.result import Audit, GroupAudit
@@ -216,6 +217,7 @@ def to_json(audit: Audit) -> Json:
         ],
         "comparison": None if audit.comparison is None else plain(audit.comparison.to_json()),
         "against": None if audit.against is None else against.to_json(audit.against),
+        "one_to_many": _one_to_many(audit.one_to_many),
         "not_computed": list(_not_computed(audit)),
         "caveats": list(audit.caveats),
         "warnings": list(audit.warnings),
@@ -331,6 +333,7 @@ def csv_tables(audit: Audit, document: Json) -> dict[str, list[Json]]:
         if document["comparison"]
         else [],
         "against": against_table(audit.against.rows).records() if audit.against else [],
+        **_search_tables(document["one_to_many"]),
         "not_computed": [flat(row) for row in document["not_computed"]],
     }
 
@@ -506,8 +509,55 @@ def _matrix(grouping: GroupAudit, point: RatesAtThreshold) -> Json:
     }
 
 
+def _one_to_many(found: OneToMany | NoComparison | None) -> Json | None:
+    if not isinstance(found, OneToMany):
+        return None
+    plan = found.plan
+    return {
+        "protocol": found.protocol,
+        "fpir": list(plan.targets),
+        "reference": plan.reference,
+        "homogeneous": plan.homogeneous,
+        "template": plan.template,
+        "seed": plan.seed,
+        "persons": found.persons,
+        "entries": list(found.entries),
+        "mated": found.mated,
+        "non_mated": found.non_mated,
+        "groupings": [
+            {
+                "grouping": part.name,
+                "compared_with": part.compared_with,
+                "galleries": [
+                    {"galleries": kind, "entries": list(sizes)} for kind, sizes in part.entries
+                ],
+                **plain(part, leave=("name", "groups", "compared_with", "entries")),
+            }
+            for part in found.groupings
+        ],
+    }
+
+
+def _search_tables(document: Json | None) -> dict[str, list[Json]]:
+    """Return the tables of identification, one row a figure."""
+    return {
+        f"one_to_many_{name}": [
+            {"grouping": part["grouping"], **flat(row)}
+            for part in (() if document is None else document["groupings"])
+            for row in part[key]
+        ]
+        for name, key in (
+            ("rates", "rates"),
+            ("thresholds", "thresholds"),
+            ("failures", "failures"),
+        )
+    }
+
+
 def _not_computed(audit: Audit) -> Iterator[Json]:
     """Yield what has no figures, and why."""
+    if isinstance(audit.one_to_many, NoComparison):
+        yield {"grouping": "", "what": "one to many", "reason": audit.one_to_many.reason}
     for skipped in audit.skipped:
         yield {"grouping": skipped.name, "what": "everything", "reason": skipped.reason}
     for grouping in audit.groupings:

@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from facerec.fairness import against_page, figures, tables
+from facerec.fairness import against_page, figures, one_to_many_page, tables
 from facerec.fairness.association import NoComparison
 from facerec.fairness.channels import NormChannels
 from facerec.fairness.findings import HEADLINE, Finding, verdict
@@ -212,6 +212,8 @@ def _sections(audit: Audit, drawings: Drawings) -> Iterator[Section]:
         f"How far the rates of the groups lie apart, after the rates themselves in “{_RATES}”. "
         "Few errors give no ratio, and nothing is added to zeros without saying so.",
     )
+    if audit.one_to_many is not None:
+        yield one_to_many_page.section(audit.one_to_many, drawings)
     if not audit.of_scores:
         yield _comparison(audit, drawings)
     yield Section("Limitations", [Listed(audit.caveats)], "What these figures do not say.")

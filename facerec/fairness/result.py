@@ -17,6 +17,7 @@ from facerec.fairness.baseline import BaselineComparison
 from facerec.fairness.channels import Channel, FusionChange, NormChannels
 from facerec.fairness.differentials import Differentials
 from facerec.fairness.norms import NormTable, SubjectNorms
+from facerec.fairness.one_to_many import OneToMany
 from facerec.fairness.rates import GlobalThreshold, GroupErrors, GroupRates, ScoreHistogram
 from facerec.report.estimate import Estimate
 
@@ -52,7 +53,15 @@ class InputFile:
     """A file that the audit read."""
 
     role: Literal[
-        "embeddings", "attributes", "pairs", "scores", "calibration", "model", "baseline", "against"
+        "embeddings",
+        "attributes",
+        "quality",
+        "pairs",
+        "scores",
+        "calibration",
+        "model",
+        "baseline",
+        "against",
     ]
     name: str
     """Without its folder."""
@@ -190,6 +199,8 @@ class Audit:
     """With a baseline."""
     against: ReleaseComparison | None = None
     """With the audit of an earlier release."""
+    one_to_many: OneToMany | NoComparison | None = None
+    """Identification, if it was asked for."""
 
     @property
     def of_scores(self) -> bool:

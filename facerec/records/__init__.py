@@ -1,4 +1,4 @@
-"""Record files, image folders and verification packs: from bytes to images and labels."""
+"""Records, image folders, WebDataset shards, verification packs: bytes to images and labels."""
 
 from facerec.records.augment import Augmentation, sample_generator
 from facerec.records.dataset import (
@@ -18,6 +18,7 @@ from facerec.records.layout import open_image_records, write_image_records
 from facerec.records.make import export_folder, make_records
 from facerec.records.packs import Pack, read_pack, write_pack
 from facerec.records.recordio import IndexedRecordFile
+from facerec.records.tar_shards import TarDataset
 from facerec.records.training_set import Data, Part, open_dataset
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "RecordDataset",
     "Skipped",
     "Subset",
+    "TarDataset",
     "decode_image",
     "export_folder",
     "image_size",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +19,7 @@ from facerec.processes import process_pool
 from facerec.progress import Progress
 from facerec.records.dataset import (
     CLASSES_FILE,
+    FaceDataset,
     FolderDataset,
     OnError,
     RecordDataset,
@@ -26,6 +27,7 @@ from facerec.records.dataset import (
 )
 from facerec.records.decode import decode_image, image_size
 from facerec.records.layout import Layout, write_image_records
+from facerec.records.proposals import Proposal, combine, read_proposals
 
 _CHUNK = 64
 """Images that a process checks at a time."""
@@ -155,6 +157,146 @@ def make_records(
         tuple(skipped),
         written.notes,
     )
+
+
+@dataclass(frozen=True)
+class ApplySummary:
+    """What `apply_proposals` did; all numbers but those of labels are of images.
+
+    Attributes:
+        path: the record file.
+        images: written.
+        identities: labels that have images.
+        dropped: left out as proposed.
+        relabelled: that got another label, one by one.
+        merged: labels whose images went to another label.
+        refused: proposals that were not accepted.
+        skipped: damaged images left out, with the cause.
+        notes: remarks of the writer.
+    """
+
+    path: Path
+    images: int
+    identities: int
+    dropped: int
+    relabelled: int
+    merged: int
+    refused: int
+    skipped: tuple[Skipped, ...]
+    notes: tuple[str, ...]
+
+
+def apply_proposals(
+    dataset: FaceDataset,
+    proposals: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    layout: Literal["auto", "insightface", "im2rec"] = "auto",
+    on_error: OnError = "error",
+    progress: Progress | None = None,
+) -> ApplySummary:
+    """Write a data set anew, with the labels that a table of proposals gives it.
+
+    Labels keep their order and those that are new follow; ``classes.txt`` says which class was or
+    is which. Images are stored byte for byte. All files appear together at the end, and the data
+    set stays as it is.
+
+    Args:
+        dataset: the images.
+        proposals: see `facerec.records.proposals`.
+        out: folder to write into, another one than that of the data set.
+        layout: see `write_image_records`.
+        on_error: whether a damaged image stops the work or is left out and listed.
+        progress: called with the images done.
+
+    Raises:
+        DatasetError: the table is damaged or belongs to another set, nothing is left, or ``out``
+            holds the data set.
+        RecordError: a record is damaged (``on_error="error"``), or the files cannot be written.
+    """
+    proposals, out = Path(proposals), Path(out)
+    home = Path(dataset.where(0).split(", key ")[0])
+    if out.resolve() in (home.resolve().parent, *home.resolve().parents):
+        raise DatasetError(
+            f"{out}: holds the images that are read; choose another folder, nothing is changed in "
+            "place"
+        )
+    rows = read_proposals(proposals)
+    changes = combine(rows)
+    names = [*(dataset.class_names or map(str, range(dataset.num_classes))), ""]
+    before = [names[label] for label in dataset.load_labels(progress).tolist()]
+    _check_fits(proposals, rows, dict(zip(dataset.ids.tolist(), before, strict=True)))
+    after = [
+        changes.label_of(image, label) if label else None
+        for image, label in zip(dataset.ids.tolist(), before, strict=True)
+    ]
+    present = {label for label in after if label is not None}
+    if not present:
+        raise DatasetError(f"{proposals}: it leaves no image; set accept to no in some lines")
+    classes = [name for name in names[:-1] if name in present]
+    classes += sorted(present - set(classes))
+    number = {name: place for place, name in enumerate(classes)}
+    order = sorted((number[label], i) for i, label in enumerate(after) if label is not None)
+    skipped: list[Skipped] = []
+
+    def items() -> Iterator[tuple[int, str, bytes]]:
+        for done, (label, i) in enumerate(order, start=1):
+            try:
+                data = dataset.encoded(i)
+            except FacerecError as error:
+                if on_error == "error":
+                    raise
+                skipped.append(Skipped(i, dataset.where(i), str(error)))
+            else:
+                suffix = ".png" if data.startswith(b"\x89PNG") else ".jpg"
+                file = dataset.name(i).replace("/", "_").removesuffix(suffix)
+                yield label, f"{classes[label]}/{file}{suffix}", data
+            if progress is not None:
+                progress("images", done, len(order))
+
+    size = dataset.records.image_size if isinstance(dataset, RecordDataset) else None
+    with atomic_path(out / CLASSES_FILE, DatasetError) as temporary:
+        written = write_image_records(
+            out / "train",
+            items(),
+            num_classes=len(classes),
+            image_size=size or dataset.image_size,
+            layout=layout,
+        )
+        temporary.write_text("".join(f"{name}\n" for name in classes), encoding="utf-8")
+    ids = dataset.ids.tolist()
+    return ApplySummary(
+        written.path,
+        written.images,
+        len(classes),
+        len(changes.dropped),
+        sum(image not in changes.dropped for image in ids if image in changes.relabelled),
+        len(changes.merged),
+        changes.refused,
+        tuple(skipped),
+        written.notes,
+    )
+
+
+def _check_fits(path: Path, rows: Sequence[Proposal], labels: dict[str, str]) -> None:
+    """Refuse proposals for images or labels that the set does not have."""
+    known = {*labels.values(), *(row.proposed_label for row in rows)}
+    for row in rows:
+        if row.image_id and row.image_id not in labels:
+            raise DatasetError(
+                f"{path}: the set has no image {row.image_id[:60]!r}; proposals are applied to the "
+                "set that they were made of"
+            )
+        if row.image_id and labels[row.image_id] != row.label:
+            raise DatasetError(
+                f"{path}: image {row.image_id[:60]!r} has the label {labels[row.image_id][:60]!r} "
+                f"in the set and {row.label[:60]!r} here; make the proposals again"
+            )
+        if not row.image_id and row.label not in known:
+            raise DatasetError(
+                f"{path}: the set has no label {row.label[:60]!r}; proposals are applied to the "
+                "set that they were made of"
+            )
 
 
 Checked = tuple[bytes | FacerecError, bool]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from facerec.records.dataset import (
     read_text,
 )
 from facerec.records.joined import JoinedDataset
+from facerec.records.tar_shards import TarDataset, is_tar_shards
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class Part(Checked):
     """A further set of training images, read with the layout, label and policy of the first."""
 
     path: Path
-    """A record file (.rec), the folder that holds it, or a folder of identity/image.jpg."""
+    """A record file (.rec), the folder that holds it, a folder of identity/image.jpg, or WebDataset
+    shards (.tar)."""
 
     weight: Annotated[float, Limits(0.0, 1000.0, above=True)] = 1.0
     """Visits of each image in an epoch, where one of the first set has one; of 0.5 each epoch
@@ -42,6 +45,9 @@ class Part(Checked):
     identities: Path | None = None
     """Text file of the identities to keep, a class name or number a line; by default all."""
 
+    exclude: Path | None = None
+    """CSV of the people and images to leave out, as `facerec overlap --csv` writes it."""
+
     labelled: bool = True
     """Whether its classes say who is who. Images without such take part in distillation and in norm
     penalties; no margin sees them. In a folder they lie in one of any name, or in several."""
@@ -52,10 +58,12 @@ class Data(Checked):
     """Where the training images are and how they are read."""
 
     path: Path
-    """A record file (.rec), the folder that holds it, or a folder of identity/image.jpg."""
+    """A record file (.rec), the folder that holds it, a folder of identity/image.jpg, or WebDataset
+    shards: a .tar, a folder of such, or several as in 'shards-{000..009}.tar'."""
 
-    layout: Literal["auto", "records", "folder"] = "auto"
-    """What the path holds; auto takes a folder that has a .rec file in it for records."""
+    layout: Literal["auto", "records", "folder", "webdataset"] = "auto"
+    """What the path holds; auto takes a folder that has a .rec file in it for records, and one of
+    .tar files without folders for WebDataset shards."""
 
     augmentation: Augmentation = field(default_factory=Augmentation)
     """Probabilities of the random changes of training images."""
@@ -69,8 +77,13 @@ class Data(Checked):
     identities: Path | None = None
     """Text file of the identities to keep, a class name or number a line; by default all."""
 
+    exclude: Path | None = None
+    """CSV of the people and images to leave out, as `facerec overlap --csv` writes it: a column
+    subject_id (class names or numbers), image_id (keys of records, or identity/image.jpg), or both;
+    a line with both leaves out the image alone."""
+
     also: tuple[Part, ...] = ()
-    """Further sets, joined to this one; identities above are those of this one alone."""
+    """Further sets, joined to this one; identities and exclude above are those of this one."""
 
     min_images: Count = 1
     """Leave out people with fewer images than this, in all sets together."""
@@ -97,6 +110,8 @@ def open_dataset(data: Data, seed: int, progress: Progress | None = None) -> Fac
         dataset = Subset(first, classes=classes)
     else:
         dataset = first
+    if data.exclude is not None and not data.also:
+        dataset = _without(data.exclude, first, dataset, progress)
     if data.min_images > 1:
         frequent = _frequent_classes(dataset.load_labels(progress), data)
         if len(frequent) < dataset.num_classes:
@@ -104,19 +119,25 @@ def open_dataset(data: Data, seed: int, progress: Progress | None = None) -> Fac
     return dataset
 
 
-def _open_set(data: Data, field: str, seed: int, progress: Progress | None) -> FaceDataset:
+def _open_set(
+    data: Data, field: str, seed: int, progress: Progress | None, labelled: bool = True
+) -> FaceDataset:
     """Open the first set of ``data``, with all its identities."""
     path = Path(data.path)
-    if not path.exists():
-        raise DatasetError(f"{path}: there is no such file or folder; check {field}")
-    records = data.layout == "records" or (
-        data.layout == "auto" and (path.is_file() or any(path.glob("*.rec")))
-    )
     options: dict[str, Any] = {
         "augmentation": data.augmentation,
         "on_error": data.on_error,
         "seed": seed,
     }
+    if data.layout == "webdataset" or (
+        data.layout == "auto" and is_tar_shards(path) and not any(path.glob("*.rec"))
+    ):
+        return TarDataset(path, labelled=labelled, progress=progress, **options)
+    if not path.exists():
+        raise DatasetError(f"{path}: there is no such file or folder; check {field}")
+    records = data.layout == "records" or (
+        data.layout == "auto" and (path.is_file() or any(path.glob("*.rec")))
+    )
     if records:
         return RecordDataset(path, label_index=data.label_index, progress=progress, **options)
     return FolderDataset(path, **options)
@@ -127,17 +148,24 @@ def _join(data: Data, first: FaceDataset, seed: int, progress: Progress | None) 
     sets = [first]
     for number, part in enumerate(data.also):
         alone = replace(data, path=part.path)
-        sets.append(_open_set(alone, f"data.also[{number}].path", seed, progress))
+        field = f"data.also[{number}].path"
+        sets.append(_open_set(alone, field, seed, progress, part.labelled))
     lists = [data.identities, *(part.identities for part in data.also)]
     classes = []
-    for number, (dataset, path) in enumerate(zip(sets, lists, strict=True)):
-        if path is None:
-            classes.append(np.arange(dataset.num_classes))
+    left_out = [data.exclude, *(part.exclude for part in data.also)]
+    for number, (dataset, path, excluded) in enumerate(zip(sets, lists, left_out, strict=True)):
+        classes.append(np.arange(dataset.num_classes))
+        if path is None and excluded is None:
             continue
-        classes.append(np.array(read_identities(path, dataset)))
         dataset.load_labels(progress)
         # The numbers stay, so that those of sets with the same people mean the same.
-        sets[number] = Subset(dataset, classes=classes[-1], relabel=False)
+        if path is not None:
+            classes[-1] = np.array(read_identities(path, dataset))
+            sets[number] = Subset(dataset, classes=classes[-1], relabel=False)
+        if excluded is not None:
+            sets[number] = kept = _without(excluded, dataset, sets[number], progress, relabel=False)
+            labels = kept.labels
+            classes[-1] = np.unique(labels[labels >= 0])
     labelled = [True, *(part.labelled for part in data.also)]
     joined = JoinedDataset(
         sets,
@@ -151,6 +179,91 @@ def _join(data: Data, first: FaceDataset, seed: int, progress: Progress | None) 
         return joined
     joined.load_labels(progress)
     return Subset(joined, classes=kept, unlabelled=True)
+
+
+def _without(
+    path: Path,
+    whole: FaceDataset,
+    dataset: FaceDataset,
+    progress: Progress | None,
+    relabel: bool = True,
+) -> FaceDataset:
+    """Leave out the people and images of a list.
+
+    Args:
+        path: the list.
+        whole: the set that its names are of.
+        dataset: that set, or those of its people that are kept, under other numbers perhaps.
+        progress: called while labels are read.
+        relabel: number the classes that remain from 0.
+
+    Raises:
+        DatasetError: see `read_exclusions`, or nothing is left.
+    """
+    classes, images = read_exclusions(path, whole)
+    if not classes and not images:
+        return dataset
+    gone = np.isin(whole.load_labels(progress), list(classes))
+    gone[list(images)] = True
+    dataset.load_labels(progress)
+    indices = dataset.indices if isinstance(dataset, Subset) else np.arange(len(whole))
+    kept = np.flatnonzero(~gone[indices])
+    if not len(kept):
+        raise DatasetError(f"{path}: leaves out every image of {whole.where(0)}; shorten the list")
+    return Subset(dataset, indices=kept, relabel=relabel)
+
+
+def read_exclusions(path: Path, dataset: FaceDataset) -> tuple[set[int], set[int]]:
+    """Read a list of people and images to leave out; further columns are passed over.
+
+    Args:
+        path: CSV in UTF-8 with the columns subject_id, image_id or both; see `Data.exclude`.
+        dataset: the set that the names are of.
+
+    Returns:
+        Its classes, and its samples, that are to be left out.
+
+    Raises:
+        DatasetError: the file cannot be read, has neither column, or names somebody or something
+            that is not in the set.
+    """
+    classes: set[int] = set()
+    images: set[int] = set()
+    names = dataset.class_names or [str(number) for number in range(dataset.num_classes)]
+    people = {name: number for number, name in enumerate(names)}
+    places: dict[str, int] | None = None
+    try:
+        reader = csv.DictReader(read_text(path).splitlines(), strict=True)
+        columns = [name for name in ("subject_id", "image_id") if name in (reader.fieldnames or ())]
+        if not columns:
+            raise DatasetError(
+                f"{path}: its first line names neither the column subject_id nor image_id; write "
+                "it with facerec overlap --csv"
+            )
+        for row in reader:
+            where = f"{path}, line {reader.line_num}"
+            subject, image = ((row.get(name) or "").strip() for name in ("subject_id", "image_id"))
+            if not subject and not image:
+                raise DatasetError(f"{where}: names nobody; fill in {' or '.join(columns)}")
+            if not image:
+                if subject not in people:
+                    raise DatasetError(
+                        f"{where}: the data set has no identity {subject[:60]!r} among its "
+                        f"{len(people):,}; give the list that was made for this set"
+                    )
+                classes.add(people[subject])
+                continue
+            if places is None:
+                places = {dataset.name(i): i for i in range(len(dataset))}
+            if image not in places:
+                raise DatasetError(
+                    f"{where}: the data set has no image {image[:60]!r} among its "
+                    f"{len(places):,}; give the list that was made for this set"
+                )
+            images.add(places[image])
+    except csv.Error as problem:
+        raise DatasetError(f"{path}: no CSV ({problem}); write it again") from problem
+    return classes, images
 
 
 def _frequent_classes(labels: np.ndarray, data: Data) -> np.ndarray:

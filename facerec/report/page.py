@@ -153,6 +153,8 @@ class Page:
     headline: Sequence[Block]
     """What stands right below the findings: their figure."""
     sections: Sequence[Section]
+    opening: Sequence[Block] = ()
+    """What stands right above the findings, where a figure answers before words do."""
     banner: str = ""
     """What must be read before all else."""
 

@@ -23,7 +23,9 @@ from facerec.errors import CheckpointError, RecipeError
 from facerec.files import sha256, write_json
 from facerec.libraries import cv2
 from facerec.records.dataset import FaceDataset, FolderDataset
+from facerec.records.tar_shards import TarDataset
 from facerec.records.training_set import Data, Part
+from facerec.shards import is_pattern, shard_paths
 from facerec.training import checkpoint
 from facerec.training.distributed import Processes
 from facerec.training.initialization import Start
@@ -226,7 +228,7 @@ def _other_data(stored: dict[str, Any], present: dict[str, Any]) -> str | None:
     for before, now in zip(
         [stored, *stored.get("also", [])], [present, *present["also"]], strict=True
     ):
-        for name in ("names", "identities"):
+        for name in ("names", "identities", "exclude"):
             if before.get(name) not in (None, now.get(name)):
                 return f"{now['path']}: its {name} are others than they were"
         old, new = (_record_files(entry["files"]) for entry in (before, now))
@@ -321,8 +323,13 @@ def fingerprints(recipe: Recipe, dataset: FaceDataset) -> dict[str, Any]:
     parts: list[Data | Part] = [recipe.data, *recipe.data.also]
     first, *also = (
         fingerprint(part.path)
-        | ({"names": source.names_sha256()} if isinstance(source, FolderDataset) else {})
+        | (
+            {"names": source.names_sha256()}
+            if isinstance(source, (FolderDataset, TarDataset))
+            else {}
+        )
         | ({"identities": sha256(part.identities)} if part.identities else {})
+        | ({"exclude": sha256(part.exclude)} if part.exclude else {})
         for part, source in zip(parts, dataset.sources, strict=True)
     )
     return first | {"also": also}
@@ -333,7 +340,7 @@ def image_identity(recipe: Recipe, dataset: FaceDataset) -> dict[str, Any]:
     found = fingerprints(recipe, dataset)
     return {
         "sets": [
-            {name: entry[name] for name in ("names", "identities") if name in entry}
+            {name: entry[name] for name in ("names", "identities", "exclude") if name in entry}
             | {"records": sorted(map(list, _record_files(entry["files"])))}
             for entry in (found, *found["also"])
         ],
@@ -343,7 +350,10 @@ def image_identity(recipe: Recipe, dataset: FaceDataset) -> dict[str, Any]:
 
 def fingerprint(path: Path) -> dict[str, Any]:
     """Identify a training set without reading all of it: sizes, and hashes of the small files."""
-    files = sorted(path.iterdir()) if path.is_dir() else [path, path.with_suffix(".idx")]
+    if is_pattern(path):
+        files = shard_paths(path, ".tar")
+    else:
+        files = sorted(path.iterdir()) if path.is_dir() else [path, path.with_suffix(".idx")]
     return {
         "path": str(path.resolve()),
         "files": {

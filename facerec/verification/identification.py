@@ -107,12 +107,12 @@ def search_gallery(
     mate, best_other = np.full((2, len(probe.matrix)), -np.inf, np.float32)
     above = np.zeros(len(mate), np.int64)
     # The best mate must be known before anyone can be counted as scoring above it.
-    for rows, scores, same in _score_tiles(probe, other, only_mates=True):
+    for rows, _, scores, same in _score_tiles(probe, other, only_mates=True):
         best = np.max(scores, axis=1, where=same, initial=-np.inf)
         mate[rows] = np.maximum(mate[rows], best)
     lost = np.isneginf(mate)
     bar = np.where(lost, np.float32(np.inf), mate)
-    for rows, scores, same in _score_tiles(probe, other, only_mates=False):
+    for rows, _, scores, same in _score_tiles(probe, other, only_mates=False):
         scores[same] = -np.inf
         best = scores.max(axis=1)
         best_other[rows] = np.maximum(best_other[rows], best)
@@ -128,6 +128,68 @@ def search_gallery(
         np.where(mates > 0, rank, 0),
         entries,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class NearestEntries:
+    """The two best entries of other subjects, and the mate, of every probe; ``(P,)`` each.
+
+    Scores are those of `search_gallery`. An entry alone causes a false alarm at a threshold if the
+    best score reaches it and the second one does not.
+    """
+
+    best: NDArray[np.float32]
+    """Best score with another subject; −inf if there is none."""
+    entry: NDArray[np.int64]
+    """Row of the gallery with that score, one of several if they tie; −1 if there is none."""
+    second: NDArray[np.float32]
+    """Second best score with another subject; equals the best one where two tie."""
+    mate: NDArray[np.float32]
+    """Best score with the same subject; −inf if there is none."""
+
+
+def nearest_entries(
+    probes: ArrayLike,
+    probe_subjects: ArrayLike,
+    gallery: ArrayLike,
+    gallery_subjects: ArrayLike,
+) -> NearestEntries:
+    """Search a gallery with every probe, as `search_gallery` does, for the two best entries.
+
+    Args:
+        probes: vectors, ``(P, D)``, of any norm.
+        probe_subjects: subject of each, ``(P,)``.
+        gallery: vectors, ``(G, D)``; a subject may have several.
+        gallery_subjects: subject of each, ``(G,)``; a negative number is nobody's mate.
+
+    Raises:
+        MetricError: shapes that do not fit.
+    """
+    probe = _Side(probes, probe_subjects, "probes")
+    other = _Side(gallery, gallery_subjects, "the gallery")
+    if probe.matrix.shape[1] != other.matrix.shape[1]:
+        raise MetricError(
+            f"probes have shape {probe.matrix.shape} and the gallery {other.matrix.shape}; a "
+            "search needs one length of vectors"
+        )
+    best, second, mate = np.full((3, len(probe.matrix)), -np.inf, np.float32)
+    entry = np.full(len(best), -1, np.int64)
+    for rows, columns, scores, same in _score_tiles(probe, other, only_mates=False):
+        mate[rows] = np.maximum(mate[rows], np.max(scores, axis=1, where=same, initial=-np.inf))
+        scores[same] = -np.inf
+        lines = np.arange(len(rows))
+        column = scores.argmax(axis=1)
+        first = scores[lines, column]
+        scores[lines, column] = -np.inf
+        next_best, held = scores.max(axis=1), best[rows]
+        better = first > held
+        second[rows] = np.where(
+            better, np.maximum(held, next_best), np.maximum(second[rows], first)
+        )
+        best[rows] = np.where(better, first, held)
+        entry[rows] = np.where(better, columns[column], entry[rows])
+    scale = np.float32(1 / _GRID)
+    return NearestEntries(best * scale, entry, second * scale, mate * scale)
 
 
 def identify(
@@ -310,8 +372,8 @@ class _Side:
 
 def _score_tiles(
     probe: _Side, gallery: _Side, *, only_mates: bool
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.bool_]]]:
-    """Yield rows of probes ``(p,)``, their cosines × 2²⁴ with part of the gallery, and mates."""
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.bool_]]]:
+    """Yield rows of probes ``(p,)`` and of entries ``(g,)``, their cosines × 2²⁴, and mates."""
     for columns, units in gallery.tiles():
         theirs = np.where(gallery.subjects[columns] < 0, NOBODY, gallery.subjects[columns])
         others = units.T * _GRID
@@ -324,6 +386,6 @@ def _score_tiles(
             products = mine @ others
             scores = np.rint(products, out=products).astype(np.float32)
             if apart:
-                yield rows, scores, np.broadcast_to(np.False_, scores.shape)
+                yield rows, columns, scores, np.broadcast_to(np.False_, scores.shape)
             else:
-                yield rows, scores, (subjects[:, np.newaxis] == theirs) & (theirs >= 0)
+                yield rows, columns, scores, (subjects[:, np.newaxis] == theirs) & (theirs >= 0)

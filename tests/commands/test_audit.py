@@ -87,9 +87,13 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def refused_run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    flags = ["--attributes", "A.csv", "--group", "gender", "--out", "out", *FAST]
+    return refused_run_in(capsys, "out", *arguments)
+
+
+def refused_run_in(capsys: pytest.CaptureFixture[str], out: str, *arguments: str) -> str:
+    flags = ["--attributes", "A.csv", "--group", "gender", "--out", out, *FAST]
     message = refused(capsys, *flags, *arguments)
-    assert not Path("out").exists()
+    assert not Path(out).exists()
     return message
 
 
@@ -123,6 +127,52 @@ def test_report_and_summary(workplace: Path, capsys: pytest.CaptureFixture[str])
     assert document["adjusted"][0]["covariates"] == ["yaw"]
     for name, content in files.items():
         assert b"person-1" not in content and b"face-1" not in content, name
+
+
+def test_identification_by_group(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--one-to-many", "--fpir", "1e-1,5e-2", "--reference", "male", "--template", "mean"]
+    run("--embeddings", "E.npz", *flags)
+    text = " ".join(capsys.readouterr().out.split())
+    assert "two halves by seed 0" in text and "rank-1 identification rate" in text
+    assert "set at FPIR 1e-1 of everybody" in text and "ratio to male" in text
+    files = contents(workplace / "out")
+    found = json.loads(files["audit.json"])["one_to_many"]
+    assert (found["reference"], found["template"], found["fpir"]) == (
+        "male",
+        "mean",
+        ["1e-1", "5e-2"],
+    )
+    assert found["entries"] == [20, 20] and found["non_mated"] == 120
+    (part,) = found["groupings"]
+    assert {row["basis"] for row in part["thresholds"]} == {"everybody", "male"}
+    table = list(csv.DictReader(files["tables/one_to_many_rates.csv"].decode().splitlines()))
+    assert len(table) == len(part["rates"])
+    for line, row in zip(table, part["rates"], strict=True):
+        assert (line["figure"], line["group"]) == (row["figure"], row["group"])
+        assert int(line["k"]) == row["k"] and int(line["n"]) == row["n"]
+    assert b"identification by group" in files["report.html"]
+    assert "--one-to-many" in json.loads(files["MANIFEST.json"])["command"]
+    # Without the flag nothing is computed, and its companions are refused.
+    run("--embeddings", "E.npz", out="plain")
+    assert json.loads(Path("plain/audit.json").read_text())["one_to_many"] is None
+    capsys.readouterr()
+    message = refused_run_in(capsys, "none", "--embeddings", "E.npz", "--reference", "male")
+    assert "--one-to-many" in message
+    message = refused_run_in(
+        capsys, "none", "--embeddings", "E.npz", "--one-to-many", "--reference", "nobody"
+    )
+    assert "nobody" in message and "female" in message
+
+
+def test_quality_as_ofiq_writes_it(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [f"in/face-{row}.jpg;{row % 13};{row % 17};90" for row in range(PERSONS * IMAGES)]
+    header = "Filename;UnifiedQualityScore;UnifiedQualityScore.scalar;assessment_time_in_ms"
+    (workplace / "q.csv").write_text("\n".join([header, *lines]) + "\n")
+    run("--embeddings", "E.npz", "--quality", "q.csv", "--covariates", "yaw")
+    assert "MagFace" in capsys.readouterr().out
+    found = json.loads(Path("out/audit.json").read_text())
+    assert found["adjusted"][0]["covariates"] == ["yaw", "UnifiedQualityScore.scalar"]
+    assert found["inputs"]["quality"]["name"] == "q.csv"
 
 
 def write_scores(path: Path, sign: int = 1) -> None:

@@ -16,10 +16,12 @@ from xml.etree import ElementTree
 import pytest
 from helpers.html_page import Page
 from helpers.toy_comparison import HEADS, PROTOCOL, WEIGHT, failed, toy_arms, toy_results, with_arm
+from matplotlib.axes import Axes
 from rich.console import Console
 
-from facerec.comparison import report
+from facerec.comparison import losses, report
 from facerec.comparison.figures import (
+    arm_figure,
     difference_figure,
     gain_figure,
     learning_figure,
@@ -31,9 +33,10 @@ from facerec.comparison.losses import MarginHead
 from facerec.comparison.protocol import Arm
 from facerec.comparison.report import answers, render, sentence_of, write_report
 from facerec.comparison.significance import SeedMean, mean_over_seeds
-from facerec.comparison.summary import FIGURES, SCHEMA, SHARES, Summary, summarize
+from facerec.comparison.summary import FIGURES, HEADLINE, SCHEMA, SHARES, Summary, summarize
 from facerec.comparison.tables import (
     COLUMNS,
+    declared,
     headline_table,
     meeting_best,
     pair_table,
@@ -42,6 +45,7 @@ from facerec.comparison.tables import (
 )
 from facerec.errors import ComparisonError
 from facerec.heads import SEC, CosFace
+from facerec.report.figures import COLOURS
 from facerec.statistics.intervals import Interval
 from facerec.training import SGD
 
@@ -55,7 +59,7 @@ NAMES = {
     "table.tex",
     *(
         f"figures/{name}.{kind}"
-        for name in ("differences", "learning", "norm_variance", "trials")
+        for name in ("arms", "differences", "learning", "norm_variance", "trials")
         for kind in ("svg", "png")
     ),
     "report.html",
@@ -191,7 +195,8 @@ def test_the_page_has_the_numbers_of_the_json(files: dict[str, bytes], page: Pag
         mean = by_figure["concatenated", "map_at_r"]
         cells = row(page, "Concatenated MAP@R, arm − base", heading)
         assert cells[:2] == [str(mean["n"]), signed(mean)]
-        assert cells[4:] == [f"{mean['p']:.2g}", f"{mean['p_holm']:.2g}", "fair"]
+        smallest = "–" if pair["smallest"] is None else f"{100 * pair['smallest']:.2f}"
+        assert cells[4:] == [f"{mean['p']:.2g}", f"{mean['p_holm']:.2g}", smallest, "fair"]
         for view in VIEWS:
             expected = [
                 f"{signed(by_figure[view, m])}\np {by_figure[view, m]['p_holm']:.2g}"
@@ -222,18 +227,49 @@ def test_the_question_comes_first_and_the_answers_next(summary: Summary, page: P
     assert order == sorted(order)
 
 
-def test_the_forest_comes_before_tables_and_of_many_pairs_before_sentences(
+def test_the_forest_comes_first_and_many_pairs_have_no_sentences(
     summary: Summary, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def order(html: str, mark: str) -> list[int]:
-        spoken = [html.index(f"{mark}{pair.arm} against {pair.base}") for pair in summary.pairs]
-        return [*spoken, html.index("<figcaption>"), html.index("<nav "), html.index("<table>")]
+    def order(html: str, *marks: str) -> list[int]:
+        return [html.index(mark) for mark in ("<figcaption>", *marks, "<nav ", "<table>")]
 
-    few = order(files["report.html"].decode(), '<span class="figure">')
+    spoken = [f'<span class="figure">{pair.arm} against {pair.base}' for pair in summary.pairs]
+    claim = '<span class="figure">Another penalty, 3 pairs'
+    few = order(files["report.html"].decode(), claim, *spoken)
     assert few == sorted(few)
     monkeypatch.setattr(report, "_SPOKEN", len(summary.pairs) - 1)
-    *spoken, forest, contents, table = order(render(summary)["report.html"].decode(), "<li>")
-    assert forest < contents < table < min(spoken)
+    html = render(summary)["report.html"].decode()
+    many = order(html, claim)
+    assert many == sorted(many)
+    assert not any(mark in html for mark in spoken)
+
+
+def test_the_first_figure_draws_all_arms_and_their_differences(summary: Summary) -> None:
+    figure = arm_figure(summary)
+    assert figure is not None
+    scores, differences = figure.axes
+    names = [text.get_text() for text in scores.get_yticklabels()]
+    value = {arm.name: score.mean.value for arm in summary.arms if (score := arm.score(*HEADLINE))}
+    bases = sorted(value.keys() & {pair.base for pair in summary.pairs}, key=lambda n: -value[n])
+    assert names == [name for base in bases for name in (base, f"{base}+SEC")]
+
+    def drawn(axes: Axes) -> dict[int, tuple[float, Any]]:
+        return {
+            int(line.get_ydata()[0]): (float(line.get_xdata()[0]), line.get_color())
+            for line in axes.lines
+            if line.get_marker() == "o"
+        }
+
+    assert {names[row]: x for row, (x, _) in drawn(scores).items()} == pytest.approx(
+        {name: 100 * each for name, each in value.items()}
+    )
+    found = {names[row]: point for row, point in drawn(differences).items()}
+    assert found.keys() == {pair.arm for pair in summary.pairs}
+    for pair in summary.pairs:
+        assert pair.headline is not None
+        x, colour = found[pair.arm]
+        assert x == pytest.approx(100 * pair.headline.mean.value)
+        assert (colour in COLOURS) == (pair.conclusion == "difference detected")
 
 
 def test_answers_give_estimate_interval_and_n(summary: Summary, files: dict[str, bytes]) -> None:
@@ -267,15 +303,82 @@ def test_answers_place_intervals(summary: Summary) -> None:
         ]
         return replace(summary, pairs=tuple(pairs))
 
-    for ends, said, counts in (
-        ((0.01, 0.02), "lies above 0", "above 0 in 3, including 0 in 0, below 0 in 0"),
-        ((-0.01, 0.02), "includes 0", "above 0 in 0, including 0 in 3, below 0 in 0"),
-        ((0.0, 0.02), "includes 0", "above 0 in 0, including 0 in 3, below 0 in 0"),
-        ((-0.02, -0.01), "lies below 0", "above 0 in 0, including 0 in 0, below 0 in 3"),
+    for ends, said in (
+        ((0.01, 0.02), "lies above 0"),
+        ((-0.01, 0.02), "includes 0"),
+        ((0.0, 0.02), "includes 0"),
+        ((-0.02, -0.01), "lies below 0"),
     ):
-        first, *others = answers(moved(*ends))
-        assert first.estimate == counts
+        _, *others = answers(moved(*ends))
         assert all(said in answer.detail for answer in others[:3])
+
+
+def test_conclusions_are_those_of_the_adjusted_test() -> None:
+    results = toy_results(
+        toy_arms(("CosFace", "ArcFace")),
+        gains={"CosFace+SEC": 0.06, "ArcFace+SEC": -0.06},
+        repetitions=8,
+        trials=2,
+        classes=6,
+        per_class=4,
+        replicates=20,
+    )
+    summary = summarize(results)
+    assert [pair.conclusion for pair in summary.pairs] == ["difference detected"] * 2
+    claim, *_ = answers(summary)
+    assert claim.estimate == "different in 2: above in 1, below in 1"
+    assert declared(summary, *HEADLINE) == {"CosFace+SEC", "ArcFace+SEC"}
+    same = summarize(
+        with_arm(
+            with_arm(results, "CosFace+SEC", runs=results.arms[0].runs),
+            "ArcFace+SEC",
+            runs=results.arms[3].runs[:5],
+            seeds=tuple(range(5)),
+        )
+    )
+    # Five seeds give no p below 1/16, so two pairs none below 1/8.
+    assert [pair.conclusion for pair in same.pairs] == [
+        "none detected at this precision",
+        "insufficient data",
+    ]
+    assert (same.pairs[0].smallest, same.pairs[1].smallest) == (0.0, None)
+    assert declared(same, *HEADLINE) == set()
+
+
+def test_trials_that_share_their_settings_are_paired() -> None:
+    arms = toy_arms(("CosFace",))
+    results = toy_results(
+        arms, repetitions=2, trials=9, classes=4, per_class=3, replicates=5, paired=True
+    )
+    (pair,) = summarize(results).pairs
+    assert pair.trials is not None
+    first, second = ([t.score for t in each.trials] for each in (results.arms[1], results.arms[0]))
+    naive = [a - b for a, b in zip(first, second, strict=True) if a is not None and b is not None]
+    assert pair.trials.mean.differences == pytest.approx(naive)
+    assert pair.trials.higher == sum(each > 0 for each in naive)
+    assert pair.trials.failed == 9 - len(naive) == 1  # number 7 fails in all arms
+    page = Page(render(summarize(results))["report.html"].decode())
+    cells = row(page, "The same trials with and without", "CosFace+SEC - CosFace")
+    assert cells[0] == "8 1 failed" and cells[3] == f"{pair.trials.higher} of 8"
+    unpaired = summarize(replace(results, comparison=replace(results.comparison, paired=False)))
+    assert unpaired.pairs[0].trials is None
+
+
+def test_claims_are_adjusted_apart() -> None:
+    triplet = Arm("Triplet", losses.Triplet(), against="CosFace", search=())
+    results = toy_results(
+        (*toy_arms(("CosFace", "ArcFace")), triplet),
+        repetitions=6,
+        trials=2,
+        classes=4,
+        per_class=3,
+        replicates=5,
+    )
+    pairs = {pair.arm: pair for pair in summarize(results).pairs}
+    assert [pairs[n].claim for n in ("CosFace+SEC", "Triplet")] == ["penalty", "loss"]
+    assert [pairs[n].claim_pairs for n in ("CosFace+SEC", "ArcFace+SEC", "Triplet")] == [2, 2, 1]
+    alone = pairs["Triplet"].headline
+    assert alone is not None and alone.mean.p_holm == alone.mean.p
 
 
 def test_no_effect_is_said_with_its_interval() -> None:
@@ -336,14 +439,16 @@ def test_how_the_reality_check_marks_the_best() -> None:
     assert meeting_best(single) == {"a"}
 
 
-def test_bold_cells_are_those_that_meet_the_best(summary: Summary, files: dict[str, bytes]) -> None:
+def test_bold_cells_are_those_that_the_test_declares_different(
+    summary: Summary, files: dict[str, bytes]
+) -> None:
     html = files["report.html"].decode()
     table = html[html.index("<caption>Retrieval") : html.index("</table>")]
     for arm in summary.arms:
         row = table[table.index(f'scope="row">{arm.name}<') :]
         kinds = re.findall(r'<td class="number( strong)?">', row[: row.index("</tr>")])
         assert [kind != "" for kind in kinds] == [
-            arm.name in reaching(summary, *column) for column in COLUMNS
+            arm.name in declared(summary, *column) for column in COLUMNS
         ]
 
 
@@ -403,7 +508,7 @@ def test_failures_are_told(odd: Summary, odd_page: Page) -> None:
     assert row(odd_page, "Concatenated MAP@R of every run, %", "CosFace+SEC")[1] == "– failed"
     own = odd_page.rows("Where arms differ from it")
     assert [ODD, "optimizer.type", "SGD"] in own
-    assert "unknown in 1" in answers(odd)[0].estimate
+    assert "insufficient data in" in answers(odd)[0].detail
 
 
 def test_one_run_has_no_plus_minus() -> None:
@@ -416,7 +521,7 @@ def test_one_run_has_no_plus_minus() -> None:
         assert all(re.fullmatch(r"\d+\.\d\d \(n=1\)", cell) for cell in cells)
     for pair in summary.pairs:
         cells = row(page, "Concatenated MAP@R, arm − base", f"{pair.arm} - {pair.base}")
-        assert cells[0] == "1" and cells[1].endswith(" n=1") and cells[4:6] == ["–", "–"]
+        assert cells[0] == "1" and cells[1].endswith(" n=1") and cells[4:7] == ["–", "–", "–"]
     assert "One seed each: no interval and no p" in page.text
     assert "±" not in " ".join(sentence_of(answer) for answer in answers(summary))
     assert "\\pm" not in files["table.tex"].decode() and "$n=1$" in files["table.tex"].decode()
@@ -552,7 +657,7 @@ def test_latex(odd: Summary, odd_files: dict[str, bytes]) -> None:
                 interval = score.mean.over_seeds
                 half = 50 * (interval.high - interval.low)
                 value = f"{100 * score.mean.value:.2f}"
-                bold = arm.name in reaching(odd, *column)
+                bold = arm.name in declared(odd, *column)
                 value = rf"\textbf{{{value}}}" if bold else value
                 assert found == rf"{value} $\pm$ {half:.2f}"
     # Nothing that LaTeX would take for a command of its own.

@@ -92,6 +92,31 @@ def test_a_killed_search_goes_on_as_if_nothing_had_been(tmp_path: Path, sampler:
     assert calls == 2 * 6 * 4 + killed
 
 
+def test_a_paired_arm_tries_the_settings_of_the_other(tmp_path: Path) -> None:
+    plan = comparison(tmp_path, trials=6, paired=True)
+    search = opened(plan, tmp_path)
+
+    def some_fail(arm: Arm, fold: int) -> Fit:
+        margin = arm.loss.margin.margin  # type: ignore[union-attr]
+        return result(None, "diverged") if margin > 0.45 else by_setting(arm, fold)
+
+    run(search, some_fail)
+    base, sec = (
+        [search.setting(arm, trial) for trial in search.finished(arm)] for arm in (BASE, WITH_SEC)
+    )
+    assert len(base) == len(sec) == 6
+    assert [each["loss.margin.margin"] for each in sec] == pytest.approx(
+        [each["loss.margin.margin"] for each in base], abs=1e-12
+    )
+    weights = [each["regularizer.weight"] for each in sec]
+    assert weights[0] == pytest.approx(0.1) and len(set(weights)) == 6
+    assert len(search.first_settings(WITH_SEC)) == len(search.first_settings(BASE))
+    # Another loss, or nothing that both search: each searches for itself.
+    assert plan.paired_with(replace(WITH_SEC, loss=Contrastive())) is None
+    assert plan.paired_with(replace(WITH_SEC, search=())) is None
+    assert replace(plan, paired=False).paired_with(WITH_SEC) is None
+
+
 def test_budgets_are_equal_and_the_arm_with_sec_contains_the_other(tmp_path: Path) -> None:
     search = opened(comparison(tmp_path, trials=5), tmp_path)
     run(search)

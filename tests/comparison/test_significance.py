@@ -23,6 +23,7 @@ from facerec.comparison.significance import (
     compare_steps,
     mean_over_seeds,
     sign_flip_p,
+    smallest_difference,
     spearman,
     steps_to_reach,
 )
@@ -388,3 +389,27 @@ def test_results_are_plain_values() -> None:
     assert isinstance(found, PairedDifference) and hash(found) == hash(
         compare_paired([1, 2, 3], [0] * 3)
     )
+
+
+# ---------------------------------------------------------------- power
+
+
+@pytest.mark.parametrize(("count", "level"), [(6, 0.05), (10, 0.05 / 14), (20, 0.05)])
+def test_the_smallest_difference_is_found_four_times_in_five(count: int, level: float) -> None:
+    generator = np.random.default_rng(count)
+    design = generator.normal(3, 0.02, count)
+    smallest = smallest_difference(design, level)
+    assert smallest is not None
+    spread = float(design.std(ddof=1))
+    draws = 800 if count <= 16 else 60
+    found = [
+        sign_flip_p(generator.normal(smallest, spread, count), draws=999) <= level
+        for _ in range(draws)
+    ]
+    assert np.mean(found) == pytest.approx(0.8, abs=4 * np.sqrt(0.16 / draws))
+
+
+def test_too_few_seeds_find_nothing() -> None:
+    assert smallest_difference([0.1, 0.3, 0.2], 0.05) is None
+    assert smallest_difference([0.1], 0.05) is None
+    assert smallest_difference([0.2] * 8, 0.05) == 0.0

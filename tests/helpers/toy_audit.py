@@ -14,6 +14,7 @@ from facerec.embedding.extract import Embeddings
 from facerec.fairness.attributes import read_attributes
 from facerec.fairness.audit import audit
 from facerec.fairness.baseline import RunPair, compare_runs
+from facerec.fairness.one_to_many import SearchPlan
 from facerec.fairness.rates import Calibration
 from facerec.fairness.result import Audit, InputFile
 
@@ -111,6 +112,7 @@ def toy_audit(
         targets=targets,
         calibration=calibration,
         unit=turned,
+        searches=SearchPlan(("1e-1", "2e-2", "1e-5"), reference=names[0], homogeneous=True),
         permutations=99,
         replicates=50,
         seed=seed,

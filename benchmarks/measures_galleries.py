@@ -1,0 +1,240 @@
+"""The measurements of galleries behind ``benchmarks/run.py``: search, and FPIRs by size.
+
+The search runs in a process of its own, so that its peak memory is that of the work, of the
+templates and of the libraries, and of nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rows import Row
+
+from facerec.galleries import Calibration
+
+_SEARCH = """
+import json, sys, time
+import numpy as np, torch
+from facerec.galleries import Gallery, Space
+
+people, dimensions, batches, threads = json.loads(sys.argv[1])
+torch.set_num_threads(threads)
+generator = np.random.default_rng(0)
+gallery = Gallery(Space(None, None, None, dimensions))
+# As from a file: unit templates, a name each, and nothing else in memory.
+gallery.templates = np.empty((people, dimensions), np.float32)
+for start in range(0, people, 4096):
+    part = gallery.templates[start : start + 4096]
+    generator.standard_normal(dtype=np.float32, out=part)
+    part /= np.linalg.norm(part, axis=1, keepdims=True)
+gallery.subjects = np.array([f"{i:07d}" for i in range(people)])
+probes = generator.standard_normal((64, dimensions))
+who = generator.integers(people, size=32)
+probes[:32] = gallery.templates[who] + 0.02 * probes[:32]
+gallery.search(probes[:2], 5)
+seconds = []
+for _ in range(batches):
+    start = time.perf_counter()
+    rows, scores = gallery.search(probes, 5)
+    seconds.append(time.perf_counter() - start)
+assert (rows[:32, 0] == who).all() and (np.diff(scores, axis=1) <= 0).all()
+line = next(x for x in open("/proc/self/status") if x.startswith("VmHWM"))
+print(json.dumps({"seconds": seconds, "peak": int(line.split()[1]) * 1024}))
+"""
+
+
+def gallery_search(
+    *, people: int = 1_000_000, dimensions: int = 512, batches: int = 5
+) -> list[Row]:
+    """Search a gallery exactly, 64 probes at a time.
+
+    Args:
+        people: random templates.
+        dimensions: of each.
+        batches: timed; the median counts.
+    """
+    call = json.dumps([people, dimensions, batches, 2])
+    done = subprocess.run([sys.executable, "-c", _SEARCH, call], check=True, stdout=subprocess.PIPE)
+    found = json.loads(done.stdout)
+    name = f"exact search of {people:,} × {dimensions}"
+    times = [1000 * seconds / 64 for seconds in found["seconds"]]
+    remark = (
+        f"batches of 64, 2 threads, {min(times):.1f} to {max(times):.1f} over {batches} batches"
+    )
+    return [
+        Row(f"{name}: a query", float(np.median(times)), "ms", 15.0, remark=remark),
+        Row(f"{name}: peak memory", found["peak"] / 1e9, "GB", 2.5, remark="of the whole process"),
+    ]
+
+
+TARGETS = ("1e-1", "1e-2")
+
+
+def gallery_threshold(
+    *, people: int = 1_000_000, dimensions: int = 128, probes: int = 16_384
+) -> Iterator[Row]:
+    """Predict the threshold for a gallery from a tenth of it, and count alarms in the whole.
+
+    Templates and probes are drawn from a von Mises–Fisher mixture of eight groups, so that some
+    people resemble each other more than others. With real faces, if they are there, the gallery is
+    LFW and the probes are the people of two other sets; see `lfw_threshold`.
+
+    Args:
+        people: of the gallery.
+        dimensions: of an embedding.
+        probes: strangers, two images each.
+    """
+    generator = np.random.default_rng(0)
+    centres = _unit(generator.standard_normal((8, dimensions)))
+    templates = _mixture(generator, centres, people)
+    strangers = _mixture(generator, centres, probes // 2)
+    noise = generator.standard_normal((2, probes // 2, dimensions)) / math.sqrt(dimensions)
+    images = _unit(np.concatenate(list(strangers + 0.5 * noise)))
+    who = -1 - np.tile(np.arange(probes // 2), 2)
+    tenth = people // 10
+    calibration = _calibrated(images, who, templates[:tenth])
+    highest = np.concatenate(
+        [
+            _products(images[start : start + 64], templates).amax(dim=1).numpy()
+            for start in range(0, probes, 64)
+        ]
+    )
+    for target in TARGETS:
+        point = calibration.threshold(target, people)
+        alarms = int((highest >= point.threshold).sum())
+        yield _row(f"simulated, {people:,} people", target, alarms / probes, f"{alarms:,} alarms")
+
+
+def lfw_threshold(
+    *, folder: Path = Path("embeddings"), repeats: int = 20, size: int | None = None
+) -> Iterator[Row]:
+    """Do the same with real faces: LFW's images in the gallery, other people as probes.
+
+    Args:
+        folder: has ``lfw.npz`` and ``impostors.npz``, made by ``facerec embed``.
+        repeats: random tenths of the gallery; the median counts.
+        size: images of the gallery at most.
+    """
+    from facerec.embedding import read_embeddings
+
+    if not (folder / "lfw.npz").exists():
+        yield Row("FPIR, LFW", None, "%", remark=f"needs {folder}/lfw.npz and impostors.npz")
+        return
+    enrolled, others = (read_embeddings(folder / f"{n}.npz") for n in ("lfw", "impostors"))
+    gallery, probes = _unit(enrolled.vectors[:size]), _unit(others.vectors)
+    assert enrolled.subjects is not None and others.subjects is not None
+    people = np.unique(enrolled.subjects[:size], return_inverse=True)[1]
+    who = -1 - np.unique(others.subjects, return_inverse=True)[1]
+    scores = (probes @ gallery.T).astype(np.float32)
+    generator = np.random.default_rng(0)
+    found: dict[str, list[float]] = {target: [] for target in TARGETS}
+    inside = {target: 0 for target in TARGETS}
+    for _ in range(repeats):
+        tenth = generator.permutation(len(gallery))[: len(gallery) // 10]
+        calibration = Calibration.from_scores(scores[:, tenth], who, people[tenth])
+        for target in TARGETS:
+            point = calibration.threshold(target, len(gallery))
+            rate = float((scores.max(axis=1) >= point.threshold).mean())
+            found[target].append(rate)
+            assert point.low is not None and point.high is not None
+            inside[target] += point.low <= rate <= point.high
+    for target, rates in found.items():
+        spread = f"{min(rates):.3g} to {max(rates):.3g}"
+        remark = f"median of {repeats} tenths, {spread}; in the interval {inside[target]} times"
+        yield _row(f"LFW, {len(gallery):,} images", target, float(np.median(rates)), remark)
+
+
+def gallery_coverage(*, repeats: int = 400) -> Iterator[Row]:
+    """Count how often the 95 % interval of a predicted FPIR covers the FPIR.
+
+    People of the gallery and strangers differ in how much others resemble them; strangers have
+    one to eight images. The truth is the mean over as many fresh galleries and strangers.
+
+    Args:
+        repeats: calibrations.
+    """
+    generator = np.random.default_rng(0)
+    for size, place in ((300, "exact"), (3000, "tenfold")):
+        threshold = {300: 0.42, 3000: 0.47}[size]
+        truth = float(np.mean([_alarms(generator, size, threshold) for _ in range(200)]))
+        inside = 0
+        for _ in range(repeats):
+            scores, who = _crossed(generator, 300)
+            calibration = Calibration.from_scores(scores, who, np.arange(300))
+            point = calibration.fpir(threshold, size)
+            assert point.low is not None and point.high is not None
+            inside += point.low <= truth <= point.high
+        coverage = 100 * inside / repeats
+        remark = f"FPIR {truth:.3g}, {inside} of {repeats}; bar 93 to 97 %"
+        yield Row(f"coverage of FPIR, {place} size", coverage, "%", 93.0, "higher", remark)
+
+
+def _row(what: str, target: str, rate: float, remark: str) -> Row:
+    error = 100 * abs(rate / float(target) - 1)
+    told = f"realised {rate:.4g}; {remark}"
+    return Row(f"FPIR {target} from a tenth: {what}, error", error, "%", 20.0, remark=told)
+
+
+def _unit(vectors: NDArray[np.floating]) -> NDArray[np.float32]:
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return (vectors / lengths).astype(np.float32)
+
+
+def _mixture(
+    generator: np.random.Generator, centres: NDArray[np.float32], count: int
+) -> NDArray[np.float32]:
+    """Draw directions about centres."""
+    size = centres.shape[1]
+    drawn = np.empty((count, size), np.float32)
+    for start in range(0, count, 4096):
+        part = drawn[start : start + 4096]
+        noise = generator.standard_normal(part.shape, np.float32) / math.sqrt(size)
+        part[:] = _unit(0.5 * centres[generator.integers(len(centres), size=len(part))] + noise)
+    return drawn
+
+
+def _products(probes: NDArray[np.float32], templates: NDArray[np.float32]) -> torch.Tensor:
+    return torch.from_numpy(probes) @ torch.from_numpy(templates).T
+
+
+def _calibrated(
+    probes: NDArray[np.float32], who: NDArray[np.int64], templates: NDArray[np.float32]
+) -> Calibration:
+    best, rows = [], []
+    for start in range(0, len(probes), 64):
+        top, place = _products(probes[start : start + 64], templates).topk(64, dim=1)
+        best.append(top.numpy())
+        rows.append(place.numpy())
+    return Calibration(np.concatenate(best), np.concatenate(rows), who, np.arange(len(templates)))
+
+
+def _crossed(
+    generator: np.random.Generator, entries: int, people: int = 150, size: int = 64
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Draw strangers with unequal numbers of images, a gallery, and their scores."""
+    counts = generator.integers(1, 9, people)
+    common = _unit(generator.standard_normal((1, size)))
+
+    def draw(number: int) -> NDArray[np.float32]:
+        # How far somebody is drawn towards what all have in common differs.
+        pull = 0.35 * np.sqrt(generator.gamma(1.0, 1.0, (number, 1)))
+        noise = generator.standard_normal((number, size)) / math.sqrt(size)
+        return _unit(pull * common + noise)
+
+    strangers = np.repeat(draw(people), counts, axis=0)
+    noise = generator.standard_normal(strangers.shape) / math.sqrt(size)
+    probes = _unit(strangers + 0.4 * noise)
+    return probes @ draw(entries).T, -1 - np.repeat(np.arange(people), counts)
+
+
+def _alarms(generator: np.random.Generator, entries: int, threshold: float) -> float:
+    scores, _ = _crossed(generator, entries)
+    return float((scores.max(axis=1) >= threshold).mean())

@@ -1,0 +1,173 @@
+"""``facerec enroll``: people into a gallery, and out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import tyro
+
+from facerec.commands.cli import Console, run_command
+from facerec.commands.gallery_images import DEFAULT, Embedder
+from facerec.errors import DatasetError, FacerecError, MetricError
+from facerec.files import atomic_path, exclusive
+from facerec.galleries.gallery import Enrolment, Fusion, Gallery, Space
+from facerec.galleries.threshold import Calibration, Fpir
+from facerec.report import words
+from facerec.report.csv_tables import write_csv
+from facerec.report.progress import progress_bar
+
+FPIRS = ("1e-1", "1e-2", "1e-3")
+
+_SHOWN_FAILURES = 10
+
+
+def enroll(
+    gallery: Path,
+    images: tyro.conf.Positional[Path | None] = None,
+    subjects: Path | None = None,
+    fusion: Fusion = "unit",
+    flip: bool | None = None,
+    impostors: Path | None = None,
+    delete: tuple[str, ...] = (),
+    failures: Path | None = None,
+    export: Path | None = None,
+    embedder: tyro.conf.OmitArgPrefixes[Embedder] = DEFAULT,
+) -> None:
+    """Enrol people in a gallery file, which is made if it is not there; or delete people from it.
+
+    A person's template is the mean of all their images; images of somebody who is enrolled already
+    join theirs. The file knows model and preprocessing and takes no embeddings of others. It also
+    holds how high strangers score, from which facerec identify finds the threshold for an FPIR.
+
+    Args:
+        gallery: the .npz file; it holds personal data, and only its owner may read it.
+        images: a folder PERSON/image.jpg, or a file of embeddings (.npz, .parquet, .csv).
+        subjects: a .csv file with the columns image_id and subject_id, in place of folders.
+        fusion: of a new gallery: unit lets every image of a person count alike, raw lets those with
+            long embeddings count more.
+        flip: add mirror images; by default as the gallery has it, and yes in a new one.
+        impostors: images of people who will not be in the gallery, as a folder or embeddings: their
+            scores tell which threshold has which FPIR. Without it, the gallery's own people stand
+            in for strangers, unless impostors did so before.
+        delete: people to take out, by name; nothing of them stays in the file.
+        failures: write the images that could not be enrolled, and why, to this .csv file.
+        export: also write all templates to this .parquet file, one row a person, for a database.
+        embedder: how images become embeddings.
+    """
+    if images is None and not delete and impostors is None and export is None:
+        raise FacerecError("there is nothing to do: name images, or people to --delete")
+    console = Console(highlight=False, soft_wrap=True)
+    # Whoever reads the file to write it again must be alone with it from the first to the last.
+    with exclusive(gallery.with_name(f"{gallery.name}.update"), DatasetError):
+        found = Gallery.read(gallery) if gallery.exists() else None
+        if found is None and (images is None or delete):
+            raise DatasetError(f"{gallery}: there is no such gallery; enrol people first")
+        for name in delete:
+            assert found is not None
+            found.delete(name)
+        enrolled = None
+        if images is not None:
+            mirrored = flip
+            if mirrored is None:
+                mirrored = True if found is None else bool(found.space.flip)
+            embeddings = embedder.read(images, mirrored, subjects, console)
+            if found is None:
+                found = Gallery(Space.of(embeddings), fusion)
+            enrolled = found.enroll(embeddings, where=str(images))
+            del embeddings
+        assert found is not None
+        _calibrate(found, impostors, embedder, console)
+        # What failed is said before anything can go wrong with the file.
+        if enrolled is not None:
+            _print_enrolment(enrolled, console)
+            if failures is not None:
+                _write_failures(failures, enrolled.failures)
+        if not len(found):
+            if not delete:
+                raise DatasetError(f"{images}: nobody could be enrolled, so no gallery is written")
+            console.print("nobody is left in the gallery")
+        found.write(gallery)
+    if delete:
+        console.print(f"deleted: {', '.join(delete)}")
+    images_in = int(found.images.sum())
+    console.print(
+        f"gallery {gallery}: {len(found):,} people with {images_in:,} images, "
+        f"{found.space.embedding_size} dimensions, mean of {found.fusion} embeddings",
+        style="bold",
+    )
+    if len(found):
+        print_thresholds(found.calibration, len(found), console)
+    if export is not None:
+        found.export(export)
+        console.print(f"templates: {export}")
+
+
+def _calibrate(
+    gallery: Gallery, impostors: Path | None, embedder: Embedder, console: Console
+) -> None:
+    others = None
+    if impostors is not None:
+        others = embedder.read(impostors, bool(gallery.space.flip), None, console)
+    elif gallery.calibration is not None and "persons" in gallery.calibration.note:
+        return  # of impostors, who are not at hand; deleted people are out of it already
+    elif len(gallery) < 2:
+        gallery.calibration = None
+        return
+    with progress_bar(console, "probes") as progress:
+        gallery.calibrate(others, where=str(impostors), progress=progress)
+
+
+def _print_enrolment(enrolled: Enrolment, console: Console) -> None:
+    failed = len(enrolled.failures)
+    console.print(
+        f"{len(enrolled.enrolled):,} people enrolled, {len(enrolled.extended):,} extended, with "
+        f"{enrolled.images:,} images; {failed:,} images failed, "
+        f"{words.counted(len(enrolled.not_enrolled), 'person', 'people')} not enrolled"
+    )
+    for image, why in list(enrolled.failures.items())[:_SHOWN_FAILURES]:
+        console.print(f"  not enrolled: {image}: {why}", style="yellow")
+    if failed > _SHOWN_FAILURES:
+        console.print(f"  … and {failed - _SHOWN_FAILURES:,} more; --failures lists all")
+    for name in enrolled.not_enrolled[:_SHOWN_FAILURES]:
+        console.print(f"  failure to enrol: {name}", style="yellow")
+
+
+def _write_failures(path: Path, failures: Mapping[str, str]) -> None:
+    with (
+        atomic_path(path) as temporary,
+        temporary.open("w", encoding="utf-8", newline="") as file,
+    ):
+        write_csv(file, ("image_id", "failure"), failures.items())
+
+
+def print_thresholds(calibration: Calibration | None, size: int, console: Console) -> None:
+    """Say which thresholds have which FPIR in a gallery of a size."""
+    if calibration is None:
+        console.print("no calibration: a gallery of one person needs --impostors for an FPIR")
+        return
+    probes = calibration.note.get("probes", "unknown")
+    console.print(
+        f"calibrated with {len(calibration.scores):,} probes ({probes}) on "
+        f"{calibration.entry_subjects.size:,} templates"
+    )
+    for target in FPIRS:
+        try:
+            console.print(f"  FPIR {target}: {fpir_words(calibration.threshold(target, size))}")
+        except MetricError as problem:
+            console.print(f"  FPIR {target}: not resolvable ({problem})")
+
+
+def fpir_words(point: Fpir) -> str:
+    """Say threshold, FPIR, interval and method in one line."""
+    remark = f"; {point.remark}" if point.remark else ""
+    return (
+        f"threshold {words.threshold(point.threshold)} has FPIR {words.percent(point.value)} "
+        f"{words.percent_limits(point.interval)} among {point.size:,} people "
+        f"({point.method}{remark})"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    run_command(enroll, argv)

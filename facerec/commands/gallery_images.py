@@ -1,0 +1,100 @@
+"""Images for `facerec enroll` and `facerec identify`: a folder and a model, or embeddings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from rich.console import Console
+
+from facerec.commands.all_pairs import read_members
+from facerec.commands.models import print_embeddings, print_model
+from facerec.embedding.align import parse_align
+from facerec.embedding.extract import Embeddings, embed_images
+from facerec.embedding.file import is_embeddings, read_embeddings
+from facerec.embedding.model import load_model
+from facerec.errors import DatasetError
+from facerec.limits import Checked, Count
+from facerec.records.images import FolderImages
+from facerec.report.progress import progress_bar
+
+
+@dataclass(frozen=True)
+class Embedder(Checked):
+    """How images of a folder become embeddings; embeddings files need none of it."""
+
+    model: Path | None = None
+    """A run folder, a bundle, a .safetensors or an .onnx file; needed for a folder of images."""
+    align: str | None = None
+    """Find the face in photos of any size: a .csv of points, insightface, or a YuNet .onnx file."""
+    align_threshold: float | None = None
+    """Least score of a face that the detector may find, 0 to 1."""
+    channels: Literal["rgb", "bgr"] | None = None
+    """Channel order that an .onnx file wants; default rgb."""
+    mean: float | None = None
+    """Subtracted from pixel values, for an .onnx file; default 127.5."""
+    std: float | None = None
+    """Divides the result, for an .onnx file; default 127.5."""
+    device: str = "auto"
+    """Where to compute: auto, cpu, cuda, cuda:1, mps."""
+    batch_size: Count = 64
+    """Images that go through the network at once."""
+
+    def read(self, images: Path, flip: bool, subjects: Path | None, console: Console) -> Embeddings:
+        """Return the embeddings of a folder's images, or those of a file.
+
+        Args:
+            images: a folder, or an embeddings file. The first folders of a folder are persons.
+            flip: add mirror images, where images are embedded.
+            subjects: a .csv file with the columns image_id and subject_id, in place of folders.
+            console: to print to.
+
+        Raises:
+            FacerecError: no model for a folder, or what cannot be read.
+        """
+        if is_embeddings(images) and not images.is_dir():
+            found = read_embeddings(images)
+            print_embeddings(images, found, console)
+        else:
+            found = self._embed(images, flip, console)
+        if subjects is not None:
+            assert found.ids is not None
+            found = replace(found, subjects=read_members(subjects, found.ids, None)[0])
+        return found
+
+    def _embed(self, images: Path, flip: bool, console: Console) -> Embeddings:
+        if self.model is None:
+            raise DatasetError(
+                f"{images}: images must be embedded; name a model with --model, or give a file of "
+                "embeddings (.npz, .parquet, .csv)"
+            )
+        source = FolderImages(images)
+        model = load_model(
+            self.model,
+            device=self.device,
+            batch_size=self.batch_size,
+            channels=self.channels,
+            mean=self.mean,
+            std=self.std,
+        )
+        aligner = parse_align(self.align, self.align_threshold)
+        print_model(model, flip, aligner, console)
+        console.print(f"images {images}: {len(source):,}")
+        with progress_bar(console, "images") as progress:
+            found = embed_images(
+                model,
+                source,
+                flip=flip,
+                align=aligner,
+                batch_size=self.batch_size,
+                on_error="skip",
+                progress=progress,
+            )
+        folders = [name.split("/")[0] if "/" in name else "" for name in source.ids.tolist()]
+        known = np.array(folders, np.str_)
+        return replace(found, subjects=known if (known != "").any() else None)
+
+
+DEFAULT = Embedder()

@@ -1,0 +1,173 @@
+"""``facerec identify``: who of a gallery is on each image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import tyro
+from rich.table import Table
+
+import facerec
+from facerec.commands.cli import Console, run_command
+from facerec.commands.enroll import fpir_words
+from facerec.commands.gallery_images import DEFAULT, Embedder
+from facerec.embedding.extract import Embeddings
+from facerec.errors import FacerecError
+from facerec.files import atomic_path, write_json
+from facerec.galleries.gallery import Gallery, Identification, IndexKind
+from facerec.limits import Count, Number
+from facerec.report import words
+from facerec.report.csv_tables import write_csv
+from facerec.report.progress import progress_bar
+
+_SHOWN = 20
+
+
+def identify(
+    images: tyro.conf.Positional[Path],
+    gallery: Path,
+    fpir: str | None = None,
+    threshold: Number | None = None,
+    candidates: Count = 5,
+    index: IndexKind = "exact",
+    out: Path | None = None,
+    json: Path | None = None,
+    embedder: tyro.conf.OmitArgPrefixes[Embedder] = DEFAULT,
+) -> None:
+    """Search a gallery with every image, and say who it is.
+
+    Each answer has the best candidate's score, its margin to the next one, and, for all alike, the
+    FPIR of the threshold in a gallery of this size: the chance that a stranger is taken for
+    somebody. A score is a cosine; it says how alike two faces are, and nothing about whether the
+    face before the camera is alive.
+
+    Args:
+        images: a folder of images, or a file of embeddings (.npz, .parquet, .csv).
+        gallery: the .npz file that facerec enroll wrote.
+        fpir: chance that a stranger is taken for somebody in this gallery; default 1e-2, unless a
+            threshold is given.
+        threshold: cosine from which on somebody is identified.
+        candidates: how many are listed for each image.
+        index: exact looks at everybody; flat, ivf and hnsw take FAISS, which is built first and
+            pays for many probes on millions of people; ivf and hnsw may miss somebody.
+        out: write all answers to this .csv file, one row a candidate.
+        json: write all answers to this file.
+        embedder: how images become embeddings.
+    """
+    if fpir is not None and threshold is not None:
+        raise FacerecError("--fpir and --threshold are two ways to say one thing; give one")
+    console = Console(highlight=False, soft_wrap=True)
+    enrolled = Gallery.read(gallery)
+    console.print(f"gallery {gallery}: {len(enrolled):,} people, {enrolled.space.name}")
+    probes = embedder.read(images, bool(enrolled.space.flip), None, console)
+    with progress_bar(console, "probes") as progress:
+        found = enrolled.identify(
+            probes,
+            fpir=("1e-2" if fpir is None else fpir) if threshold is None else None,
+            threshold=threshold,
+            count=candidates,
+            index=index,
+            where=str(images),
+            progress=progress,
+        )
+    _print(found, probes, console)
+    if out is not None:
+        with (
+            atomic_path(out) as temporary,
+            temporary.open("w", encoding="utf-8", newline="") as file,
+        ):
+            write_csv(file, _HEADER, _rows(found, probes))
+        console.print(f"answers: {out}")
+    if json is not None:
+        write_json(json, _to_json(found, probes, gallery, enrolled))
+        console.print(f"answers: {json}")
+
+
+def _print(found: Identification, probes: Embeddings, console: Console) -> None:
+    if found.fpir is None:
+        console.print(
+            f"threshold {words.threshold(found.threshold)}; its FPIR is not known, because the "
+            "gallery is not calibrated",
+            style="yellow",
+        )
+    else:
+        console.print(fpir_words(found.fpir))
+    named = sum(answer.subject is not None for answer in found.answers)
+    failed = sum(answer.failure is not None for answer in found.answers)
+    console.print(
+        f"{named:,} of {len(found.answers):,} images identified, {failed:,} failures to acquire",
+        style="bold",
+    )
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in ("image", "subject", "score", "margin", "remark"):
+        table.add_column(column, justify="right" if column in ("score", "margin") else "left")
+    for name, answer in zip(_names(probes)[:_SHOWN], found.answers, strict=False):
+        remark = answer.failure or ""
+        if not remark and answer.subject is None:
+            remark = "below the threshold"
+        table.add_row(
+            name,
+            answer.subject or words.NOTHING,
+            words.number(answer.score, ".4f"),
+            words.number(answer.margin, ".4f"),
+            remark,
+        )
+    console.print(table)
+    if len(found.answers) > _SHOWN:
+        console.print(f"… and {len(found.answers) - _SHOWN:,} more; --out or --json lists all")
+
+
+_HEADER = (
+    "image_id",
+    "subject_id",
+    "score",
+    "margin",
+    "rank",
+    "candidate",
+    "candidate_score",
+    "threshold",
+    "fpir",
+    "fpir_low",
+    "fpir_high",
+    "failure",
+)
+
+
+def _rows(found: Identification, probes: Embeddings) -> Iterator[Sequence[object]]:
+    point = found.fpir
+    fpir = ("", "", "") if point is None else (point.value, point.low, point.high)
+    common = found.threshold, *("" if value is None else value for value in fpir)
+    for name, answer in zip(_names(probes), found.answers, strict=True):
+        score, margin = ("" if x is None else x for x in (answer.score, answer.margin))
+        first = name, answer.subject or "", score, margin
+        for rank, candidate in enumerate(answer.candidates, 1):
+            yield *first, rank, candidate.subject, candidate.score, *common, ""
+        if answer.failure is not None:
+            yield *first, "", "", "", *common, answer.failure
+
+
+def _to_json(
+    found: Identification, probes: Embeddings, path: Path, gallery: Gallery
+) -> dict[str, object]:
+    return {
+        "facerec": facerec.__version__,
+        "gallery": {"path": str(path), "people": len(gallery), "model": gallery.space.model},
+        "score": "cosine",
+        "threshold": found.threshold,
+        "fpir": None if found.fpir is None else found.fpir.to_json(),
+        "answers": [
+            {"image_id": name, **answer.to_json()}
+            for name, answer in zip(_names(probes), found.answers, strict=True)
+        ],
+    }
+
+
+def _names(probes: Embeddings) -> list[str]:
+    assert probes.ids is not None  # the readers see to that
+    return [str(name) for name in probes.ids]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    run_command(identify, argv)

@@ -1,0 +1,192 @@
+"""Features of a frozen network in the place of images: an embedder alone is trained on them.
+
+A comparison on features keeps protocol, splits, search and statistics; its trunk is the identity,
+and only what follows it learns. All features lie in memory, so that a trial takes seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from facerec.comparison.image_sets import ImageSet, Listing, refuse_bench_name
+from facerec.embedding.extract import Embeddings
+from facerec.embedding.file import read_embeddings
+from facerec.errors import DatasetError
+from facerec.records.images import ImageSource
+
+Features = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class FeatureData:
+    """The features that all arms of a comparison train and are scored on."""
+
+    path: Path
+    """An embeddings file of `facerec embed`, or one of others (.npz, .csv, .parquet), with the
+    class of every image (``subjects`` or ``labels``, in tables ``subject_id``)."""
+    second_views: Path | None = None
+    """Another file of the same images, such as features of their mirror images or of other crops:
+    the second view of losses that need two."""
+
+
+class FeatureSet(ImageSet):
+    """Features of classes 0 … C−1, each class with at least two images.
+
+    Attributes:
+        features: float32 ``(n, K)``, as they were stored.
+        second_views: of the same images, ``(n, K)``; None where there are none.
+    """
+
+    def __init__(self, listing: Listing, where: str, views: list[Features]) -> None:
+        """Leave out classes that cannot be retrieved; see `ImageSet`.
+
+        Args:
+            listing: images, classes and files.
+            where: the path, which begins the sentence of an error.
+            views: ``(N, K)`` of all listed images, one or two.
+        """
+        super().__init__(listing, where)
+        self.features = views[0][self._kept]
+        self.second_views = views[1][self._kept] if len(views) > 1 else None
+
+    @property
+    def size(self) -> int:
+        """Number of features K of an image."""
+        return self.features.shape[1]
+
+
+class FeatureReader:
+    """Reads batches of features; the counterpart of `BatchReader`.
+
+    Args:
+        features: the set.
+    """
+
+    def __init__(self, features: FeatureSet) -> None:
+        self._first = torch.from_numpy(features.features)
+        second = features.second_views
+        self._second = None if second is None else torch.from_numpy(second)
+
+    def train(self, positions: NDArray[np.int64], seed: int, epoch: int) -> Tensor:
+        """Return features ``(B, K)``; where a batch holds an image again, its second view.
+
+        Args:
+            positions: int64 ``(B,)`` in the set.
+            seed: of no effect, as nothing is drawn.
+            epoch: of no effect.
+        """
+        chosen = self._first[torch.from_numpy(positions)]
+        if self._second is not None:
+            again = np.ones(len(positions), bool)
+            again[np.unique(positions, return_index=True)[1]] = False
+            chosen[torch.from_numpy(again)] = self._second[torch.from_numpy(positions[again])]
+        return chosen
+
+    def evaluate(self, positions: NDArray[np.int64], batch_size: int) -> Iterator[Tensor]:
+        """Return the first views of some images ``(m, K)``, all at once."""
+        yield self._first[torch.from_numpy(positions)]
+
+    def normalize(self, features: Tensor) -> Tensor:
+        """Return the features as they are."""
+        return features
+
+
+class _Rows(ImageSource):
+    """The rows of an embeddings file, of which there are no pixels."""
+
+    def __init__(self, path: Path, ids: NDArray[np.str_]) -> None:
+        self._path, self.ids = path, ids
+
+    def encoded(self, i: int) -> bytes:
+        raise DatasetError(f"{self.where(i)}: there are features of this image, but no pixels")
+
+    def where(self, i: int) -> str:
+        return f"{self._path}, image {self.ids[i]}"
+
+
+def open_features(config: FeatureData) -> FeatureSet:
+    """Read the features of a comparison.
+
+    Classes are those of whole numbers in their order, if all names are such, else of names in the
+    order of their letters. Images that were not acquired, or without a class, are left out and
+    counted in a note.
+
+    Raises:
+        FacerecError: a bench; a file that is missing, damaged or names no classes; second views of
+            other images or of another size; too few classes with two images.
+    """
+    path = Path(config.path)
+    first = _read(path)
+    assert first.ids is not None
+    if first.subjects is None:
+        raise DatasetError(
+            f"{path}: it names no classes, which a comparison needs; add an array 'subjects' or "
+            "'labels' (in a table the column subject_id), or embed records or folders of classes"
+        )
+    usable = np.isfinite(first.norms)
+    named = first.subjects != ""
+    views, files = [first.vectors], {path.name: path}
+    if config.second_views is not None:
+        other = Path(config.second_views)
+        second = _second(other, path, first)
+        usable &= np.isfinite(second).all(axis=1)
+        views.append(second)
+        files[f"second views: {other.name}"] = other
+    notes = []
+    for lost, why in ((~usable, "have no features"), (usable & ~named, "have no class")):
+        if count := int(lost.sum()):
+            notes.append(f"{path}: {count:,} of {len(lost):,} images {why} and are left out")
+    kept = np.flatnonzero(usable & named)
+    names = _ordered(first.subjects[kept])
+    place = {name: number for number, name in enumerate(names)}
+    listing = Listing(
+        _Rows(path, first.ids[kept]),
+        np.array([place[name] for name in first.subjects[kept].tolist()], np.int64),
+        names,
+        files,
+        notes=notes,
+    )
+    return FeatureSet(listing, str(path), [view[kept] for view in views])
+
+
+def _read(path: Path) -> Embeddings:
+    refuse_bench_name(path)
+    embeddings = read_embeddings(path)
+    source = embeddings.note.get("source")
+    if isinstance(source, dict) and source.get("kind") == "bench":
+        raise DatasetError(
+            f"{path}: these are features of a verification bench, and nothing may be selected on a "
+            "bench; compare on identities held out from a training set"
+        )
+    return embeddings
+
+
+def _second(path: Path, first_path: Path, first: Embeddings) -> Features:
+    """Return the second views in the order of the first."""
+    second = _read(path)
+    assert second.ids is not None and first.ids is not None
+    if second.vectors.shape[1] != first.vectors.shape[1]:
+        raise DatasetError(
+            f"{path}: {second.vectors.shape[1]} features an image where {first_path} has "
+            f"{first.vectors.shape[1]}; both views must come from one network"
+        )
+    place = {name: row for row, name in enumerate(second.ids.tolist())}
+    missing = [name for name in first.ids.tolist() if name not in place]
+    if missing:
+        raise DatasetError(
+            f"{path}: {len(missing):,} of {len(first.ids):,} images of {first_path} have no second "
+            f"view, the first is {missing[0]!r}; embed the same images for both files"
+        )
+    return second.vectors[[place[name] for name in first.ids.tolist()]]
+
+
+def _ordered(subjects: NDArray[np.str_]) -> list[str]:
+    names = np.unique(subjects).tolist()
+    return sorted(names, key=int) if all(name.isdecimal() for name in names) else names

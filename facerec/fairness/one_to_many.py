@@ -1,0 +1,593 @@
+"""Errors of identification (1:N) by recorded group: FPIR, FNIR and rank 1, at thresholds for all.
+
+Persons are split into two halves by a seed. Each half is enrolled once, one template a person, and
+searched: other images of enrolled persons make mated searches, all images of the other half
+non-mated ones. So everybody is in a gallery and outside of one, and figures rest on all persons.
+
+A search is a false positive if an entry of another person reaches the threshold in a non-mated
+search, and a false negative if the mate does not reach it in a mated one, whatever its rank: FPIR
+and FNIR of ISO/IEC 19795-1. The threshold is set where the FPIR of all searches is the target, or
+that of one named group, as the demographic tables of NIST's 1:N evaluation do (FRVT part 8).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from facerec.errors import DatasetError, MetricError
+from facerec.fairness.attributes import Grouping, Joined
+from facerec.fairness.differentials import FEW_ERRORS
+from facerec.fairness.rates import ErrorRate, error_rate
+from facerec.limits import Checked, Seed
+from facerec.progress import Progress
+from facerec.report.estimate import Estimate
+from facerec.statistics.clustered import ClusteredShare
+from facerec.statistics.operating_points import (
+    RULE_OF_30,
+    allowed_accepts,
+    parse_rate,
+    step_threshold,
+)
+from facerec.statistics.searches import NOBODY, SearchShare, ratio_interval
+from facerec.verification.identification import nearest_entries
+
+FPIR_TARGETS = ("1e-1", "1e-2", "2e-3")
+"""Target FPIRs; 2e-3 is that of NIST's demographic tables."""
+
+EVERYBODY = "everybody"
+"""Name of the row of all persons, with or without a recorded group, and of their threshold."""
+
+Template = Literal["one", "mean"]
+Figure = Literal["FPIR", "FNIR", "FNIR with failures", "rank-1 miss rate"]
+Galleries = Literal["mixed", "homogeneous"]
+
+_HALVES = 2
+
+
+@dataclass(frozen=True)
+class SearchPlan(Checked):
+    """What an audit of identification looks at."""
+
+    targets: tuple[str, ...] = FPIR_TARGETS
+    """Target FPIRs, taken exactly."""
+    reference: str | None = None
+    """Group on which thresholds are set too, and with which others are compared."""
+    homogeneous: bool = False
+    """Also search galleries that hold one group alone, of one size for all groups."""
+    template: Template = "one"
+    """Enrol one image of a person, or the mean of the unit vectors of half of them."""
+    seed: Seed = 0
+    """Of the split of persons and the choice of images."""
+
+
+@dataclass(frozen=True)
+class SearchThreshold:
+    """A threshold for everybody, and what it was set on."""
+
+    galleries: Galleries
+    basis: str
+    """Whose non-mated searches: `EVERYBODY`, or a group."""
+    target: str
+    """FPIR as it was written."""
+    value: float | None
+    """None if it accepts everything or nothing, see ``reason``."""
+    false_alarms: int
+    non_mated: int
+    resolvable: bool
+    """Whether these searches leave room for one false alarm at the target."""
+    reliable: bool
+    """Whether they leave room for 30."""
+    reason: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchRate(ErrorRate):
+    """A share of the searches of one group, and its ratio to that of the group compared with."""
+
+    in_files: ClassVar = (
+        "galleries basis target threshold group figure k=events n=total value interval "
+        "n_eff=effective identities=subjects resolvable reliable mark reason=remark ratio"
+    )
+    galleries: Galleries
+    basis: str | None
+    """Whose threshold, see `SearchThreshold`; None for rank 1, which needs none."""
+    target: str | None
+    threshold: float | None
+    group: str
+    figure: Figure
+    ratio: Estimate | None
+    """To the same figure of the reference group; None for that group and for `EVERYBODY`."""
+
+
+@dataclass(frozen=True)
+class GroupFailures:
+    """Failures of one group."""
+
+    group: str
+    acquire: ErrorRate
+    """Images without an embedding, among all images."""
+    enrol: ErrorRate
+    """Persons without a template, as none of the images to enrol was acquired, among persons."""
+
+
+@dataclass(frozen=True)
+class SearchAudit:
+    """Identification by one attribute, or by the intersection of several."""
+
+    name: str
+    """Of the grouping."""
+    groups: tuple[str, ...]
+    compared_with: str
+    """The group to which ratios are formed: the reference, or else the one with most persons."""
+    thresholds: tuple[SearchThreshold, ...]
+    rates: tuple[SearchRate, ...]
+    failures: tuple[GroupFailures, ...]
+    entries: tuple[tuple[Galleries, tuple[int, ...]], ...]
+    """Sizes of the galleries of each kind."""
+    reason: str | None
+    """Why there are no homogeneous galleries, if they were asked for."""
+
+
+@dataclass(frozen=True)
+class OneToMany:
+    """Identification by all groupings."""
+
+    plan: SearchPlan
+    protocol: str
+    """How galleries and searches were made, in a few sentences."""
+    persons: int
+    entries: tuple[int, ...]
+    """Sizes of the two mixed galleries."""
+    mated: int
+    """Searches."""
+    non_mated: int
+    groupings: tuple[SearchAudit, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Enrolment:
+    """Who is enrolled where, and with which images; n images of G persons."""
+
+    half: NDArray[np.int64]
+    """Gallery of each person, 0 or 1, ``(G,)``."""
+    enrolled: NDArray[np.bool_]
+    """Whether an image is one to enrol, acquired or not, ``(n,)``."""
+
+    @classmethod
+    def draw(cls, subjects: NDArray[np.int64], template: Template, seed: int) -> Enrolment:
+        """Split persons into halves and choose their images, by a seed.
+
+        Args:
+            subjects: person of each image, 0 to G − 1, ``(n,)``.
+            template: enrol one image, or half of them rounded down, but one at least.
+            seed: equal seeds draw alike.
+        """
+        generator = np.random.default_rng(seed)
+        images = np.bincount(subjects)
+        half = np.empty(images.size, np.int64)
+        half[generator.permutation(images.size)] = np.arange(images.size) % _HALVES
+        order = np.lexsort((generator.permutation(subjects.size), subjects))
+        starts = np.cumsum(images) - images
+        turn = np.empty(subjects.size, np.int64)
+        turn[order] = np.arange(subjects.size) - starts[subjects[order]]
+        wanted = np.ones_like(images) if template == "one" else np.maximum(images // 2, 1)
+        return cls(half, turn < wanted[subjects])
+
+
+def enrol(
+    vectors: NDArray[np.floating],
+    subjects: NDArray[np.int64],
+    chosen: NDArray[np.bool_],
+    persons: int,
+) -> NDArray[np.float64]:
+    """Return the template of every person: the mean of the unit vectors of the chosen images.
+
+    Args:
+        vectors: raw embeddings, ``(n, D)``.
+        subjects: person of each, ``(n,)``.
+        chosen: images to enrol that were acquired, ``(n,)``.
+        persons: G.
+
+    Returns:
+        ``(G, D)``; NaN for persons without such an image.
+    """
+    rows = np.flatnonzero(chosen)
+    units = vectors[rows].astype(np.float64)
+    units /= np.linalg.norm(units, axis=1, keepdims=True)
+    sums = np.zeros((persons, vectors.shape[1]))
+    np.add.at(sums, subjects[rows], units)
+    counts = np.bincount(subjects[rows], minlength=persons)[:, None]
+    return np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
+
+
+@dataclass(frozen=True, eq=False)
+class _Searched:
+    """Searches of some galleries; S of them."""
+
+    image: NDArray[np.int64]
+    """The probe, ``(S,)``."""
+    person: NDArray[np.int64]
+    """Behind it, ``(S,)``."""
+    gallery: NDArray[np.int64]
+    """Number of the gallery, ``(S,)``."""
+    mated: NDArray[np.bool_]
+    best: NDArray[np.float32]
+    """Best score with another person's entry, ``(S,)``."""
+    entry: NDArray[np.int64]
+    """The person of that entry, ``(S,)``."""
+    second: NDArray[np.float32]
+    mate: NDArray[np.float32]
+    placed: NDArray[np.int64]
+    """Gallery of each person, ``(G,)``; −1 for none."""
+
+    @property
+    def entries(self) -> tuple[int, ...]:
+        """Sizes of the galleries."""
+        return tuple(np.bincount(self.placed[self.placed >= 0]).tolist())
+
+    def share(
+        self, events: NDArray[np.bool_], bar: float | NDArray[np.floating], which: NDArray[np.bool_]
+    ) -> SearchShare | None:
+        """Return the share of events among some searches; None if there is no such search.
+
+        Args:
+            events: ``(S,)``.
+            bar: what an entry of another person must reach to cause one; +∞ if none can.
+            which: searches that count, ``(S,)``.
+        """
+        if not which.any():
+            return None
+        alone = events & (self.best >= bar) & (self.second < bar)
+        entry = np.where(alone, self.entry, NOBODY)
+        return SearchShare.from_searches(
+            events[which], self.person[which], entry[which], self.placed, self.gallery[which]
+        )
+
+
+class _Searcher:
+    """Searches of one data set, and their figures by group."""
+
+    def __init__(self, vectors: NDArray[np.floating], joined: Joined, plan: SearchPlan) -> None:
+        self.plan, self._joined = plan, joined
+        self._vectors, self._subjects = vectors[joined.rows], joined.subjects
+        self.persons = int(joined.subjects.max()) + 1
+        self.drawn = Enrolment.draw(joined.subjects, plan.template, plan.seed)
+        acquired = joined.acquired
+        self._templates = enrol(
+            self._vectors, self._subjects, self.drawn.enrolled & acquired, self.persons
+        )
+        self._made = ~np.isnan(self._templates[:, 0])
+        self._acquired = acquired
+        self.mixed = self._search(np.where(self._made, self.drawn.half, -1), _HALVES)
+
+    def _search(
+        self, placed: NDArray[np.int64], galleries: int, group: NDArray[np.int64] | None = None
+    ) -> _Searched:
+        """Search galleries with all images that are not enrolled in them.
+
+        Args:
+            placed: gallery of each person, ``(G,)``.
+            galleries: their number; gallery g holds persons of half g mod 2.
+            group: of each person, ``(G,)``, where gallery g is searched by group g div 2 alone.
+        """
+        person, half = self._subjects, self.drawn.half[self._subjects]
+        rows: list[NDArray[np.int64]] = []
+        columns: dict[str, list[NDArray]] = {
+            name: [] for name in ("gallery", "mated", "best", "entry", "second", "mate")
+        }
+        for gallery in range(galleries):
+            inside = half == gallery % _HALVES
+            # An enrolled image would find itself; whoever failed to enrol has no mate to find.
+            mated = inside & ~self.drawn.enrolled & (placed[person] == gallery)
+            wanted = (mated | ~inside) & self._acquired
+            if group is not None:
+                wanted &= group[person] == gallery // _HALVES
+            probes, entries = np.flatnonzero(wanted), np.flatnonzero(placed == gallery)
+            rows.append(probes)
+            nearest = nearest_entries(
+                self._vectors[probes], person[probes], self._templates[entries], entries
+            )
+            columns["gallery"].append(np.full(probes.size, gallery))
+            columns["mated"].append(mated[probes])
+            columns["best"].append(nearest.best)
+            # Without an entry the row is −1, which takes the last one.
+            columns["entry"].append(np.append(entries, NOBODY)[nearest.entry])
+            columns["second"].append(nearest.second)
+            columns["mate"].append(nearest.mate)
+        joined = {name: np.concatenate(part) for name, part in columns.items()}
+        image = np.concatenate(rows)
+        return _Searched(image=image, person=person[image], placed=placed, **joined)
+
+    def audit(self, grouping: Grouping) -> SearchAudit:
+        """Return the figures of a grouping."""
+        group = np.full(self.persons, -1, np.int64)
+        known = grouping.codes >= 0
+        group[self._subjects[known]] = grouping.codes[known]
+        sizes = np.bincount(group[group >= 0], minlength=len(grouping.names))
+        base = int(sizes.argmax())
+        reference = self.plan.reference
+        if reference in grouping.names:
+            base = grouping.names.index(str(reference))
+        searched: list[tuple[Galleries, _Searched]] = [("mixed", self.mixed)]
+        reason = None
+        if self.plan.homogeneous:
+            placed, reason = self._homogeneous(group, len(grouping.names))
+            if placed is not None:
+                count = _HALVES * len(grouping.names)
+                searched.append(("homogeneous", self._search(placed, count, group)))
+        thresholds: list[SearchThreshold] = []
+        rates: list[SearchRate] = []
+        for kind, searches in searched:
+            mine = self._thresholds(kind, searches, grouping)
+            thresholds += mine
+            rates += self._rates(kind, searches, mine, grouping, base)
+        return SearchAudit(
+            grouping.name,
+            grouping.names,
+            grouping.names[base],
+            tuple(thresholds),
+            tuple(rates),
+            tuple(self._failures(grouping)),
+            tuple((kind, searches.entries) for kind, searches in searched),
+            reason,
+        )
+
+    def _homogeneous(
+        self, group: NDArray[np.int64], groups: int
+    ) -> tuple[NDArray[np.int64] | None, str | None]:
+        """Place persons in galleries of one group and half each, all of one size."""
+        placed = np.where((group >= 0) & self._made, group * _HALVES + self.drawn.half, -1)
+        size = int(np.bincount(placed[placed >= 0], minlength=groups * _HALVES).min())
+        if size < 2:
+            return None, f"a group has {size} enrolled persons in one half, two are needed"
+        # Who stays in a larger group is drawn by the seed too.
+        order = np.random.default_rng((self.plan.seed, 1)).permutation(self.persons)
+        left = np.full(self.persons, -1, np.int64)
+        for gallery in range(groups * _HALVES):
+            members = order[placed[order] == gallery][:size]
+            left[members] = gallery
+        return left, None
+
+    def _thresholds(
+        self, kind: Galleries, searches: _Searched, grouping: Grouping
+    ) -> list[SearchThreshold]:
+        """Set the thresholds on everybody, and on the reference if it is one of these groups."""
+        bases = {EVERYBODY: ~searches.mated}
+        if self.plan.reference in grouping.names:
+            code = grouping.names.index(str(self.plan.reference))
+            of_reference = grouping.codes[searches.image] == code
+            bases[str(self.plan.reference)] = ~searches.mated & of_reference
+        return [
+            _threshold(kind, basis, target, searches.best[which])
+            for basis, which in bases.items()
+            for target in self.plan.targets
+        ]
+
+    def _rates(
+        self,
+        kind: Galleries,
+        searches: _Searched,
+        thresholds: Sequence[SearchThreshold],
+        grouping: Grouping,
+        base: int,
+    ) -> Iterator[SearchRate]:
+        """Yield all rates, by threshold, figure and group."""
+        names, of = grouping.names, grouping.codes[searches.image]
+        rows = [(name, of == code) for code, name in enumerate(names)]
+        if kind == "mixed":  # nobody searches all homogeneous galleries
+            rows.append((EVERYBODY, np.ones(of.size, bool)))
+        mated = searches.mated
+
+        def figure(
+            name: Figure,
+            events: NDArray[np.bool_],
+            bar: float | NDArray[np.floating],
+            among: NDArray[np.bool_],
+            threshold: SearchThreshold | None,
+        ) -> Iterator[SearchRate]:
+            shares = [searches.share(events, bar, among & which) for _, which in rows]
+            target = threshold.target if threshold and name == "FPIR" else None
+            for code, ((row, _), share) in enumerate(zip(rows, shares, strict=True)):
+                counts = (0, 0) if share is None else (share.events, share.comparisons)
+                rate = error_rate(share, *counts, target)
+                ratio = None
+                if code not in (base, len(names)):
+                    ratio = _ratio(share, shares[base], names[base])
+                yield _row(rate, kind, threshold, row, name, ratio)
+
+        none = np.zeros(of.size, bool)
+        with np.errstate(invalid="ignore"):
+            beaten = mated & (searches.best >= searches.mate)
+        bar = np.where(mated, searches.mate, np.float32(np.inf))
+        yield from figure("rank-1 miss rate", beaten, bar, mated, None)
+        for threshold in thresholds:
+            if threshold.value is None or not threshold.resolvable:
+                continue
+            value = threshold.value
+            alarms = ~mated & (searches.best >= value)
+            missed = np.where(mated, searches.mate < value, none)
+            yield from figure("FPIR", alarms, value, ~mated, threshold)
+            yield from figure("FNIR", missed, math.inf, mated, threshold)
+            if kind == "mixed":
+                yield from self._with_failures(searches, missed, grouping, threshold)
+
+    def _with_failures(
+        self,
+        searches: _Searched,
+        missed: NDArray[np.bool_],
+        grouping: Grouping,
+        threshold: SearchThreshold,
+    ) -> Iterator[SearchRate]:
+        """Yield the FNIR with failures to acquire and to enrol as misses, where there are any."""
+        lost = ~self.drawn.enrolled & ~(self._acquired & self._made[self._subjects])
+        if not lost.any():
+            return
+        error = lost.copy()
+        error[searches.image[missed]] = True
+        made = lost.copy()
+        made[searches.image[searches.mated]] = True
+        rows = [(name, grouping.codes == code) for code, name in enumerate(grouping.names)]
+        for name, which in (*rows, (EVERYBODY, np.ones(made.size, bool))):
+            subjects = self._subjects[made & which]
+            share = None
+            if subjects.size:
+                share = SearchShare.from_searches(
+                    error[made & which],
+                    subjects,
+                    np.full(subjects.size, NOBODY),
+                    np.full(self.persons, NOBODY),
+                )
+            counts = (0, 0) if share is None else (share.events, share.comparisons)
+            rate = error_rate(share, *counts)
+            yield _row(rate, "mixed", threshold, name, "FNIR with failures", None)
+
+    def _failures(self, grouping: Grouping) -> Iterator[GroupFailures]:
+        """Yield what could not be acquired and enrolled, by group and of everybody."""
+        codes = [grouping.codes == code for code in range(len(grouping.names))]
+        everyone = np.ones(self._subjects.size, bool)
+        for name, images in zip((*grouping.names, EVERYBODY), (*codes, everyone), strict=True):
+            subjects = self._subjects[images]
+            failed = np.bincount(subjects, ~self._acquired[images], self.persons)
+            made = np.bincount(subjects, minlength=self.persons)
+            there = made > 0
+            acquire = ClusteredShare.from_mated_counts(failed[there], made[there])
+            enrol = ClusteredShare.from_mated_counts(~self._made[there], np.ones(there.sum()))
+            yield GroupFailures(
+                name,
+                error_rate(acquire, acquire.events, acquire.comparisons),
+                error_rate(enrol, enrol.events, enrol.comparisons),
+            )
+
+
+def audit_searches(
+    vectors: NDArray[np.floating],
+    joined: Joined,
+    groupings: Sequence[Grouping],
+    plan: SearchPlan,
+    progress: Progress | None = None,
+) -> OneToMany:
+    """Audit identification by group.
+
+    Args:
+        vectors: raw embeddings, ``(N, D)``, of which ``joined`` names the rows.
+        joined: images with their persons; failures to acquire stay images.
+        groupings: with a group to show.
+        plan: targets, reference, galleries and templates.
+        progress: called with the groupings that are done.
+
+    Raises:
+        DatasetError: the reference is no group that is shown.
+        MetricError: an impossible target, or no search of a kind.
+    """
+    for target in plan.targets:
+        parse_rate(target)
+    shown = [name for grouping in groupings for name in grouping.names]
+    if plan.reference is not None and plan.reference not in shown:
+        raise DatasetError(
+            f"the reference group {plan.reference!r} is none of the groups that are shown "
+            f"({', '.join(shown[:20])}); name one of these"
+        )
+    searcher = _Searcher(vectors, joined, plan)
+    mixed = searcher.mixed
+    mated = int(np.count_nonzero(mixed.mated))
+    if not mated or mated == mixed.mated.size:
+        raise MetricError(
+            f"{mated} of {mixed.mated.size} searches are mated; identification needs both kinds, "
+            "so some persons with two images or more"
+        )
+    parts = []
+    for number, grouping in enumerate(groupings):
+        if progress is not None:
+            progress("identification", number, len(groupings))
+        parts.append(searcher.audit(grouping))
+    if progress is not None:
+        progress("identification", len(groupings), len(groupings))
+    chosen = (
+        "one image, drawn by the seed,"
+        if plan.template == "one"
+        else "the mean of the unit vectors of half of a person's images, one at least,"
+    )
+    entries = mixed.entries
+    protocol = (
+        f"{searcher.persons:,} persons were split into two halves by seed {plan.seed}. Each half "
+        f"was enrolled once, with {chosen} as a template, in galleries of "
+        f"{' and '.join(f'{size:,}' for size in entries)} persons. Other images of enrolled "
+        f"persons made {mated:,} mated searches, all images of the other half "
+        f"{mixed.mated.size - mated:,} non-mated ones; figures pool both galleries."
+    )
+    return OneToMany(
+        plan, protocol, searcher.persons, entries, mated, mixed.mated.size - mated, tuple(parts)
+    )
+
+
+def _threshold(
+    kind: Galleries, basis: str, target: str, scores: NDArray[np.float32]
+) -> SearchThreshold:
+    """Return the lowest threshold whose FPIR does not exceed the target.
+
+    Args:
+        kind: of galleries.
+        basis: whose searches.
+        target: FPIR.
+        scores: best scores of their non-mated searches, ``(S,)``.
+    """
+    allowed = allowed_accepts(target, scores.size)
+    value = float(step_threshold(np.sort(scores)[::-1], allowed))
+    reason = None
+    if not math.isfinite(value):
+        reason = "it accepts everything" if value == -math.inf else "it accepts nothing"
+    return SearchThreshold(
+        galleries=kind,
+        basis=basis,
+        target=target,
+        value=None if reason else value,
+        false_alarms=int(np.count_nonzero(scores >= value)),
+        non_mated=scores.size,
+        resolvable=parse_rate(target) * scores.size >= 1,
+        reliable=allowed >= RULE_OF_30,
+        reason=reason,
+    )
+
+
+def _ratio(share: SearchShare | None, base: SearchShare | None, name: str) -> Estimate:
+    """Return the ratio of two shares, or why it is not formed."""
+    if share is None or base is None:
+        return Estimate(None, total=0, remark="no search")
+    few = [one.events for one in (share, base)]
+    if min(few) < FEW_ERRORS or max(few) < RULE_OF_30:
+        reason = f"insufficient data: {few[0]} errors, {few[1]} in {name}"
+        return Estimate(None, total=sum(few), remark=reason)
+    return Estimate(share.rate / base.rate, ratio_interval(share, base), total=sum(few))
+
+
+def _row(
+    rate: ErrorRate,
+    kind: Galleries,
+    threshold: SearchThreshold | None,
+    group: str,
+    figure: Figure,
+    ratio: Estimate | None,
+) -> SearchRate:
+    return SearchRate(
+        value=rate.value,
+        interval=rate.interval,
+        events=rate.events,
+        total=rate.total,
+        remark=rate.remark,
+        subjects=rate.subjects,
+        resolvable=rate.resolvable,
+        reliable=rate.reliable,
+        galleries=kind,
+        basis=threshold.basis if threshold else None,
+        target=threshold.target if threshold else None,
+        threshold=threshold.value if threshold else None,
+        group=group,
+        figure=figure,
+        ratio=ratio,
+    )

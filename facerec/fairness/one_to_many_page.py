@@ -1,0 +1,202 @@
+"""Identification by group for people: tables, and the section of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from facerec.fairness.association import NoComparison
+from facerec.fairness.figures import search_figure
+from facerec.fairness.one_to_many import (
+    EVERYBODY,
+    Figure,
+    GroupFailures,
+    OneToMany,
+    SearchAudit,
+    SearchRate,
+    SearchThreshold,
+)
+from facerec.fairness.tables import fmr_cell, rate_cell
+from facerec.report import words
+from facerec.report.estimate import Estimate
+from facerec.report.figures import Drawings, slug
+from facerec.report.page import Block, Folded, Heading, Section, Text
+from facerec.report.table import Cell, Column, Table
+from facerec.statistics.intervals import complement
+
+TITLE = "One to many: identification by group"
+
+
+@dataclass(frozen=True)
+class _Line:
+    """Figures of one group at one threshold."""
+
+    group: str
+    fpir: SearchRate
+    fnir: SearchRate
+    with_failures: SearchRate | None
+
+
+def failure_table(audit: SearchAudit) -> Table[GroupFailures]:
+    """Return failures to acquire and to enrol by group."""
+    columns: list[Column[GroupFailures]] = [
+        Column("group", lambda row: row.group),
+        Column("failure to acquire, images", lambda row: rate_cell(row.acquire)),
+        Column("failure to enrol, persons", lambda row: rate_cell(row.enrol)),
+    ]
+    remarks = [
+        "Images without an embedding; persons of whom no image to enrol was acquired, so that "
+        "they are in no gallery."
+    ]
+    return Table(f"{audit.name}: failures", columns, audit.failures, remarks)
+
+
+def rank_table(audit: SearchAudit, kind: str) -> Table[SearchRate]:
+    """Return the share of mated searches whose mate comes first, by group."""
+    rows = [
+        row for row in audit.rates if row.figure == "rank-1 miss rate" and row.galleries == kind
+    ]
+    columns: list[Column[SearchRate]] = [
+        Column("group", lambda row: row.group),
+        Column("rank-1 identification rate", _rank_one),
+        Column(f"misses, ratio to {audit.compared_with}", lambda row: _ratio(row.ratio)),
+    ]
+    remarks = words.assumptions(row.interval for row in rows)
+    return Table(f"{audit.name}: rank 1, {kind} galleries", columns, rows, remarks)
+
+
+def search_table(audit: SearchAudit, threshold: SearchThreshold) -> Table[_Line]:
+    """Return FPIR and FNIR by group at one threshold, with ratios."""
+    lines = _lines(audit, threshold)
+    columns: list[Column[_Line]] = [
+        Column("group", lambda row: row.group),
+        Column("FPIR", lambda row: fmr_cell(row.fpir)),
+        Column(f"ratio to {audit.compared_with}", lambda row: _ratio(row.fpir.ratio)),
+        Column("FNIR", lambda row: rate_cell(row.fnir)),
+        Column(f"ratio to {audit.compared_with}", lambda row: _ratio(row.fnir.ratio)),
+    ]
+    if any(row.with_failures for row in lines):
+        columns.append(
+            Column(
+                "FNIR with failures as misses",
+                lambda row: Cell("") if row.with_failures is None else rate_cell(row.with_failures),
+            )
+        )
+    remarks = words.assumptions(row.fpir.interval for row in lines)
+    ratios = [row.fpir.ratio.interval for row in lines if row.fpir.ratio is not None]
+    caption = (
+        f"{audit.name}: threshold {words.number(threshold.value, '.4g')}, set at FPIR "
+        f"{threshold.target} of {threshold.basis} ({threshold.false_alarms:,}/"
+        f"{threshold.non_mated:,}); {threshold.galleries} galleries"
+    )
+    return Table(caption, columns, lines, [*remarks, *words.assumptions(ratios)])
+
+
+def working_thresholds(audit: SearchAudit) -> list[SearchThreshold]:
+    """Return the threshold to look at first of each kind of galleries and each basis.
+
+    It is the one of the lowest target that leaves room for 30 false alarms where it was set, or
+    else of the highest target that is resolvable.
+    """
+    usable = [one for one in audit.thresholds if one.value is not None and one.resolvable]
+    chosen = []
+    for kind, basis in dict.fromkeys((one.galleries, one.basis) for one in usable):
+        here = [one for one in usable if (one.galleries, one.basis) == (kind, basis)]
+        here.sort(key=lambda one: one.false_alarms)
+        chosen.append(next((one for one in here if one.reliable), here[-1]))
+    return chosen
+
+
+def section(found: OneToMany | NoComparison, drawings: Drawings) -> Section:
+    """Return the section of the page."""
+    if isinstance(found, NoComparison):
+        return Section(TITLE, [Text(f"Not computed: {found.reason}.")])
+    blocks: list[Block] = [Text(found.protocol)]
+    for number, audit in enumerate(found.groupings, start=1):
+        blocks.append(Heading(audit.name))
+        blocks += _blocks(audit, drawings.of(f"{slug(number, audit.name)}-"))
+    return Section(
+        TITLE,
+        blocks,
+        "FPIR: non-mated searches in which somebody else reaches the threshold. FNIR: mated "
+        "searches in which the mate does not, whatever its rank. Thresholds are taken as given. "
+        "These figures belong to galleries of this size.",
+    )
+
+
+def _blocks(audit: SearchAudit, drawings: Drawings) -> Iterator[Block]:
+    yield failure_table(audit)
+    first = working_thresholds(audit)
+    points = []
+    for threshold in first:
+        lines = [line for line in _lines(audit, threshold) if line.group != EVERYBODY]
+        fpir, fnir = [line.fpir for line in lines], [line.fnir for line in lines]
+        basis = threshold.basis
+        if threshold.galleries == "homogeneous":
+            basis = f"{basis}, homogeneous"
+        points.append((threshold.target, basis, fpir, fnir))
+    yield from drawings.draw(
+        "searches",
+        search_figure(audit.groups, points),
+        "FPIR and FNIR of every group at each threshold; the tables below have all figures.",
+        "FPIR (left, logarithmic) and FNIR (right) by group at one threshold for everybody, "
+        "errors/searches beside. Full marks: at least 30 errors; half: 3 to 29; hollow: fewer.",
+    )
+    for threshold in first:
+        yield search_table(audit, threshold)
+    for kind, sizes in audit.entries:
+        yield rank_table(audit, kind)
+        if kind == "homogeneous":
+            yield Text(
+                f"Homogeneous galleries hold one group alone, {sizes[0]:,} persons each, and are "
+                "searched by that group."
+            )
+    if audit.reason is not None:
+        yield Text(f"No homogeneous galleries: {audit.reason}.")
+    others = [one for one in audit.thresholds if one not in first]
+    few = [one for one in others if one.value is None or not one.resolvable]
+    tables = [search_table(audit, one) for one in others if one not in few]
+    if tables:
+        yield Folded("Figures at other thresholds", tables)
+    for one in few:
+        reason = one.reason or f"not resolvable with {one.non_mated:,} non-mated searches"
+        yield Text(f"FPIR {one.target} of {one.basis}, {one.galleries} galleries: {reason}.")
+
+
+def _lines(audit: SearchAudit, threshold: SearchThreshold) -> list[_Line]:
+    key = threshold.galleries, threshold.basis, threshold.target
+    rows: dict[str, dict[Figure, SearchRate]] = {}
+    for rate in audit.rates:
+        if (rate.galleries, rate.basis, rate.target) == key:
+            rows.setdefault(rate.group, {})[rate.figure] = rate
+    return [
+        _Line(group, row["FPIR"], row["FNIR"], row.get("FNIR with failures"))
+        for group, row in rows.items()
+    ]
+
+
+def _rank_one(row: SearchRate) -> Cell:
+    """Return the share that was identified, though misses were counted."""
+    if row.value is None:
+        return Cell(words.NOTHING, row.remark, withheld=True)
+    limits = None if row.interval is None else complement(row.interval)
+    counts = f"{row.total - row.events:,}/{row.total:,}"
+    small = [words.percent_limits(limits), counts]
+    return Cell(words.percent(1 - row.value), "\n".join(filter(None, small)))
+
+
+def _ratio(ratio: Estimate | None) -> Cell:
+    if ratio is None:
+        return Cell("")
+    small = words.limits(ratio.interval) or ratio.remark
+    return Cell(words.number(ratio.value), small, withheld=ratio.value is None)
+
+
+def summary_tables(found: OneToMany) -> list[Table[Any]]:
+    """Return what a terminal shows: of every grouping rank 1, and the thresholds to look at."""
+    tables: list[Table[Any]] = []
+    for audit in found.groupings:
+        tables.append(rank_table(audit, "mixed"))
+        tables += [search_table(audit, threshold) for threshold in working_thresholds(audit)]
+    return tables

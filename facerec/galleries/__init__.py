@@ -1,0 +1,22 @@
+"""Galleries: embeddings → overlap of two sets, cleaning of one, enrolment and identification."""
+
+from facerec.galleries.cleaning import Cleaning, clean_set
+from facerec.galleries.gallery import Answer, Enrolment, Gallery, Identification, Space
+from facerec.galleries.overlap import Match, Overlap, Side, find_overlap
+from facerec.galleries.threshold import Calibration, Fpir
+
+__all__ = [
+    "Answer",
+    "Calibration",
+    "Cleaning",
+    "Enrolment",
+    "Fpir",
+    "Gallery",
+    "Identification",
+    "Match",
+    "Overlap",
+    "Side",
+    "Space",
+    "clean_set",
+    "find_overlap",
+]

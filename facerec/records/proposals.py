@@ -1,0 +1,197 @@
+"""Proposals to change the labels of a training set: a CSV that people edit, and its effect.
+
+A row with an ``image_id`` concerns that image: its label becomes ``proposed_label``, or the image
+goes where that is empty. A row without one concerns all images of ``label``. A row whose ``accept``
+is ``no`` has no effect.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from facerec.errors import DatasetError
+from facerec.files import atomic_path
+
+Kind = Literal["wrong_label", "mixture", "merge", "duplicate"]
+
+COLUMNS = ("kind", "image_id", "label", "proposed_label", "other_id", "score", "accept")
+
+_FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
+
+_NO = ("no", "n", "false", "0")
+_YES = ("yes", "y", "true", "1", "")
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """One change that somebody may accept.
+
+    Attributes:
+        kind: what is wrong: the label of an image; a label with two people, of whom the second is
+            to get a label of their own; one person under two labels; an image that is there twice.
+        image_id: the image; empty for all images of the label.
+        label: the present one.
+        proposed_label: the one to get; empty if the image is to go.
+        other_id: for duplicates the image that stays, else empty.
+        score: how sure the proposal is; a probability, and for duplicates a cosine.
+        accept: whether it is to be applied.
+    """
+
+    kind: Kind
+    image_id: str
+    label: str
+    proposed_label: str
+    other_id: str
+    score: float
+    accept: bool = True
+
+    def cells(self) -> list[str]:
+        """Return the row of the file, in the order of `COLUMNS`."""
+        return [
+            self.kind,
+            self.image_id,
+            self.label,
+            self.proposed_label,
+            self.other_id,
+            f"{self.score:.4f}",
+            "yes" if self.accept else "no",
+        ]
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What accepted proposals do to a set, by the names of images and labels.
+
+    Attributes:
+        dropped: images that go.
+        relabelled: image → its label.
+        merged: label → the label whose name its images get in the end.
+        refused: how many proposals were not accepted.
+    """
+
+    dropped: frozenset[str]
+    relabelled: dict[str, str]
+    merged: dict[str, str]
+    refused: int
+
+    def label_of(self, image: str, label: str) -> str | None:
+        """Return the new label of an image, None if it goes."""
+        if image in self.dropped:
+            return None
+        label = self.relabelled.get(image, label)
+        return self.merged.get(label, label)
+
+
+def write_proposals(path: Path, proposals: Sequence[Proposal]) -> None:
+    """Write a table of proposals, whole or not at all; no cell is a formula for a spreadsheet.
+
+    Raises:
+        DatasetError: it cannot be written.
+    """
+    with (
+        atomic_path(path, DatasetError) as temporary,
+        temporary.open("w", encoding="utf-8", newline="") as file,
+    ):
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for item in proposals:
+            writer.writerow(f"'{cell}" if _steers(cell) else cell for cell in item.cells())
+
+
+def read_proposals(path: Path) -> list[Proposal]:
+    """Read a table of proposals.
+
+    Raises:
+        DatasetError: it cannot be read, lacks a column, or a row is of no known kind, has a score
+            that is no number, an ``accept`` other than yes or no, or names nothing to change.
+    """
+    proposals = []
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+            if missing:
+                raise DatasetError(
+                    f"{path}: there is no column {missing[0]!r}; the first line names the columns "
+                    f"{', '.join(COLUMNS)}"
+                )
+            for row in reader:
+                proposals.append(_proposal(row, f"{path}, line {reader.line_num}"))
+    except (OSError, UnicodeDecodeError, csv.Error) as problem:
+        raise DatasetError(f"{path}: cannot be read as a .csv table ({problem})") from problem
+    return proposals
+
+
+def _proposal(row: dict[str, str | None], where: str) -> Proposal:
+    kind, image, label, proposed, other, score, accept = (
+        _plain((row[name] or "").strip()) for name in COLUMNS
+    )
+    if kind not in get_args(Kind):
+        raise DatasetError(
+            f"{where}: {kind[:60]!r} is no kind of proposal; write {', '.join(get_args(Kind))}"
+        )
+    if accept.lower() not in (*_YES, *_NO):
+        raise DatasetError(f"{where}: accept is {accept[:60]!r}; write yes or no")
+    try:
+        value = float(score) if score else float("nan")
+    except ValueError as problem:
+        raise DatasetError(f"{where}: the score {score[:60]!r} is no number") from problem
+    if not label or (not image and not proposed):
+        raise DatasetError(
+            f"{where}: it names no label, or neither an image nor a label to get; fill it in or "
+            "take the line away"
+        )
+    return Proposal(
+        kind,  # type: ignore[arg-type]
+        image,
+        label,
+        proposed,
+        other,
+        value,
+        accept.lower() in _YES,
+    )
+
+
+def _steers(text: str) -> bool:
+    """Tell whether a spreadsheet would compute a cell, or take its apostrophe for a mark."""
+    return text.lstrip("'").startswith(_FORMULA)
+
+
+def _plain(text: str) -> str:
+    """Take away the apostrophe that `write_proposals` puts before what would be computed."""
+    return text[1:] if text.startswith("'") and _steers(text) else text
+
+
+def combine(proposals: Sequence[Proposal]) -> Changes:
+    """Return what the accepted ones of some proposals do together.
+
+    An image that one of them drops is gone, whatever else is proposed; a wrong label counts before
+    a mixture. Labels that are merged in a chain or in a ring all get the name of one of them, the
+    end of the chain.
+    """
+    accepted = [item for item in proposals if item.accept]
+    dropped = frozenset(
+        item.image_id for item in accepted if item.image_id and not item.proposed_label
+    )
+    relabelled: dict[str, str] = {}
+    for item in sorted(accepted, key=lambda item: item.kind == "wrong_label"):
+        if item.image_id and item.proposed_label:
+            relabelled[item.image_id] = item.proposed_label
+    target: dict[str, str] = {}
+
+    def end(label: str) -> str:
+        while label in target:
+            label = target[label]
+        return label
+
+    for item in accepted:
+        if not item.image_id:
+            first, last = end(item.label), end(item.proposed_label)
+            if first != last:
+                target[first] = last
+    merged = {label: end(label) for label in target}
+    return Changes(dropped, relabelled, merged, len(proposals) - len(accepted))

@@ -1,0 +1,511 @@
+"""WebDataset: images in tar files, or shards, with their labels beside them, read by position.
+
+The library of that name streams shards and shuffles what passes by, so that a run could not go on
+where it stopped. Here an index of every shard says where its images lie; it is made in one pass
+over the headers and kept beside the shard. Members' names are names, never paths.
+
+A sample is all members that share a name up to its first dot, which is its key: ``000/17.jpg`` and
+``000/17.cls``. It has one image (``.jpg``, ``.jpeg``, ``.png``) and a label: the first that there
+is of ``.cls``, ``.json`` and ``.txt``. Format:
+https://github.com/webdataset/webdataset#the-webdataset-format
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from facerec.errors import DatasetError, RecordError, printable
+from facerec.files import atomic_path, parse_json
+from facerec.npz import ArchiveError, read_arrays
+from facerec.progress import Progress
+from facerec.records.dataset import FaceDataset
+from facerec.records.image_record import CLASS_LIMIT
+from facerec.records.images import text_array
+from facerec.shards import is_pattern, shard_paths
+
+SUFFIX = ".tar"
+INDEX = ".index.npz"
+"""Behind the name of a shard."""
+
+LABEL_KEYS = ("label", "cls", "class", "identity", "subject_id")
+"""Of these, the first that an object in a ``.json`` has is the label."""
+
+_IMAGES = ("jpg", "jpeg", "png")
+_LABELS = ("cls", "json", "txt")
+_MAX_LABEL = 1 << 20
+"""Bytes of a label; captions and metadata of others may be long, a person's name is not."""
+
+_FORMAT = 1
+_BLOCK = 512
+_MAX_INDEX = 16 << 30
+_NUMBER = re.compile(rb"-?[0-9]{1,15}")
+
+
+@dataclass(frozen=True, eq=False)
+class ShardIndex:
+    """Where the images of one shard are, in its order."""
+
+    keys: NDArray[np.bytes_]
+    """``(n,)``, UTF-8."""
+    offsets: NDArray[np.int64]
+    """``(n,)``, of the image's first byte."""
+    sizes: NDArray[np.int64]
+    """``(n,)``, in bytes."""
+    labels: NDArray[np.bytes_]
+    """``(n,)``, as they are written; empty where there is none."""
+    stamp: NDArray[np.int64]
+    """``(3,)``: format, size and time of change of the shard in nanoseconds."""
+
+
+def is_tar_shards(path: Path) -> bool:
+    """Tell whether a path stands for shards: a .tar, a folder of such alone, braces or stars."""
+    if path.suffix.lower() == SUFFIX:
+        return path.is_file() or is_pattern(path)
+    if not path.is_dir():
+        return False
+    visible = [entry for entry in path.iterdir() if entry.name[0] != "."]
+    return any(entry.suffix.lower() == SUFFIX for entry in visible) and not any(
+        entry.is_dir() for entry in visible
+    )
+
+
+class TarDataset(FaceDataset):
+    """The images of WebDataset shards, in the order of the shards and of their members.
+
+    Labels that are all whole numbers are the classes; else they are names, and numbered in their
+    order. Images are named by their keys, and if shards repeat those, by ``SHARD/KEY``.
+
+    Attributes:
+        shards: the files.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        labelled: bool = True,
+        progress: Progress | None = None,
+        **options: Any,
+    ) -> None:
+        """Open the shards and their indexes; those that are missing or old are made.
+
+        Args:
+            path: a ``.tar``, the folder of some, or a pattern such as ``shards-{000..009}.tar``.
+            labelled: whether every image needs a label; without, those that have none are of the
+                class -1.
+            progress: called with the shards done.
+            options: those of `FaceDataset`.
+
+        Raises:
+            DatasetError: no such shard, one that is truncated or no plain tar, a sample without an
+                image or with two, without a label (``on_error="error"``) or with one that is no
+                class, or a key that a shard has twice.
+        """
+        super().__init__(**options)
+        self.shards = shard_paths(Path(path), SUFFIX)
+        if not self.shards:
+            raise DatasetError(
+                f"{path}: there is no such file, or no {SUFFIX} file in it; check the path"
+            )
+        self._notes: list[str] = []
+        indexes = []
+        for number, shard in enumerate(self.shards):
+            indexes.append(self._index(shard))
+            if progress is not None:
+                progress("indexing", number + 1, len(self.shards))
+        counts = [len(index.keys) for index in indexes]
+        if not sum(counts):
+            raise DatasetError(f"{path}: its shards have no samples; check the path")
+        self._starts = np.concatenate([[0], np.cumsum(counts)])
+        self._stamps = [tuple(index.stamp[1:].tolist()) for index in indexes]
+        # Arrays of bytes: millions of strings would be copied by every forked worker.
+        self._keys = np.concatenate([index.keys for index in indexes])
+        self._offsets = np.concatenate([index.offsets for index in indexes])
+        self._sizes = np.concatenate([index.sizes for index in indexes])
+        # WebDataset asks for keys that differ within a shard alone.
+        self._prefixed = len(np.unique(self._keys)) < len(self._keys)
+        if self._prefixed:
+            self._check_stems(path)
+            self._notes.append(
+                f"{path}: shards repeat keys, so an image is named after its shard too, as in "
+                f"{printable(self.name(0))}"
+            )
+        self._labelled = labelled
+        self._classes, self.class_names = self._number(
+            np.concatenate([index.labels for index in indexes])
+        )
+        self.num_classes = int(self._classes.max(initial=-1)) + 1
+        self.has_unlabelled = not labelled and bool((self._classes < 0).any())
+        if labelled:
+            self._check_labels(path)
+
+    @property
+    def notes(self) -> list[str]:
+        """What was found on opening that a user should know, one sentence each."""
+        return self._notes
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def sample(self, i: int) -> tuple[bytes, int]:
+        """See `FaceDataset.sample`."""
+        label = int(self._classes[i])
+        if label < 0 and self._labelled:
+            raise RecordError(_no_label(self.where(i)))
+        return self.encoded(i), label
+
+    def encoded(self, i: int) -> bytes:
+        """Return the encoded image of sample ``i``, which needs no label."""
+        number = self._shard(i)
+        shard, size = self.shards[number], int(self._sizes[i])
+        try:
+            data = os.pread(
+                _open(str(shard), self._stamps[number]).descriptor, size, int(self._offsets[i])
+            )
+        except OSError as problem:
+            raise DatasetError(
+                f"{shard}: cannot be read ({problem.strerror or problem}); check that it is still "
+                "there and its rights"
+            ) from problem
+        if len(data) != size:
+            raise RecordError(
+                f"{self.where(i)}: {len(data):,} of {size:,} bytes are there; the shard was "
+                "changed, start again"
+            )
+        return data
+
+    def where(self, i: int) -> str:
+        """See `FaceDataset.where`."""
+        return f"{self.shards[self._shard(i)]}, sample {_text(self._keys[i])}"
+
+    def name(self, i: int) -> str:
+        """Return the key of the sample, behind the name of its shard where shards repeat keys."""
+        key = _text(self._keys[i])
+        return f"{self.shards[self._shard(i)].stem}/{key}" if self._prefixed else key
+
+    def names_sha256(self) -> str:
+        """Return a hash of keys and classes and of the size of every image, in their order."""
+        digest = hashlib.sha256("\0".join(self.class_names or []).encode(errors="surrogateescape"))
+        for array in (self._keys, self._classes, self._sizes, self._starts):
+            digest.update(array.tobytes())
+        return digest.hexdigest()
+
+    def subjects(self) -> NDArray[np.str_] | None:
+        """Return who is on each image, text ``(N,)``, empty where unknown; None if nobody is."""
+        if not self.num_classes:
+            return None
+        names = self.class_names or [str(number) for number in range(self.num_classes)]
+        return text_array([*names, ""], "the labels")[self._classes]
+
+    def read_labels(self, progress: Progress | None = None) -> np.ndarray:
+        """See `FaceDataset.read_labels`; nothing needs to be read."""
+        return self._classes
+
+    def _shard(self, i: int) -> int:
+        return int(np.searchsorted(self._starts, i, side="right")) - 1
+
+    def _index(self, shard: Path) -> ShardIndex:
+        """Return the index beside a shard, or make it."""
+        path = shard.with_name(shard.name + INDEX)
+        stamp = _stamp(shard)
+        index = _read_index(path, stamp)
+        if index is not None:
+            return index
+        index = index_shard(shard, stamp)
+        try:
+            with atomic_path(path, DatasetError) as temporary, temporary.open("wb") as file:
+                np.savez(file, **vars(index))
+        except DatasetError as problem:
+            if _read_index(path, stamp) is None:  # else another process has just written it
+                self._notes.append(
+                    f"{shard}: its index is not kept and is made again each time ({problem})"
+                )
+        return index
+
+    def _number(self, labels: NDArray[np.bytes_]) -> tuple[NDArray[np.int64], list[str] | None]:
+        """Return the class of each label, -1 where there is none, and the names of classes."""
+        distinct, inverse = np.unique(labels, return_inverse=True)
+        known = [label for label in distinct.tolist() if label]
+        if all(_NUMBER.fullmatch(label) for label in known):
+            classes = [int(label) if label else -1 for label in distinct.tolist()]
+            outside = [
+                rank
+                for rank, (label, number) in enumerate(zip(distinct.tolist(), classes, strict=True))
+                if label and not 0 <= number < CLASS_LIMIT
+            ]
+            if outside:
+                first = int(np.flatnonzero(inverse == outside[0])[0])
+                raise DatasetError(
+                    f"{self.where(first)}: its label {classes[outside[0]]} is no class (from 0 to "
+                    f"{CLASS_LIMIT - 1:,}); number people from 0, or give them names"
+                )
+            names = None
+        else:
+            ranks = iter(range(len(known)))
+            classes = [next(ranks) if label else -1 for label in distinct.tolist()]
+            names = [_text(label) for label in known]
+        return np.array(classes, np.int64)[inverse], names
+
+    def _check_labels(self, path: str | os.PathLike[str]) -> None:
+        missing = np.flatnonzero(self._classes < 0)
+        if not missing.size:
+            return
+        sentence = _no_label(self.where(int(missing[0])))
+        if self.on_error == "error" or len(missing) == len(self):
+            raise DatasetError(f"{sentence} ({len(missing):,} of {len(self):,} samples have none)")
+        self._notes.append(f"{path}: {len(missing):,} of {len(self):,} samples have no label")
+
+    def _check_stems(self, path: str | os.PathLike[str]) -> None:
+        stems = [shard.stem for shard in self.shards]
+        if len(set(stems)) < len(stems):
+            twice = next(stem for stem in stems if stems.count(stem) > 1)
+            raise DatasetError(
+                f"{path}: shards repeat keys, and two of them are named {twice}{SUFFIX}, so images "
+                "cannot be told apart; rename one shard"
+            )
+
+
+def index_shard(path: Path, stamp: NDArray[np.int64] | None = None) -> ShardIndex:
+    """Go through the members of a shard once.
+
+    Args:
+        path: the shard, a plain tar.
+        stamp: of the file, if that was looked at before.
+
+    Raises:
+        DatasetError: it cannot be read, is compressed, truncated or damaged; or a sample has no
+            image, two of them, or a member twice.
+    """
+    stamp = _stamp(path) if stamp is None else stamp
+    try:
+        with path.open("rb") as file:
+            samples = _samples(path, file)
+    except OSError as problem:
+        raise DatasetError(
+            f"{path}: the shard cannot be read ({problem.strerror or problem}); check the path"
+        ) from problem
+    for key, sample in samples.items():
+        if sample.size < 0:
+            raise DatasetError(
+                f"{path}, sample {_text(key)}: it has no image ({', '.join(_IMAGES)}); add it or "
+                "take its other members away"
+            )
+    found = list(samples.values())
+    return ShardIndex(
+        _bytes_array(list(samples), path),
+        np.array([sample.offset for sample in found], np.int64),
+        np.array([sample.size for sample in found], np.int64),
+        _bytes_array([sample.label for sample in found], path),
+        stamp,
+    )
+
+
+class _Sample:
+    """What is known of a sample so far."""
+
+    __slots__ = ("label", "members", "offset", "rank", "size")
+
+    def __init__(self) -> None:
+        self.offset = self.size = -1
+        self.label, self.rank = b"", len(_LABELS)
+        self.members: set[str] = set()
+
+
+def _samples(path: Path, file: BinaryIO) -> dict[bytes, _Sample]:
+    """Return the samples of a shard by their keys, in its order."""
+    samples: dict[bytes, _Sample] = {}
+    for member in _members(path, file):
+        folder, _, name = member.name.rpartition("/")
+        stem, _, field = name.partition(".")
+        # Names with two underscores are WebDataset's own notes on a shard.
+        if not field or not stem or stem.startswith("__"):
+            continue
+        field = field.lower()
+        if field not in (*_IMAGES, *_LABELS):
+            continue
+        key = _utf8(f"{folder}/{stem}" if folder else stem)
+        sample = samples.setdefault(key, _Sample())
+        if field in sample.members:
+            raise DatasetError(
+                f"{path}: sample {_text(key)} has .{field} twice; keys must differ within a shard, "
+                "remove or rename one"
+            )
+        sample.members.add(field)
+        if field in _IMAGES:
+            if sample.size >= 0:
+                raise DatasetError(
+                    f"{path}: sample {_text(key)} has two images "
+                    f"({', '.join(sorted(sample.members & set(_IMAGES)))}); keep one of them"
+                )
+            sample.offset, sample.size = member.offset_data, member.size
+            continue
+        rank = _LABELS.index(field)
+        if rank < sample.rank:
+            sample.rank = rank
+            sample.label = _label(path, file, member, field, key)
+    return samples
+
+
+def _members(path: Path, file: BinaryIO) -> Iterator[tarfile.TarInfo]:
+    """Yield the plain files of a tar; what is no whole tar ends in a sentence.
+
+    tarfile itself takes a header that it cannot read for the end.
+    """
+    size = os.fstat(file.fileno()).st_size
+    advice = "copy the shard again"
+    end = 0
+    try:
+        archive = tarfile.TarFile(fileobj=file, encoding="utf-8", errors="surrogateescape")
+        while (member := archive.next()) is not None:
+            archive.members = []  # type: ignore[attr-defined]  # millions would stay in memory
+            if member.size < 0 or member.offset_data + member.size > size:
+                raise DatasetError(
+                    f"{path}: truncated at byte {size:,}, within {printable(member.name)[:80]!r}; "
+                    f"{advice}"
+                )
+            if archive.offset <= end:
+                raise DatasetError(f"{path}: damaged at byte {end:,}; {advice}")
+            end = archive.offset
+            if member.issparse():
+                raise DatasetError(
+                    f"{path}: {printable(member.name)[:80]!r} is stored with holes; pack the shard "
+                    "again without --sparse"
+                )
+            if member.isreg():
+                yield member
+    except (DatasetError, OSError):
+        raise
+    # Damaged headers end in errors of many kinds.
+    except Exception as problem:
+        raise DatasetError(
+            f"{path}: no whole tar after byte {end:,} ({str(problem)[:100] or 'it is empty'}); "
+            f"a compressed shard must be unpacked first (gunzip), else {advice}"
+        ) from problem
+    file.seek(end)
+    last = file.read(_BLOCK)
+    if len(last) < _BLOCK or any(last):
+        what = "there is no end marker" if len(last) < _BLOCK else "what follows is no header"
+        raise DatasetError(f"{path}: truncated or damaged at byte {end:,}, {what}; {advice}")
+    while rest := file.read(1 << 20):
+        if any(rest):
+            raise DatasetError(
+                f"{path}: there is more behind its end marker at byte {end:,}, as where tars were "
+                "joined with cat; give the shards one by one"
+            )
+
+
+def _label(path: Path, file: BinaryIO, member: tarfile.TarInfo, field: str, key: bytes) -> bytes:
+    """Return a label in UTF-8, empty if the member holds none."""
+    where = f"{path}, sample {_text(key)}"
+    if member.size > _MAX_LABEL:
+        raise DatasetError(
+            f"{where}: .{field} has {member.size:,} bytes, at most {_MAX_LABEL:,} are read"
+        )
+    content = os.pread(file.fileno(), member.size, member.offset_data)
+    try:
+        if field != "json":
+            return _utf8(content.decode("utf-8").strip())
+        value = parse_json(content)
+    except ValueError as problem:
+        raise DatasetError(
+            f"{where}: its .{field} is not {'JSON' if field == 'json' else 'text in UTF-8'} "
+            f"({str(problem)[:100]}); write it again"
+        ) from problem
+    if isinstance(value, dict):
+        value = next((value[name] for name in LABEL_KEYS if value.get(name) is not None), None)
+    if value is None:
+        return b""
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise DatasetError(
+            f"{where}: the label in its .json is {str(value)[:40]!r}, no whole number and no text; "
+            "write it again"
+        )
+    return _utf8(str(value).strip())
+
+
+def _read_index(path: Path, stamp: NDArray[np.int64]) -> ShardIndex | None:
+    """Return the index of a shard as it is now, if there is a sound one."""
+    names = ShardIndex.__dataclass_fields__.keys()
+    try:
+        arrays, _ = read_arrays(path, path.stat().st_size, names, _MAX_INDEX)
+        index = ShardIndex(**arrays)
+    except (OSError, ArchiveError, TypeError):
+        return None
+    shape = index.keys.shape
+    sound = (
+        np.array_equal(index.stamp, stamp)
+        and len(shape) == 1
+        and index.keys.dtype.kind == index.labels.dtype.kind == "S"
+        and index.offsets.dtype == index.sizes.dtype == np.int64
+        and index.labels.shape == index.offsets.shape == index.sizes.shape == shape
+        and bool(((index.offsets >= 0) & (index.sizes >= 0)).all())
+        and bool((index.sizes <= stamp[1] - index.offsets).all())
+        and len(np.unique(index.keys)) == len(index.keys)
+    )
+    return index if sound else None
+
+
+def _stamp(shard: Path) -> NDArray[np.int64]:
+    try:
+        facts = shard.stat()
+    except OSError as problem:
+        raise DatasetError(
+            f"{shard}: the shard cannot be read ({problem.strerror or problem}); check the path"
+        ) from problem
+    return np.array([_FORMAT, facts.st_size, facts.st_mtime_ns], np.int64)
+
+
+class _Descriptor:
+    """An open file, closed when nobody reads from it any more."""
+
+    def __init__(self, path: str) -> None:
+        self.descriptor = os.open(path, os.O_RDONLY)
+
+    def __del__(self) -> None:
+        if hasattr(self, "descriptor"):
+            os.close(self.descriptor)
+
+
+@functools.lru_cache(maxsize=128)
+def _open(path: str, stamp: tuple[int, ...]) -> _Descriptor:
+    """Open a shard; few stay open, however many there are. A changed shard is another one."""
+    return _Descriptor(path)
+
+
+def _bytes_array(texts: list[bytes], path: Path) -> NDArray[np.bytes_]:
+    longest = max(map(len, texts), default=0)
+    if longest * len(texts) > max(1 << 26, 8 * sum(map(len, texts))):
+        raise DatasetError(
+            f"{path}: a key or label has {longest:,} bytes, far more than the others; shorten it, "
+            "or check that this is the right file"
+        )
+    return np.array(texts, np.bytes_)
+
+
+def _utf8(text: str) -> bytes:
+    """Return a member's name in UTF-8, in which what was none is spelled out."""
+    raw = text.encode("utf-8", "surrogateescape")
+    return raw.decode("utf-8", "backslashreplace").replace("\0", "\\0").encode()
+
+
+def _text(key: Any) -> str:
+    return bytes(key).decode("utf-8", "backslashreplace")
+
+
+def _no_label(where: str) -> str:
+    keys = ", ".join(LABEL_KEYS)
+    return (
+        f"{where}: it has no label, a .cls or .txt with a number or name, or a .json with one of "
+        f"{keys}; add it, or name the set as one without labels"
+    )

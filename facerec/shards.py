@@ -1,0 +1,106 @@
+"""Files that are one set: a folder of shards, ``part-*.parquet``, or ``shards-{000..009}.tar``."""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from facerec.errors import DatasetError
+
+MAX_SHARDS = 1_000_000
+"""Names that braces may stand for."""
+
+_BRACES = re.compile(r"\{(?:(\d{1,15})\.\.(\d{1,15})|([^{},]*(?:,[^{},]*)+))\}")
+_STARS = re.compile(r"[*?\[]")
+
+
+def is_pattern(path: str | Path) -> bool:
+    """Tell whether a path stands for others: it has braces or stars, and no file has this name."""
+    text = str(path)
+    return bool(_BRACES.search(text) or _STARS.search(text)) and not Path(path).exists()
+
+
+def shard_paths(path: str | Path, suffix: str) -> list[Path]:
+    """Return the files that a path stands for, in the order of its numbers or of their names.
+
+    A folder stands for the files with the suffix in it, hidden ones excepted. Braces are those of a
+    shell and of WebDataset, ``{000..009}`` with its zeros or ``{train,test}``, and every file that
+    they name must be there; ``*``, ``?`` and ``[…]`` take what they find. Nothing is found of a
+    path without braces or stars that is no such file or folder: the list is then empty.
+
+    Args:
+        path: a file, a folder or a pattern.
+        suffix: of the shards in lower case, such as ``.tar``.
+
+    Raises:
+        DatasetError: a file that braces name is missing, a pattern that nothing fits, one file
+            twice, or more than a million names.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return sorted(
+            entry
+            for entry in path.iterdir()
+            if entry.suffix.lower() == suffix and entry.name[0] != "." and entry.is_file()
+        )
+    if not is_pattern(path):
+        return [path] if path.suffix.lower() == suffix and path.is_file() else []
+    shards: list[Path] = []
+    for text in _expanded(str(path)):
+        if not _STARS.search(text) or Path(text).exists():
+            if not Path(text).is_file():
+                raise DatasetError(
+                    f"{path}: there is no {text}, which its braces name; restore the file or "
+                    "correct the numbers"
+                )
+            shards.append(Path(text))
+            continue
+        found = sorted(glob.glob(text))  # noqa: PTH207, a pattern may be absolute
+        if not found:
+            raise DatasetError(f"{text}: no file fits this pattern; check the path")
+        shards += map(Path, found)
+    for shard in shards:
+        if shard.suffix.lower() != suffix:
+            raise DatasetError(f"{path}: it names {shard}, which is no {suffix} file; correct it")
+    if len(set(shards)) < len(shards):
+        raise DatasetError(f"{path}: it names a file twice; name each once")
+    return shards
+
+
+def _expanded(text: str) -> Iterator[str]:
+    """Yield the names that braces stand for; those on the left change slowest, as in a shell.
+
+    Raises:
+        DatasetError: more than a million.
+    """
+    choices: list[list[str]] = []
+    count = done = 0
+    for braces in _BRACES.finditer(text):
+        first, last, listed = braces.groups()
+        names = listed.split(",") if first is None else _numbers(first, last, text)
+        choices += [[text[done : braces.start()]], names]
+        done = braces.end()
+        count = max(1, count) * len(names)
+        if count > MAX_SHARDS:
+            raise _too_many(text)
+    choices.append([text[done:]])
+    return map("".join, itertools.product(*choices))
+
+
+def _numbers(first: str, last: str, text: str) -> list[str]:
+    start, stop = int(first), int(last)
+    if abs(stop - start) >= MAX_SHARDS:
+        raise _too_many(text)
+    padded = any(len(end) > 1 and end[0] == "0" for end in (first, last))
+    width = max(len(first), len(last)) if padded else 0
+    step = 1 if stop >= start else -1
+    return [str(number).zfill(width) for number in range(start, stop + step, step)]
+
+
+def _too_many(text: str) -> DatasetError:
+    return DatasetError(
+        f"{text[:200]}: its braces stand for more than {MAX_SHARDS:,} files; correct the numbers"
+    )

@@ -1,0 +1,148 @@
+"""What a user does with ``facerec enroll`` and ``facerec identify``."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from facerec.backbones import Backbone, Preprocessing, create_backbone
+from facerec.commands import enroll, identify
+from facerec.embedding import Embeddings, save_model, write_embeddings
+from facerec.galleries import Gallery
+
+
+def write(path: str, vectors: np.ndarray, names: list[str], sha256: str = "ab" * 32) -> None:
+    matrix = np.asarray(vectors, np.float32)
+    note = {"model": {"name": "tiny", "sha256": sha256, "preprocessing": None}}
+    ids = np.array([f"{path} {i}" for i in range(len(matrix))])
+    norms = np.linalg.norm(matrix, axis=1)
+    failures = {int(row): "no face" for row in np.flatnonzero(np.isnan(norms))}
+    who = np.array(names, np.str_)
+    write_embeddings(Path(path), Embeddings(matrix, norms, True, ids, who, failures, note))
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
+    """A folder with embeddings of enrolled people, visitors and impostors."""
+    monkeypatch.chdir(tmp_path)
+    generator = np.random.default_rng(0)
+    people = generator.standard_normal((60, 32))
+    names = [f"p{i:02d}" for i in range(60)]
+    noise = 0.3 * generator.standard_normal((2, 60, 32))
+    write("enrol.npz", np.concatenate(people + noise), names * 2)
+    visitors = np.concatenate([people[:5], generator.standard_normal((3, 32)), [[np.nan] * 32]])
+    write("visit.npz", visitors, [""] * 9)
+    impostors = generator.standard_normal((400, 32))
+    write("impostors.npz", impostors, [f"x{i // 2}" for i in range(400)])
+    return people
+
+
+def refused(capsys: pytest.CaptureFixture[str], command: object, *arguments: str) -> str:
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as exit_:
+        command.main(list(arguments))  # type: ignore[attr-defined]
+    assert exit_.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_enrol_identify_delete(workplace: np.ndarray, capsys: pytest.CaptureFixture[str]) -> None:
+    enroll.main(["enrol.npz", "--gallery", "g.npz", "--impostors", "impostors.npz"])
+    text = capsys.readouterr().out
+    assert "60 people enrolled" in text and "FPIR 1e-1: threshold" in text
+
+    arguments = ["visit.npz", "--gallery", "g.npz", "--fpir", "0.05"]
+    identify.main([*arguments, "--out", "a.csv", "--json", "a.json", "--candidates", "2"])
+    text = capsys.readouterr().out
+    assert "5 of 9 images identified, 1 failures to acquire" in text
+    found = json.loads(Path("a.json").read_text())
+    gallery = Gallery.read("g.npz")
+    point = gallery.point("0.05")
+    assert found["threshold"] == found["fpir"]["threshold"] == point.threshold
+    assert found["fpir"]["fpir"] == point.value and found["fpir"]["gallery_size"] == 60
+    assert [a["subject"] for a in found["answers"][:5]] == [f"p0{i}" for i in range(5)]
+    for answer in found["answers"][:8]:
+        first, second = (candidate["score"] for candidate in answer["candidates"])
+        assert answer["score"] == first and answer["margin"] == pytest.approx(first - second)
+    assert found["answers"][8]["failure"] == "no face"
+    with Path("a.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 8 * 2 + 1 and rows[0]["candidate"] == "p00" and rows[1]["rank"] == "2"
+    assert float(rows[0]["fpir"]) == point.value and rows[-1]["failure"] == "no face"
+
+    enroll.main(["--gallery", "g.npz", "--delete", "p00", "p03"])
+    assert "58 people" in capsys.readouterr().out
+    identify.main([*arguments, "--json", "a.json"])
+    found = json.loads(Path("a.json").read_text())
+    subjects = [answer["subject"] for answer in found["answers"][:5]]
+    assert subjects == [None, "p01", "p02", None, "p04"]
+    # Of impostors who are not at hand the scores stay, but for those with who is gone.
+    calibration = Gallery.read("g.npz").calibration
+    assert len(calibration.scores) == 400 and calibration.entry_subjects.size == 58
+
+
+def test_more_images_and_failures(
+    workplace: np.ndarray, capsys: pytest.CaptureFixture[str]
+) -> None:
+    enroll.main(["enrol.npz", "--gallery", "g.npz"])
+    write("more.npz", np.concatenate([workplace[:1], [[np.nan] * 32]]), ["p00", "new"])
+    capsys.readouterr()
+    enroll.main(["more.npz", "--gallery", "g.npz", "--failures", "f.csv"])
+    text = capsys.readouterr().out
+    assert "0 people enrolled, 1 extended, with 1 images; 1 images failed" in text
+    assert "failure to enrol: new" in text
+    assert Path("f.csv").read_text().splitlines() == ["image_id,failure", "more.npz 1,no face"]
+    gallery = Gallery.read("g.npz")
+    assert gallery.images[0] == 3 and "own people" in gallery.calibration.note["probes"]
+
+
+def test_export(workplace: np.ndarray, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pyarrow")
+    enroll.main(["enrol.npz", "--gallery", "g.npz", "--export", "g.parquet"])
+    assert Path("g.parquet").stat().st_size > 60 * 32 * 4
+
+
+def test_refusals(workplace: np.ndarray, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no such gallery" in refused(capsys, enroll, "--gallery", "g.npz", "--delete", "p00")
+    assert "nothing to do" in refused(capsys, enroll, "--gallery", "g.npz")
+    enroll.main(["enrol.npz", "--gallery", "g.npz"])
+    before = Path("g.npz").read_bytes()
+    write("theirs.npz", workplace, ["z"] * 60, sha256="cd" * 32)
+    assert "another model" in refused(capsys, enroll, "theirs.npz", "--gallery", "g.npz")
+    assert "another model" in refused(capsys, identify, "theirs.npz", "--gallery", "g.npz")
+    both = ("visit.npz", "--gallery", "g.npz", "--fpir", "0.1", "--threshold", "0.5")
+    assert "give one" in refused(capsys, identify, *both)
+    assert "--model" in refused(capsys, identify, ".", "--gallery", "g.npz")
+    assert "'q'" in refused(capsys, enroll, "--gallery", "g.npz", "--delete", "p00", "q")
+    write("bad.npz", np.full((1, 32), np.nan), ["nobody"])
+    assert "nobody could" in refused(capsys, enroll, "bad.npz", "--gallery", "new.npz")
+    assert Path("g.npz").read_bytes() == before and not Path("new.npz").exists()
+
+
+def test_a_folder_of_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = Backbone(name="mbf", width=0.25, embedding_size=16)
+    backbone = create_backbone(config, seed=0)
+    save_model(tmp_path / "model.safetensors", backbone, config, Preprocessing(), {})
+    generator = np.random.default_rng(0)
+    for person in "ab":
+        (tmp_path / "faces" / person).mkdir(parents=True)
+        image = generator.integers(0, 256, (112, 112, 3), dtype=np.uint8)
+        for shot in range(2):
+            cv2.imwrite(str(tmp_path / "faces" / person / f"{shot}.png"), image)
+    (tmp_path / "faces" / "b" / "2.jpg").write_bytes(b"no image")
+    enroll.main(["faces", "--gallery", "g.npz", "--model", "model.safetensors"])
+    text = capsys.readouterr().out
+    assert "2 people enrolled, 0 extended, with 4 images; 1 images failed" in text
+    assert "b/2.jpg" in text
+    # Mirror images are added as the gallery has them.
+    embedder = ["--model", "model.safetensors", "--threshold", "0.99", "--json", "a.json"]
+    identify.main(["faces/a", "--gallery", "g.npz", *embedder])
+    found = json.loads(Path("a.json").read_text())
+    assert [answer["subject"] for answer in found["answers"]] == ["a", "a"]

@@ -1,0 +1,275 @@
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from facerec.errors import DatasetError, MetricError, RecipeError
+from facerec.fairness.attributes import Joined, join, read_attributes
+from facerec.fairness.one_to_many import (
+    EVERYBODY,
+    Enrolment,
+    OneToMany,
+    SearchPlan,
+    SearchRate,
+    audit_searches,
+)
+from facerec.fairness.one_to_many_page import failure_table, section, summary_tables
+from facerec.report import figures
+from facerec.report.figures import Drawings
+
+GROUPS = ("east", "west")
+PLAN = SearchPlan(targets=("1e-1", "5e-2"), reference="west", homogeneous=True)
+
+
+def people(
+    folder: Path, persons: int = 44, failures: tuple[int, ...] = (), seed: int = 0
+) -> tuple[np.ndarray, Joined]:
+    """Return vectors of persons of two groups with 1 to 5 images, and their attributes joined.
+
+    Every fourth person is of group west, and one image has no group.
+    """
+    generator = np.random.default_rng(seed)
+    images = generator.integers(1, 6, persons)
+    person = np.repeat(np.arange(persons), images)
+    centres = generator.normal(size=(persons, 6))
+    vectors = centres[person] + 0.7 * generator.normal(size=(person.size, 6))
+    vectors *= generator.uniform(5, 20, (person.size, 1))
+    ids = [f"{one}/{row}.jpg" for row, one in enumerate(person)]
+    path = folder / "attributes.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["image_id", "subject_id", "region", "label_source"])
+        for row, one in enumerate(person):
+            region = GROUPS[int(one % 4 == 0)]
+            writer.writerow([ids[row], f"p{one:02d}", "" if row == 7 else region, "made up"])
+    vectors = vectors.astype(np.float32)
+    vectors[list(failures)] = np.nan
+    norms = np.linalg.norm(vectors, axis=1)
+    joined = join(read_attributes(path, ["region"]), ids, norms, failures)
+    return vectors, joined
+
+
+def naive(
+    vectors: np.ndarray, joined: Joined, plan: SearchPlan, homogeneous: bool
+) -> tuple[list[tuple[int, bool, float, float]], list[int]]:
+    """Return image, whether it is mated, best other score and mate of all searches, by loops."""
+    drawn = Enrolment.draw(joined.subjects, plan.template, plan.seed)
+    units = vectors[joined.rows].astype(np.float64)
+    units /= np.linalg.norm(units, axis=1, keepdims=True)
+    failed = ~joined.acquired
+    persons = range(joined.subjects.max() + 1)
+    templates = {}
+    for one in persons:
+        images = [i for i in np.flatnonzero(joined.subjects == one)]
+        chosen = [units[i] for i in images if drawn.enrolled[i] and not failed[i]]
+        if chosen:
+            mean = np.mean(chosen, axis=0)
+            templates[one] = mean / np.linalg.norm(mean)
+    codes = joined.groupings[0].codes
+    group = {one: max(codes[joined.subjects == one]) for one in persons}
+    searches, sizes = [], []
+    galleries = [(half, None) for half in (0, 1)]
+    if homogeneous:
+        least = min(
+            sum(drawn.half[one] == half and group[one] == g for one in templates)
+            for half in (0, 1)
+            for g in (0, 1)
+        )
+        order = np.random.default_rng((plan.seed, 1)).permutation(len(persons))
+        galleries = [(half, g) for g in (0, 1) for half in (0, 1)]
+    for half, g in galleries:
+        entries = [one for one in persons if one in templates and drawn.half[one] == half]
+        if g is not None:
+            entries = [one for one in order if one in entries and group[one] == g][:least]
+        sizes.append(len(entries))
+        for i, one in enumerate(joined.subjects):
+            if failed[i] or (g is not None and group[one] != g):
+                continue
+            inside = drawn.half[one] == half
+            if inside and (drawn.enrolled[i] or one not in entries):
+                continue
+            scores = {e: float(units[i] @ templates[e]) for e in entries}
+            mate = scores.pop(one, -np.inf)
+            searches.append((i, inside, max(scores.values()), mate))
+    return searches, sizes
+
+
+def rate(found: OneToMany, **wanted: object) -> SearchRate:
+    (row,) = [
+        row
+        for row in found.groupings[0].rates
+        if all(getattr(row, key) == value for key, value in wanted.items())
+    ]
+    return row
+
+
+@pytest.mark.parametrize("template", ["one", "mean"])
+@pytest.mark.parametrize("failures", [(), (3, 4, 30, 61)])
+def test_all_counts_equal_those_of_a_naive_loop(
+    tmp_path: Path, template: str, failures: tuple[int, ...]
+) -> None:
+    vectors, joined = people(tmp_path, failures=failures)
+    plan = replace(PLAN, template=template)  # type: ignore[arg-type]
+    found = audit_searches(vectors, joined, joined.groupings, plan)
+    (audit,) = found.groupings
+    assert audit.groups == GROUPS and audit.compared_with == "west"
+    codes = joined.groupings[0].codes
+    for kind, homogeneous in (("mixed", False), ("homogeneous", True)):
+        searches, sizes = naive(vectors, joined, plan, homogeneous)
+        assert dict(audit.entries)[kind] == tuple(sizes)
+        for basis, code in ((EVERYBODY, None), ("west", 1)):
+            of_basis = [
+                best for i, mated, best, _ in searches if not mated and code in (None, codes[i])
+            ]
+            for target in plan.targets:
+                (threshold,) = [
+                    one
+                    for one in audit.thresholds
+                    if (one.galleries, one.basis, one.target) == (kind, basis, target)
+                ]
+                assert threshold.value is not None
+                allowed = int(float(target) * len(of_basis) + 1e-9)
+                alarms = sum(best >= threshold.value for best in of_basis)
+                assert threshold.false_alarms == alarms <= allowed
+                assert threshold.non_mated == len(of_basis)
+                # A lower threshold would let one more in than the target allows.
+                assert sum(best >= threshold.value - 1e-6 for best in of_basis) > allowed
+                for g, name in enumerate((*GROUPS, EVERYBODY)):
+                    if homogeneous and name == EVERYBODY:
+                        continue
+                    mine = [x for x in searches if name == EVERYBODY or codes[x[0]] == g]
+                    key = {"galleries": kind, "basis": basis, "target": target, "group": name}
+                    fpir, fnir = (rate(found, figure=f, **key) for f in ("FPIR", "FNIR"))
+                    assert fpir.total == sum(not mated for _, mated, *_ in mine)
+                    assert fpir.events == sum(
+                        not mated and best >= threshold.value for _, mated, best, _ in mine
+                    )
+                    assert fnir.total == sum(mated for _, mated, *_ in mine)
+                    assert fnir.events == sum(
+                        mated and mate < threshold.value for _, mated, _, mate in mine
+                    )
+                    first = rate(found, figure="rank-1 miss rate", galleries=kind, group=name)
+                    assert first.events == sum(
+                        mated and best >= mate for _, mated, best, mate in mine
+                    )
+                    assert first.value is not None and first.low <= first.value <= first.high
+
+
+def test_failures_are_counted_by_group_and_as_misses(tmp_path: Path) -> None:
+    lost = (3, 4, 30, 61, 62, 63)
+    vectors, joined = people(tmp_path, failures=lost)
+    found = audit_searches(vectors, joined, joined.groupings, PLAN)
+    drawn = Enrolment.draw(joined.subjects, "one", 0)
+    codes, failed = joined.groupings[0].codes, ~joined.acquired
+    assert failed.sum() == len(lost)
+    for g, row in enumerate(found.groupings[0].failures):
+        inside = codes == g if g < 2 else np.ones(codes.size, bool)
+        assert (row.acquire.events, row.acquire.total) == (failed[inside].sum(), inside.sum())
+        without = set(joined.subjects[drawn.enrolled & failed].tolist())
+        here = set(joined.subjects[inside].tolist())
+        assert (row.enrol.events, row.enrol.total) == (len(without & here), len(here))
+        assert row.enrol.interval is not None
+    # Every image that is not enrolled is a mated search or a failure.
+    key = {"basis": EVERYBODY, "target": "1e-1", "galleries": "mixed"}
+    for g, name in enumerate(GROUPS):
+        plain = rate(found, figure="FNIR", group=name, **key)
+        all_in = rate(found, figure="FNIR with failures", group=name, **key)
+        assert all_in.total == np.count_nonzero((codes == g) & ~drawn.enrolled)
+        assert all_in.events - plain.events == all_in.total - plain.total > 0
+    vectors, joined = people(tmp_path)
+    found = audit_searches(vectors, joined, joined.groupings, PLAN)
+    assert not [row for row in found.groupings[0].rates if row.figure == "FNIR with failures"]
+
+
+def test_everybody_is_enrolled_once_and_outside_once(tmp_path: Path) -> None:
+    _, joined = people(tmp_path, persons=41)
+    images = np.bincount(joined.subjects)
+    for template, wanted in (("one", np.ones(41)), ("mean", np.maximum(images // 2, 1))):
+        drawn = Enrolment.draw(joined.subjects, template, 5)  # type: ignore[arg-type]
+        assert sorted(np.bincount(drawn.half)) == [20, 21]
+        np.testing.assert_array_equal(np.bincount(joined.subjects[drawn.enrolled]), wanted)
+    again = Enrolment.draw(joined.subjects, "mean", 5)
+    np.testing.assert_array_equal(again.enrolled, drawn.enrolled)
+    other = Enrolment.draw(joined.subjects, "mean", 6)
+    assert (other.half != drawn.half).any() and (other.enrolled != drawn.enrolled).any()
+
+
+def test_ratios_are_of_the_rates_and_withheld_for_few_errors(tmp_path: Path) -> None:
+    vectors, joined = people(tmp_path, persons=120)
+    plan = SearchPlan(targets=("3e-1", "1e-2"))
+    found = audit_searches(vectors, joined, joined.groupings, plan)
+    assert found.groupings[0].compared_with == "east"
+    key = {"galleries": "mixed", "basis": EVERYBODY, "figure": "FPIR"}
+    many = rate(found, target="3e-1", group="west", **key)
+    base = rate(found, target="3e-1", group="east", **key)
+    assert many.value and base.value and many.ratio is not None and base.ratio is None
+    assert many.ratio.value == pytest.approx(many.value / base.value)
+    assert many.ratio.low is not None and many.ratio.low < many.ratio.value < many.ratio.high
+    few = rate(found, target="1e-2", group="west", **key)
+    assert few.ratio is not None and few.ratio.value is None
+    assert few.ratio.remark.startswith("insufficient data")
+
+
+def test_scaling_and_order_change_nothing(tmp_path: Path) -> None:
+    vectors, joined = people(tmp_path)
+    found = audit_searches(vectors, joined, joined.groupings, PLAN)
+    scaled = audit_searches(4 * vectors, joined, joined.groupings, PLAN)
+    assert scaled == found
+
+
+def test_too_few_persons_for_homogeneous_galleries_are_said(tmp_path: Path) -> None:
+    vectors, joined = people(tmp_path)
+    failing = np.flatnonzero(joined.groupings[0].codes == 1).tolist()
+    vectors, joined = people(tmp_path, failures=tuple(failing[2:]))
+    # West has too few left to be shown at all; so a reference of that name is refused.
+    with pytest.raises(DatasetError, match="west"):
+        audit_searches(vectors, joined, joined.groupings, PLAN)
+
+
+@pytest.mark.parametrize("targets", [("2",), ("x",)])
+def test_impossible_requests_are_refused(tmp_path: Path, targets: tuple[str, ...]) -> None:
+    vectors, joined = people(tmp_path)
+    with pytest.raises(MetricError):
+        audit_searches(vectors, joined, joined.groupings, SearchPlan(targets=targets))
+    with pytest.raises(DatasetError, match="north"):
+        audit_searches(vectors, joined, joined.groupings, SearchPlan(reference="north"))
+    with pytest.raises(RecipeError):
+        SearchPlan(seed=-1)
+
+
+def test_persons_with_one_image_make_no_mated_search(tmp_path: Path) -> None:
+    vectors, joined = people(tmp_path)
+    first = np.unique(joined.subjects, return_index=True)[1]
+    single = replace(
+        joined,
+        rows=joined.rows[first],
+        norms=joined.norms[first],
+        subjects=joined.subjects[first],
+        groupings=(replace(joined.groupings[0], codes=joined.groupings[0].codes[first]),),
+    )
+    with pytest.raises(MetricError, match="two images"):
+        audit_searches(vectors, single, single.groupings, PLAN)
+
+
+def test_tables_and_section_show_every_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "draw", lambda figure, kind: kind.encode())
+    vectors, joined = people(tmp_path, failures=(3, 30))
+    found = audit_searches(
+        vectors, joined, joined.groupings, replace(PLAN, targets=("1e-1", "1e-9"))
+    )
+    tables = summary_tables(found)
+    for table in (*tables, failure_table(found.groupings[0])):
+        text = table.markdown()
+        assert all(name in text for name in GROUPS)
+    assert "ratio to west" in tables[1].markdown()
+    drawings = Drawings()
+    blocks = section(found, drawings).blocks
+    assert any(name.endswith("searches.svg") for name in drawings.files)
+    said = [piece for block in blocks if block.kind == "text" for piece in block.pieces]
+    assert any("not resolvable" in piece for piece in said)

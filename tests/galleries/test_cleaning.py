@@ -1,0 +1,160 @@
+"""Faults that are planted in generated embeddings are found, at thresholds that nobody named."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics import f1_score, roc_auc_score
+
+from facerec.errors import MetricError
+from facerec.galleries import clean_set
+from facerec.galleries.cleaning import Members, nearest_classes, two_groups
+
+
+def faces(people=40, images=10, noise=0.9, size=48, seed=0):
+    """Vectors of people, ``(people · images, size)``, and who is on each."""
+    generator = np.random.default_rng(seed)
+    centers = generator.standard_normal((people, size))
+    who = np.repeat(np.arange(people), images)
+    vectors = centers[who] + noise * generator.standard_normal((len(who), size))
+    return vectors.astype(np.float32), who
+
+
+def names(who):
+    return np.array([f"p{number:03d}" for number in who])
+
+
+def ids(who):
+    return np.array([f"i{row}" for row in range(len(who))])
+
+
+def planted(who, share, seed=1):
+    """Give a share of the images another label; return labels and which are wrong."""
+    generator = np.random.default_rng(seed)
+    people = who.max() + 1
+    wrong = np.zeros(len(who), bool)
+    wrong[generator.choice(len(who), round(share * len(who)), replace=False)] = True
+    moved = (who + generator.integers(1, people, len(who))) % people
+    return np.where(wrong, moved, who), wrong
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.05, 0.2])
+def test_planted_wrong_labels_are_found(share):
+    vectors, who = faces()
+    labels, wrong = planted(who, share)
+    result = clean_set(vectors, names(labels), ids(who))
+    assert abs(result.wrong.share - share) < 0.02
+    if not share:
+        assert result.wrong.proposed.mean() < 0.01
+        return
+    assert roc_auc_score(wrong, result.wrong.probability) > 0.99
+    assert f1_score(wrong, result.wrong.proposed) > 0.9
+    rows = {f"i{row}": f"p{who[row]:03d}" for row in np.flatnonzero(wrong)}
+    proposed = {p.image_id: p.proposed_label for p in result.proposals if p.kind == "wrong_label"}
+    right = [image for image, label in rows.items() if proposed.get(image) == label]
+    assert len(right) > 0.85 * len(rows)
+
+
+def test_strangers_are_to_be_left_out():
+    vectors, who = faces()
+    strangers, _ = faces(people=20, images=1, seed=7)
+    vectors[::20] = strangers
+    result = clean_set(vectors, names(who), ids(who))
+    wrong = np.arange(len(who)) % 20 == 0
+    assert f1_score(wrong, result.wrong.proposed) > 0.9
+    found = [
+        p for p in result.proposals if p.kind == "wrong_label" and int(p.image_id[1:]) % 20 == 0
+    ]
+    assert np.mean([p.proposed_label == "" for p in found]) > 0.8
+
+
+def test_people_with_two_labels_are_merged_and_others_are_not():
+    vectors, who = faces()
+    labels = names(who)
+    for person in range(6):
+        rows = np.flatnonzero(who == person)
+        labels[rows[:3]] = f"q{person:03d}"
+    result = clean_set(vectors, labels, ids(who))
+    merged = {(p.label, p.proposed_label) for p in result.proposals if p.kind == "merge"}
+    assert merged == {(f"q{person:03d}", f"p{person:03d}") for person in range(6)}
+    assert not [p for p in result.proposals if p.kind == "mixture"]
+    assert not result.wrong.proposed.any()
+
+
+def test_classes_of_two_people_are_split():
+    vectors, who = faces(noise=0.6)
+    mixed = np.where(who < 8, who // 2 * 2, who)  # 0 and 1, 2 and 3, 4 and 5, 6 and 7
+    result = clean_set(vectors, names(mixed), ids(who))
+    found = [p for p in result.proposals if p.kind == "mixture"]
+    assert {p.label for p in found} == {"p000", "p002", "p004", "p006"}
+    for label in ("p000", "p002", "p004", "p006"):
+        rows = [int(p.image_id[1:]) for p in found if p.label == label]
+        assert len(rows) == 10 and len(set(who[rows].tolist())) == 1
+    assert {p.proposed_label for p in found if p.label == "p000"} == {"p000~2"}
+
+
+def test_images_without_embedding_or_label_take_no_part():
+    vectors, who = faces()
+    labels = names(who)
+    vectors[3], vectors[4] = np.nan, 0
+    labels[5] = ""
+    result = clean_set(vectors, labels, ids(who))
+    assert result.images == len(who) - 3
+    assert not {"i3", "i4", "i5"} & {p.image_id for p in result.proposals}
+
+
+def test_shapes_that_do_not_fit_and_sets_without_comparison_are_refused():
+    vectors, who = faces(people=3, images=2)
+    with pytest.raises(MetricError, match="shapes"):
+        clean_set(vectors, names(who)[:-1], ids(who))
+    with pytest.raises(MetricError, match="two classes"):
+        clean_set(vectors, np.array(["one"] * 6), ids(who))
+    with pytest.raises(MetricError, match="0 images"):
+        clean_set(vectors, np.array([""] * 6), ids(who))
+
+
+def test_nearest_classes_equals_a_loop(monkeypatch):
+    import torch
+
+    monkeypatch.setattr("facerec.galleries.cleaning._TILE", 7)
+    generator = np.random.default_rng(0)
+    unit = generator.standard_normal((23, 5)).astype(np.float32)
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    centers = unit[:17][::-1].copy()
+    own = generator.integers(17, size=23)
+    usable = np.arange(17) % 5 != 0
+    best, which = nearest_classes(unit, own, centers, usable, torch.device("cpu"))
+    for row in range(23):
+        allowed = [c for c in range(17) if usable[c] and c != own[row]]
+        scores = [float(unit[row] @ centers[c]) for c in allowed]
+        assert which[row] == allowed[int(np.argmax(scores))]
+        assert best[row] == pytest.approx(max(scores), abs=1e-6)
+
+
+def test_sums_of_classes_equal_a_loop():
+    vectors, who = faces(people=4, images=5, size=3)
+    generator = np.random.default_rng(0)
+    label = generator.permutation(who)
+    weights = generator.random(20)
+    sums, masses = Members(vectors, label, 6).sums(weights)
+    for number in range(6):
+        rows = label == number
+        assert np.allclose(sums[number], (vectors[rows] * weights[rows, None]).sum(0), atol=1e-6)
+        assert masses[number] == pytest.approx(weights[rows].sum())
+
+
+def test_two_groups_estimate_shares_and_calibrated_probabilities():
+    """Of two normal distributions the posterior has a closed form."""
+    generator = np.random.default_rng(0)
+    faulty = generator.random(20000) < 0.1
+    items = np.where(faulty, -1.0, 2.0) + generator.standard_normal(20000)
+    fault = -1.0 + generator.standard_normal(20000)
+    weights, shares = np.ones(20000), np.array([0.05])
+    for _ in range(30):
+        posterior, shares = two_groups(
+            items[:, None], weights, [(fault[:, None], np.ones(20000))], shares
+        )
+        weights = posterior[:, 0]
+    assert shares[0] == pytest.approx(0.1, abs=0.01)
+    odds = 0.1 / 0.9 * np.exp(-3 * items + 1.5)
+    assert np.abs(posterior[:, 1] - odds / (1 + odds)).mean() < 0.01

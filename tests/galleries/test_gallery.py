@@ -1,0 +1,384 @@
+"""Galleries: search against a naive loop, templates, refusals, deletions without a trace, files."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from facerec.embedding import Embeddings, read_embeddings
+from facerec.errors import DatasetError, MetricError, ModelError
+from facerec.galleries import Gallery, Space
+from facerec.galleries import gallery as module
+
+SHA = "ab" * 32
+
+
+def embeddings(
+    vectors: np.ndarray, subjects: Any = None, sha256: str = SHA, **changes: Any
+) -> Embeddings:
+    matrix = np.asarray(vectors, np.float32)
+    preprocessing = {"channels": "rgb", "mean": 127.5, "std": 128.0}
+    note = {"model": {"name": "tiny", "sha256": sha256, "preprocessing": preprocessing}}
+    found = Embeddings(
+        matrix,
+        np.linalg.norm(matrix, axis=1),
+        False,
+        ids=np.array([f"image {i}" for i in range(len(matrix))]),
+        subjects=None if subjects is None else np.array(subjects, np.str_),
+        note=note,
+    )
+    return replace(found, **changes)
+
+
+def people(count: int, size: int = 16, seed: int = 0) -> tuple[np.ndarray, list[str]]:
+    vectors = np.random.default_rng(seed).standard_normal((count, size)).astype(np.float32)
+    return vectors, [f"person {i}" for i in range(count)]
+
+
+def gallery(vectors: np.ndarray, names: list[str], **options: Any) -> Gallery:
+    made = embeddings(vectors, names)
+    found = Gallery(Space.of(made), **options)
+    found.enroll(made)
+    return found
+
+
+def naive(templates: np.ndarray, probe: np.ndarray, count: int) -> tuple[list[int], list[float]]:
+    """Score one template after the other, and sort; the first of equals comes first."""
+    unit = probe.astype(np.float64) / np.linalg.norm(probe.astype(np.float64))
+    scores = []
+    for template in templates.astype(np.float64):
+        product = sum(float(a) * float(b) for a, b in zip(unit, template, strict=True))
+        scores.append(round(product * 2**24) / 2**24)
+    order = sorted(range(len(scores)), key=lambda row: -scores[row])[:count]
+    return order, [scores[row] for row in order]
+
+
+@pytest.mark.parametrize("block", [5, 8192])
+@pytest.mark.parametrize("count", [1, 3, 100])
+def test_search_is_a_naive_loop(monkeypatch: pytest.MonkeyPatch, block: int, count: int) -> None:
+    monkeypatch.setattr(module, "_BLOCK", block)
+    monkeypatch.setattr(module, "QUERIES", 4)
+    vectors, names = people(37)
+    vectors[20:25] = vectors[3]  # ties, also across blocks
+    found = gallery(vectors, names)
+    probes = np.concatenate([vectors[3:4] * 7, people(9, seed=1)[0]])
+    rows, scores = found.search(probes, count)
+    assert rows.shape == scores.shape == (10, min(count, 37))
+    for probe, mine, values in zip(probes, rows, scores, strict=True):
+        expected = naive(found.templates, probe, count)
+        assert mine.tolist() == expected[0]
+        np.testing.assert_allclose(values, expected[1], rtol=0, atol=2**-23)
+
+
+def test_ties_that_fill_every_list_go_to_the_first_enrolled() -> None:
+    vectors, names = people(300)
+    vectors[50:200] = vectors[50]
+    found = gallery(vectors, names)
+    rows, scores = found.search(vectors[50:51], 7)
+    assert rows[0].tolist() == list(range(50, 57)) and (scores == scores[0, 0]).all()
+
+
+def test_a_probe_without_direction_finds_nobody() -> None:
+    vectors, names = people(5)
+    found = gallery(vectors, names)
+    probes = np.stack([vectors[2], np.zeros(16), np.full(16, np.nan)])
+    answers = found.identify(probes, threshold=0.9, count=1).answers
+    assert answers[0].subject == "person 2" and answers[0].score == pytest.approx(1)
+    assert len(answers[0].candidates) == 1 and answers[0].margin > 0
+    for lost in answers[1:]:
+        assert lost.subject is lost.score is lost.margin is None and lost.failure
+
+
+@pytest.mark.parametrize("fusion", ["unit", "raw"])
+def test_templates_are_means_however_images_come(fusion: Any) -> None:
+    vectors, _ = people(24)
+    vectors *= np.linspace(1, 30, 24, dtype=np.float32)[:, None]
+    names = [f"person {i % 5}" for i in range(24)]
+    at_once = gallery(vectors, names, fusion=fusion)
+    in_turn = Gallery(at_once.space, fusion)
+    for start in (0, 7, 15):
+        part = slice(start, {0: 7, 7: 15, 15: 24}[start])
+        in_turn.enroll(embeddings(vectors[part], names[part]))
+    for i in range(5):
+        mine = vectors[i::5].astype(np.float64)
+        if fusion == "unit":
+            mine /= np.linalg.norm(mine, axis=1, keepdims=True)
+        mean = mine.mean(axis=0)
+        for found in (at_once, in_turn):
+            assert found.subjects[i] == f"person {i}" and found.images[i] == len(mine)
+            np.testing.assert_allclose(found.templates[i], mean / np.linalg.norm(mean), atol=1e-6)
+
+
+def test_what_cannot_be_enrolled_is_listed_by_image() -> None:
+    vectors, _ = people(8)
+    vectors[1] = np.nan
+    vectors[2] = 0
+    vectors[6], vectors[7] = vectors[5], -vectors[5]
+    names = ["a", "a", "b", "", "c", "d", "e", "e"]
+    vectors[6] = -vectors[7]
+    given = embeddings(vectors, names, failures={1: "no face on it"})
+    found = Gallery(Space.of(given))
+    report = found.enroll(given)
+    assert report.enrolled == ("a", "c", "d") and report.images == 3
+    assert report.failures["image 1"] == "no face on it"
+    assert report.failures.keys() == {f"image {i}" for i in (1, 2, 3, 6, 7)}
+    assert report.not_enrolled == ("b", "e")
+    assert "b" not in found and "a" in found
+
+
+def test_embeddings_of_another_model_are_refused() -> None:
+    vectors, names = people(4)
+    found = gallery(vectors, names)
+    strangers = {
+        "model": embeddings(vectors, names, sha256="cd" * 32),
+        "flip": embeddings(vectors, names, flip=True),
+        "dimensions": embeddings(vectors[:, :8], names),
+    }
+    other = embeddings(vectors, names)
+    note = {"model": {**other.note["model"], "preprocessing": {"channels": "bgr"}}}
+    strangers["preprocessing"] = replace(other, note=note)
+    for token, foreign in strangers.items():
+        for act in (found.enroll, found.calibrate):
+            with pytest.raises(ModelError, match=token):
+                act(foreign)
+        with pytest.raises(ModelError, match=token):
+            found.identify(foreign, threshold=0.5)
+    assert len(found) == 4 and found.calibration is None
+
+
+def test_questions_without_an_answer_are_refused() -> None:
+    vectors, names = people(4)
+    found = gallery(vectors, names)
+    with pytest.raises(MetricError, match="calibrated"):
+        found.identify(vectors, fpir="1e-2")
+    with pytest.raises(MetricError, match="either"):
+        found.identify(vectors)
+    with pytest.raises(MetricError, match="shape"):
+        found.search(vectors[:, :3])
+    with pytest.raises(MetricError, match="empty"):
+        Gallery(found.space).search(vectors)
+    with pytest.raises(DatasetError, match="'nobody'"):
+        found.delete("nobody")
+    with pytest.raises(DatasetError, match="named"):
+        found.enroll(embeddings(vectors))
+
+
+# --- calibration -----------------------------------------------------------------------------
+
+
+def test_own_people_stand_in_for_strangers() -> None:
+    vectors, names = people(30)
+    found = gallery(vectors, names)
+    calibration = found.calibrate()
+    cosines = found.templates.astype(np.float64) @ found.templates.T.astype(np.float64)
+    for place, row in enumerate(calibration.probe_subjects):
+        others = np.delete(cosines[row], row)
+        np.testing.assert_allclose(calibration.scores[place, :29], np.sort(others)[::-1], atol=1e-6)
+        assert row not in calibration.entries[place]
+    assert sorted(calibration.probe_subjects) == list(range(30)) and calibration.size == 30
+
+
+def test_impostors_by_name_meet_others_alone_and_leave_no_name() -> None:
+    vectors, names = people(30)
+    found = gallery(vectors, names)
+    others, _ = people(6, seed=5)
+    who = ["x", "x", "y", "person 3", "", ""]
+    calibration = found.calibrate(embeddings(others, who))
+    strangers = calibration.probe_subjects
+    assert strangers[0] == strangers[1] < 0 and strangers[3] == 3
+    assert len(set(strangers.tolist())) == 5 and 3 not in calibration.entries[3]
+    assert calibration.eligible.tolist() == [30, 30, 30, 29, 30, 30]
+    point = found.point(threshold=0.6)
+    alarms = (others / np.linalg.norm(others, axis=1, keepdims=True)) @ found.templates.T
+    alarms[3, 3] = -1
+    assert point.events == np.count_nonzero(alarms.max(axis=1) >= 0.6)
+
+
+# --- deletion and files ----------------------------------------------------------------------
+
+
+def traces(vector: np.ndarray, name: str) -> list[bytes]:
+    """Return bytes by which a person would be known: name, whole embedding, any four numbers."""
+    raw = np.asarray(vector, np.float32).tobytes()
+    pieces = [raw[start : start + 16] for start in range(0, len(raw) - 15, 4)]
+    return [*pieces, name.encode(), name.encode("utf-32-le"), name.encode("utf-16-le")]
+
+
+@pytest.mark.parametrize("kind", ["exact", "flat", "ivf", "hnsw"])
+def test_a_deleted_person_leaves_nothing_behind(tmp_path: Path, kind: Any) -> None:
+    if kind != "exact":
+        pytest.importorskip("faiss")
+    vectors, names = people(120)
+    names[7] = "somebody with a name that is longer than all others"
+    found = gallery(vectors, names)
+    found.calibrate()
+    found.search(vectors[:3], 2, index=kind)
+    template, path = found.templates[7].copy(), tmp_path / "gallery.npz"
+    found.write(path)
+    held = found.templates
+    before = path.read_bytes()
+    assert all(piece in before for piece in traces(template, names[7])[:-3])
+    assert names[7].encode("utf-32-le") in before
+
+    found.delete(names[7])
+    found.write(path)
+    after = path.read_bytes()
+    assert not [piece for piece in traces(template, names[7]) if piece in after]
+    assert not [piece for piece in traces(vectors[7], names[7]) if piece in after]
+    # Nor in the memory that held the templates.
+    memory = held.tobytes()
+    assert not [piece for piece in traces(template, names[7]) if piece in memory]
+    assert [file.name for file in tmp_path.iterdir()] == ["gallery.npz"]
+
+    # It is the gallery that never knew them, also in its calibration and its index.
+    kept = [i for i in range(120) if i != 7]
+    never = gallery(vectors[kept], [names[i] for i in kept])
+    np.testing.assert_array_equal(found.templates, never.templates)
+    never.calibrate()
+    for threshold, size in ((0.5, 100), (0.7, 50)):
+        mine, theirs = (g.calibration.fpir(threshold, size) for g in (found, never))
+        assert mine.value == pytest.approx(theirs.value, rel=1e-12)
+    again = Gallery.read(path)
+    rows, _ = again.search(template[None], 5, index=kind)
+    assert names[7] not in again.subjects[rows[0]]
+    if kind != "exact":
+        import faiss
+
+        index = faiss.serialize_index(found.index(kind)._index).tobytes()
+        assert not [piece for piece in traces(template, "")[:-3] if piece in index]
+
+
+def test_a_gallery_is_read_as_it_was_written(tmp_path: Path) -> None:
+    vectors, names = people(20)
+    found = gallery(np.concatenate([vectors, vectors + 0.1]), names * 2, fusion="raw")
+    found.calibrate()
+    found.write(tmp_path / "g.npz")
+    assert (tmp_path / "g.npz").stat().st_mode & 0o777 == 0o600
+    again = Gallery.read(tmp_path / "g.npz")
+    assert again.space == found.space and again.fusion == "raw" and len(again) == 20
+    np.testing.assert_array_equal(again.templates, found.templates)
+    np.testing.assert_array_equal(again.calibration.scores, found.calibration.scores)
+    # And it goes on as the other would.
+    for one in (again, found):
+        one.enroll(embeddings(vectors[:3] * 2, names[:3]))
+        one.delete("person 1")
+    np.testing.assert_array_equal(again.templates, found.templates)
+    assert again.point(threshold=0.5) == found.point(threshold=0.5)
+
+
+def test_damaged_galleries_end_in_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "g.npz"
+    with pytest.raises(DatasetError, match="cannot be read"):
+        Gallery.read(path)
+    path.write_bytes(b"PK no archive")
+    with pytest.raises(DatasetError, match="whole gallery"):
+        Gallery.read(path)
+    vectors, names = people(6)
+    found = gallery(vectors, names)
+    found.calibrate()
+    for change in (
+        {"templates": found.templates * 2},
+        {"templates": found.templates[:3]},
+        {"subjects": np.array(["x"] * 6)},
+        {"images": found.images.astype(np.float64)},
+    ):
+        broken = gallery(vectors, names)
+        for name, value in change.items():
+            setattr(broken, name, value)
+        broken.write(path)
+        with pytest.raises(DatasetError, match="no gallery"):
+            Gallery.read(path)
+    np.savez(path, vectors=vectors)
+    with pytest.raises(DatasetError, match="no gallery"):
+        Gallery.read(path)
+
+
+def test_a_write_that_fails_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vectors, names = people(6)
+    found = gallery(vectors, names)
+    found.write(tmp_path / "g.npz")
+    before = (tmp_path / "g.npz").read_bytes()
+
+    def half(path: Path, arrays: Any) -> None:
+        path.write_bytes(before[:100])
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(module, "write_arrays", half)
+    found.delete("person 3")
+    with pytest.raises(DatasetError):
+        found.write(tmp_path / "g.npz")
+    assert (tmp_path / "g.npz").read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["g.npz"]
+
+
+_KILLED = """
+import os, signal, sys
+from facerec.galleries import Gallery, gallery
+path = sys.argv[1]
+found = Gallery.read(path)
+found.delete("person 3")
+def half(target, arrays):
+    target.write_bytes(b"PK half of it")
+    os.kill(os.getpid(), signal.SIGKILL)
+gallery.write_arrays = half
+found.write(path)
+"""
+
+
+@pytest.mark.integration
+def test_killed_in_the_middle_of_a_write(tmp_path: Path) -> None:
+    vectors, names = people(6)
+    found = gallery(vectors, names)
+    path = tmp_path / "g.npz"
+    found.write(path)
+    before = path.read_bytes()
+    done = subprocess.run([sys.executable, "-c", _KILLED, str(path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert path.read_bytes() == before
+    # The next one clears away what the killed one left.
+    found.delete("person 3")
+    found.write(path)
+    assert [file.name for file in tmp_path.iterdir()] == ["g.npz"]
+    assert "person 3" not in Gallery.read(path)
+
+
+# --- FAISS and Parquet -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "least"), [("flat", 1.0), ("ivf", 0.9), ("hnsw", 0.95)])
+def test_faiss_chooses_whom_to_score(kind: Any, least: float) -> None:
+    pytest.importorskip("faiss")
+    centres, _ = people(20, seed=3)
+    noise, names = people(600)
+    found = gallery(np.repeat(centres, 30, axis=0) * 2 + noise, names)
+    probes = found.templates[::7] + 0.05 * people(86, seed=9)[0]
+    exact, scores = found.search(probes, 3)
+    rows, values = found.search(probes, 3, index=kind)
+    hit = rows == exact
+    assert hit.mean() >= least
+    np.testing.assert_array_equal(values[hit], scores[hit])
+
+
+def test_parquet_has_a_row_a_template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setattr(module, "_BLOCK", 4)
+    vectors, names = people(10)
+    found = gallery(vectors, names)
+    found.export(tmp_path / "g.parquet")
+    table = parquet.read_table(tmp_path / "g.parquet")
+    assert table.num_rows == 10 and str(table.schema.field("embedding").type) == (
+        "list<element: float>"
+    )
+    assert SHA.encode() in table.schema.metadata[b"facerec"]
+    again = read_embeddings(tmp_path / "g.parquet")
+    assert again.subjects.tolist() == names
+    np.testing.assert_array_equal(again.vectors, found.templates)

@@ -1,0 +1,294 @@
+"""WebDataset shards: what they hold in any order of access, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from facerec.commands.embed import Job, open_source
+from facerec.errors import DatasetError, FacerecError, RecordError
+from facerec.records.dataset import BatchLoader, BatchRequest, FaceDataset, FolderDataset
+from facerec.records.tar_shards import INDEX, TarDataset
+from facerec.records.training_set import Data, Part, open_dataset
+
+Members = Sequence[tuple[str, bytes]]
+
+
+def jpeg(seed: int) -> bytes:
+    coarse = np.random.default_rng(seed).integers(0, 256, (7, 7, 3), dtype=np.uint8)
+    image = cv2.resize(coarse, (112, 112), interpolation=cv2.INTER_CUBIC)
+    return cv2.imencode(".jpg", image)[1].tobytes()
+
+
+def write(path: Path, members: Members, form: int = tarfile.USTAR_FORMAT) -> Path:
+    path.parent.mkdir(exist_ok=True, parents=True)
+    with tarfile.open(path, "w", format=form) as archive:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return path
+
+
+def sample(key: str, seed: int, label: object, field: str = "cls") -> list[tuple[str, bytes]]:
+    return [(f"{key}.{field}", str(label).encode()), (f"{key}.jpg", jpeg(seed))]
+
+
+def shards(folder: Path) -> Path:
+    """Two shards of people 2, 0, 2 and 1; in the second the members are not in their order."""
+    write(folder / "s-000.tar", [*sample("a/0.0", 0, 2), *sample("a/1", 1, 0)])
+    first, second = sample("b/2", 2, 2), sample("b/3", 3, "1\n")
+    write(folder / "s-001.tar", [first[1], second[1], second[0], first[0]])
+    return folder
+
+
+def contents(dataset: FaceDataset) -> list[tuple[str, bytes, int]]:
+    return [(dataset.name(i), *dataset.sample(i)) for i in range(len(dataset))]
+
+
+WANTED = [("a/1", jpeg(1), 0), ("b/2", jpeg(2), 2), ("b/3", jpeg(3), 1)]
+
+
+def test_samples_by_position(tmp_path: Path) -> None:
+    folder = shards(tmp_path / "s")
+    # A name goes up to its first dot, so "0.0.jpg" has the field "0.jpg", which is no image.
+    write(folder / "s-000.tar", sample("a/1", 1, 0))
+    for path in (folder, folder / "s-{000..001}.tar", folder / "s-*.tar"):
+        for _ in range(2):  # the second time by the index that the first one wrote
+            dataset = open_dataset(Data(path), seed=0)
+            assert isinstance(dataset, TarDataset)
+            assert contents(dataset) == WANTED
+            assert dataset.num_classes == 3 and dataset.class_names is None
+            assert dataset.labels.tolist() == [0, 2, 1] and not dataset.notes
+            assert dataset.ids.tolist() == ["a/1", "b/2", "b/3"]
+    assert len(list(folder.glob("*" + INDEX))) == 2
+    single = open_dataset(Data(folder / "s-001.tar"), seed=0)
+    assert contents(single) == WANTED[1:]
+    assert contents(pickle.loads(pickle.dumps(single))) == WANTED[1:]
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_long_and_foreign_names_are_only_names(tmp_path: Path, form: int) -> None:
+    keys = ["../../etc/passwd", "/root/ä", "C:\\x", "deep/" * 12 + "x" * 80]
+    if form != tarfile.USTAR_FORMAT:
+        keys += ["d" * 300]
+    members = [member for n, key in enumerate(keys) for member in sample(key, n, n)]
+    dataset = TarDataset(write(tmp_path / "t.tar", members, form))
+    assert dataset.ids.tolist() == keys
+    assert [dataset.encoded(i) for i in range(len(keys))] == [jpeg(n) for n in range(len(keys))]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["t.tar", "t.tar" + INDEX]
+
+
+@pytest.mark.parametrize(
+    ("members", "labels", "names"),
+    [
+        (("cls", "7"), ("cls", " 3\n"), None),
+        (("json", "7"), ("json", '{"caption": "x", "label": 3}'), None),
+        (("json", '{"identity": "ben"}'), ("txt", "anna"), ["anna", "ben"]),
+        (("json", '{"label": null, "class": "007"}'), ("cls", "Ö"), ["007", "Ö"]),
+    ],
+)
+def test_labels_are_numbers_or_names(
+    tmp_path: Path,
+    members: tuple[str, str],
+    labels: tuple[str, str],
+    names: list[str] | None,
+) -> None:
+    content = [*sample("a", 0, members[1], members[0]), *sample("b", 1, labels[1], labels[0])]
+    dataset = TarDataset(write(tmp_path / "t.tar", content))
+    assert dataset.class_names == names
+    wanted = [7, 3] if names is None else [1, 0] if "ben" in names else [0, 1]
+    assert dataset.labels.tolist() == wanted
+    assert dataset.num_classes == max(wanted) + 1
+
+
+def test_cls_comes_before_json_and_json_before_txt(tmp_path: Path) -> None:
+    for order in ("txt json cls jpg", "jpg cls txt json"):
+        values = {"txt": b"2", "json": b'{"label": 1}', "cls": b"0", "jpg": jpeg(0)}
+        content = [(f"k.{field}", values[field]) for field in order.split()]
+        write(tmp_path / "t.tar", [*content, *sample("other", 1, 5)])
+        assert TarDataset(tmp_path / "t.tar").labels.tolist() == [0, 5]
+
+
+def test_shards_may_repeat_keys(tmp_path: Path) -> None:
+    for number in range(2):
+        write(tmp_path / f"s-{number}.tar", sample("k", number, number))
+    dataset = TarDataset(tmp_path)
+    assert dataset.ids.tolist() == ["s-0/k", "s-1/k"] and len(dataset.notes) == 1
+    write(tmp_path / "x" / "s-0.tar", sample("k", 5, 0))
+    with pytest.raises(DatasetError, match="two of them are named s-0"):
+        TarDataset(str(tmp_path) + "/{x/s-0,s-0}.tar")
+
+
+def test_a_changed_shard_is_indexed_again(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.tar", sample("a", 0, 0))
+    dataset = TarDataset(path)
+    before = dataset.names_sha256()
+    write(path, [*sample("b", 1, 0), *sample("c", 2, 1)])
+    again = TarDataset(path)
+    assert again.ids.tolist() == ["b", "c"] and again.names_sha256() != before
+    for damage in (b"", b"PK", (tmp_path / ("t.tar" + INDEX)).read_bytes()[:-40]):
+        (tmp_path / ("t.tar" + INDEX)).write_bytes(damage)
+        assert contents(TarDataset(path)) == contents(again)
+
+
+def test_a_folder_that_takes_no_index_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise DatasetError("no right to write")
+
+    monkeypatch.setattr("facerec.records.tar_shards.atomic_path", refuse)
+    dataset = TarDataset(write(tmp_path / "t.tar", sample("a", 0, 0)))
+    assert len(dataset) == 1 and "no right to write" in dataset.notes[0]
+
+
+def test_what_lies_beside_samples_is_passed_over(tmp_path: Path) -> None:
+    extra = [("__info__.json", b"{}"), ("README", b"x"), ("a.seg.png", b"x"), ("a.npy", b"x")]
+    path = write(tmp_path / "t.tar", [*extra, *sample("a", 0, 0)])
+    with tarfile.open(path, "a") as archive:
+        folder = tarfile.TarInfo("dir")
+        folder.type = tarfile.DIRTYPE
+        archive.addfile(folder)
+        link = tarfile.TarInfo("b.jpg")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(link)
+    assert TarDataset(path).ids.tolist() == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("members", "tokens"),
+    [
+        ([("a.cls", b"0")], ("sample a", "no image")),
+        ([*sample("a", 0, 0), ("a.png", jpeg(0))], ("sample a", "jpg, png")),
+        ([*sample("a", 0, 0), ("b.jpg", jpeg(0))], ("sample b", "no label", "1 of 2")),
+        ([*sample("a", 0, 0), *sample("c", 1, 1), ("a.JPG", b"")], ("sample a", ".jpg twice")),
+        (sample("a", 0, 1 << 30), ("sample a", str(1 << 30))),
+        (sample("a", 0, -1), ("sample a", "-1")),
+        (sample("a", 0, "{", "json"), ("sample a", ".json")),
+        (sample("a", 0, '{"label": 1.5}', "json"), ("sample a", "1.5")),
+        (sample("a", 0, "x" * (1 << 21), "txt"), ("sample a", ".txt")),
+        ([("a.cls", b"\xff"), ("a.jpg", b"")], ("sample a", "UTF-8")),
+        ([("README", b"")], ("no samples",)),
+    ],
+)
+def test_bad_samples_are_named(tmp_path: Path, members: Members, tokens: Sequence[str]) -> None:
+    with pytest.raises(DatasetError) as found:
+        TarDataset(write(tmp_path / "t.tar", members))
+    assert "t.tar" in str(found.value) or len(tokens) == 1
+    for token in tokens:
+        assert token in str(found.value), (token, str(found.value))
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_every_truncation_is_refused(tmp_path: Path) -> None:
+    whole = write(tmp_path / "w.tar", [*sample("a", 0, 0), *sample("b", 1, 1)]).read_bytes()
+    end = len(whole.rstrip(b"\0")) // 512 * 512 + 512
+    path = tmp_path / "t.tar"
+    for size in [*range(0, end, 512), *range(100, end, 1017)]:
+        path.write_bytes(whole[:size])
+        with pytest.raises(DatasetError, match=r"t\.tar"):
+            TarDataset(path)
+    path.write_bytes(whole[: end + 512])
+    assert len(TarDataset(path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "token"),
+    [
+        (lambda whole: whole + whole, "joined with cat"),
+        (lambda whole: whole[:1024] + b"x" * 512 + whole[1536:], "damaged at byte 1,024"),
+        (lambda whole: b"\x1f\x8b" + whole, "gunzip"),
+    ],
+)
+def test_what_is_no_plain_tar_is_refused(tmp_path: Path, change: object, token: str) -> None:
+    whole = write(tmp_path / "w.tar", [("a.cls", b"0"), ("a.jpg", jpeg(0))]).read_bytes()
+    (tmp_path / "t.tar").write_bytes(change(whole))  # type: ignore[operator]
+    with pytest.raises(DatasetError, match=token):
+        TarDataset(tmp_path / "t.tar")
+
+
+def test_a_shard_that_shrinks_under_its_reader(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.tar", [*sample("a", 0, 0), *sample("b", 1, 1)])
+    dataset = TarDataset(path)
+    assert dataset.sample(0)[0] == jpeg(0)
+    with path.open("r+b") as file:
+        file.truncate(3000)
+    with pytest.raises(RecordError, match="sample b"):
+        dataset.sample(1)
+    gone = TarDataset(write(tmp_path / "g.tar", sample("a", 0, 0)))
+    (tmp_path / "g.tar").unlink()
+    with pytest.raises(DatasetError, match=r"g\.tar: cannot be read"):
+        gone.sample(0)
+
+
+def test_images_without_labels(tmp_path: Path) -> None:
+    folder = tmp_path / "some"
+    write(folder / "t.tar", [*sample("a", 0, "anna", "txt"), ("b.jpg", jpeg(1))])
+    skipping = TarDataset(folder, on_error="skip")
+    assert skipping.labels.tolist() == [0, -1] and skipping.notes and not skipping.has_unlabelled
+    with pytest.raises(RecordError, match="sample b"):
+        skipping.sample(1)
+    batch = skipping[0]
+    assert batch[1] == 0
+    free = TarDataset(folder, labelled=False)
+    assert free.has_unlabelled and free.sample(1) == (jpeg(1), -1)
+    bare = write(tmp_path / "none" / "t.tar", [("b.jpg", jpeg(1))]).parent
+    with pytest.raises(DatasetError, match="1 of 1"):
+        TarDataset(bare, on_error="skip")
+    joined = open_dataset(
+        Data(folder / "t.tar", on_error="skip", also=(Part(bare, labelled=False),)), 0
+    )
+    assert joined.labels.tolist() == [0, -1, -1]
+    none = (None,) * 3
+    for path, subjects in ((folder, ["anna", ""]), (bare, None)):
+        job = Job(path, path, path, *none, False, None, None, "error", *none, "cpu", 1)  # type: ignore[arg-type]
+        source = open_source(job)
+        known = source.subjects()
+        assert (None if known is None else known.tolist()) == subjects
+        assert source.description["kind"] == "webdataset"
+
+
+def test_a_folder_of_people_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "anna").mkdir()
+    (tmp_path / "anna" / "0.jpg").write_bytes(jpeg(0))
+    write(tmp_path / "backup.tar", sample("a", 0, 0))
+    assert isinstance(open_dataset(Data(tmp_path), 0), FolderDataset)
+    assert isinstance(open_dataset(Data(tmp_path, layout="webdataset"), 0), TarDataset)
+    with pytest.raises(FacerecError, match=r"gone-1\.tar"):
+        open_dataset(Data(tmp_path / "gone-{1..3}.tar"), 0)
+
+
+class Batches:
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        for start in (6, 0, 3):
+            yield BatchRequest(1, np.arange(start, start + 3)[::-1])
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+@pytest.mark.integration
+def test_workers_read_what_this_process_reads(tmp_path: Path, start_method: str) -> None:
+    for number in range(3):
+        members = [m for k in range(3) for m in sample(f"{number}{k}", 3 * number + k, k)]
+        write(tmp_path / f"s-{number}.tar", members)
+    dataset = TarDataset(tmp_path)
+    alone = [(b.images, b.labels) for b in BatchLoader(dataset, Batches())]
+    shared = BatchLoader(dataset, Batches(), workers=2, start_method=start_method)  # type: ignore[arg-type]
+    for (images, labels), batch in zip(alone, shared, strict=True):
+        assert (batch.images == images).all() and (batch.labels == labels).all()
+
+
+def test_labels_as_json_numbers_and_texts_agree(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "t.tar",
+        [*sample("a", 0, json.dumps({"label": "12"}), "json"), *sample("b", 1, "12", "txt")],
+    )
+    assert TarDataset(path).labels.tolist() == [12, 12]

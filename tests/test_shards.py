@@ -1,0 +1,68 @@
+"""Names of shards: folders, braces as a shell has them, stars."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from facerec.errors import DatasetError
+from facerec.shards import is_pattern, shard_paths
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("s-0.tar", "s-09.tar", "s-10.tar", "s-11.tar", "t-09.tar", "u.txt", ".h.tar"):
+        (tmp_path / name).touch()
+    (tmp_path / "inner.tar").mkdir()
+    return tmp_path
+
+
+def names(path: Path | str) -> list[str]:
+    return [shard.name for shard in shard_paths(path, ".tar")]
+
+
+def test_a_folder_stands_for_its_visible_files(folder: Path) -> None:
+    assert names(folder) == ["s-0.tar", "s-09.tar", "s-10.tar", "s-11.tar", "t-09.tar"]
+    assert names(folder / "s-0.tar") == ["s-0.tar"]
+    assert names(folder / "u.txt") == names(folder / "gone.tar") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["s-{09..11}.tar", "s-{11..10}.tar", "{s,t}-09.tar", "s-{0,1}{9,0}.tar", "x{1..3}y{a,b}"],
+)
+def test_braces_mean_what_they_mean_in_bash(folder: Path, text: str) -> None:
+    echo = subprocess.run(["bash", "-c", f"echo {text}"], capture_output=True, text=True)
+    wanted = echo.stdout.split()
+    for name in wanted:
+        (folder / name).touch()
+    if text.endswith(".tar"):
+        assert names(folder / text) == wanted
+    else:
+        with pytest.raises(DatasetError, match=r"x1ya, which is no \.tar"):
+            names(folder / text)
+
+
+def test_stars_take_what_they_find(folder: Path) -> None:
+    assert names(folder / "s-1?.tar") == ["s-10.tar", "s-11.tar"]
+    assert names(folder / "{t,s}-0*.tar") == ["t-09.tar", "s-0.tar", "s-09.tar"]
+    (folder / "odd[1].tar").touch()
+    assert not is_pattern(folder / "odd[1].tar") and names(folder / "odd[1].tar") == ["odd[1].tar"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("s-{09..12}.tar", r"there is no .*s-12\.tar"),
+        ("z-*.tar", "no file fits"),
+        ("{s,s}-0.tar", "twice"),
+        ("u*", r"u\.txt, which is no \.tar"),
+        ("s-{0..99999999999}.tar", "more than 1,000,000"),
+        ("s-{0..9999}{0..9999}.tar", "more than 1,000,000"),
+    ],
+)
+def test_wrong_patterns_are_refused(folder: Path, text: str, sentence: str) -> None:
+    with pytest.raises(DatasetError, match=sentence):
+        names(folder / text)

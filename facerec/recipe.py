@@ -111,7 +111,8 @@ def check(hint: Any, value: Any, where: str, field: str = "recipe") -> Any:
     """Return ``value`` as the type that ``hint`` asks for, or say which field is wrong.
 
     Dataclasses may come as instances or as dictionaries of ``to_dict``; integers are taken for
-    floats and text for paths, nothing else is converted.
+    floats and text for paths, nothing else is converted. Of a union's dataclass that
+    ``admits_subclasses`` an instance may be of a class of the user's own, which has no dictionary.
     """
     origin, options = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
@@ -164,8 +165,11 @@ def _check_union(options: tuple[Any, ...], value: Any, where: str, field: str) -
             )
         return _check_dataclass(kinds[name], value, where, field)
     for option in options:
-        if dataclasses.is_dataclass(option) and type(value) is option:
-            return _check_dataclass(option, value, where, field)
+        if not (dataclasses.is_dataclass(option) and isinstance(option, type)):
+            continue
+        own = getattr(option, "admits_subclasses", False) and isinstance(value, option)
+        if own or type(value) is option:
+            return _check_dataclass(type(value), value, where, field)
     for option in options:
         try:
             return check(option, value, where, field)

@@ -189,6 +189,15 @@ def test_levels_of_the_norm_audit(measures: ModuleType, monkeypatch: pytest.Monk
     assert [row.bar for row in rows] == [3, 7, 3, 7, None, None]
 
 
+def test_identification_by_group(measures: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    import measures_one_to_many
+
+    monkeypatch.setattr(measures_one_to_many, "WORLDS", measures_one_to_many.WORLDS[:1])
+    rows = measures_one_to_many.search_coverage(runs=2, draws=4)
+    assert {row.bar for row in rows} == {None, 93, 97}
+    assert len(rows) == 14 and all(0 <= row.value <= 100 for row in rows)
+
+
 def test_comparison(measures: ModuleType) -> None:
     pytest.importorskip("pytorch_metric_learning", reason="needs the extra compare")
     import measures_comparison

@@ -43,6 +43,7 @@ from facerec.fairness.one_to_many import FPIR_TARGETS, OneToMany, SearchPlan, Te
 from facerec.fairness.one_to_many_page import summary_tables
 from facerec.fairness.outputs import check_audit_folder, write_audit
 from facerec.fairness.page import render
+from facerec.fairness.quality import Quality, add_quality, read_quality
 from facerec.fairness.rates import TARGETS, Calibration, ErrorRate
 from facerec.fairness.result import Audit, GroupAudit, InputFile
 from facerec.fairness.scores import audit_scores
@@ -96,6 +97,7 @@ def audit(
     threshold_from: Path | None = None,
     fmr: tuple[str, ...] = TARGETS,
     covariates: tuple[str, ...] = (),
+    quality: Path | None = None,
     baseline: Path | None = None,
     one_to_many: bool = False,
     fpir: tuple[str, ...] = FPIR_TARGETS,
@@ -151,6 +153,8 @@ def audit(
             or labelled scores (.csv); by default on the impostors of these data.
         fmr: nominal FMRs of the thresholds, as 1e-3,1e-4; taken exactly.
         covariates: columns of numbers to hold fixed, as yaw,blur.
+        quality: a .csv as OFIQ writes it, whose columns serve as covariates too, such as
+            Sharpness.scalar; by default UnifiedQualityScore.scalar.
         baseline: embeddings of the same images by another model, such as one trained without SEC;
             with --model that model itself.
         one_to_many: also audit identification: half of the persons enrolled, searched by all, then
@@ -200,14 +204,18 @@ def audit(
     elif distances and (threshold_from is None or is_embeddings(threshold_from)):
         raise DatasetError("--distances says what scores are; leave it out without scores")
     labels: Attributes | None = None
+    measured = None if quality is None else read_quality(quality, _listed(covariates))
     if attributes is not None:
+        elsewhere = () if measured is None else measured.measures
         labels = read_attributes(
             attributes,
             _listed(group),
             subject=subject,
-            covariates=_listed(covariates),
+            covariates=[name for name in _listed(covariates) if name not in elsewhere],
             allow_inferred=allow_inferred_labels,
         )
+        if measured is not None:
+            labels = add_quality(labels, measured)
     if scores is not None:
         with progress_bar(console) as show:
             result = _audit_scores(
@@ -255,10 +263,12 @@ def audit(
         listed = None if pairs == ALL else opened
         calibration: Calibration | None = None
         remarks: list[str] = []
+        if measured is not None:
+            files.append(_quality_file(measured))
+            remarks += filter(None, [measured.remark])
         if threshold_from is not None:
-            calibration, remarks = _calibrate(
-                threshold_from, targets, found, distances, device, show
-            )
+            calibration, known = _calibrate(threshold_from, targets, found, distances, device, show)
+            remarks += known
             total = embeddings_sha256(threshold_from)
             files.append(InputFile("calibration", threshold_from.name, total, {}))
         other = None
@@ -689,6 +699,11 @@ def _describe(found: Embeddings) -> dict[str, Any]:
 def _attributes_file(labels: Attributes) -> InputFile:
     details = {"lines": len(labels.lines), "label_source": list(labels.label_sources)}
     return InputFile("attributes", labels.path.name, labels.sha256, details)
+
+
+def _quality_file(quality: Quality) -> InputFile:
+    details = {"lines": len(quality.files), "measures": list(quality.measures)}
+    return InputFile("quality", quality.path.name, quality.sha256, details)
 
 
 def _bench_file(bench: Bench) -> InputFile:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -40,6 +43,7 @@ def compare(
     recalls: tuple[int, ...] | None = None,
     storage: str | None = None,
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
+    processes: int = 1,
 ) -> None:
     """Compare losses and penalties fairly: equal trials, paired seeds, classes held out.
 
@@ -66,8 +70,48 @@ def compare(
         storage: where trials are kept: a database URL, or journal:PATH for a folder on a network;
             by default a SQLite file in the folder.
         device: where to compute.
+        processes: processes on this machine that share the work. On features each uses one core and
+            searches arms of its own, so the table is the same for any number of them.
     """
     console = Console()
+    if processes < 1:
+        raise RecipeError(f"--processes is 1 or more, found {processes}")
+    make = partial(
+        _plan, recipe, data, features, second_views, smoke, trials, repetitions, metrics, recalls
+    )
+    plan = make()
+    folder = out or Path("compare") / (f"{plan.name}-smoke" if smoke else plan.name)
+    console.print(plan.question, style="bold", markup=False)
+    _set_threads(plan)
+    with progress_bar(console, "images") as progress:
+        harness = Harness(plan, folder, choose_device(device), storage, faces=progress)
+    for note in harness.manifest["notes"]:
+        console.print(f"note: {note}", style="yellow", markup=False)
+    with (
+        _helpers(processes - 1, make, folder, harness.device, storage),
+        Live(console=console, refresh_per_second=2) as live,
+    ):
+        results = harness.run(lambda states: live.update(_table(states, plan).terminal()))
+    paths = write_report(results, folder)
+    summary = summarize(results)
+    console.print(headline_table(summary).terminal())
+    if summary.pairs:
+        console.print(pair_table(summary).terminal())
+    console.print(f"report: {paths['report.html'].resolve()}", soft_wrap=True, markup=False)
+
+
+def _plan(
+    recipe: Path,
+    data: Path | None,
+    features: Path | None,
+    second_views: Path | None,
+    smoke: bool,
+    trials: int | None,
+    repetitions: int | None,
+    metrics: tuple[ClusterMetric, ...] | None,
+    recalls: tuple[int, ...] | None,
+) -> Comparison:
+    """Return the recipe's comparison with what the flags change."""
     plan = load_recipe(recipe, Comparison)
     if data is not None and features is not None:
         raise RecipeError("give --data with images or --features, not both")
@@ -78,13 +122,10 @@ def compare(
         plan = on_features(plan, FeatureData(features, second_views))
     elif second_views is not None:
         raise RecipeError("--second-views goes with --features")
-    if isinstance(plan.data, FeatureData):
-        # Matrices so small gain nothing from threads that wait for one another.
-        torch.set_num_threads(1)
     if smoke:
         plan = smaller(plan)
     try:
-        plan = replace(
+        return replace(
             plan,
             trials=plan.trials if trials is None else trials,
             repetitions=plan.repetitions if repetitions is None else repetitions,
@@ -93,20 +134,43 @@ def compare(
         )
     except ValueError as error:
         raise RecipeError(f"{recipe}: {error}") from error
-    folder = out or Path("compare") / (f"{plan.name}-smoke" if smoke else plan.name)
-    console.print(plan.question, style="bold", markup=False)
-    with progress_bar(console, "images") as progress:
-        harness = Harness(plan, folder, choose_device(device), storage, faces=progress)
-    for note in harness.manifest["notes"]:
-        console.print(f"note: {note}", style="yellow", markup=False)
-    with Live(console=console, refresh_per_second=2) as live:
-        results = harness.run(lambda states: live.update(_table(states, plan).terminal()))
-    paths = write_report(results, folder)
-    summary = summarize(results)
-    console.print(headline_table(summary).terminal())
-    if summary.pairs:
-        console.print(pair_table(summary).terminal())
-    console.print(f"report: {paths['report.html'].resolve()}", soft_wrap=True, markup=False)
+
+
+@contextmanager
+def _helpers(
+    count: int,
+    make: Callable[[], Comparison],
+    folder: Path,
+    device: torch.device,
+    storage: str | None,
+) -> Iterator[None]:
+    """Share the work with other processes of this machine, which end with this one."""
+    context = multiprocessing.get_context("spawn")
+    helpers = [
+        context.Process(target=_help, args=(make, folder, str(device), storage), daemon=True)
+        for _ in range(count)
+    ]
+    for helper in helpers:
+        helper.start()
+    try:
+        yield
+        for helper in helpers:
+            helper.join()
+    finally:
+        for helper in helpers:
+            helper.terminate()
+
+
+def _help(make: Callable[[], Comparison], folder: Path, device: str, storage: str | None) -> None:
+    plan = make()
+    _set_threads(plan)
+    Harness(plan, folder, choose_device(device), storage).run()
+
+
+def _set_threads(plan: Comparison) -> None:
+    if isinstance(plan.data, FeatureData):
+        # Matrices so small gain nothing from threads that wait for one another.
+        torch.set_num_threads(1)
 
 
 def smaller(plan: Comparison) -> Comparison:

@@ -16,6 +16,7 @@ COMMANDS = {
     "inspect": "show what a model file holds, what it wants of its pixels, and who loads it",
     "import-weights": "turn an InsightFace .pth backbone into a model file",
     "all-pairs": "score all pairs of an embeddings file, down to FPR 1e-9",
+    "overlap": "people who are in two sets at once, as a list to leave out",
     "clean": "wrong labels, people under two labels, mixtures and duplicates in a training set",
     "enroll": "people into a gallery file, and out of it without a trace",
     "identify": "search a gallery, at the threshold that its size needs",

@@ -2,7 +2,7 @@
 
 from facerec.comparison.features import FeatureData
 from facerec.comparison.image_sets import ImageData
-from facerec.comparison.losses import MarginHead
+from facerec.comparison.losses import MarginHead, OwnLoss, setting
 from facerec.comparison.protocol import Arm, Batch, Comparison, Protocol, Range
 from facerec.comparison.transforms import CropTransform, FaceTransform
 from facerec.comparison.trunks import Trunk
@@ -16,7 +16,9 @@ __all__ = [
     "FeatureData",
     "ImageData",
     "MarginHead",
+    "OwnLoss",
     "Protocol",
     "Range",
     "Trunk",
+    "setting",
 ]

@@ -221,7 +221,14 @@ class Harness:
             other = self.comparison.arm(arm.against) if arm.against else None
             if self.search.is_done(arm) or (other and not self.search.is_done(other)):
                 continue
+            # What is proposed depends on the trials that have ended; where a trial takes seconds an
+            # arm is searched by one worker, and the table does not depend on how many there are.
+            mark = self.folder / "search" / arm.name
+            if self.trainer.in_step and not self.worker.claim(mark):
+                continue
             if self.search.work(arm, partial(self._fit_trial, arm)):
+                if self.trainer.in_step and self.search.is_done(arm):
+                    self.worker.release(mark)
                 return True
         return False
 

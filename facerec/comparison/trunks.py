@@ -1,7 +1,8 @@
 """The network that all arms of a comparison share: images → raw embeddings.
 
-A backbone of facerec, one of timm's models with a linear embedder after its pooled features, or a
-small network for quick studies. Weights come from a file; nothing is downloaded.
+A backbone of facerec, one of timm's models or EfficientNet-Lite0 with a linear embedder after its
+pooled features, that embedder alone on the features of a frozen network, or a small network for
+quick studies. Weights come from a file; nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from facerec.backbones import Backbone, TimmBackbone, create_backbone, is_backbone, list_backbones
 from facerec.backbones.registry import TIMM, embedding_batch_norm, full_precision, scaled
+from facerec.comparison.efficientnet import EfficientNetLite0
 from facerec.embedding.model import TorchModel, load_model, load_state_dict_file
 from facerec.embedding.onnx_file import first_line
 from facerec.embedding.state_dict import read_state_dict
 from facerec.errors import ModelError, RecipeError
 
 SMALL_CNN = "small_cnn"
+EFFICIENTNET = "efficientnet_lite0"
 FEATURES = "features"
 """No trunk: the features of a frozen network go to the last layers as they are."""
 FACE_SIZE = 112
@@ -39,8 +42,9 @@ class Trunk:
     """The network from an image to its raw embedding."""
 
     name: str = "iresnet18"
-    """A backbone of facerec (iresnet18, mbf, …), timm:NAME for one of timm's models, small_cnn, for
-    smoke tests and quick studies on generated faces, or features: no trunk, but the features of a
+    """A backbone of facerec (iresnet18, mbf, …), timm:NAME for one of timm's models,
+    efficientnet_lite0, small_cnn, for smoke tests and quick studies on generated faces, or
+    features: no trunk, but the features of a
     frozen network (`FeatureData`), on which an embedder is trained."""
     embedding_size: int = 128
     """Dimensions D of the embedding."""
@@ -53,7 +57,8 @@ class Trunk:
     norm without parameters (after which every norm is √D)."""
     weights: Path | None = None
     """A .safetensors file, or a state dict that torch.save wrote; None starts at random. For
-    timm's models it holds the trunk alone, with or without its classifier."""
+    timm's models and efficientnet_lite0 it holds the trunk alone, with or without its
+    classifier."""
     hidden: int = 0
     """Units of a hidden layer with ReLU in the embedder on features; 0 makes it linear."""
     freeze_bn: bool = False
@@ -78,7 +83,7 @@ class Trunk:
                     f"the trunk {FEATURES} has no weights, width or batch norms; leave weights, "
                     "width and freeze_bn out"
                 )
-        elif self.name.startswith(TIMM):
+        elif self.name.startswith(TIMM) or self.name == EFFICIENTNET:
             if self.width != 1:
                 raise ValueError(f"width must be 1 for {self.name}, found {self.width:g}")
         elif self.name != SMALL_CNN and self.image_size != FACE_SIZE:
@@ -223,6 +228,8 @@ def create_trunk(config: Trunk, seed: int, features: int | None = None) -> Embed
         return Embedder(embedder, None, config)
     if config.name.startswith(TIMM):
         return _seeded(lambda: _timm_trunk(config, backbone), seed)
+    if config.name == EFFICIENTNET:
+        return _seeded(lambda: _efficientnet(config, backbone), seed)
     if config.name == SMALL_CNN:
         trunk: nn.Module = _seeded(lambda: SmallCNN(backbone, config.image_size), seed)
         if config.weights is not None:
@@ -234,7 +241,8 @@ def create_trunk(config: Trunk, seed: int, features: int | None = None) -> Embed
     else:
         raise RecipeError(
             f"trunk.name: no trunk is called {config.name!r}; known are "
-            f"{', '.join(list_backbones())}, {SMALL_CNN}, {FEATURES} and {TIMM}NAME"
+            f"{', '.join(list_backbones())}, {SMALL_CNN}, "
+            f"{EFFICIENTNET}, {FEATURES} and {TIMM}NAME"
         )
     return Embedder(trunk, None, config)
 
@@ -271,6 +279,14 @@ def _timm_trunk(config: Trunk, backbone: Backbone) -> Embedder:
         tensors = _without_classifier(_read_tensors(config.weights), network.trunk)
         _load(network.trunk, tensors, config.weights, config.name)
     return Embedder(network.trunk, network.head, config)
+
+
+def _efficientnet(config: Trunk, backbone: Backbone) -> Embedder:
+    network = EfficientNetLite0()
+    if config.weights is not None:
+        tensors = _without_classifier(_read_tensors(config.weights), network)
+        _load(network, tensors, config.weights, config.name)
+    return Embedder(network, FeatureEmbedder(backbone, network.num_features), config)
 
 
 def _without_classifier(tensors: dict[str, Tensor], trunk: nn.Module) -> dict[str, Tensor]:

@@ -51,7 +51,16 @@ class Settings:
 class InputFile:
     """A file that the audit read."""
 
-    role: Literal["embeddings", "attributes", "pairs", "scores", "calibration", "model", "baseline"]
+    role: Literal[
+        "embeddings",
+        "attributes",
+        "quality",
+        "pairs",
+        "scores",
+        "calibration",
+        "model",
+        "baseline",
+    ]
     name: str
     """Without its folder."""
     sha256: str

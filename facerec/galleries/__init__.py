@@ -2,6 +2,7 @@
 
 from facerec.galleries.cleaning import Cleaning, clean_set
 from facerec.galleries.gallery import Answer, Enrolment, Gallery, Identification, Space
+from facerec.galleries.overlap import Match, Overlap, Side, find_overlap
 from facerec.galleries.threshold import Calibration, Fpir
 
 __all__ = [
@@ -12,6 +13,10 @@ __all__ = [
     "Fpir",
     "Gallery",
     "Identification",
+    "Match",
+    "Overlap",
+    "Side",
     "Space",
     "clean_set",
+    "find_overlap",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -44,6 +45,9 @@ class Part(Checked):
     identities: Path | None = None
     """Text file of the identities to keep, a class name or number a line; by default all."""
 
+    exclude: Path | None = None
+    """CSV of the people and images to leave out, as `facerec overlap --csv` writes it."""
+
     labelled: bool = True
     """Whether its classes say who is who. Images without such take part in distillation and in norm
     penalties; no margin sees them. In a folder they lie in one of any name, or in several."""
@@ -73,8 +77,13 @@ class Data(Checked):
     identities: Path | None = None
     """Text file of the identities to keep, a class name or number a line; by default all."""
 
+    exclude: Path | None = None
+    """CSV of the people and images to leave out, as `facerec overlap --csv` writes it: a column
+    subject_id (class names or numbers), image_id (keys of records, or identity/image.jpg), or both;
+    a line with both leaves out the image alone."""
+
     also: tuple[Part, ...] = ()
-    """Further sets, joined to this one; identities above are those of this one alone."""
+    """Further sets, joined to this one; identities and exclude above are those of this one."""
 
     min_images: Count = 1
     """Leave out people with fewer images than this, in all sets together."""
@@ -101,6 +110,8 @@ def open_dataset(data: Data, seed: int, progress: Progress | None = None) -> Fac
         dataset = Subset(first, classes=classes)
     else:
         dataset = first
+    if data.exclude is not None and not data.also:
+        dataset = _without(data.exclude, first, dataset, progress)
     if data.min_images > 1:
         frequent = _frequent_classes(dataset.load_labels(progress), data)
         if len(frequent) < dataset.num_classes:
@@ -141,14 +152,20 @@ def _join(data: Data, first: FaceDataset, seed: int, progress: Progress | None) 
         sets.append(_open_set(alone, field, seed, progress, part.labelled))
     lists = [data.identities, *(part.identities for part in data.also)]
     classes = []
-    for number, (dataset, path) in enumerate(zip(sets, lists, strict=True)):
-        if path is None:
-            classes.append(np.arange(dataset.num_classes))
+    left_out = [data.exclude, *(part.exclude for part in data.also)]
+    for number, (dataset, path, excluded) in enumerate(zip(sets, lists, left_out, strict=True)):
+        classes.append(np.arange(dataset.num_classes))
+        if path is None and excluded is None:
             continue
-        classes.append(np.array(read_identities(path, dataset)))
         dataset.load_labels(progress)
         # The numbers stay, so that those of sets with the same people mean the same.
-        sets[number] = Subset(dataset, classes=classes[-1], relabel=False)
+        if path is not None:
+            classes[-1] = np.array(read_identities(path, dataset))
+            sets[number] = Subset(dataset, classes=classes[-1], relabel=False)
+        if excluded is not None:
+            sets[number] = _without(excluded, dataset, sets[number], progress, relabel=False)
+            labels = sets[number].labels
+            classes[-1] = np.unique(labels[labels >= 0])
     labelled = [True, *(part.labelled for part in data.also)]
     joined = JoinedDataset(
         sets,
@@ -162,6 +179,91 @@ def _join(data: Data, first: FaceDataset, seed: int, progress: Progress | None) 
         return joined
     joined.load_labels(progress)
     return Subset(joined, classes=kept, unlabelled=True)
+
+
+def _without(
+    path: Path,
+    whole: FaceDataset,
+    dataset: FaceDataset,
+    progress: Progress | None,
+    relabel: bool = True,
+) -> FaceDataset:
+    """Leave out the people and images of a list.
+
+    Args:
+        path: the list.
+        whole: the set that its names are of.
+        dataset: that set, or those of its people that are kept, under other numbers perhaps.
+        progress: called while labels are read.
+        relabel: number the classes that remain from 0.
+
+    Raises:
+        DatasetError: see `read_exclusions`, or nothing is left.
+    """
+    classes, images = read_exclusions(path, whole)
+    if not classes and not images:
+        return dataset
+    gone = np.isin(whole.load_labels(progress), list(classes))
+    gone[list(images)] = True
+    dataset.load_labels(progress)
+    indices = dataset.indices if isinstance(dataset, Subset) else np.arange(len(whole))
+    kept = np.flatnonzero(~gone[indices])
+    if not len(kept):
+        raise DatasetError(f"{path}: leaves out every image of {whole.where(0)}; shorten the list")
+    return Subset(dataset, indices=kept, relabel=relabel)
+
+
+def read_exclusions(path: Path, dataset: FaceDataset) -> tuple[set[int], set[int]]:
+    """Read a list of people and images to leave out; further columns are passed over.
+
+    Args:
+        path: CSV in UTF-8 with the columns subject_id, image_id or both; see `Data.exclude`.
+        dataset: the set that the names are of.
+
+    Returns:
+        Its classes, and its samples, that are to be left out.
+
+    Raises:
+        DatasetError: the file cannot be read, has neither column, or names somebody or something
+            that is not in the set.
+    """
+    classes: set[int] = set()
+    images: set[int] = set()
+    names = dataset.class_names or [str(number) for number in range(dataset.num_classes)]
+    people = {name: number for number, name in enumerate(names)}
+    places: dict[str, int] | None = None
+    try:
+        reader = csv.DictReader(read_text(path).splitlines(), strict=True)
+        columns = [name for name in ("subject_id", "image_id") if name in (reader.fieldnames or ())]
+        if not columns:
+            raise DatasetError(
+                f"{path}: its first line names neither the column subject_id nor image_id; write "
+                "it with facerec overlap --csv"
+            )
+        for row in reader:
+            where = f"{path}, line {reader.line_num}"
+            subject, image = ((row.get(name) or "").strip() for name in ("subject_id", "image_id"))
+            if not subject and not image:
+                raise DatasetError(f"{where}: names nobody; fill in {' or '.join(columns)}")
+            if not image:
+                if subject not in people:
+                    raise DatasetError(
+                        f"{where}: the data set has no identity {subject[:60]!r} among its "
+                        f"{len(people):,}; give the list that was made for this set"
+                    )
+                classes.add(people[subject])
+                continue
+            if places is None:
+                places = {dataset.name(i): i for i in range(len(dataset))}
+            if image not in places:
+                raise DatasetError(
+                    f"{where}: the data set has no image {image[:60]!r} among its "
+                    f"{len(places):,}; give the list that was made for this set"
+                )
+            images.add(places[image])
+    except csv.Error as problem:
+        raise DatasetError(f"{path}: no CSV ({problem}); write it again") from problem
+    return classes, images
 
 
 def _frequent_classes(labels: np.ndarray, data: Data) -> np.ndarray:

@@ -228,7 +228,7 @@ def _other_data(stored: dict[str, Any], present: dict[str, Any]) -> str | None:
     for before, now in zip(
         [stored, *stored.get("also", [])], [present, *present["also"]], strict=True
     ):
-        for name in ("names", "identities"):
+        for name in ("names", "identities", "exclude"):
             if before.get(name) not in (None, now.get(name)):
                 return f"{now['path']}: its {name} are others than they were"
         old, new = (_record_files(entry["files"]) for entry in (before, now))
@@ -329,6 +329,7 @@ def fingerprints(recipe: Recipe, dataset: FaceDataset) -> dict[str, Any]:
             else {}
         )
         | ({"identities": sha256(part.identities)} if part.identities else {})
+        | ({"exclude": sha256(part.exclude)} if part.exclude else {})
         for part, source in zip(parts, dataset.sources, strict=True)
     )
     return first | {"also": also}
@@ -339,7 +340,7 @@ def image_identity(recipe: Recipe, dataset: FaceDataset) -> dict[str, Any]:
     found = fingerprints(recipe, dataset)
     return {
         "sets": [
-            {name: entry[name] for name in ("names", "identities") if name in entry}
+            {name: entry[name] for name in ("names", "identities", "exclude") if name in entry}
             | {"records": sorted(map(list, _record_files(entry["files"])))}
             for entry in (found, *found["also"])
         ],

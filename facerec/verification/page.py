@@ -296,7 +296,7 @@ def _section(
     drawings: Drawings,
 ) -> Section:
     """Return all that is said of one result."""
-    picture = None if encoded is None else functools.partial(_face, encoded)
+    picture = None if encoded is None else functools.partial(face_picture, encoded)
     notes = [words.sentence(note) for note in result.notes]
     folds = folds_table(name, result)
     none = Text("None: every pair has a score.")
@@ -368,7 +368,7 @@ def _origin(result: VerificationResult) -> dict[str, Any]:
     }
 
 
-def _face(encoded: Encoded, item: int) -> str:
+def face_picture(encoded: Encoded, item: int) -> str:
     """Return a small JPEG as a data URI, without whatever else the file carried; empty if none."""
     try:
         image = decode_image(encoded(item), f"image {item}", size=None)

@@ -29,8 +29,8 @@ reality_check = Protocol(
     optimizer=RMSprop(lr=3e-4),
     batch=Batch(classes=8, per_class=4),
     steps_per_epoch=25,
-    epochs=24,
-    patience=4,
+    epochs=40,
+    patience=5,
     numbering="mlrc",
 )
 """Embedding losses; classification losses have `classes_alone`."""

@@ -164,6 +164,17 @@ def test_identification_by_group(workplace: Path, capsys: pytest.CaptureFixture[
     assert "nobody" in message and "female" in message
 
 
+def test_quality_as_ofiq_writes_it(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [f"in/face-{row}.jpg;{row % 13};{row % 17};90" for row in range(PERSONS * IMAGES)]
+    header = "Filename;UnifiedQualityScore;UnifiedQualityScore.scalar;assessment_time_in_ms"
+    (workplace / "q.csv").write_text("\n".join([header, *lines]) + "\n")
+    run("--embeddings", "E.npz", "--quality", "q.csv", "--covariates", "yaw")
+    assert "MagFace" in capsys.readouterr().out
+    found = json.loads(Path("out/audit.json").read_text())
+    assert found["adjusted"][0]["covariates"] == ["yaw", "UnifiedQualityScore.scalar"]
+    assert found["inputs"]["quality"]["name"] == "q.csv"
+
+
 def write_scores(path: Path, sign: int = 1) -> None:
     """Write scores of pairs of persons with their groups."""
     generator = np.random.default_rng(3)

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 
 from facerec import heads, recipe
+from facerec.comparison import losses as losses_module
+from facerec.comparison import pair_losses
 from facerec.comparison.losses import (
     LEARNING_RATE,
     Angular,
@@ -27,6 +29,7 @@ from facerec.comparison.losses import (
     GeneralizedLiftedStructure,
     LiftedStructure,
     Loss,
+    LossModule,
     Margin,
     MarginHead,
     MarginPerClass,
@@ -38,6 +41,7 @@ from facerec.comparison.losses import (
     NPairNormalized,
     NPairs,
     NTXent,
+    OwnLoss,
     PmlArcFace,
     PmlCosFace,
     PmlSphereFace,
@@ -51,14 +55,16 @@ from facerec.comparison.losses import (
     TripletAll,
     TupletMargin,
     create_loss,
+    setting,
 )
+from facerec.comparison.protocol import Arm
 from facerec.errors import MissingExtraError, RecipeError, TrainingError
 from facerec.heads import margins
 
 pml_losses = pytest.importorskip("pytorch_metric_learning.losses")
 from pytorch_metric_learning import distances, miners, reducers, regularizers  # noqa: E402
 
-KINDS: tuple[type[Any], ...] = typing.get_args(Loss)
+KINDS: tuple[type[Any], ...] = tuple(k for k in typing.get_args(Loss) if k is not OwnLoss)
 
 # Each kind with settings that reach its branches; every kind of the union must occur.
 CONFIGS: list[Any] = [
@@ -113,6 +119,12 @@ def batch(seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Te
     centers = torch.randn(CLASSES, SIZE, generator=generator, dtype=torch.float64)
     noise = torch.randn(len(labels), SIZE, generator=generator, dtype=torch.float64)
     return ((centers[labels] + 0.8 * noise) * 2).to(dtype), labels
+
+
+def weights_of(loss: LossModule) -> list[Tensor]:
+    """A loss's own parameters as version 2 of the library lays them out, whichever is there."""
+    columns = losses_module._is_version_3() and getattr(loss.config, "columns", False)
+    return [p.T if columns and p.ndim == 2 else p for p in loss.parameters()]
 
 
 # --- naive formulas -------------------------------------------------------------------------------
@@ -529,7 +541,7 @@ def test_equals_a_naive_loop(config: Any, seed: int) -> None:
     seen = labels
     if getattr(config, "views", 1) == 2 and isinstance(config, NTXent):
         seen = torch.arange(len(labels) // 2).repeat(2)
-    expected = NAIVE[type(config)](config, Naive(embeddings, seen, list(loss.parameters())))
+    expected = NAIVE[type(config)](config, Naive(embeddings, seen, weights_of(loss)))
     found = loss(embeddings, labels)
     assert found.shape == () and found.dtype == torch.float64
     assert expected > 0
@@ -805,6 +817,107 @@ def test_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> Non
     create_loss(TripletAll(), CLASSES, SIZE, 0)
 
 
+class Rows(torch.nn.Module):
+    """What version 3 of the library says of losses with class weights: rows of one parameter."""
+
+    def __init__(self, num_classes: int, embedding_size: int, **options: Any) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.empty(num_classes, embedding_size))
+        options.pop("weight_init_func")(self.weight)
+        self.options = options
+
+    def cosines(self, embeddings: Tensor) -> Tensor:
+        return pair_losses.unit_vectors(embeddings) @ pair_losses.unit_vectors(self.weight).T
+
+
+class SoftmaxOfRows(Rows):
+    def forward(self, embeddings: Tensor, labels: Tensor, indices: Any = None) -> Tensor:
+        logits = self.cosines(embeddings) / self.options["temperature"]
+        return torch.nn.functional.cross_entropy(logits, labels)
+
+
+class ArcFaceOfRows(Rows):
+    def forward(self, embeddings: Tensor, labels: Tensor, indices: Any = None) -> Tensor:
+        cosines, m = self.cosines(embeddings), self.options["margin"]
+        target = torch.arange(cosines.shape[1]) == labels[:, None]
+        angles = torch.acos(cosines.clamp(-1 + 1e-7, 1 - 1e-7))
+        turned = torch.where(angles + m > math.pi, cosines - m * math.sin(m), (angles + m).cos())
+        logits = self.options["scale"] * torch.where(target, turned, cosines)
+        return torch.nn.functional.cross_entropy(logits, labels)
+
+
+@pytest.mark.parametrize(
+    ("config", "stands_for"),
+    [
+        (NormalizedSoftmax(), SoftmaxOfRows),
+        (ProxyNCA(), SoftmaxOfRows),
+        (PmlArcFace(), ArcFaceOfRows),
+    ],
+)
+def test_version_3_of_the_library_gives_the_same(
+    config: Any, stands_for: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embeddings, labels = batch(dtype=torch.float32)
+    installed = create_loss(config, CLASSES, SIZE, seed=3)(embeddings, labels)
+    # The other version, whichever is there, by its manual.
+    monkeypatch.setattr(losses_module, "_is_version_3", lambda: True)
+    monkeypatch.setattr(losses_module, "_library", lambda *_: stands_for)
+    other = create_loss(config, CLASSES, SIZE, seed=3)(embeddings, labels)
+    torch.testing.assert_close(other, installed, rtol=1e-5, atol=1e-6)
+
+
+# --- a loss of one's own --------------------------------------------------------------------------
+
+
+def far_apart(embeddings: Tensor, labels: Tensor, scale: float) -> Tensor:
+    """Pull no pair and push all that are of two classes."""
+    cosines = pair_losses.unit_vectors(embeddings) @ pair_losses.unit_vectors(embeddings).T
+    return scale * cosines[labels[:, None] != labels].mean()
+
+
+@dataclasses.dataclass(frozen=True)
+class FarApart(OwnLoss):
+    formula = staticmethod(far_apart)
+    scale: float = setting(2.0, 0.5, 8.0, log=True)
+
+
+def test_a_loss_of_ones_own_is_like_any_other() -> None:
+    embeddings, labels = batch()
+    config = FarApart(scale=3.0)
+    naive = Naive(embeddings, labels, [])
+    found = create_loss(config, CLASSES, SIZE, 0)(embeddings, labels)
+    assert float(found) == pytest.approx(3 * mean([naive.cos[a][b] for a, b in naive.negatives]))
+    arm = Arm("own", config)
+    assert [(r.field, r.low, r.high, r.scale) for r in arm.ranges] == [
+        ("loss.scale", 0.5, 8.0, "log")
+    ]
+    tuned = arm.at({"loss.scale": 5.0}).loss
+    assert tuned == FarApart(scale=5.0)
+    checked = recipe.check(Arm, arm, "here")
+    assert checked == arm and recipe.to_dict(checked)["loss"] == {"type": "FarApart", "scale": 3.0}
+
+
+def test_what_is_wrong_with_a_loss_of_ones_own_is_said() -> None:
+    class Bare(OwnLoss):
+        pass
+
+    @dataclasses.dataclass(frozen=True)
+    class PerSample(OwnLoss):
+        formula = staticmethod(lambda embeddings, labels: embeddings.sum(dim=1))
+
+    embeddings, labels = batch()
+    with pytest.raises(RecipeError, match="Bare: a loss"):
+        create_loss(Bare(), CLASSES, SIZE, 0)
+    with pytest.raises(TrainingError, match=r"PerSample returned \(12,\)"):
+        create_loss(PerSample(), CLASSES, SIZE, 0)(embeddings, labels)
+    with pytest.raises(RecipeError, match="scale must be positive"):
+        FarApart(scale=-1.0)
+    config = FarApart()
+    object.__setattr__(config, "scale", "2")
+    with pytest.raises(RecipeError, match="scale must be float"):
+        recipe.check(Arm, Arm("own", config), "here")
+
+
 # --- relations between losses ---------------------------------------------------------------------
 
 
@@ -864,7 +977,7 @@ def test_proxy_nca_equals_the_library() -> None:
     embeddings, labels = batch(4)
     ours = create_loss(ProxyNCA(softmax_scale=3.0), CLASSES, SIZE, 0).double()
     theirs = pml_losses.ProxyNCALoss(CLASSES, SIZE, softmax_scale=3.0)
-    theirs.proxies.data = next(ours.parameters()).detach().T.clone()
+    next(theirs.parameters()).data = weights_of(ours)[0].detach().T.clone()
     torch.testing.assert_close(
         value_and_gradient(ours, embeddings, labels),
         value_and_gradient(theirs, embeddings, labels),
@@ -883,7 +996,7 @@ def test_soft_triple_regulariser_equals_the_library() -> None:
         weight_regularizer=regularizers.SparseCentersRegularizer(CLASSES, 4),
         weight_reg_weight=0.7,
     )
-    theirs.fc.data = next(ours.parameters()).detach().clone()
+    next(theirs.parameters()).data = next(ours.parameters()).detach().clone()
     torch.testing.assert_close(ours(embeddings, labels), theirs(embeddings, labels))
 
 
@@ -943,7 +1056,7 @@ def test_center_init_sets_the_norms() -> None:
             (weight,) = create_loss(config, 50, size, 0).parameters()
             rows = weight if weight.shape == (50, size) else weight.T
             assert rows.norm(dim=1).mean().item() == pytest.approx(norm, rel=0.02)
-    (flat,) = create_loss(SoftTriple(centers_per_class=3), 4, size, 0).parameters()
+    (flat,) = weights_of(create_loss(SoftTriple(centers_per_class=3), 4, size, 0))
     torch.testing.assert_close(flat.norm(dim=0), torch.ones(12))
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from facerec.commands.main import COMMANDS
+from facerec.comparison import Comparison
+from facerec.recipe import check
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -110,6 +112,20 @@ def test_recipes_on_command_lines_are_there() -> None:
     text = "\n".join(page.read_text() for page in PAGES)
     for recipe in set(re.findall(r"recipes/[\w/]+\.py", text)):
         assert (ROOT / recipe).is_file(), recipe
+
+
+def test_code_for_users_of_pytorch_metric_learning_runs() -> None:
+    pytest.importorskip("pytorch_metric_learning")
+    blocks = FENCE.findall((ROOT / "docs/pytorch-metric-learning.md").read_text())
+    assert len(blocks) == 4
+    for _, block in blocks:
+        namespace: dict[str, object] = {}
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(block, namespace)
+        if "recipe" in namespace:
+            plan = check(Comparison, namespace["recipe"], "the page")
+            assert isinstance(plan, Comparison)
+            plan.check()
 
 
 RECIPES = [

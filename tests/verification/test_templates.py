@@ -17,7 +17,7 @@ from facerec.errors import DatasetError, FacerecError, ImageError, MetricError
 from facerec.records.images import MemoryImages
 from facerec.statistics.identification import Searches, search
 from facerec.verification import identification, templates
-from facerec.verification.identification import identify, search_gallery
+from facerec.verification.identification import identify, nearest_entries, search_gallery
 from facerec.verification.protocols import template_lists
 from facerec.verification.protocols.template_lists import read_ijb, read_tinyface
 from facerec.verification.templates import SearchSet, TemplateBench, template_vectors
@@ -444,6 +444,32 @@ def as_rows(found: Searches) -> NDArray[np.float64]:
     return np.stack([found.best_other, found.mate, found.rank], axis=1).astype(np.float64)
 
 
+def check_nearest(
+    probes: NDArray[np.floating],
+    mine: NDArray[np.int64],
+    gallery: NDArray[np.floating],
+    theirs: NDArray[np.int64],
+) -> None:
+    """Compare the two best entries of every probe with all scores, entry by entry."""
+    found = nearest_entries(probes, mine, gallery, theirs)
+    for row, subject in enumerate(mine):
+        alone = [
+            naive_search(probes[[row]], np.array([-9]), gallery[[entry]], np.array([-8]))[0][0]
+            for entry in range(len(gallery))
+        ]
+        mate = (theirs == subject) & (theirs >= 0)
+        others = sorted((alone[entry] for entry in np.flatnonzero(~mate)), reverse=True)
+        best, second = [*others, -np.inf, -np.inf][:2]
+        mates = [alone[entry] for entry in np.flatnonzero(mate)]
+        assert (found.best[row], found.second[row]) == (best, second)
+        assert found.mate[row] == max(mates, default=-np.inf)
+        entry = found.entry[row]
+        if best > -np.inf:
+            assert not mate[entry] and alone[entry] == best
+        else:
+            assert entry == -1
+
+
 # Few small whole numbers give many equal cosines, zero vectors and NaN among them.
 ENTRIES = st.sampled_from([-1.0, 0.0, 1.0, 2.0]) | st.just(np.nan)
 
@@ -461,6 +487,7 @@ def test_search_as_by_brute_force(data: st.DataObject, size: int, others: int, t
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(identification, "_TILE", tile)
         found = search_gallery(probes, mine, gallery, theirs)
+        check_nearest(probes, mine, gallery, theirs)
     expected = naive_search(probes, mine, gallery, theirs)
     np.testing.assert_array_equal(as_rows(found), np.reshape(expected, (size, 3)))
     assert found.gallery == others
@@ -475,6 +502,7 @@ def test_search_of_random_vectors_as_by_brute_force(seed: int, tile: int) -> Non
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(identification, "_TILE", tile)
         found = search_gallery(probes, mine, gallery, theirs)
+        check_nearest(probes, mine, gallery, theirs)
     expected = naive_search(probes, mine, gallery, theirs)
     np.testing.assert_array_equal(as_rows(found), expected)
 

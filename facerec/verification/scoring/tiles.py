@@ -32,35 +32,33 @@ class Kernel(Protocol):
         """Look at the scores of two spans of images with each other."""
 
 
-class Tiles:
-    """The score matrix on and above its diagonal, in square tiles that are dealt to ranks."""
+class ScoreTiles:
+    """Products of the rows of two matrices, tile by tile; the tiles are dealt to ranks.
+
+    Args:
+        rows: float32 ``(R, D)``, on the device.
+        columns: float32 ``(C, D)``, on the device; it may be the same.
+        places: the spans of rows and columns of each tile, int64 ``(T, 2, 2)``, in the order in
+            which this rank visits them.
+        near: how many of them, from the first on, hold mated pairs.
+        size: rows and columns of a tile, at most.
+        process_group: the ranks that share the work; by default all.
+        progress: see `facerec.progress.Progress`.
+    """
 
     def __init__(
         self,
-        people: People,
-        device: torch.device,
+        rows: Tensor,
+        columns: Tensor,
+        places: NDArray[np.int64],
+        near: int,
         size: int,
         process_group: dist.ProcessGroup | None,
         progress: Progress | None,
     ) -> None:
-        self.subject, self.device, self.size = people.subject, device, size
-        self.unit = torch.from_numpy(people.unit).to(device)
-        self._cell, self._parts = people.row, people.parts
+        self._rows, self._columns, self.device = rows, columns, rows.device
+        self._places, self._near, self.size = places, near, size
         self._process_group, self._progress = process_group, progress
-        blocks = np.array(
-            [
-                (start, min(start + size, span.stop))
-                for span in people.spans()
-                for start in range(span.start, span.stop, size)
-            ]
-        )
-        first, second = np.triu_indices(len(blocks))
-        near = self.subject[blocks[first, 1] - 1] == self.subject[blocks[second, 0]]
-        near |= first == second
-        # Tiles with mated pairs are dealt first, so that those alone are dealt evenly too.
-        order = np.argsort(~near, kind="stable")[rank(process_group) :: world_size(process_group)]
-        self._places = np.stack([blocks[first], blocks[second]], axis=1)[order]
-        self._near = int(near[order].sum())
 
     def visit(self, make: Callable[[], K], stage: str, near_only: bool = False) -> list[K]:
         """Hand every tile of this rank to one of the kernels that ``make`` makes, one a thread.
@@ -87,7 +85,7 @@ class Tiles:
                 rows, columns = (slice(*ends) for ends in place)
                 shape = rows.stop - rows.start, columns.stop - columns.start
                 scores = buffer[: math.prod(shape)].view(shape)
-                torch.mm(self.unit[rows], self.unit[columns].T, out=scores)
+                torch.mm(self._rows[rows], self._columns[columns].T, out=scores)
                 kernel(scores, rows, columns)
                 with lock:
                     done += 1
@@ -104,6 +102,54 @@ class Tiles:
                 finally:
                     stop.set()  # else leaving the pool waits until all tiles are done
                 return [future.result() for future in futures]
+
+    def total(self, counts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+        """Sum up the counts of all kernels on all ranks."""
+        summed = torch.from_numpy(np.sum(counts, axis=0)).to(self.device)
+        return all_reduce_(summed, self._process_group).cpu().numpy()
+
+    def gather(self, values: list[Any]) -> list[Any]:
+        """Return what the kernels of all ranks have, in the order of ranks."""
+        ranks = world_size(self._process_group)
+        if ranks == 1:
+            return values
+        gathered: list[Any] = [None] * ranks
+        dist.all_gather_object(gathered, values, group=self._process_group)
+        return [value for part in gathered for value in part]
+
+    def agreed(self, value: Any) -> Any:
+        """Return the value that the first rank has."""
+        return self.gather([value])[0]
+
+
+class Tiles(ScoreTiles):
+    """The score matrix on and above its diagonal, in square tiles that are dealt to ranks."""
+
+    def __init__(
+        self,
+        people: People,
+        device: torch.device,
+        size: int,
+        process_group: dist.ProcessGroup | None,
+        progress: Progress | None,
+    ) -> None:
+        self.subject, self._cell, self._parts = people.subject, people.row, people.parts
+        self.unit = torch.from_numpy(people.unit).to(device)
+        blocks = np.array(
+            [
+                (start, min(start + size, span.stop))
+                for span in people.spans()
+                for start in range(span.start, span.stop, size)
+            ]
+        )
+        first, second = np.triu_indices(len(blocks))
+        near = self.subject[blocks[first, 1] - 1] == self.subject[blocks[second, 0]]
+        near |= first == second
+        # Tiles with mated pairs are dealt first, so that those alone are dealt evenly too.
+        order = np.argsort(~near, kind="stable")[rank(process_group) :: world_size(process_group)]
+        places = np.stack([blocks[first], blocks[second]], axis=1)[order]
+        mated = int(near[order].sum())
+        super().__init__(self.unit, self.unit, places, mated, size, process_group, progress)
 
     def mated(
         self, rows: slice, columns: slice
@@ -128,23 +174,37 @@ class Tiles:
         first, second = self._parts[:, self._cell[[rows.start, columns.start]]].T
         return [*first[(first == second) & (first >= 0)].tolist(), EVERYONE]
 
-    def total(self, counts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-        """Sum up the counts of all kernels on all ranks."""
-        summed = torch.from_numpy(np.sum(counts, axis=0)).to(self.device)
-        return all_reduce_(summed, self._process_group).cpu().numpy()
 
-    def gather(self, values: list[Any]) -> list[Any]:
-        """Return what the kernels of all ranks have, in the order of ranks."""
-        ranks = world_size(self._process_group)
-        if ranks == 1:
-            return values
-        gathered: list[Any] = [None] * ranks
-        dist.all_gather_object(gathered, values, group=self._process_group)
-        return [value for part in gathered for value in part]
+class CrossTiles(ScoreTiles):
+    """The products of every row of one matrix with every row of another, in tiles.
 
-    def agreed(self, value: Any) -> Any:
-        """Return the value that the first rank has."""
-        return self.gather([value])[0]
+    Args:
+        rows: ``(R, D)``; computed with in float32.
+        columns: ``(C, D)``.
+        device: where products are computed.
+        size: rows and columns of a tile, at most; by default 1024 on the CPU, 8192 elsewhere.
+        progress: see `facerec.progress.Progress`.
+    """
+
+    def __init__(
+        self,
+        rows: NDArray[np.floating],
+        columns: NDArray[np.floating],
+        device: torch.device,
+        size: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        size = size or (1024 if device.type == "cpu" else 8192)
+        first, second = (
+            [(start, min(start + size, len(side))) for start in range(0, len(side), size)]
+            for side in (rows, columns)
+        )
+        places = np.array([(span, other) for span in first for other in second], np.int64)
+        left, right = (
+            torch.from_numpy(np.ascontiguousarray(side, np.float32)).to(device)
+            for side in (rows, columns)
+        )
+        super().__init__(left, right, places.reshape(-1, 2, 2), 0, size, None, progress)
 
 
 def images_of(

@@ -1,0 +1,301 @@
+"""``facerec overlap``: who is in two sets of images at once."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from facerec.commands.cli import Console, run_command
+from facerec.commands.embed import Job, open_source
+from facerec.commands.models import print_embeddings, print_model
+from facerec.embedding.align import parse_align
+from facerec.embedding.extract import Embeddings, describe_embedding, embed_images
+from facerec.embedding.file import is_embeddings, read_embeddings
+from facerec.embedding.model import EmbeddingModel, load_model
+from facerec.errors import DatasetError, FacerecError
+from facerec.files import sha256
+from facerec.galleries.overlap import SHARE, find_overlap
+from facerec.galleries.overlap_report import (
+    ASSUMED,
+    Picture,
+    proposals_table,
+    summary,
+    write_exclusions,
+    write_facts,
+    write_page,
+)
+from facerec.progress import section
+from facerec.records.images import ImageSource
+from facerec.report.progress import progress_bar
+from facerec.verification.page import face_picture
+
+_SHOWN = 20
+
+
+@dataclass(frozen=True, eq=False)
+class OpenSet:
+    """One of the two sets."""
+
+    embeddings: Embeddings
+    images: ImageSource | None
+    """None where an embeddings file does not say where they are, or they are no more there."""
+    source: Mapping[str, Any]
+    """Kind, path, and what else is known, as JSON types."""
+
+
+def overlap(
+    a: Annotated[Path, tyro.conf.Positional],
+    b: Annotated[Path, tyro.conf.Positional],
+    model: Path | None = None,
+    csv: Path | None = None,
+    page: Path | None = None,
+    images: bool = False,
+    share: float = SHARE,
+    flip: bool = True,
+    align: str | None = None,
+    on_error: Literal["error", "skip"] = "error",
+    channels: Literal["rgb", "bgr"] | None = None,
+    mean: float | None = None,
+    std: float | None = None,
+    device: str = "auto",
+    batch_size: int = 64,
+) -> None:
+    """Find the people of a set A who are probably in a set B, such as a training set and a bench.
+
+    Prints them, the surest first, with how many of the list are expected to be false. No labels
+    are needed: the threshold comes from the scores of different people in these two sets. Where
+    persons have names, all images of one are taken together.
+
+    Args:
+        a: an embeddings file (.npz, .csv, .parquet), a record file or its folder, a pack (.bin), or
+            a folder of images, whose first folders are taken for persons.
+        b: the same, for the other set.
+        model: a run folder, a .safetensors or an .onnx file that embeds images; embeddings files
+            need none.
+        csv: write the list that facerec train --data.exclude leaves out, and beside it
+            NAME.overlap.json, by which facerec verify knows of the overlap.
+        page: write an HTML page of the proposals.
+        images: show on the page, of each proposal, the two images that are most alike; it then
+            holds photos of people.
+        share: of the list, how many may be false in expectation, between 0 and 1.
+        flip: sum the raw embeddings of each image and its mirror image.
+        align: find the face in photos of any size: a .csv of points, insightface, or a YuNet file.
+        on_error: what an image that does not decode does: error ends the command, skip leaves it
+            out.
+        channels: channel order that an .onnx file wants; default rgb.
+        mean: subtracted from pixel values, for an .onnx file; default 127.5.
+        std: divides the result, for an .onnx file; default 127.5.
+        device: where to compute: auto, cpu, cuda, cuda:1, mps.
+        batch_size: images that go through the network at once.
+    """
+    if not 0 < share < 1:
+        raise FacerecError(f"--share is above 0 and below 1, found {share}")
+    if batch_size < 1:
+        raise FacerecError("--batch-size is 1 or more")
+    if images and page is None:
+        raise FacerecError("--images shows pictures on the page; give --page too")
+    console = Console(highlight=False, soft_wrap=True)
+
+    def job(**chosen: Any) -> Job:
+        return Job(
+            **{
+                "model": model or Path(),
+                "out": Path(),
+                "records": None,
+                "images": None,
+                "bench": None,
+                "data": None,
+                "flip": flip,
+                "align": align,
+                "align_threshold": None,
+                "on_error": on_error,
+                "channels": channels,
+                "mean": mean,
+                "std": std,
+                "device": device,
+                "batch_size": batch_size,
+                **chosen,
+            }
+        )
+
+    loaded: EmbeddingModel | None = None
+
+    def open_set(path: Path) -> OpenSet:
+        nonlocal loaded
+        if not path.exists():
+            raise DatasetError(f"{path}: there is no such file or folder; check the path")
+        if holds_embeddings(path):
+            embeddings = read_embeddings(path)
+            print_embeddings(path, embeddings, console)
+            known = embeddings.note.get("source")
+            source = dict(known) if isinstance(known, Mapping) else {}
+            return OpenSet(embeddings, _images_of(source, job) if images else None, source)
+        if model is None:
+            raise DatasetError(
+                f"{path}: to embed its images takes a model; name one with --model, or give an "
+                "embeddings file"
+            )
+        opened = open_source(job(**{kind_of(path): path}))
+        if loaded is None:
+            loaded = load_model(
+                model,
+                device=device,
+                batch_size=batch_size,
+                channels=channels,
+                mean=mean,
+                std=std,
+            )
+            print_model(loaded, flip, parse_align(align), console)
+        aligner = parse_align(align) or opened.aligner
+        with progress_bar(console, "images") as show:
+            embedded = embed_images(
+                loaded,
+                opened.images,
+                flip=flip,
+                align=aligner,
+                batch_size=batch_size,
+                on_error=on_error,
+                progress=section(show, f"embedding {path.name}"),
+            )
+        note = describe_embedding(loaded, flip=flip, align=aligner, batch_size=batch_size)
+        whole = Embeddings(
+            embedded.vectors,
+            embedded.norms,
+            embedded.flip,
+            ids=opened.images.ids,
+            subjects=opened.subjects(),
+            failures=embedded.failures,
+            note=note,
+        )
+        return OpenSet(whole, opened.images, opened.description)
+
+    first, second = open_set(a), open_set(b)
+    _check_same_network(a, b, first.embeddings, second.embeddings)
+    names = (a.stem, b.stem) if a.stem != b.stem else (str(a), str(b))
+    with progress_bar(console, "tiles") as show:
+        found = find_overlap(
+            first.embeddings,
+            second.embeddings,
+            share=share,
+            device=device,
+            names=(str(a), str(b)),
+            progress=show,
+        )
+    for name, side in zip(names, (found.a, found.b), strict=True):
+        lost = f", {side.failures:,} not acquired" if side.failures else ""
+        console.print(f"{name}: {len(side.rows):,} images of {len(side):,} persons{lost}")
+    if found.matches:
+        table = proposals_table(found, names, most=_SHOWN)
+        console.print(table.terminal())
+        for remark in table.remarks:
+            console.print(remark, style="dim italic")
+    console.print(f"{summary(found, names)}.", style="bold")
+    for sentence in ASSUMED:
+        console.print(f"assumed: {sentence}", style="dim italic")
+    sources = [
+        {"path": str(path), **({"sha256": sha256(path)} if is_image_file(path) else {})}
+        | dict(each.source)
+        for path, each in ((a, first), (b, second))
+    ]
+    given = sys.argv[1:]
+    command = shlex.join(["facerec", *(["overlap"] if given[:1] != ["overlap"] else []), *given])
+    if csv is not None:
+        write_exclusions(csv, found)
+        facts = write_facts(csv, found, sources, command)
+        console.print(f"list: {csv}, facts: {facts}")
+    if page is not None:
+        pictures: list[Picture | None] = [
+            None if not images or each.images is None else _pictures(each)
+            for each in (first, second)
+        ]
+        for path, picture in zip((a, b), pictures, strict=True):
+            if images and picture is None:
+                console.print(
+                    f"note: {path} does not say where its images are, so none are shown",
+                    style="yellow",
+                )
+        with progress_bar(console, "pictures") as show:
+            write_page(page, found, names, sources, command, (pictures[0], pictures[1]), show)
+        console.print(f"page: {page}")
+
+
+def holds_embeddings(path: Path) -> bool:
+    """Tell embeddings from packs, which may both end in ``.npz``, by what is in the file."""
+    if path.suffix.lower() == ".npz" and path.is_file():
+        try:
+            with zipfile.ZipFile(path) as archive:
+                names = {name.removesuffix(".npy") for name in archive.namelist()}
+        except (OSError, zipfile.BadZipFile):
+            return True  # whose reader says what is wrong
+        return bool(names & {"vectors", "embeddings"})
+    return is_embeddings(path)
+
+
+def is_image_file(path: Path) -> bool:
+    """Tell whether one file holds the images themselves, as a pack does, and says which they are."""
+    return path.is_file() and not holds_embeddings(path)
+
+
+def kind_of(path: Path) -> str:
+    """Return the flag of ``facerec embed`` that takes such a path: records, images or bench."""
+    if path.suffix == ".rec" or (path.is_dir() and any(path.glob("*.rec"))):
+        return "records"
+    if path.is_dir():
+        return "images"
+    if path.suffix in (".bin", ".npz"):
+        return "bench"
+    raise DatasetError(
+        f"{path}: neither embeddings (.npz, .csv, .parquet) nor records (.rec), a pack (.bin) or a "
+        "folder; check the path"
+    )
+
+
+def _images_of(source: Mapping[str, Any], job: Any) -> ImageSource | None:
+    """Open the images that embeddings were made of, if they are still where they were."""
+    path = Path(str(source.get("path", "")))
+    kind = source.get("kind")
+    if kind not in ("records", "images", "bench") or not path.exists():
+        return None
+    chosen: Path | str = str(path) if kind == "bench" else path
+    return open_source(job(**{kind: chosen})).images
+
+
+def _pictures(opened: OpenSet) -> Picture | None:
+    images, ids = opened.images, opened.embeddings.ids
+    assert images is not None and ids is not None
+    places = {name: place for place, name in enumerate(images.ids.tolist())}
+
+    def picture(row: int) -> str:
+        place = places.get(str(ids[row]))
+        return "" if place is None else face_picture(images.encoded, place)
+
+    return picture
+
+
+def _check_same_network(a: Path, b: Path, first: Embeddings, second: Embeddings) -> None:
+    """Refuse embeddings of two networks, as far as the files say what made them."""
+    models = [each.note.get("model") for each in (first, second)]
+    hashes = [each.get("sha256") if isinstance(each, Mapping) else None for each in models]
+    if None not in hashes and hashes[0] != hashes[1]:
+        raise DatasetError(
+            f"{a} and {b} were embedded by two networks, whose scores mean nothing together; embed "
+            "both with one model"
+        )
+    flips = first.flip, second.flip
+    if None not in flips and flips[0] != flips[1]:
+        raise DatasetError(
+            f"{a} and {b}: one was embedded with mirror images and the other without; embed both "
+            "alike"
+        )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    run_command(overlap, argv)

@@ -1,0 +1,243 @@
+"""How high the best of many impostors scores, learned from the scores of two sets without labels.
+
+Nobody says which rows of the score matrix have their person in the other set, so a row's best score
+may be that person's or the luckiest impostor's. The runner-up, the best score with another person,
+is an impostor's either way. So the tail is learned from runners-up and what comes after them:
+
+* Scores are brought to one scale (`standardise`), so that persons whom many resemble, and templates
+  of many or few images, have the same impostors. A standardised score z is measured by
+  w = −ln Φ(−z), of which impostors have an exponential tail if their scores are normal.
+* The tail is exp(−(w − δ)/σ) with σ and δ from the data: σ above 1 is a heavier tail than normal.
+  By Rényi (1953), i·(w₍ᵢ₎ − w₍ᵢ₊₁₎) has the mean σ for the i-th and next best of a row's impostors;
+  and the i-th best has ln(expected impostors above it) of mean digamma(i).
+* A row that is told to have its person has one impostor fewer among its best. Which rows those are
+  is decided by the tail, so both are repeated until they agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import digamma, log_ndtr
+
+RANKS = 6
+"""Best scores of a row that are looked at; deeper ones say less about the tail."""
+
+_ROUNDS = 8
+
+# What is believed before the data, in numbers of rows that would say so: a tail a little heavier
+# than normal. It decides only where sets have a few persons.
+_SLOPE, _SLOPE_ROWS = 1.1, 20.0
+_SHIFT, _SHIFT_ROWS = 0.0, 5.0
+
+# A row's own mean and spread are trusted from so many others on: in fewer, a score with its own
+# person would weigh too much in them, and rows without one would look too good beside it.
+_CENTRE_ROWS, _SPREAD_ROWS = 1000.0, 2000.0
+
+_SAMPLE = 1 << 20
+_BLOCK = 1 << 14
+
+_NORMAL_QUANTILE = 0.158655
+
+
+@dataclass(frozen=True)
+class ImpostorTail:
+    """The tail of impostors' scores: P(w above t) = exp(−(t − δ)/σ) for one impostor."""
+
+    slope: float
+    """σ: 1 for normal scores, more for a heavier tail."""
+    shift: float
+    """δ."""
+    centre: float
+    """Of standardised scores."""
+    spread: float
+    """Of standardised scores."""
+
+    def log_expected(self, scores: NDArray[np.floating], candidates: int) -> NDArray[np.float64]:
+        """Return the logarithm of how many of so many impostors are expected at or above a score.
+
+        Args:
+            scores: standardised, of any shape.
+            candidates: persons that each is the best of.
+        """
+        return np.log(candidates) - (self.exponents(scores) - self.shift) / self.slope
+
+    def exponents(self, scores: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Return w of standardised scores; −∞ where there is none."""
+        z = (scores.astype(np.float64) - self.centre) / self.spread
+        return np.where(np.isneginf(z), -np.inf, -log_ndtr(-z))
+
+
+def log_p_value(log_expected: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return ln(1 − exp(−τ)), the chance of one impostor or more where τ are expected.
+
+    Args:
+        log_expected: ln τ.
+    """
+    tau = np.exp(np.minimum(log_expected, 50.0))
+    # ln(1 − exp(−τ)) is ln τ to the last digit where τ is tiny, and there τ itself may underflow.
+    with np.errstate(divide="ignore"):
+        return np.where(tau < 1e-12, log_expected, np.log(-np.expm1(-tau)))
+
+
+def standardise(
+    first: NDArray[np.floating], second: NDArray[np.floating]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return two matrices whose products are scores on one scale.
+
+    Each set is centred on its own mean and each row divided by the root of the spread of its
+    products with the other set, so that a product is
+    (s − mean of its row − mean of its column + mean of all) / √(spread of row · spread of column).
+    In small sets means are drawn towards 0 and spreads towards that of all, which leaves the plain
+    product, up to a factor.
+
+    Args:
+        first: rows of unit length, ``(R, D)``.
+        second: rows of unit length, ``(C, D)``.
+    """
+    sides = first, second
+    centred = [
+        (side - side.sum(axis=0, dtype=np.float64) / (len(side) + _CENTRE_ROWS)).astype(np.float32)
+        for side in sides
+    ]
+    moments = [_second_moment(side) for side in centred]
+    usual = max(float(np.sum(moments[0] * moments[1])), 1e-30)
+    scaled = []
+    for side, other, count in (
+        (centred[0], moments[1], len(second)),
+        (centred[1], moments[0], len(first)),
+    ):
+        for start in range(0, len(side), _BLOCK):
+            rows = side[start : start + _BLOCK].astype(np.float64)
+            own = np.einsum("nd,de,ne->n", rows, other, rows, optimize=True)
+            spread = (count * own + _SPREAD_ROWS * usual) / (count + _SPREAD_ROWS)
+            side[start : start + _BLOCK] = rows / spread[:, np.newaxis] ** 0.25
+        scaled.append(side)
+    return scaled[0], scaled[1]
+
+
+def _second_moment(side: NDArray[np.float32]) -> NDArray[np.float64]:
+    total = np.zeros((side.shape[1], side.shape[1]))
+    for start in range(0, len(side), _BLOCK):
+        rows = side[start : start + _BLOCK].astype(np.float64)
+        total += rows.T @ rows
+    return total / len(side)
+
+
+def centre_and_spread(
+    first: NDArray[np.float32], second: NDArray[np.float32], *, same: bool = False
+) -> tuple[float, float]:
+    """Return median and spread of the products of two sets, looking at the lower half alone.
+
+    Impostors are nearly all products, and persons who are in both sets raise high ones only: the
+    distance from the median to the quantile of −1 σ is the impostors' spread.
+
+    Args:
+        first: ``(R, D)``.
+        second: ``(C, D)``.
+        same: both are one set, of which no row is compared with itself.
+    """
+    if len(first) * len(second) <= _SAMPLE:
+        products = (
+            (first @ second.T)[~np.eye(len(first), dtype=bool)] if same else (first @ second.T)
+        )
+    else:
+        generator = np.random.default_rng(0)
+        row = generator.integers(len(first), size=_SAMPLE)
+        column = generator.integers(len(second), size=_SAMPLE)
+        row, column = (side[row != column] if same else side for side in (row, column))
+        products = np.concatenate(
+            [
+                np.einsum(
+                    "nd,nd->n", first[row[at : at + _BLOCK]], second[column[at : at + _BLOCK]]
+                )
+                for at in range(0, len(row), _BLOCK)
+            ]
+        )
+    if not products.size:
+        return 0.0, 1.0
+    low, middle = np.quantile(products, [_NORMAL_QUANTILE, 0.5])
+    return float(middle), max(float(middle - low), 1e-6)
+
+
+def fit_tail(
+    best: Sequence[NDArray[np.floating]],
+    candidates: Sequence[int],
+    scale: tuple[float, float],
+    share: float,
+) -> tuple[ImpostorTail, list[NDArray[np.float64]]]:
+    """Fit the tail to the best scores of rows, of which some are their own person's.
+
+    Args:
+        best: for each kind of row, standardised scores with its best persons, descending,
+            ``(n, k)``; −∞ where there is none.
+        candidates: for each kind, how many persons a row is compared with.
+        scale: see `centre_and_spread`.
+        share: of the rows that are told to have their person, how many may be wrong.
+
+    Returns:
+        The tail, and for each kind the logarithm of each row's p-value, ``(n,)``.
+    """
+    tail = ImpostorTail(_SLOPE, _SHIFT, *scale)
+    exponents = [tail.exponents(scores) for scores in best]
+    known = [np.zeros(len(scores), bool) for scores in best]
+    values: list[NDArray[np.float64]] = []
+    for _ in range(_ROUNDS):
+        slope, shift = _moments(exponents, candidates, known)
+        tail = ImpostorTail(slope, shift, *scale)
+        values = [
+            log_p_value(tail.log_expected(scores[:, 0], count))
+            for scores, count in zip(best, candidates, strict=True)
+        ]
+        now = [accept(value, share) for value in values]
+        if all(np.array_equal(*pair) for pair in zip(known, now, strict=True)):
+            break
+        known = now
+    return tail, values
+
+
+def _moments(
+    exponents: Sequence[NDArray[np.float64]],
+    candidates: Sequence[int],
+    known: Sequence[NDArray[np.bool_]],
+) -> tuple[float, float]:
+    gaps, rows = _SLOPE * _SLOPE_ROWS, _SLOPE_ROWS
+    for values, has_mate in zip(exponents, known, strict=True):
+        for place in range(1, values.shape[1] - 1):
+            there = np.isfinite(values[:, place + 1])
+            # Among impostors it is one place further up where the best is no impostor.
+            rank = np.where(has_mate, place, place + 1)[there]
+            gaps += float(np.sum(rank * (values[there, place] - values[there, place + 1])))
+            rows += float(np.count_nonzero(there))
+    slope = gaps / rows
+    shifts, rows = _SHIFT * _SHIFT_ROWS, _SHIFT_ROWS
+    for values, count, has_mate in zip(exponents, candidates, known, strict=True):
+        if values.shape[1] < 2:
+            continue
+        there = np.isfinite(values[:, 1])
+        mean = np.where(has_mate, digamma(1), digamma(2))[there]
+        shifts += float(np.sum(values[there, 1] - slope * (np.log(count) - mean)))
+        rows += float(np.count_nonzero(there))
+    return slope, shifts / rows
+
+
+def accept(log_p: NDArray[np.float64], share: float) -> NDArray[np.bool_]:
+    """Return which rows to propose so that at most a share of the proposals is expected false.
+
+    Benjamini and Hochberg (1995). If no row has its person, the chance that any is proposed is at
+    most ``share`` as well.
+
+    Args:
+        log_p: ``(n,)``.
+        share: in (0, 1).
+    """
+    order = np.argsort(log_p, kind="stable")
+    limits = np.log(share) + np.log(np.arange(1, len(log_p) + 1)) - np.log(max(len(log_p), 1))
+    within = np.flatnonzero(log_p[order] <= limits)
+    chosen = np.zeros(len(log_p), bool)
+    if within.size:
+        chosen[order[: within[-1] + 1]] = True
+    return chosen

@@ -1,0 +1,444 @@
+"""Comparisons on features of a frozen network: what is read, how folds are trained, kills."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.tiny_comparison import BASE, WITH_SEC, comparison, protocol, write_images
+
+from facerec.comparison import Arm, Comparison, FeatureData, Trunk
+from facerec.comparison.batches import class_batches
+from facerec.comparison.features import FeatureReader, open_features
+from facerec.comparison.fit import Fit, Trainer
+from facerec.comparison.harness import Harness, Results
+from facerec.comparison.losses import Contrastive, SupCon
+from facerec.comparison.protocol import on_features
+from facerec.comparison.retrieval import retrieve
+from facerec.comparison.splits import select_classes, split_classes
+from facerec.comparison.trunks import create_trunk
+from facerec.embedding.extract import Embeddings
+from facerec.embedding.file import write_embeddings
+from facerec.errors import ComparisonError, DatasetError, RecipeError
+from facerec.training import SGD, Adam
+
+CLASSES, IMAGES, SIZE = 16, 6, 12
+LABELS = np.arange(1, CLASSES + 1).repeat(IMAGES)
+IDS = np.array([f"{label}/{i}.jpg" for label in range(CLASSES) for i in range(IMAGES)])
+CPU = torch.device("cpu")
+
+
+def draw(seed: int = 0, noise: float = 2.0) -> Any:
+    """Return features ``(96, 12)`` around a direction for each class."""
+    generator = np.random.default_rng(seed)
+    centers = np.random.default_rng(99).normal(size=(CLASSES, SIZE))
+    return centers[LABELS - 1] + noise * generator.normal(size=(len(LABELS), SIZE))
+
+
+def write(path: Path, **changes: Any) -> Path:
+    arrays: dict[str, Any] = {
+        "features": draw().astype(np.float16),
+        "labels": LABELS,
+        "images": IDS,
+    }
+    arrays = {name: each for name, each in (arrays | changes).items() if each is not None}
+    with path.open("wb") as file:
+        np.savez(file, **arrays)
+    return path
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("features") / "cars.npz")
+
+
+def plan_on(path: Path, **changes: Any) -> Comparison:
+    return on_features(comparison(Path(), **changes), FeatureData(path))
+
+
+# ---------------------------------------------------------------- what is read
+
+
+def test_features_are_read_as_float32_in_the_order_of_class_numbers(path: Path) -> None:
+    found = open_features(FeatureData(path))
+    assert found.features.dtype == np.float32 and found.size == SIZE
+    assert np.array_equal(found.features, draw().astype(np.float16).astype(np.float32))
+    assert found.class_names == [str(k) for k in range(1, 17)]  # 10 comes after 9
+    assert np.array_equal(found.labels, LABELS - 1)
+    assert found.ids.tolist() == IDS.tolist() and found.notes == []
+    assert found.fingerprint()["files"]["cars.npz"]["sha256"]
+
+
+def test_an_embeddings_file_serves(tmp_path: Path) -> None:
+    """As `facerec embed` writes it; who was not acquired or has no name is left out and told."""
+    vectors = draw().astype(np.float32)
+    vectors[3] = np.nan
+    subjects = np.array([f"person {k:02d}" for k in LABELS])
+    subjects[10] = ""
+    norms = np.linalg.norm(vectors, axis=1)
+    file = tmp_path / "embeddings.npz"
+    write_embeddings(
+        file, Embeddings(vectors, norms, True, IDS, subjects, failures={3: "no face"}, note={})
+    )
+    found = open_features(FeatureData(file))
+    kept = np.delete(np.arange(len(IDS)), [3, 10])
+    assert np.array_equal(found.features, vectors[kept])
+    assert np.array_equal(found.labels, LABELS[kept] - 1)
+    assert [note.split(": ")[1] for note in found.notes] == [
+        "1 of 96 images have no features and are left out",
+        "1 of 96 images have no class and are left out",
+    ]
+
+
+def test_parquet_serves(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow as pa
+
+    table = {"image_id": IDS.tolist(), "subject_id": LABELS.tolist(), "embedding": draw().tolist()}
+    parquet.write_table(pa.table(table), tmp_path / "features.parquet")
+    found = open_features(FeatureData(tmp_path / "features.parquet"))
+    assert np.array_equal(found.features, draw().astype(np.float32))
+    assert np.array_equal(found.labels, LABELS - 1)
+
+
+def test_second_views_are_joined_by_image(path: Path, tmp_path: Path) -> None:
+    order = np.random.default_rng(0).permutation(len(IDS))
+    other = draw(seed=5).astype(np.float32)
+    second = write(tmp_path / "b.npz", features=other[order], images=IDS[order], labels=None)
+    found = open_features(FeatureData(path, second))
+    assert found.second_views is not None and np.array_equal(found.second_views, other)
+    # Where a batch holds an image again, it is the second view.
+    batch = np.array([4, 7, 4, 9, 7])
+    read = FeatureReader(found).train(batch, seed=0, epoch=0).numpy()
+    expected = [found.features[4], found.features[7], other[4], found.features[9], other[7]]
+    assert np.array_equal(read, expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [
+        ("a.npz", {"labels": None}, "names no classes"),
+        ("lfw.npz", {}, "verification bench"),
+        ("a.npz", {"features": draw()[:5]}, "needed, found"),
+        ("a.npz", {"labels": np.arange(96)}, "two images or more"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, name: str, changes: Any, words: str) -> None:
+    with pytest.raises(DatasetError, match=words):
+        open_features(FeatureData(write(tmp_path / name, **changes)))
+
+
+def test_second_views_that_do_not_fit_are_refused(path: Path, tmp_path: Path) -> None:
+    few = write(tmp_path / "few.npz", features=draw()[:90], images=IDS[:90], labels=None)
+    with pytest.raises(DatasetError, match=r"few\.npz: 6 of 96 images .* '15/0\.jpg'"):
+        open_features(FeatureData(path, few))
+    narrow = write(tmp_path / "narrow.npz", features=draw()[:, :4])
+    with pytest.raises(DatasetError, match=r"4 features an image where .* has 12"):
+        open_features(FeatureData(path, narrow))
+
+
+def test_recipes_that_make_no_sense_on_features_are_refused(path: Path) -> None:
+    two_views = Arm("two", SupCon(views=2), search=())
+    with pytest.raises(RecipeError, match="two: its loss needs two views"):
+        plan_on(path, arms=(two_views,)).check()
+    on_features(comparison(Path(), arms=(two_views,)), FeatureData(path, path)).check()
+    with pytest.raises(RecipeError, match="cannot be trained on features"):
+        replace(comparison(Path()), data=FeatureData(path)).check()
+    with pytest.raises(RecipeError, match="cannot be trained on images"):
+        replace(plan_on(path), data=comparison(Path()).data).check()
+    with pytest.raises(RecipeError, match="with --features"):
+        create_trunk(Trunk("features"), seed=0)
+    with pytest.raises(ValueError, match="hidden"):
+        Trunk("mbf", hidden=4)
+    with pytest.raises(ValueError, match="transform=None"):
+        replace(plan_on(path).protocol, transform=protocol().transform)
+
+
+def test_everything_but_trunk_and_transform_stays() -> None:
+    own = replace(protocol(), epochs=7)
+    before = comparison(Path(), arms=(replace(BASE, protocol=own),), declared=("epochs",))
+    after = on_features(before, FeatureData(Path("x.npz")))
+    assert after.protocol.trunk == Trunk("features", embedding_size=8)
+    assert after.protocol == replace(before.protocol, trunk=after.protocol.trunk, transform=None)
+    assert after.arms[0].protocol == replace(own, trunk=after.protocol.trunk, transform=None)
+    assert replace(after, data=before.data, protocol=before.protocol, arms=before.arms) == before
+
+
+# ---------------------------------------------------------------- how models are trained
+
+
+@pytest.fixture(scope="module")
+def trainer(path: Path) -> Trainer:
+    return Trainer(open_features(FeatureData(path)), CPU)
+
+
+FOLDS = split_classes(CLASSES).folds
+
+
+def same(first: Fit, second: Fit) -> bool:
+    return replace(first, seconds=0.0) == replace(second, seconds=0.0)
+
+
+@pytest.mark.parametrize("arm", [BASE, WITH_SEC], ids=lambda arm: arm.name)
+@pytest.mark.parametrize("changes", [{}, {"hidden": 9}, {"embedding_bn": "affine"}], ids=str)
+def test_folds_in_step_are_those_one_by_one(trainer: Trainer, arm: Arm, changes: Any) -> None:
+    """Also where one stops before the others, and with each fold's gradient clipped by itself."""
+    trunk = Trunk("features", embedding_size=8, **changes)
+    changed = {"epochs": 8, "patience": 2, "clip_norm": 0.5, "optimizer": Adam(lr=0.03)}
+    setup = protocol(trunk=trunk, transform=None, **changed)
+    together = trainer.fit_folds(arm, setup, FOLDS, seed=3)
+    alone = [trainer.fit(arm, setup, fold, seed=3) for fold in FOLDS]
+    assert len({len(fit.curve) for fit, _ in together}) > 1 or not changes
+    for (fit, model), (other, expected) in zip(together, alone, strict=True):
+        assert fit.epoch == other.epoch
+        for point, wanted in zip(fit.curve, other.curve, strict=True):
+            assert point.map_at_r == pytest.approx(wanted.map_at_r, abs=1e-6)
+            if wanted.loss is not None:  # as before the first epoch
+                assert point.loss == pytest.approx(wanted.loss, rel=1e-4)
+        for name, tensor in model.state_dict().items():
+            torch.testing.assert_close(tensor, expected.state_dict()[name], rtol=1e-4, atol=1e-5)
+
+
+def test_a_fold_that_diverges_leaves_the_others_alone(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Wild(torch.nn.Module):
+        def forward(self, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            return embeddings.sum() * torch.inf
+
+    setup = protocol(trunk=Trunk("features", embedding_size=8), transform=None)
+    expected = [trainer.fit(BASE, setup, fold, seed=1)[0] for fold in FOLDS[:3:2]]
+    original = trainer._begin
+
+    def begin(arm: Arm, protocol: Any, fold: Any, seed: int) -> Any:
+        model = original(arm, protocol, fold, seed)
+        if fold is FOLDS[1]:
+            model.loss = Wild()
+        return model
+
+    monkeypatch.setattr(trainer, "_begin", begin)
+    first, wild, third = (fit for fit, _ in trainer.fit_folds(BASE, setup, FOLDS[:3], seed=1))
+    assert wild.score is None and wild.failure is not None and "epoch 1" in wild.failure
+    for fit, wanted in zip((first, third), expected, strict=True):
+        assert fit.score == pytest.approx(wanted.score, abs=1e-6) and fit.epoch == wanted.epoch
+
+
+def test_an_epoch_on_features_trains_the_last_layer(trainer: Trainer) -> None:
+    """One step of plain gradient descent, written out."""
+    setup = protocol(
+        trunk=Trunk("features", embedding_size=8),
+        transform=None,
+        optimizer=SGD(lr=0.1, momentum=0.0, weight_decay=0.0),
+        steps_per_epoch=1,
+        epochs=1,
+    )
+    arm = Arm("a", Contrastive(neg_margin=1.4), search=())
+    fit, _ = trainer.fit(arm, setup, FOLDS[0], seed=4)
+    positions, targets = select_classes(trainer.labels, FOLDS[0].train)
+    layer = create_trunk(setup.trunk, seed=4, features=SIZE).trunk.fc
+    batch = class_batches(targets, 4, 2, 4, 1, 1)[0]
+    x = torch.from_numpy(trainer.images.features[positions[batch]])  # type: ignore[attr-defined]
+    f = x @ layer.weight.T + layer.bias
+    unit = f / f.norm(dim=1, keepdim=True)
+    labels = targets[batch]
+    pulls, pushes = [], []
+    for a in range(8):
+        for b in range(8):
+            distance = (unit[a] - unit[b]).norm()  # the diagonal is skipped
+            if a != b and labels[a] == labels[b]:
+                pulls.append(distance)
+            elif labels[a] != labels[b] and distance < 1.4:
+                pushes.append(1.4 - distance)
+    loss = torch.stack(pulls).mean() + torch.stack(pushes).mean()
+    assert fit.curve[1].loss == pytest.approx(loss.item(), rel=1e-5)
+    loss.backward()
+    with torch.no_grad():
+        held_out, _ = select_classes(trainer.labels, FOLDS[0].validation)
+        weight = layer.weight - 0.1 * layer.weight.grad
+        bias = layer.bias - 0.1 * layer.bias.grad
+        features = trainer.images.features[held_out]  # type: ignore[attr-defined]
+        after = torch.from_numpy(features) @ weight.T + bias
+    figures = retrieve(after.numpy(), trainer.labels[held_out]).means()
+    assert fit.curve[1].map_at_r == pytest.approx(figures["map_at_r"], abs=1e-9)
+
+
+# ---------------------------------------------------------------- whole comparisons
+
+
+def run(plan: Comparison, folder: Path) -> Results:
+    return Harness(plan, folder, CPU).run()
+
+
+def figures(results: Results) -> Any:
+    """Return everything that was measured, without times."""
+    return {
+        arm.arm.name: (
+            arm.setting,
+            [(t.number, t.setting, t.score) for t in arm.trials],
+            [{"/".join(k): v.tolist() for k, v in run.scores.items()} for run in arm.runs],
+            [replace(fit, seconds=0.0) for run in arm.runs for fit in run.fits],
+        )
+        for arm in results.arms
+    }
+
+
+@pytest.mark.integration
+def test_a_comparison_that_is_killed_anywhere_ends_in_the_same_table(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("optuna")
+    plan = plan_on(path, recalls=(1, 3))
+    whole = run(plan, tmp_path / "whole")
+    (untrained,) = whole.untrained
+    features = open_features(FeatureData(path))
+    tested = np.flatnonzero(features.labels >= 8)
+    plain = retrieve(features.features[tested], features.labels[tested], ks=(1, 3))
+    assert untrained.mean("concatenated", "map_at_r") == plain.map_at_r.mean()
+    assert untrained.mean("separated", "recall@3") == plain.recall_at[3].mean()
+    assert {m for _, m in whole.arms[0].runs[0].scores} >= {"recall@1", "recall@3"}
+
+    original = Trainer.fit_folds
+    kills = 0
+
+    class Killed(BaseException):
+        pass
+
+    while True:
+        calls = 0
+
+        def dying(self: Trainer, *args: Any, **more: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == 2:
+                raise Killed
+            return original(self, *args, **more)
+
+        monkeypatch.setattr(Trainer, "fit_folds", dying)
+        try:
+            resumed = run(plan, tmp_path / "killed")
+            break
+        except Killed:
+            kills += 1
+    assert kills >= 8
+    assert figures(resumed) == figures(whole)
+    with pytest.raises(ComparisonError, match="another"):
+        run(replace(plan, recalls=(1, 2)), tmp_path / "whole")
+
+
+COMMAND = "import sys; from facerec.commands.compare import main; main(sys.argv[1:])"
+
+
+@pytest.mark.integration
+def test_the_command_killed_and_resumed(tmp_path: Path) -> None:
+    """Killed by the system in the middle, on a recipe for images."""
+    pytest.importorskip("optuna")
+    features = write(tmp_path / "cars.npz")
+    recipe = tmp_path / "recipe.py"
+    recipe.write_text(
+        "from pathlib import Path\n"
+        "from helpers.tiny_comparison import comparison\n"
+        "recipe = comparison(Path('nowhere'))\n"
+    )
+    tests = Path(__file__).parent.parent
+    environment = {**os.environ, "PYTHONPATH": f"{tests.parent}{os.pathsep}{tests}"}
+
+    def command(out: str) -> subprocess.Popen[str]:
+        arguments = [str(recipe), "--features", str(features), "--out", str(tmp_path / out)]
+        return subprocess.Popen(
+            [sys.executable, "-c", COMMAND, *arguments],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    first = command("killed")
+    begun = time.monotonic()
+    while first.poll() is None and time.monotonic() - begun < 240:
+        if list((tmp_path / "killed").glob("finals/*/*.npz")):
+            os.kill(first.pid, signal.SIGKILL)
+            break
+        time.sleep(0.02)
+    first.communicate()
+    tables = []
+    for out in ("killed", "whole"):
+        process = command(out)
+        text, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, text
+        tables.append((tmp_path / out / "scores.csv").read_text())
+    assert tables[0] == tables[1] and "untrained" in tables[0]
+
+
+def test_retrieval_of_real_features_is_that_of_others(shared_data: Path) -> None:
+    """Plain loops in float64 and pytorch-metric-learning, on classes 99 to 196 of Cars196."""
+    file = shared_data / "features" / "cars196_efficientnet_lite0.npz"
+    if not file.is_file():
+        pytest.skip(f"{file} is not there")
+    found = open_features(FeatureData(file))
+    assert (len(found), found.num_classes, found.size) == (8144, 196, 1280)
+    split = split_classes(found.num_classes)
+    assert split.test.tolist() == list(range(98, 196))
+    tested = np.isin(found.labels, split.test)
+    features, labels = found.features[tested], found.labels[tested]
+    means = retrieve(features, labels, ks=(1, 10)).means()
+    shown = [f"{100 * means[m]:.2f}" for m in ("precision_at_1", "r_precision", "map_at_r")]
+    assert shown == ["46.70", "13.34", "6.29"]
+
+    unit = features.astype(np.float64)
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    cosine = unit @ unit.T
+    np.fill_diagonal(cosine, -np.inf)
+    order = np.argsort(-cosine, axis=1, kind="stable")
+    first, precision, average, tenth = [], [], [], []
+    for row, label in zip(order, labels, strict=True):
+        relevant = int((labels == label).sum()) - 1
+        hits = labels[row[:relevant]] == label
+        first.append(hits[0])
+        precision.append(hits.mean())
+        ranks = np.flatnonzero(hits) + 1
+        average.append(sum((k + 1) / rank for k, rank in enumerate(ranks)) / relevant)
+        tenth.append(hits[:10].any())
+    naive = {
+        "precision_at_1": np.mean(first),
+        "r_precision": np.mean(precision),
+        "map_at_r": np.mean(average),
+        "recall_at_10": np.mean(tenth),
+    }
+    for name, value in naive.items():
+        assert means[name] == pytest.approx(value, abs=1e-9)
+
+    calculators = pytest.importorskip("pytorch_metric_learning.utils.accuracy_calculator")
+
+    def nearest(query: Any, k: int, reference: Any, ref_includes_query: bool) -> Any:
+        """Some photos are there twice; its own search orders equal ones by chance."""
+        chosen = order[:, :k].copy()
+        return torch.from_numpy(np.take_along_axis(cosine, chosen, 1)), torch.from_numpy(chosen)
+
+    calculator = calculators.AccuracyCalculator(
+        include=("precision_at_1", "r_precision", "mean_average_precision_at_r"),
+        k="max_bin_count",
+        device=CPU,
+        knn_func=nearest,
+    )
+    theirs = calculator.get_accuracy(torch.from_numpy(features), torch.from_numpy(labels))
+    for name, ours in (
+        ("precision_at_1", "precision_at_1"),
+        ("r_precision", "r_precision"),
+        ("mean_average_precision_at_r", "map_at_r"),
+    ):
+        assert means[ours] == pytest.approx(theirs[name], abs=1e-9)
+
+
+def test_images_are_not_features(tmp_path: Path) -> None:
+    images = write_images(tmp_path / "images")
+    with pytest.raises(DatasetError):
+        open_features(FeatureData(images))

@@ -1,0 +1,169 @@
+"""Who is in two sets: on generated clusters, and on real faces where they are."""
+
+import numpy as np
+import pytest
+
+from facerec.embedding.extract import Embeddings
+from facerec.errors import DatasetError, MetricError
+from facerec.galleries import Overlap, find_overlap
+
+DIMENSIONS = 64
+
+
+def face_set(
+    rng: np.random.Generator,
+    people: np.ndarray,
+    centres: np.ndarray,
+    images: int,
+    *,
+    noise: float = 0.8,
+    named: bool = True,
+    prefix: str = "",
+) -> Embeddings:
+    """Images about centres on a sphere, with norms between 5 and 20; noise is against length 1."""
+    who = np.repeat(people, images)
+    spread = rng.normal(size=(len(who), DIMENSIONS)) * noise / np.sqrt(DIMENSIONS)
+    vectors = centres[who] + spread
+    vectors *= rng.uniform(5, 20, (len(who), 1)) / np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors = vectors.astype(np.float32)
+    return Embeddings(
+        vectors,
+        np.linalg.norm(vectors, axis=1),
+        False,
+        ids=np.array([f"{prefix}{person}/{i}" for i, person in enumerate(who)]),
+        subjects=np.array([f"{prefix}{person}" for person in who]) if named else None,
+    )
+
+
+def two_sets(
+    seed: int,
+    sizes: tuple[int, int],
+    shared: int,
+    images: int = 4,
+    noise: float = 0.8,
+    named: tuple[bool, bool] = (True, True),
+) -> tuple[Embeddings, Embeddings]:
+    """People 0 … shared − 1 are in both sets, under other names, among others."""
+    rng = np.random.default_rng(seed)
+    total = sum(sizes) - shared
+    centres = rng.normal(size=(total, DIMENSIONS))
+    centres += 0.5 * rng.normal(size=DIMENSIONS)  # no network's mean is zero
+    centres /= np.linalg.norm(centres, axis=1, keepdims=True)
+    first = np.arange(sizes[0])
+    second = np.concatenate([np.arange(shared), np.arange(sizes[0], total)])
+    return (
+        face_set(rng, first, centres, images, noise=noise, named=named[0]),
+        face_set(rng, second, centres, images, noise=noise, named=named[1], prefix="b"),
+    )
+
+
+def person_of(name: str) -> str:
+    return name.removeprefix("b").split("/")[0]
+
+
+def scores(found: Overlap, shared: int) -> tuple[float, float]:
+    """Recall and precision over persons of A; a proposal counts with the right person of B."""
+    right = sum(
+        person_of(str(found.a.names[match.person])) == person_of(str(found.b.names[match.other]))
+        for match in found.matches
+    )
+    wanted = sum(int(person_of(str(name))) < shared for name in found.a.names)
+    return right / max(wanted, 1), right / max(len(found.matches), 1)
+
+
+@pytest.mark.parametrize("named", [(True, True), (True, False), (False, True), (False, False)])
+@pytest.mark.parametrize(
+    ("sizes", "shared", "images"),
+    [((60, 80), 20, 4), ((60, 60), 60, 4), ((8, 100), 4, 4), ((6, 6), 3, 5), ((50, 60), 20, 1)],
+)
+def test_people_in_both_sets_are_proposed(sizes, shared, images, named) -> None:
+    a, b = two_sets(1, sizes, shared, images, noise=0.5, named=named)
+    recall, precision = scores(find_overlap(a, b), shared)
+    assert recall >= 0.95
+    assert precision >= 0.95
+
+
+def test_sets_without_a_shared_person_give_hardly_a_proposal() -> None:
+    lists = [find_overlap(*two_sets(seed, (60, 40), 0)).matches for seed in range(30)]
+    # A list is empty but for a chance of 2 %, a little more for the tail being estimated.
+    assert sum(map(bool, lists)) <= 3
+
+
+def test_no_more_false_proposals_than_were_allowed() -> None:
+    """With weak evidence, where the threshold decides."""
+    proposed = right = expected = 0.0
+    for seed in range(12):
+        a, b = two_sets(seed, (150, 150), 75, images=1, noise=0.85)
+        found = find_overlap(a, b, share=0.1)
+        proposed += len(found.matches)
+        right += scores(found, 75)[1] * len(found.matches)
+        expected += found.expected_false
+    assert proposed > 12 * 30
+    assert (proposed - right) / proposed <= 0.13
+    assert 0.3 * expected <= proposed - right <= 1.5 * expected
+
+
+def test_b_is_told_the_same_people() -> None:
+    a, b = two_sets(3, (40, 30), 10)
+    found = find_overlap(a, b)
+    ways = {(match.person, match.other) for match in found.matches}
+    assert ways == {(match.other, match.person) for match in found.in_b}
+    assert len(ways) == 10
+
+
+def test_images_named_are_those_that_resemble_most() -> None:
+    a, b = two_sets(4, (20, 20), 5)
+    found = find_overlap(a, b)
+    units = [side.vectors / np.linalg.norm(side.vectors, axis=1, keepdims=True) for side in (a, b)]
+    assert a.subjects is not None and b.subjects is not None
+    for match in found.matches:
+        one = a.subjects == found.a.names[match.person]
+        other = b.subjects == found.b.names[match.other]
+        cosines = np.where(np.outer(one, other), units[0] @ units[1].T, -2)
+        assert match.images == np.unravel_index(cosines.argmax(), cosines.shape)
+        assert match.image_cosine == pytest.approx(cosines.max(), abs=1e-5)
+        templates = a.vectors[one].sum(axis=0), b.vectors[other].sum(axis=0)
+        cosine = templates[0] @ templates[1] / np.prod([np.linalg.norm(t) for t in templates])
+        assert match.cosine == pytest.approx(cosine, abs=1e-5)
+
+
+def test_tiles_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from facerec.galleries import overlap
+    from facerec.verification.scoring.tiles import CrossTiles
+
+    a, b = two_sets(5, (40, 50), 15, named=(True, False))
+    whole = find_overlap(a, b)
+    small = lambda *args, **options: CrossTiles(*args, size=7, **options)  # noqa: E731
+    monkeypatch.setattr(overlap, "CrossTiles", small)
+    tiled = find_overlap(a, b)
+    assert [(m.person, m.other) for m in whole.matches] == [
+        (m.person, m.other) for m in tiled.matches
+    ]
+    assert [m.log_p for m in whole.matches] == pytest.approx([m.log_p for m in tiled.matches], 1e-3)
+
+
+def test_images_without_an_embedding_are_left_out() -> None:
+    a, b = two_sets(6, (20, 20), 6)
+    a.vectors[0] = np.nan
+    b.vectors[:4] = 0  # all of one person who is in A
+    found = find_overlap(a, b)
+    assert found.a.failures == 1 and found.b.failures == 4
+    assert len(found.b) == 19
+    assert len(found.matches) == 5
+
+
+def test_what_cannot_be_compared_is_refused() -> None:
+    a, b = two_sets(7, (5, 5), 2)
+    with pytest.raises(MetricError, match="share"):
+        find_overlap(a, b, share=1.0)
+    one = Embeddings(a.vectors[:2], a.norms[:2], False, ids=a.ids[:2], subjects=a.subjects[:2])
+    with pytest.raises(MetricError, match="one person"):
+        find_overlap(one, one)
+    narrow = Embeddings(a.vectors[:, :9], a.norms, False, ids=a.ids)
+    with pytest.raises(DatasetError, match="9 dimensions"):
+        find_overlap(narrow, b)
+    with pytest.raises(DatasetError, match="ids"):
+        find_overlap(Embeddings(a.vectors, a.norms, False), b)
+    empty = Embeddings(np.full_like(a.vectors, np.nan), a.norms, False, ids=a.ids)
+    with pytest.raises(DatasetError, match="usable"):
+        find_overlap(empty, b)

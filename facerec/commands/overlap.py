@@ -239,7 +239,7 @@ def holds_embeddings(path: Path) -> bool:
 
 
 def is_image_file(path: Path) -> bool:
-    """Tell whether one file holds the images themselves, as a pack does, and says which they are."""
+    """Tell whether one file holds the images themselves, as a pack does."""
     return path.is_file() and not holds_embeddings(path)
 
 

@@ -89,6 +89,8 @@ SUITES: dict[str, dict[str, Act]] = {
     "comparison": {
         "retrieval": _measure("measures_comparison", "retrieval"),
         "null": _measure("measures_comparison", "null"),
+        "feature_trial": _measure("measures_features", "feature_trial"),
+        "feature_null": _measure("measures_features", "feature_null"),
         "smoke": _measure("measures_comparison", "smoke"),
     },
     "galleries": {

@@ -202,10 +202,12 @@ def overlap(
     for sentence in ASSUMED:
         console.print(f"assumed: {sentence}", style="dim italic")
     sources = [
-        {"path": str(path), **({"sha256": sha256(path)} if path.is_file() else {}), **each.source}
+        {"path": str(path), **({"sha256": sha256(path)} if is_image_file(path) else {})}
+        | dict(each.source)
         for path, each in ((a, first), (b, second))
     ]
-    command = shlex.join(["facerec", "overlap", *sys.argv[1:]])
+    given = sys.argv[1:]
+    command = shlex.join(["facerec", *(["overlap"] if given[:1] != ["overlap"] else []), *given])
     if csv is not None:
         write_exclusions(csv, found)
         facts = write_facts(csv, found, sources, command)
@@ -236,6 +238,11 @@ def holds_embeddings(path: Path) -> bool:
             return True  # whose reader says what is wrong
         return bool(names & {"vectors", "embeddings"})
     return is_embeddings(path)
+
+
+def is_image_file(path: Path) -> bool:
+    """Tell whether one file holds the images themselves, as a pack does, and says which they are."""
+    return path.is_file() and not holds_embeddings(path)
 
 
 def kind_of(path: Path) -> str:

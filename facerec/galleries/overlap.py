@@ -338,11 +338,13 @@ def _merged(
     values = np.concatenate([scores, more], axis=1)
     names = np.concatenate([people, others], axis=1)
     order = np.lexsort((-values, names), axis=1)
-    values, names = (np.take_along_axis(side, order, 1) for side in (values, names))
+    values = np.take_along_axis(values, order, 1)
+    names = np.take_along_axis(names, order, 1)
     values[:, 1:][names[:, 1:] == names[:, :-1]] = -np.inf
     order = np.argsort(-values, axis=1, kind="stable")[:, :count]
-    values, names = (np.take_along_axis(side, order, 1) for side in (values, names))
-    return values, names
+    values = np.take_along_axis(values, order, 1)
+    names = np.take_along_axis(names, order, 1)
+    return values, names.astype(np.int32, copy=False)
 
 
 def _without_more_of_the_best(

@@ -279,11 +279,11 @@ class _Level:
             # median is a p-value however they depend on each other (Rüger 1978).
             images = np.bincount(person[side], minlength=counts[side])
             order = np.lexsort((values[side], person[side]))
-            first = np.searchsorted(person[side], np.arange(counts[side]))
+            begins = np.searchsorted(person[side], np.arange(counts[side]))
             agreeing = (images + 1) // 2
-            middle = values[side][order[first + agreeing - 1]]
+            middle = values[side][order[begins + agreeing - 1]]
             self.log_p.append(np.minimum(0.0, middle + np.log(images / agreeing)))
-            self.other.append(best[side][1][order[first]])
+            self.other.append(best[side][1][order[begins]])
 
 
 class _Best:

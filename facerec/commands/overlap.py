@@ -33,7 +33,9 @@ from facerec.galleries.overlap_report import (
 )
 from facerec.progress import section
 from facerec.records.images import ImageSource
+from facerec.records.tar_shards import is_tar_shards
 from facerec.report.progress import progress_bar
+from facerec.shards import is_pattern
 from facerec.verification.page import face_picture
 
 _SHOWN = 20
@@ -129,7 +131,7 @@ def overlap(
 
     def open_set(path: Path) -> OpenSet:
         nonlocal loaded
-        if not path.exists():
+        if not path.exists() and not is_pattern(path):
             raise DatasetError(f"{path}: there is no such file or folder; check the path")
         if holds_embeddings(path):
             embeddings = read_embeddings(path)
@@ -245,7 +247,7 @@ def is_image_file(path: Path) -> bool:
 
 def kind_of(path: Path) -> str:
     """Return the flag of ``facerec embed`` that takes such a path: records, images or bench."""
-    if path.suffix == ".rec" or (path.is_dir() and any(path.glob("*.rec"))):
+    if path.suffix == ".rec" or (path.is_dir() and any(path.glob("*.rec"))) or is_tar_shards(path):
         return "records"
     if path.is_dir():
         return "images"
@@ -253,7 +255,7 @@ def kind_of(path: Path) -> str:
         return "bench"
     raise DatasetError(
         f"{path}: neither embeddings (.npz, .csv, .parquet) nor records (.rec), a pack (.bin) or a "
-        "folder; check the path"
+        "folder, nor WebDataset shards (.tar); check the path"
     )
 
 

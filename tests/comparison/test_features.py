@@ -339,7 +339,7 @@ COMMAND = "import sys; from facerec.commands.compare import main; main(sys.argv[
 
 @pytest.mark.integration
 def test_the_command_killed_and_resumed(tmp_path: Path) -> None:
-    """Killed by the system in the middle, on a recipe for images."""
+    """Killed in the middle, alone; and not killed, by two processes; on a recipe for images."""
     pytest.importorskip("optuna")
     features = write(tmp_path / "cars.npz")
     recipe = tmp_path / "recipe.py"
@@ -351,8 +351,8 @@ def test_the_command_killed_and_resumed(tmp_path: Path) -> None:
     tests = Path(__file__).parent.parent
     environment = {**os.environ, "PYTHONPATH": f"{tests.parent}{os.pathsep}{tests}"}
 
-    def command(out: str) -> subprocess.Popen[str]:
-        arguments = [str(recipe), "--features", str(features), "--out", str(tmp_path / out)]
+    def command(out: str, *more: str) -> subprocess.Popen[str]:
+        arguments = [str(recipe), "--features", str(features), "--out", str(tmp_path / out), *more]
         return subprocess.Popen(
             [sys.executable, "-c", COMMAND, *arguments],
             env=environment,
@@ -370,8 +370,8 @@ def test_the_command_killed_and_resumed(tmp_path: Path) -> None:
         time.sleep(0.02)
     first.communicate()
     tables = []
-    for out in ("killed", "whole"):
-        process = command(out)
+    for out, count in (("killed", "1"), ("whole", "2")):
+        process = command(out, "--processes", count)
         text, _ = process.communicate(timeout=300)
         assert process.returncode == 0, text
         tables.append((tmp_path / out / "scores.csv").read_text())

@@ -78,7 +78,8 @@ def scores(found: Overlap, shared: int) -> tuple[float, float]:
 )
 def test_people_in_both_sets_are_proposed(sizes, shared, images, named) -> None:
     a, b = two_sets(1, sizes, shared, images, noise=0.5, named=named)
-    recall, precision = scores(find_overlap(a, b), shared)
+    # A share of 2 % is one false proposal now and then; here none is expected.
+    recall, precision = scores(find_overlap(a, b, share=0.0005), shared)
     assert recall >= 0.95
     assert precision >= 0.95
 

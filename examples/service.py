@@ -1,9 +1,10 @@
-"""An inference service: embeddings and comparisons of faces over HTTP.
+"""An inference service: embeddings and comparisons of faces, and a gallery, over HTTP.
 
-    python examples/service.py BUNDLE --port 8000
+    python examples/service.py BUNDLE --port 8000 --gallery people.npz
 
-Images of requests that arrive together go through the network together. Nothing about a person is
-kept: no image, embedding or file name is logged or written to disk.
+Images of requests that arrive together go through the network together. Without a gallery nothing
+about a person is kept: no image, embedding or file name is logged or written to disk. A gallery
+keeps one template and one name a person in its file until they are deleted; no name is logged.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ if __name__ == "__main__":
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import math
@@ -25,7 +27,7 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -49,9 +51,12 @@ import facerec
 from facerec.commands.cli import run_command
 from facerec.embedding.align import align_face
 from facerec.embedding.engines import EngineName, Precision
+from facerec.embedding.extract import Embeddings
 from facerec.embedding.recognizer import FaceRecognizer
-from facerec.errors import FacerecError, ImageError, ModelError
+from facerec.errors import DatasetError, FacerecError, ImageError, MetricError, ModelError
+from facerec.galleries import Fpir, Gallery, Space
 from facerec.records.decode import decode_image, image_size
+from facerec.statistics.operating_points import parse_rate
 
 _FORM = {
     "schema": {
@@ -71,6 +76,18 @@ _FORM = {
     }
 }
 
+_PERSON = {"type": "string", "description": "name of the person, up to 200 characters"}
+_ENROLL_FORM = {
+    "schema": {
+        **_FORM["schema"],
+        "required": ["images", "subject"],
+        "properties": {**_FORM["schema"]["properties"], "subject": _PERSON},  # type: ignore[dict-item]
+    }
+}
+_DELETE_FORM = {
+    "schema": {"type": "object", "required": ["subject"], "properties": {"subject": _PERSON}}
+}
+
 Answer = TypeVar("Answer")
 Faces = NDArray[np.uint8]
 
@@ -85,7 +102,18 @@ _LARGE_PIXELS = 2_000_000
 _LARGE_BYTES = 1 << 20
 """A body of more bytes takes one of the ``max_large``."""
 
-_ENDPOINTS = ("/v1/embed", "/v1/verify", "/healthz", "/metrics")
+_NAME_CHARACTERS = 200
+"""Longest name of a person."""
+
+_ENDPOINTS = (
+    "/v1/embed",
+    "/v1/verify",
+    "/v1/enroll",
+    "/v1/identify",
+    "/v1/delete",
+    "/healthz",
+    "/metrics",
+)
 
 
 @dataclass(frozen=True)
@@ -106,6 +134,8 @@ class Limits:
     """Pixels of the photos of one request together, by their headers."""
     max_large: int = 8
     """Requests of more than 1 MiB that are read and decoded at once; others wait their turn."""
+    max_people: int = 100_000
+    """People in the gallery; every change writes its whole file."""
     timeout_s: float = 30.0
     """How long a body may take to arrive, and then an answer to be computed."""
 
@@ -274,27 +304,39 @@ class MicroBatcher:
             start += len(job.faces)
 
 
-def parse_form(body: bytes, content_type: str, max_images: int) -> dict[str, list[bytes]]:
+def parse_form(
+    body: bytes, content_type: str, max_images: int, names: Sequence[str] = ("images", "points")
+) -> dict[str, list[bytes]]:
     """Return the contents of the fields of a multipart body; names of files are not kept.
+
+    Args:
+        body: of the request.
+        content_type: the header that names its boundary.
+        max_images: of the field ``images``; others may occur once.
+        names: of the fields that it may have.
 
     Raises:
         Refusal: another kind of body, a damaged one, an unknown field, or too many images.
     """
     kind, options = parse_options_header(content_type)
     if kind != b"multipart/form-data" or not options.get(b"boundary"):
-        raise Refusal(415, "send multipart/form-data with the images in fields called images")
-    fields: dict[str, list[bytes]] = {"images": [], "points": []}
+        shown = "the images in fields called images" if "images" in names else "its fields"
+        raise Refusal(415, f"send multipart/form-data with {shown}")
+    fields: dict[str, list[bytes]] = {name: [] for name in names}
+    listed = " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
     whole = False
 
     def add(name: bytes | None, content: bytes | None) -> None:
         known = fields.get((name or b"").decode("latin-1"))
         if known is None:
-            raise Refusal(400, "the form has a field other than images and points; leave it out")
+            raise Refusal(400, f"the form has a field other than {listed}; leave it out")
         known.append(content or b"")
-        if len(fields["images"]) > max_images:
+        if len(fields.get("images", ())) > max_images:
             raise Refusal(413, f"a request may hold {max_images} images; send several requests")
-        if len(fields["points"]) > 1:
+        if len(fields.get("points", ())) > 1:
             raise Refusal(400, "the form has the field points twice; send all points in one")
+        if len(fields.get("subject", ())) > 1:
+            raise Refusal(400, "the form names two people; send one request for each")
 
     def add_file(part: File) -> None:
         part.file_object.seek(0)
@@ -341,6 +383,25 @@ def read_points(text: bytes, count: int) -> NDArray[np.float64]:
     return points.astype(np.float64)
 
 
+def read_subject(found: Sequence[bytes]) -> str:
+    """Return the name of a person from the form's field.
+
+    Raises:
+        Refusal: none, too long, or what is no text.
+    """
+    try:
+        name = found[0].decode("utf-8").strip() if found else ""
+    except UnicodeDecodeError:
+        name = ""
+    if not name.isprintable() or not 0 < len(name) <= _NAME_CHARACTERS:
+        raise Refusal(
+            400,
+            f"name the person in a field called subject, in 1 to {_NAME_CHARACTERS} printable "
+            "characters of UTF-8",
+        )
+    return name
+
+
 @dataclass
 class Upload:
     """What a request holds, before any pixel is decoded.
@@ -349,11 +410,13 @@ class Upload:
         images: encoded, one at least.
         points: of photos, ``(N, 5, 2)``; ``None`` if the images are aligned.
         pixels: of the photos together, by their headers; 0 for aligned images.
+        subject: whom they show, where a person is to be named; else empty.
     """
 
     images: list[bytes]
     points: NDArray[np.float64] | None
     pixels: int = 0
+    subject: str = ""
 
     def faces(self, size: tuple[int, int]) -> Faces:
         """Return the aligned faces, uint8 RGB ``(N, *size, 3)``.
@@ -372,25 +435,28 @@ class Upload:
         return faces
 
 
-def read_upload(body: bytes, content_type: str, limits: Limits) -> Upload:
+def read_upload(body: bytes, content_type: str, limits: Limits, *, named: bool = False) -> Upload:
     """Return the images and points of a request, with what decoding them will cost.
 
     Args:
         body: a multipart form, see `parse_form`.
         content_type: the header that names its boundary.
         limits: on images and pixels.
+        named: whether a field ``subject`` must name the person.
 
     Raises:
         Refusal: a form that is not as it should be.
         ImageError: a photo that is not as it should be.
     """
-    form = parse_form(body, content_type, limits.max_images)
+    names = ("images", "points", "subject") if named else ("images", "points")
+    form = parse_form(body, content_type, limits.max_images, names)
     images = form["images"]
     if not images:
         raise Refusal(400, "the form holds no image; send at least one in a field called images")
+    upload = Upload(images, None, subject=read_subject(form["subject"]) if named else "")
     if not form["points"]:
-        return Upload(images, None)
-    upload = Upload(images, read_points(form["points"][0], len(images)))
+        return upload
+    upload.points = read_points(form["points"][0], len(images))
     for i, image in enumerate(images):
         height, width = image_size(image, f"image {i}")
         upload.pixels += height * width
@@ -441,6 +507,115 @@ async def within(seconds: float, work: Awaitable[Answer], late: Refusal) -> Answ
         raise late from error
 
 
+class Enrolled:
+    """A gallery and its file, which stay alike; only one thread calls it.
+
+    Args:
+        path: the file, read if it is there, and written whole after every change.
+        recognizer: embeds all images that come.
+        limits: on people.
+        fpir: the chance of a false alarm whose threshold is taken at the gallery's size.
+        threshold: cosine from which on somebody is identified, in place of an FPIR.
+
+    Raises:
+        ModelError: the gallery is of another model.
+        DatasetError: it cannot be read.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        recognizer: FaceRecognizer,
+        limits: Limits,
+        fpir: str,
+        threshold: float | None,
+    ) -> None:
+        self.path, self._limits = path, limits
+        self._space = Space.of(recognizer)
+        self._fpir, self._threshold = fpir, threshold
+        self.gallery = self._read()
+        self.gallery.space.check(self._space, str(recognizer.model.path or "the model"))
+        self._point: Fpir | None = None
+
+    def enroll(self, vectors: NDArray[np.float32], subject: str) -> dict[str, Any]:
+        """Add images of a person, new or not, and write the file."""
+        new = subject not in self.gallery
+        if new and len(self.gallery) >= self._limits.max_people:
+            raise Refusal(
+                409, f"the gallery is full with {len(self.gallery):,} people; delete some first"
+            )
+        norms = np.linalg.norm(vectors, axis=1)
+        about = {"name": self._space.name, "sha256": self._space.model}
+        note = {"model": {**about, "preprocessing": self._space.preprocessing}}
+        images = Embeddings(vectors, norms, self._space.flip, note=note)
+        with self._changing():
+            report = self.gallery.enroll(images, [subject] * len(vectors))
+            if not report.images:
+                raise Refusal(422, "no image has an embedding to enrol; send others")
+        row = int(np.flatnonzero(self.gallery.subjects == subject)[0])
+        return {
+            "subject": subject,
+            "new": new,
+            "images": int(self.gallery.images[row]),
+            "failures": [{"image": int(i), "failure": why} for i, why in report.failures.items()],
+            "people": len(self.gallery),
+        }
+
+    def delete(self, subject: str) -> dict[str, Any]:
+        """Take a person out, and write the file, which keeps nothing of them."""
+        if subject not in self.gallery:
+            raise Refusal(404, "nobody of that name is in the gallery")
+        with self._changing():
+            self.gallery.delete(subject)
+        return {"subject": subject, "people": len(self.gallery)}
+
+    def identify(self, vectors: NDArray[np.float32]) -> dict[str, Any]:
+        """Return an answer for each image, and the FPIR of the threshold."""
+        if not len(self.gallery):
+            raise Refusal(404, "the gallery is empty, so nobody can be found; enrol people first")
+        try:
+            point = self._known_point()
+        except MetricError as error:
+            raise Refusal(501, f"{error}; or start the service with a threshold") from error
+        threshold = self._threshold if point is None else point.threshold
+        assert threshold is not None
+        found = self.gallery.identify(vectors, threshold=threshold, point=point)
+        return {
+            "answers": [answer.to_json() for answer in found.answers],
+            "threshold": found.threshold,
+            "fpir": None if found.fpir is None else found.fpir.to_json(),
+            "people": len(self.gallery),
+        }
+
+    def _known_point(self) -> Fpir | None:
+        if self._point is None:
+            gallery = self.gallery
+            entries = 0
+            if gallery.calibration is not None:
+                own = "persons" not in gallery.calibration.note
+                # A calibration by impostors, who are not at hand, stays.
+                entries = gallery.calibration.entry_subjects.size if own else len(gallery)
+            if len(gallery) > 1 and entries < 0.9 * len(gallery):
+                gallery.calibrate()
+            fpir = self._fpir if self._threshold is None else None
+            self._point = gallery.point(fpir, self._threshold)
+        return self._point
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Write what the block changes; if that fails, the gallery is again what the file holds."""
+        self._point = None
+        try:
+            yield
+            self.gallery.write(self.path)
+        except BaseException:
+            self.gallery = self._read()
+            raise
+
+    def _read(self) -> Gallery:
+        return Gallery.read(self.path) if self.path.exists() else Gallery(self._space)
+
+
 class Service:
     """The endpoints, around one recognizer.
 
@@ -450,9 +625,14 @@ class Service:
         threshold: cosine from which on ``/v1/verify`` says ``same``; by default the model's own.
         fpr: selects among the model's own, see `FaceRecognizer.threshold`.
         bench: the same.
+        gallery: file of the gallery; without one its endpoints are closed.
+        fpir: chance of a false alarm in a search of the whole gallery.
+        identify_threshold: cosine from which on ``/v1/identify`` names somebody, in its place.
 
     Raises:
         MetricError: the threshold or the FPR is no such number.
+        ModelError: the gallery is of another model.
+        DatasetError: the gallery cannot be read.
     """
 
     def __init__(
@@ -463,9 +643,18 @@ class Service:
         threshold: float | None = None,
         fpr: str | None = None,
         bench: str | None = None,
+        gallery: Path | None = None,
+        fpir: str = "1e-2",
+        identify_threshold: float | None = None,
     ) -> None:
         self.recognizer = recognizer
         self.limits = limits or Limits()
+        self.enrolled: Enrolled | None = None
+        if gallery is not None:
+            parse_rate(fpir)
+            self.enrolled = Enrolled(gallery, recognizer, self.limits, fpir, identify_threshold)
+        # Changes and searches of the gallery take turns.
+        self._desk = ThreadPoolExecutor(1, "gallery")
         self.metrics = Metrics()
         self.contract = recognizer.contract
         self.no_threshold: str | None = None
@@ -491,6 +680,7 @@ class Service:
             yield
         finally:
             self._batcher.stop()
+            self._desk.shutdown()
             self._decoder.shutdown()
             self._large_decoder.shutdown()
 
@@ -499,7 +689,7 @@ class Service:
 
         They are aligned and of the model's size, or a field ``points`` holds five points of each.
         """
-        vectors = await self._vectors(request, self.limits)
+        vectors, _ = await self._vectors(request, self.limits)
         return JSONResponse(
             {
                 "embeddings": vectors.tolist(),
@@ -512,11 +702,43 @@ class Service:
         """Compare the faces on the two images of the form's fields ``images``."""
         if self.no_threshold is not None:
             raise Refusal(501, self.no_threshold)
-        vectors = await self._vectors(request, replace(self.limits, max_images=2))
+        vectors, _ = await self._vectors(request, replace(self.limits, max_images=2))
         if len(vectors) != 2:
             raise Refusal(400, "a comparison takes two images; send both in fields called images")
         result = self.recognizer.verify(vectors[0], vectors[1], **self._choice)
         return JSONResponse({**asdict(result), "contract": self.contract})
+
+    async def enroll(self, request: Request) -> Response:
+        """Add the images of the form's fields ``images`` to the template of its ``subject``."""
+        enrolled = self._gallery()
+        vectors, subject = await self._vectors(request, self.limits, named=True)
+        return await self._at_desk(lambda: enrolled.enroll(vectors, subject))
+
+    async def identify(self, request: Request) -> Response:
+        """Say who of the gallery is on each image of the form's fields ``images``."""
+        enrolled = self._gallery()
+        vectors, _ = await self._vectors(request, self.limits)
+        return await self._at_desk(lambda: enrolled.identify(vectors))
+
+    async def delete(self, request: Request) -> Response:
+        """Take the person of the form's ``subject`` out of the gallery and its file."""
+        enrolled = self._gallery()
+        content_type = request.headers.get("content-type", "")
+        reading = read_body(request, _POINTS_BYTES * 4, _at_once)
+        body = await within(self.limits.timeout_s, reading, self._slow)
+        subject = read_subject(parse_form(body, content_type, 0, ("subject",))["subject"])
+        return await self._at_desk(lambda: enrolled.delete(subject))
+
+    def _gallery(self) -> Enrolled:
+        if self.enrolled is None:
+            raise Refusal(501, "the service has no gallery; start it with --gallery FILE")
+        return self.enrolled
+
+    async def _at_desk(self, work: Callable[[], dict[str, Any]]) -> Response:
+        """Let the gallery's thread work; what is begun is done, whether or not it is late."""
+        done = asyncio.shield(asyncio.wrap_future(self._desk.submit(work)))
+        answer = await within(self.limits.timeout_s, done, self._late)
+        return JSONResponse({**answer, "contract": self.contract})
 
     async def healthz(self) -> Response:
         """Tell whether the service answers, and with which model, engine and device."""
@@ -532,23 +754,34 @@ class Service:
         """Return the metrics in Prometheus' text format."""
         return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
-    async def _vectors(self, request: Request, limits: Limits) -> NDArray[np.float32]:
+    @property
+    def _slow(self) -> Refusal:
+        return Refusal(408, f"the body did not arrive within {self.limits.timeout_s:g} seconds")
+
+    @property
+    def _late(self) -> Refusal:
+        return Refusal(503, "the service is too busy to answer in time; try again in a second")
+
+    async def _vectors(
+        self, request: Request, limits: Limits, *, named: bool = False
+    ) -> tuple[NDArray[np.float32], str]:
+        """Return the embeddings of a request's images, and the person it names."""
         size = self.recognizer.model.image_size
         content_type = request.headers.get("content-type", "")
-        slow = Refusal(408, f"the body did not arrive within {limits.timeout_s:g} seconds")
-        late = Refusal(503, "the service is too busy to answer in time; try again in a second")
 
         large = contextlib.AsyncExitStack()
 
-        async def answer(body: bytes) -> NDArray[np.float32]:
-            reading = self._decoder.submit(read_upload, body, content_type, limits)
+        async def answer(body: bytes) -> tuple[NDArray[np.float32], str]:
+            read = functools.partial(read_upload, body, content_type, limits, named=named)
+            reading = self._decoder.submit(read)
             upload = await asyncio.wrap_future(reading)
             is_large = upload.pixels > _LARGE_PIXELS
             decoder = self._large_decoder if is_large else self._decoder
             faces = await asyncio.wrap_future(decoder.submit(upload.faces, size))
             await large.aclose()
             with self._batcher.places(len(faces) - 1):
-                return await asyncio.wrap_future(self._batcher.submit(faces))
+                vectors = await asyncio.wrap_future(self._batcher.submit(faces))
+                return vectors, upload.subject
 
         with self._batcher.places(1):  # before the body takes memory
             async with large:
@@ -557,8 +790,12 @@ class Service:
                     limits.max_body_bytes,
                     lambda: large.enter_async_context(self._large),
                 )
-                body = await within(limits.timeout_s, reading, slow)
-                return await within(limits.timeout_s, answer(body), late)
+                body = await within(limits.timeout_s, reading, self._slow)
+                return await within(limits.timeout_s, answer(body), self._late)
+
+
+async def _at_once() -> None:
+    """Wait for nothing."""
 
 
 class Observer:
@@ -614,6 +851,11 @@ def create_app(service: Service) -> FastAPI:
     upload = {"requestBody": {"required": True, "content": {"multipart/form-data": _FORM}}}
     app.add_api_route("/v1/embed", service.embed, methods=["POST"], openapi_extra=upload)
     app.add_api_route("/v1/verify", service.verify, methods=["POST"], openapi_extra=upload)
+    named = {"requestBody": {"required": True, "content": {"multipart/form-data": _ENROLL_FORM}}}
+    whom = {"requestBody": {"required": True, "content": {"multipart/form-data": _DELETE_FORM}}}
+    app.add_api_route("/v1/enroll", service.enroll, methods=["POST"], openapi_extra=named)
+    app.add_api_route("/v1/identify", service.identify, methods=["POST"], openapi_extra=upload)
+    app.add_api_route("/v1/delete", service.delete, methods=["POST"], openapi_extra=whom)
     app.add_api_route("/healthz", service.healthz)
     app.add_api_route("/metrics", service.expose)
     app.add_middleware(Observer, metrics=service.metrics)
@@ -625,6 +867,10 @@ def create_app(service: Service) -> FastAPI:
     @app.exception_handler(ImageError)
     async def unusable(request: Request, error: ImageError) -> Response:
         return answer_error(422, str(error))
+
+    @app.exception_handler(DatasetError)
+    async def unwritten(request: Request, error: DatasetError) -> Response:
+        return answer_error(507, str(error))
 
     @app.exception_handler(HTTPException)
     async def misdirected(request: Request, error: HTTPException) -> Response:
@@ -703,11 +949,15 @@ def serve(
     threshold: float | None = None,
     fpr: str | None = None,
     bench: str | None = None,
+    gallery: Path | None = None,
+    fpir: str = "1e-2",
+    identify_threshold: float | None = None,
     limits: tyro.conf.OmitArgPrefixes[Limits] = Limits(),
 ) -> None:
-    """Serve embeddings and comparisons of faces over HTTP.
+    """Serve embeddings and comparisons of faces over HTTP, and a gallery.
 
-    POST /v1/embed and /v1/verify take multipart forms; GET /healthz and /metrics tell the state.
+    POST /v1/embed and /v1/verify take multipart forms, with a gallery also /v1/enroll, /v1/identify
+    and /v1/delete; GET /healthz and /metrics tell the state.
     There is no access control: put the service behind a proxy that has one.
 
     Args:
@@ -723,6 +973,9 @@ def serve(
         fpr: FPR whose threshold in the bundle is taken; by default 1e-3, or the lowest that the
             bundle knows.
         bench: verification set whose threshold in the bundle is taken, if there are several.
+        gallery: file of enrolled people, as facerec enroll writes it; made if it is not there.
+        fpir: chance that a stranger is taken for somebody in the gallery, at its size.
+        identify_threshold: cosine from which on somebody is identified, in place of fpir.
         limits: what the service takes.
     """
     recognizer = facerec.load(
@@ -734,8 +987,20 @@ def serve(
         flip=flip,
         batch_size=limits.max_batch,
     )
-    endpoints = Service(recognizer, limits, threshold=threshold, fpr=fpr, bench=bench)
-    with listen(host, port) as listener:
+    with contextlib.ExitStack() as claims:
+        if gallery is not None:
+            claims.enter_context(Gallery.claim(gallery))  # as long as the service runs
+        endpoints = Service(
+            recognizer,
+            limits,
+            threshold=threshold,
+            fpr=fpr,
+            bench=bench,
+            gallery=gallery,
+            fpir=fpir,
+            identify_threshold=identify_threshold,
+        )
+        listener = claims.enter_context(listen(host, port))
         address, port = listener.getsockname()[:2]
         address = f"[{address}]" if ":" in address else address
         print(f"{recognizer!r}\ncontract {endpoints.contract}")
@@ -743,6 +1008,8 @@ def serve(
             print(f"/v1/verify is closed: {endpoints.no_threshold}")
         elif threshold is None:
             print(f"/v1/verify says same from a cosine of {endpoints.threshold}")
+        if endpoints.enrolled is not None:
+            print(f"gallery {gallery}: {len(endpoints.enrolled.gallery):,} people")
         print(f"listening on http://{address}:{port}", flush=True)
         create_server(endpoints).run([listener])
 

@@ -10,7 +10,7 @@ import tyro
 from facerec.commands.cli import Console, run_command
 from facerec.commands.gallery_images import DEFAULT, Embedder
 from facerec.errors import DatasetError, FacerecError, MetricError
-from facerec.files import atomic_path, exclusive
+from facerec.files import atomic_path
 from facerec.galleries.gallery import Enrolment, Fusion, Gallery, Space
 from facerec.galleries.threshold import Calibration, Fpir
 from facerec.report import words
@@ -59,7 +59,7 @@ def enroll(
         raise FacerecError("there is nothing to do: name images, or people to --delete")
     console = Console(highlight=False, soft_wrap=True)
     # Whoever reads the file to write it again must be alone with it from the first to the last.
-    with exclusive(gallery.with_name(f"{gallery.name}.update"), DatasetError):
+    with Gallery.claim(gallery):
         found = Gallery.read(gallery) if gallery.exists() else None
         if found is None and (images is None or delete):
             raise DatasetError(f"{gallery}: there is no such gallery; enrol people first")

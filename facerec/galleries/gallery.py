@@ -11,6 +11,7 @@ blocks nor on threads, and equal templates tie. Ties go to whoever was enrolled 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ from facerec.devices import exact_products
 from facerec.embedding.extract import Embeddings
 from facerec.embedding.recognizer import FaceRecognizer
 from facerec.errors import DatasetError, MetricError, MissingExtraError, ModelError
-from facerec.files import atomic_path, parse_json
+from facerec.files import atomic_path, exclusive, parse_json
 from facerec.galleries.threshold import DEPTH, Calibration, Fpir
 from facerec.npz import ArchiveError, read_arrays, write_arrays
 from facerec.progress import Progress
@@ -453,6 +454,7 @@ class Gallery:
         *,
         fpir: Rate | None = None,
         threshold: float | None = None,
+        point: Fpir | None = None,
         count: int = 5,
         index: IndexKind = "auto",
         where: str = "probes",
@@ -465,6 +467,7 @@ class Gallery:
             fpir: chance that a stranger is taken for somebody; the threshold is the one that has
                 it at this gallery's size.
             threshold: cosine from which on somebody is identified, in place of an FPIR.
+            point: what `point` returned for the threshold, if it is known already.
             count: candidates of each answer.
             index: see `search`.
             where: the probes come from.
@@ -481,7 +484,7 @@ class Gallery:
             vectors, failures = probes.vectors, probes.failures
         else:
             vectors, failures = np.asarray(probes), {}
-        point = self.point(fpir, threshold)
+        point = point or self.point(fpir, threshold)
         limit = float(np.float32(threshold)) if point is None else point.threshold
         rows, scores = self.search(vectors, max(count, 2), index=index, progress=progress)
         answers = tuple(
@@ -596,6 +599,17 @@ class Gallery:
         return self.calibration
 
     # --- files -----------------------------------------------------------------------------
+
+    @staticmethod
+    @contextlib.contextmanager
+    def claim(path: str | Path) -> Iterator[None]:
+        """Let one process at a time read a gallery file, change it and write it again.
+
+        Raises:
+            DatasetError: another process has claimed it.
+        """
+        with exclusive(Path(path).with_name(f"{Path(path).name}.update"), DatasetError):
+            yield
 
     def write(self, path: str | Path) -> None:
         """Write the gallery whole or not at all; only the owner may read the file.

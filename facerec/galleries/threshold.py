@@ -17,13 +17,15 @@ fall off exponentially at a rate of D − 1, up to a slowly varying factor. The 
 prior N(0, 0.05²) at that case (as in Martins and Stedinger, Water Resources Research 36, 2000).
 
 Intervals allow for probes that share a person and for entries that all probes meet: the influence
-of every person, as a probe and as an entry, on FPIR and tail goes into one clustered variance.
+of every person, as a probe and as an entry, on FPIR and tail goes into one clustered variance, with
+Student's quantile at Satterthwaite's degrees of freedom. Beyond M the squared difference to what a
+lower beginning of the tail gives is added.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,8 +33,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from facerec.errors import MetricError
 from facerec.report.estimate import Estimate
-from facerec.statistics.clustered import ClusteredFigure
-from facerec.statistics.intervals import Interval, check_confidence
+from facerec.statistics.clustered import DEPENDENT, ClusteredFigure
+from facerec.statistics.intervals import Interval, check_confidence, logit
 from facerec.statistics.operating_points import Rate, just_above, parse_rate
 
 DEPTH = 256
@@ -374,7 +376,20 @@ class _Resampling:
                 size,
                 tail.words,
             )
-        interval = self._interval(threshold, reduced, value, confidence, tail)
+        # What another beginning of the tail would give: a tail that does not fit shows in that.
+        lower = next(
+            (
+                found
+                for level in _TAIL_LEVELS
+                if (found := self._tail(level)) is not None and found.cut < tail.cut
+            ),
+            None,
+        )
+        spread = 0.0
+        if lower is not None:
+            other = min(size * lower.survival(float(threshold)), float(self.size))
+            spread = self.share(lower.cut, other) - value
+        interval = self._interval(threshold, reduced, value, confidence, tail, spread)
         alarms = int((self.scores[:, 0] >= threshold).sum())
         return Fpir(value, interval, alarms, self.probes, "", float(threshold), size, tail.words)
 
@@ -414,6 +429,7 @@ class _Resampling:
         value: float,
         confidence: float,
         tail: _Tail | None,
+        spread: float = 0.0,
     ) -> Interval:
         """Return the clustered interval of the FPIR at a threshold, or at the tail's beginning.
 
@@ -468,7 +484,21 @@ class _Resampling:
             squares=float((both**2).sum()),
             mated_squares=0.0,
         )
-        return figure.interval(confidence)
+        if not math.isfinite(figure.variance):
+            few = f"{figure.effective_subjects:.1f} effective persons are too few for an interval"
+            return Interval(0.0, 1.0, confidence, "none", few)
+        # Few persons may carry most of the variance: Satterthwaite's degrees of freedom.
+        squares = residuals**2
+        kurtosis = float((squares**2).sum()) - float(squares.sum()) ** 2 / squares.size
+        freedom = max(2 * float(squares.sum()) ** 2 / max(kurtosis, 1e-300), 2.0)
+        variance = figure.variance + spread**2
+        found = logit(value, math.sqrt(variance), confidence, min(freedom, 1e9))
+        return replace(
+            found,
+            method="logit, clustered by person",
+            assumption=DEPENDENT,
+            effective=value * (1 - value) / variance,
+        )
 
     def _bound(self, value: float, confidence: float) -> Interval:
         """Return the interval where no probe, or every one, raises an alarm: as for its persons."""

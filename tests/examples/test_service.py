@@ -225,6 +225,9 @@ def test_health_and_interface(client: Client, service: Any) -> None:
     assert set(client.get("/openapi.json").json()["paths"]) == {
         "/v1/embed",
         "/v1/verify",
+        "/v1/enroll",
+        "/v1/identify",
+        "/v1/delete",
         "/healthz",
         "/metrics",
     }

@@ -320,6 +320,20 @@ def test_a_write_that_fails_leaves_the_old_file(
     assert [file.name for file in tmp_path.iterdir()] == ["g.npz"]
 
 
+def test_one_process_at_a_time_changes_a_gallery(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("facerec.files._PATIENCE", 0.0)
+    with (
+        Gallery.claim(tmp_path / "g.npz"),
+        pytest.raises(DatasetError, match="is writing"),
+        Gallery.claim(tmp_path / "g.npz"),
+    ):
+        pass
+    with Gallery.claim(tmp_path / "g.npz"):
+        pass
+
+
 _KILLED = """
 import os, signal, sys
 from facerec.galleries import Gallery, gallery

@@ -1,0 +1,211 @@
+"""The gallery of the service over real HTTP: enrolling, identifying, deleting, and refusals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from facerec.backbones import Preprocessing
+from facerec.embedding import EmbeddingModel, Embeddings
+from facerec.embedding.recognizer import FaceRecognizer
+from facerec.errors import DatasetError, ModelError
+from facerec.galleries import Gallery, Space
+
+httpx = pytest.importorskip("httpx")
+for extra in ("fastapi", "uvicorn", "prometheus_client", "python_multipart"):
+    pytest.importorskip(extra)
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+class Patches(EmbeddingModel):
+    """Averages patches of 28×28 and multiplies by a random matrix."""
+
+    name, path, sha256 = "patches", None, "0" * 64
+    embedding_size, batch_size, recipe, note = 32, 32, {}, None
+    preprocessing = Preprocessing()
+
+    def describe(self) -> dict[str, Any]:
+        return self._description("numpy", "cpu", "fp64")
+
+    def _forward(self, pixels: torch.Tensor) -> np.ndarray:
+        x = pixels.numpy().astype(np.float64).reshape(len(pixels), 4, 28, 4, 28, 3)
+        matrix = np.random.default_rng(0).normal(size=(48, 32))
+        return (x.mean(axis=(2, 4)).reshape(len(pixels), 48) / 128 - 1) @ matrix
+
+
+@pytest.fixture(scope="module")
+def example() -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(EXAMPLES)
+        import service
+
+        yield service
+
+
+def image(seed: int) -> np.ndarray:
+    coarse = np.random.default_rng(seed).integers(0, 256, (4, 4, 3), dtype=np.uint8)
+    return cv2.resize(coarse, (112, 112), interpolation=cv2.INTER_NEAREST)
+
+
+def files(*seeds: int) -> list[tuple[str, tuple[str, bytes]]]:
+    encoded = [cv2.imencode(".png", image(seed)[:, :, ::-1])[1].tobytes() for seed in seeds]
+    return [("images", ("x.png", content)) for content in encoded]
+
+
+def subject(name: str) -> list[tuple[str, tuple[None, bytes]]]:
+    return [("subject", (None, name.encode()))]
+
+
+@pytest.fixture
+def start(example: ModuleType, tmp_path: Path) -> Any:
+    """Return what starts the service with a gallery in a file and gives a client."""
+
+    def started(**options: Any) -> Any:
+        model = FaceRecognizer(Patches())
+        limits = example.Limits(max_images=4, max_people=40, timeout_s=20)
+        return example.Service(model, limits, gallery=tmp_path / "g.npz", **options)
+
+    return started
+
+
+def connect(url: str) -> Any:
+    return httpx.Client(base_url=url, timeout=30, verify=False)
+
+
+def test_enrol_identify_delete(example: ModuleType, start: Any, tmp_path: Path) -> None:
+    with example.running(start(identify_threshold=0.9)) as url, connect(url) as client:
+        empty = client.post("/v1/identify", files=files(1))
+        assert empty.status_code == 404 and "empty" in empty.json()["error"]
+        first = client.post("/v1/enroll", files=[*files(1), *subject("Jérôme")]).json()
+        assert (first["subject"], first["new"], first["images"], first["people"]) == (
+            "Jérôme", True, 1, 1,
+        )  # fmt: skip
+        client.post("/v1/enroll", files=[*files(2, 2), *subject("b")])
+        more = client.post("/v1/enroll", files=[*files(1), *subject("Jérôme")]).json()
+        assert more["new"] is False and more["images"] == 2 and more["people"] == 2
+        found = client.post("/v1/identify", files=files(1, 9)).json()
+        known, stranger = found["answers"]
+        assert known["subject"] == "Jérôme" and known["score"] == pytest.approx(1)
+        assert known["margin"] == pytest.approx(
+            known["candidates"][0]["score"] - known["candidates"][1]["score"]
+        )
+        assert stranger["subject"] is None and found["threshold"] == pytest.approx(0.9)
+        assert found["contract"] == first["contract"] and found["people"] == 2
+        # It is on the disk, and the file knows the model.
+        assert Gallery.read(tmp_path / "g.npz").subjects.tolist() == ["Jérôme", "b"]
+        gone = client.post("/v1/delete", files=subject("Jérôme"))
+        assert gone.status_code == 200 and gone.json()["people"] == 1
+        assert "Jérôme" not in Gallery.read(tmp_path / "g.npz")
+        assert client.post("/v1/identify", files=files(1)).json()["answers"][0]["subject"] is None
+        again = client.post("/v1/delete", files=subject("Jérôme"))
+        assert again.status_code == 404 and "Jérôme" not in again.text
+        metrics = client.get("/metrics").text
+        assert "Jérôme" not in metrics
+        assert 'endpoint="/v1/delete",status="200"} 1.0' in metrics
+    # Another service goes on with the file.
+    with example.running(start(identify_threshold=0.9)) as url, connect(url) as client:
+        assert client.post("/v1/identify", files=files(2)).json()["answers"][0]["subject"] == "b"
+
+
+def test_the_threshold_is_that_of_the_fpir(example: ModuleType, start: Any, tmp_path: Path) -> None:
+    with example.running(start(fpir="0.2")) as url, connect(url) as client:
+        client.post("/v1/enroll", files=[*files(0), *subject("p0")])
+        few = client.post("/v1/identify", files=files(0))
+        assert few.status_code == 501 and "threshold" in few.json()["error"]
+        (tmp_path / "g.npz").unlink()
+    vectors = FaceRecognizer(Patches()).embed([image(i) for i in range(40)])
+    space = Space.of(FaceRecognizer(Patches()))
+    note = {"model": {"sha256": space.model, "preprocessing": space.preprocessing}}
+    gallery = Gallery(space)
+    images = Embeddings(vectors, np.linalg.norm(vectors, axis=1), False, note=note)
+    gallery.enroll(images, [f"p{i}" for i in range(40)])
+    gallery.write(tmp_path / "g.npz")
+    with example.running(start(fpir="0.2")) as url, connect(url) as client:
+        found = client.post("/v1/identify", files=files(3)).json()
+        assert found["answers"][0]["subject"] == "p3"
+        fpir = found["fpir"]
+        assert fpir["gallery_size"] == 40 and 0 < fpir["fpir"] <= 0.2 + 1e-9
+        assert fpir["low"] <= fpir["fpir"] <= fpir["high"]
+        assert fpir["threshold"] == found["threshold"]
+        full = client.post("/v1/enroll", files=[*files(99), *subject("one more")])
+        assert full.status_code == 409 and "40 people" in full.json()["error"]
+        # Somebody who is there may have more images.
+        assert client.post("/v1/enroll", files=[*files(99), *subject("p1")]).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "status", "words"),
+    [
+        ("/v1/enroll", files(1), 400, "subject"),
+        ("/v1/enroll", subject("a"), 400, "no image"),
+        ("/v1/enroll", [*files(1), *subject("")], 400, "subject"),
+        ("/v1/enroll", [*files(1), *subject("x" * 201)], 400, "200"),
+        ("/v1/enroll", [*files(1), *subject("a\nb")], 400, "printable"),
+        ("/v1/enroll", [*files(1), ("subject", (None, b"\xff"))], 400, "UTF-8"),
+        ("/v1/enroll", [*files(1), *subject("a"), *subject("b")], 400, "two people"),
+        ("/v1/enroll", [*files(1, 2, 3, 4, 5), *subject("a")], 413, "4 images"),
+        ("/v1/identify", [*files(1), *subject("a")], 400, "images and points"),
+        ("/v1/delete", subject("x" * 5000), 413, "bytes"),
+        ("/v1/delete", [("images", (None, b"x"))], 400, "other than subject"),
+        ("/v1/delete", subject("nobody"), 404, "nobody of that name"),
+    ],
+    ids=[str(number) for number in range(12)],
+)
+def test_refusals(
+    example: ModuleType, start: Any, path: str, content: Any, status: int, words: str
+) -> None:
+    with example.running(start(identify_threshold=0.9)) as url, connect(url) as client:
+        answer = client.post(path, files=content)
+    assert answer.status_code == status and words in answer.json()["error"]
+
+
+def test_without_a_gallery_its_endpoints_are_closed(example: ModuleType) -> None:
+    service = example.Service(FaceRecognizer(Patches()))
+    with example.running(service) as url, connect(url) as client:
+        for path in ("/v1/enroll", "/v1/identify", "/v1/delete"):
+            answer = client.post(path, files=files(1))
+            assert answer.status_code == 501 and "--gallery" in answer.json()["error"]
+
+
+def test_a_change_that_cannot_be_written_has_not_happened(
+    example: ModuleType, start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with example.running(start(identify_threshold=0.9)) as url, connect(url) as client:
+        client.post("/v1/enroll", files=[*files(1), *subject("a")])
+
+        def full(self: Gallery, path: Path) -> None:
+            raise DatasetError(f"{path}: the disk is full")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Gallery, "write", full)
+            for path, content in (
+                ("/v1/enroll", [*files(2), *subject("b")]),
+                ("/v1/delete", subject("a")),
+            ):
+                answer = client.post(path, files=content)
+                assert answer.status_code == 507 and "disk is full" in answer.json()["error"]
+        found = client.post("/v1/identify", files=files(1, 2)).json()
+        assert [answer["subject"] for answer in found["answers"]] == ["a", None]
+
+
+def test_a_gallery_of_another_model_is_refused(
+    example: ModuleType, start: Any, tmp_path: Path
+) -> None:
+    with example.running(start()) as url, connect(url) as client:
+        client.post("/v1/enroll", files=[*files(1), *subject("a")])
+    other = Patches()
+    other.sha256 = "1" * 64
+    with pytest.raises(ModelError, match="another model"):
+        example.Service(FaceRecognizer(other), gallery=tmp_path / "g.npz")
+    with pytest.raises(ModelError, match="flip"):
+        example.Service(FaceRecognizer(Patches(), flip=True), gallery=tmp_path / "g.npz")
+    assert json.dumps(Gallery.read(tmp_path / "g.npz").space.preprocessing)

@@ -736,7 +736,7 @@ class Gallery:
                 ("images", pa.int64()),
                 ("embedding", pa.list_(pa.float32())),
             ],
-            metadata={"facerec": json.dumps({"space": asdict(self.space), "fusion": self.fusion})},
+            metadata={"facerec_gallery": json.dumps({"space": asdict(self.space), "fusion": self.fusion})},
         )
         size = self.space.embedding_size
         with atomic_path(path, DatasetError) as temporary:

@@ -82,6 +82,7 @@ SUITES: dict[str, dict[str, Act]] = {
         "eta2_coverage": _measure("measures_fairness_levels", "eta2_coverage"),
         "norm_coverage": _measure("measures_fairness_levels", "norm_coverage"),
         "differential_tests": _measure("measures_fairness_levels", "differential_tests"),
+        "plan_power": _measure("measures_fairness_plan", "plan_power"),
         "search_coverage": _measure("measures_one_to_many", "search_coverage"),
         "audit_speed": _measure("measures_fairness", "audit_speed"),
         "whole_audit": _measure("measures_fairness", "whole_audit"),
@@ -89,6 +90,8 @@ SUITES: dict[str, dict[str, Act]] = {
     "comparison": {
         "retrieval": _measure("measures_comparison", "retrieval"),
         "null": _measure("measures_comparison", "null"),
+        "feature_trial": _measure("measures_features", "feature_trial"),
+        "feature_null": _measure("measures_features", "feature_null"),
         "smoke": _measure("measures_comparison", "smoke"),
     },
     "galleries": {

@@ -267,6 +267,8 @@ def run(
     try:
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
+        # Ray Data starts no task whose answer might not fit into the store, and thinks of 128 MiB.
+        context.target_max_block_size = 1 << 20
         # Workers may be killed while they start as well.
         context.max_consecutive_actor_init_deaths = ATTEMPTS + 2 * workers
         done = ray.data.from_items(

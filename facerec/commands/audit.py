@@ -7,7 +7,7 @@ import operator
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -31,6 +31,8 @@ from facerec.embedding.file import (
 )
 from facerec.embedding.model import EmbeddingModel, load_model
 from facerec.errors import DatasetError, MetricError
+from facerec.fairness.against import Release, check_settings, compare_releases, read_release
+from facerec.fairness.against_page import against_table, notable
 from facerec.fairness.association import NoComparison
 from facerec.fairness.attributes import Attributes, read_attributes
 from facerec.fairness.audit import PERMUTATIONS
@@ -41,7 +43,7 @@ from facerec.fairness.findings import HEADLINE
 from facerec.fairness.norms import NormTable
 from facerec.fairness.one_to_many import FPIR_TARGETS, OneToMany, SearchPlan, Template
 from facerec.fairness.one_to_many_page import summary_tables
-from facerec.fairness.outputs import check_audit_folder, write_audit
+from facerec.fairness.outputs import check_audit_folder, to_json, write_audit
 from facerec.fairness.page import render
 from facerec.fairness.quality import Quality, add_quality, read_quality
 from facerec.fairness.rates import TARGETS, Calibration, ErrorRate
@@ -70,7 +72,15 @@ _RELATIONS: Mapping[str, Callable[[float, float], bool]] = {
 _WITH_SCORES = frozenset(
     {
         *("group", "out", "attributes", "scores", "distances", "intersect", "subject", "fmr"),
-        *("threshold_from", "allow_inferred_labels", "assertion", "replicates", "seed", "device"),
+        *(
+            "threshold_from",
+            "allow_inferred_labels",
+            "assertion",
+            "against",
+            "replicates",
+            "seed",
+            "device",
+        ),
     }
 )
 """Flags that mean something in an audit of scores."""
@@ -99,6 +109,7 @@ def audit(
     covariates: tuple[str, ...] = (),
     quality: Path | None = None,
     baseline: Path | None = None,
+    against: Path | None = None,
     one_to_many: bool = False,
     fpir: tuple[str, ...] = FPIR_TARGETS,
     reference: str | None = None,
@@ -157,6 +168,8 @@ def audit(
             Sharpness.scalar; by default UnifiedQualityScore.scalar.
         baseline: embeddings of the same images by another model, such as one trained without SEC;
             with --model that model itself.
+        against: audit.json of an earlier release of the model on the same data: say what changed;
+            with the earlier embeddings as --baseline, from the same persons drawn for both.
         one_to_many: also audit identification: half of the persons enrolled, searched by all, then
             the other half; FPIR, FNIR and rank 1 by group.
         fpir: with --one-to-many: target FPIRs of the thresholds, as 1e-2,2e-3; taken exactly.
@@ -216,6 +229,10 @@ def audit(
         )
         if measured is not None:
             labels = add_quality(labels, measured)
+    earlier = None if against is None else read_release(against)
+    if earlier is not None:
+        recorded = None if labels is None else labels.sha256
+        check_settings(earlier, _listed(group), intersect, targets, recorded)
     if scores is not None:
         with progress_bar(console) as show:
             result = _audit_scores(
@@ -233,6 +250,7 @@ def audit(
                 device=device,
                 show=show,
             )
+            result = _compare(result, earlier)
             page = _write(result, out, command, show)
         _finish(result, page, asserted, console)
         return
@@ -307,9 +325,19 @@ def audit(
             device=device,
             progress=show,
         )
+        result = _compare(result, earlier)
         page = _write(result, out, command, show)
     stored = [path for path in (embeddings, baseline) if path is not None and is_embeddings(path)]
     _finish(result, page, asserted, console, stored if delete_embeddings else ())
+
+
+def _compare(result: Audit, earlier: Release | None) -> Audit:
+    """Add what changed since the audit of an earlier release, if there is one."""
+    if earlier is None:
+        return result
+    found = compare_releases(earlier, to_json(result), result.comparison)
+    file = InputFile("against", earlier.name, earlier.sha256, {"facerec": found.facerec})
+    return replace(result, inputs=(*result.inputs, file), against=found)
 
 
 def _search_plan(flags: Mapping[str, Any]) -> SearchPlan | None:
@@ -487,6 +515,12 @@ def print_audit(audit: Audit, console: Console) -> None:
     console.print()
     for finding in audit.findings:
         _say(console, f"• {finding.text}", "")
+    if audit.against is not None:
+        console.print()
+        _say(console, f"against {audit.against.name}: {audit.against.summary}", "bold")
+        console.print(against_table(notable(audit.against)).terminal())
+        for note in audit.against.notes:
+            _say(console, f"note: {note}", "dim")
     for part in audit.groupings:
         console.print()
         if part.norms is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,14 +19,20 @@ from facerec.embedding.extract import Embeddings, embed_images
 from facerec.embedding.file import is_embeddings, read_embeddings
 from facerec.embedding.model import load_model
 from facerec.errors import DatasetError
+from facerec.files import atomic_path
 from facerec.galleries.cleaning import Cleaning, clean_set
 from facerec.limits import Limits
 from facerec.records.dataset import FaceDataset
 from facerec.records.proposals import Proposal, write_proposals
 from facerec.records.training_set import Data, open_dataset
 from facerec.report import words
+from facerec.report.csv_tables import write_csv
+from facerec.report.page import Page, Section
 from facerec.report.progress import progress_bar
-from facerec.report.table import Column, Table
+from facerec.report.table import Cell, Column, Table
+
+_SHOWN = 60
+"""Proposals of a kind on a page."""
 
 KINDS = {
     "wrong_label": ("wrong label", "images whose label is probably not that of the person"),
@@ -41,7 +48,11 @@ def clean(
     out: Path,
     model: Path | None = None,
     embeddings: Path | None = None,
+    scores: Path | None = None,
+    page: Path | None = None,
+    images: bool = False,
     limit: Annotated[float, Limits(0.0, 1.0, below=True)] = 0.5,
+    across: bool = True,
     flip: bool = True,
     on_error: Literal["error", "skip"] = "error",
     device: str = "auto",
@@ -60,7 +71,13 @@ def clean(
         out: The .csv file of proposals to write.
         model: A model to embed the images with: a run folder, a .safetensors or an .onnx file.
         embeddings: The embeddings of the images of SOURCE, from facerec embed --records SOURCE.
+        scores: Also write of every image how probable it is that it does not belong under its
+            label, and its cosines to its own and to the nearest other label, into this .csv file.
+        page: Also write the proposals as a page, .html.
+        images: Show the faces on that page; it then holds personal data.
         limit: Probability from which on a fault is proposed.
+        across: Look for duplicates among images of different labels too: a comparison of all pairs,
+            which takes minutes for a hundred thousand images and days for ten million on a CPU.
         flip: With --model, sum the embeddings of each image and its mirror image.
         on_error: With --model, stop at a bad image, or leave it out.
         device: Where to compute: auto, cpu, cuda, cuda:1, mps.
@@ -68,6 +85,9 @@ def clean(
     """
     if out.suffix.lower() != ".csv":
         raise DatasetError(f"{out}: proposals are a table; give it a name that ends in .csv")
+    if images and page is None:
+        raise DatasetError("--images are shown on a page; name one with --page FILE.html")
+    dataset: FaceDataset | None = None
     console = Console(highlight=False, soft_wrap=True)
     with progress_bar(console) as progress:
         if is_embeddings(source):
@@ -76,6 +96,8 @@ def clean(
                     f"{source}: holds embeddings already; leave out --model and --embeddings, or "
                     "name the records"
                 )
+            if images:
+                raise DatasetError(f"{source}: holds no faces to show; leave out --images")
             found, labels = _labelled(source, read_embeddings(source))
             print_embeddings(source, found, console)
         else:
@@ -103,11 +125,25 @@ def clean(
                 print_embeddings(embeddings, found, console)
         assert found.ids is not None  # the readers see to that
         cleaning = clean_set(
-            found.vectors, labels, found.ids, limit=limit, device=device, progress=progress
+            found.vectors,
+            labels,
+            found.ids,
+            limit=limit,
+            across=across,
+            device=device,
+            progress=progress,
         )
     write_proposals(out, cleaning.proposals)
     _report(cleaning, found, console)
     console.print(f"proposals: {out}")
+    if scores is not None:
+        _write_scores(scores, cleaning, labels, found.ids)
+        console.print(f"scores: {scores}")
+    if page is not None:
+        text = contact_sheet(cleaning, str(source), dataset if images else None).render()
+        with atomic_path(page) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+        console.print(f"page: {page}")
 
 
 def _labels(dataset: FaceDataset) -> NDArray[np.str_]:
@@ -150,6 +186,83 @@ def _report(cleaning: Cleaning, found: Embeddings, console: Console) -> None:
         )
     console.print(summary(cleaning).terminal())
     console.print(examples(cleaning.proposals).terminal())
+
+
+def _write_scores(
+    path: Path, cleaning: Cleaning, labels: NDArray[np.str_], ids: NDArray[np.str_]
+) -> None:
+    header = "image_id", "label", "probability", "own_cosine", "other_cosine"
+    columns = (
+        ids[cleaning.rows].tolist(),
+        labels[cleaning.rows].tolist(),
+        cleaning.probability.tolist(),
+        [None if np.isnan(value) else value for value in cleaning.wrong.own.tolist()],
+        cleaning.wrong.other.tolist(),
+    )
+    with (
+        atomic_path(path, DatasetError) as temporary,
+        temporary.open("w", encoding="utf-8", newline="") as file,
+    ):
+        write_csv(file, header, zip(*columns, strict=True))
+
+
+def contact_sheet(cleaning: Cleaning, source: str, dataset: FaceDataset | None) -> Page:
+    """Return a page of the surest proposals of each kind.
+
+    Args:
+        cleaning: what was found.
+        source: where, in words.
+        dataset: the faces to show; none are shown without.
+    """
+    place = {} if dataset is None else {name: i for i, name in enumerate(dataset.ids.tolist())}
+    first: dict[str, str] = {}
+    if dataset is not None and dataset.class_names is not None:
+        for name, label in zip(dataset.ids.tolist(), dataset.labels.tolist(), strict=True):
+            first.setdefault(dataset.class_names[label], name)
+    elif dataset is not None:
+        for name, label in zip(dataset.ids.tolist(), dataset.labels.tolist(), strict=True):
+            first.setdefault(str(label), name)
+
+    def face(image: str, text: str) -> Cell:
+        if dataset is None or image not in place:
+            return Cell(text)
+        data = dataset.encoded(place[image])
+        kind = "png" if data.startswith(b"\x89PNG") else "jpeg"
+        return Cell(text, picture=f"data:image/{kind};base64,{base64.b64encode(data).decode()}")
+
+    columns: list[Column[Proposal]] = [
+        Column(
+            "image",
+            lambda item: face(item.image_id or first.get(item.label, ""), item.image_id or "all"),
+            words=True,
+        ),
+        Column("label", lambda item: face(first.get(item.label, ""), item.label), words=True),
+        Column(
+            "proposed label",
+            lambda item: face(
+                item.other_id or first.get(item.proposed_label, ""),
+                item.proposed_label or "none: leave out",
+            ),
+            words=True,
+        ),
+        Column("score", lambda item: f"{item.score:.4f}"),
+    ]
+    sections = []
+    for kind, (name, meaning) in KINDS.items():
+        rows = [item for item in cleaning.proposals if item.kind == kind]
+        if rows:
+            shown = f"the surest {_SHOWN} of {len(rows):,}" if len(rows) > _SHOWN else "all"
+            table = Table(f"{name}: {shown}", columns, rows[:_SHOWN])
+            sections.append(Section(name, [table], f"{meaning}: {len(rows):,} proposals."))
+    faces = (
+        "" if dataset is None else "This page shows faces of real people: keep it as you keep them."
+    )
+    verdict = f"{len(cleaning.proposals):,} proposals for {cleaning.images:,} images"
+    lead = (
+        f"{source}: {cleaning.images:,} images of {cleaning.classes:,} labels. Nothing was changed."
+        " Faces stand for their labels where no image is named; a label's is its first image."
+    )
+    return Page("Cleaning a set", verdict, lead, [], [summary(cleaning)], sections, banner=faces)
 
 
 def summary(cleaning: Cleaning) -> Table[str]:

@@ -54,7 +54,7 @@ class Embedder(Checked):
         Raises:
             FacerecError: no model for a folder, or what cannot be read.
         """
-        if is_embeddings(images) and not images.is_dir():
+        if is_embeddings(images):
             found = read_embeddings(images)
             print_embeddings(images, found, console)
         else:

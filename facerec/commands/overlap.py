@@ -33,7 +33,9 @@ from facerec.galleries.overlap_report import (
 )
 from facerec.progress import section
 from facerec.records.images import ImageSource
+from facerec.records.tar_shards import is_tar_shards
 from facerec.report.progress import progress_bar
+from facerec.shards import is_pattern
 from facerec.verification.page import face_picture
 
 _SHOWN = 20
@@ -129,7 +131,7 @@ def overlap(
 
     def open_set(path: Path) -> OpenSet:
         nonlocal loaded
-        if not path.exists():
+        if not path.exists() and not is_pattern(path):
             raise DatasetError(f"{path}: there is no such file or folder; check the path")
         if holds_embeddings(path):
             embeddings = read_embeddings(path)
@@ -200,10 +202,12 @@ def overlap(
     for sentence in ASSUMED:
         console.print(f"assumed: {sentence}", style="dim italic")
     sources = [
-        {"path": str(path), **({"sha256": sha256(path)} if path.is_file() else {}), **each.source}
+        {"path": str(path), **({"sha256": sha256(path)} if is_image_file(path) else {})}
+        | dict(each.source)
         for path, each in ((a, first), (b, second))
     ]
-    command = shlex.join(["facerec", "overlap", *sys.argv[1:]])
+    given = sys.argv[1:]
+    command = shlex.join(["facerec", *(["overlap"] if given[:1] != ["overlap"] else []), *given])
     if csv is not None:
         write_exclusions(csv, found)
         facts = write_facts(csv, found, sources, command)
@@ -236,9 +240,14 @@ def holds_embeddings(path: Path) -> bool:
     return is_embeddings(path)
 
 
+def is_image_file(path: Path) -> bool:
+    """Tell whether one file holds the images themselves, as a pack does."""
+    return path.is_file() and not holds_embeddings(path)
+
+
 def kind_of(path: Path) -> str:
     """Return the flag of ``facerec embed`` that takes such a path: records, images or bench."""
-    if path.suffix == ".rec" or (path.is_dir() and any(path.glob("*.rec"))):
+    if path.suffix == ".rec" or (path.is_dir() and any(path.glob("*.rec"))) or is_tar_shards(path):
         return "records"
     if path.is_dir():
         return "images"
@@ -246,7 +255,7 @@ def kind_of(path: Path) -> str:
         return "bench"
     raise DatasetError(
         f"{path}: neither embeddings (.npz, .csv, .parquet) nor records (.rec), a pack (.bin) or a "
-        "folder; check the path"
+        "folder, nor WebDataset shards (.tar); check the path"
     )
 
 

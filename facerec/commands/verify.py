@@ -20,9 +20,16 @@ from facerec.commands.models import preprocessing_words, print_embeddings, print
 from facerec.embedding.align import Aligner, parse_align
 from facerec.embedding.extract import Embeddings, embed_images
 from facerec.embedding.file import is_embeddings, read_embeddings
-from facerec.embedding.model import EmbeddingModel, OnnxModel, load_model, newest_run
+from facerec.embedding.model import (
+    EmbeddingModel,
+    OnnxModel,
+    TorchModel,
+    load_model,
+    newest_run,
+)
 from facerec.errors import MetricError, ModelError
 from facerec.files import write_json
+from facerec.galleries.overlap_report import SUFFIX, KnownOverlap, facts_path, read_overlap
 from facerec.progress import section
 from facerec.records.images import ImageSource
 from facerec.report.figures import check_plot_path
@@ -82,6 +89,7 @@ def verify(
     scores: Path | None = None,
     distances: bool = False,
     compare: Path | None = None,
+    overlap: Path | None = None,
     align: str | None = None,
     align_threshold: float | None = None,
     channels: Literal["rgb", "bgr"] | None = None,
@@ -123,6 +131,9 @@ def verify(
         distances: the scores are distances: smaller means more alike.
         compare: another model, embeddings or, with --scores, scores for the same pairs: prints the
             differences with intervals that follow the pairs.
+        overlap: a list of facerec overlap between the training set and the bench: figures are
+            printed without the pairs that show a person of both, too. Lists beside the model's
+            training set are looked for.
         align: find the face in photos of any size: a .csv of points
             (image_id,x1,y1,…,x5,y5), insightface, or a YuNet .onnx file.
         align_threshold: least score of a face that the detector of --align may find, 0 to 1;
@@ -159,6 +170,7 @@ def verify(
         raise MetricError("--with-images shows pictures in the report of a bench; give --out too")
     settings = Settings(fpr, compat, metrics, replicates, seed)
     console = Console(highlight=False)
+    given = None if overlap is None else read_overlap(overlap)
 
     chosen = partial(
         load_model, device=device, batch_size=batch_size, channels=channels, mean=mean, std=std
@@ -187,6 +199,8 @@ def verify(
                 "--scores needs neither pairs nor a model; leave out --bench, --pairs, --model and "
                 "--embeddings"
             )
+        if overlap is not None:
+            raise MetricError("--overlap names images of a bench; leave it out with --scores")
 
         def verified(path: Path | None) -> Verified:
             assert path is not None
@@ -199,7 +213,7 @@ def verify(
         benches = open_benches(names, pairs, format, images, data)
 
         def verified(path: Path | None) -> Verified:
-            return _verify_all(source(path), benches, settings, console)
+            return _verify_all(source(path), benches, settings, console, given)
 
     results, searches = verified(scores or embeddings or model)
     others, more = ({}, []) if compare is None else verified(compare)
@@ -264,6 +278,10 @@ class Source(ABC):
     def describe(self) -> Mapping[str, Any] | None:
         """Return what a report must say about the model, if anything is known."""
 
+    def training_data(self) -> Mapping[str, Any]:
+        """Return the section ``data`` of the recipe that trained the model; empty if unknown."""
+        return {}
+
 
 class StoredEmbeddings(Source):
     """An embeddings file, joined by image id."""
@@ -316,11 +334,36 @@ class LiveModel(Source):
         """Return the model's own description."""
         return self.model.describe()
 
+    def training_data(self) -> Mapping[str, Any]:
+        """Return the section of the recipe that a model file of facerec holds."""
+        recipe = self.model.recipe if isinstance(self.model, TorchModel) else {}
+        data = recipe.get("data", {})
+        return data if isinstance(data, Mapping) else {}
+
 
 def _verify_all(
-    source: Source, benches: Sequence[Bench | TemplateBench], settings: Settings, console: Console
+    source: Source,
+    benches: Sequence[Bench | TemplateBench],
+    settings: Settings,
+    console: Console,
+    given: KnownOverlap | None = None,
 ) -> Verified:
-    """Return the 1:1 results of every bench by name, and those of 1:N."""
+    """Return the 1:1 results of every bench by name, and those of 1:N.
+
+    Args:
+        source: of embeddings.
+        benches: to verify on.
+        settings: of the figures.
+        console: to print to.
+        given: an overlap that the user named; it must be of one of the benches.
+    """
+    pairwise = [bench for bench in benches if isinstance(bench, Bench)]
+    if given is not None and not any(given.is_of(bench) for bench in pairwise):
+        raise MetricError(
+            f"{given.path}: its second set, {str(given.b.get('path'))!r}, is none of the benches; "
+            "compute the overlap with the bench that is verified"
+        )
+    known = training_overlaps(source.training_data()) if given is None else [given]
     results: dict[str, VerificationResult] = {}
     searches: list[IdentificationResult] = []
     for bench in benches:
@@ -329,20 +372,100 @@ def _verify_all(
             verified, found = _verify_templates(source, bench, settings)
             searches += found
         else:
-            result = evaluate_embeddings(
-                source.embed(bench.images, bench.name),
-                bench,
-                fpr=settings.fpr,
-                compat=settings.compat,
-                metrics=settings.metrics,
-                replicates=settings.replicates,
-                seed=settings.seed,
-            )
-            verified = {bench.name: replace(result, model=source.describe())}
+            embeddings = source.embed(bench.images, bench.name)
+            verified = {}
+            for name, each in _with_and_without(bench, known, console).items():
+                result = evaluate_embeddings(
+                    embeddings,
+                    each,
+                    fpr=settings.fpr,
+                    compat=settings.compat,
+                    metrics=settings.metrics,
+                    replicates=settings.replicates,
+                    seed=settings.seed,
+                )
+                verified[name] = replace(result, model=source.describe())
         for name, result in verified.items():
             # Two files of one name in different folders are two benches.
             results[name if name not in results else str(bench.source.get("path"))] = result
     return results, searches
+
+
+def _with_and_without(
+    bench: Bench, known: Sequence[KnownOverlap], console: Console
+) -> dict[str, Bench]:
+    """Return a bench, and if people of it were trained on, the same without their pairs."""
+    benches = {bench.name: bench}
+    for overlap in known:
+        if not overlap.is_of(bench) or bench.name not in benches:
+            continue
+        said = f"{overlap.persons:,} persons of the training set are probably in {bench.name}"
+        trained_on = np.isin(bench.images.ids, list(overlap.images))
+        pairs = bench.pairs
+        clean = ~(trained_on[pairs.first] | trained_on[pairs.second])
+        left = int(np.count_nonzero(clean))
+        if left == len(pairs):
+            console.print(f"{said} ({overlap.path})", soft_wrap=True, markup=False)
+            continue
+        console.print(
+            f"warning: {said}, in {len(pairs) - left:,} of {len(pairs):,} pairs "
+            f"({overlap.path}); figures with and without these pairs follow",
+            style="yellow",
+            soft_wrap=True,
+            markup=False,
+        )
+        if not (pairs.issame[clean].any() and (~pairs.issame[clean]).any()):
+            console.print(
+                "warning: without these pairs there are not both same and different ones, so that "
+                "no figures can be given",
+                style="yellow",
+            )
+            continue
+        folds = None
+        if pairs.folds is not None:  # those that have pairs left, numbered anew
+            folds = np.unique(pairs.folds[clean], return_inverse=True)[1].astype(np.int64)
+            folds = folds if folds.max() else None
+        name = f"{bench.name} without people of the training set"
+        benches[name] = replace(
+            bench,
+            name=name,
+            pairs=replace(
+                pairs,
+                first=pairs.first[clean],
+                second=pairs.second[clean],
+                issame=pairs.issame[clean],
+                folds=folds,
+            ),
+            notes=(
+                *bench.notes,
+                f"{len(pairs) - left:,} of {len(pairs):,} pairs show a person who is probably in "
+                f"the training set ({overlap.path}) and are left out",
+            ),
+        )
+    return benches
+
+
+def training_overlaps(data: Mapping[str, Any]) -> list[KnownOverlap]:
+    """Return the overlaps whose facts lie beside a model's training set, and are of that set.
+
+    A list that was left out in training is none: its people were not trained on.
+
+    Args:
+        data: the recipe's section ``data``; empty where it is not known.
+    """
+    parts = [data, *data.get("also", ())] if data else []
+    known = []
+    for part in parts:
+        path = Path(str(part.get("path", "")))
+        excluded = part.get("exclude")
+        folder = path if path.is_dir() else path.parent
+        for file in sorted(folder.glob(f"*{SUFFIX}")) if path.exists() else ():
+            overlap = read_overlap(file)
+            if excluded is not None and facts_path(Path(str(excluded))).resolve() == file.resolve():
+                continue
+            if overlap.is_of_records(path):
+                known.append(overlap)
+    return known
 
 
 def _verify_templates(source: Source, bench: TemplateBench, settings: Settings) -> Verified:

@@ -299,11 +299,19 @@ def _sections(summary: Summary, drawn: Mapping[str, Sequence[Drawing]]) -> Itera
     runs = run_table(summary)
     yield Section("Results", [headline_table(summary), Folded("Every run", [runs])])
     if summary.pairs:
-        others = Folded("All figures", [difference_table(summary, view) for view in VIEWS])
+        tables = [difference_table(summary, view) for view in VIEWS]
+        # The first figure has the same differences of concatenated embeddings already.
+        tall = drawn["differences"] if len(summary.pairs) > _SPOKEN else []
+        others = Folded("All figures", [*tall, *tables])
         trials = paired_trial_table(summary)
         yield Section(
             "Differences",
-            [pair_table(summary), *([trials] if trials else []), *drawn["differences"], others],
+            [
+                pair_table(summary),
+                *([trials] if trials else []),
+                *([] if tall else drawn["differences"]),
+                others,
+            ],
         )
     speeds, curves = speed_table(summary), drawn["learning"]
     if speeds or curves:

@@ -1,7 +1,8 @@
 """The network that all arms of a comparison share: images → raw embeddings.
 
-A backbone of facerec, one of timm's models with a linear embedder after its pooled features, or a
-small network for quick studies. Weights come from a file; nothing is downloaded.
+A backbone of facerec, one of timm's models or EfficientNet-Lite0 with a linear embedder after its
+pooled features, that embedder alone on the features of a frozen network, or a small network for
+quick studies. Weights come from a file; nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -228,7 +229,7 @@ def create_trunk(config: Trunk, seed: int, features: int | None = None) -> Embed
     if config.name.startswith(TIMM):
         return _seeded(lambda: _timm_trunk(config, backbone), seed)
     if config.name == EFFICIENTNET:
-        return _seeded(lambda: _efficientnet(config), seed)
+        return _seeded(lambda: _efficientnet(config, backbone), seed)
     if config.name == SMALL_CNN:
         trunk: nn.Module = _seeded(lambda: SmallCNN(backbone, config.image_size), seed)
         if config.weights is not None:
@@ -280,12 +281,12 @@ def _timm_trunk(config: Trunk, backbone: Backbone) -> Embedder:
     return Embedder(network.trunk, network.head, config)
 
 
-def _efficientnet(config: Trunk) -> Embedder:
+def _efficientnet(config: Trunk, backbone: Backbone) -> Embedder:
     network = EfficientNetLite0()
     if config.weights is not None:
         tensors = _without_classifier(_read_tensors(config.weights), network)
         _load(network, tensors, config.weights, config.name)
-    return Embedder(network, nn.Linear(network.num_features, config.embedding_size), config)
+    return Embedder(network, FeatureEmbedder(backbone, network.num_features), config)
 
 
 def _without_classifier(tensors: dict[str, Tensor], trunk: nn.Module) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ that of one named group, as the demographic tables of NIST's 1:N evaluation do (
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.errors import DatasetError, MetricError
-from facerec.fairness.attributes import Grouping, Joined
+from facerec.fairness.attributes import SMALLEST_CELL, Grouping, Joined
 from facerec.fairness.differentials import FEW_ERRORS
 from facerec.fairness.rates import ErrorRate, error_rate
 from facerec.limits import Checked, Seed
@@ -91,7 +91,7 @@ class SearchRate(ErrorRate):
     """A share of the searches of one group, and its ratio to that of the group compared with."""
 
     in_files: ClassVar = (
-        "galleries basis target threshold group figure k=events n=total value interval "
+        "galleries basis target threshold stratum group figure k=events n=total value interval "
         "n_eff=effective identities=subjects resolvable reliable mark reason=remark ratio"
     )
     galleries: Galleries
@@ -99,6 +99,8 @@ class SearchRate(ErrorRate):
     """Whose threshold, see `SearchThreshold`; None for rank 1, which needs none."""
     target: str | None
     threshold: float | None
+    stratum: str | None
+    """The third of a covariate that probes lie in; None for all probes."""
     group: str
     figure: Figure
     ratio: Estimate | None
@@ -130,8 +132,8 @@ class SearchAudit:
     failures: tuple[GroupFailures, ...]
     entries: tuple[tuple[Galleries, tuple[int, ...]], ...]
     """Sizes of the galleries of each kind."""
-    reason: str | None
-    """Why there are no homogeneous galleries, if they were asked for."""
+    reasons: tuple[str, ...]
+    """Why there are no homogeneous galleries, or no thirds of a covariate, a sentence each."""
 
 
 @dataclass(frozen=True)
@@ -315,10 +317,12 @@ class _Searcher:
         if reference in grouping.names:
             base = grouping.names.index(str(reference))
         searched: list[tuple[Galleries, _Searched]] = [("mixed", self.mixed)]
-        reason = None
+        strata, reasons = self._strata(grouping)
         if self.plan.homogeneous:
             placed, reason = self._homogeneous(group, len(grouping.names))
-            if placed is not None:
+            if placed is None:
+                reasons.append(f"No homogeneous galleries: {reason}.")
+            else:
                 count = _HALVES * len(grouping.names)
                 searched.append(("homogeneous", self._search(placed, count, group)))
         thresholds: list[SearchThreshold] = []
@@ -326,7 +330,7 @@ class _Searcher:
         for kind, searches in searched:
             mine = self._thresholds(kind, searches, grouping)
             thresholds += mine
-            rates += self._rates(kind, searches, mine, grouping, base)
+            rates += self._rates(kind, searches, mine, grouping, base, strata)
         return SearchAudit(
             grouping.name,
             grouping.names,
@@ -335,8 +339,40 @@ class _Searcher:
             tuple(rates),
             tuple(self._failures(grouping)),
             tuple((kind, searches.entries) for kind, searches in searched),
-            reason,
+            tuple(reasons),
         )
+
+    def _strata(self, grouping: Grouping) -> tuple[dict[str, NDArray[np.bool_]], list[str]]:
+        """Return which images lie in each third of each covariate, ``(n,)``, and what is withheld.
+
+        A covariate is withheld where a third of a group has under ten persons: the others would
+        give its figures away.
+        """
+        strata: dict[str, NDArray[np.bool_]] = {}
+        reasons = []
+        for name, values in self._joined.covariates.items():
+            known = self._acquired & ~np.isnan(values)
+            if not known.any():
+                reasons.append(f"No thirds of {name}: it is recorded for no image.")
+                continue
+            edges = np.quantile(values[known], (1 / 3, 2 / 3))
+            third = np.searchsorted(edges, values, side="left")
+            thirds = {
+                f"{name}, {which} third": known & (third == number)
+                for number, which in enumerate(("lowest", "middle", "highest"))
+            }
+            persons = [
+                np.unique(self._subjects[inside & (grouping.codes == code)]).size
+                for inside in thirds.values()
+                for code in range(len(grouping.names))
+            ]
+            if min(persons) < SMALLEST_CELL:
+                reasons.append(
+                    f"No thirds of {name}: one has under {SMALLEST_CELL} persons of a group."
+                )
+            else:
+                strata |= thirds
+        return strata, reasons
 
     def _homogeneous(
         self, group: NDArray[np.int64], groups: int
@@ -376,6 +412,7 @@ class _Searcher:
         thresholds: Sequence[SearchThreshold],
         grouping: Grouping,
         base: int,
+        strata: Mapping[str, NDArray[np.bool_]],
     ) -> Iterator[SearchRate]:
         """Yield all rates, by threshold, figure and group."""
         names, of = grouping.names, grouping.codes[searches.image]
@@ -390,6 +427,7 @@ class _Searcher:
             bar: float | NDArray[np.floating],
             among: NDArray[np.bool_],
             threshold: SearchThreshold | None,
+            stratum: str | None = None,
         ) -> Iterator[SearchRate]:
             shares = [searches.share(events, bar, among & which) for _, which in rows]
             target = threshold.target if threshold and name == "FPIR" else None
@@ -399,7 +437,7 @@ class _Searcher:
                 ratio = None
                 if code not in (base, len(names)):
                     ratio = _ratio(share, shares[base], names[base])
-                yield _row(rate, kind, threshold, row, name, ratio)
+                yield _row(rate, kind, threshold, row, name, ratio, stratum)
 
         none = np.zeros(of.size, bool)
         with np.errstate(invalid="ignore"):
@@ -414,8 +452,13 @@ class _Searcher:
             missed = np.where(mated, searches.mate < value, none)
             yield from figure("FPIR", alarms, value, ~mated, threshold)
             yield from figure("FNIR", missed, math.inf, mated, threshold)
-            if kind == "mixed":
-                yield from self._with_failures(searches, missed, grouping, threshold)
+            if kind != "mixed":
+                continue
+            yield from self._with_failures(searches, missed, grouping, threshold)
+            for stratum, images in strata.items():
+                inside = images[searches.image]
+                yield from figure("FPIR", alarms, value, ~mated & inside, threshold, stratum)
+                yield from figure("FNIR", missed, math.inf, mated & inside, threshold, stratum)
 
     def _with_failures(
         self,
@@ -573,6 +616,7 @@ def _row(
     group: str,
     figure: Figure,
     ratio: Estimate | None,
+    stratum: str | None = None,
 ) -> SearchRate:
     return SearchRate(
         value=rate.value,
@@ -587,6 +631,7 @@ def _row(
         basis=threshold.basis if threshold else None,
         target=threshold.target if threshold else None,
         threshold=threshold.value if threshold else None,
+        stratum=stratum,
         group=group,
         figure=figure,
         ratio=ratio,

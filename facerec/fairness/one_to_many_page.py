@@ -33,6 +33,7 @@ class _Line:
     """Figures of one group at one threshold."""
 
     group: str
+    stratum: str | None
     fpir: SearchRate
     fnir: SearchRate
     with_failures: SearchRate | None
@@ -66,11 +67,13 @@ def rank_table(audit: SearchAudit, kind: str) -> Table[SearchRate]:
     return Table(f"{audit.name}: rank 1, {kind} galleries", columns, rows, remarks)
 
 
-def search_table(audit: SearchAudit, threshold: SearchThreshold) -> Table[_Line]:
-    """Return FPIR and FNIR by group at one threshold, with ratios."""
-    lines = _lines(audit, threshold)
+def search_table(
+    audit: SearchAudit, threshold: SearchThreshold, strata: bool = False
+) -> Table[_Line]:
+    """Return FPIR and FNIR by group at one threshold, with ratios; by third of covariates too."""
+    lines = _lines(audit, threshold, strata)
     columns: list[Column[_Line]] = [
-        Column("group", lambda row: row.group),
+        Column("group", lambda row: Cell(row.group, row.stratum or "")),
         Column("FPIR", lambda row: fmr_cell(row.fpir)),
         Column(f"ratio to {audit.compared_with}", lambda row: _ratio(row.fpir.ratio)),
         Column("FNIR", lambda row: rate_cell(row.fnir)),
@@ -152,8 +155,13 @@ def _blocks(audit: SearchAudit, drawings: Drawings) -> Iterator[Block]:
                 f"Homogeneous galleries hold one group alone, {sizes[0]:,} persons each, and are "
                 "searched by that group."
             )
-    if audit.reason is not None:
-        yield Text(f"No homogeneous galleries: {audit.reason}.")
+    yield from (Text(reason) for reason in audit.reasons)
+    if any(rate.stratum for rate in audit.rates):
+        mixed = [threshold for threshold in first if threshold.galleries == "mixed"]
+        yield Folded(
+            "By third of each covariate of the probe, at the same thresholds",
+            [search_table(audit, threshold, strata=True) for threshold in mixed],
+        )
     others = [one for one in audit.thresholds if one not in first]
     few = [one for one in others if one.value is None or not one.resolvable]
     tables = [search_table(audit, one) for one in others if one not in few]
@@ -164,15 +172,16 @@ def _blocks(audit: SearchAudit, drawings: Drawings) -> Iterator[Block]:
         yield Text(f"FPIR {one.target} of {one.basis}, {one.galleries} galleries: {reason}.")
 
 
-def _lines(audit: SearchAudit, threshold: SearchThreshold) -> list[_Line]:
+def _lines(audit: SearchAudit, threshold: SearchThreshold, strata: bool = False) -> list[_Line]:
+    """Return the figures at a threshold by group; with ``strata`` by third of covariates too."""
     key = threshold.galleries, threshold.basis, threshold.target
-    rows: dict[str, dict[Figure, SearchRate]] = {}
+    rows: dict[tuple[str | None, str], dict[Figure, SearchRate]] = {}
     for rate in audit.rates:
-        if (rate.galleries, rate.basis, rate.target) == key:
-            rows.setdefault(rate.group, {})[rate.figure] = rate
+        if (rate.galleries, rate.basis, rate.target) == key and bool(rate.stratum) == strata:
+            rows.setdefault((rate.stratum, rate.group), {})[rate.figure] = rate
     return [
-        _Line(group, row["FPIR"], row["FNIR"], row.get("FNIR with failures"))
-        for group, row in rows.items()
+        _Line(group, stratum, row["FPIR"], row["FNIR"], row.get("FNIR with failures"))
+        for (stratum, group), row in rows.items()
     ]
 
 

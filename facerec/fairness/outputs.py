@@ -14,6 +14,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from facerec.fairness import against
+from facerec.fairness.against_page import against_table
 from facerec.fairness.association import NoComparison
 from facerec.fairness.norms import QUANTILES
 from facerec.fairness.one_to_many import OneToMany
@@ -214,6 +216,7 @@ def to_json(audit: Audit) -> Json:
             for change in changes
         ],
         "comparison": None if audit.comparison is None else plain(audit.comparison.to_json()),
+        "against": None if audit.against is None else against.to_json(audit.against),
         "one_to_many": _one_to_many(audit.one_to_many),
         "not_computed": list(_not_computed(audit)),
         "caveats": list(audit.caveats),
@@ -329,6 +332,7 @@ def csv_tables(audit: Audit, document: Json) -> dict[str, list[Json]]:
         "comparison": change_table(document["comparison"]).records()
         if document["comparison"]
         else [],
+        "against": against_table(audit.against.rows).records() if audit.against else [],
         **_search_tables(document["one_to_many"]),
         "not_computed": [flat(row) for row in document["not_computed"]],
     }

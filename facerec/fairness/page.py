@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from facerec.fairness import figures, one_to_many_page, tables
+from facerec.fairness import against_page, figures, one_to_many_page, tables
 from facerec.fairness.association import NoComparison
 from facerec.fairness.channels import NormChannels
 from facerec.fairness.findings import HEADLINE, Finding, verdict
@@ -167,6 +167,8 @@ def _sections(audit: Audit, drawings: Drawings) -> Iterator[Section]:
             yield Heading(grouping.name)
             yield from describe(audit, grouping, drawings.of(f"{slug(number, grouping.name)}-"))
 
+    if audit.against is not None:
+        yield against_page.section(audit.against)
     blocks = [*by_grouping(_composition)]
     if audit.exclusions:
         blocks.append(tables.left_out_table(audit))

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from facerec.fairness.against import ReleaseComparison
 from facerec.fairness.association import AdjustedAssociation, Association, NoComparison
 from facerec.fairness.attributes import Exclusion, GroupCount, Joined
 from facerec.fairness.baseline import BaselineComparison
@@ -60,6 +61,7 @@ class InputFile:
         "calibration",
         "model",
         "baseline",
+        "against",
     ]
     name: str
     """Without its folder."""
@@ -195,6 +197,8 @@ class Audit:
     """What a reader must know of these data, one sentence each."""
     comparison: BaselineComparison | None
     """With a baseline."""
+    against: ReleaseComparison | None = None
+    """With the audit of an earlier release."""
     one_to_many: OneToMany | NoComparison | None = None
     """Identification, if it was asked for."""
 

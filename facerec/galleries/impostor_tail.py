@@ -104,7 +104,7 @@ def standardise(
         for side in sides
     ]
     moments = [_second_moment(side) for side in centred]
-    usual = max(float(np.sum(moments[0] * moments[1])), np.finfo(np.float32).tiny)
+    usual = max(float(np.sum(moments[0] * moments[1])), 1e-30)
     scaled = []
     for side, other, count in (
         (centred[0], moments[1], len(second)),

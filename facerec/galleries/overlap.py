@@ -279,11 +279,11 @@ class _Level:
             # median is a p-value however they depend on each other (Rüger 1978).
             images = np.bincount(person[side], minlength=counts[side])
             order = np.lexsort((values[side], person[side]))
-            first = np.searchsorted(person[side], np.arange(counts[side]))
+            begins = np.searchsorted(person[side], np.arange(counts[side]))
             agreeing = (images + 1) // 2
-            middle = values[side][order[first + agreeing - 1]]
+            middle = values[side][order[begins + agreeing - 1]]
             self.log_p.append(np.minimum(0.0, middle + np.log(images / agreeing)))
-            self.other.append(best[side][1][order[first]])
+            self.other.append(best[side][1][order[begins]])
 
 
 class _Best:
@@ -338,11 +338,13 @@ def _merged(
     values = np.concatenate([scores, more], axis=1)
     names = np.concatenate([people, others], axis=1)
     order = np.lexsort((-values, names), axis=1)
-    values, names = (np.take_along_axis(side, order, 1) for side in (values, names))
+    values = np.take_along_axis(values, order, 1)
+    names = np.take_along_axis(names, order, 1)
     values[:, 1:][names[:, 1:] == names[:, :-1]] = -np.inf
     order = np.argsort(-values, axis=1, kind="stable")[:, :count]
-    values, names = (np.take_along_axis(side, order, 1) for side in (values, names))
-    return values, names
+    values = np.take_along_axis(values, order, 1)
+    names = np.take_along_axis(names, order, 1)
+    return values, names.astype(np.int32, copy=False)
 
 
 def _without_more_of_the_best(

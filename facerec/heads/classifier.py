@@ -30,6 +30,7 @@ from facerec.heads.collectives import (
 )
 from facerec.heads.kernel_choice import KernelChoice, choose_kernel, obstacle
 from facerec.heads.margin_softmax import (
+    ONE_CENTER,
     CenterUpdate,
     InterclassFilter,
     Kernel,
@@ -53,7 +54,8 @@ class ClassifierOutput:
     target_cosine: Tensor
     """Mean cosine to the own class centre, without margin."""
     other_cosine: Tensor
-    """Mean cosine to the other class centres that take part (NaN for a single class)."""
+    """Mean cosine to the other classes that take part, to the nearest centre of each (NaN for a
+    single class)."""
     center_norm: Tensor
     """Mean norm of the class centres that take part; the smaller it is, the faster they turn."""
     filtered: Tensor
@@ -123,10 +125,12 @@ class MarginClassifier(nn.Module):
     a backbone in DistributedDataParallel; keep this module itself out of it.
 
     Attributes:
-        weight: parameter ``(num_local, D)``, float32: this rank's class centres, of any length.
+        weight: parameter ``(num_local · K, D)``, float32: this rank's class centres, of any length;
+            those of a class follow each other.
+        centers_per_class: K, 1 unless classes have sub-centres.
         class_offset: the class of the first local row.
         num_local: how many classes this rank holds; may be 0.
-        classes: the rows that take part, ``(n,)``; all if None. See ``draw``.
+        classes: the local classes that take part, ``(n,)``; all if None. See ``draw``.
         num_visited: how many classes take part over all ranks.
         kernel: what computes the tiles of classes; see ``choose_kernel``.
         step: buffer, int64: optimiser steps so far, see ``advance``.
@@ -153,6 +157,7 @@ class MarginClassifier(nn.Module):
         interclass_filter: InterclassFilter | None = None,
         sample_rate: float = 1.0,
         unlabelled: bool = False,
+        centers_per_class: int = 1,
         group: dist.ProcessGroup | None = None,
     ) -> None:
         """Draw the centres; they are the same on any number of ranks.
@@ -170,6 +175,7 @@ class MarginClassifier(nn.Module):
             sample_rate: share of its classes that each rank visits in a step, in (0, 1]; below 1
                 the gradient of ``weight`` is sparse (Partial FC).
             unlabelled: allow the label −1, of images that take no part in the loss.
+            centers_per_class: K; of these centres the nearest gives a class its logit.
             group: ranks that share the classes; the default group if None.
         """
         super().__init__()
@@ -181,6 +187,7 @@ class MarginClassifier(nn.Module):
         self.interclass_filter = interclass_filter
         self.seed, self.sample_rate = seed, sample_rate
         self.unlabelled = unlabelled
+        self.centers_per_class = centers_per_class
         self.classes: Tensor | None = None
         self.num_visited = num_classes
         self.group = group
@@ -188,9 +195,11 @@ class MarginClassifier(nn.Module):
         self.class_offset, self.num_local = shard_bounds(
             num_classes, world_size(group), rank(group)
         )
-        rows = range(self.class_offset, self.class_offset + self.num_local)
+        last = self.class_offset + self.num_local
+        rows = range(self.class_offset * centers_per_class, last * centers_per_class)
+        centers = num_classes * centers_per_class
         self.weight = nn.Parameter(
-            draw_centers(num_classes, embedding_size, rows, seed=seed, center_init=center_init)
+            draw_centers(centers, embedding_size, rows, seed=seed, center_init=center_init)
         )
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
         self.norm_average = NormAverage(margin) if isinstance(margin, AdaFace) else None
@@ -210,6 +219,10 @@ class MarginClassifier(nn.Module):
         Raises:
             TrainingError: ``triton`` is asked for and cannot be used here.
         """
+        if self.centers_per_class > 1:
+            if choice == "triton":
+                raise TrainingError(ONE_CENTER)
+            choice = "torch"
         self.kernel = choose_kernel(
             choice,
             self.margin,
@@ -222,6 +235,8 @@ class MarginClassifier(nn.Module):
 
     def keep_kernel(self, kernel: Kernel) -> None:
         """Go on with an earlier choice, to the same bits, where it can be used here."""
+        if self.centers_per_class > 1:
+            return
         if kernel == "torch" or obstacle(self.margin, self.weight) is None:
             self.kernel = kernel
 
@@ -301,10 +316,11 @@ class MarginClassifier(nn.Module):
                 chunk=self.chunk,
                 interclass_filter=self.interclass_filter,
                 norm_average=None if self.norm_average is None else self.norm_average(batch),
-                rows=self.classes,
+                rows=self._rows(),
                 update=update,
                 kernel=self.kernel,
                 weights=weights,
+                centers_per_class=self.centers_per_class,
             )
         # The cosine of an unlabelled image to its class is 0.
         rows, own = len(column), sums.target_cosine.sum()
@@ -314,9 +330,17 @@ class MarginClassifier(nn.Module):
             loss=sums.loss,
             target_cosine=own / count,
             other_cosine=(sums.cosine_sum - own) / pairs,
-            center_norm=sums.norm_sum / self.num_visited,
+            center_norm=sums.norm_sum / (self.num_visited * self.centers_per_class),
             filtered=sums.filtered / pairs,
         )
+
+    def _rows(self) -> Tensor | None:
+        """Return the rows of ``weight`` that take part, ascending; all if None."""
+        if self.classes is None or self.centers_per_class == 1:
+            return self.classes
+        number = self.centers_per_class
+        within = torch.arange(number, device=self.classes.device)
+        return (self.classes[:, None] * number + within).view(-1)
 
     def _column(self, labels: Tensor) -> Tensor:
         """Return the local row of each class of the global batch, −1 where it is elsewhere."""

@@ -11,6 +11,9 @@ classes. Here both passes visit the classes chunk by chunk and hold no more than
   optimizer's step can be taken on them at once (`CenterUpdate`): then no gradient of all centres
   exists either.
 
+With K centres a class (Sub-center ArcFace; Deng et al., ECCV 2020) the logit of a class is that of
+the nearest of its centres; the others are absent from the softmax, as a filtered class is.
+
 The margin changes one logit of each row, the target's. That one is left out of the tiles: its
 cosine is always computed in float32 or better, and margin and loss are plain functions of it and
 of the log-sum-exp of all other classes.
@@ -18,6 +21,7 @@ of the log-sum-exp of all other classes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, Protocol
@@ -29,6 +33,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from facerec.devices import has_fast_bf16
+from facerec.errors import TrainingError
 from facerec.heads.collectives import all_reduce_
 from facerec.heads.margins import Margin, NormMargin
 from facerec.limits import Checked, Limits
@@ -51,6 +56,12 @@ gradient, ``(tile, D)``, float32 or better. That is complete; its memory, which 
 the next tile's too.
 The centres of a tile have been read for the last time in this backward pass, so they may change.
 """
+
+ONE_CENTER = (
+    "the head cannot use kernel triton with several centres a class: its kernels take each centre "
+    "for a class; use kernel torch, or auto, or set head.centers_per_class to 1"
+)
+"""Why Triton's kernels are refused."""
 
 SMALLEST_NORM = 1e-6
 """Below it vectors are not normalised further, which bounds the gradient."""
@@ -111,15 +122,18 @@ def margin_softmax(
     update: CenterUpdate | None = None,
     kernel: Kernel = "torch",
     weights: Tensor | None = None,
+    centers_per_class: int = 1,
 ) -> MarginSoftmax:
     """Compute the margin softmax over the rows of ``weight`` on all ranks; a collective.
 
     Args:
         embeddings: raw embeddings of the global batch, ``(N, D)``, alike on all ranks. Each rank's
             gradient is that of its own rows of ``weight``; they are still to be summed.
-        weight: this rank's class centres, ``(rows, D)``, of any length; there may be none.
+        weight: this rank's class centres, ``(rows, D)``, of any length; there may be none. Those of
+            one class follow each other.
         column: the row of ``weight`` that is each sample's class, ``(N,)`` int64, or −1 where
-            another rank holds it. Every sample needs exactly one rank that does.
+            another rank holds it; with K centres a class the first such row, divided by K. Every
+            sample needs exactly one rank that does.
         margin: configuration from ``facerec.heads.margins``.
         step: optimiser steps so far, for annealed margins.
         group: ranks that share the classes; the default group if None.
@@ -135,6 +149,7 @@ def margin_softmax(
         kernel: what computes the tiles.
         weights: the share of each sample in the loss, ``(N,)``, of a sum of 1; by default all have
             the same. A sample of the share 0 may have a ``column`` of −1 on all ranks.
+        centers_per_class: K.
 
     Raises:
         TrainingError: Triton's kernels are asked for what they cannot do.
@@ -147,10 +162,13 @@ def margin_softmax(
     settings = Settings(
         group=group,
         reduced=precision == "bf16" and has_fast_bf16(weight.device),
-        chunk=chunk or default_chunk(len(batch), weight.device, kernel),
+        chunk=_whole_classes(
+            chunk or default_chunk(len(batch), weight.device, kernel), centers_per_class
+        ),
         transform=_transform(margin) if margin.changes_others else None,
         zero=interclass_filter is not None and interclass_filter.mode == "zero",
         kernel=kernel,
+        centers_per_class=centers_per_class,
     )
     limit = None
     if interclass_filter is not None:
@@ -179,6 +197,11 @@ def margin_softmax(
 
 def _mean(values: Tensor, weights: Tensor | None) -> Tensor:
     return values.mean() if weights is None else (values * weights).sum()
+
+
+def _whole_classes(chunk: int, centers_per_class: int) -> int:
+    """Return how many centres a tile takes, so that no class lies in two."""
+    return max(1, chunk // centers_per_class) * centers_per_class
 
 
 def default_chunk(batch_size: int, device: torch.device, kernel: Kernel = "torch") -> int:
@@ -212,6 +235,8 @@ class Settings:
     """Whether a filtered class counts as orthogonal, not as absent."""
     kernel: Kernel = "torch"
     """What computes the tiles."""
+    centers_per_class: int = 1
+    """Centres of a class, of which the nearest counts."""
 
 
 @dataclass
@@ -286,6 +311,8 @@ class Tiles(Protocol):
 def create_tiles(query: Tensor, column: Tensor, limit: Tensor | None, settings: Settings) -> Tiles:
     """Return whoever computes the tiles of one pass; see `Tiles` for the arguments."""
     if settings.kernel == "triton":
+        if settings.centers_per_class > 1:
+            raise TrainingError(ONE_CENTER)
         from facerec.heads.triton_softmax import TritonTiles  # triton is an extra
 
         return TritonTiles(query, column, limit, settings)
@@ -316,7 +343,6 @@ class _Others(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         query = query.detach().contiguous()
         visited = _Visited(weight.detach(), rows, settings.chunk, query.dtype)
-        tiles = create_tiles(query, column, limit, settings)
         size = len(query)
         packed = query.new_zeros(3 * size + 2)
         total, target, products = packed[: 3 * size].view(3, size)
@@ -324,6 +350,8 @@ class _Others(torch.autograd.Function):
         sums = Sums(highest, total, products, norms=packed[-2], filtered=packed[-1])
         lengths = query.new_empty(visited.count)
 
+        column = visited.nearest(query, column, settings.centers_per_class)
+        tiles = create_tiles(query, column, limit, settings)
         target.copy_(visited.products(query, column))
         for part, centers in visited:
             tiles.add(part.start, centers, lengths[part], sums)
@@ -400,6 +428,15 @@ class _Visited:
                 centers = torch.index_select(self.weight, 0, rows, out=self.drawn[: len(rows)])
             yield part, centers.to(self.dtype)
 
+    def nearest(self, query: Tensor, column: Tensor, centers_per_class: int) -> Tensor:
+        """Return which of the centres of its class is nearest to each sample, −1 for none (N,)."""
+        if centers_per_class == 1 or not self.count:
+            return column
+        first = column * centers_per_class
+        rows = [torch.where(column >= 0, first + number, -1) for number in range(centers_per_class)]
+        best = torch.stack([self.products(query, row) for row in rows]).argmax(0)
+        return torch.where(column >= 0, first + best, -1)
+
     def products(self, query: Tensor, column: Tensor) -> Tensor:
         """Return q·ŵ of each sample and its own class, 0 where another rank holds that (N,)."""
         if not self.count:
@@ -429,11 +466,14 @@ class TorchTiles:
         sums.norms += lengths.sum()
         lengths.clamp_(min=SMALLEST_NORM)
         tile = self._multiply(centers, lengths)
-        sums.products += tile.sum(0)
+        farther = self._farther(tile, start)
+        sums.products += (tile if farther is None else tile.masked_fill(farther, 0)).sum(0)
         hidden = self._hidden(tile, start)
         if hidden is not None:
-            sums.filtered += hidden.sum()
+            sums.filtered += (hidden if farther is None else hidden & ~farther).sum()
         logits = self._fill(self._transformed(tile), hidden)
+        if farther is not None:
+            logits.masked_fill_(farther, _ABSENT)
         self._put(logits, start, _ABSENT)
         highest = torch.maximum(sums.highest, logits.amax(0))
         sums.total *= (sums.highest - highest).exp_()
@@ -451,7 +491,10 @@ class TorchTiles:
     ) -> None:
         """Hand the slopes of these classes on to queries and centres."""
         tile = self._multiply(centers, lengths)
+        farther = self._farther(tile, start)
         by_product = self._slopes(tile, start, slopes.shift, slopes.factor)
+        if farther is not None:
+            by_product.masked_fill_(farther, 0)
         self._put(by_product, start, slopes.target_slope)
         if to_centers is not None:
             self._put(tile, start, slopes.target)
@@ -495,6 +538,19 @@ class TorchTiles:
             return None
         self._put(tile, start, _ABSENT)
         return tile > self.limit
+
+    def _farther(self, tile: Tensor, start: int) -> Tensor | None:
+        """Tell which centres do not count for a sample, as another of their class is nearer."""
+        number = self.settings.centers_per_class
+        if number == 1:
+            return None
+        scores = tile.clone()
+        # Of its own class that one counts which forward chose, whatever rounding says here.
+        self._put(scores, start, math.inf)
+        by_class = scores.view(-1, number, len(self.query))
+        farther = torch.ones_like(by_class, dtype=torch.bool)
+        farther.scatter_(1, by_class.argmax(1, keepdim=True), False)
+        return farther.view(tile.shape)
 
     def _transformed(self, tile: Tensor) -> Tensor:
         """Turn inner products into logits; they may be the same tensor."""

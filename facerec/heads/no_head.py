@@ -22,6 +22,7 @@ class NoHead(MarginClassifier):
         self.num_classes = self.class_offset = self.num_local = self.num_visited = 0
         self.embedding_size = embedding_size
         self.sample_rate, self.kernel = 1.0, "torch"
+        self.centers_per_class = 1
         # Known to nobody as a parameter: neither optimizer nor checkpoint has a use for it.
         self.__dict__["weight"] = nn.Parameter(torch.empty(0, embedding_size))
 

@@ -163,8 +163,8 @@ def _join(data: Data, first: FaceDataset, seed: int, progress: Progress | None) 
             classes[-1] = np.array(read_identities(path, dataset))
             sets[number] = Subset(dataset, classes=classes[-1], relabel=False)
         if excluded is not None:
-            sets[number] = kept = _without(excluded, dataset, sets[number], progress, relabel=False)
-            labels = kept.labels
+            sets[number] = _without(excluded, dataset, sets[number], progress, relabel=False)
+            labels = sets[number].labels
             classes[-1] = np.unique(labels[labels >= 0])
     labelled = [True, *(part.labelled for part in data.also)]
     joined = JoinedDataset(

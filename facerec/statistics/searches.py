@@ -12,7 +12,7 @@ clustering by two ways (Cameron, Gelbach and Miller, JBES 29, 2011).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -137,6 +137,10 @@ class SearchShare(ClusteredShare):
             (variance + self.entry_variance, _satterthwaite((variance, freedom), self._of_entries))
             for variance, freedom in super()._estimates
         ]
+
+    def _interval(self, confidence: float) -> Interval:
+        found = super()._interval(confidence)
+        return replace(found, assumption=SEARCHES) if found.effective is not None else found
 
     @property
     def _of_entries(self) -> tuple[float, float]:

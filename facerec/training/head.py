@@ -29,6 +29,7 @@ def create_head(recipe: Recipe, dataset: FaceDataset) -> MarginClassifier:
         interclass_filter=recipe.head.interclass_filter,
         sample_rate=recipe.head.sample_rate_at(0),
         unlabelled=dataset.has_unlabelled,
+        centers_per_class=recipe.head.centers_per_class,
     )
 
 
@@ -41,7 +42,8 @@ def told_of_full_memory(recipe: Recipe, dataset: FaceDataset) -> Iterator[None]:
         # A CPU's allocator has no error of its own.
         if not isinstance(error, torch.OutOfMemoryError) and "can't allocate" not in str(error):
             raise
-        centers = dataset.num_classes * recipe.backbone.embedding_size * 4
+        centers = dataset.num_classes * recipe.head.centers_per_class
+        centers *= recipe.backbone.embedding_size * 4
         raise RecipeError(
             f"{recipe.data.path}: the centres of its {dataset.num_classes:,} classes "
             f"({centers / 1e9:,.1f} GB) and a backbone of width {recipe.backbone.width:g} do not "

@@ -46,6 +46,9 @@ if TYPE_CHECKING:  # its section `init` is of this module
 INIT = "init"
 """As ``backbone.name``: the network that `Init.path` holds."""
 
+_BESIDE = 0.17
+"""How far sub-centres begin beside the mean of their class, of length 1."""
+
 
 @dataclass(frozen=True)
 class Init(Checked):
@@ -421,6 +424,13 @@ def set_class_means(
     means = (sums / lengths.clamp(min=1e-6)).to(head.weight)
     drawn = head.weight.detach().clone()
     known = (lengths > 1e-6).to(head.weight.device)
+    number = head.centers_per_class
+    if number > 1:
+        means, known = (part.repeat_interleave(number, dim=0) for part in (means, known))
+        # Centres that are alike would stay so; all but the first begin some 10° beside the mean.
+        beside = means + _BESIDE * nn.functional.normalize(drawn)
+        first = torch.arange(len(means), device=means.device) % number == 0
+        means = torch.where(first[:, None], means, nn.functional.normalize(beside))
     head.weight.copy_(torch.where(known, means * drawn.norm(dim=1, keepdim=True), drawn))
     return counted
 

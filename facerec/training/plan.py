@@ -152,6 +152,7 @@ def plan_step(
         accumulating=recipe.accumulation > 1,
     )
     passes = forward_and_backward_passes(recipe)
+    centers = recipe.head.centers_per_class
     return Plan(
         recipe=recipe,
         num_classes=num_classes,
@@ -162,11 +163,11 @@ def plan_step(
         visited=visited,
         parts=(
             *_backbone_parts(recipe, backbone, share, ranks, device),
-            *_head_parts(recipe, classes, visited, ranks, device, fast_bf16),
+            *_head_parts(recipe, classes * centers, visited * centers, ranks, device, fast_bf16),
         ),
         transfers=_transfers(recipe, backbone, ranks) if ranks > 1 else (),
         backbone_flop=passes * share * forward_flop(recipe.backbone),
-        head_flop=head_flop(recipe.batch_size, visited, recipe.backbone.embedding_size),
+        head_flop=head_flop(recipe.batch_size, visited * centers, recipe.backbone.embedding_size),
         backbone_numbers=sum(backbone.sizes),
     )
 
@@ -518,6 +519,7 @@ def optimizer_state(config: Optimizer) -> OptimizerState:
 def _head_parts(
     recipe: Recipe, classes: int, visited: int, ranks: int, device: DeviceType, fast_bf16: bool
 ) -> Iterator[Part]:
+    # Classes are counted by their centres.
     size, count = recipe.backbone.embedding_size, recipe.accumulation
     state = optimizer_state(recipe.optimizer)
     yield _constant("head: class centres", 4 * classes * size)
@@ -577,6 +579,9 @@ def _head_work(
         total += 4 * tile * rows * _TRANSFORMED
     if recipe.head.interclass_filter is not None:
         total += tile * rows
+    if (number := recipe.head.centers_per_class) > 1:
+        # A copy of the tile, the nearest of each class (int64), and the mask of the others.
+        total += tile * rows * 5 + 8 * tile * rows // number
     return total
 
 

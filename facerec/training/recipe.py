@@ -35,6 +35,9 @@ class Head(Checked):
     float32 either way. bf16 is for devices that compute in it."""
     interclass_filter: InterclassFilter | None = None
     """Leave out other classes that are too close to a face, for sets where people occur twice."""
+    centers_per_class: Annotated[int, Limits(1, 64)] = 1
+    """Centres of each class, of which the nearest to a face counts (Sub-center ArcFace): with 2 or
+    3, wrong and odd images of a class gather at one of their own and pull less at the others."""
     sample_rate: Share = 1.0
     """Share of the classes that take part in a step: those of the batch, and others at random
     (Partial FC). Below 1 a step's work and gradients follow this share; centres that take no part

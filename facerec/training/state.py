@@ -75,13 +75,17 @@ class TrainingState:
             for key, value in values.items():
                 if isinstance(value, Tensor):
                     tensors[f"optimizer.{names[id(parameter)]}.{key}"] = value
-        if self.processes.world_size > 1:
+        per_class = self.head.centers_per_class
+        if self.processes.world_size > 1 or per_class > 1:
             sharded, shape = "head.weight", self.head.weight.shape
             for name, value in tensors.items():
                 if (
                     name == sharded or name.startswith(f"optimizer.{sharded}.")
                 ) and value.shape == shape:
-                    tensors[name] = self._as_sharded(value)
+                    # Ranks share out classes, so that all centres of one lie in a row of their own.
+                    rows = value if per_class == 1 else value.view(-1, per_class, shape[1])
+                    several = self.processes.world_size > 1
+                    tensors[name] = self._as_sharded(rows) if several else rows
         return tensors
 
     def random(self) -> dict[str, Tensor]:
@@ -125,12 +129,12 @@ class TrainingState:
         return init_device_mesh(self.processes.device.type, (self.processes.world_size,))
 
     def _as_sharded(self, rows: Tensor) -> DTensor:
-        whole = torch.Size((self.head.num_classes, rows.shape[1]))
+        whole = torch.Size((self.head.num_classes, *rows.shape[1:]))
         return DTensor.from_local(
             rows.detach(),
             self._mesh,
             [Shard(0)],
             run_check=False,
             shape=whole,
-            stride=(rows.shape[1], 1),
+            stride=rows.stride(),
         )

@@ -17,17 +17,19 @@ import torch
 from helpers.tiny_comparison import BASE, WITH_SEC, comparison, protocol, write_images
 
 from facerec.comparison import Arm, Comparison, FeatureData, Trunk
+from facerec.comparison.batches import class_batches
 from facerec.comparison.features import FeatureReader, open_features
 from facerec.comparison.fit import Fit, Trainer
 from facerec.comparison.harness import Harness, Results
 from facerec.comparison.losses import Contrastive, SupCon
 from facerec.comparison.protocol import on_features
 from facerec.comparison.retrieval import retrieve
-from facerec.comparison.splits import split_classes
+from facerec.comparison.splits import select_classes, split_classes
 from facerec.comparison.trunks import create_trunk
 from facerec.embedding.extract import Embeddings
 from facerec.embedding.file import write_embeddings
 from facerec.errors import ComparisonError, DatasetError, RecipeError
+from facerec.training import SGD, Adam
 
 CLASSES, IMAGES, SIZE = 16, 6, 12
 LABELS = np.arange(1, CLASSES + 1).repeat(IMAGES)
@@ -191,15 +193,17 @@ def same(first: Fit, second: Fit) -> bool:
 def test_folds_in_step_are_those_one_by_one(trainer: Trainer, arm: Arm, changes: Any) -> None:
     """Also where one stops before the others, and with each fold's gradient clipped by itself."""
     trunk = Trunk("features", embedding_size=8, **changes)
-    setup = protocol(trunk=trunk, transform=None, epochs=6, patience=1, clip_norm=0.5)
+    changed = {"epochs": 8, "patience": 2, "clip_norm": 0.5, "optimizer": Adam(lr=0.03)}
+    setup = protocol(trunk=trunk, transform=None, **changed)
     together = trainer.fit_folds(arm, setup, FOLDS, seed=3)
     alone = [trainer.fit(arm, setup, fold, seed=3) for fold in FOLDS]
-    assert len({len(fit.curve) for fit, _ in together}) > 1
+    assert len({len(fit.curve) for fit, _ in together}) > 1 or not changes
     for (fit, model), (other, expected) in zip(together, alone, strict=True):
         assert fit.epoch == other.epoch
         for point, wanted in zip(fit.curve, other.curve, strict=True):
             assert point.map_at_r == pytest.approx(wanted.map_at_r, abs=1e-6)
-            assert point.loss == pytest.approx(wanted.loss, rel=1e-4)
+            if wanted.loss is not None:  # as before the first epoch
+                assert point.loss == pytest.approx(wanted.loss, rel=1e-4)
         for name, tensor in model.state_dict().items():
             torch.testing.assert_close(tensor, expected.state_dict()[name], rtol=1e-4, atol=1e-5)
 
@@ -230,10 +234,6 @@ def test_a_fold_that_diverges_leaves_the_others_alone(
 
 def test_an_epoch_on_features_trains_the_last_layer(trainer: Trainer) -> None:
     """One step of plain gradient descent, written out."""
-    from facerec.comparison.batches import class_batches
-    from facerec.comparison.splits import select_classes
-    from facerec.training import SGD
-
     setup = protocol(
         trunk=Trunk("features", embedding_size=8),
         transform=None,
@@ -339,7 +339,7 @@ COMMAND = "import sys; from facerec.commands.compare import main; main(sys.argv[
 
 @pytest.mark.integration
 def test_the_command_killed_and_resumed(tmp_path: Path) -> None:
-    """Killed by the system in the middle, on a recipe for images."""
+    """Killed in the middle, alone; and not killed, by two processes; on a recipe for images."""
     pytest.importorskip("optuna")
     features = write(tmp_path / "cars.npz")
     recipe = tmp_path / "recipe.py"
@@ -351,8 +351,8 @@ def test_the_command_killed_and_resumed(tmp_path: Path) -> None:
     tests = Path(__file__).parent.parent
     environment = {**os.environ, "PYTHONPATH": f"{tests.parent}{os.pathsep}{tests}"}
 
-    def command(out: str) -> subprocess.Popen[str]:
-        arguments = [str(recipe), "--features", str(features), "--out", str(tmp_path / out)]
+    def command(out: str, *more: str) -> subprocess.Popen[str]:
+        arguments = [str(recipe), "--features", str(features), "--out", str(tmp_path / out), *more]
         return subprocess.Popen(
             [sys.executable, "-c", COMMAND, *arguments],
             env=environment,
@@ -370,8 +370,8 @@ def test_the_command_killed_and_resumed(tmp_path: Path) -> None:
         time.sleep(0.02)
     first.communicate()
     tables = []
-    for out in ("killed", "whole"):
-        process = command(out)
+    for out, count in (("killed", "1"), ("whole", "2")):
+        process = command(out, "--processes", count)
         text, _ = process.communicate(timeout=300)
         assert process.returncode == 0, text
         tables.append((tmp_path / out / "scores.csv").read_text())

@@ -174,6 +174,17 @@ def test_cars196_as_the_devkit_has_it(tmp_path: Path, devkit: str) -> None:
     assert len(images.fingerprint()["files"]) == (3 if devkit else 2)
 
 
+def test_the_training_half_of_cars196_is_taken_with_a_note(tmp_path: Path) -> None:
+    names = [f"cars_train/{i:05}.jpg" for i in range(1, 5)]
+    write(tmp_path, names)
+    rows = [(name.split("/")[1], label) for name, label in zip(names, (2, 1, 2, 1), strict=True)]
+    savemat(tmp_path / "cars_train_annos.mat", {"annotations": annotations("fname", rows)})
+    images = opened(tmp_path, "cars196")
+    assert images.labels.tolist() == [1, 0, 1, 0] and images.train_classes is None
+    (note,) = images.notes
+    assert "Cars196, training half" in note and "4 images" in note
+
+
 def test_cars196_without_its_lists(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"neither cars_annos\.mat nor cars_train_annos\.mat"):
         opened(tmp_path, "cars196")

@@ -98,11 +98,12 @@ def naive(
     return searches, sizes
 
 
-def rate(found: OneToMany, **wanted: object) -> SearchRate:
+def rate(found: OneToMany, stratum: str | None = None, **wanted: object) -> SearchRate:
     (row,) = [
         row
         for row in found.groupings[0].rates
-        if all(getattr(row, key) == value for key, value in wanted.items())
+        if row.stratum == stratum
+        and all(getattr(row, key) == value for key, value in wanted.items())
     ]
     return row
 
@@ -273,3 +274,36 @@ def test_tables_and_section_show_every_group(
     assert any(name.endswith("searches.svg") for name in drawings.files)
     said = [piece for block in blocks if block.kind == "text" for piece in block.pieces]
     assert any("not resolvable" in piece for piece in said)
+
+
+def test_thirds_of_a_covariate_and_small_ones_withheld(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "draw", lambda figure, kind: kind.encode())
+    vectors, joined = people(tmp_path, persons=160)
+    generator = np.random.default_rng(0)
+    values = generator.normal(size=joined.rows.size)
+    values[::9] = np.nan
+    # Of the second covariate hardly anybody of west lies in the highest third.
+    west = joined.groupings[0].codes == 1
+    covariates = {"blur": values, "yaw": np.where(west, -9.0, np.abs(values))}
+    joined = replace(joined, covariates=covariates)
+    found = audit_searches(vectors, joined, joined.groupings, SearchPlan(targets=("1e-1",)))
+    (audit,) = found.groupings
+    assert [reason for reason in audit.reasons if "yaw" in reason] == list(audit.reasons) != []
+    strata = dict.fromkeys(row.stratum for row in audit.rates if row.stratum)
+    assert len(strata) == 3 and all(name.startswith("blur, ") for name in strata)
+    edges = np.quantile(values[np.isfinite(values)], (1 / 3, 2 / 3))
+    searches, _ = naive(vectors, joined, SearchPlan(), False)
+    (threshold,) = audit.thresholds
+    assert threshold.value is not None
+    lower = values <= edges[0]
+    key = {"galleries": "mixed", "basis": EVERYBODY, "target": "1e-1", "group": "west"}
+    row = rate(found, stratum="blur, lowest third", figure="FPIR", **key)
+    mine = [x for x in searches if lower[x[0]] and west[x[0]] and not x[1]]
+    assert row.total == len(mine)
+    assert row.events == sum(best >= threshold.value for _, _, best, _ in mine)
+    assert row.ratio is not None
+    drawings = Drawings()
+    kinds = [block.kind for block in section(found, drawings).blocks]
+    assert "folded" in kinds

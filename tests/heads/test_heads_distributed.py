@@ -66,14 +66,16 @@ def batch(rows, size, classes):
     return x, torch.randint(classes, (rows,), generator=generator)
 
 
-def steps(group, margin, penalty, classes, dtype, count=2):
+def steps(group, margin, penalty, classes, dtype, number=1, count=2):
     """Train a tiny backbone for some steps; return what can be compared with one process."""
     ranks = group.size() if group else 1
     rank = group.rank() if group else 0
     torch.manual_seed(0)
     backbone = nn.Linear(6, 4).to(dtype)
     model = DistributedDataParallel(backbone, process_group=group) if group else backbone
-    head = MarginClassifier(classes, 4, margin, seed=1, group=group).to(dtype)
+    head = MarginClassifier(classes, 4, margin, seed=1, centers_per_class=number, group=group).to(
+        dtype
+    )
     regularizer = create_regularizer(penalty, group)
     modules = (backbone, head, regularizer)
     optimizer = torch.optim.SGD([p for m in modules for p in m.parameters()], lr=0.05)
@@ -96,9 +98,9 @@ def steps(group, margin, penalty, classes, dtype, count=2):
     return shared, head.weight.grad, head.weight.detach(), regularizer.center
 
 
-def assert_equal_to_dense(pool, ranks, margin, penalty, classes, dtype, tolerance):
-    dense = steps(None, margin, penalty, classes, dtype)
-    shards = pool.run(ranks, steps, margin, penalty, classes, dtype)
+def assert_equal_to_dense(pool, ranks, margin, penalty, classes, dtype, tolerance, number=1):
+    dense = steps(None, margin, penalty, classes, dtype, number)
+    shards = pool.run(ranks, steps, margin, penalty, classes, dtype, number)
 
     def close(left, right):
         bound = tolerance * max(1.0, right.abs().max().item())
@@ -119,6 +121,13 @@ def assert_equal_to_dense(pool, ranks, margin, penalty, classes, dtype, toleranc
 def test_sharded_equals_dense(pool, ranks, margin):
     for classes in (2, 4, 7, 10):  # 2 and 4 classes leave the last of 3 ranks empty
         assert_equal_to_dense(pool, ranks, margin, SEC(0.5), classes, torch.float64, 1e-9)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("margin", [ArcFace(), SphereFace2017(), AdaFace(t_alpha=0.5)], ids=str)
+def test_several_centres_a_class_equal_dense(pool, ranks, margin):
+    for classes in (2, 4, 7):
+        assert_equal_to_dense(pool, ranks, margin, SEC(0.5), classes, torch.float64, 1e-9, 3)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

@@ -92,6 +92,9 @@ LINES = {
     "train": "recipe.py --name run --runs runs --device cpu",
     "embed": "--model runs/run --images images --out e.npz",
     "all-pairs": "--embeddings e.npz --fpr 1e-1",
+    "clean": "images --model runs/run --out proposals.csv --device cpu",
+    "overlap": "images data/lfw.bin --model runs/run --csv overlap.csv --page overlap.html "
+    "--device cpu",
     "enroll": "images --model runs/run --gallery gallery.npz",
     "identify": "images --model runs/run --gallery gallery.npz --threshold 0.3",
     "verify": "--model runs/run --bench data/lfw.bin --json lfw.json --out lfw",

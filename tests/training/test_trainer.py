@@ -416,10 +416,11 @@ def test_any_number_of_ranks_learns_the_same(data: Path, tmp_path: Path, world: 
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize("centers", [1, 2])
 def test_two_ranks_resume_on_two_bit_for_bit_and_on_one_and_three(
-    data: Path, tmp_path: Path
+    data: Path, tmp_path: Path, centers: int
 ) -> None:
-    recipe = tiny_recipe(data, optimizer=AdamW(lr=1e-2))
+    recipe = tiny_recipe(data, optimizer=AdamW(lr=1e-2), head=Head(centers_per_class=centers))
     whole = joined(over_ranks(2, tmp_path / "whole", recipe))
     for world in (2, 1, 3):
         folder = tmp_path / f"on{world}"

@@ -1,0 +1,469 @@
+"""What changed between two releases of a model: a new audit against the ``audit.json`` of an old.
+
+Both audits must be of the same people, images, pairs and nominal rates, or a difference would tell
+nothing of the models. Where the embeddings of the old release are given too (``--baseline``),
+changes of the primary attribute come from joint resamples of the same persons; otherwise all that
+is known of the old release is its intervals.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from facerec.errors import DatasetError, MetricError
+from facerec.fairness.association import ALPHA
+from facerec.fairness.baseline import BaselineComparison, Change
+from facerec.fairness.plain import Json, plain
+from facerec.files import parse_json, sha256
+from facerec.report.estimate import Estimate
+from facerec.statistics.intervals import Interval
+
+SCHEMA = "facerec.audit/1"
+
+UNPAIRED = "MOVER of the intervals of both audits"
+TAKEN_AS_INDEPENDENT = (
+    "the audits are taken as independent; as far as both models err on the same persons, the "
+    "change is known better than this"
+)
+
+HEADLINE = "max/geomean"
+
+Verdict = Literal["difference detected", "none detected at this precision", "insufficient data"]
+Conclusion = Literal[
+    "increase detected",
+    "decrease detected",
+    "none detected at this precision",
+    "insufficient data",
+]
+
+
+@dataclass(frozen=True)
+class Release:
+    """The ``audit.json`` of an earlier release."""
+
+    name: str
+    sha256: str
+    document: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseChange(Estimate):
+    """One figure in both audits; the value is new − old."""
+
+    in_files: ClassVar = (
+        "grouping group figure fmr_nominal=target old new change=value interval paired "
+        "old_verdict new_verdict reason=remark"
+    )
+    grouping: str
+    group: str | None
+    """None for a figure of all groups."""
+    figure: str
+    target: str | None
+    """Nominal FMR of the threshold; None for figures of norms."""
+    old: float | None
+    new: float | None
+    paired: bool
+    """Whether the interval comes from the same persons drawn for both models."""
+    old_verdict: Verdict | None = None
+    """None where nothing is tested but the change."""
+    new_verdict: Verdict | None = None
+
+    @property
+    def verdict_changed(self) -> bool:
+        """Whether the two audits conclude otherwise."""
+        return self.old_verdict != self.new_verdict
+
+    @property
+    def conclusion(self) -> Conclusion:
+        """Whether the interval of the change excludes zero."""
+        if self.value is None or self.interval is None:
+            return "insufficient data"
+        if self.interval.low > 0:
+            return "increase detected"
+        return "decrease detected" if self.interval.high < 0 else "none detected at this precision"
+
+
+@dataclass(frozen=True)
+class ReleaseComparison:
+    """All that can be said of two releases."""
+
+    name: str
+    """File of the earlier audit."""
+    sha256: str
+    facerec: str
+    """Version that made it."""
+    rows: tuple[ReleaseChange, ...]
+    """Those whose verdict changed first, then those whose change is detected."""
+    notes: tuple[str, ...]
+
+    @property
+    def changed(self) -> tuple[ReleaseChange, ...]:
+        """Rows whose verdict changed."""
+        return tuple(row for row in self.rows if row.verdict_changed)
+
+    @property
+    def summary(self) -> str:
+        """What happened, in a sentence."""
+        detected = sum(row.conclusion.endswith("e detected") for row in self.rows)
+        verdicts = len(self.changed)
+        return (
+            f"{verdicts} {'verdict' if verdicts == 1 else 'verdicts'} changed, and of "
+            f"{len(self.rows)} figures {detected} moved by more than their interval"
+        )
+
+
+def read_release(path: str | Path) -> Release:
+    """Read the ``audit.json`` of an earlier release.
+
+    Raises:
+        DatasetError: it cannot be read, or is no audit.
+    """
+    path = Path(path)
+    try:
+        document = parse_json(path.read_bytes())
+    except (OSError, ValueError) as problem:
+        raise DatasetError(f"{path}: it cannot be read as an audit.json ({problem})") from problem
+    found = document.get("schema") if isinstance(document, Mapping) else None
+    if found != SCHEMA:
+        raise DatasetError(
+            f"{path}: its schema is {found!r} and not {SCHEMA!r}; give the audit.json of an audit"
+        )
+    return Release(path.name, sha256(path), document)
+
+
+def check_settings(
+    release: Release,
+    groups: tuple[str, ...],
+    intersect: bool,
+    targets: tuple[str, ...],
+    attributes: str | None,
+) -> None:
+    """Refuse an earlier audit of other groups, rates or labels, before anything is computed.
+
+    Args:
+        release: the earlier audit.
+        groups: attributes to audit by.
+        intersect: whether their combinations are groups too.
+        targets: nominal FMRs.
+        attributes: SHA-256 of the table of groups, if there is one.
+
+    Raises:
+        DatasetError: they differ.
+    """
+    with _reading(release):
+        settings = release.document["settings"]
+        _same(release, "groups", (list(groups), settings["groups"]), "--group")
+        _same(release, "the intersection", (intersect, settings["intersect"]), "--intersect")
+        _same(release, "nominal FMRs", (list(targets), settings["fmr"]), "--fmr")
+        labels = release.document["inputs"].get("attributes", {}).get("sha256")
+        _same(release, "SHA-256 of the table of groups", (attributes, labels), "--attributes")
+
+
+def compare_releases(
+    release: Release, new: Mapping[str, Any], comparison: BaselineComparison | None = None
+) -> ReleaseComparison:
+    """Compare an audit with that of an earlier release.
+
+    Args:
+        release: the earlier audit.
+        new: document of the audit, see `facerec.fairness.outputs.to_json`.
+        comparison: with the embeddings of the earlier release as the baseline.
+
+    Raises:
+        DatasetError: the audits are of other images, people, pairs or thresholds, or the baseline
+            is not what the earlier audit was made from.
+    """
+    with _reading(release):
+        _check(release, new)
+        if comparison is not None:
+            _check_baseline(release, new)
+        rows = list(_rows(release.document, new, comparison))
+        notes = list(_notes(release.document, new, comparison))
+        version = str(release.document["facerec"])
+    order = {"increase detected": 1, "decrease detected": 1}
+    rows.sort(key=lambda row: 0 if row.verdict_changed else order.get(row.conclusion, 2))
+    return ReleaseComparison(release.name, release.sha256, version, tuple(rows), tuple(notes))
+
+
+class _reading:
+    """Turn what an earlier audit lacks into a sentence."""
+
+    def __init__(self, release: Release) -> None:
+        self._name = release.name
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (KeyError, TypeError, AttributeError, IndexError, ValueError)):
+            raise DatasetError(
+                f"{self._name}: it is not as facerec audit writes it ({error!r}); make it again"
+            ) from error
+
+
+def _same(release: Release, what: str, sides: Iterable[object], flag: str) -> None:
+    """Refuse what is not the same in the new audit and in the old one."""
+    new, old = sides
+    if new != old:
+        raise DatasetError(
+            f"{release.name}: {what} {_shown(old)} there and {_shown(new)} here, so the figures "
+            f"cannot be compared; audit both releases with the same {flag}"
+        )
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _check(release: Release, new: Mapping[str, Any]) -> None:
+    """Refuse another bench, other people, or thresholds that are fixed otherwise."""
+    old = release.document
+    kinds = ["scores" if side["counts"]["images"] is None else "embeddings" for side in (new, old)]
+    _same(release, "what was audited:", kinds, "kind of input")
+    files = [side["inputs"] for side in (new, old)]
+    for role, flag in (("attributes", "--attributes"), ("pairs", "--bench or --pairs")):
+        hashes = [side.get(role, {}).get("sha256") for side in files]
+        _same(release, f"SHA-256 of the {role}", hashes, flag)
+    settings = [side["settings"] for side in (new, old)]
+    for name, what, flag in (
+        ("groups", "groups", "--group"),
+        ("intersect", "the intersection", "--intersect"),
+        ("fmr", "nominal FMRs", "--fmr"),
+        ("policy", "impostors", "--bench or --pairs"),
+    ):
+        _same(release, what, [side[name] for side in settings], flag)
+    for name in ("images", "pairs", "subjects"):
+        _same(release, name, [side["counts"][name] for side in (new, old)], "data")
+    calibrated = ["calibration" in side for side in files]
+    _same(release, "thresholds from other data:", calibrated, "--threshold-from")
+    if calibrated[0]:
+        pairs = [[point["non_mated"] for point in side["thresholds"]] for side in (new, old)]
+        _same(release, "impostor pairs behind the thresholds", pairs, "--threshold-from")
+    composition = [
+        {(row["grouping"], row["name"]): (row["subjects"], row["images"]) for row in side["groups"]}
+        for side in (new, old)
+    ]
+    for key in {**composition[1], **composition[0]}:
+        counts = [side.get(key) for side in composition]
+        if counts[0] != counts[1]:
+            _same(
+                release,
+                f"people and images of {key[0]} {key[1]}:",
+                [None if count is None else list(count) for count in counts],
+                "data",
+            )
+
+
+def _check_baseline(release: Release, new: Mapping[str, Any]) -> None:
+    files = release.document["inputs"]
+    old = next((files[role]["sha256"] for role in ("embeddings", "model") if role in files), None)
+    given = new["inputs"]["baseline"]["sha256"]
+    if old != given:
+        raise DatasetError(
+            f"{release.name}: it was made from the file of SHA-256 {old}, and --baseline is "
+            f"{given}; give the embeddings or the model of that audit, or leave --baseline out"
+        )
+
+
+def _notes(
+    old: Mapping[str, Any], new: Mapping[str, Any], comparison: BaselineComparison | None
+) -> Iterator[str]:
+    if comparison is None:
+        yield (
+            "Of the earlier release its audit alone is known. Both audits share their persons, yet "
+            "intervals of changes take them as independent, so they are too wide as far as both "
+            "models err on the same persons. With the earlier embeddings as --baseline, changes by "
+            "the primary attribute come from the same persons drawn for both."
+        )
+    else:
+        yield (
+            f"Changes marked paired come from {comparison.replicates:,} joint resamples of the "
+            "same persons for both models; the others take both audits as independent."
+        )
+    yield (
+        "Every interval holds for itself at 95 %; of many figures that did not change, one in "
+        "twenty seems to have."
+    )
+    yield "Thresholds are fixed anew for each release at the same nominal FMR."
+    if old["facerec"] != new["facerec"]:
+        yield f"The earlier audit was made by facerec {old['facerec']}, this by {new['facerec']}."
+    for name, what in (("seed", "seeds"), ("boot", "resamples"), ("perm", "permutations")):
+        before, now = old["settings"][name], new["settings"][name]
+        if before != now:
+            yield f"The audits have other {what}: {before:,} there, {now:,} here."
+    failures = old["counts"]["failures"], new["counts"]["failures"]
+    if failures[0] != failures[1]:
+        yield (
+            f"Failures to acquire: {failures[0]:,} there, {failures[1]:,} here; rates rest on what "
+            "was acquired."
+        )
+
+
+def _rows(
+    old: Mapping[str, Any], new: Mapping[str, Any], comparison: BaselineComparison | None
+) -> Iterator[ReleaseChange]:
+    before, now = _figures(old), _figures(new)
+    primary = new["settings"]["groups"][0]
+    for key in {**now, **before}:
+        one, other = before.get(key), now.get(key)
+        grouping, group, figure, target = key
+        paired = None
+        if comparison is not None and grouping == primary:
+            paired = _paired(comparison, group, figure, target)
+        yield _change(key, one, other, paired)
+
+
+_Key = tuple[str, str | None, str, str | None]
+
+
+@dataclass(frozen=True)
+class _Figure:
+    """A figure of an audit as its document has it."""
+
+    estimate: Mapping[str, Any]
+    verdict: Verdict | None = None
+
+
+def _figures(document: Mapping[str, Any]) -> dict[_Key, _Figure]:
+    """Return the figures of an audit that are compared, in the order of a report."""
+    found: dict[_Key, _Figure] = {}
+    for row in document["association"]:
+        p = row["p_perm"]
+        found[row["grouping"], None, "η²", None] = _Figure(row["eta2"], _verdict(p))
+    for row in document["differentials"]:
+        if row["measure"] == HEADLINE:
+            figure = f"{HEADLINE} of {row['of']}"
+            key = row["grouping"], None, figure, row["fmr_nominal"]
+            found[key] = _Figure(
+                row, _verdict(row["p_value"] if row["value"] is not None else None)
+            )
+    for row in document["association"]:
+        for pair in row["pairs"]:
+            figure = f"δ, {pair['first']} − {pair['second']}"
+            found[row["grouping"], None, figure, None] = _Figure(pair["delta"])
+    for row in document["rates"]:
+        group = row["name"] if row["slice"] is not None else None
+        for name in ("fmr", "fnmr"):
+            key = row["grouping"], group, name.upper(), row["fmr_nominal"]
+            found[key] = _Figure(row[name])
+    for row in document["norms"]:
+        group = row["name"] if row["slice"] is not None else None
+        for name, figure in (("subject_mean", "mean norm"), ("cv", "CV of norms"), ("icc", "ICC")):
+            found[row["grouping"], group, figure, None] = _Figure(row[name])
+    return found
+
+
+def _verdict(p: float | None) -> Verdict:
+    if p is None:
+        return "insufficient data"
+    return "difference detected" if p < ALPHA else "none detected at this precision"
+
+
+def _paired(
+    comparison: BaselineComparison, group: str | None, figure: str, target: str | None
+) -> Change | None:
+    """Return the change of a figure over the same persons, if the comparison has it."""
+    if group is not None:
+        return None
+    try:
+        if figure == "η²":
+            return comparison.find("η²")
+        if figure.startswith(HEADLINE):
+            of = figure.rpartition(" ")[2]
+            return comparison.find(f"{HEADLINE} {of} at FMR={target}", "raw")
+        for change in comparison.changes:
+            if change.groups is not None and figure == f"δ, {' − '.join(change.groups)}":
+                return change
+    except MetricError:
+        return None
+    return None
+
+
+def _change(
+    key: _Key, old: _Figure | None, new: _Figure | None, paired: Change | None
+) -> ReleaseChange:
+    grouping, group, figure, target = key
+    values = [None if side is None else side.estimate["value"] for side in (old, new)]
+    tested = [None if side is None else side.verdict for side in (old, new)]
+    if any(verdict is not None for verdict in tested):
+        tested = [verdict or "insufficient data" for verdict in tested]
+    before, now = values
+    change, interval, remark = None, None, ""
+    joint = paired is not None and paired.interval is not None
+    if before is None or now is None:
+        lacking = "earlier" if before is None else "new"
+        side = old if before is None else new
+        reason = None if side is None else side.estimate.get("reason")
+        remark = f"no value in the {lacking} audit" + (f": {reason}" if reason else "")
+    else:
+        change = now - before
+        if joint:
+            assert paired is not None
+            interval = paired.interval
+        else:
+            assert old is not None and new is not None
+            interval = mover(before, old.estimate["ci"], now, new.estimate["ci"])
+            if interval is None:
+                remark = "no interval in one of the audits"
+    return ReleaseChange(
+        change,
+        interval,
+        remark=remark,
+        grouping=grouping,
+        group=group,
+        figure=figure,
+        target=target,
+        old=before,
+        new=now,
+        paired=joint and change is not None,
+        old_verdict=tested[0],
+        new_verdict=tested[1],
+    )
+
+
+def mover(
+    old: float, old_limits: list[float] | None, new: float, new_limits: list[float] | None
+) -> Interval | None:
+    """Return the interval of new − old from the intervals of both, taken as independent.
+
+    Zou and Donner, Statistics in Medicine 27, 2008.
+
+    Args:
+        old: the earlier figure.
+        old_limits: both ends of its interval; None without any.
+        new: the later figure.
+        new_limits: as ``old_limits``.
+    """
+    if old_limits is None or new_limits is None or None in (*old_limits, *new_limits):
+        return None
+    low = math.hypot(max(0.0, new - new_limits[0]), max(0.0, old_limits[1] - old))
+    high = math.hypot(max(0.0, new_limits[1] - new), max(0.0, old - old_limits[0]))
+    change = new - old
+    return Interval(change - low, change + high, method=UNPAIRED, assumption=TAKEN_AS_INDEPENDENT)
+
+
+def to_json(found: ReleaseComparison) -> Json:
+    """Return the comparison as JSON types."""
+    return {
+        "name": found.name,
+        "sha256": found.sha256,
+        "facerec": found.facerec,
+        "summary": found.summary,
+        "rows": [
+            {
+                **plain(row),
+                "verdict_changed": row.verdict_changed,
+                "conclusion": row.conclusion,
+            }
+            for row in found.rows
+        ],
+        "notes": list(found.notes),
+    }

@@ -1,0 +1,91 @@
+"""What changed between two releases, as a table and as a section of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from facerec.fairness.against import ReleaseChange, ReleaseComparison
+from facerec.report import words
+from facerec.report.estimate import Estimate
+from facerec.report.page import Block, Folded, Listed, Section, Text
+from facerec.report.table import Cell, Column, Table
+
+_SHOWN = 25
+"""Rows from which on those without a change are folded."""
+
+
+def against_table(rows: Sequence[ReleaseChange], caption: str = "") -> Table[ReleaseChange]:
+    """Return old, new and change of figures."""
+
+    def named(row: ReleaseChange) -> Cell:
+        where = row.grouping if row.group is None else f"{row.grouping} {row.group}"
+        target = "" if row.target is None else f" at {row.target}"
+        return Cell(f"{row.figure}{target}", where, strong=row.verdict_changed)
+
+    def change(row: ReleaseChange) -> Cell:
+        if row.value is None:
+            return Cell(words.NOTHING, row.remark, withheld=True)
+        limits = words.limits(row.interval, form="+.3g")
+        paired = " paired" if row.paired else ""
+        return Cell(f"{row.value:+.3g}", f"{limits}{paired}" or row.remark)
+
+    def verdict(row: ReleaseChange) -> Cell:
+        if row.new_verdict is None:
+            return Cell(row.conclusion)
+        if row.verdict_changed:
+            return Cell(f"{row.old_verdict} → {row.new_verdict}", row.conclusion, strong=True)
+        return Cell(row.new_verdict, row.conclusion)
+
+    columns: list[Column[ReleaseChange]] = [
+        Column("figure", named, lambda row: row.figure, "figure"),
+        Column("", data=lambda row: row.grouping, key="grouping"),
+        Column("", data=lambda row: row.group, key="group"),
+        Column("", data=lambda row: row.target, key="fmr_nominal"),
+        Column("old", lambda row: words.number(row.old), lambda row: row.old, "old"),
+        Column("new", lambda row: words.number(row.new), lambda row: row.new, "new"),
+        Column(
+            "change [95 %]",
+            change,
+            lambda row: Estimate(row.value, row.interval),
+            "change",
+        ),
+        Column("", data=lambda row: row.paired, key="paired"),
+        Column("verdict, and that of the change", verdict, words=True),
+        Column("", data=lambda row: row.old_verdict, key="old_verdict"),
+        Column("", data=lambda row: row.new_verdict, key="new_verdict"),
+        Column("", data=lambda row: row.conclusion, key="conclusion"),
+        Column("", data=lambda row: row.remark or None, key="reason"),
+    ]
+    return Table(caption, columns, rows)
+
+
+def notable(found: ReleaseComparison) -> list[ReleaseChange]:
+    """Return the rows whose verdict changed or whose change is detected."""
+    return [
+        row
+        for row in found.rows
+        if row.verdict_changed or row.conclusion in ("increase detected", "decrease detected")
+    ]
+
+
+def section(found: ReleaseComparison) -> Section:
+    """Return the section of the page."""
+    blocks: list[Block] = [Listed(found.notes)]
+    moved = notable(found)
+    rest = [row for row in found.rows if row not in moved]
+    if moved:
+        blocks.append(against_table(moved, "Verdicts that changed, then figures that moved"))
+    else:
+        blocks.append(Text("No verdict changed, and no figure moved by more than its interval."))
+    if rest:
+        table = against_table(rest, "Figures that did not")
+        blocks.append(
+            table
+            if len(found.rows) <= _SHOWN
+            else Folded(words.counted(len(rest), "figure") + " without a change", [table])
+        )
+    return Section(
+        "Against the earlier release",
+        blocks,
+        f"{found.name}, made by facerec {found.facerec}: {found.summary}. A change is new − old.",
+    )

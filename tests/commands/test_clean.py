@@ -1,0 +1,102 @@
+"""``facerec clean`` and ``make-records --apply`` from end to end, on generated embeddings."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from facerec.commands.clean import main
+from facerec.commands.make_records import main as make
+from facerec.embedding.extract import Embeddings
+from facerec.embedding.file import write_embeddings
+from facerec.records.dataset import RecordDataset
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch):
+    """A folder of 14 people with 6 images each, one of them of another; and its embeddings."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    generator = np.random.default_rng(0)
+    centers = generator.standard_normal((14, 32))
+    vectors, ids, subjects = [], [], []
+    for person in range(14):
+        (tmp_path / "faces" / f"p{person:02d}").mkdir(parents=True)
+        for shot in range(6):
+            who = 7 if (person, shot) == (3, 2) else person
+            vectors.append(centers[who] + 0.5 * generator.standard_normal(32))
+            image = generator.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            name = f"p{person:02d}/{shot}.jpg"
+            cv2.imwrite(f"faces/{name}", cv2.resize(image, (112, 112)))
+            ids.append(name)
+            subjects.append(f"p{person:02d}")
+    vectors[10] = vectors[9] + 0.001
+    array = np.array(vectors, np.float32)
+    norms = np.linalg.norm(array, axis=1).astype(np.float32)
+    found = Embeddings(array, norms, True, ids=np.array(ids), subjects=np.array(subjects))
+    write_embeddings("e.npz", found)
+    return tmp_path
+
+
+def rows(path):
+    with Path(path).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("source", ["e.npz", "faces"])
+def test_a_wrong_label_and_a_duplicate_are_found_and_mended(workplace, capsys, source):
+    more = ["--embeddings", "e.npz"] if source == "faces" else []
+    main([source, *more, "--out", "p.csv", "--scores", "s.csv", "--device", "cpu"])
+    assert "84 images of 14 labels" in capsys.readouterr().out
+    wrong = [row for row in rows("p.csv") if row["kind"] == "wrong_label"]
+    assert [(row["image_id"], row["label"], row["proposed_label"]) for row in wrong] == [
+        ("p03/2.jpg", "p03", "p07")
+    ]
+    twice = [row for row in rows("p.csv") if row["kind"] == "duplicate"]
+    assert [(row["image_id"], row["other_id"]) for row in twice] == [("p01/4.jpg", "p01/3.jpg")]
+    scores = rows("s.csv")
+    assert len(scores) == 84
+    assert max(scores, key=lambda row: float(row["probability"]))["image_id"] == "p03/2.jpg"
+
+    make(["faces", "--apply", "p.csv", "--out", "new"])
+    new = RecordDataset("new")
+    assert np.bincount(new.labels).tolist() == [6, 5, 6, 5, 6, 6, 6, 7, 6, 6, 6, 6, 6, 6]
+
+
+def test_lines_that_are_not_accepted_change_nothing(workplace):
+    main(["e.npz", "--out", "p.csv", "--device", "cpu"])
+    text = (workplace / "p.csv").read_text().replace(",yes", ",no")
+    (workplace / "p.csv").write_text(text)
+    make(["faces", "--apply", "p.csv", "--out", "new"])
+    assert np.bincount(RecordDataset("new").labels).tolist() == [6] * 14
+
+
+def test_a_page_shows_faces_only_if_asked(workplace):
+    arguments = ["faces", "--embeddings", "e.npz", "--out", "p.csv", "--device", "cpu"]
+    main([*arguments, "--page", "plain.html"])
+    main([*arguments, "--page", "faces.html", "--images"])
+    plain, shown = ((workplace / name).read_text() for name in ("plain.html", "faces.html"))
+    assert "data:image" not in plain and "p03/2.jpg" in plain
+    assert shown.count("data:image/jpeg") == 6
+
+
+@pytest.mark.parametrize(
+    "arguments, word",
+    [
+        (["faces", "--out", "p.csv"], "--model"),
+        (["e.npz", "--out", "p.txt"], ".csv"),
+        (["e.npz", "--out", "p.csv", "--images"], "--page"),
+        (["e.npz", "--out", "p.csv", "--page", "x.html", "--images"], "--images"),
+        (["e.npz", "--embeddings", "e.npz", "--out", "p.csv"], "--embeddings"),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused(workplace, capsys, arguments, word):
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    assert exit_.value.code == 2
+    assert word in capsys.readouterr().err
+    assert not (workplace / "p.csv").exists()

@@ -1,0 +1,171 @@
+"""``facerec overlap``, the list that it writes, and what train and verify make of it."""
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from facerec.commands.cli import Console
+from facerec.commands.overlap import main
+from facerec.commands.verify import _with_and_without, training_overlaps
+from facerec.embedding.file import write_embeddings
+from facerec.errors import DatasetError
+from facerec.galleries.overlap_report import read_overlap
+from facerec.records import Data, Part, open_dataset
+from facerec.records.images import ImageSource
+from facerec.verification.bench import Bench, Pairs
+from tests.galleries.test_overlap import two_sets
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """Two embeddings files of 30 and 25 people, of whom 8 are in both, and their overlap."""
+    a, b = two_sets(0, (30, 25), 8)
+    for name, embeddings in (("a", a), ("b", b)):
+        write_embeddings(tmp_path / f"{name}.npz", replace(embeddings, note={"flip": False}))
+    files = [str(tmp_path / name) for name in ("a.npz", "b.npz", "list.csv", "page.html")]
+    main([*files[:2], "--csv", files[2], "--page", files[3], "--device", "cpu"])
+    return tmp_path
+
+
+def test_the_list_names_who_is_in_both(written: Path, capsys: pytest.CaptureFixture) -> None:
+    with (written / "list.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["subject_id"] for row in rows} == {str(person) for person in range(8)}
+    assert all(row["other"] == f"b{row['subject_id']}" for row in rows)
+    known = read_overlap(written / "list.csv")
+    assert known.persons == 8
+    assert known.images == {f"b{person}/{image}" for person in range(8) for image in range(4)}
+    page = (written / "page.html").read_text()
+    assert "b7" in page and "<img" not in page
+    said = capsys.readouterr().out
+    assert "8 of 30" in said and "expected" in said
+
+
+class _Names(ImageSource):
+    def __init__(self, ids: list[str]) -> None:
+        self.ids = np.array(ids)
+
+    def encoded(self, i: int) -> bytes:
+        raise AssertionError("nothing is decoded here")
+
+
+def test_pairs_of_people_of_the_training_set_are_left_out(
+    written: Path, capsys: pytest.CaptureFixture
+) -> None:
+    known = read_overlap(written / "list.csv")
+    ids = json.loads(json.dumps([str(name) for name in two_sets(0, (30, 25), 8)[1].ids]))
+    person = np.repeat(np.arange(25), 4)
+    first = np.concatenate([np.arange(0, 100, 4), np.arange(0, 96, 4)])
+    second = np.concatenate([np.arange(1, 100, 4), np.arange(4, 100, 4)])
+    same = np.arange(49) < 25
+    pairs = Pairs(first, second, same, person, np.arange(49) % 7)
+    bench = Bench("toy", _Names(ids), pairs)
+    both = _with_and_without(bench, [known], Console())
+    whole, clean = both.values()
+    assert whole is bench
+    kept = (person[first] >= 8) & (person[second] >= 8)
+    np.testing.assert_array_equal(clean.pairs.first, first[kept])
+    np.testing.assert_array_equal(clean.pairs.issame, same[kept])
+    assert len(clean.pairs) == len(clean.pairs.folds) == kept.sum()
+    assert "warning" in capsys.readouterr().out
+    other = replace(bench, images=_Names([f"{name}x" for name in ids]))
+    assert list(_with_and_without(other, [known], Console())) == ["toy"]
+
+
+def folder_of_faces(root: Path, people: int, images: int) -> Path:
+    import cv2
+
+    for person in range(people):
+        (root / f"p{person}").mkdir(parents=True)
+        for image in range(images):
+            pixels = np.full((112, 112, 3), 10 * person + image, np.uint8)
+            cv2.imwrite(str(root / f"p{person}" / f"{image}.jpg"), pixels)
+    return root
+
+
+def test_people_and_images_of_a_list_are_not_read(tmp_path: Path) -> None:
+    root = folder_of_faces(tmp_path / "faces", 4, 2)
+    listed = tmp_path / "list.csv"
+    listed.write_text("subject_id,image_id,cosine\np1,,0.9\n,p3/0.jpg,0.8\n")
+    dataset = open_dataset(Data(root, exclude=listed), seed=0)
+    assert dataset.class_names == ["p0", "p2", "p3"]
+    assert dataset.num_classes == 3
+    assert [dataset.name(i) for i in range(len(dataset))] == [
+        *("p0/0.jpg", "p0/1.jpg", "p2/0.jpg", "p2/1.jpg", "p3/1.jpg")
+    ]
+    assert dataset.labels.tolist() == [0, 0, 1, 1, 2]
+    assert dataset.sample(4)[1] == 2
+    people = tmp_path / "people.txt"
+    people.write_text("p1\np2\np3\n")
+    some = open_dataset(Data(root, exclude=listed, identities=people), seed=0)
+    assert some.class_names == ["p2", "p3"] and some.labels.tolist() == [0, 0, 1]
+    listed.write_text("subject_id,image_id\n")
+    assert len(open_dataset(Data(root, exclude=listed), seed=0)) == 8
+
+
+def test_each_of_several_sets_has_its_own_list(tmp_path: Path) -> None:
+    roots = [folder_of_faces(tmp_path / name, 3, 2) for name in ("one", "two")]
+    lists = [tmp_path / "one.csv", tmp_path / "two.csv"]
+    lists[0].write_text("subject_id\np0\n")
+    lists[1].write_text("image_id\np2/0.jpg\np2/1.jpg\n")
+    data = Data(roots[0], exclude=lists[0], also=(Part(roots[1], exclude=lists[1]),))
+    dataset = open_dataset(data, seed=0)
+    assert dataset.num_classes == 4
+    assert dataset.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert {dataset.name(i)[:4] for i in range(8)} == {"0/p1", "0/p2", "1/p0", "1/p1"}
+
+
+@pytest.mark.parametrize(
+    ("text", "token"),
+    [
+        ("name\nx\n", "subject_id"),
+        ("subject_id\nnobody\n", "nobody"),
+        ("image_id\np0/9.jpg\n", "p0/9.jpg"),
+        ("subject_id,image_id\n,\n", "line 2"),
+        ("subject_id\np0\np1\n", "every image"),
+    ],
+)
+def test_lists_of_other_sets_are_refused(tmp_path: Path, text: str, token: str) -> None:
+    root = folder_of_faces(tmp_path / "faces", 2, 1)
+    (tmp_path / "list.csv").write_text(text)
+    with pytest.raises(DatasetError, match=token):
+        open_dataset(Data(root, exclude=tmp_path / "list.csv"), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "token"),
+    [
+        (["a.npz", "nothing.npz"], "nothing.npz"),
+        (["a.npz", "b.npz", "--share", "2"], "--share"),
+        (["a.npz", "b.npz", "--images"], "--page"),
+        (["a.npz", "faces"], "--model"),
+        (["a.npz", "list.csv"], "list.csv"),
+    ],
+)
+def test_bad_input_ends_in_a_sentence(
+    written: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, arguments, token
+) -> None:
+    (written / "faces").mkdir()
+    monkeypatch.chdir(written)
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert token in capsys.readouterr().err
+
+
+def test_lists_beside_the_training_set_are_looked_for(written: Path) -> None:
+    root = folder_of_faces(written / "faces", 2, 1)
+    facts = json.loads((written / "list.overlap.json").read_text())
+    facts["a"]["path"] = str(root.resolve())
+    (root / "list.overlap.json").write_text(json.dumps(facts))
+    assert [known.persons for known in training_overlaps({"path": str(root)})] == [8]
+    assert not training_overlaps({"path": str(written)})[1:]
+    excluded = {"path": str(root), "exclude": str(root / "list.csv")}
+    assert not training_overlaps(excluded)
+    (root / "list.overlap.json").write_text("{}")
+    with pytest.raises(DatasetError, match="overlap"):
+        training_overlaps({"path": str(root)})

@@ -1,0 +1,161 @@
+"""Several centres a class: naive loops, gradients, sampling, ranks, and what is refused."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from facerec.errors import TrainingError
+from facerec.heads import ArcFace, CosFace, InterclassFilter, MarginClassifier, SphereFace2017
+
+MARGINS = [ArcFace(), CosFace(scale=16.0), SphereFace2017()]
+
+
+def batch(rows=7, size=8, classes=5, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, size, generator=generator, dtype=torch.float64) * 2
+    return x.requires_grad_(), torch.randint(classes, (rows,), generator=generator)
+
+
+def classifier(margin, number=3, classes=5, **settings):
+    head = MarginClassifier(classes, 8, margin, seed=3, centers_per_class=number, **settings)
+    return head.double()
+
+
+def loop(head, x, labels, classes):
+    """The mean loss by plain loops over samples and the classes given."""
+    number, total = head.centers_per_class, x.new_zeros(())
+    for row, label in zip(x, labels.tolist(), strict=True):
+        logits = []
+        for j in classes:
+            centers = F.normalize(head.weight[j * number : (j + 1) * number], dim=1)
+            cosine = (centers @ F.normalize(row, dim=0)).max()
+            if j == label:
+                cosine, own = head.margin.target_cosine(cosine), len(logits)
+            elif (limit := head.interclass_filter) is not None and cosine > limit.threshold:
+                continue
+            else:
+                cosine = head.margin.other_cosine(cosine)
+            length = row.norm() if head.margin.scales_by_norm else 1
+            logits.append(head.margin.scale * length * cosine)
+        total = total - torch.stack(logits).log_softmax(0)[own]
+    return total / len(labels)
+
+
+@pytest.mark.parametrize("chunk", [None, 3, 7])
+@pytest.mark.parametrize("margin", MARGINS, ids=str)
+def test_loss_and_gradients_equal_a_loop(margin, chunk):
+    head = classifier(margin, chunk=chunk)
+    x, labels = batch()
+    output = head(x, labels)
+    expected = loop(head, x, labels, range(5))
+    assert output.loss.item() == pytest.approx(expected.item(), rel=1e-10)
+    wanted = torch.autograd.grad(expected, (x, head.weight))
+    found = torch.autograd.grad(output.loss, (x, head.weight))
+    if getattr(margin, "gradient", "exact") == "exact":
+        assert all(torch.allclose(*pair, atol=1e-9) for pair in zip(wanted, found, strict=True))
+    cosines = F.normalize(x) @ F.normalize(head.weight).T
+    nearest = cosines.view(7, 5, 3).amax(2)
+    own = nearest[torch.arange(7), labels]
+    assert output.target_cosine.item() == pytest.approx(own.mean().item())
+    assert output.other_cosine.item() == pytest.approx(((nearest.sum() - own.sum()) / 28).item())
+    assert output.center_norm.item() == pytest.approx(1)
+
+
+def test_gradient_equals_finite_differences():
+    head = classifier(ArcFace(scale=8.0))
+    x, labels = batch()
+
+    def loss(x, weight):
+        return torch.func.functional_call(head, {"weight": weight}, (x, labels)).loss
+
+    assert torch.autograd.gradcheck(loss, (x, head.weight))
+
+
+def test_a_filter_looks_at_the_nearest_centre():
+    head = classifier(CosFace(scale=16.0), interclass_filter=InterclassFilter(threshold=0.3))
+    x, labels = batch()
+    output = head(x, labels)
+    assert output.loss.item() == pytest.approx(loop(head, x, labels, range(5)).item(), rel=1e-10)
+    nearest = (F.normalize(x) @ F.normalize(head.weight).T).view(7, 5, 3).amax(2)
+    nearest[torch.arange(7), labels] = -1
+    assert 0 < output.filtered.item() == pytest.approx((nearest > 0.3).sum().item() / 28)
+
+
+def test_one_centre_a_class_is_what_it_was_bit_for_bit():
+    x, labels = batch()
+    plain = MarginClassifier(5, 8, ArcFace(), seed=3)
+    one = MarginClassifier(5, 8, ArcFace(), seed=3, centers_per_class=1)
+    assert torch.equal(plain.weight, one.weight)
+    assert torch.equal(plain(x.float(), labels).loss, one(x.float(), labels).loss)
+
+
+def test_equal_centres_of_a_class_count_once():
+    several, one = classifier(ArcFace()), classifier(ArcFace(), number=1)
+    with torch.no_grad():
+        several.weight.copy_(one.weight.repeat_interleave(3, dim=0))
+    x, labels = batch()
+    assert several(x, labels).loss.item() == pytest.approx(one(x, labels).loss.item(), rel=1e-12)
+
+
+def test_whole_classes_are_sampled():
+    head = classifier(ArcFace(scale=8.0), classes=20, sample_rate=0.5)
+    x, labels = batch(classes=20)
+    head.draw(labels, 0)
+    assert len(head.classes) == 10 and set(labels.tolist()) <= set(head.classes.tolist())
+    output = head(x, labels)
+    expected = loop(head, x, labels, head.classes.tolist())
+    assert output.loss.item() == pytest.approx(expected.item(), rel=1e-10)
+    (wanted,) = torch.autograd.grad(expected, head.weight)
+    (found,) = torch.autograd.grad(output.loss, head.weight)
+    rows = (head.classes[:, None] * 3 + torch.arange(3)).view(-1)
+    assert torch.equal(found._indices()[0], rows)
+    assert torch.allclose(found.to_dense(), wanted, atol=1e-10)
+
+
+def test_an_update_inside_backward_gets_the_same_gradient():
+    head = classifier(ArcFace(scale=8.0), chunk=6)
+    x, labels = batch()
+    (wanted,) = torch.autograd.grad(head(x, labels).loss, head.weight)
+    found = torch.zeros_like(wanted)
+
+    def update(rows, tiles):
+        assert rows is None
+        for part, tile in tiles:
+            found[part] = tile
+
+    head(x, labels, update).loss.backward()
+    assert torch.allclose(found, wanted, atol=1e-12) and head.weight.grad is None
+
+
+def test_triton_is_refused_and_auto_is_torch():
+    head = MarginClassifier(5, 8, ArcFace(), seed=0, centers_per_class=2)
+    with pytest.raises(TrainingError, match="centers_per_class"):
+        head.choose_kernel("triton", 8)
+    head.choose_kernel("auto", 8)
+    assert head.kernel == "torch"
+
+
+def test_odd_images_gather_at_a_centre_of_their_own():
+    """A class of two clusters is met by two centres, where one lies between them."""
+    generator = torch.Generator().manual_seed(0)
+    ends = F.normalize(torch.randn(5, 8, generator=generator), dim=1)
+    labels = torch.tensor([0] * 40 + [1] * 40 + [2] * 40 + [3] * 40)
+    place = labels.clone()
+    place[30:40] = 4  # ten images of somebody else under label 0
+    x = 5 * F.normalize(ends[place] + 0.1 * torch.randn(160, 8, generator=generator), dim=1)
+    cosines = {}
+    for number in (1, 2):
+        head = MarginClassifier(4, 8, CosFace(scale=16.0), seed=1, centers_per_class=number)
+        optimizer = torch.optim.SGD(head.parameters(), lr=1.0)
+        for _ in range(100):
+            optimizer.zero_grad()
+            head(x, labels).loss.backward()
+            optimizer.step()
+        own = F.normalize(head.weight[:number].detach(), dim=1) @ ends.T
+        cosines[number] = own[:, 0].max().item(), own[:, 4].max().item()
+    assert cosines[2][0] > cosines[1][0] and cosines[2][1] > cosines[1][1] + 0.1
+    assert math.isfinite(cosines[1][0])

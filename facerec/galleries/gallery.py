@@ -729,6 +729,7 @@ class Gallery:
             raise MissingExtraError(
                 f"{path}: writing Parquet needs pyarrow; run: pip install 'facerec[parquet]'"
             ) from problem
+        about = {"space": asdict(self.space), "fusion": self.fusion}
         schema = pa.schema(
             [
                 ("image_id", pa.string()),
@@ -736,7 +737,7 @@ class Gallery:
                 ("images", pa.int64()),
                 ("embedding", pa.list_(pa.float32())),
             ],
-            metadata={"facerec": json.dumps({"space": asdict(self.space), "fusion": self.fusion})},
+            metadata={"facerec_gallery": json.dumps(about)},
         )
         size = self.space.embedding_size
         with atomic_path(path, DatasetError) as temporary:

@@ -392,7 +392,7 @@ def test_parquet_has_a_row_a_template(tmp_path: Path, monkeypatch: pytest.Monkey
     assert table.num_rows == 10 and str(table.schema.field("embedding").type) == (
         "list<element: float>"
     )
-    assert SHA.encode() in table.schema.metadata[b"facerec"]
+    assert SHA.encode() in table.schema.metadata[b"facerec_gallery"]
     again = read_embeddings(tmp_path / "g.parquet")
     assert again.subjects.tolist() == names
     np.testing.assert_array_equal(again.vectors, found.templates)

@@ -70,14 +70,14 @@ def clean(
             (.npz, .parquet, .csv) that says who is on the images.
         out: The .csv file of proposals to write.
         model: A model to embed the images with: a run folder, a .safetensors or an .onnx file.
-        embeddings: The embeddings of the images of SOURCE, from facerec embed --records SOURCE.
+        embeddings: The embeddings of the images of SOURCE, as facerec embed writes them.
         scores: Also write of every image how probable it is that it does not belong under its
             label, and its cosines to its own and to the nearest other label, into this .csv file.
         page: Also write the proposals as a page, .html.
         images: Show the faces on that page; it then holds personal data.
         limit: Probability from which on a fault is proposed.
         across: Look for duplicates among images of different labels too: a comparison of all pairs,
-            which takes minutes for a hundred thousand images and days for ten million on a CPU.
+            whose time grows with the square of their number.
         flip: With --model, sum the embeddings of each image and its mirror image.
         on_error: With --model, stop at a bad image, or leave it out.
         device: Where to compute: auto, cpu, cuda, cuda:1, mps.
@@ -85,6 +85,8 @@ def clean(
     """
     if out.suffix.lower() != ".csv":
         raise DatasetError(f"{out}: proposals are a table; give it a name that ends in .csv")
+    if limit not in Limits(0.0, 1.0, below=True):
+        raise DatasetError(f"--limit {limit:g} is no probability below 1; the default is 0.5")
     if images and page is None:
         raise DatasetError("--images are shown on a page; name one with --page FILE.html")
     dataset: FaceDataset | None = None

@@ -89,6 +89,7 @@ def test_a_page_shows_faces_only_if_asked(workplace):
     [
         (["faces", "--out", "p.csv"], "--model"),
         (["e.npz", "--out", "p.txt"], ".csv"),
+        (["e.npz", "--out", "p.csv", "--limit", "1.5"], "--limit"),
         (["e.npz", "--out", "p.csv", "--images"], "--page"),
         (["e.npz", "--out", "p.csv", "--page", "x.html", "--images"], "--images"),
         (["e.npz", "--embeddings", "e.npz", "--out", "p.csv"], "--embeddings"),

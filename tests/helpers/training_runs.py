@@ -89,7 +89,7 @@ def joined(ranks: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     whole = {}
     for name, first in ranks[0].items():
         parts = [rank[name] for rank in ranks]
-        if "head.weight" in name and first.ndim == 2:
+        if "head.weight" in name and first.ndim > 1:
             whole[name] = torch.cat(parts)
         else:
             assert all(torch.equal(first, part) for part in parts), name

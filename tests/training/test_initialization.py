@@ -277,6 +277,20 @@ def test_centres_point_along_the_class_means(data: Path, tmp_path: Path, center_
     assert all(module.training for module in trainer.backbone.modules())
 
 
+def test_centres_of_one_class_begin_about_its_mean(data: Path, model: Path) -> None:
+    init = Init(model, head="class_means")
+    one = make_trainer(tiny_recipe(data, init=init))
+    three = make_trainer(tiny_recipe(data, init=init, head=Head(centers_per_class=3)))
+    one.initialize()
+    three.initialize()
+    means = one.head.weight.detach()
+    centers = three.head.weight.detach().view(7, 3, -1)
+    torch.testing.assert_close(centers[:, 0], means, rtol=1e-5, atol=1e-6)
+    cosines = torch.cosine_similarity(centers[:, 1:], means[:, None], dim=2)
+    assert (cosines > 0.97).all() and (cosines < 0.9999).all()
+    assert not torch.allclose(centers[:, 1], centers[:, 2])
+
+
 def test_a_class_without_an_image_keeps_its_centre(
     data: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,46 @@
+"""The benchmarks of galleries at tiny size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from facerec.embedding import Embeddings, write_embeddings
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def measures(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "benchmarks")
+    import measures_galleries
+
+    return measures_galleries
+
+
+def test_search(measures: ModuleType) -> None:
+    query, memory = measures.gallery_search(people=3000, dimensions=32, batches=2)
+    assert query.bar == 15 and memory.bar == 2.5 and 0 < memory.value < 2.5 and query.value > 0
+
+
+def test_prediction(measures: ModuleType, tmp_path: Path) -> None:
+    rows = list(measures.gallery_threshold(people=4000, dimensions=32, probes=600))
+    assert len(rows) == 2 and all(row.bar == 20 for row in rows)
+    assert rows[0].value < 60  # at this size
+    vectors = np.random.default_rng(0).standard_normal((900, 32)).astype(np.float32)
+    names = np.arange(900).astype(np.str_)
+    norms = np.linalg.norm(vectors, axis=1)
+    file = tmp_path / "lfw.npz"
+    write_embeddings(file, Embeddings(vectors, norms, False, ids=names, subjects=names))
+    rows = list(measures.lfw_threshold(embeddings=file, repeats=2))
+    assert [row.bar for row in rows] == [20, 20] and "900 images" in rows[0].measure
+    (missing,) = measures.lfw_threshold(embeddings=tmp_path / "none.npz")
+    assert missing.value is None and "facerec embed" in missing.remark
+
+
+def test_coverage(measures: ModuleType) -> None:
+    rows = list(measures.gallery_coverage(repeats=3, truths=3))
+    assert len(rows) == 4 and all(0 <= row.value <= 100 for row in rows)

@@ -36,7 +36,7 @@ from facerec.comparison.finals import (
 )
 from facerec.comparison.fit import Fit, Trainer
 from facerec.comparison.image_sets import ImageData, ImageSet, open_image_set
-from facerec.comparison.protocol import RECALLS, UNTRAINED, Arm, Comparison, Protocol
+from facerec.comparison.protocol import UNTRAINED, Arm, Comparison, Protocol, as_stored
 from facerec.comparison.retrieval import check_clustering
 from facerec.comparison.search import Search
 from facerec.comparison.splits import ClassSplit, refuse_seen, split_classes
@@ -45,7 +45,7 @@ from facerec.comparison.trunks import read_recipe
 from facerec.errors import ComparisonError, FacerecError
 from facerec.files import sha256, write_json
 from facerec.progress import Progress
-from facerec.recipe import differences, from_dict, to_dict
+from facerec.recipe import differences, from_dict
 from facerec.records.dataset import RecordDataset
 from facerec.records.synthetic import SyntheticSet, write_synthetic
 from facerec.records.training_set import Data, open_dataset
@@ -449,14 +449,7 @@ class Harness:
         raise ComparisonError(f"{data.path} has no names of identities")
 
     def _write_manifest(self) -> dict[str, Any]:
-        comparison = json.loads(json.dumps(to_dict(self.comparison)))
-        # So folders and hashes of comparisons that ask for no more stay what they were.
-        if not self.comparison.metrics:
-            del comparison["metrics"]
-        if not self.comparison.paired:
-            del comparison["paired"]
-        if self.comparison.recalls == RECALLS:
-            del comparison["recalls"]
+        comparison = as_stored(self.comparison)
         split = self.split.to_dict()
         manifest = {
             "schema": "facerec.comparison/1",

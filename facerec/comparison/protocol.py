@@ -118,8 +118,30 @@ class Protocol:
     @property
     def fingerprint(self) -> str:
         """SHA-256 of all fields, as hex; arms with the same one are comparable."""
-        text = json.dumps(to_dict(self), sort_keys=True, ensure_ascii=False)
+        text = json.dumps(as_stored(self), sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def as_stored(value: Protocol | Comparison) -> Any:
+    """Return all fields as JSON types, but for fields of a later version that are at their default.
+
+    So folders and hashes of comparisons that ask for nothing new stay what they were.
+    """
+    later: dict[str, dict[str, Any]] = {
+        "Comparison": {"metrics": [], "paired": False, "recalls": list(RECALLS)},
+        "Trunk": {"hidden": 0},
+    }
+
+    def pruned(node: Any) -> Any:
+        if isinstance(node, list):
+            return [pruned(each) for each in node]
+        if not isinstance(node, dict):
+            return node
+        defaults = later.get(str(node.get("type")), {})
+        kept = {key: pruned(each) for key, each in node.items()}
+        return {k: v for k, v in kept.items() if k not in defaults or v != defaults[k]}
+
+    return pruned(json.loads(json.dumps(to_dict(value))))
 
 
 @dataclass(frozen=True)

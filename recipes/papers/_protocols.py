@@ -55,13 +55,13 @@ def on_photos(comparison: Comparison) -> Comparison:
         return replace(
             protocol,
             trunk=Trunk(
-                "timm:tf_efficientnet_lite0",
+                "efficientnet_lite0",
                 embedding_size=protocol.trunk.embedding_size,
-                weights=Path("data/efficientnet_lite0.pth"),
+                weights=Path("data/efficientnet-lite0-57934424.pth"),
                 freeze_bn=True,
                 image_size=227,
             ),
-            transform=CropTransform(),
+            transform=CropTransform(mean=(127.0,) * 3, std=(128.0,) * 3),
             optimizer=replace(protocol.optimizer, lr=1e-6),
             steps_per_epoch=100,
             epochs=100,

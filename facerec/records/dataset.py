@@ -135,6 +135,8 @@ class FaceDataset(Dataset, ImageSource):
         seed: of augmentation and replacements, ≥ 0.
         views: how many fixed augmentations each sample has, which are the same for every seed;
             epoch e shows number ``e % views``. By default 0: each epoch draws another.
+        mixup: share of the views that are blended with the image of another sample, 0 to 0.5 of
+            which they then are (Zhang et al., "mixup", ICLR 2018); needs ``views``.
         has_unlabelled: whether there are whole images of the class -1, of which nobody knows who is
             on them.
     """
@@ -142,6 +144,7 @@ class FaceDataset(Dataset, ImageSource):
     num_classes: int
     class_names: list[str] | None = None
     views: int = 0
+    mixup: float = 0.0
     has_unlabelled: bool = False
 
     def __init__(
@@ -283,8 +286,10 @@ class FaceDataset(Dataset, ImageSource):
                 indices[row], labels[row] = self._replacement(index, request.epoch, image)
                 if self.views:  # a view is that of its own sample
                     view = slice(row, row + 1)
+                    self._blend(int(indices[row]), int(again[row]), image)
                     self._augmentation(request.epoch, indices[view], again[view])(0, image)
                     continue
+            self._blend(index, int(again[row]), image)
             # A replacement, too, is augmented with the numbers of the sample that was asked for.
             augment(row, image)
         skipped.sort(key=lambda item: item.index)
@@ -295,6 +300,22 @@ class FaceDataset(Dataset, ImageSource):
             skipped,
             torch.from_numpy(again if self.views else augment.mirrored.astype(np.int64)),
         )
+
+    def _blend(self, index: int, view: int, image: np.ndarray) -> None:
+        """Blend a view with another sample's image, in place, the same in every run."""
+        if not (self.views and self.mixup):
+            return
+        generator = sample_generator(0, 0, index + view * len(self), stream=3)
+        if generator.random() >= self.mixup:
+            return
+        other, share = np.empty_like(image), generator.uniform(0, 0.5)
+        try:
+            self._decode(int(generator.integers(len(self))), other)
+        except FacerecError:
+            if self.on_error == "error":
+                raise
+            return  # whoever draws this damaged sample leaves the view as it is
+        cv2.addWeighted(image, 1 - share, other, share, 0, image)
 
     def _augmentation(
         self, epoch: int, indices: np.ndarray, again: np.ndarray

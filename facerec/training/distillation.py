@@ -34,10 +34,10 @@ from torch.utils.data import Dataset
 
 from facerec.backbones import Backbone, Preprocessing
 from facerec.embedding.model import EmbeddingModel, OnnxModel, load_model
-from facerec.errors import FacerecError, ModelError, TrainingError
+from facerec.errors import FacerecError, ModelError, RecipeError, TrainingError
 from facerec.files import atomic_path, exclusive, full_disk_sentence, parse_json, write_json
 from facerec.heads.distillation_loss import DistillationKind, DistillationLoss
-from facerec.limits import Checked, Limits, NonNegative
+from facerec.limits import Checked, Limits, NonNegative, Probability
 from facerec.progress import Progress
 from facerec.recipe import to_dict
 from facerec.records.augment import Augmentation, sample_generator
@@ -74,10 +74,21 @@ class Distillation(Checked):
     """Fixed augmentations of each image, each embedded by the teacher as the network sees it; epoch
     e shows number e modulo views. 0: the teacher embeds image and mirror image, and whatever else
     augmentation does to one of them leaves its target."""
+    mixup: Probability = 0.0
+    """Share of the views that are blends of an image and up to half of another one, which shows the
+    network far more than the faces that there are (Beyer et al., CVPR 2022); needs views, and no
+    margin beside it."""
     preprocessing: Preprocessing | None = None
     """What the teacher's pixels must go through, where an .onnx file does not say so itself."""
     cache: Path = Path("runs/teachers")
     """Folder of the embedding files, which runs with the same teacher and images share."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mixup and not self.views:
+            raise RecipeError(
+                "distillation.mixup blends fixed views, and distillation.views is 0; set how many"
+            )
 
     @property
     def pictures(self) -> int:
@@ -150,7 +161,7 @@ class TaughtDataset(Dataset):
 
     def __init__(self, dataset: FaceDataset, config: Distillation, targets: TeacherTargets) -> None:
         self.dataset, self.targets = dataset, targets
-        dataset.views = config.views
+        dataset.views, dataset.mixup = config.views, config.mixup
 
     def __getitems__(self, request: BatchRequest) -> Batch:
         """Return the augmented images of a request; see `FaceDataset.__getitems__`."""
@@ -227,7 +238,8 @@ def teacher_targets(
         "images": len(dataset),
         "image_size": list(dataset.image_size),
         "views": config.views,
-        "augmentation": to_dict(dataset.augmentation) if config.views else None,
+        "augmentation": _changes(dataset.augmentation) if config.views else None,
+        **({"mixup": config.mixup} if config.mixup else {}),
     }
     key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
     folder = Path(config.cache) / f"{_plain(teacher.name)}-{key[:12]}"
@@ -248,6 +260,14 @@ def teacher_targets(
     targets = TeacherTargets(folder)
     processes.on_main(lambda: _compare(targets, facts, teacher, pictures))
     return targets
+
+
+def _changes(augmentation: Augmentation) -> dict[str, Any]:
+    """Return its fields but for an affine change that never happens, which older files lack."""
+    changes: dict[str, Any] = to_dict(augmentation)
+    if not augmentation.affine:
+        del changes["affine"]
+    return changes
 
 
 def _open_teacher(
@@ -345,7 +365,7 @@ class _Pictures(Dataset):
     def __init__(self, dataset: FaceDataset, config: Distillation) -> None:
         self.views = [copy.copy(dataset) for _ in range(1 if config.views else 2)]
         for number, view in enumerate(self.views):
-            view.views = config.views
+            view.views, view.mixup = config.views, config.mixup
             if not config.views:  # as it is, and mirrored
                 view.augmentation = Augmentation(flip=float(number))
 

@@ -173,6 +173,11 @@ class Recipe(Checked):
             raise RecipeError(
                 "without a margin there is nothing to learn; give one, or a distillation"
             )
+        if self.margin is not None and self.distillation is not None and self.distillation.mixup:
+            raise RecipeError(
+                "distillation.mixup blends two people into one image, which a margin takes for one "
+                "of them; set margin to None, or mixup to 0"
+            )
         if self.margin is None and self.init.head == "class_means":
             raise RecipeError(
                 "init.head is class_means, but without a margin there are no class centres; leave "

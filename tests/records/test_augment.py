@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+from dataclasses import replace
 from typing import Any
 
 import cv2
@@ -108,6 +110,33 @@ def test_photometric_agrees_with_its_formula(image: np.ndarray) -> None:
 
 
 # ---- AdaFace's form ------------------------------------------------------------------------
+
+
+def test_affine_moves_about_the_centre_and_no_further(image: np.ndarray) -> None:
+    """Three dots, seen through the change, say what angle, scale and shift it had."""
+    dots = np.array([[56, 40], [40, 72], [72, 72]])  # x, y about the centre (55.5, 55.5)
+    changes, angles = Augmentation(flip=0.0, affine=1.0), []
+    for index in range(40):
+        found = []
+        for x, y in dots:
+            black = np.zeros((112, 112, 3), np.uint8)
+            black[y - 2 : y + 3, x - 2 : x + 3] = 255
+            grey = changes(black, 3, 1, index)[:, :, 0].astype(float)
+            rows, columns = np.indices(grey.shape)
+            found.append([(columns * grey).sum(), (rows * grey).sum()] / grey.sum())
+        # Solve [x y 1] · A = [x' y'].
+        solution = np.linalg.solve(np.column_stack([dots - 55.5, np.ones(3)]), np.array(found))
+        linear, shift = solution[:2], solution[2] - 55.5
+        scale = math.sqrt(abs(np.linalg.det(linear)))
+        angles.append(math.degrees(math.atan2(linear[0, 1], linear[0, 0])))
+        np.testing.assert_allclose(linear @ linear.T, scale**2 * np.eye(2), atol=0.02)
+        assert 0.89 < scale < 1.11 and np.abs(shift).max() < 0.05 * 112 + 0.2
+    assert -10.5 < min(angles) < -3 and 3 < max(angles) < 10.5
+    # Its decision and its numbers leave the other changes alone where it does not happen.
+    before = Augmentation(0.5, 0.5, 0.5, 0.5, 0.5)
+    after = replace(before, affine=1e-300)
+    for index in range(20):
+        np.testing.assert_array_equal(before(image, 0, 0, index), after(image, 0, 0, index))
 
 
 def adaface(change: str) -> Augmentation:
@@ -245,7 +274,7 @@ def test_decisions_are_those_of_splitmix64_in_python_integers() -> None:
     # The published first outputs of the generator started at 0 and at 1234567.
     assert output(0x9E3779B97F4A7C15) == 0xE220A8397B1DCDAF
     assert output((1234567 + 0x9E3779B97F4A7C15) % 2**64) == 6457827717110365317
-    starts = np.random.Philox(key=4 + (2 << 64), counter=2 << 128).random_raw(5).tolist()
+    starts = np.random.Philox(key=4 + (2 << 64), counter=2 << 128).random_raw(6).tolist()
     indices = [0, 7, 10**12]
     found = decision_numbers(4, 2, np.array(indices))
     for row, index in enumerate(indices):

@@ -62,13 +62,13 @@ def folder_of(cache: Path) -> Path:
 # ---------------------------------------------------------------- targets
 
 
-@pytest.mark.parametrize("views", [0, 3])
+@pytest.mark.parametrize(("views", "mixup"), [(0, 0.0), (3, 0.0), (3, 0.6)])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_batch_has_the_teachers_embeddings_of_its_very_pixels(
-    place: Path, tmp_path: Path, views: int, workers: int
+    place: Path, tmp_path: Path, views: int, mixup: float, workers: int
 ) -> None:
     augmentation = Augmentation(flip=0.5, photometric=0.5 if views else 0.0)
-    recipe = taught(place, tmp_path, {"workers": workers, "epochs": 4}, views=views)
+    recipe = taught(place, tmp_path, {"workers": workers, "epochs": 4}, views=views, mixup=mixup)
     recipe = replace(recipe, data=replace(recipe.data, augmentation=augmentation))
     teacher = load_model(place / "teacher.onnx")
     trainer = make_trainer(recipe)
@@ -100,6 +100,40 @@ def test_fixed_views_are_those_of_every_seed_and_go_round(place: Path) -> None:
     repeated = first.__getitems__(BatchRequest(1, np.array([5, 5]), np.array([0, 1])))
     assert repeated.views is not None and repeated.views.tolist() == [1, 2]
     assert torch.equal(repeated.images[1], batches[2].images[0])
+
+
+def test_blended_views_lie_between_two_images(place: Path) -> None:
+    dataset = open_dataset(Data(place / "data", augmentation=Augmentation(flip=0.0)), 0)
+    plain = np.stack([dataset[i][0] for i in range(IMAGES)]).astype(float)
+    dataset.views, dataset.mixup = 4, 0.5
+    indices = np.arange(IMAGES)
+    blended = 0
+    for view in range(4):
+        images = dataset.__getitems__(BatchRequest(view, indices)).images.numpy().astype(float)
+        for own, image in zip(plain, images, strict=True):
+            if np.array_equal(own, image):
+                continue
+            blended += 1
+            # Of the other images one explains the difference by a share of at most a half.
+            ways, difference = plain - own, image - own
+            products = (ways * difference).sum((1, 2, 3))
+            shares = products / np.maximum((ways * ways).sum((1, 2, 3)), 1)
+            left = [np.abs(difference - s * way).max() for s, way in zip(shares, ways, strict=True)]
+            assert min(left) < 1.1 and 0 <= shares[int(np.argmin(left))] <= 0.501
+    # Half of 224 views, but for those that meet themselves; five standard deviations.
+    assert abs(blended - 0.5 * 4 * IMAGES) < 5 * 0.5 * np.sqrt(4 * IMAGES)
+    dataset.mixup = 0.0
+    again = dataset.__getitems__(BatchRequest(3, indices)).images.numpy()
+    assert np.array_equal(again, plain)
+
+
+@pytest.mark.parametrize(
+    ("fields", "margin", "key"),
+    [({"mixup": 0.5}, None, "views"), ({"mixup": 0.5, "views": 2}, ArcFace(), "margin")],
+)
+def test_blends_need_views_and_no_margin(place: Path, tmp_path: Path, fields, margin, key) -> None:
+    with pytest.raises(RecipeError, match=f"mixup.*{key}"):
+        taught(place, tmp_path, {"margin": margin}, **fields)
 
 
 @pytest.mark.parametrize("views", [0, 2])

@@ -153,10 +153,10 @@ class Page:
     headline: Sequence[Block]
     """What stands right below the findings: their figure."""
     sections: Sequence[Section]
-    opening: Sequence[Block] = ()
-    """What stands right above the findings, where a figure answers before words do."""
     banner: str = ""
     """What must be read before all else."""
+    opening: Sequence[Block] = ()
+    """What stands right above the findings, where a figure answers before words do."""
 
     def render(self) -> str:
         """Return the page as HTML; equal pages give equal texts."""

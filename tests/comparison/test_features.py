@@ -374,7 +374,7 @@ def test_the_command_killed_and_resumed(tmp_path: Path) -> None:
         process = command(out, "--processes", count)
         text, _ = process.communicate(timeout=300)
         assert process.returncode == 0, text
-        tables.append((tmp_path / out / "scores.csv").read_text())
+        tables.append((tmp_path / out / "table.csv").read_text())
     assert tables[0] == tables[1] and "untrained" in tables[0]
 
 

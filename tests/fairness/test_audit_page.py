@@ -320,7 +320,7 @@ def test_figures_are_files_and_in_the_page(tmp_path: Path) -> None:
         f"1-sex-{name}"
         for name in (
             *("norms", "difference", "ecdf", "spread", "delta", "decile", "discard"),
-            *("rates", "det", "matrix", "scores", "differentials"),
+            *("rates", "det", "matrix", "scores", "differentials", "searches"),
         )
     }
     pictures = [base64.b64decode(data) for data in re.findall(r"base64,([^\"]+)\"", text)]

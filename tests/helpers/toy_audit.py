@@ -101,6 +101,7 @@ def toy_audit(
     recorded = read_attributes(
         path, attributes, covariates=["blur"], allow_inferred=source == "inferred"
     )
+    reference = names[0] if "race" in attributes else SEXES[0]
     vectors[3] = np.nan
     norms = np.linalg.norm(vectors, axis=1).astype(np.float32)
     embeddings = Embeddings(vectors, norms, True, ids, failures={3: "no face"})
@@ -112,7 +113,7 @@ def toy_audit(
         targets=targets,
         calibration=calibration,
         unit=turned,
-        searches=SearchPlan(("1e-1", "2e-2", "1e-5"), reference=names[0], homogeneous=True),
+        searches=SearchPlan(("1e-1", "2e-2", "1e-5"), reference=reference, homogeneous=True),
         permutations=99,
         replicates=50,
         seed=seed,

@@ -170,9 +170,10 @@ class TarDataset(FaceDataset):
         number = self._shard(i)
         shard, size = self.shards[number], int(self._sizes[i])
         try:
-            data = os.pread(
-                _open(str(shard), self._stamps[number]).descriptor, size, int(self._offsets[i])
-            )
+            # Held until the bytes are there: threads that open a shard at once each have their own,
+            # of which the cache keeps one.
+            file = _open(str(shard), self._stamps[number])
+            data = os.pread(file.descriptor, size, int(self._offsets[i]))
         except OSError as problem:
             raise DatasetError(
                 f"{shard}: cannot be read ({problem.strerror or problem}); check that it is still "

@@ -99,6 +99,8 @@ SUITES: dict[str, dict[str, Act]] = {
         "gallery_threshold": _measure("measures_galleries", "gallery_threshold"),
         "lfw_threshold": _measure("measures_galleries", "lfw_threshold"),
         "gallery_coverage": _measure("measures_galleries", "gallery_coverage"),
+        "cleaning_planted": _measure("measures_planted", "cleaning_planted"),
+        "overlap_planted": _measure("measures_planted", "overlap_planted"),
     },
     "gpu": {
         "gpu_rates": _measure("measures_gpu", "gpu_rates"),

@@ -198,6 +198,27 @@ def test_power_of_plans_is_that_of_another_way(measures: ModuleType) -> None:
     assert all(row.value < 3 + 3 * 100 * (2 * 0.25 / 100) ** 0.5 for row in rows)
 
 
+def test_what_was_planted_in_embeddings(
+    measures: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import measures_planted
+
+    generator = np.random.default_rng(0)
+    people = np.repeat(np.arange(40), 8)
+    vectors = generator.normal(size=(40, 32))[people] + 0.4 * generator.normal(size=(320, 32))
+    names = np.char.add("p", people.astype(str))
+    ids = np.arange(320).astype(str)
+    np.savez(tmp_path / "e.npz", vectors=vectors.astype(np.float32), ids=ids, subjects=names)
+    monkeypatch.setattr(measures_planted, "WRONG", ((0.05, 0),))
+    monkeypatch.setattr(measures_planted, "SHARED", ((20, 8, 4), (20, 0, 4)))
+    files = [tmp_path / "e.npz"]
+    auc, score = measures_planted.cleaning_planted(embeddings=files, seeds=1)
+    recall, precision, false = measures_planted.overlap_planted(embeddings=files, seeds=2)
+    assert auc.met and score.met and recall.met and precision.met and false.value <= 1
+    (missing,) = measures_planted.overlap_planted(embeddings=[tmp_path / "none.npz"])
+    assert missing.value is None and "none.npz" in missing.remark
+
+
 def test_identification_by_group(measures: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     import measures_one_to_many
 

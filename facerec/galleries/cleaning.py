@@ -771,7 +771,7 @@ def clean_set(
     for old in fresh.tolist():
         titles.append(_fresh_name(str(words[old]), taken))
     proposals = [
-        *_wrong_rows(wrong, images, words[label], titles),
+        *_wrong_rows(wrong, images, words[label], words.tolist()),
         *_mixture_rows(mixed, moved, images, words, label, titles, number),
         *_twin_rows(same, titles, np.bincount(split, minlength=len(titles))),
         *_duplicate_rows(twice, images, words[label]),
@@ -818,12 +818,15 @@ def _fresh_name(name: str, taken: set[str]) -> str:
 
 
 def _wrong_rows(
-    wrong: WrongLabels, images: NDArray[np.str_], label: NDArray[np.str_], titles: Sequence[str]
+    wrong: WrongLabels, images: NDArray[np.str_], label: NDArray[np.str_], names: Sequence[str]
 ) -> Iterator[Proposal]:
+    # The second person of a mixture may be no person but what a network cannot tell apart, such as
+    # profiles; nobody else's image is put there.
     found = np.flatnonzero(wrong.proposed)
     for row in found[np.argsort(-wrong.probability[found], kind="stable")].tolist():
-        at_home = wrong.inside[row] > 0.5 * wrong.probability[row]
-        proposed = titles[int(wrong.nearest[row])] if at_home else ""
+        nearest = int(wrong.nearest[row])
+        at_home = nearest < len(names) and wrong.inside[row] > 0.5 * wrong.probability[row]
+        proposed = names[nearest] if at_home else ""
         score = float(wrong.probability[row])
         yield Proposal("wrong_label", str(images[row]), str(label[row]), proposed, "", score)
 

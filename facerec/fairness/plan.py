@@ -16,6 +16,7 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from scipy.special import ndtr, ndtri
 
 from facerec.errors import MetricError
@@ -863,11 +864,15 @@ def power_figure(found: Plan) -> Figure | None:
         shifted = [replace(trial, at=trial.at - offset) for trial in answer.trials]
         curve = _Curve.through(shifted, found.power)
         if curve is not None:
-            grid = np.geomspace(at.min(), at.max(), 100)
+            grid = np.geomspace(at.min(), at.max(), 100)  # no further than was simulated
             axes.plot(
                 grid, [curve.power(x) for x in grid], color=style.colour, linestyle=style.line
             )
     axes.set_xscale("log")
+    # Often less than a decade, and people are read as numbers, not as powers of ten.
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 7)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_ylim(0, 1.02)
     label = "people in all groups"
     if found.searched == "effect":

@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -344,6 +345,25 @@ def test_baseline(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     row = next(row for row in document["comparison"]["rows"] if row["figure"] == "η²")
     assert row["change"] < 0
     assert "tables/comparison.csv" in contents(workplace / "out")
+
+
+@pytest.mark.integration
+def test_against_an_earlier_release(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_people(workplace, "new.npz", shift=0.2)
+    run("--embeddings", "E.npz", out="old")
+    capsys.readouterr()
+    run("--embeddings", "new.npz", "--against", "old/audit.json")
+    printed = capsys.readouterr().out
+    told = json.loads((workplace / "out" / "audit.json").read_text())["against"]
+    assert "against audit.json" in printed and "take them as independent" in printed
+    # With the earlier embeddings changes come from the same persons; of other files nothing does.
+    run("--embeddings", "new.npz", "--against", "old/audit.json", "--baseline", "E.npz")
+    paired = json.loads((workplace / "out" / "audit.json").read_text())["against"]
+    assert told != paired and "paired" in json.dumps(paired)
+    shutil.rmtree(workplace / "out")
+    both = ["--embeddings", "E.npz", "--against", "old/audit.json", "--baseline", "new.npz"]
+    assert "SHA-256" in refused_run(capsys, *both)
+    assert "A.csv" in refused_run(capsys, "--embeddings", "E.npz", "--against", "A.csv")
 
 
 def test_embeddings_are_deleted_when_asked(

@@ -48,12 +48,16 @@ def process_pool(
 
 def _start(initializer: Callable[..., None], initargs: tuple[Any, ...]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    threading.Thread(target=_follow_parent, daemon=True).start()
+    end_with_parent()
     initializer(*initargs)
 
 
-def _follow_parent() -> None:
+def end_with_parent() -> None:
     """End this process when its parent is gone, even if that was killed and could tell nobody."""
+    threading.Thread(target=_follow_parent, daemon=True).start()
+
+
+def _follow_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

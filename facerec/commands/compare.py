@@ -24,6 +24,7 @@ from facerec.comparison.summary import summarize
 from facerec.comparison.tables import headline_table, pair_table
 from facerec.devices import choose_device
 from facerec.errors import RecipeError
+from facerec.processes import end_with_parent
 from facerec.recipe import load_recipe
 from facerec.report.progress import progress_bar
 from facerec.report.table import Column, Table
@@ -162,6 +163,7 @@ def _helpers(
 
 
 def _help(make: Callable[[], Comparison], folder: Path, device: str, storage: str | None) -> None:
+    end_with_parent()
     plan = make()
     _set_threads(plan)
     Harness(plan, folder, choose_device(device), storage).run()

@@ -339,7 +339,7 @@ COMMAND = "import sys; from facerec.commands.compare import main; main(sys.argv[
 
 @pytest.mark.integration
 def test_the_command_killed_and_resumed(tmp_path: Path) -> None:
-    """Killed in the middle, alone; and not killed, by two processes; on a recipe for images."""
+    """Killed in the middle of two processes, resumed by one; and whole, on a recipe for images."""
     pytest.importorskip("optuna")
     features = write(tmp_path / "cars.npz")
     recipe = tmp_path / "recipe.py"
@@ -361,14 +361,14 @@ def test_the_command_killed_and_resumed(tmp_path: Path) -> None:
             text=True,
         )
 
-    first = command("killed")
+    first = command("killed", "--processes", "2")
     begun = time.monotonic()
     while first.poll() is None and time.monotonic() - begun < 240:
         if list((tmp_path / "killed").glob("finals/*/*.npz")):
             os.kill(first.pid, signal.SIGKILL)
             break
         time.sleep(0.02)
-    first.communicate()
+    first.communicate(timeout=60)  # its output ends when the other process has ended too
     tables = []
     for out, count in (("killed", "1"), ("whole", "2")):
         process = command(out, "--processes", count)

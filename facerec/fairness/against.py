@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 
 from facerec.errors import DatasetError, MetricError
 from facerec.fairness.association import ALPHA
-from facerec.fairness.baseline import BaselineComparison, Change
+from facerec.fairness.baseline import BaselineComparison, Change, Conclusion, conclude
 from facerec.fairness.plain import Json, plain
 from facerec.files import parse_json, sha256
 from facerec.report.estimate import Estimate
@@ -33,12 +33,6 @@ TAKEN_AS_INDEPENDENT = (
 HEADLINE = "max/geomean"
 
 Verdict = Literal["difference detected", "none detected at this precision", "insufficient data"]
-Conclusion = Literal[
-    "increase detected",
-    "decrease detected",
-    "none detected at this precision",
-    "insufficient data",
-]
 
 
 @dataclass(frozen=True)
@@ -80,11 +74,7 @@ class ReleaseChange(Estimate):
     @property
     def conclusion(self) -> Conclusion:
         """Whether the interval of the change excludes zero."""
-        if self.value is None or self.interval is None:
-            return "insufficient data"
-        if self.interval.low > 0:
-            return "increase detected"
-        return "decrease detected" if self.interval.high < 0 else "none detected at this precision"
+        return conclude(self)
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,16 @@ Conclusion = Literal[
     "insufficient data",
 ]
 
+
+def conclude(change: Estimate) -> Conclusion:
+    """Tell whether the interval of a change excludes zero."""
+    if change.value is None or change.interval is None:
+        return "insufficient data"
+    if change.interval.low > 0:
+        return "increase detected"
+    return "decrease detected" if change.interval.high < 0 else "none detected at this precision"
+
+
 _CELLS = 1 << 21
 """Weights of persons in replicates that are held at once."""
 
@@ -141,11 +151,7 @@ class Change(Estimate):
     @property
     def conclusion(self) -> Conclusion:
         """Whether ``interval`` excludes zero; with one seed that speaks of two models alone."""
-        if self.value is None or self.interval is None:
-            return "insufficient data"
-        if self.interval.low > 0:
-            return "increase detected"
-        return "decrease detected" if self.interval.high < 0 else "none detected at this precision"
+        return conclude(self)
 
     def to_row(self) -> dict[str, Any]:
         """Return one flat line of a table, as JSON types."""

@@ -232,7 +232,7 @@ def audit(
     earlier = None if against is None else read_release(against)
     if earlier is not None:
         recorded = None if labels is None else labels.sha256
-        check_settings(earlier, _listed(group), intersect, targets, recorded)
+        check_settings(earlier, _listed(group), intersect, targets, recorded, searches)
     if scores is not None:
         with progress_bar(console) as show:
             result = _audit_scores(
@@ -314,6 +314,7 @@ def audit(
             baseline=other,
             baseline_name=str(baseline),
             searches=searches,
+            search_baseline=earlier is not None,
             gating=gating,
             confidence=confidence,
             permutations=permutations,
@@ -335,7 +336,9 @@ def _compare(result: Audit, earlier: Release | None) -> Audit:
     """Add what changed since the audit of an earlier release, if there is one."""
     if earlier is None:
         return result
-    found = compare_releases(earlier, to_json(result), result.comparison)
+    found = compare_releases(
+        earlier, to_json(result), result.comparison, result.search_correlations
+    )
     file = InputFile("against", earlier.name, earlier.sha256, {"facerec": found.facerec})
     return replace(result, inputs=(*result.inputs, file), against=found)
 

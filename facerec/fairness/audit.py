@@ -8,7 +8,8 @@ of the figures.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
@@ -41,7 +42,13 @@ from facerec.fairness.comparisons import MOST_MATED, AllImages, Comparisons, Lis
 from facerec.fairness.differentials import REPLICATES, Differentials, differentials
 from facerec.fairness.findings import caveats, find
 from facerec.fairness.norms import NormTable, SubjectBootstrap, SubjectNorms, norm_table
-from facerec.fairness.one_to_many import OneToMany, SearchPlan, audit_searches
+from facerec.fairness.one_to_many import (
+    OneToMany,
+    SearchKey,
+    SearchPlan,
+    audit_searches,
+    correlate,
+)
 from facerec.fairness.rates import (
     TARGETS,
     UNKNOWN,
@@ -71,6 +78,7 @@ def audit(
     baseline: Embeddings | None = None,
     baseline_name: str = "the baseline",
     searches: SearchPlan | None = None,
+    search_baseline: bool = False,
     gating: bool = False,
     confidence: bool = False,
     permutations: int = PERMUTATIONS,
@@ -98,6 +106,7 @@ def audit(
             attribute are stated.
         baseline_name: names it in errors.
         searches: also audit identification (1:N) in this way.
+        search_baseline: and that of the baseline, for `Audit.search_correlations`.
         gating: declared: images are accepted or discarded by norm.
         confidence: declared: the norm is shown or returned as a confidence.
         permutations: of the tests on norms.
@@ -141,7 +150,10 @@ def audit(
         seed=seed,
     )
     auditor = _Auditor(embeddings, joined, settings, pairs, device, progress)
-    identification = None if searches is None else auditor.identification(searches)
+    identification, correlations = None, None
+    if searches is not None:
+        other = baseline if search_baseline else None
+        identification, correlations = auditor.identification(searches, other, baseline_name)
     groupings = auditor.groupings(calibration, unit)
     comparison = None if baseline is None else auditor.compare(baseline, baseline_name)
     notes = []
@@ -173,6 +185,7 @@ def audit(
         warnings=([*remarks, *notes], [unknown] if embeddings.flip is None else []),
         comparison=comparison,
         one_to_many=identification,
+        search_correlations=correlations,
     )
 
 
@@ -232,6 +245,7 @@ def assemble(
     warnings: tuple[Sequence[str], Sequence[str]],
     comparison: BaselineComparison | None,
     one_to_many: OneToMany | NoComparison | None = None,
+    search_correlations: Mapping[SearchKey, float] | None = None,
 ) -> Audit:
     """Put an audit together; its parts are described at `Audit`.
 
@@ -281,6 +295,7 @@ def assemble(
         warnings=(*warnings[0], *of_thresholds, *warnings[1]),
         comparison=comparison,
         one_to_many=one_to_many,
+        search_correlations=search_correlations,
     )
 
 
@@ -380,14 +395,33 @@ class _Auditor:
             for grouping, errors, unit_errors in zip(chosen, raw, other, strict=True)
         )
 
-    def identification(self, plan: SearchPlan) -> OneToMany | NoComparison:
-        """Audit identification by every grouping that has a group to show."""
-        chosen = shown(self._joined.groupings, self._settings.groups)
-        vectors = self._embeddings.vectors
+    def identification(
+        self, plan: SearchPlan, baseline: Embeddings | None, name: str
+    ) -> tuple[OneToMany | NoComparison, Mapping[SearchKey, float] | None]:
+        """Audit identification by every grouping that has a group to show.
+
+        Also returns how figures are correlated with those of a baseline of that name, if it is
+        given and has figures.
+        """
+        joined, ids = self._joined, self._embeddings.ids
+        chosen = shown(joined.groupings, self._settings.groups)
+        keep = baseline is not None
         try:
-            return audit_searches(vectors, self._joined, chosen, plan, self._progress)
+            found = audit_searches(
+                self._embeddings.vectors, joined, chosen, plan, self._progress, keep
+            )
         except MetricError as problem:
-            return NoComparison("one to many", str(problem))
+            return NoComparison("one to many", str(problem)), None
+        if baseline is None:
+            return found, None
+        assert ids is not None  # else nothing would have been joined
+        other = select_embeddings(baseline, ids[joined.rows], name)
+        same = replace(joined, rows=np.arange(len(joined.rows)), norms=other.norms.astype(np.float64))
+        try:
+            before = audit_searches(other.vectors, same, chosen, plan, self._progress, keep)
+        except MetricError:
+            return found, None
+        return found, correlate(found, before)
 
     def compare(self, baseline: Embeddings, name: str) -> BaselineComparison:
         """Return the changes from a baseline, by the primary attribute."""

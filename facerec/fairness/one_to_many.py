@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,12 @@ from facerec.statistics.operating_points import (
     parse_rate,
     step_threshold,
 )
-from facerec.statistics.searches import NOBODY, SearchShare, ratio_interval
+from facerec.statistics.searches import (
+    NOBODY,
+    SearchShare,
+    ratio_correlation,
+    ratio_interval,
+)
 from facerec.verification.identification import nearest_entries
 
 FPIR_TARGETS = ("1e-1", "1e-2", "2e-3")
@@ -105,6 +110,21 @@ class SearchRate(ErrorRate):
     figure: Figure
     ratio: Estimate | None
     """To the same figure of the reference group; None for that group and for `EVERYBODY`."""
+    share: SearchShare | None = field(default=None, repr=False, compare=False)
+    """Sums by person behind it, where they were to be kept, for `correlate`; in no file."""
+
+
+class SearchKey(NamedTuple):
+    """Which figure of an audit of identification; but for ``ratio``, see `SearchRate`."""
+
+    grouping: str
+    galleries: Galleries
+    basis: str | None
+    target: str | None
+    group: str
+    figure: Figure
+    ratio: bool
+    """Whether it is the ratio to the group compared with."""
 
 
 @dataclass(frozen=True)
@@ -255,8 +275,10 @@ class _Searched:
 class _Searcher:
     """Searches of one data set, and their figures by group."""
 
-    def __init__(self, vectors: NDArray[np.floating], joined: Joined, plan: SearchPlan) -> None:
-        self.plan, self._joined = plan, joined
+    def __init__(
+        self, vectors: NDArray[np.floating], joined: Joined, plan: SearchPlan, keep: bool = False
+    ) -> None:
+        self.plan, self._joined, self._keep = plan, joined, keep
         self._vectors, self._subjects = vectors[joined.rows], joined.subjects
         self.persons = int(joined.subjects.max()) + 1
         self.drawn = Enrolment.draw(joined.subjects, plan.template, plan.seed)
@@ -437,7 +459,8 @@ class _Searcher:
                 ratio = None
                 if code not in (base, len(names)):
                     ratio = _ratio(share, shares[base], names[base])
-                yield _row(rate, kind, threshold, row, name, ratio, stratum)
+                kept = share if self._keep and stratum is None else None
+                yield _row(rate, kind, threshold, row, name, ratio, stratum, kept)
 
         none = np.zeros(of.size, bool)
         with np.errstate(invalid="ignore"):
@@ -488,7 +511,8 @@ class _Searcher:
                 )
             counts = (0, 0) if share is None else (share.events, share.comparisons)
             rate = error_rate(share, *counts)
-            yield _row(rate, "mixed", threshold, name, "FNIR with failures", None)
+            kept = share if self._keep else None
+            yield _row(rate, "mixed", threshold, name, "FNIR with failures", None, share=kept)
 
     def _failures(self, grouping: Grouping) -> Iterator[GroupFailures]:
         """Yield what could not be acquired and enrolled, by group and of everybody."""
@@ -514,6 +538,7 @@ def audit_searches(
     groupings: Sequence[Grouping],
     plan: SearchPlan,
     progress: Progress | None = None,
+    keep: bool = False,
 ) -> OneToMany:
     """Audit identification by group.
 
@@ -523,6 +548,7 @@ def audit_searches(
         groupings: with a group to show.
         plan: targets, reference, galleries and templates.
         progress: called with the groupings that are done.
+        keep: keep the sums by person that `correlate` needs.
 
     Raises:
         DatasetError: the reference is no group that is shown.
@@ -536,7 +562,7 @@ def audit_searches(
             f"the reference group {plan.reference!r} is none of the groups that are shown "
             f"({', '.join(shown[:20])}); name one of these"
         )
-    searcher = _Searcher(vectors, joined, plan)
+    searcher = _Searcher(vectors, joined, plan, keep)
     mixed = searcher.mixed
     mated = int(np.count_nonzero(mixed.mated))
     if not mated or mated == mixed.mated.size:
@@ -567,6 +593,46 @@ def audit_searches(
     return OneToMany(
         plan, protocol, searcher.persons, entries, mated, mixed.mated.size - mated, tuple(parts)
     )
+
+
+def correlate(new: OneToMany, old: OneToMany) -> dict[SearchKey, float]:
+    """Return how figures of two models on the same persons are correlated, over persons.
+
+    Args:
+        new: made with ``keep``.
+        old: of the same persons, images and plan, made with ``keep`` from other embeddings.
+
+    Returns:
+        A correlation for each figure for which both have errors, thresholds as given.
+    """
+    found: dict[SearchKey, float] = {}
+    for part, earlier in zip(new.groupings, old.groupings, strict=True):
+        shares = [
+            {
+                SearchKey(
+                    side.name,
+                    row.galleries,
+                    row.basis,
+                    row.target,
+                    row.group,
+                    row.figure,
+                    ratio=False,
+                ): row.share
+                for row in side.rates
+                if row.share is not None
+            }
+            for side in (part, earlier)
+        ]
+        for key in shares[0].keys() & shares[1].keys():
+            mine, theirs = (side[key] for side in shares)
+            known = {key: mine.correlation(theirs)}
+            base = key._replace(group=part.compared_with)
+            if key.group not in (base.group, EVERYBODY) and all(base in side for side in shares):
+                known[key._replace(ratio=True)] = ratio_correlation(
+                    (mine, shares[0][base]), (theirs, shares[1][base])
+                )
+            found |= {name: value for name, value in known.items() if value is not None}
+    return found
 
 
 def _threshold(
@@ -617,6 +683,7 @@ def _row(
     figure: Figure,
     ratio: Estimate | None,
     stratum: str | None = None,
+    share: SearchShare | None = None,
 ) -> SearchRate:
     return SearchRate(
         value=rate.value,
@@ -635,4 +702,5 @@ def _row(
         group=group,
         figure=figure,
         ratio=ratio,
+        share=share,
     )

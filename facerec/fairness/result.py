@@ -17,7 +17,7 @@ from facerec.fairness.baseline import BaselineComparison
 from facerec.fairness.channels import Channel, FusionChange, NormChannels
 from facerec.fairness.differentials import Differentials
 from facerec.fairness.norms import NormTable, SubjectNorms
-from facerec.fairness.one_to_many import OneToMany
+from facerec.fairness.one_to_many import OneToMany, SearchKey
 from facerec.fairness.rates import GlobalThreshold, GroupErrors, GroupRates, ScoreHistogram
 from facerec.report.estimate import Estimate
 
@@ -201,6 +201,8 @@ class Audit:
     """With the audit of an earlier release."""
     one_to_many: OneToMany | NoComparison | None = None
     """Identification, if it was asked for."""
+    search_correlations: Mapping[SearchKey, float] | None = None
+    """Of its figures with those of the baseline, if that was searched too. Not written."""
 
     @property
     def of_scores(self) -> bool:

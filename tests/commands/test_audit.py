@@ -350,16 +350,26 @@ def test_baseline(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.integration
 def test_against_an_earlier_release(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_people(workplace, "new.npz", shift=0.2)
-    run("--embeddings", "E.npz", out="old")
+    searches = ["--one-to-many", "--fpir", "1e-1"]
+    run("--embeddings", "E.npz", *searches, out="old")
     capsys.readouterr()
     run("--embeddings", "new.npz", "--against", "old/audit.json")
     printed = capsys.readouterr().out
     told = json.loads((workplace / "out" / "audit.json").read_text())["against"]
     assert "against audit.json" in printed and "take them as independent" in printed
+    assert any("--one-to-many" in note for note in told["notes"])
+    assert not [row for row in told["rows"] if "FPIR" in row["figure"]]
     # With the earlier embeddings changes come from the same persons; of other files nothing does.
-    run("--embeddings", "new.npz", "--against", "old/audit.json", "--baseline", "E.npz")
+    both = ["--embeddings", "new.npz", "--against", "old/audit.json", "--baseline", "E.npz"]
+    run(*both, *searches)
     paired = json.loads((workplace / "out" / "audit.json").read_text())["against"]
     assert told != paired and "paired" in json.dumps(paired)
+    # Norms alone have changed, so both models find the same.
+    found = [row for row in paired["rows"] if row["figure"].startswith(("FPIR", "FNIR", "rank-1"))]
+    assert {row["group"] for row in found} == {"female", "male", None}
+    assert {row["change"] for row in found} == {0.0} and any(row["paired"] for row in found)
+    message = refused_run(capsys, *both, "--one-to-many", "--fpir", "2e-1")
+    assert "1e-1" in message and "--fpir" in message
     shutil.rmtree(workplace / "out")
     both = ["--embeddings", "E.npz", "--against", "old/audit.json", "--baseline", "new.npz"]
     assert "SHA-256" in refused_run(capsys, *both)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 from facerec.errors import DatasetError, MetricError
 from facerec.fairness.association import ALPHA
 from facerec.fairness.baseline import BaselineComparison, Change, Conclusion, conclude
-from facerec.fairness.one_to_many import EVERYBODY, SearchKey, SearchPlan
+from facerec.fairness.one_to_many import EVERYBODY, OTHERS, SearchKey, SearchPlan
 from facerec.fairness.plain import Json, plain
 from facerec.files import parse_json, sha256
 from facerec.report.estimate import Estimate
@@ -266,8 +266,19 @@ def _check(release: Release, new: Mapping[str, Any]) -> None:
                 "data",
             )
     plans = [_searches(side) for side in (new, old)]
-    if None not in plans:
-        _check_searches(release, *filter(None, plans))
+    known = [plan for plan in plans if plan is not None]
+    if len(known) == len(plans):
+        _check_searches(release, *known)
+        searches = [
+            [
+                point["non_mated"]
+                for part in plan["groupings"]
+                for point in part["thresholds"]
+                if point["basis"] == OTHERS
+            ]
+            for plan in known
+        ]
+        _same(release, "searches behind the thresholds", searches, "--threshold-from")
 
 
 def _searches(document: Mapping[str, Any]) -> Mapping[str, Any] | None:

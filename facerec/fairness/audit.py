@@ -44,6 +44,7 @@ from facerec.fairness.findings import caveats, find
 from facerec.fairness.norms import NormTable, SubjectBootstrap, SubjectNorms, norm_table
 from facerec.fairness.one_to_many import (
     OneToMany,
+    OtherPeople,
     SearchKey,
     SearchPlan,
     audit_searches,
@@ -79,6 +80,7 @@ def audit(
     baseline_name: str = "the baseline",
     searches: SearchPlan | None = None,
     search_baseline: bool = False,
+    search_others: OtherPeople | None = None,
     gating: bool = False,
     confidence: bool = False,
     permutations: int = PERMUTATIONS,
@@ -107,6 +109,7 @@ def audit(
         baseline_name: names it in errors.
         searches: also audit identification (1:N) in this way.
         search_baseline: and that of the baseline, for `Audit.search_correlations`.
+        search_others: on whom its thresholds are set, by default on the audited people.
         gating: declared: images are accepted or discarded by norm.
         confidence: declared: the norm is shown or returned as a confidence.
         permutations: of the tests on norms.
@@ -153,7 +156,9 @@ def audit(
     identification, correlations = None, None
     if searches is not None:
         other = baseline if search_baseline else None
-        identification, correlations = auditor.identification(searches, other, baseline_name)
+        identification, correlations = auditor.identification(
+            searches, search_others, other, baseline_name
+        )
     groupings = auditor.groupings(calibration, unit)
     comparison = None if baseline is None else auditor.compare(baseline, baseline_name)
     notes = []
@@ -290,7 +295,7 @@ def assemble(
             for grouping in formed
             if not grouping.cells
         ),
-        findings=find(groupings, target, comparison),
+        findings=find(groupings, target, comparison, one_to_many),
         caveats=caveats(label_sources, policy, lfw=lfw, norms=joined is not None),
         warnings=(*warnings[0], *of_thresholds, *warnings[1]),
         comparison=comparison,
@@ -396,7 +401,7 @@ class _Auditor:
         )
 
     def identification(
-        self, plan: SearchPlan, baseline: Embeddings | None, name: str
+        self, plan: SearchPlan, others: OtherPeople | None, baseline: Embeddings | None, name: str
     ) -> tuple[OneToMany | NoComparison, Mapping[SearchKey, float] | None]:
         """Audit identification by every grouping that has a group to show.
 
@@ -408,7 +413,7 @@ class _Auditor:
         keep = baseline is not None
         try:
             found = audit_searches(
-                self._embeddings.vectors, joined, chosen, plan, self._progress, keep
+                self._embeddings.vectors, joined, chosen, plan, self._progress, others, keep
             )
         except MetricError as problem:
             return NoComparison("one to many", str(problem)), None
@@ -416,9 +421,11 @@ class _Auditor:
             return found, None
         assert ids is not None  # else nothing would have been joined
         other = select_embeddings(baseline, ids[joined.rows], name)
-        same = replace(joined, rows=np.arange(len(joined.rows)), norms=other.norms.astype(np.float64))
+        same = replace(
+            joined, rows=np.arange(len(joined.rows)), norms=other.norms.astype(np.float64)
+        )
         try:
-            before = audit_searches(other.vectors, same, chosen, plan, self._progress, keep)
+            before = audit_searches(other.vectors, same, chosen, plan, self._progress, keep=keep)
         except MetricError:
             return found, None
         return found, correlate(found, before)

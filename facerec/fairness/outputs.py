@@ -531,7 +531,7 @@ def _one_to_many(found: OneToMany | NoComparison | None) -> Json | None:
                 "galleries": [
                     {"galleries": kind, "entries": list(sizes)} for kind, sizes in part.entries
                 ],
-                **plain(part, leave=("name", "groups", "compared_with", "entries")),
+                **plain(part, leave=("name", "groups", "compared_with", "entries", "largest")),
             }
             for part in found.groupings
         ],

@@ -23,7 +23,9 @@ from facerec.report.estimate import Estimate
 
 Conclusion = Literal["difference detected", "none detected at this precision", "insufficient data"]
 
-Topic = Literal["norm", "adjusted norm", "FMR", "FNMR", "norm and FNMR", "fusion", "baseline"]
+Topic = Literal[
+    "norm", "adjusted norm", "FMR", "FNMR", "FPIR", "FNIR", "norm and FNMR", "fusion", "baseline"
+]
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,7 @@ class Audit:
     skipped: tuple[NoComparison, ...]
     """Groupings of which no group has enough subjects."""
     findings: tuple[Finding, ...]
-    """At most six."""
+    """At most eight."""
     caveats: tuple[str, ...]
     """Fixed sentences that belong to every report."""
     warnings: tuple[str, ...]

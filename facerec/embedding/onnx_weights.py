@@ -27,6 +27,10 @@ TOLERANCE = 1e-3
 places change them by about their length, rounding by 1e-6 to 1e-5."""
 
 PRODUCT, PRELU, NORM = "convolution or linear layer", "PReLU", "batch norm"
+_ON_CONSTANTS = ("Identity", "Unsqueeze", "Reshape", "Transpose")
+"""Operators between a stored tensor and its layer, where the exporter did not carry them out; what
+they do to the shape is undone by the backbone's own, but for the transposition of a matrix."""
+
 _BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d
 _Key = tuple[str, tuple[int, ...]]
 """Kind and shape of a layer."""
@@ -73,10 +77,14 @@ def load_onnx_weights(backbone: nn.Module, file: OnnxFile) -> None:
     backbone.eval()
     with torch.no_grad():
         for module, norm in _modules(backbone):
-            key = _key(_kind(module), module.get_parameter("weight"))
-            if not waiting[key]:
+            weight = module.get_parameter("weight")
+            key = _key(_kind(module), weight)
+            if waiting[key]:
+                layer = waiting[key].popleft()
+            elif isinstance(module, _BatchNorm):  # folded into the layer behind it
+                layer = _Layer(NORM, weight)
+            else:
                 raise ModelError(f"{file.where}: has too few layers like {_words(key)}; {advice}")
-            layer = waiting[key].popleft()
             if not _fill(module, norm, layer):
                 raise ModelError(
                     f"{file.where}: the backbone has no bias behind its {_words(key)}, the file "
@@ -136,8 +144,9 @@ def _layers(file: OnnxFile) -> Iterator[_Layer]:
         if node.op_type == "Constant" and "value" in attributes:
             constants[node.output[0]] = numpy_helper.to_array(attributes["value"])
             continue
-        if node.op_type == "Identity" and node.input[0] in constants:
-            constants[node.output[0]] = constants[node.input[0]]
+        if node.op_type in _ON_CONSTANTS and node.input[0] in constants:
+            constant = constants[node.input[0]]
+            constants[node.output[0]] = constant.T if node.op_type == "Transpose" else constant
             continue
         before = made_by.get(node.input[0]) if node.input else None
         numbers = [

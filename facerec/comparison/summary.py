@@ -40,6 +40,7 @@ from facerec.comparison.significance import (
 )
 from facerec.errors import MetricError
 from facerec.recipe import differences, to_dict
+from facerec.report.conclusions import Conclusion
 from facerec.report.estimate import Estimate
 
 SCHEMA = "facerec.comparison.results/1"
@@ -245,8 +246,6 @@ class Speed:
 Claim = Literal["loss", "penalty", "protocol"]
 """What the arms of a pair differ in first: other losses may come with other batches, but other
 penalties come with the same loss. All pairs of a claim answer one question together."""
-
-Conclusion = Literal["difference detected", "none detected at this precision", "insufficient data"]
 
 
 @dataclass(frozen=True)

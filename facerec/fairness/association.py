@@ -30,6 +30,7 @@ from facerec.fairness.norms import (
     percentile,
 )
 from facerec.fairness.welch import PermutationTest, Welch, largest_kept, permute
+from facerec.report.conclusions import ALPHA
 from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import Interval, check_confidence
 from facerec.statistics.multiplicity import holm
@@ -39,8 +40,6 @@ Role = Literal["primary", "exploratory"]
 NEGLIGIBLE_DELTA = 0.147
 """Absolute Cliff's delta below which a difference is called negligible (Romano, Kromrey, Coraggio
 and Skowronek, Florida Association of Institutional Research, 2006)."""
-ALPHA = 0.05
-"""Level of the tests that power and equivalence are stated for."""
 POWER = 0.8
 """Chance to detect the minimum detectable effect."""
 

@@ -20,7 +20,6 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from scipy.special import ndtr, ndtri
 
 from facerec.errors import MetricError
-from facerec.fairness.association import ALPHA
 from facerec.fairness.attributes import SMALLEST_CELL
 from facerec.fairness.differentials import parity_p_value
 from facerec.fairness.plain import Json, plain
@@ -39,6 +38,7 @@ from facerec.fairness.welch import permute
 from facerec.limits import Checked, Limits
 from facerec.progress import Progress
 from facerec.report import words
+from facerec.report.conclusions import ALPHA
 from facerec.report.estimate import Estimate
 from facerec.report.figures import SMALL, legend, new_figure, note, styles
 from facerec.report.table import Cell, Column, Table

@@ -19,9 +19,8 @@ from facerec.fairness.differentials import Differentials
 from facerec.fairness.norms import NormTable, SubjectNorms
 from facerec.fairness.one_to_many import OneToMany
 from facerec.fairness.rates import GlobalThreshold, GroupErrors, GroupRates, ScoreHistogram
+from facerec.report.conclusions import Conclusion
 from facerec.report.estimate import Estimate
-
-Conclusion = Literal["difference detected", "none detected at this precision", "insufficient data"]
 
 Topic = Literal["norm", "adjusted norm", "FMR", "FNMR", "norm and FNMR", "fusion", "baseline"]
 

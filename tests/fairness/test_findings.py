@@ -10,9 +10,10 @@ from helpers.toy_audit import default_audit
 from facerec.fairness.association import Association, NoComparison
 from facerec.fairness.channels import FusionChange, NormChannels
 from facerec.fairness.differentials import Differentials
-from facerec.fairness.findings import MOST, Conclusion, Finding, Topic, caveats, find, verdict
+from facerec.fairness.findings import MOST, Finding, Topic, caveats, find, verdict
 from facerec.fairness.rates import error_rate
 from facerec.fairness.result import Audit, GroupAudit
+from facerec.report.conclusions import Conclusion
 from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import Interval
 

@@ -30,6 +30,7 @@ from facerec.verification.scoring.bins import BIN_EDGES
 from facerec.verification.scoring.mated import count_mated
 from facerec.verification.scoring.people import People
 from facerec.verification.scoring.tiles import Tiles, images_of
+from facerec.verification.unit_rows import row_norms, unit_rows
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -734,11 +735,11 @@ def clean_set(
             f"cleaning needs embeddings (N, D) with a label and an id each, found shapes "
             f"{raw.shape}, {names.shape} and {images.shape}"
         )
-    unit, usable = _unit(raw)
-    rows = np.flatnonzero(usable & (names != ""))
+    norms = row_norms(raw)
+    rows = np.flatnonzero(~np.isnan(norms) & (names != ""))
     if len(rows) < 4:
         raise MetricError(f"{len(rows)} images have an embedding and a label; cleaning compares")
-    unit, images = unit[rows], images[rows]
+    unit, images = unit_rows(raw, norms, rows), images[rows]
     words, label = np.unique(names[rows], return_inverse=True)
     count, chosen = len(words), choose_device(device)
 
@@ -779,18 +780,6 @@ def clean_set(
     return Cleaning(
         len(rows), count, wrong, same, mixed, twice, probability, rows, split, tuple(proposals)
     )
-
-
-def _unit(raw: NDArray[np.floating]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Return unit vectors, float32 ``(N, D)``, and which rows have one, ``(N,)``."""
-    unit, usable = np.zeros(raw.shape, np.float32), np.zeros(len(raw), bool)
-    for start in range(0, len(raw), _TILE):
-        part = slice(start, start + _TILE)
-        rows = raw[part].astype(np.float64)
-        norms = np.linalg.norm(rows, axis=1)
-        usable[part] = np.isfinite(norms) & (norms > 0)
-        unit[part] = np.where(usable[part, None], rows / np.where(norms > 0, norms, 1)[:, None], 0)
-    return unit, usable
 
 
 def _roots(same: Twins) -> Ints:

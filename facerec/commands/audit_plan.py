@@ -34,7 +34,6 @@ from facerec.progress import Progress
 from facerec.report.figures import check_plot_path, write_figure
 from facerec.report.progress import progress_bar
 
-_USUAL = {"fmr": 1e-3, "fmr-interval": 1e-3, "fnmr": 0.05, "fnmr-interval": 0.05}
 """Rates that are asked about unless others are given."""
 
 

@@ -33,13 +33,13 @@ from facerec.embedding.model import EmbeddingModel
 from facerec.errors import DatasetError, MetricError
 from facerec.fairness.against import Release, check_settings, compare_releases, read_release
 from facerec.fairness.against_page import against_table, notable
-from facerec.fairness.association import NoComparison
 from facerec.fairness.attributes import Attributes, read_attributes
 from facerec.fairness.audit import PERMUTATIONS
 from facerec.fairness.audit import audit as audit_embeddings
 from facerec.fairness.comparisons import calibrate_on_embeddings, calibrate_on_scores
 from facerec.fairness.differentials import REPLICATES
 from facerec.fairness.findings import HEADLINE
+from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import NormTable
 from facerec.fairness.one_to_many import FPIR_TARGETS, OneToMany, SearchPlan, Template
 from facerec.fairness.one_to_many_page import summary_tables

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal, get_args
 
-from facerec.fairness.association import Association, NoComparison
+from facerec.fairness.association import Association
 from facerec.fairness.baseline import BaselineComparison
 from facerec.fairness.differentials import Differential
+from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.rates import RatesAtThreshold
 from facerec.fairness.result import Finding, GroupAudit, Topic
 from facerec.report.conclusions import ALPHA, Conclusion, of_interval, of_test

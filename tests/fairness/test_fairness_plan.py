@@ -9,7 +9,6 @@ from scipy.stats import f as f_distribution
 from scipy.stats import ncf
 
 from facerec.errors import MetricError, RecipeError
-from facerec.fairness.association import minimum_detectable_eta2
 from facerec.fairness.plan import plan
 from facerec.fairness.plan_report import answer_table, power_figure
 from facerec.fairness.population import DEFAULTS
@@ -21,6 +20,7 @@ from facerec.fairness.questions import (
     Question,
     RateQuestion,
 )
+from facerec.fairness.variance_shares import minimum_detectable_eta2
 
 
 def noncentral_f_power(sizes: tuple[int, ...], eta2: float) -> float:

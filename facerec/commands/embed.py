@@ -37,7 +37,7 @@ from facerec.records.tar_shards import TarDataset, is_tar_shards
 from facerec.records.training_set import Data, open_dataset
 from facerec.report.progress import progress_bar
 from facerec.training.distributed import Processes, launched
-from facerec.verification.bench import folders_of
+from facerec.verification.bench import INFERRED, folders_of
 from facerec.verification.templates import TemplateBench
 from facerec.verification.uncertainty import mean_interval
 
@@ -253,7 +253,7 @@ def _bench(name: str, data: Path | None) -> Source:
         return Source(images, {"kind": "bench", **bench.source}, lambda: None, bench.aligner())
     numbers = bench.pairs.subjects
     subjects = None if numbers is None else numbers.astype(np.str_)
-    if isinstance(images, PackImages) and bench.subjects_from != "same pairs":
+    if isinstance(images, PackImages) and bench.subjects_from != INFERRED:
         # Names are better than numbers where they do not contradict the labels.
         names = folders_of(images.ids) if images.subjects is None else images.subjects
         subjects = subjects if names is None else names

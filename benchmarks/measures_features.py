@@ -131,10 +131,10 @@ def _on_photos(arm: Arm, photos: Path, weights: Path, steps: int) -> tuple[float
 
 def feature_null(
     features: Path = FEATURES,
-    pool: int = 60,
+    pool: int = 40,
     seeds: int = 10,
     families: int = 400,
-    every: int = 3,
+    every: int = 4,
     epochs: int = 2,
 ) -> Iterable[Row]:
     """Compare arms that are equal, trained on features, and count declared differences.
@@ -176,7 +176,7 @@ def feature_null(
 
 
 def feature_power(
-    features: Path = FEATURES, seeds: int = 5, design: int = 10, pairs: int = 16
+    features: Path = FEATURES, seeds: int = 4, design: int = 10, pairs: int = 16
 ) -> Iterable[Row]:
     """Say which difference the design of ``recipes/papers/sec.py`` finds with 80 % power.
 
@@ -191,10 +191,12 @@ def feature_power(
     """
     name = f"smallest difference found with 80 % power, {design} seeds, Holm over {pairs} pairs"
     if not features.is_file():
-        return [Row(name, None, "points of MAP@R", remark=f"needs {features}")]
+        yield Row(name, None, "points of MAP@R", remark=f"needs {features}")
+        return
     torch.set_num_threads(1)
     trainer = Trainer(open_features(FeatureData(features)), torch.device("cpu"))
-    return [_power_of(trainer, loss, name, seeds, design, pairs) for loss in SEC_LOSSES]
+    for loss in SEC_LOSSES:
+        yield _power_of(trainer, loss, name, seeds, design, pairs)
 
 
 def _power_of(trainer: Trainer, loss: Loss, name: str, seeds: int, design: int, pairs: int) -> Row:

@@ -61,7 +61,7 @@ class Init(Checked):
     strict: bool = True
     """Every tensor has to fit. False takes those that fit by name and shape, and draws the rest."""
     layers: tuple[str, ...] = ()
-    """With strict False: take only tensors whose names begin so, such as conv1 layer1; these have
+    """Without strict: take only tensors whose names begin so, such as conv1 layer1; these have
     to fit. () takes all that fit."""
     head: Literal["fresh", "class_means"] = "fresh"
     """Class centres: drawn as always, or pointed along the mean of the unit embeddings that the
@@ -267,7 +267,8 @@ def _load(recipe: Recipe, backbone: nn.Module) -> Start:
         chosen = fitting
     else:
         chosen = _chosen(init, source, own, fitting)
-    _check_fixed_scale(backbone, source, chosen)
+    if recipe.backbone.embedding_bn == "frozen_gamma":
+        _check_fixed_scale(backbone, source, chosen)
     backbone.load_state_dict(chosen, strict=False)
     location = source.path / checkpoint.STATE_FILE if source.path.is_dir() else source.path
     return Start(
@@ -295,7 +296,7 @@ def _require_same_network(
         if fields:
             raise ModelError(
                 f"{source.path}: holds a backbone with {', '.join(fields)}; set --backbone.name "
-                "init to train the file's network, or --init.strict False to take what fits"
+                "init to train the file's network, or --init.no-strict to take what fits"
             )
         names = dict(backbone.state_dict())
         other = [n for n in [*names, *source.tensors] if n not in fitting]
@@ -303,7 +304,7 @@ def _require_same_network(
             raise ModelError(
                 f"{source.path}: tensor {other[0]!r} does not fit the recipe's backbone, of "
                 f"embedding_bn {asked.embedding_bn} where the file has {held.embedding_bn}; set "
-                "--backbone.name init to train the file's network, or --init.strict False to take "
+                "--backbone.name init to train the file's network, or --init.no-strict to take "
                 "what fits"
             )
     else:
@@ -340,7 +341,7 @@ def _chosen(
 def _check_fixed_scale(backbone: nn.Module, source: _Source, chosen: dict[str, Tensor]) -> None:
     """Refuse a learned γ for a last batch norm whose γ is fixed at 1."""
     norm = getattr(backbone, "embedding_norm", None)
-    if not isinstance(norm, nn.BatchNorm1d) or norm.weight.requires_grad:
+    if not isinstance(norm, nn.BatchNorm1d):
         return
     name = next(name for name, p in backbone.named_parameters() if p is norm.weight)
     if name in chosen and not bool((chosen[name] == 1).all()):

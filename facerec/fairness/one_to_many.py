@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 
 from facerec.embedding.extract import Embeddings
 from facerec.errors import DatasetError, MetricError
-from facerec.fairness.association import ALPHA
 from facerec.fairness.attributes import SMALLEST_CELL, Grouping, Joined
 from facerec.fairness.differentials import FEW_ERRORS
 from facerec.fairness.rates import ErrorRate, error_rate
 from facerec.limits import Checked, Seed
 from facerec.progress import Progress
+from facerec.report.conclusions import ALPHA
 from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.operating_points import (

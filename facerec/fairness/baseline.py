@@ -31,12 +31,8 @@ from facerec.fairness.differentials import (
 )
 from facerec.fairness.norms import SubjectNorms, percentile
 from facerec.fairness.plain import plain
-from facerec.fairness.rates import (
-    UNKNOWN,
-    GroupErrors,
-    all_pairs_group_rates,
-    pair_group_rates,
-)
+from facerec.fairness.rate_results import UNKNOWN
+from facerec.fairness.rates import GroupErrors, all_pairs_group_rates, pair_group_rates
 from facerec.progress import Progress
 from facerec.report.conclusions import DirectedConclusion, of_change
 from facerec.report.estimate import Estimate

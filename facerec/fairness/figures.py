@@ -25,7 +25,7 @@ from facerec.fairness.association import Association
 from facerec.fairness.channels import NormChannels
 from facerec.fairness.differentials import Differentials
 from facerec.fairness.norms import NormSummary, NormTable, SubjectNorms
-from facerec.fairness.rates import (
+from facerec.fairness.rate_results import (
     SCORE_EDGES,
     ErrorRate,
     GroupRates,

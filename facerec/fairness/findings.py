@@ -13,7 +13,7 @@ from facerec.fairness.association import Association
 from facerec.fairness.baseline import BaselineComparison
 from facerec.fairness.differentials import Differential
 from facerec.fairness.no_comparison import NoComparison
-from facerec.fairness.rates import RatesAtThreshold
+from facerec.fairness.rate_results import RatesAtThreshold
 from facerec.fairness.result import Finding, GroupAudit, Topic
 from facerec.report.conclusions import ALPHA, Conclusion, of_interval, of_test
 

@@ -20,7 +20,7 @@ from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import QUANTILES
 from facerec.fairness.one_to_many import OneToMany
 from facerec.fairness.plain import Json, flat, plain
-from facerec.fairness.rates import SCORE_EDGES, GroupRates, RatesAtThreshold
+from facerec.fairness.rate_results import SCORE_EDGES, GroupRates, RatesAtThreshold
 from facerec.fairness.result import Audit, GroupAudit
 from facerec.fairness.tables import (
     card_table,

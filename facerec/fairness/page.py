@@ -17,7 +17,7 @@ from facerec.fairness.channels import NormChannels
 from facerec.fairness.findings import HEADLINE, Finding, verdict
 from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import NormSummary, NormTable
-from facerec.fairness.rates import SCORE_EDGES, RatesAtThreshold
+from facerec.fairness.rate_results import SCORE_EDGES, RatesAtThreshold
 from facerec.fairness.result import Audit, GroupAudit
 from facerec.report import words
 from facerec.report.documents import provenance_of

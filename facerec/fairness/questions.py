@@ -14,6 +14,7 @@ from scipy.special import ndtri
 from facerec.errors import MetricError
 from facerec.fairness.attributes import SMALLEST_CELL
 from facerec.fairness.differentials import parity_p_value
+from facerec.fairness.pair_counts import SubjectCounts
 from facerec.fairness.population import (
     Components,
     draw_false_matches,
@@ -24,7 +25,6 @@ from facerec.fairness.population import (
     miss_variance,
     subject_counts,
 )
-from facerec.fairness.rates import SubjectCounts
 from facerec.fairness.welch import permute
 from facerec.limits import Checked, Limits
 from facerec.report.conclusions import ALPHA

@@ -20,7 +20,8 @@ from facerec.fairness.differentials import Differentials
 from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import NormTable, SubjectNorms
 from facerec.fairness.one_to_many import OneToMany
-from facerec.fairness.rates import GlobalThreshold, GroupErrors, GroupRates, ScoreHistogram
+from facerec.fairness.rate_results import GlobalThreshold, GroupRates, ScoreHistogram
+from facerec.fairness.rates import GroupErrors
 from facerec.report.conclusions import Conclusion
 from facerec.report.estimate import Estimate
 

@@ -25,7 +25,8 @@ from facerec.fairness.baseline import BaselineComparison, Change, RunPair, compa
 from facerec.fairness.differentials import rate_replicates, resample
 from facerec.fairness.norms import percentile
 from facerec.fairness.plain import plain
-from facerec.fairness.rates import UNKNOWN, GroupErrors, all_pairs_group_rates
+from facerec.fairness.rate_results import UNKNOWN
+from facerec.fairness.rates import GroupErrors, all_pairs_group_rates
 from facerec.fairness.result import Audit
 from facerec.progress import Progress, section
 from facerec.records.synthetic import Group, SyntheticSet

@@ -22,7 +22,7 @@ from facerec.fairness.differentials import MEASURES, Differential, Differentials
 from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import NormSummary, NormTable
 from facerec.fairness.plain import flat, plain
-from facerec.fairness.rates import (
+from facerec.fairness.rate_results import (
     ErrorRate,
     GlobalThreshold,
     GroupRates,

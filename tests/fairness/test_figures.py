@@ -38,7 +38,7 @@ from facerec.fairness.figures import (
 )
 from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import SubjectBootstrap, SubjectNorms, norm_table
-from facerec.fairness.rates import SCORE_EDGES, GroupRates
+from facerec.fairness.rate_results import SCORE_EDGES, GroupRates
 from facerec.fairness.result import GroupAudit
 from facerec.report.figures import draw, label, styles
 

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from facerec.comparison.fit import Fit
-from facerec.comparison.protocol import Arm, Comparison, Range, shared_ranges
+from facerec.comparison.protocol import (
+    Arm,
+    Comparison,
+    Range,
+    shared_ranges,
+    without_later_defaults,
+)
 from facerec.comparison.storage import Worker
 from facerec.errors import ComparisonError, MissingExtraError, message_line
 from facerec.recipe import differences, from_dict, to_dict
@@ -296,7 +302,8 @@ class Search:
                 f"{self._url}: trials of {study.study_name} have format {stored.get('format')}, "
                 f"this facerec reads {FORMAT}; use the version that began it, or another folder"
             )
-        changed = differences(stored.get("comparison", {}), mine)
+        begun = without_later_defaults(stored.get("comparison", {}))
+        changed = differences(begun, without_later_defaults(mine))
         if changed:
             raise ComparisonError(
                 f"{self._url}: {study.study_name} was begun with another "

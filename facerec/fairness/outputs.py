@@ -509,31 +509,31 @@ def _matrix(grouping: GroupAudit, point: RatesAtThreshold) -> Json:
     }
 
 
-def _one_to_many(found: OneToMany | NoComparison | None) -> Json | None:
-    if not isinstance(found, OneToMany):
+def _one_to_many(result: OneToMany | NoComparison | None) -> Json | None:
+    if not isinstance(result, OneToMany):
         return None
-    plan = found.plan
+    plan = result.plan
     return {
-        "protocol": found.protocol,
+        "protocol": result.protocol,
         "fpir": list(plan.targets),
         "reference": plan.reference,
         "homogeneous": plan.homogeneous,
         "template": plan.template,
         "seed": plan.seed,
-        "persons": found.persons,
-        "entries": list(found.entries),
-        "mated": found.mated,
-        "non_mated": found.non_mated,
+        "persons": result.persons,
+        "entries": list(result.entries),
+        "mated": result.mated,
+        "non_mated": result.non_mated,
         "groupings": [
             {
-                "grouping": part.name,
-                "compared_with": part.compared_with,
+                "grouping": grouping.name,
+                "compared_with": grouping.compared_with,
                 "galleries": [
-                    {"galleries": kind, "entries": list(sizes)} for kind, sizes in part.entries
+                    {"galleries": kind, "entries": list(sizes)} for kind, sizes in grouping.entries
                 ],
-                **plain(part, leave=("name", "groups", "compared_with", "entries")),
+                **plain(grouping, leave=("name", "groups", "compared_with", "entries")),
             }
-            for part in found.groupings
+            for grouping in result.groupings
         ],
     }
 
@@ -542,9 +542,9 @@ def _search_tables(document: Json | None) -> dict[str, list[Json]]:
     """Return the tables of identification, one row a figure."""
     return {
         f"one_to_many_{name}": [
-            {"grouping": part["grouping"], **flat(row)}
-            for part in (() if document is None else document["groupings"])
-            for row in part[key]
+            {"grouping": grouping["grouping"], **flat(row)}
+            for grouping in (() if document is None else document["groupings"])
+            for row in grouping[key]
         ]
         for name, key in (
             ("rates", "rates"),

@@ -171,26 +171,26 @@ class ScoredPairs:
         first: ArrayLike,
         second: ArrayLike,
         issame: ArrayLike,
-        people: LabelledImages,
+        labelled: LabelledImages,
         failed: ArrayLike | None,
         independent: int | None,
     ) -> None:
         self._independent = independent
-        values, sides, same = _check_pairs(scores, first, second, issame, people.subject.size)
-        known = people.known[sides].all(axis=0)
-        one = people.subject[sides[0]] == people.subject[sides[1]]
+        values, sides, same = _check_pairs(scores, first, second, issame, labelled.subject.size)
+        known = labelled.known[sides].all(axis=0)
+        one = labelled.subject[sides[0]] == labelled.subject[sides[1]]
         contradictory = known & (one != same)
         used = known & ~contradictory
-        named = np.zeros(people.subject.size, bool)
+        named = np.zeros(labelled.subject.size, bool)
         named[sides] = True
         self.excluded = Exclusions(
-            images=int(np.count_nonzero(named & ~people.known)),
+            images=int(np.count_nonzero(named & ~labelled.known)),
             mated=int(np.count_nonzero(~known & same)),
             non_mated=int(np.count_nonzero(~known & ~same)),
             unknown=0,
             contradictory=int(np.count_nonzero(contradictory)),
         )
-        self._people, self._failed = people, _failures(failed, people.subject.size)
+        self._labelled, self._failed = labelled, _failures(failed, labelled.subject.size)
         scored = used & ~np.isnan(values)
         self._lost = sides[:, used & ~scored], same[used & ~scored]
         self._images = np.unique(sides[:, used])
@@ -202,49 +202,51 @@ class ScoredPairs:
                 f"score and known groups ({len(same)} pairs in the list); error rates by group "
                 "need both kinds"
             )
-        numbers, index = np.unique(people.subject[self._sides], return_inverse=True)
+        numbers, index = np.unique(labelled.subject[self._sides], return_inverse=True)
         self._left, self._right = index.reshape(2, -1)
         self.group_of = np.empty(numbers.size, np.int64)
-        self.group_of[index.reshape(2, -1)] = people.group[self._sides]
+        self.group_of[index.reshape(2, -1)] = labelled.group[self._sides]
         self._groups = self.group_of[self._left], self.group_of[self._right]
 
     def composition(self) -> tuple[GroupComposition, ...]:
         """Describe all groups."""
-        people = self._people
+        labelled = self._labelled
         lost, lost_same = self._lost
         described = []
-        for place, name in enumerate(people.names):
-            members = self._images[people.group[self._images] == place]
+        for code, name in enumerate(labelled.names):
+            members = self._images[labelled.group[self._images] == code]
             failed = None if self._failed is None else self._failed[members]
-            scored = _kinds(self._within(place), self.same)
-            unscored = _kinds((people.group[lost] == place).all(axis=0), lost_same)
-            described.append(_composition(name, people.subject[members], failed, scored, unscored))
+            scored = _kinds(self._within(code), self.same)
+            unscored = _kinds((labelled.group[lost] == code).all(axis=0), lost_same)
+            described.append(
+                _composition(name, labelled.subject[members], failed, scored, unscored)
+            )
         return tuple(described)
 
     def errors(self, threshold: float) -> ErrorCounts:
         """Count the errors at a threshold."""
         # A float32 score is widened; the threshold is never rounded to it.
         accepted = self.scores >= np.float64(threshold)
-        left, right, size = self._left, self._right, len(self._people.names)
+        left, right, size = self._left, self._right, len(self._labelled.names)
         other, same = ~self.same, self.same
         low, high = np.minimum(*self._groups), np.maximum(*self._groups)
         shares: dict[tuple[int, int], Share | None] = {}
         for cell in itertools.combinations_with_replacement(range(size), 2):
-            part = other & (low == cell[0]) & (high == cell[1])
-            shares[cell] = self._share(accepted[part], left[part], right[part])
-        mated = [same & (low == place) for place in range(size)]
+            mask = other & (low == cell[0]) & (high == cell[1])
+            shares[cell] = self._share(accepted[mask], left[mask], right[mask])
+        mated = [same & (low == code) for code in range(size)]
         return ErrorCounts(
             false_matches=_between(low, high, other & accepted, size),
             non_mated=_between(low, high, other, size),
-            missed=np.array([np.count_nonzero(~accepted[part]) for part in mated]),
-            mated=np.array([np.count_nonzero(part) for part in mated]),
+            missed=np.array([np.count_nonzero(~accepted[mask]) for mask in mated]),
+            mated=np.array([np.count_nonzero(mask) for mask in mated]),
             fmr_shares=shares,
-            fnmr_shares=[self._share(~accepted[part], left[part], left[part]) for part in mated],
+            fnmr_shares=[self._share(~accepted[mask], left[mask], left[mask]) for mask in mated],
             overall=(
                 self._known_share(accepted[other], left[other], right[other]),
                 self._known_share(~accepted[same], left[same], left[same]),
             ),
-            counts=tuple(self._counts(place, accepted) for place in range(size)),
+            counts=tuple(self._counts(code, accepted) for code in range(size)),
         )
 
     def _known_share(
@@ -265,8 +267,8 @@ class ScoredPairs:
     ) -> Share | None:
         return self._known_share(events, first, second) if events.size else None
 
-    def _counts(self, place: int, accepted: NDArray[np.bool_]) -> SubjectCounts | PairCounts:
-        within = self._within(place)
+    def _counts(self, code: int, accepted: NDArray[np.bool_]) -> SubjectCounts | PairCounts:
+        within = self._within(code)
         if self._independent is not None:
             mated, other = within & self.same, within & ~self.same
             return PairCounts(
@@ -274,19 +276,19 @@ class ScoredPairs:
                 non_mated=int(np.count_nonzero(other)),
                 missed=int(np.count_nonzero(mated & ~accepted)),
                 mated=int(np.count_nonzero(mated)),
-                seed=(self._independent, place),
+                seed=(self._independent, code),
             )
-        members = np.flatnonzero(self.group_of == place)
+        members = np.flatnonzero(self.group_of == code)
         position = np.zeros(self.group_of.size, np.int64)
         position[members] = np.arange(members.size)
         shape = members.size, members.size
 
-        def by_pair(part: NDArray[np.bool_]) -> csr_array:
-            cells = position[self._left[part]], position[self._right[part]]
+        def by_pair(mask: NDArray[np.bool_]) -> csr_array:
+            cells = position[self._left[mask]], position[self._right[mask]]
             return coo_array((np.ones(cells[0].size, np.int64), cells), shape).tocsr()
 
-        def by_subject(part: NDArray[np.bool_]) -> NDArray[np.int64]:
-            return np.bincount(position[self._left[part]], minlength=members.size)
+        def by_subject(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+            return np.bincount(position[self._left[mask]], minlength=members.size)
 
         return SubjectCounts(
             members=members,
@@ -297,12 +299,12 @@ class ScoredPairs:
             mated=by_subject(within & self.same),
         )
 
-    def _within(self, place: int) -> NDArray[np.bool_]:
-        return (self._groups[0] == place) & (self._groups[1] == place)
+    def _within(self, code: int) -> NDArray[np.bool_]:
+        return (self._groups[0] == code) & (self._groups[1] == code)
 
-    def alone(self, place: int, targets: Sequence[str]) -> GroupAlone | None:
+    def alone(self, code: int, targets: Sequence[str]) -> GroupAlone | None:
         """Look at the pairs within one group only; None if it lacks one kind of pairs."""
-        within = self._within(place)
+        within = self._within(code)
         mated, other = within & self.same, within & ~self.same
         if not mated.any() or not other.any():
             return None
@@ -329,22 +331,22 @@ class EveryPair:
     """All pairs of the images whose subject and group are known."""
 
     def __init__(
-        self, people: LabelledImages, failures: NDArray[np.int64], pairs: AllPairs
+        self, labelled: LabelledImages, failures: NDArray[np.int64], pairs: AllPairs
     ) -> None:
-        self._people, self.pairs = people, pairs
-        self._failed = np.zeros(people.subject.size, bool)
+        self._labelled, self.pairs = labelled, pairs
+        self._failed = np.zeros(labelled.subject.size, bool)
         self._failed[failures] = True
-        check_pairs(pairs.images_per_subject, int(np.count_nonzero(self._failed & people.known)))
+        check_pairs(pairs.images_per_subject, int(np.count_nonzero(self._failed & labelled.known)))
         assert pairs.groups is not None
         self._groups: Groups = pairs.groups
-        self._places = {int(name): place for place, name in enumerate(self._groups.names)}
+        self._positions = {int(name): position for position, name in enumerate(self._groups.names)}
 
     def excluded(self) -> Exclusions:
         """Count the pairs that images without subject or group would make."""
-        subject, known = self._people.subject, self._people.known
+        subject, known = self._labelled.subject, self._labelled.known
         named = subject >= 0
         of_named, of_known = (
-            _pair_counts(np.unique(subject[part], return_counts=True)[1]) for part in (named, known)
+            _pair_counts(np.unique(subject[mask], return_counts=True)[1]) for mask in (named, known)
         )
         total = len(subject) * (len(subject) - 1) // 2
         return Exclusions(
@@ -357,37 +359,37 @@ class EveryPair:
 
     def composition(self) -> tuple[GroupComposition, ...]:
         """Describe all groups."""
-        people = self._people
+        labelled = self._labelled
         described = []
-        for place, name in enumerate(people.names):
-            members = np.flatnonzero(people.known & (people.group == place))
-            subject, gone = people.subject[members], self._failed[members]
+        for code, name in enumerate(labelled.names):
+            members = np.flatnonzero(labelled.known & (labelled.group == code))
+            subject, gone = labelled.subject[members], self._failed[members]
             pairs, scored = (
-                _pair_counts(np.unique(part, return_counts=True)[1])
-                for part in (subject, subject[~gone])
+                _pair_counts(np.unique(codes, return_counts=True)[1])
+                for codes in (subject, subject[~gone])
             )
             lost = pairs[0] - scored[0], pairs[1] - scored[1]
             described.append(_composition(name, subject, gone, scored, lost))
         return tuple(described)
 
-    def alone(self, place: int) -> GroupAlone | None:
+    def alone(self, code: int) -> GroupAlone | None:
         """Return what one group alone gives; None if it lacks a kind of pairs."""
-        at = self._places.get(place)
-        part = None if at is None else self.pairs.alone[at]
-        if part is None:
+        at = self._positions.get(code)
+        group = None if at is None else self.pairs.alone[at]
+        if group is None:
             return None
         return GroupAlone(
-            part.roc(),
-            _coarse(part.mated_histogram),
-            _coarse(part.non_mated_histogram),
-            part.points,
-            [part.fnmr_share(point) for point in range(len(part.points))],
+            group.roc(),
+            _coarse(group.mated_histogram),
+            _coarse(group.non_mated_histogram),
+            group.points,
+            [group.fnmr_share(point) for point in range(len(group.points))],
         )
 
     def errors(self, table: ErrorTable) -> ErrorCounts:
         """Take the counts at one threshold out of a table."""
-        size = len(self._people.names)
-        present = np.array(sorted(self._places), np.int64)
+        size = len(self._labelled.names)
+        present = np.array(sorted(self._positions), np.int64)
         assert table.group_false_matches is not None and table.group_false_non_matches is not None
         cells = np.ix_(present, present)
         square = np.zeros((3, size, size), np.int64)
@@ -399,8 +401,8 @@ class EveryPair:
         shares: dict[tuple[int, int], ClusteredShare | None] = {}
         for first, second in itertools.combinations_with_replacement(range(size), 2):
             share = None
-            if first in self._places and second in self._places:
-                at = self._places[first], self._places[second]
+            if first in self._positions and second in self._positions:
+                at = self._positions[first], self._positions[second]
                 share = self._groups.fmr_share(table, *at)
             shares[first, second] = share
         return ErrorCounts(
@@ -410,19 +412,19 @@ class EveryPair:
             mated=square[2].diagonal(),
             fmr_shares=shares,
             fnmr_shares=[
-                self._groups.fnmr_share(table, self._places[place])
-                if place in self._places
+                self._groups.fnmr_share(table, self._positions[code])
+                if code in self._positions
                 else None
-                for place in range(size)
+                for code in range(size)
             ],
             overall=(table.fmr_share(), table.fnmr_share()),
-            counts=tuple(self._counts(place, table) for place in range(size)),
+            counts=tuple(self._counts(code, table) for code in range(size)),
         )
 
-    def _counts(self, place: int, table: ErrorTable) -> SubjectCounts:
+    def _counts(self, code: int, table: ErrorTable) -> SubjectCounts:
         of_subject = self._groups.of_subject
         assert of_subject is not None  # a person is in one group
-        members = np.flatnonzero(of_subject == self._places.get(place, UNKNOWN))
+        members = np.flatnonzero(of_subject == self._positions.get(code, UNKNOWN))
         assert table.within is not None  # as groups are looked at alone
         images = table.images[members]
         return SubjectCounts(
@@ -503,16 +505,16 @@ def _failures(failed: ArrayLike | None, images: int) -> NDArray[np.bool_] | None
 
 
 def _between(
-    low: NDArray[np.integer], high: NDArray[np.integer], part: NDArray[np.bool_], size: int
+    low: NDArray[np.integer], high: NDArray[np.integer], mask: NDArray[np.bool_], size: int
 ) -> NDArray[np.int64]:
     """Count pairs between groups, symmetric ``(D, D)``."""
-    counts = np.bincount(low[part] * size + high[part], minlength=size * size).reshape(size, size)
+    counts = np.bincount(low[mask] * size + high[mask], minlength=size * size).reshape(size, size)
     return counts + np.triu(counts, 1).T
 
 
-def _kinds(part: NDArray[np.bool_], same: NDArray[np.bool_]) -> tuple[int, int]:
+def _kinds(mask: NDArray[np.bool_], same: NDArray[np.bool_]) -> tuple[int, int]:
     """Return the numbers of mated and impostor pairs in a part of them."""
-    return int(np.count_nonzero(part & same)), int(np.count_nonzero(part & ~same))
+    return int(np.count_nonzero(mask & same)), int(np.count_nonzero(mask & ~same))
 
 
 def _pair_counts(images: NDArray[np.integer]) -> tuple[int, int]:

@@ -121,25 +121,25 @@ def pair_group_rates(
         MetricError: arrays that do not fit, a person in two groups, a target that is no rate or
             that the calibration lacks, or no mated or no impostor pair that is left.
     """
-    people = LabelledImages(subject, group, names)
+    labelled = LabelledImages(subject, group, names)
     pairs = ScoredPairs(
-        scores, first, second, issame, people, failed, None if subjects_known else seed
+        scores, first, second, issame, labelled, failed, None if subjects_known else seed
     )
-    found = pairs.scores[~pairs.same]
+    impostors = pairs.scores[~pairs.same]
     if calibration is None:
-        fixed = operating_points(pairs.scores[pairs.same], found, targets)
+        fixed = operating_points(pairs.scores[pairs.same], impostors, targets)
         source = POOLED
     else:
         fixed = tuple(calibration.point(target) for target in targets)
         source = calibration.source
     return _assemble(
-        people.names,
+        labelled.names,
         "different pairs of the list, within and between groups",
         pairs.excluded,
         pairs.composition(),
         Calibration(source, tuple(fixed)),
         [pairs.errors(point.threshold) for point in fixed],
-        [pairs.alone(place, targets) for place in range(len(people.names))],
+        [pairs.alone(code, targets) for code in range(len(labelled.names))],
         pairs.group_of.size if subjects_known else 0,
     )
 
@@ -171,9 +171,9 @@ def all_pairs_group_rates(
         MetricError: as for `pair_group_rates`.
         DeviceError: the device is not there.
     """
-    people = LabelledImages(subject, group, names)
-    rows = np.flatnonzero(people.known)
-    (errors,) = _score_once(vectors, [people], rows, targets, calibration, device, progress)
+    labelled = LabelledImages(subject, group, names)
+    rows = np.flatnonzero(labelled.known)
+    (errors,) = _score_once(vectors, [labelled], rows, targets, calibration, device, progress)
     if isinstance(errors, MetricError):
         raise errors
     return errors
@@ -211,11 +211,11 @@ def all_pairs_rates(
             no rate, or no mated or no impostor pair at all.
         DeviceError: the device is not there.
     """
-    people = [LabelledImages(subject, group, names) for group, names in groupings]
-    rows = np.flatnonzero(people[0].subject >= 0)
-    codes = np.stack([people[0].subject, *(one.group for one in people)])[:, rows]
+    labelled = [LabelledImages(subject, group, names) for group, names in groupings]
+    rows = np.flatnonzero(labelled[0].subject >= 0)
+    codes = np.stack([labelled[0].subject, *(one.group for one in labelled)])[:, rows]
     if np.unique(codes, axis=1).shape[1] == np.unique(codes[0]).size:
-        return _score_once(vectors, people, rows, targets, calibration, device, progress)
+        return _score_once(vectors, labelled, rows, targets, calibration, device, progress)
     # Some images of a person lack a label that others have: no cell of groups holds the person.
     raw = np.asarray(vectors)
     if calibration is None:
@@ -227,18 +227,18 @@ def all_pairs_rates(
             device=device,
             progress=progress,
         )
-        calibration = Calibration(_pooled(people[0], rows, pooled), pooled.points)
+        calibration = Calibration(_pooled(labelled[0], rows, pooled), pooled.points)
     return [
         _score_once(raw, [one], np.flatnonzero(one.known), targets, calibration, device, progress)[
             0
         ]
-        for one in people
+        for one in labelled
     ]
 
 
 def _score_once(
     vectors: ArrayLike,
-    people: Sequence[LabelledImages],
+    labelled: Sequence[LabelledImages],
     rows: NDArray[np.int64],
     targets: Sequence[str],
     calibration: Calibration | None,
@@ -247,9 +247,9 @@ def _score_once(
 ) -> list[GroupErrors | MetricError]:
     """Compare some images with each other, and count errors by every grouping."""
     raw = np.asarray(vectors)
-    if raw.shape[:1] != people[0].subject.shape:
+    if raw.shape[:1] != labelled[0].subject.shape:
         raise MetricError(
-            f"there are {raw.shape[:1]} embeddings but {people[0].subject.size} subjects and "
+            f"there are {raw.shape[:1]} embeddings but {labelled[0].subject.size} subjects and "
             "groups; give one each an image"
         )
     thresholds = []
@@ -259,20 +259,20 @@ def _score_once(
         thresholds = [_reachable(point.threshold) for point in points]
     everyone = score_all_pairs(
         raw[rows],
-        people[0].subject[rows],
+        labelled[0].subject[rows],
         fpr=targets if calibration is None else (),
         thresholds=thresholds,
-        groupings=[one.group[rows] for one in people],
+        groupings=[one.group[rows] for one in labelled],
         group_fpr=targets,
         device=device,
         progress=progress,
     )
     if calibration is None:
-        calibration = Calibration(_pooled(people[0], rows, everyone), everyone.points)
+        calibration = Calibration(_pooled(labelled[0], rows, everyone), everyone.points)
     results: list[GroupErrors | MetricError] = []
-    for grouping, one in enumerate(people):
+    for grouping, one in enumerate(labelled):
         try:
-            found = EveryPair(one, rows[everyone.failures], everyone.by(grouping))
+            pairs = EveryPair(one, rows[everyone.failures], everyone.by(grouping))
         except MetricError as problem:
             results.append(problem)
             continue
@@ -280,20 +280,20 @@ def _score_once(
             _assemble(
                 one.names,
                 "every image with every image of another person, within and between groups",
-                found.excluded(),
-                found.composition(),
+                pairs.excluded(),
+                pairs.composition(),
                 calibration,
-                [found.errors(table) for table in found.pairs.tables],
-                [found.alone(place) for place in range(len(one.names))],
-                found.pairs.subjects.size,
+                [pairs.errors(table) for table in pairs.pairs.tables],
+                [pairs.alone(code) for code in range(len(one.names))],
+                pairs.pairs.subjects.size,
             )
         )
     return results
 
 
-def _pooled(people: LabelledImages, rows: NDArray[np.int64], pairs: AllPairs) -> str:
+def _pooled(labelled: LabelledImages, rows: NDArray[np.int64], pairs: AllPairs) -> str:
     """Say what thresholds were fixed on: the impostors of all rows."""
-    if people.known[rows].all():
+    if labelled.known[rows].all():
         return POOLED
     return f"this data: {pairs.non_mated:,} impostor pairs pooled"
 
@@ -311,35 +311,37 @@ def _assemble(
     points = tuple(
         RatesAtThreshold(
             threshold=_global_threshold(point, fixed.source),
-            fmr=_overall(found.overall[0], point.target),
-            fnmr=_overall(found.overall[1]),
+            fmr=_overall(counted.overall[0], point.target),
+            fnmr=_overall(counted.overall[1]),
             groups=tuple(
                 GroupPoint(
                     name,
                     error_rate(
-                        found.fmr_shares[place, place],
-                        found.false_matches[place, place],
-                        found.non_mated[place, place],
+                        counted.fmr_shares[code, code],
+                        counted.false_matches[code, code],
+                        counted.non_mated[code, code],
                         point.target,
                     ),
-                    error_rate(found.fnmr_shares[place], found.missed[place], found.mated[place]),
-                    _own_threshold(alone[place], index),
+                    error_rate(
+                        counted.fnmr_shares[code], counted.missed[code], counted.mated[code]
+                    ),
+                    _own_threshold(alone[code], index),
                 )
-                for place, name in enumerate(names)
+                for code, name in enumerate(names)
             ),
-            matrix=_matrix(found),
+            matrix=_matrix(counted),
         )
-        for index, (point, found) in enumerate(zip(fixed.points, errors, strict=True))
+        for index, (point, counted) in enumerate(zip(fixed.points, errors, strict=True))
     )
-    det = tuple(_det(name, alone[place], points, place) for place, name in enumerate(names))
+    det = tuple(_det(name, alone[code], points, code) for code, name in enumerate(names))
     return GroupErrors(
         GroupRates(names, policy, excluded, composition, points, det),
-        tuple(found.counts for found in errors),
+        tuple(counted.counts for counted in errors),
         subjects,
         tuple(
-            ScoreHistogram(name, tuple(part.genuine.tolist()), tuple(part.impostor.tolist()))
-            for name, part in zip(names, alone, strict=True)
-            if part is not None
+            ScoreHistogram(name, tuple(group.genuine.tolist()), tuple(group.impostor.tolist()))
+            for name, group in zip(names, alone, strict=True)
+            if group is not None
         ),
         fixed,
     )
@@ -383,11 +385,11 @@ def _own_threshold(alone: GroupAlone | None, index: int) -> GroupThreshold:
     return GroupThreshold(value, tmr, *counts, True, reason)
 
 
-def _matrix(found: ErrorCounts) -> FmrMatrix:
-    size = range(len(found.non_mated))
+def _matrix(counted: ErrorCounts) -> FmrMatrix:
+    size = range(len(counted.non_mated))
     cells = {
-        cell: error_rate(share, found.false_matches[cell], found.non_mated[cell])
-        for cell, share in found.fmr_shares.items()
+        cell: error_rate(share, counted.false_matches[cell], counted.non_mated[cell])
+        for cell, share in counted.fmr_shares.items()
     }
     return FmrMatrix(
         tuple(
@@ -398,13 +400,13 @@ def _matrix(found: ErrorCounts) -> FmrMatrix:
 
 
 def _det(
-    name: str, alone: GroupAlone | None, points: Sequence[RatesAtThreshold], place: int
+    name: str, alone: GroupAlone | None, points: Sequence[RatesAtThreshold], code: int
 ) -> GroupDet:
     marks = tuple(
         DetMark(
             target=point.threshold.target,
             threshold=point.threshold.value,
-            fmr=(group := point.groups[place]).fmr.value,
+            fmr=(group := point.groups[code]).fmr.value,
             fnmr=group.fnmr.value,
             x=_probit(group.fmr.value),
             y=_probit(group.fnmr.value),

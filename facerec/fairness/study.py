@@ -278,12 +278,12 @@ def known_truths(plan: FairnessStudy) -> dict[str, SyntheticSet]:
     return {
         name: replace(
             plan.faces,
-            seed=plan.faces.seed + place,
+            seed=plan.faces.seed + index,
             identities=1,
             images_per_identity=1,
             groups=groups,
         )
-        for place, (name, groups) in enumerate((("control", alike), ("harder", unlike)), start=1)
+        for index, (name, groups) in enumerate((("control", alike), ("harder", unlike)), start=1)
     }
 
 
@@ -304,7 +304,7 @@ def group_excess(
     # With two groups there is one comparison.
     confidence = 1 - 0.05 / (groups if groups > 2 else 1)
     kinds: tuple[Literal["FMR", "FNMR"], ...] = ("FMR", "FNMR")
-    found = []
+    excesses = []
     for point, counts in zip(rates.points, errors.counts, strict=True):
         drawn = [rate_replicates(group, weights) for group in counts]
         for kind, of in enumerate(kinds):
@@ -314,12 +314,12 @@ def group_excess(
             if groups < 2 or min(len(values), len(parts)) < groups:
                 continue
             fewest = min(cell.subjects for cell in cells)
-            for place, name in enumerate(rates.names):
-                others = float(np.mean(np.delete(values, place)))
-                differences = parts[place] - np.delete(parts, place, axis=0).mean(axis=0)
+            for index, name in enumerate(rates.names):
+                others = float(np.mean(np.delete(values, index)))
+                differences = parts[index] - np.delete(parts, index, axis=0).mean(axis=0)
                 interval = percentile(differences, fewest, confidence)
-                own = values[place]
-                found.append(
+                own = values[index]
+                excesses.append(
                     GroupExcess(
                         own - others,
                         interval,
@@ -330,7 +330,7 @@ def group_excess(
                         others=others,
                     )
                 )
-    return tuple(found)
+    return tuple(excesses)
 
 
 def embed_views(

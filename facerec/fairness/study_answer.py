@@ -95,21 +95,25 @@ def _association(result: SetResult, arm: str) -> str:
     """Say how norms go with the groups in one arm, seed by seed."""
     parts = []
     for run in result.runs:
-        found = run.audit.groupings[0].association
+        association = run.audit.groupings[0].association
         if run.trained.arm != arm:
             continue
-        if not isinstance(found, Association):
-            return f"norms by {result.faces.attribute} cannot be compared: {found.reason}"
-        value = found.eta2.value
+        if not isinstance(association, Association):
+            return f"norms by {result.faces.attribute} cannot be compared: {association.reason}"
+        value = association.eta2.value
         shown = "undefined" if value is None else words.number(value)
-        limits = _limits_of(found.eta2.interval)
-        parts.append(f"{shown} {limits} (seed {run.trained.seed}, p = {found.p:.2g})")
-    found = result.runs[0].audit.groupings[0].association
-    assert isinstance(found, Association)
-    least = "" if found.mde_eta2 is None else f"; detectable from {words.number(found.mde_eta2)}"
+        limits = _limits_of(association.eta2.interval)
+        parts.append(f"{shown} {limits} (seed {run.trained.seed}, p = {association.p:.2g})")
+    association = result.runs[0].audit.groupings[0].association
+    assert isinstance(association, Association)
+    least = (
+        ""
+        if association.mde_eta2 is None
+        else f"; detectable from {words.number(association.mde_eta2)}"
+    )
     return (
         f"η² of persons' mean norms by {result.faces.attribute} is {', '.join(parts)}; "
-        f"{found.subjects:,} persons{least}."
+        f"{association.subjects:,} persons{least}."
     )
 
 
@@ -200,8 +204,8 @@ def _known(plan: FairnessStudy, result: SetResult) -> Iterator[str]:
 
 def _limits(results: Sequence[SetResult]) -> Iterator[str]:
     """Yield the caveats of all audits and those of the study."""
-    found = [text for result in results for text in result.runs[0].audit.caveats]
-    yield from dict.fromkeys(found)
+    caveats = [text for result in results for text in result.runs[0].audit.caveats]
+    yield from dict.fromkeys(caveats)
     yield from _LIMITS.values()
 
 

@@ -134,6 +134,13 @@ class Change(Estimate):
         """Whether ``interval`` excludes zero; with one seed that speaks of two models alone."""
         return of_change(self)
 
+    @property
+    def name(self) -> str:
+        """What it is of: figure, groups and fusion."""
+        groups = None if self.groups is None else " − ".join(self.groups)
+        fusion = None if self.fusion is None else f"{self.fusion} fusion"
+        return ", ".join(filter(None, (self.figure, groups, fusion)))
+
     def to_row(self) -> dict[str, Any]:
         """Return one flat line of a table, as JSON types."""
 

@@ -329,9 +329,7 @@ def csv_tables(audit: Audit, document: Json) -> dict[str, list[Json]]:
             for grouping, changes in _known(audit, "fusion")
             for row in of_page(grouping, fusion_table(changes))
         ],
-        "comparison": change_table(document["comparison"]).records()
-        if document["comparison"]
-        else [],
+        "comparison": change_table(audit.comparison).records() if audit.comparison else [],
         "against": against_table(audit.against.rows).records() if audit.against else [],
         **_search_tables(document["one_to_many"]),
         "not_computed": [flat(row) for row in document["not_computed"]],

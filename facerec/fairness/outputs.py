@@ -33,7 +33,7 @@ from facerec.fairness.tables import (
     threshold_table,
     working_point,
 )
-from facerec.files import check_replaceable, parse_json, write_folder
+from facerec.files import check_replaceable, json_bytes, parse_json, write_folder
 from facerec.report.csv_tables import to_csv
 from facerec.report.estimate import Estimate
 from facerec.report.table import Table, escape_markdown
@@ -82,7 +82,7 @@ def write_audit(folder: str | Path, audit: Audit, pages: Mapping[str, bytes], co
     document = to_json(audit)
     files = {
         **pages,
-        "audit.json": _encode(document),
+        "audit.json": json_bytes(document, indent=1),
         "model_card_section.md": model_card(audit).encode(),
         **{
             f"tables/{name}.csv": to_csv(rows)
@@ -90,7 +90,7 @@ def write_audit(folder: str | Path, audit: Audit, pages: Mapping[str, bytes], co
             if rows
         },
     }
-    files[MANIFEST] = _encode(manifest(audit, files, command))
+    files[MANIFEST] = json_bytes(manifest(audit, files, command), indent=1)
     write_folder(final, files)
     return final / PAGE
 
@@ -567,11 +567,6 @@ def _not_computed(audit: Audit) -> Iterator[Json]:
             reasons = [grouping.differentials.reason, *grouping.differentials.left_out]
             for reason in filter(None, reasons):
                 yield {"grouping": grouping.name, "what": "differentials", "reason": reason}
-
-
-def _encode(value: Json) -> bytes:
-    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
-    return f"{text}\n".encode()
 
 
 def _written_before(folder: Path) -> set[str]:

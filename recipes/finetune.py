@@ -2,10 +2,10 @@
 
     facerec train recipes/finetune.py --init.path runs/NAME --data.path data/mine
 
-The network is the one that the weights belong to. For a .pth, which does not say, set
---backbone.name and the fields beside it. Preprocessing has to be that of the weights. Rates, steps
-and epochs are meant for some hundred people with a dozen photos or more each. They are rules of
-thumb, not the outcome of a search: hold out people of your own to choose better ones.
+The network is the one that the weights belong to, and pixels are prepared as it knows them. For a
+.pth, which does not say, set --backbone.name and the fields beside it, and --preprocessing. Rates,
+steps and epochs are meant for some hundred people with a dozen photos or more each. They are rules
+of thumb, not the outcome of a search: hold out people of your own to choose better ones.
 """
 
 from pathlib import Path

@@ -24,7 +24,7 @@ from facerec.comparison.protocol import (
     without_later_defaults,
 )
 from facerec.comparison.storage import Worker
-from facerec.errors import ComparisonError, MissingExtraError
+from facerec.errors import ComparisonError, MissingExtraError, message_line
 from facerec.recipe import differences, from_dict, to_dict
 
 if TYPE_CHECKING:
@@ -321,12 +321,12 @@ class Search:
         except (exceptions.StorageInternalError, SQLAlchemyError, OSError) as error:
             raise ComparisonError(
                 f"{self._url}: the storage of trials cannot be used "
-                f"({str(error).strip().splitlines()[0]}); check the path and its rights, or choose "
+                f"({message_line(error)}); check the path and its rights, or choose "
                 "another with --storage"
             ) from error
         except RuntimeError as error:
             raise ComparisonError(
-                f"{self._url}: {str(error).strip().splitlines()[0]} (optuna "
+                f"{self._url}: {message_line(error)} (optuna "
                 f"{self._optuna.__version__}); upgrade with `optuna storage upgrade`, or choose "
                 "another folder with --out"
             ) from error

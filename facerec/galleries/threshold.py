@@ -11,8 +11,10 @@ C(M − K, N) / C(M, N), and FPIR(N, t) is the mean over probes of what is left 
 score. Probes differ in how many people resemble them, and few of them raise most alarms; so each is
 measured from its own K + 1-th best score u_p, which a random entry exceeds with the mean chance
 (K + 1)/(M + 1) (David and Nagaraja, Order Statistics, 2003, 2.5), and how the scores fall off from
-there is learned from all probes at once:
+there is learned from many probes at once:
 
+* It is learned from the tenth of the probes with the highest u_p, for they raise most alarms. The
+  choice says nothing of their scores above u_p.
 * The excess y of w = √(−log(1 − t²)) over that of u_p has the hazard a + b·y, b ≥ 0. A normal w of
   any mean and spread falls off so in the far tail (Mills' ratio), and so do the cosines of
   directions spread evenly over a sphere, for their tail is (1 − t²)^((D − 1)/2) up to a slowly
@@ -58,6 +60,12 @@ _SHAPE_PRIOR = 0.05
 
 _RANKS = 16
 """Best scores of a probe that its tail is learned from, and no more than an eighth of all."""
+
+_LEARNED = 0.1
+"""Share of the probes, those with the highest K + 1-th score, that the tail is learned from."""
+
+_LEAST_LEARNED = 100
+"""Probes that it is learned from at the least, if there are so many."""
 
 _BEND = 2.0
 """Cumulative hazard from which on the tail may have a shape."""
@@ -530,7 +538,7 @@ def _tail(scores: NDArray[np.float32], eligible: NDArray[np.int64], ranks: int) 
 
 
 class _Tail:
-    """How every probe's best scores fall off from its own K + 1-th, learned from all probes.
+    """How every probe's best scores fall off from its own K + 1-th, learned from many at once.
 
     Args:
         scores: the highest first, ``(P, m)``; at least K + 1 of each probe are finite.
@@ -543,7 +551,10 @@ class _Tail:
     ) -> None:
         best = _bent(scores[:, : ranks + 1].astype(np.float64))
         self._best, self._eligible, self._ranks = best, eligible, ranks
-        excess = best[:, :ranks] - best[:, ranks:]
+        # Who has many alike raises most alarms and may have another tail than who has few.
+        learned = min(max(math.ceil(_LEARNED * len(best)), _LEAST_LEARNED), len(best))
+        highest = best[np.argsort(-best[:, ranks], kind="stable")[:learned]]
+        excess = highest[:, :ranks] - highest[:, ranks:]
         self._unit = max(float(excess.mean()), 1e-12)
         excess = (excess / self._unit).ravel()
         self.rise, self.first = _fit_hazard(excess)
@@ -554,9 +565,7 @@ class _Tail:
     @property
     def words(self) -> str:
         """Say what it rests on."""
-        return (
-            f"tail of {self.count:,} scores, {self._ranks} of each probe, shape {self.shape:+.2f}"
-        )
+        return f"tail of {self.count:,} scores, {self._ranks} of a probe, shape {self.shape:+.2f}"
 
     def _cumulative(self, excess: NDArray[np.float64]) -> NDArray[np.float64]:
         return self.first * excess + self.rise * excess**2 / 2

@@ -552,8 +552,8 @@ def distillation(*, batch_size: int = 64, size: int = 512, steps: int = 12) -> l
     """Compare training beside a teacher, whose embeddings are there already, with plain training.
 
     Reading and decoding count too, in the training process. Both take turns, batch by batch; CPU
-    time of one thread, medians. The network is that of recipes/distil_small.py, on which a teacher
-    weighs more than on larger ones, and the sizes differ, so that there is a map.
+    time of one thread, medians. The network is small, since a teacher weighs more on such, and the
+    sizes differ, so that there is a map.
 
     Args:
         batch_size: images.

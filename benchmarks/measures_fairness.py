@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from rows import Row
 from scipy.stats import kruskal
 
-from facerec.fairness.association import anova, associate
+from facerec.fairness.association import associate
 from facerec.fairness.norms import SubjectBootstrap, SubjectNorms, norm_table
+from facerec.fairness.variance_shares import anova
 from facerec.fairness.welch import permute
 
 _AUDIT = """

@@ -18,10 +18,11 @@ from rows import Row
 from scipy.special import fdtrc
 from scipy.stats import rankdata, ttest_ind
 
-from facerec.fairness.association import Association, associate, difference_p
+from facerec.fairness.association import Association, associate
 from facerec.fairness.differentials import differentials
 from facerec.fairness.norms import SubjectBootstrap, SubjectNorms, between_sd, clustered_mean
 from facerec.fairness.rates import all_pairs_group_rates
+from facerec.fairness.two_groups import difference_p
 from facerec.fairness.welch import permute
 
 Values = NDArray[np.float64]

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from rows import Row
 from scipy.special import expit, fdtri, ncfdtr, ndtri, stdtrit
 
-from facerec.fairness.plan import Design, IntervalQuestion, NormQuestion, RateQuestion
 from facerec.fairness.population import DEFAULTS
+from facerec.fairness.questions import Design, IntervalQuestion, NormQuestion, RateQuestion
 
 Values = NDArray[np.float64]
 

@@ -92,6 +92,7 @@ SUITES: dict[str, dict[str, Act]] = {
         "null": _measure("measures_comparison", "null"),
         "feature_trial": _measure("measures_features", "feature_trial"),
         "feature_null": _measure("measures_features", "feature_null"),
+        "feature_power": _measure("measures_features", "feature_power"),
         "smoke": _measure("measures_comparison", "smoke"),
     },
     "galleries": {

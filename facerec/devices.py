@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from facerec.errors import DeviceError
+from facerec.errors import DeviceError, message_line
 
 
 def choose_device(name: str | torch.device, local_rank: int = 0) -> torch.device:
@@ -31,9 +31,9 @@ def choose_device(name: str | torch.device, local_rank: int = 0) -> torch.device
             device = torch.device("cuda", local_rank)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, ImportError, NotImplementedError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DeviceError(
-            f"device {str(name)!r} cannot be used here ({reason}); choose another, for example cpu"
+            f"device {str(name)!r} cannot be used here ({message_line(error)}); choose another, "
+            "for example cpu"
         ) from error
     return device
 

@@ -27,6 +27,11 @@ def printable(text: str) -> str:
     return text if text.isprintable() else text.translate(_PICTURES)
 
 
+def message_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its type if it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 class FacerecError(Exception):
     """Base of all errors that a user can cause and mend.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -15,6 +16,7 @@ from facerec.backbones import Preprocessing, create_backbone, normalize
 from facerec.errors import RecipeError
 from facerec.records import RecordDataset
 from facerec.records.synthetic import SyntheticSet, write_synthetic
+from facerec.training import RMSprop
 
 pytestmark = pytest.mark.integration
 
@@ -228,8 +230,33 @@ def test_identification_by_group(measures: ModuleType, monkeypatch: pytest.Monke
     assert len(rows) == 14 and all(0 <= row.value <= 100 for row in rows)
 
 
-def test_comparison(measures: ModuleType) -> None:
+def test_comparison_on_features(measures: ModuleType, tmp_path: Path) -> None:
     pytest.importorskip("pytorch_metric_learning", reason="needs the extra compare")
+    import measures_features
+
+    labels = np.arange(48).repeat(4)
+    features = np.random.default_rng(0).normal(size=(48, 8))[labels]
+    features += np.random.default_rng(1).normal(size=features.shape)
+    path = tmp_path / "features.npz"
+    np.savez(path, features=features, labels=labels, images=np.arange(len(labels)).astype(str))
+    rows = measures_features.feature_null(path, pool=6, seeds=3, families=4, every=2, epochs=1)
+    assert len(rows) == 4 and all(0 <= row.value <= 100 for row in rows)
+    assert "of 12 comparisons" in rows[0].remark
+    (missing,) = measures_features.feature_null(tmp_path / "none.npz")
+    assert missing.value is None and "none.npz" in missing.remark
+    with pytest.MonkeyPatch.context() as patch:
+        quick = RMSprop(lr=1e-2)
+        short = replace(measures_features.ON_FEATURES, epochs=2, steps_per_epoch=4, optimizer=quick)
+        patch.setattr(measures_features, "ON_FEATURES", short)
+        patch.setattr(measures_features, "SEC_LOSSES", measures_features.SEC_LOSSES[2:3])
+        (row,) = measures_features.feature_power(path, seeds=2)
+    assert row.value > 0 and "NPairNormalized" in row.measure
+
+
+def test_comparison(measures: ModuleType) -> None:
+    pytest.importorskip(
+        "pytorch_metric_learning.utils.accuracy_calculator", reason="version 2 has it"
+    )
     import measures_comparison
 
     rows = measures_comparison.retrieval(images=400, dimensions=16, per_class=8, batches=(64,))

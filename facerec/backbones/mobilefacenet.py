@@ -1,11 +1,16 @@
 """MobileFaceNet, a small backbone, with the parameter names of InsightFace.
 
 Chen et al., "MobileFaceNets: Efficient CNNs for Accurate Real-Time Face Verification on Mobile
-Devices" (2018), in the form and sizes of ``deepinsight/insightface:
-recognition/arcface_torch/backbones/mobilefacenet.py``, so that its state dicts load strictly.
+Devices" (2018). ``mbf`` and ``mbf_large`` have the form and sizes of ``deepinsight/insightface:
+recognition/arcface_torch/backbones/mobilefacenet.py``, so that its state dicts load strictly;
+``mobilefacenet`` has the paper's sizes and the activations of MobileNetV2, as networks published
+elsewhere do.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
 
 from torch import Tensor, nn
 
@@ -29,14 +34,34 @@ class _Layers(nn.Module):
         return self.layers(x)
 
 
+Activation = Callable[[int], nn.Module]
+"""Makes the module that follows a convolution of so many channels."""
+
+
+def _relu(_channels: int) -> nn.Module:
+    return nn.ReLU()
+
+
+def _relu6(_channels: int) -> nn.Module:
+    return nn.ReLU6()
+
+
 class _DepthWise(_Layers):
     """Expand 1×1 → depthwise 3×3 (stride) → project 1×1, with a shortcut where ``residual``."""
 
-    def __init__(self, inputs: int, outputs: int, hidden: int, stride: int, residual: bool) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        hidden: int,
+        stride: int,
+        residual: bool,
+        activation: Activation,
+    ) -> None:
         super().__init__(
-            _conv(inputs, hidden, 1),
-            _conv(hidden, hidden, 3, stride, groups=hidden),
-            _conv(hidden, outputs, 1, activation=False),
+            _conv(inputs, hidden, 1, activation=activation),
+            _conv(hidden, hidden, 3, stride, groups=hidden, activation=activation),
+            _conv(hidden, outputs, 1, activation=None),
         )
         self.residual = residual
 
@@ -48,33 +73,42 @@ class MobileFaceNet(nn.Module):
     """MobileFaceNet for 112×112 faces.
 
     Args:
-        blocks: units in each of the four groups.
+        blocks: units in each of the four groups; 0 in the first makes it a depthwise and a 1×1
+            convolution, 1 a depthwise convolution.
         scale: factor on the channels outside the depthwise convolutions.
         config: embedding size, width, last batch norm and dropout. InsightFace's own models have
             ``embedding_bn="affine"``.
+        activation: what follows the convolutions outside the first group.
     """
 
-    def __init__(self, blocks: tuple[int, int, int, int], scale: int, config: Backbone) -> None:
+    def __init__(
+        self,
+        blocks: tuple[int, int, int, int],
+        scale: int,
+        config: Backbone,
+        activation: Activation = nn.PReLU,
+    ) -> None:
         super().__init__()
         # One rounded unit keeps all channel counts divisible by their groups at any width.
         unit = scaled(64, config.width)
         narrow, wide, last = unit * scale, 2 * unit * scale, 8 * unit
         self.embedding_size = config.embedding_size
+        conv = partial(_conv, activation=activation)
+        down = partial(_DepthWise, stride=2, residual=False, activation=activation)
+        group = partial(_group, activation=activation)
         self.layers = nn.ModuleList(
             [
-                _conv(3, narrow, 3, stride=2),
-                _conv(narrow, narrow, 3, groups=unit)
-                if blocks[0] == 1
-                else _group(narrow, 2 * unit, blocks[0]),
-                _DepthWise(narrow, narrow, 2 * unit, stride=2, residual=False),
-                _group(narrow, 2 * unit, blocks[1]),
-                _DepthWise(narrow, wide, 4 * unit, stride=2, residual=False),
-                _group(wide, 4 * unit, blocks[2]),
-                _DepthWise(wide, wide, 8 * unit, stride=2, residual=False),
-                _group(wide, 4 * unit, blocks[3]),
+                conv(3, narrow, 3, stride=2),
+                _first_group(narrow, unit, blocks[0], activation),
+                down(narrow, narrow, 2 * unit),
+                group(narrow, 2 * unit, blocks[1]),
+                down(narrow, wide, 4 * unit),
+                group(wide, 4 * unit, blocks[2]),
+                down(wide, wide, 8 * unit),
+                group(wide, 4 * unit, blocks[3]),
             ]
         )
-        self.conv_sep = _conv(wide, last, 1)
+        self.conv_sep = conv(wide, last, 1)
         tail: list[nn.Module] = [
             _Layers(nn.Conv2d(last, last, 7, groups=last, bias=False), nn.BatchNorm2d(last)),
             # Two modules without state under one number: dropout leaves the names as they are.
@@ -113,19 +147,33 @@ def _conv(
     kernel: int,
     stride: int = 1,
     groups: int = 1,
-    activation: bool = True,
+    *,
+    activation: Activation | None,
 ) -> _Layers:
     convolution = nn.Conv2d(
         inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=False
     )
-    prelu = [nn.PReLU(outputs)] if activation else []
-    return _Layers(convolution, nn.BatchNorm2d(outputs), *prelu)
+    last = [] if activation is None else [activation(outputs)]
+    return _Layers(convolution, nn.BatchNorm2d(outputs), *last)
 
 
-def _group(channels: int, hidden: int, blocks: int) -> _Layers:
-    return _Layers(
-        *(_DepthWise(channels, channels, hidden, 1, residual=True) for _ in range(blocks))
+def _first_group(channels: int, unit: int, blocks: int, activation: Activation) -> _Layers:
+    if blocks == 0:
+        return _Layers(
+            _conv(channels, channels, 3, groups=channels, activation=_relu),
+            _conv(channels, channels, 1, activation=_relu),
+        )
+    if blocks == 1:
+        return _conv(channels, channels, 3, groups=unit, activation=activation)
+    return _group(channels, 2 * unit, blocks, activation)
+
+
+def _group(channels: int, hidden: int, blocks: int, activation: Activation) -> _Layers:
+    units = (
+        _DepthWise(channels, channels, hidden, 1, residual=True, activation=activation)
+        for _ in range(blocks)
     )
+    return _Layers(*units)
 
 
 @register_backbone
@@ -138,3 +186,18 @@ def mbf(config: Backbone) -> MobileFaceNet:
 def mbf_large(config: Backbone) -> MobileFaceNet:
     """6.31 million parameters."""
     return MobileFaceNet((2, 8, 12, 4), 4, config)
+
+
+@register_backbone
+def mobilefacenet(config: Backbone) -> MobileFaceNet:
+    """0.99 million parameters at D = 128: the paper's sizes, with ReLU6."""
+    return MobileFaceNet((0, 4, 6, 2), 1, config, _relu6)
+
+
+@register_backbone
+def mobilefacenet_half(config: Backbone) -> MobileFaceNet:
+    """0.69 million parameters: mobilefacenet with the first half of each group.
+
+    The names of its tensors are a part of mobilefacenet's, so that it can start from one.
+    """
+    return MobileFaceNet((0, 2, 3, 1), 1, config, _relu6)

@@ -8,7 +8,6 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,6 +20,7 @@ from rich.text import Text
 from facerec.commands.benches import open_benches
 from facerec.commands.cli import Console, run_command
 from facerec.commands.models import print_model
+from facerec.commands.networks import NETWORK, Network
 from facerec.embedding.align import Aligner, parse_align
 from facerec.embedding.extract import Embeddings, embed_images, unit_fusion
 from facerec.embedding.file import (
@@ -29,17 +29,17 @@ from facerec.embedding.file import (
     is_embeddings,
     read_embeddings,
 )
-from facerec.embedding.model import EmbeddingModel, load_model
+from facerec.embedding.model import EmbeddingModel
 from facerec.errors import DatasetError, MetricError
 from facerec.fairness.against import Release, check_settings, compare_releases, read_release
 from facerec.fairness.against_page import against_table, notable
-from facerec.fairness.association import NoComparison
 from facerec.fairness.attributes import Attributes, read_attributes
 from facerec.fairness.audit import PERMUTATIONS
 from facerec.fairness.audit import audit as audit_embeddings
 from facerec.fairness.comparisons import calibrate_on_embeddings, calibrate_on_scores
 from facerec.fairness.differentials import REPLICATES
 from facerec.fairness.findings import HEADLINE
+from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import NormTable
 from facerec.fairness.one_to_many import FPIR_TARGETS, OneToMany, SearchPlan, Template
 from facerec.fairness.one_to_many_page import summary_tables
@@ -123,11 +123,7 @@ def audit(
     align: str | None = None,
     align_threshold: float | None = None,
     on_error: Literal["error", "skip"] = "error",
-    channels: Literal["rgb", "bgr"] | None = None,
-    mean: float | None = None,
-    std: float | None = None,
-    device: str = "auto",
-    batch_size: int = 64,
+    network: tyro.conf.OmitArgPrefixes[Network] = NETWORK,
     permutations: int = PERMUTATIONS,
     replicates: int = REPLICATES,
     seed: int = 0,
@@ -187,18 +183,14 @@ def audit(
         align_threshold: with --align: see facerec verify.
         on_error: with --model: what an image that does not decode does; skip makes it a failure to
             acquire.
-        channels: channel order that an .onnx file wants; default rgb.
-        mean: subtracted from pixel values, for an .onnx file; default 127.5.
-        std: divides the result, for an .onnx file; default 127.5.
-        device: where to compute: auto, cpu, cuda, cuda:1, mps.
-        batch_size: images that go through the network at once.
+        network: how the network is loaded.
         permutations: of the tests on norms.
         replicates: resamples of the subjects.
         seed: of permutations and resamples.
         delete_embeddings: when the report is written, delete the files of --embeddings and
             --baseline: embeddings are personal data.
     """
-    flags = dict(locals())
+    flags = {**locals(), **vars(network)}
     command = _command(flags)
     console = Console(highlight=False)
     # Whatever can be wrong is found before minutes of embedding.
@@ -247,7 +239,7 @@ def audit(
                 allow_inferred=allow_inferred_labels,
                 replicates=replicates,
                 seed=seed,
-                device=device,
+                device=network.device,
                 show=show,
             )
             result = _compare(result, earlier)
@@ -258,18 +250,15 @@ def audit(
     opened = _open_bench(bench, pairs, format, images, data)
     files = [_attributes_file(labels)]
     unit: NDArray[np.float32] | None = None
-    load = partial(
-        load_model, device=device, batch_size=batch_size, channels=channels, mean=mean, std=std
-    )
     with progress_bar(console) as show:
         aligner = parse_align(align, align_threshold)
-        embedder = _Embedder(opened, aligner, batch_size, on_error, show)
+        embedder = _Embedder(opened, aligner, network.batch_size, on_error, show)
         if embeddings is not None:
             found, source = read_embeddings(embeddings), str(embeddings)
             files.insert(0, _embeddings_file("embeddings", embeddings, found))
         else:
             assert model is not None
-            loaded = load(model)
+            loaded = network.load(model)
             print_model(loaded, flip, aligner, console)
             source = str(loaded.path)
             found = embedder.embed(loaded, flip)
@@ -285,7 +274,9 @@ def audit(
             files.append(_quality_file(measured))
             remarks += filter(None, [measured.remark])
         if threshold_from is not None:
-            calibration, known = _calibrate(threshold_from, targets, found, distances, device, show)
+            calibration, known = _calibrate(
+                threshold_from, targets, found, distances, network.device, show
+            )
             remarks += known
             total = embeddings_sha256(threshold_from)
             files.append(InputFile("calibration", threshold_from.name, total, {}))
@@ -299,7 +290,7 @@ def audit(
                     f"{baseline}: with --embeddings the baseline is a file of embeddings too "
                     "(.npz); make it with facerec embed"
                 )
-            loaded = load(baseline)
+            loaded = network.load(baseline)
             print_model(loaded, flip, aligner, console)
             other = embedder.embed(loaded, flip)
             files.append(_model_file("baseline", loaded.path, other))
@@ -322,7 +313,7 @@ def audit(
             inputs=files,
             remarks=remarks,
             source=source,
-            device=device,
+            device=network.device,
             progress=show,
         )
         result = _compare(result, earlier)
@@ -343,9 +334,9 @@ def _compare(result: Audit, earlier: Release | None) -> Audit:
 def _search_plan(flags: Mapping[str, Any]) -> SearchPlan | None:
     """Return what is asked of identification, if anything; refuse flags that do nothing."""
     if not flags["one_to_many"]:
-        parameters = inspect.signature(audit).parameters
+        defaults = _defaults()
         for name in ("fpir", "reference", "homogeneous", "template"):
-            if flags[name] != parameters[name].default:
+            if flags[name] != defaults[name]:
                 raise DatasetError(f"--{name} belongs to --one-to-many; give both or neither")
         return None
     targets = _listed(flags["fpir"])
@@ -388,10 +379,18 @@ def _finish(
         raise SystemExit(1)
 
 
+def _defaults() -> dict[str, Any]:
+    """Return every flag with its default."""
+    flags: dict[str, Any] = {}
+    for name, parameter in inspect.signature(audit).parameters.items():
+        flags |= vars(NETWORK) if name == "network" else {name: parameter.default}
+    return flags
+
+
 def _refuse_with_scores(flags: Mapping[str, Any]) -> None:
     """Refuse flags of embeddings, which would do nothing."""
-    for name, parameter in inspect.signature(audit).parameters.items():
-        if name not in _WITH_SCORES and flags[name] != parameter.default:
+    for name, default in _defaults().items():
+        if name not in _WITH_SCORES and flags[name] != default:
             raise DatasetError(
                 f"--{name.replace('_', '-')} belongs to an audit of embeddings; leave it out with "
                 "--scores"
@@ -750,9 +749,9 @@ def _bench_file(bench: Bench) -> InputFile:
 def _command(flags: Mapping[str, Any]) -> str:
     """Return the command of these flags, without the place of the report."""
     words = ["facerec", "audit"]
-    for name, parameter in inspect.signature(audit).parameters.items():
+    for name, default in _defaults().items():
         value = flags[name]
-        if value == parameter.default:
+        if value == default:
             continue
         flag = "--" + ("assert" if name == "assertion" else name.replace("_", "-"))
         if isinstance(value, bool):

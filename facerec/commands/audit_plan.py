@@ -15,27 +15,22 @@ from facerec.commands.cli import Console, run_command
 from facerec.embedding.file import is_embeddings, read_embeddings
 from facerec.errors import DatasetError, MetricError
 from facerec.fairness.attributes import join, read_attributes
-from facerec.fairness.plan import (
+from facerec.fairness.plan import Plan, plan
+from facerec.fairness.plan_report import answer_table, power_figure
+from facerec.fairness.population import DEFAULTS, Components, from_audit, from_embeddings
+from facerec.fairness.questions import (
     Groups,
     IntervalQuestion,
     Kind,
     NormQuestion,
-    Plan,
     Question,
     RateQuestion,
-    answer_table,
-    plan,
-    power_figure,
 )
-from facerec.fairness.population import DEFAULTS, Components, from_audit, from_embeddings
 from facerec.files import parse_json, write_json
 from facerec.limits import Checked, Count, Limits, Positive, Seed
 from facerec.progress import Progress
 from facerec.report.figures import check_plot_path, write_figure
 from facerec.report.progress import progress_bar
-
-_USUAL = {"fmr": 1e-3, "fmr-interval": 1e-3, "fnmr": 0.05, "fnmr-interval": 0.05}
-"""Rates that are asked about unless others are given."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from facerec.commands.export_onnx import default_folder, export_onnx
 from facerec.commands.train import Options, train_recipe
 from facerec.embedding.model import load_model
 from facerec.errors import RecipeError
-from facerec.fairness.association import ALPHA
 from facerec.fairness.outputs import PAGE, Json
 from facerec.files import atomic_path
 from facerec.progress import section
@@ -32,6 +31,7 @@ from facerec.records.synthetic import (
     contact_sheet,
     write_synthetic,
 )
+from facerec.report.conclusions import ALPHA
 from facerec.report.estimate import Estimate
 from facerec.report.figures import COLOURS, Drawing, data_uri, draw, name_rows, new_figure
 from facerec.report.page import FindingLine, Link, Page, Section, Text

@@ -9,22 +9,24 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
+import tyro
 from numpy.typing import NDArray
 
 from facerec.commands.benches import open_benches
 from facerec.commands.cli import Console, run_command
 from facerec.commands.models import print_model
+from facerec.commands.networks import Network
 from facerec.devices import choose_device
 from facerec.embedding.align import Aligner, parse_align
 from facerec.embedding.extract import describe_embedding, embed_images
 from facerec.embedding.file import EmbeddingsWriter, Written
-from facerec.embedding.model import EmbeddingModel, load_model
+from facerec.embedding.model import EmbeddingModel
 from facerec.environment import available_cores
 from facerec.errors import DatasetError, FacerecError
 from facerec.files import exclusive
@@ -35,7 +37,7 @@ from facerec.records.tar_shards import TarDataset, is_tar_shards
 from facerec.records.training_set import Data, open_dataset
 from facerec.report.progress import progress_bar
 from facerec.training.distributed import Processes, launched
-from facerec.verification.bench import folders_of
+from facerec.verification.bench import INFERRED, folders_of
 from facerec.verification.templates import TemplateBench
 from facerec.verification.uncertainty import mean_interval
 
@@ -45,25 +47,35 @@ _WAIT_MINUTES = 7 * 24 * 60.0
 _SHOWN_FAILURES = 10
 
 
-@dataclass(frozen=True)
-class Job:
-    """The flags of the command; each process opens everything from them by itself."""
+@dataclass(frozen=True, kw_only=True)
+class Job(Network):
+    """What is to be embedded; each process opens everything from it by itself."""
 
     model: Path
+    """A run folder, a .safetensors or an .onnx file."""
     out: Path
-    records: Path | None
-    images: Path | None
-    bench: str | None
-    data: Path | None
-    flip: bool
-    align: str | None
-    align_threshold: float | None
-    on_error: Literal["error", "skip"]
-    channels: Literal["rgb", "bgr"] | None
-    mean: float | None
-    std: float | None
-    device: str
-    batch_size: int
+    """The .npz file to write; parts gather in OUT.parts/ until it is complete."""
+    records: Path | None = None
+    """A record file, its folder, a folder of identity/image.jpg, or WebDataset shards: a .tar, a
+    folder of such, or 'shards-{000..009}.tar' in quotes."""
+    images: Path | None = None
+    """A folder with .jpg, .jpeg and .png files at any depth; ids are paths in it, and its first
+    folders are taken for persons."""
+    bench: str | None = None
+    """A name (lfw, cfp_fp, agedb_30, …; ijbb, ijbc, tinyface) or a pack (.bin, .npz)."""
+    data: Path | None = None
+    """Folder of the bench; then FACEREC_DATA and data/ are looked at."""
+    flip: bool = True
+    """Sum the raw embeddings of each image and its mirror image."""
+    align: str | None = None
+    """Find the face in photos of any size: a .csv of points (image_id,x1,y1,…,x5,y5), insightface,
+    or a YuNet .onnx file. A photo without a face is a failure to acquire."""
+    align_threshold: float | None = None
+    """Least score of a face that the detector of --align may find, 0 to 1; default 0.6 for YuNet,
+    0.5 for insightface."""
+    on_error: Literal["error", "skip"] = "error"
+    """What an image that does not decode does: error ends the command, skip makes it a failure to
+    acquire."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,14 +96,7 @@ class Worker:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.model: EmbeddingModel = load_model(
-            job.model,
-            device=job.device,
-            batch_size=job.batch_size,
-            channels=job.channels,
-            mean=job.mean,
-            std=job.std,
-        )
+        self.model: EmbeddingModel = job.load(job.model)
         self.source = open_source(job)
         self.aligner = parse_align(job.align, job.align_threshold) or self.source.aligner
 
@@ -118,24 +123,7 @@ class Worker:
         writer.write(part, embeddings)
 
 
-def embed(
-    model: Path,
-    out: Path,
-    records: Path | None = None,
-    images: Path | None = None,
-    bench: str | None = None,
-    data: Path | None = None,
-    flip: bool = True,
-    align: str | None = None,
-    align_threshold: float | None = None,
-    on_error: Literal["error", "skip"] = "error",
-    channels: Literal["rgb", "bgr"] | None = None,
-    mean: float | None = None,
-    std: float | None = None,
-    device: str = "auto",
-    batch_size: int = 64,
-    processes: int = 1,
-) -> None:
+def embed(job: tyro.conf.OmitArgPrefixes[Job], processes: int = 1) -> None:
     """Embed the images of a record file, a folder or a bench into an .npz file.
 
     The file holds raw embeddings, norms, image ids, persons where known, failures to acquire, and
@@ -143,53 +131,17 @@ def embed(
     GPUs or machines: torchrun --nproc-per-node 8 tools/embed.py …; the file is the same.
 
     Args:
-        model: a run folder, a .safetensors or an .onnx file.
-        out: the .npz file to write; parts gather in OUT.parts/ until it is complete.
-        records: a record file, its folder, a folder of identity/image.jpg, or WebDataset shards: a
-            .tar, a folder of such, or 'shards-{000..009}.tar' in quotes.
-        images: a folder with .jpg, .jpeg and .png files at any depth; ids are paths in it, and
-            its first folders are taken for persons.
-        bench: a name (lfw, cfp_fp, agedb_30, …; ijbb, ijbc, tinyface) or a pack (.bin, .npz).
-        data: folder of the bench; then FACEREC_DATA and data/ are looked at.
-        flip: sum the raw embeddings of each image and its mirror image.
-        align: find the face in photos of any size: a .csv of points
-            (image_id,x1,y1,…,x5,y5), insightface, or a YuNet .onnx file. A photo without a face
-            is a failure to acquire.
-        align_threshold: least score of a face that the detector of --align may find, 0 to 1;
-            default 0.6 for YuNet, 0.5 for insightface.
-        on_error: what an image that does not decode does: error ends the command, skip makes it a
-            failure to acquire.
-        channels: channel order that an .onnx file wants; default rgb.
-        mean: subtracted from pixel values, for an .onnx file; default 127.5.
-        std: divides the result, for an .onnx file; default 127.5.
-        device: where to compute: auto, cpu, cuda, cuda:1, mps.
-        batch_size: images that go through the network at once.
+        job: what is to be embedded.
         processes: processes on this machine that share the work, all on the same device.
     """
-    if min(batch_size, processes) < 1:
-        raise FacerecError("--batch-size and --processes are 1 or more")
+    if processes < 1:
+        raise FacerecError("--processes is 1 or more")
     with launched("cpu", timeout_minutes=_WAIT_MINUTES) as ranks:
         if ranks.world_size > 1:
             if processes > 1:
                 raise DatasetError("torchrun already starts processes; leave out --processes")
-            device = str(choose_device(device, int(os.environ.get("LOCAL_RANK", "0"))))
-        job = Job(
-            model,
-            out,
-            records,
-            images,
-            bench,
-            data,
-            flip,
-            align,
-            align_threshold,
-            on_error,
-            channels,
-            mean,
-            std,
-            device,
-            batch_size,
-        )
+            device = str(choose_device(job.device, int(os.environ.get("LOCAL_RANK", "0"))))
+            job = replace(job, device=device)
         console = Console(quiet=not ranks.is_main, highlight=False)
         with contextlib.ExitStack() as claims:
             run(job, ranks, processes, console, claims)
@@ -301,7 +253,7 @@ def _bench(name: str, data: Path | None) -> Source:
         return Source(images, {"kind": "bench", **bench.source}, lambda: None, bench.aligner())
     numbers = bench.pairs.subjects
     subjects = None if numbers is None else numbers.astype(np.str_)
-    if isinstance(images, PackImages) and bench.subjects_from != "same pairs":
+    if isinstance(images, PackImages) and bench.subjects_from != INFERRED:
         # Names are better than numbers where they do not contradict the labels.
         names = folders_of(images.ids) if images.subjects is None else images.subjects
         subjects = subjects if names is None else names

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from rich.console import Console
 
 from facerec.commands.all_pairs import read_members
 from facerec.commands.models import print_embeddings, print_model
+from facerec.commands.networks import Network
 from facerec.embedding.align import parse_align
 from facerec.embedding.extract import Embeddings, embed_images
 from facerec.embedding.file import is_embeddings, read_embeddings
-from facerec.embedding.model import load_model
 from facerec.errors import DatasetError
-from facerec.limits import Checked, Count
 from facerec.records.images import FolderImages
 from facerec.report.progress import progress_bar
 
 
 @dataclass(frozen=True)
-class Embedder(Checked):
+class Embedder(Network):
     """How images of a folder become embeddings; embeddings files need none of it."""
 
     model: Path | None = None
@@ -31,16 +29,6 @@ class Embedder(Checked):
     """Find the face in photos of any size: a .csv of points, insightface, or a YuNet .onnx file."""
     align_threshold: float | None = None
     """Least score of a face that the detector may find, 0 to 1."""
-    channels: Literal["rgb", "bgr"] | None = None
-    """Channel order that an .onnx file wants; default rgb."""
-    mean: float | None = None
-    """Subtracted from pixel values, for an .onnx file; default 127.5."""
-    std: float | None = None
-    """Divides the result, for an .onnx file; default 127.5."""
-    device: str = "auto"
-    """Where to compute: auto, cpu, cuda, cuda:1, mps."""
-    batch_size: Count = 64
-    """Images that go through the network at once."""
 
     def read(self, images: Path, flip: bool, subjects: Path | None, console: Console) -> Embeddings:
         """Return the embeddings of a folder's images, or those of a file.
@@ -71,14 +59,7 @@ class Embedder(Checked):
                 "embeddings (.npz, .parquet, .csv)"
             )
         source = FolderImages(images)
-        model = load_model(
-            self.model,
-            device=self.device,
-            batch_size=self.batch_size,
-            channels=self.channels,
-            mean=self.mean,
-            std=self.std,
-        )
+        model = self.load(self.model)
         aligner = parse_align(self.align, self.align_threshold)
         print_model(model, flip, aligner, console)
         console.print(f"images {images}: {len(source):,}")

@@ -1,4 +1,4 @@
-"""``facerec import-weights``: a backbone's .pth of InsightFace or others → .safetensors."""
+"""``facerec import-weights``: a published backbone's .pth or .onnx → .safetensors."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import tyro
 from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.commands.cli import run_command
 from facerec.embedding.model import load_state_dict_file, save_model
+from facerec.embedding.onnx_file import read_onnx
+from facerec.embedding.onnx_weights import load_onnx_weights
 from facerec.errors import ModelError
 from facerec.files import sha256
 
@@ -32,14 +34,18 @@ def import_weights(
     trust: bool = False,
     force: bool = False,
 ) -> None:
-    """Turn a state dict of a backbone into a .safetensors file that every command takes.
+    """Turn a published backbone into a .safetensors file that every command takes and trains on.
 
-    Names, shapes and values are checked against the architecture; nothing in the file is run.
+    Of a .pth, names, shapes and values are checked against the architecture, and nothing in it is
+    run. Of an .onnx, layers are matched by shape and order, and the embeddings are compared. Batch
+    norms that its exporter folded come back as the identity: train on with
+    finetune.batch_norm=frozen.
 
     Args:
-        weights: a .pth that torch.save wrote from a backbone's state_dict().
+        weights: a .pth that torch.save wrote from a backbone's state_dict(), or an .onnx.
         backbone: architecture: iresnet18, 34, 50, 100, 200 (InsightFace's r18 to r200), mbf,
-            mbf_large, vit_t, vit_s, vit_b or vit_l.
+            mbf_large (InsightFace's), mobilefacenet (the paper's sizes, ReLU6), vit_t, vit_s, vit_b
+            or vit_l (of a .pth alone).
         out: the file to write; by default the same name with .safetensors.
         embedding_size: dimensions of the embedding.
         width: factor on all channel counts.
@@ -56,13 +62,16 @@ def import_weights(
         raise ModelError(f"{out}: the weights are written as .safetensors; choose such a name")
     if out.exists() and not force:
         raise ModelError(f"{out} is there already; choose another --out, or replace it by --force")
-    check_torch(weights, torch.__version__, trust)
     if embedding_bn is None:
         embedding_bn = "frozen_gamma" if backbone.startswith("iresnet") else "affine"
     config = Backbone(backbone, embedding_size, width, embedding_bn)
     preprocessing = Preprocessing(channels, mean, std)
     module = create_backbone(config)
-    load_state_dict_file(module, weights)
+    if weights.suffix == ".onnx":
+        load_onnx_weights(module, read_onnx(weights))
+    else:
+        check_torch(weights, torch.__version__, trust)
+        load_state_dict_file(module, weights)
     imported = {"file": weights.name, "sha256": sha256(weights)}
     save_model(out, module, config, preprocessing, {}, {"imported": imported})
     parameters = sum(parameter.numel() for parameter in module.parameters())

@@ -15,10 +15,11 @@ import tyro
 from facerec.commands.cli import Console, run_command
 from facerec.commands.embed import Job, open_source
 from facerec.commands.models import print_embeddings, print_model
+from facerec.commands.networks import NETWORK, Network
 from facerec.embedding.align import parse_align
 from facerec.embedding.extract import Embeddings, describe_embedding, embed_images
 from facerec.embedding.file import is_embeddings, read_embeddings
-from facerec.embedding.model import EmbeddingModel, load_model
+from facerec.embedding.model import EmbeddingModel
 from facerec.errors import DatasetError, FacerecError
 from facerec.files import sha256
 from facerec.galleries.overlap import SHARE, find_overlap
@@ -63,11 +64,7 @@ def overlap(
     flip: bool = True,
     align: str | None = None,
     on_error: Literal["error", "skip"] = "error",
-    channels: Literal["rgb", "bgr"] | None = None,
-    mean: float | None = None,
-    std: float | None = None,
-    device: str = "auto",
-    batch_size: int = 64,
+    network: tyro.conf.OmitArgPrefixes[Network] = NETWORK,
 ) -> None:
     """Find the people of a set A who are probably in a set B, such as a training set and a bench.
 
@@ -91,40 +88,23 @@ def overlap(
         align: find the face in photos of any size: a .csv of points, insightface, or a YuNet file.
         on_error: what an image that does not decode does: error ends the command, skip leaves it
             out.
-        channels: channel order that an .onnx file wants; default rgb.
-        mean: subtracted from pixel values, for an .onnx file; default 127.5.
-        std: divides the result, for an .onnx file; default 127.5.
-        device: where to compute: auto, cpu, cuda, cuda:1, mps.
-        batch_size: images that go through the network at once.
+        network: how the network is loaded.
     """
     if not 0 < share < 1:
         raise FacerecError(f"--share is above 0 and below 1, found {share}")
-    if batch_size < 1:
-        raise FacerecError("--batch-size is 1 or more")
     if images and page is None:
         raise FacerecError("--images shows pictures on the page; give --page too")
     console = Console(highlight=False, soft_wrap=True)
 
     def job(**chosen: Any) -> Job:
         return Job(
-            **{
-                "model": model or Path(),
-                "out": Path(),
-                "records": None,
-                "images": None,
-                "bench": None,
-                "data": None,
-                "flip": flip,
-                "align": align,
-                "align_threshold": None,
-                "on_error": on_error,
-                "channels": channels,
-                "mean": mean,
-                "std": std,
-                "device": device,
-                "batch_size": batch_size,
-                **chosen,
-            }
+            model=model or Path(),
+            out=Path(),
+            flip=flip,
+            align=align,
+            on_error=on_error,
+            **vars(network),
+            **chosen,
         )
 
     loaded: EmbeddingModel | None = None
@@ -146,14 +126,7 @@ def overlap(
             )
         opened = open_source(job(**{kind_of(path): path}))
         if loaded is None:
-            loaded = load_model(
-                model,
-                device=device,
-                batch_size=batch_size,
-                channels=channels,
-                mean=mean,
-                std=std,
-            )
+            loaded = network.load(model)
             print_model(loaded, flip, parse_align(align), console)
         aligner = parse_align(align) or opened.aligner
         with progress_bar(console, "images") as show:
@@ -162,11 +135,11 @@ def overlap(
                 opened.images,
                 flip=flip,
                 align=aligner,
-                batch_size=batch_size,
+                batch_size=network.batch_size,
                 on_error=on_error,
                 progress=section(show, f"embedding {path.name}"),
             )
-        note = describe_embedding(loaded, flip=flip, align=aligner, batch_size=batch_size)
+        note = describe_embedding(loaded, flip=flip, align=aligner, batch_size=network.batch_size)
         whole = Embeddings(
             embedded.vectors,
             embedded.norms,
@@ -186,7 +159,7 @@ def overlap(
             first.embeddings,
             second.embeddings,
             share=share,
-            device=device,
+            device=network.device,
             names=(str(a), str(b)),
             progress=show,
         )

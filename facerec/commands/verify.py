@@ -7,16 +7,17 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import tyro
 
 import facerec
 from facerec.commands.benches import open_benches
 from facerec.commands.cli import Console, run_command
 from facerec.commands.models import preprocessing_words, print_embeddings, print_model
+from facerec.commands.networks import NETWORK, Network
 from facerec.embedding.align import Aligner, parse_align
 from facerec.embedding.extract import Embeddings, embed_images
 from facerec.embedding.file import is_embeddings, read_embeddings
@@ -24,7 +25,6 @@ from facerec.embedding.model import (
     EmbeddingModel,
     OnnxModel,
     TorchModel,
-    load_model,
     newest_run,
 )
 from facerec.errors import MetricError, ModelError
@@ -92,9 +92,6 @@ def verify(
     overlap: Path | None = None,
     align: str | None = None,
     align_threshold: float | None = None,
-    channels: Literal["rgb", "bgr"] | None = None,
-    mean: float | None = None,
-    std: float | None = None,
     try_preprocessing: bool = False,
     flip: bool = True,
     fpr: tuple[str, ...] = FPR_TARGETS,
@@ -107,8 +104,7 @@ def verify(
     with_images: bool = False,
     json: Path | None = None,
     roc: Path | None = None,
-    device: str = "auto",
-    batch_size: int = 64,
+    network: tyro.conf.OmitArgPrefixes[Network] = NETWORK,
 ) -> None:
     """Verify a model on LFW, CFP, AgeDB, RFW, IJB and others, or on pair lists of your own.
 
@@ -138,9 +134,6 @@ def verify(
             (image_id,x1,y1,…,x5,y5), insightface, or a YuNet .onnx file.
         align_threshold: least score of a face that the detector of --align may find, 0 to 1;
             default 0.6 for YuNet, 0.5 for insightface.
-        channels: channel order that an .onnx file wants; default rgb.
-        mean: subtracted from pixel values, for an .onnx file; default 127.5.
-        std: divides the result, for an .onnx file; default 127.5.
         try_preprocessing: score the likely channel orders and scalings of an .onnx file on two
             folds of the bench, name the best and whether others can be told from it, and end.
         flip: sum the raw embeddings of each image and its mirror image.
@@ -156,8 +149,7 @@ def verify(
         with_images: show the hardest pairs in the report; it then holds photos of people.
         json: write all figures to this file.
         roc: draw the ROC curves into this .png, .svg or .pdf file.
-        device: where to compute: auto, cpu, cuda, cuda:1, mps.
-        batch_size: images that go through the network at once.
+        network: how the network is loaded.
     """
     # Whatever can be wrong is found before minutes of embedding.
     for target in fpr:
@@ -172,22 +164,19 @@ def verify(
     console = Console(highlight=False)
     given = None if overlap is None else read_overlap(overlap)
 
-    chosen = partial(
-        load_model, device=device, batch_size=batch_size, channels=channels, mean=mean, std=std
-    )
     names = bench or (("lfw",) if pairs is None else ())
 
     def source(path: Path | None) -> Source:
         if path is not None and (path == embeddings or is_embeddings(path)):
             return StoredEmbeddings(path, console)
-        loaded = chosen(path or newest_run(runs))
+        loaded = network.load(path or newest_run(runs))
         aligner = parse_align(align, align_threshold)
-        return LiveModel(loaded, flip, aligner, batch_size, on_error, console)
+        return LiveModel(loaded, flip, aligner, network.batch_size, on_error, console)
 
     if try_preprocessing:
         if scores is not None or embeddings is not None or compare is not None:
             raise MetricError("--try-preprocessing needs a model and a bench alone")
-        tried = chosen(model or newest_run(runs))
+        tried = network.load(model or newest_run(runs))
         (opened, *_) = open_benches(names, pairs, format, images, data)
         aligner = parse_align(align, align_threshold)
         _try_preprocessing(tried, opened, aligner, settings, console, json)

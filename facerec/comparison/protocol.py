@@ -127,21 +127,25 @@ def as_stored(value: Protocol | Comparison) -> Any:
 
     So folders and hashes of comparisons that ask for nothing new stay what they were.
     """
+    return without_later_defaults(json.loads(json.dumps(to_dict(value))))
+
+
+def without_later_defaults(stored: Any) -> Any:
+    """Leave out of a tree of JSON types what `as_stored` leaves out.
+
+    An earlier version may have stored such a field, or not known it; both mean the same.
+    """
     later: dict[str, dict[str, Any]] = {
         "Comparison": {"metrics": [], "paired": False, "recalls": list(RECALLS)},
-        "Trunk": {"hidden": 0},
+        "Trunk": {"hidden": 0, "weight_norm": False},
     }
-
-    def pruned(node: Any) -> Any:
-        if isinstance(node, list):
-            return [pruned(each) for each in node]
-        if not isinstance(node, dict):
-            return node
-        defaults = later.get(str(node.get("type")), {})
-        kept = {key: pruned(each) for key, each in node.items()}
-        return {k: v for k, v in kept.items() if k not in defaults or v != defaults[k]}
-
-    return pruned(json.loads(json.dumps(to_dict(value))))
+    if isinstance(stored, list):
+        return [without_later_defaults(each) for each in stored]
+    if not isinstance(stored, dict):
+        return stored
+    defaults = later.get(str(stored.get("type")), {})
+    kept = {key: without_later_defaults(each) for key, each in stored.items()}
+    return {k: v for k, v in kept.items() if k not in defaults or v != defaults[k]}
 
 
 @dataclass(frozen=True)
@@ -442,6 +446,7 @@ def on_features(comparison: Comparison, data: FeatureData) -> Comparison:
             embedding_bn=trunk.embedding_bn,
             last_layer=trunk.last_layer,
             hidden=trunk.hidden,
+            weight_norm=trunk.weight_norm,
         )
         return replace(protocol, trunk=bare, transform=None)
 

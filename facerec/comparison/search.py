@@ -16,9 +16,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from facerec.comparison.fit import Fit
-from facerec.comparison.protocol import Arm, Comparison, Range, shared_ranges
+from facerec.comparison.protocol import (
+    Arm,
+    Comparison,
+    Range,
+    shared_ranges,
+    without_later_defaults,
+)
 from facerec.comparison.storage import Worker
-from facerec.errors import ComparisonError, MissingExtraError
+from facerec.errors import ComparisonError, MissingExtraError, message_line
 from facerec.recipe import differences, from_dict, to_dict
 
 if TYPE_CHECKING:
@@ -296,7 +302,8 @@ class Search:
                 f"{self._url}: trials of {study.study_name} have format {stored.get('format')}, "
                 f"this facerec reads {FORMAT}; use the version that began it, or another folder"
             )
-        changed = differences(stored.get("comparison", {}), mine)
+        begun = without_later_defaults(stored.get("comparison", {}))
+        changed = differences(begun, without_later_defaults(mine))
         if changed:
             raise ComparisonError(
                 f"{self._url}: {study.study_name} was begun with another "
@@ -314,12 +321,12 @@ class Search:
         except (exceptions.StorageInternalError, SQLAlchemyError, OSError) as error:
             raise ComparisonError(
                 f"{self._url}: the storage of trials cannot be used "
-                f"({str(error).strip().splitlines()[0]}); check the path and its rights, or choose "
+                f"({message_line(error)}); check the path and its rights, or choose "
                 "another with --storage"
             ) from error
         except RuntimeError as error:
             raise ComparisonError(
-                f"{self._url}: {str(error).strip().splitlines()[0]} (optuna "
+                f"{self._url}: {message_line(error)} (optuna "
                 f"{self._optuna.__version__}); upgrade with `optuna storage upgrade`, or choose "
                 "another folder with --out"
             ) from error

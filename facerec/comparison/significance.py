@@ -222,7 +222,10 @@ def sign_flip_p(differences: ArrayLike, draws: int = 99_999, seed: int = 0) -> f
 
 
 def smallest_difference(
-    differences: ArrayLike, level: float = 0.05, power: float = POWER
+    differences: ArrayLike,
+    level: float = 0.05,
+    power: float = POWER,
+    seeds: int | None = None,
 ) -> float | None:
     """Return the true difference that the sign-flip test of such a design finds with a power.
 
@@ -235,6 +238,8 @@ def smallest_difference(
         differences: one a seed, ``(n,)``.
         level: of the test, such as 0.05 over the number of pairs where Holm's adjustment follows.
         power: share of repetitions that find it.
+        seeds: of the design that is asked about; as many as there are differences by default. A
+            few trained seeds so tell what more of them would find.
 
     Returns:
         In the unit of the differences; None where n seeds cannot give so small a p.
@@ -243,7 +248,7 @@ def smallest_difference(
         MetricError: no difference, or one that is not finite.
     """
     values, _ = _check(differences, None)
-    factor = _needed(len(values), level, power)
+    factor = _needed(len(values) if seeds is None else seeds, level, power)
     return None if factor is None else factor * float(values.std(ddof=1))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -40,6 +40,8 @@ from facerec.comparison.significance import (
 )
 from facerec.errors import MetricError
 from facerec.recipe import differences, to_dict
+from facerec.report.conclusions import Conclusion
+from facerec.report.documents import by_name, plain
 from facerec.report.estimate import Estimate
 
 SCHEMA = "facerec.comparison.results/1"
@@ -246,8 +248,6 @@ Claim = Literal["loss", "penalty", "protocol"]
 """What the arms of a pair differ in first: other losses may come with other batches, but other
 penalties come with the same loss. All pairs of a claim answer one question together."""
 
-Conclusion = Literal["difference detected", "none detected at this precision", "insufficient data"]
-
 
 @dataclass(frozen=True)
 class PairedTrials:
@@ -400,7 +400,8 @@ def summarize(results: Results) -> Summary:
 
 def to_json(summary: Summary) -> dict[str, Any]:
     """Return the summary as JSON types; what is unknown is null, with a reason beside it."""
-    return {"schema": SCHEMA, **_plain(summary)}
+    # An interval without an upper limit says so in its assumption.
+    return {"schema": SCHEMA, **plain(summary, _named, infinities=False)}
 
 
 # ---------------------------------------------------------------- arms
@@ -803,25 +804,14 @@ def _find(figures: Sequence[Any], view: View, metric: str) -> Any:
     return next((each for each in figures if (each.view, each.metric) == (view, metric)), None)
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Estimate):
-        value = _named(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
-    if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    # An interval without an upper limit says so in its assumption.
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _named(estimate: Estimate) -> dict[str, Any]:
+def _named(value: Any) -> dict[str, Any]:
     """Name the fields of a figure as ``results.json`` always has."""
-    own = dict(vars(estimate))
-    value, interval, _, total, remark = (own.pop(field.name) for field in fields(Estimate))
+    own = by_name(value)
+    if not isinstance(value, Estimate):
+        return own
+    estimate, interval, _, total, remark = (own.pop(field.name) for field in fields(Estimate))
     over = {name: own.pop(name) for name in _OVER if name in own} or {"interval": interval}
-    return {"estimate": value, "n": total, **over, "reason": remark, **own}
+    return {"estimate": estimate, "n": total, **over, "reason": remark, **own}
 
 
 _OVER = ("over_seeds", "over_classes", "joint")

@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils import parametrizations
 
 from facerec.backbones import Backbone, TimmBackbone, create_backbone, is_backbone, list_backbones
 from facerec.backbones.registry import TIMM, embedding_batch_norm, full_precision, scaled
@@ -55,6 +56,10 @@ class Trunk:
     last_layer: Literal["none", "l2", "layer_norm"] = "none"
     """What follows all that: nothing, division by the norm (after which every norm is 1), or layer
     norm without parameters (after which every norm is √D)."""
+    weight_norm: bool = False
+    """Weight normalisation (Salimans and Kingma, NeurIPS 2016) of the last linear layer, and of a
+    hidden one on features: w = g·v/‖v‖, of which length g and direction v are learned apart. The
+    function that training begins with stays the same."""
     weights: Path | None = None
     """A .safetensors file, or a state dict that torch.save wrote; None starts at random. For
     timm's models and efficientnet_lite0 it holds the trunk alone, with or without its
@@ -215,6 +220,16 @@ def create_trunk(config: Trunk, seed: int, features: int | None = None) -> Embed
         ModelError: weights missing, damaged, or of another architecture; a model of timm that
             takes no such images.
     """
+    embedder = _create(config, seed, features)
+    if config.weight_norm:
+        own = embedder.trunk if embedder.head is None else embedder.head
+        layers = [layer for layer in own.modules() if isinstance(layer, nn.Linear)]
+        for layer in layers if isinstance(own, FeatureEmbedder) else layers[-1:]:
+            parametrizations.weight_norm(layer)
+    return embedder
+
+
+def _create(config: Trunk, seed: int, features: int | None) -> Embedder:
     backbone = Backbone(
         config.name, config.embedding_size, config.width, embedding_bn=config.embedding_bn
     )
@@ -224,8 +239,8 @@ def create_trunk(config: Trunk, seed: int, features: int | None = None) -> Embed
             f"features of a frozen network with --features, or another trunk than {config.name}"
         )
     if features is not None:
-        embedder = _seeded(lambda: FeatureEmbedder(backbone, features, config.hidden), seed)
-        return Embedder(embedder, None, config)
+        layers = _seeded(lambda: FeatureEmbedder(backbone, features, config.hidden), seed)
+        return Embedder(layers, None, config)
     if config.name.startswith(TIMM):
         return _seeded(lambda: _timm_trunk(config, backbone), seed)
     if config.name == EFFICIENTNET:

@@ -41,7 +41,7 @@ from facerec.embedding.onnx_file import (
     read_onnx,
 )
 from facerec.embedding.state_dict import read_state_dict
-from facerec.errors import ImageError, ModelError, RecipeError
+from facerec.errors import ImageError, ModelError, RecipeError, message_line
 from facerec.files import atomic_path, parse_json, sha256
 from facerec.recipe import from_dict, to_dict
 
@@ -599,7 +599,9 @@ def _read_safetensors(path: Path) -> tuple[nn.Module, Backbone, Preprocessing, d
             _compare(str(path), _architecture(config), _expected(config), found)
             tensors = {name: file.get_tensor(name) for name in names}
     except (SafetensorError, OSError) as error:
-        raise ModelError(f"{path}: not a whole .safetensors file ({_first_line(error)})") from error
+        raise ModelError(
+            f"{path}: not a whole .safetensors file ({message_line(error)})"
+        ) from error
     except RecipeError as error:
         raise ModelError(f"{path}: {error}") from error
     _check_finite(path, tensors)
@@ -689,7 +691,3 @@ def _check_finite(path: Path, tensors: dict[str, Tensor]) -> None:
     for name, tensor in tensors.items():
         if not bool(torch.isfinite(tensor).all()):
             raise ModelError(f"{path}: tensor {name!r} holds NaN or infinity; take an older model")
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from facerec.backbones.preprocessing import Preprocessing
-from facerec.errors import MissingExtraError, ModelError, RecipeError
+from facerec.errors import MissingExtraError, ModelError, RecipeError, message_line
 from facerec.files import parse_json
 from facerec.recipe import from_dict
 
@@ -423,7 +423,7 @@ def printable(text: str, limit: int = 80) -> str:
 
 def first_line(error: BaseException) -> str:
     """Return the first line of a library's message, which may quote names of the file."""
-    return printable((str(error).strip().splitlines() or [type(error).__name__])[0], 200)
+    return printable(message_line(error), 200)
 
 
 def _escape(character: str) -> str:

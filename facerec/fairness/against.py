@@ -12,13 +12,13 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from facerec.errors import DatasetError, MetricError
-from facerec.fairness.association import ALPHA
-from facerec.fairness.baseline import BaselineComparison, Change, Conclusion, conclude
+from facerec.fairness.baseline import BaselineComparison, Change
 from facerec.fairness.plain import Json, plain
 from facerec.files import parse_json, sha256
+from facerec.report.conclusions import Conclusion, DirectedConclusion, of_change, of_test
 from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import Interval
 
@@ -31,8 +31,6 @@ TAKEN_AS_INDEPENDENT = (
 )
 
 HEADLINE = "max/geomean"
-
-Verdict = Literal["difference detected", "none detected at this precision", "insufficient data"]
 
 
 @dataclass(frozen=True)
@@ -62,9 +60,9 @@ class ReleaseChange(Estimate):
     new: float | None
     paired: bool
     """Whether the interval comes from the same persons drawn for both models."""
-    old_verdict: Verdict | None = None
+    old_verdict: Conclusion | None = None
     """None where nothing is tested but the change."""
-    new_verdict: Verdict | None = None
+    new_verdict: Conclusion | None = None
 
     @property
     def verdict_changed(self) -> bool:
@@ -72,9 +70,9 @@ class ReleaseChange(Estimate):
         return self.old_verdict != self.new_verdict
 
     @property
-    def conclusion(self) -> Conclusion:
+    def conclusion(self) -> DirectedConclusion:
         """Whether the interval of the change excludes zero."""
-        return conclude(self)
+        return of_change(self)
 
 
 @dataclass(frozen=True)
@@ -319,7 +317,7 @@ class _Figure:
     """A figure of an audit as its document has it."""
 
     estimate: Mapping[str, Any]
-    verdict: Verdict | None = None
+    verdict: Conclusion | None = None
 
 
 def _figures(document: Mapping[str, Any]) -> dict[_Key, _Figure]:
@@ -327,14 +325,12 @@ def _figures(document: Mapping[str, Any]) -> dict[_Key, _Figure]:
     found: dict[_Key, _Figure] = {}
     for row in document["association"]:
         p = row["p_perm"]
-        found[row["grouping"], None, "η²", None] = _Figure(row["eta2"], _verdict(p))
+        found[row["grouping"], None, "η²", None] = _Figure(row["eta2"], of_test(p))
     for row in document["differentials"]:
         if row["measure"] == HEADLINE:
             figure = f"{HEADLINE} of {row['of']}"
             key = row["grouping"], None, figure, row["fmr_nominal"]
-            found[key] = _Figure(
-                row, _verdict(row["p_value"] if row["value"] is not None else None)
-            )
+            found[key] = _Figure(row, of_test(row["p_value"] if row["value"] is not None else None))
     for row in document["association"]:
         for pair in row["pairs"]:
             figure = f"δ, {pair['first']} − {pair['second']}"
@@ -349,12 +345,6 @@ def _figures(document: Mapping[str, Any]) -> dict[_Key, _Figure]:
         for name, figure in (("subject_mean", "mean norm"), ("cv", "CV of norms"), ("icc", "ICC")):
             found[row["grouping"], group, figure, None] = _Figure(row[name])
     return found
-
-
-def _verdict(p: float | None) -> Verdict:
-    if p is None:
-        return "insufficient data"
-    return "difference detected" if p < ALPHA else "none detected at this precision"
 
 
 def _paired(

@@ -20,13 +20,7 @@ from numpy.typing import NDArray
 import facerec
 from facerec.embedding.extract import Embeddings
 from facerec.errors import DatasetError, MetricError
-from facerec.fairness.association import (
-    AdjustedAssociation,
-    Association,
-    NoComparison,
-    adjust_for_covariates,
-    associate,
-)
+from facerec.fairness.association import Association, associate
 from facerec.fairness.attributes import Attributes, Exclusion, GroupCount, Grouping, Joined, join
 from facerec.fairness.baseline import BaselineComparison, RunPair, compare_runs
 from facerec.fairness.channels import (
@@ -38,8 +32,10 @@ from facerec.fairness.channels import (
     norm_channels,
 )
 from facerec.fairness.comparisons import MOST_MATED, AllImages, Comparisons, ListedPairs, Rows
+from facerec.fairness.covariates import AdjustedAssociation, adjust_for_covariates
 from facerec.fairness.differentials import REPLICATES, Differentials, differentials
 from facerec.fairness.findings import caveats, find
+from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import NormTable, SubjectBootstrap, SubjectNorms, norm_table
 from facerec.fairness.one_to_many import OneToMany, SearchPlan, audit_searches
 from facerec.fairness.rates import (

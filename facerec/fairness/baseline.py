@@ -38,6 +38,7 @@ from facerec.fairness.rates import (
     pair_group_rates,
 )
 from facerec.progress import Progress
+from facerec.report.conclusions import DirectedConclusion, of_change
 from facerec.report.estimate import Estimate
 from facerec.statistics.bootstrap import VertexBootstrap
 from facerec.statistics.intervals import Interval
@@ -68,22 +69,6 @@ BOTH = "persons and seeds, MOVER"
 
 Fusion = Literal["raw", "unit"]
 Role = Literal["performance", "by construction", "association", "differential"]
-Conclusion = Literal[
-    "increase detected",
-    "decrease detected",
-    "none detected at this precision",
-    "insufficient data",
-]
-
-
-def conclude(change: Estimate) -> Conclusion:
-    """Tell whether the interval of a change excludes zero."""
-    if change.value is None or change.interval is None:
-        return "insufficient data"
-    if change.interval.low > 0:
-        return "increase detected"
-    return "decrease detected" if change.interval.high < 0 else "none detected at this precision"
-
 
 _CELLS = 1 << 21
 """Weights of persons in replicates that are held at once."""
@@ -149,9 +134,9 @@ class Change(Estimate):
     """Seeds whose change has the sign of the mean change."""
 
     @property
-    def conclusion(self) -> Conclusion:
+    def conclusion(self) -> DirectedConclusion:
         """Whether ``interval`` excludes zero; with one seed that speaks of two models alone."""
-        return conclude(self)
+        return of_change(self)
 
     def to_row(self) -> dict[str, Any]:
         """Return one flat line of a table, as JSON types."""

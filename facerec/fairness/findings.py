@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal, get_args
 
-from facerec.fairness.association import ALPHA, Association, NoComparison
+from facerec.fairness.association import Association
 from facerec.fairness.baseline import BaselineComparison
 from facerec.fairness.differentials import Differential
+from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.rates import RatesAtThreshold
-from facerec.fairness.result import Conclusion, Finding, GroupAudit, Topic
-from facerec.statistics.intervals import Interval
+from facerec.fairness.result import Finding, GroupAudit, Topic
+from facerec.report.conclusions import ALPHA, Conclusion, of_interval, of_test
 
 MOST = 6
 """Lines of the findings box."""
@@ -137,7 +138,7 @@ def _association(grouping: GroupAudit) -> Iterator[Finding]:
         interval=found.eta2.interval,
         total=subjects,
         unit="subjects",
-        conclusion=_conclusion(found.p),
+        conclusion=of_test(found.p),
         remark="" if found.p < ALPHA else _undetected(found),
         p=found.p,
         exploratory=not grouping.primary,
@@ -169,7 +170,7 @@ def _adjusted(grouping: GroupAudit) -> Iterator[Finding]:
         interval=found.partial_eta2.interval,
         total=found.subjects,
         unit="subjects",
-        conclusion=_conclusion(found.p),
+        conclusion=of_test(found.p),
         remark=_before(found.eta2.value),
         p=found.p,
         exploratory=True,
@@ -208,7 +209,7 @@ def _rates(grouping: GroupAudit, target: str | None) -> Iterator[Finding]:
             interval=row.interval,
             total=pairs,
             unit=unit,
-            conclusion=_conclusion(row.p_value),
+            conclusion=of_test(row.p_value),
             remark=_extremes(point, of, measures.groups) if detected else _parity(row),
             p=row.p_value,
             exploratory=True,
@@ -259,7 +260,7 @@ def _standardised(grouping: GroupAudit) -> Iterator[Finding]:
         interval=interval,
         total=channels.pairs,
         unit="mated pairs",
-        conclusion=_away_from_zero(interval),
+        conclusion=of_interval(interval),
         remark="" if found.raw_gap is None else f"gap {found.raw_gap.value:.3g} as it is",
         p=None,
         exploratory=True,
@@ -283,7 +284,7 @@ def _fusion(grouping: GroupAudit, target: str | None) -> Iterator[Finding]:
             interval=change.interval,
             total=change.raw.total,
             unit="mated pairs",
-            conclusion=_away_from_zero(change.interval),
+            conclusion=of_interval(change.interval),
             remark="",
             p=None,
             exploratory=True,
@@ -297,7 +298,6 @@ def _changes(comparison: BaselineComparison, target: str | None) -> Iterator[Fin
         if change.figure not in wanted or change.fusion == "unit":
             continue
         known = change.conclusion != "insufficient data"
-        moved = known and change.conclusion != "none detected at this precision"
         ends = (change.baseline, change.treated)
         shown = " to ".join(f"{end:.3g}" for end in ends if end is not None)
         yield Finding(
@@ -308,23 +308,11 @@ def _changes(comparison: BaselineComparison, target: str | None) -> Iterator[Fin
             interval=change.interval if known else None,
             total=comparison.persons,
             unit="subjects",
-            conclusion="difference detected"
-            if moved
-            else ("none detected at this precision" if known else "insufficient data"),
+            conclusion=of_interval(change.interval if known else None),
             remark=f"from {shown}" if known else change.remark,
             p=None,
             exploratory=True,
         )
-
-
-def _away_from_zero(interval: Interval) -> Conclusion:
-    if interval.low > 0 or interval.high < 0:
-        return "difference detected"
-    return "none detected at this precision"
-
-
-def _conclusion(p: float) -> Conclusion:
-    return "difference detected" if p < ALPHA else "none detected at this precision"
 
 
 def _insufficient(

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from facerec.fairness.association import NoComparison
 from facerec.fairness.figures import search_figure
+from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.one_to_many import (
     EVERYBODY,
     Figure,

@@ -16,7 +16,7 @@ from typing import Any
 
 from facerec.fairness import against
 from facerec.fairness.against_page import against_table
-from facerec.fairness.association import NoComparison
+from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import QUANTILES
 from facerec.fairness.one_to_many import OneToMany
 from facerec.fairness.plain import Json, flat, plain

@@ -13,9 +13,9 @@ import jinja2
 from markupsafe import Markup
 
 from facerec.fairness import against_page, figures, one_to_many_page, tables
-from facerec.fairness.association import NoComparison
 from facerec.fairness.channels import NormChannels
 from facerec.fairness.findings import HEADLINE, Finding, verdict
+from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import NormSummary, NormTable
 from facerec.fairness.rates import SCORE_EDGES, RatesAtThreshold
 from facerec.fairness.result import Audit, GroupAudit

@@ -6,14 +6,13 @@ separated by blanks, ``name=attribute`` where they differ.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
-import numpy as np
-
+from facerec.report import documents
 from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import Interval
 
@@ -29,38 +28,32 @@ def plain(value: Any, leave: Sequence[str] = (), *, limits: bool = True) -> Any:
         limits: write an interval as ``ci`` with its method beside the figure; otherwise it is an
             object with all its fields.
     """
-    if isinstance(value, Interval) and limits:
-        return interval_to_json(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        result: Json = {}
-        for name, attribute in _names(value):
-            inner = attrgetter(attribute)(value)
-            if name in leave:
-                continue
-            if name == "interval" and limits:
-                result |= interval_to_json(inner)
-            elif attribute.endswith("remark"):
-                result[name] = inner or (None if name == "reason" else "")
-            else:
-                result[name] = plain(inner, limits=limits)
-        return result
-    if isinstance(value, Mapping):
-        return {str(key): plain(inner, limits=limits) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(inner, limits=limits) for inner in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    result = documents.plain(value, partial(_in_files, limits=limits), infinities=False)
+    return {name: result[name] for name in result if name not in leave} if leave else result
 
 
-def interval_to_json(interval: Interval | None) -> Json:
+def _in_files(value: Any, limits: bool) -> Json:
+    """Return what a dataclass holds under the names that it has in files."""
+    if isinstance(value, Interval):
+        return _limits(value) if limits else documents.by_name(value)
+    result: Json = {}
+    for name, attribute in _names(value):
+        inner = attrgetter(attribute)(value)
+        if name == "interval" and limits:
+            result |= _limits(inner)
+        elif attribute.endswith("remark"):
+            result[name] = inner or (None if name == "reason" else "")
+        else:
+            result[name] = inner
+    return result
+
+
+def _limits(interval: Interval | None) -> Json:
     """Return limits, level, method and assumption of an interval, all null where there is none."""
     if interval is None:
         return {"ci": None, "confidence": None, "method": None, "assumption": None}
     return {
-        "ci": plain((interval.low, interval.high)),
+        "ci": (interval.low, interval.high),
         "confidence": interval.confidence,
         "method": interval.method,
         "assumption": interval.assumption,

@@ -11,17 +11,18 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from facerec.fairness.against import ReleaseComparison
-from facerec.fairness.association import AdjustedAssociation, Association, NoComparison
+from facerec.fairness.association import Association
 from facerec.fairness.attributes import Exclusion, GroupCount, Joined
 from facerec.fairness.baseline import BaselineComparison
 from facerec.fairness.channels import Channel, FusionChange, NormChannels
+from facerec.fairness.covariates import AdjustedAssociation
 from facerec.fairness.differentials import Differentials
+from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import NormTable, SubjectNorms
 from facerec.fairness.one_to_many import OneToMany
 from facerec.fairness.rates import GlobalThreshold, GroupErrors, GroupRates, ScoreHistogram
+from facerec.report.conclusions import Conclusion
 from facerec.report.estimate import Estimate
-
-Conclusion = Literal["difference detected", "none detected at this precision", "insufficient data"]
 
 Topic = Literal["norm", "adjusted norm", "FMR", "FNMR", "norm and FNMR", "fusion", "baseline"]
 

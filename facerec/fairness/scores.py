@@ -16,7 +16,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from facerec.errors import DatasetError
-from facerec.fairness.association import NoComparison
 from facerec.fairness.attributes import (
     INFERRED,
     Attributes,
@@ -38,6 +37,7 @@ from facerec.fairness.audit import (
 )
 from facerec.fairness.comparisons import ListedPairs, calibrate_on_scores
 from facerec.fairness.differentials import REPLICATES
+from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.rates import TARGETS, UNKNOWN, Calibration
 from facerec.fairness.result import Audit, InputFile, Settings
 from facerec.progress import Progress

@@ -6,13 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from facerec.fairness.association import (
-    AdjustedAssociation,
-    Association,
-    NoComparison,
-    PairDifference,
-    SpreadTest,
-)
+from facerec.fairness.association import Association, PairDifference, SpreadTest
 from facerec.fairness.attributes import Exclusion, GroupCount
 from facerec.fairness.channels import (
     Channel,
@@ -23,7 +17,9 @@ from facerec.fairness.channels import (
     NormCorrelation,
     StandardisedGap,
 )
+from facerec.fairness.covariates import AdjustedAssociation
 from facerec.fairness.differentials import MEASURES, Differential, Differentials, Measure
+from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import NormSummary, NormTable
 from facerec.fairness.plain import flat, plain
 from facerec.fairness.rates import (

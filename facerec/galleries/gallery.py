@@ -34,6 +34,7 @@ from facerec.npz import ArchiveError, read_arrays, write_arrays
 from facerec.progress import Progress
 from facerec.records.images import text_array
 from facerec.statistics.operating_points import Rate
+from facerec.verification.unit_rows import row_norms
 
 FORMAT = "facerec gallery 1"
 
@@ -238,7 +239,7 @@ class Gallery:
             )
         names = np.arange(count).astype(np.str_) if embeddings.ids is None else embeddings.ids
         failures = {str(names[row]): why for row, why in embeddings.failures.items()}
-        lengths = _lengths(embeddings.vectors)
+        lengths = row_norms(embeddings.vectors)
         usable = (lengths > 0) & (known != "")
         for row in np.flatnonzero(~usable):
             why = "nobody says who is on it" if not known[row] else "its embedding has no direction"
@@ -260,7 +261,7 @@ class Gallery:
                 weight = float(self._lengths[at]) * int(self.images[at])
                 total += self.templates[at].astype(np.float64) * weight
             sums[who] = total
-        norms = _lengths(sums)
+        norms = row_norms(sums)
         # Images that point in opposite directions leave nothing but rounding errors.
         weights = None if self.fusion == "unit" else lengths[usable]
         lost = ~(norms > 1e-6 * np.bincount(person, weights, people.size))
@@ -380,7 +381,7 @@ class Gallery:
         scores = np.full((len(probes), count), np.nan, np.float32)
         for start in range(0, len(probes), QUERIES):
             part = slice(start, min(start + QUERIES, len(probes)))
-            lengths = _lengths(probes[part])
+            lengths = row_norms(probes[part])
             good = np.flatnonzero(lengths > 0)
             if good.size:
                 units = probes[part][good].astype(np.float64) / lengths[good, None]
@@ -573,7 +574,7 @@ class Gallery:
         else:
             self.space.check(Space.of(impostors), where)
             names = impostors.subjects if subjects is None else text_array(subjects, where)
-            rows = np.flatnonzero(_lengths(impostors.vectors) > 0)
+            rows = np.flatnonzero(row_norms(impostors.vectors) > 0)
             vectors = impostors.vectors[rows]
             if names is None:
                 people = -1 - np.arange(rows.size)
@@ -698,7 +699,7 @@ class Gallery:
         ):
             raise ValueError("its arrays do not fit together")
         # Templates were unit vectors when they were written.
-        if not np.allclose(_lengths(gallery.templates), 1, atol=1e-5):
+        if not np.allclose(row_norms(gallery.templates), 1, atol=1e-5):
             raise ValueError("a template is not of length 1")
         if np.unique(gallery.subjects).size != count:
             raise ValueError("somebody is in it twice")
@@ -770,15 +771,6 @@ def _renumbered(calibration: Calibration, row: int) -> Calibration | None:
         probe_subjects=np.where(probes > row, probes - 1, probes),
         entry_subjects=np.arange(left.entry_subjects.size),
     )
-
-
-def _lengths(vectors: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return the length of every row; NaN for one that is zero or not finite."""
-    squares = np.empty(len(vectors))
-    for start in range(0, len(vectors), _BLOCK):
-        rows = vectors[start : start + _BLOCK].astype(np.float64)
-        squares[start : start + _BLOCK] = np.einsum("nd,nd->n", rows, rows)
-    return np.where((squares > 0) & np.isfinite(squares), np.sqrt(squares), np.nan)
 
 
 def _longest(names: NDArray[np.str_]) -> int:

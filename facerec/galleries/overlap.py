@@ -29,7 +29,7 @@ from facerec.galleries.impostor_tail import (
 )
 from facerec.progress import Progress
 from facerec.verification.scoring.tiles import CrossTiles
-from facerec.verification.templates import row_norms
+from facerec.verification.unit_rows import row_norms, unit_rows
 
 SHARE = 0.02
 """Of the proposals, how many may be false, in expectation."""
@@ -71,7 +71,8 @@ class Side:
             raise DatasetError(
                 f"{what}: embeddings without image ids; make them with facerec embed"
             )
-        usable = np.flatnonzero(~np.isnan(row_norms(embeddings.vectors)))
+        self._norms = row_norms(embeddings.vectors)
+        usable = np.flatnonzero(~np.isnan(self._norms))
         if not usable.size:
             raise DatasetError(f"{what}: no image has a usable embedding; check the images")
         self.vectors, self.ids = embeddings.vectors, embeddings.ids
@@ -102,9 +103,13 @@ class Side:
         """Return the rows of a person's images."""
         return self.rows[self.starts[person] : self.starts[person + 1]]
 
+    def unit(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the embeddings of images by their rows, of length 1, ``(n, D)``."""
+        return unit_rows(self.vectors, self._norms, rows)
+
     def unit_images(self) -> NDArray[np.float32]:
         """Return the embeddings of usable images in their order, of length 1, ``(n, D)``."""
-        return _unit(self.vectors, self.rows)
+        return self.unit(self.rows)
 
     def templates(self) -> NDArray[np.float32]:
         """Return the sum of each person's raw embeddings, of length 1, ``(P, D)``."""
@@ -115,15 +120,7 @@ class Side:
             rows = self.vectors[self.rows[first:last]].astype(np.float64)
             sums[start:stop] = np.add.reduceat(rows, self.starts[start:stop] - first, axis=0)
         sums[np.isnan(row_norms(sums))] = 1.0  # opposite images cancel out: a template of nobody
-        return _unit(sums, np.arange(len(sums)))
-
-
-def _unit(vectors: NDArray[np.floating], rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    unit = np.empty((len(rows), vectors.shape[1]), np.float32)
-    for start in range(0, len(rows), _BLOCK):
-        block = vectors[rows[start : start + _BLOCK]].astype(np.float64)
-        unit[start : start + _BLOCK] = block / row_norms(block)[:, np.newaxis]
-    return unit
+        return unit_rows(sums, row_norms(sums), np.arange(len(sums)))
 
 
 @dataclass(frozen=True)
@@ -405,7 +402,7 @@ def _proposals(
         kind = kinds[which[person]]
         other = int(levels[kind].other[at][person])
         rows, columns = mine.of(person), theirs.of(other)
-        left, right = _unit(mine.vectors, rows), _unit(theirs.vectors, columns)
+        left, right = mine.unit(rows), theirs.unit(columns)
         cosines = left @ right.T
         best = np.unravel_index(int(cosines.argmax()), cosines.shape)
         sums = [

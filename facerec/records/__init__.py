@@ -10,7 +10,6 @@ from facerec.records.dataset import (
     RecordDataset,
     Skipped,
     Subset,
-    split_identities,
 )
 from facerec.records.decode import decode_image, image_size
 from facerec.records.joined import JoinedDataset
@@ -45,7 +44,6 @@ __all__ = [
     "open_image_records",
     "read_pack",
     "sample_generator",
-    "split_identities",
     "write_image_records",
     "write_pack",
 ]

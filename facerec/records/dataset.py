@@ -643,29 +643,6 @@ class Subset(FaceDataset):
         return None if weights is None else weights[self.indices]
 
 
-def split_identities(dataset: FaceDataset, fraction: float, seed: int) -> tuple[Subset, Subset]:
-    """Split a data set in two that share no identity.
-
-    Args:
-        dataset: the data set; classes without images go to neither part.
-        fraction: share of the identities in the first part, in (0, 1).
-        seed: of the random choice, ≥ 0.
-
-    Raises:
-        DatasetError: fewer than two identities, or a fraction that leaves a part empty.
-    """
-    present = np.unique(dataset.labels)
-    present = present[present >= 0]
-    count = round(fraction * len(present))
-    if not 0 < count < len(present):
-        raise DatasetError(
-            f"a split of {len(present):,} identities with {fraction:g} of them in the first part "
-            "leaves one part empty; choose another fraction"
-        )
-    shuffled = np.random.default_rng(seed).permutation(present)
-    return Subset(dataset, classes=shuffled[:count]), Subset(dataset, classes=shuffled[count:])
-
-
 class BatchLoader:
     """Reads the batches that a sampler asks for, in worker processes or in this one.
 

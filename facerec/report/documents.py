@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from importlib.metadata import version
 from typing import Any
@@ -33,16 +33,30 @@ def to_json(document: Any) -> bytes:
     return f"{text}\n".encode()
 
 
-def plain(value: Any) -> Any:
-    """Return anything as JSON types: what JSON lacks, NaN becomes null and an infinity its name."""
+def plain(value: Any, named: Callable[[Any], Any] | None = None, *, infinities: bool = True) -> Any:
+    """Return anything as JSON types; what is not a number becomes null.
+
+    Args:
+        value: dataclasses, mappings, sequences, numbers and text.
+        named: what is written of a dataclass, by default `by_name`; what that holds is converted in
+            turn.
+        infinities: write an infinity as its name, rather than as null too.
+    """
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        value = (named or by_name)(value)
     if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
+        return {
+            str(key): plain(inner, named, infinities=infinities) for key, inner in value.items()
+        }
     if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
+        return [plain(inner, named, infinities=infinities) for inner in value]
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else str(value)
+        return str(value) if infinities and not math.isnan(value) else None
     return value
+
+
+def by_name(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass by their names."""
+    return {field.name: getattr(value, field.name) for field in fields(value)}

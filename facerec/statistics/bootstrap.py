@@ -275,7 +275,7 @@ def percentile_interval(
         estimate: the figure on all comparisons as they are.
         replicates: ``(R,)``, NaN where undefined.
         confidence: coverage, between 0 and 1.
-        scale: factor on the deviations from the estimate, see `deviation_scale`.
+        scale: factor on the deviations from the estimate.
 
     Raises:
         MetricError: an impossible confidence, or no replicate that is defined.
@@ -302,21 +302,6 @@ def percentile_interval(
         dropped = replicates.size - defined.size
         assumption += f"; {dropped:,} of {replicates.size:,} replicates undefined and left out"
     return Interval(low, high, confidence, method, assumption)
-
-
-def deviation_scale(variance: float, replicates: Replicates) -> float:
-    """Return min(1, √(variance / variance of the replicates)).
-
-    The vertex bootstrap counts products within a pair of subjects three times where the plug-in
-    variance counts them once. With this factor the percentile interval of a false match rate is
-    as wide as the default one.
-
-    Args:
-        variance: of the rate, `ClusteredShare.variance`.
-        replicates: of the rate, ``(R,)``, NaN where undefined.
-    """
-    spread = float(np.nanvar(replicates))
-    return min(1.0, math.sqrt(variance / spread)) if spread > 0 else 1.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -99,18 +99,6 @@ class _Clustered(ABC):
         return (self.squares + max(0.0, shared)) * self._weight**2
 
     @property
-    def hajek(self) -> float:
-        """Variance from sums by subject alone; conservative for rare false matches.
-
-        It counts products within a cell twice. With equal loads of non-mated comparisons it is 4/G
-        times the variance (ddof 1) of the subjects' rates. Infinite for one subject.
-        """
-        if self.subjects == 1:
-            return math.inf
-        correction = self.subjects / (self.subjects - 1)
-        return float((self.residuals**2).sum()) * correction * self._weight**2
-
-    @property
     def variance(self) -> float:
         """The plug-in variance corrected for few and for uneven subjects; infinite for too few.
 

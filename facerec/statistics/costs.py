@@ -1,4 +1,4 @@
-"""Costs of errors: detection cost at a threshold (DCF), and of log-likelihood ratios (Cllr)."""
+"""Least costs of errors: of decisions (DCF), and of log-likelihood ratios (Cllr)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from facerec.errors import MetricError
 from facerec.statistics.curves import RocCurve
-from facerec.statistics.rates import ErrorRates, check_scores
 
 
 @dataclass(frozen=True)
@@ -60,50 +58,21 @@ def min_dcf(roc: RocCurve, application: Application) -> DetectionCost:
     """
     miss, false_alarm = application.weights
     best = int(np.argmin(miss * roc.fnmr + false_alarm * roc.fpr))
-    return _cost(
-        application,
-        roc.cut(best),
-        (roc.mated - int(roc.true_accepts[best]), roc.mated),
-        (int(roc.false_accepts[best]), roc.non_mated),
-    )
-
-
-def act_dcf(errors: ErrorRates, application: Application) -> DetectionCost:
-    """Return the detection cost at a threshold that was fixed beforehand (actDCF).
-
-    Comparisons without a score are left out, as from FMR and FNMR.
-    """
-    return _cost(
-        application,
-        errors.threshold,
-        (errors.false_non_matches, errors.mated),
-        (errors.false_matches, errors.non_mated),
-    )
-
-
-def cllr(mated: ArrayLike, non_mated: ArrayLike) -> float:
-    """Return the cost of log-likelihood ratios in bits (Brümmer and du Preez, CSL 20, 2006).
-
-    ½ [mean log₂(1 + e^−positive) + mean log₂(1 + e^negative)]; 0 is perfect, 1 is what the
-    constant 0 costs, and a ratio that is wrong without bounds costs infinity.
-
-    Args:
-        mated: natural-log likelihood ratios of same pairs, ``(P,)``.
-        non_mated: those of different pairs, ``(N,)``.
-
-    Raises:
-        MetricError: ratios are empty or NaN.
-    """
-    same = check_scores(mated, "scores of same pairs")
-    different = check_scores(non_mated, "scores of different pairs")
-    return (_bits(-same) + _bits(different)) / 2
+    misses = roc.mated - int(roc.true_accepts[best])
+    false_alarms = int(roc.false_accepts[best])
+    raw = miss * misses / roc.mated + false_alarm * false_alarms / roc.non_mated
+    normalised = raw / min(miss, false_alarm)
+    threshold = roc.cut(best)
+    return DetectionCost(raw, normalised, threshold, misses, roc.mated, false_alarms, roc.non_mated)
 
 
 def min_cllr(roc: RocCurve) -> float:
-    """Return the Cllr after the best monotone calibration, in bits.
+    """Return the cost of log-likelihood ratios after the best monotone calibration, in bits.
 
-    That calibration is PAV with tied scores pooled, less the prior odds: on a segment of the ROC's
-    hull the likelihood ratio is the slope (Brümmer 2010).
+    Cllr is ½ [mean log₂(1 + e^−mated) + mean log₂(1 + e^non-mated)] (Brümmer and du Preez, CSL 20,
+    2006): 0 is perfect, 1 is what the constant 0 costs. That calibration is PAV with tied scores
+    pooled, less the prior odds: on a segment of the ROC's hull the likelihood ratio is the slope
+    (Brümmer 2010).
     """
     hull = roc.hull()
     same, different = np.diff(hull.tpr), np.diff(hull.fpr)
@@ -114,20 +83,3 @@ def min_cllr(roc: RocCurve) -> float:
     pure = (same == 0) | (different == 0)
     total = np.where(pure, 0, misses + false_alarms).sum()
     return float(total) / (2 * math.log(2))
-
-
-def _bits(exponents: NDArray[np.floating]) -> float:
-    """Return the mean of log₂(1 + e^x) without overflow."""
-    return float(np.logaddexp(0, exponents.astype(np.float64)).mean()) / math.log(2)
-
-
-def _cost(
-    application: Application,
-    threshold: float,
-    misses: tuple[int, int],
-    false_alarms: tuple[int, int],
-) -> DetectionCost:
-    """Weigh errors of both kinds, each with its number of comparisons."""
-    weights = application.weights
-    raw = weights[0] * misses[0] / misses[1] + weights[1] * false_alarms[0] / false_alarms[1]
-    return DetectionCost(raw, raw / min(weights), threshold, *misses, *false_alarms)

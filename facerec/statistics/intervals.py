@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from scipy.special import betaincinv, expit, ndtri, stdtrit
+from scipy.special import expit, ndtri, stdtrit
 
 from facerec.errors import MetricError
 
@@ -67,39 +67,6 @@ def wilson(successes: float, trials: float, confidence: float = 0.95) -> Interva
     low = 0.0 if successes == 0 else max(0.0, (centre - margin) / scale)
     high = 1.0 if successes == trials else min(1.0, (centre + margin) / scale)
     return Interval(low, high, confidence, "Wilson")
-
-
-def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> Interval:
-    """Return the exact interval of a binomial rate (Clopper and Pearson, Biometrika 26, 1934).
-
-    Its coverage is never below ``confidence``, so it is wider than Wilson's.
-
-    Raises:
-        MetricError: no trial, more successes than trials, or an impossible confidence.
-    """
-    _check(successes, trials, confidence)
-    tail = (1 - confidence) / 2
-    failures = trials - successes
-    low = 0.0 if successes == 0 else float(betaincinv(successes, failures + 1, tail))
-    high = 1.0 if failures == 0 else float(betaincinv(successes + 1, failures, 1 - tail))
-    return Interval(low, high, confidence, "Clopper–Pearson")
-
-
-def jeffreys(successes: float, trials: float, confidence: float = 0.95) -> Interval:
-    """Return the equal-tailed Bayesian interval under Jeffreys' prior Beta(½, ½).
-
-    At no or only successes it ends at 0 or 1, so that it always holds the observed rate (Brown,
-    Cai and DasGupta, Statistical Science 16, 2001).
-
-    Raises:
-        MetricError: no trial, more successes than trials, or an impossible confidence.
-    """
-    _check(successes, trials, confidence)
-    tail = (1 - confidence) / 2
-    shapes = successes + 0.5, trials - successes + 0.5
-    low = 0.0 if successes == 0 else float(betaincinv(*shapes, tail))
-    high = 1.0 if successes == trials else float(betaincinv(*shapes, 1 - tail))
-    return Interval(low, high, confidence, "Jeffreys")
 
 
 def logit(

@@ -57,7 +57,7 @@ def tpr_interval(
     fpr = np.append(roc.false_accepts[steps], roc.non_mated + 1) / (roc.non_mated + 1)
     tpr = np.append(roc.true_accepts[steps], roc.mated) / roc.mated
     places = np.interp((edges[1:] + edges[:-1]) / 2, fpr, tpr)
-    # Jeffreys' prior, as in `facerec.statistics.intervals.jeffreys`.
+    # Jeffreys' prior Beta(½, ½).
     hits, misses = places * same + 0.5, (1 - places) * same + 0.5
     values = np.linspace(
         betaincinv(hits[0], misses[0], 1e-4), betaincinv(hits[-1], misses[-1], 1 - 1e-4), _VALUES

@@ -48,7 +48,6 @@ __all__ = [
     "eer_rocch",
     "eer_step",
     "error_rates",
-    "fnmr_at_fmr",
     "operating_points",
     "parse_rate",
     "roc_curve",
@@ -93,11 +92,6 @@ class ErrorRates:
     def frr(self) -> float:
         """False reject rate: FTA + FNMR · (1 − FTA)."""
         return self.fta + self.fnmr * (1 - self.fta)
-
-    @property
-    def hter(self) -> float:
-        """Half total error rate: the mean of FAR and FRR."""
-        return (self.far + self.frr) / 2
 
 
 @dataclass(frozen=True)
@@ -219,14 +213,6 @@ def tpr_at_fpr(
     """
     (point,) = operating_points(mated, non_mated, [fpr])
     return _at_non_mated(point, mated, non_mated) if method == "observed" else point
-
-
-def fnmr_at_fmr(mated: ArrayLike, non_mated: ArrayLike, fmr: Rate) -> OperatingPoint:
-    """Return the point whose ``fnmr`` is min { FNMR(t) : FMR(t) ≤ fmr }, the complement of TPR.
-
-    At the targets 1e-2, 1e-3 and 0 the competitions FVC call it FMR100, FMR1000 and ZeroFMR.
-    """
-    return tpr_at_fpr(mated, non_mated, fmr)
 
 
 def roc_curve(mated: ArrayLike, non_mated: ArrayLike) -> RocCurve:

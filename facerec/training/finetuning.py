@@ -24,19 +24,20 @@ class Finetune(Checked):
     layer_decay: Share = 1.0
     """Further factor for each block that lies between a layer and the embedding, so that layers
     near the pixels move least; 0.65 to 0.8 are usual for networks of a dozen blocks."""
-    freeze_steps: CountOrNone = 0
+    freeze_steps: CountOrNone | None = 0
     """First optimizer steps in which the backbone, or freeze_layers of it, stays bit for bit as it
-    is and computes as it does in use (evaluation mode); more than the run has freezes for good."""
+    is and computes as it does in use (evaluation mode). None freezes for good."""
     freeze_layers: tuple[str, ...] = ()
     """Layers that rest, by the beginning of their tensors' names, such as conv1 layer1; () is the
-    whole backbone, of which there is no backward pass then. Resting parts save no time."""
+    whole backbone, of which there is no backward pass then. Layers that are frozen for good have no
+    backward pass either, if none before them learns; those that will learn save no time."""
     batch_norm: Literal["train", "frozen"] = "train"
     """Statistics of the batch norms: those of each batch, of which averages are kept; or frozen as
     they are at the start. Scale and shift of batch norms learn either way."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.freeze_layers and not self.freeze_steps:
+        if self.freeze_layers and self.freeze_steps == 0:
             raise RecipeError(
                 "finetune.freeze_layers rest for 0 steps; set finetune.freeze_steps too"
             )
@@ -106,13 +107,17 @@ class Freezing:
         self._modules = [m for name, m in backbone.named_modules() if self._rests(name)]
         norms = [m for m in backbone.modules() if isinstance(m, _BatchNorm)]
         self._norms = norms if config.batch_norm == "frozen" else []
+        if config.freeze_steps is None:
+            for parameter in self._parameters:
+                parameter.requires_grad_(False)
 
     def _rests(self, name: str) -> bool:
         return not self.config.freeze_layers or within(name, self.config.freeze_layers)
 
     def begin(self, step: int) -> None:
         """Put every part of the backbone into the mode that it has in this step."""
-        resting = step < self.config.freeze_steps
+        steps = self.config.freeze_steps
+        resting = steps is None or step < steps
         if resting == self._resting:
             return
         self._resting = resting

@@ -56,12 +56,13 @@ class Init(Checked):
 
     path: Path | None = None
     """A run's folder, one of its checkpoints, a .safetensors that facerec wrote, or a .pth of
-    InsightFace. With backbone.name "init" the network is the one in there. None draws all weights
-    from the seed."""
+    InsightFace. With backbone.name "init" the network is the one in there, and its pixels are
+    prepared as it knows them where preprocessing is left as it is. None draws all weights from the
+    seed."""
     strict: bool = True
     """Every tensor has to fit. False takes those that fit by name and shape, and draws the rest."""
     layers: tuple[str, ...] = ()
-    """With strict False: take only tensors whose names begin so, such as conv1 layer1; these have
+    """Without strict: take only tensors whose names begin so, such as conv1 layer1; these have
     to fit. () takes all that fit."""
     head: Literal["fresh", "class_means"] = "fresh"
     """Class centres: drawn as always, or pointed along the mean of the unit embeddings that the
@@ -130,6 +131,8 @@ class _Source:
 def resolved(recipe: Recipe, run: Path | None = None) -> Recipe:
     """Put the network of `Init.path` in the place of the backbone's name ``init``.
 
+    With it comes how its pixels are prepared, unless the recipe says something of its own.
+
     Args:
         recipe: as the user gave it.
         run: the run that is continued, whose recipe knows the network; the file is not read then.
@@ -148,17 +151,26 @@ def resolved(recipe: Recipe, run: Path | None = None) -> Recipe:
             "fields, or write down all of them with the network's name"
         )
     if run is not None:
-        return replace(recipe, backbone=_stored_sections(run)[0])
+        backbone, preprocessing, _ = _stored_sections(run)
+        return _with_network(recipe, backbone, preprocessing)
     if recipe.init.path is None:
         raise RecipeError('backbone.name is "init", so init.path has to name weights; set it')
-    found = _read(recipe.init.path).backbone
-    if found is None:
+    source = _read(recipe.init.path)
+    if source.backbone is None:
         raise ModelError(
             f"{recipe.init.path}: does not say which architecture its weights belong to; set "
             "backbone.name and the fields beside it, or turn it into a .safetensors by facerec "
             "import-weights"
         )
-    return replace(recipe, backbone=found)
+    return _with_network(recipe, source.backbone, source.preprocessing)
+
+
+def _with_network(
+    recipe: Recipe, backbone: Backbone, preprocessing: Preprocessing | None
+) -> Recipe:
+    if preprocessing is None or recipe.preprocessing != Preprocessing():
+        preprocessing = recipe.preprocessing
+    return replace(recipe, backbone=backbone, preprocessing=preprocessing)
 
 
 def _read(path: Path) -> _Source:
@@ -171,7 +183,7 @@ def _read(path: Path) -> _Source:
     if path.suffix == ".onnx" or (path.is_dir() and is_bundle(path)):
         raise ModelError(
             f"{path}: an ONNX graph computes but does not train; start from the .safetensors or "
-            ".pth that it was exported from"
+            ".pth that it was exported from, or turn it into one by facerec import-weights"
         )
     if path.is_dir() and not (path / MODEL_FILE).is_file():
         folder = path if _is_checkpoint(path) else checkpoint.latest(path / "checkpoints")
@@ -267,7 +279,8 @@ def _load(recipe: Recipe, backbone: nn.Module) -> Start:
         chosen = fitting
     else:
         chosen = _chosen(init, source, own, fitting)
-    _check_fixed_scale(backbone, source, chosen)
+    if recipe.backbone.embedding_bn == "frozen_gamma":
+        _check_fixed_scale(backbone, source, chosen)
     backbone.load_state_dict(chosen, strict=False)
     location = source.path / checkpoint.STATE_FILE if source.path.is_dir() else source.path
     return Start(
@@ -295,7 +308,7 @@ def _require_same_network(
         if fields:
             raise ModelError(
                 f"{source.path}: holds a backbone with {', '.join(fields)}; set --backbone.name "
-                "init to train the file's network, or --init.strict False to take what fits"
+                "init to train the file's network, or --init.no-strict to take what fits"
             )
         names = dict(backbone.state_dict())
         other = [n for n in [*names, *source.tensors] if n not in fitting]
@@ -303,7 +316,7 @@ def _require_same_network(
             raise ModelError(
                 f"{source.path}: tensor {other[0]!r} does not fit the recipe's backbone, of "
                 f"embedding_bn {asked.embedding_bn} where the file has {held.embedding_bn}; set "
-                "--backbone.name init to train the file's network, or --init.strict False to take "
+                "--backbone.name init to train the file's network, or --init.no-strict to take "
                 "what fits"
             )
     else:
@@ -340,7 +353,7 @@ def _chosen(
 def _check_fixed_scale(backbone: nn.Module, source: _Source, chosen: dict[str, Tensor]) -> None:
     """Refuse a learned γ for a last batch norm whose γ is fixed at 1."""
     norm = getattr(backbone, "embedding_norm", None)
-    if not isinstance(norm, nn.BatchNorm1d) or norm.weight.requires_grad:
+    if not isinstance(norm, nn.BatchNorm1d):
         return
     name = next(name for name, p in backbone.named_parameters() if p is norm.weight)
     if name in chosen and not bool((chosen[name] == 1).all()):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from facerec.backbones import Preprocessing, normalize
-from facerec.errors import TrainingError
+from facerec.errors import TrainingError, message_line
 
 Compile = bool | Literal["auto", "reduce-overhead", "max-autotune"]
 """What a recipe says of `torch.compile`; see `Recipe.compile`."""
@@ -70,7 +70,7 @@ def told_of_compiling() -> Iterator[None]:
         if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
             raise
         inner = getattr(error, "inner_exception", error)
-        reason = (str(inner).strip().splitlines() or [type(inner).__name__])[0]
+        reason = message_line(inner)
         raise TrainingError(
             f"torch.compile cannot compile the backbone here ({reason}); "
             "on a GPU it needs Triton and a C compiler; train with --compile False"

@@ -183,7 +183,11 @@ class Recipe(Checked):
                 "init.head is class_means, but without a margin there are no class centres; leave "
                 "it out"
             )
-        if self.margin is None and self.finetune.freeze_steps and not self.finetune.freeze_layers:
+        if (
+            self.margin is None
+            and self.finetune.freeze_steps != 0
+            and not self.finetune.freeze_layers
+        ):
             raise RecipeError(
                 "finetune.freeze_steps without freeze_layers lets class centres alone learn, and "
                 "without a margin there are none; name layers, or leave it out"

@@ -22,6 +22,10 @@ from facerec.statistics.kfold import fold_indices
 SUFFIXES = (".bin", ".npz")
 
 
+INFERRED = "same pairs"
+"""How persons are known where no name tells them."""
+
+
 @dataclass(frozen=True, eq=False)
 class Pairs:
     """Labelled comparisons between m items: images, or templates of several images.
@@ -157,7 +161,7 @@ def find_subjects(
             f"the labels of {contradictions:,} pairs contradict the persons that {persons_from} "
             "name, so images that same pairs connect are taken for one person",
         )
-    return infer_subjects(first, second, issame, items), "same pairs", notes
+    return infer_subjects(first, second, issame, items), INFERRED, notes
 
 
 def contiguous_folds(pairs: int, folds: int = 10) -> NDArray[np.int64] | None:

@@ -33,7 +33,7 @@ from facerec.statistics.rates import (
     parse_rate,
     sort_scores,
 )
-from facerec.verification.bench import Bench, Pairs
+from facerec.verification.bench import INFERRED, Bench, Pairs, find_subjects
 from facerec.verification.uncertainty import REPLICATES, Uncertainty, mean_interval
 
 FPR_TARGETS = ("1e-1", "1e-2", "1e-3", "1e-4")
@@ -383,6 +383,9 @@ def evaluate_embeddings(
 ) -> VerificationResult:
     """Score the pairs of a bench and compute all figures.
 
+    Where the bench knows persons by nothing but its same pairs, and the embeddings name the person
+    on each image without contradicting a label, those names count.
+
     Args:
         embeddings: of the bench's images, in their order (see `select_embeddings`).
         bench: pairs, folds, subjects.
@@ -402,6 +405,17 @@ def evaluate_embeddings(
             f"{bench.name}: {len(vectors)} embeddings for {len(bench.images)} images; make them "
             "again for this bench"
         )
+    subjects_from, notes = bench.subjects_from, bench.notes
+    if subjects_from == INFERRED and embeddings.subjects is not None:
+        subjects, subjects_from, told = find_subjects(
+            pairs.first,
+            pairs.second,
+            pairs.issame,
+            len(vectors),
+            embeddings.subjects,
+            "the embeddings file",
+        )
+        pairs, notes = replace(pairs, subjects=subjects), (*notes, *told)
     scores = score_pairs(vectors, pairs.first, pairs.second)
     missing = np.flatnonzero(np.isnan(scores)).tolist()
     result = evaluate(
@@ -412,8 +426,8 @@ def evaluate_embeddings(
         reasons={pair: _why(embeddings, pairs, pair) for pair in missing},
         replicates=replicates,
         seed=seed,
-        notes=bench.notes,
-        subjects_from=bench.subjects_from,
+        notes=notes,
+        subjects_from=subjects_from,
         items=bench.images.ids,
         metrics=metrics,
     )

@@ -21,7 +21,8 @@ from facerec.statistics.intervals import Interval
 from facerec.statistics.operating_intervals import tpr_interval
 from facerec.statistics.operating_points import Rate
 from facerec.statistics.rates import roc_curve
-from facerec.verification.templates import NOBODY, SearchSet, TemplateBench, real_matrix, row_norms
+from facerec.verification.templates import NOBODY, SearchSet, TemplateBench, real_matrix
+from facerec.verification.unit_rows import row_norms
 
 FPIR_TARGETS = ("1e-1", "1e-2", "1e-3")
 RANKS = (1, 5, 10, 20)

@@ -19,6 +19,7 @@ from facerec.embedding.align import Aligner
 from facerec.errors import DatasetError, MetricError
 from facerec.records.images import ImageSource
 from facerec.verification.bench import Pairs
+from facerec.verification.unit_rows import row_norms
 
 NOBODY = -1
 """Person of a gallery template that is nobody's mate, such as a distractor."""
@@ -211,15 +212,6 @@ def real_matrix(values: ArrayLike, what: str) -> NDArray[np.floating]:
             f"{what}: rows of real numbers are needed, found {matrix.dtype} of shape {matrix.shape}"
         )
     return matrix
-
-
-def row_norms(matrix: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return the norm of every row; NaN for one that is zero or not finite."""
-    norms = np.empty(len(matrix))
-    for start in range(0, len(matrix), _ROWS):
-        rows = matrix[start : start + _ROWS].astype(np.float64)
-        norms[start : start + _ROWS] = np.sqrt(np.einsum("nd,nd->n", rows, rows))
-    return np.where((norms > 0) & np.isfinite(norms), norms, np.nan)
 
 
 def _run_lengths(*keys: NDArray[np.int64]) -> NDArray[np.int64]:

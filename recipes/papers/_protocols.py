@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from facerec.comparison import (
+    Arm,
     Batch,
     Comparison,
     CropTransform,
@@ -18,6 +19,7 @@ from facerec.comparison import (
     Range,
     Trunk,
 )
+from facerec.heads import NormPenalty
 from facerec.training import RMSprop
 
 features = FeatureData(Path("data/features.npz"))
@@ -37,6 +39,18 @@ reality_check = Protocol(
 
 weight = Range("regularizer.weight", 1e-4, 10.0, "log")
 """Of a penalty in a paired search, which has weight 0 in the base's trials."""
+
+
+def with_penalty(base: Arm, kind: str, penalty: NormPenalty, *own: Range) -> Arm:
+    """Return an arm with a penalty on norms, whose trials are the base's with ``own`` besides."""
+    return Arm(
+        f"{base.name}+{kind}",
+        base.loss,
+        penalty,
+        against=base.name,
+        search=(*base.ranges, *own),
+        protocol=base.protocol,
+    )
 
 
 def classes_alone(protocol: Protocol) -> Protocol:

@@ -12,7 +12,7 @@ with a penalty. `reality_check_others.py` has losses that the table lacks,
 `reality_check_photos.py` trains whole networks.
 """
 
-from _protocols import classes_alone, features, reality_check, weight
+from _protocols import classes_alone, features, reality_check, weight, with_penalty
 
 from facerec.comparison import Arm, Comparison, losses
 from facerec.heads import SEC
@@ -47,18 +47,6 @@ def plain(name: str, loss: losses.Loss) -> Arm:
     )
 
 
-def with_sec(arm: Arm) -> Arm:
-    """Return the same with SEC, compared with itself."""
-    return Arm(
-        f"{arm.name}+SEC",
-        arm.loss,
-        SEC(weight=0.1),
-        against=arm.name,
-        search=(*arm.ranges, weight),
-        protocol=arm.protocol,
-    )
-
-
 recipe = Comparison(
     name="reality_check",
     question="Which losses differ from the contrastive loss of 2006, and does SEC help any?",
@@ -68,7 +56,8 @@ recipe = Comparison(
     arms=tuple(
         arm
         for name, loss in table.items()
-        for arm in (plain(name, loss), with_sec(plain(name, loss)))
+        for base in (plain(name, loss),)
+        for arm in (base, with_penalty(base, "SEC", SEC(weight=0.1), weight))
     ),
     paired=True,
     trials=50,

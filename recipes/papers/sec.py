@@ -11,7 +11,7 @@ a penalty that only ever loses can be told from a search without luck. The publi
 arms that differ in more than the penalty; here only the penalty differs.
 """
 
-from _protocols import features, reality_check, weight
+from _protocols import features, reality_check, weight, with_penalty
 
 from facerec.comparison import Arm, Comparison, losses
 from facerec.heads import SEC, L2Norm, NormPenalty
@@ -30,8 +30,8 @@ def family(name: str, loss: losses.Loss) -> tuple[Arm, ...]:
     base = Arm(name, loss)
     arms = [base]
     for kind, penalty in authors.items():
-        for suffix, ranges in (("-authors", base.ranges), ("", (*base.ranges, weight))):
-            arms.append(Arm(f"{name}+{kind}{suffix}", loss, penalty, against=name, search=ranges))
+        for suffix, own in (("-authors", ()), ("", (weight,))):
+            arms.append(with_penalty(base, f"{kind}{suffix}", penalty, *own))
     return tuple(arms)
 
 

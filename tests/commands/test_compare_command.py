@@ -116,6 +116,6 @@ def test_every_recipe_is_fair(path: Path) -> None:
             base = plan.arm(arm.against)
             if plan.paired and arm.loss != base.loss:
                 continue
-            # A search of the base is part of that of the arm, but for the penalty's weight.
-            own = {r for r in arm.ranges if r.field != "regularizer.weight"}
+            # A search of the base is part of that of the arm, but for the penalty's settings.
+            own = {r for r in arm.ranges if not r.field.startswith("regularizer.")}
             assert own == set(base.ranges)

@@ -15,6 +15,7 @@ from facerec.commands import import_weights as command
 from facerec.commands.import_weights import check_torch, main
 from facerec.embedding import TorchModel, load_model
 from facerec.errors import ModelError
+from facerec.export.graph import export_graph
 from facerec.files import sha256
 
 SMALL = ["--embedding-size", "16", "--width", "0.125"]
@@ -42,6 +43,22 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     sentence = capsys.readouterr().err
     assert sentence.startswith("error: ") and sentence.count("\n") == 1
     return sentence
+
+
+def test_an_onnx_file_becomes_a_model_that_embeds_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnx")
+    theirs = foreign(tmp_path / "unused.pth", "mobilefacenet_half", embedding_bn="affine")
+    path = tmp_path / "backbone.onnx"
+    path.write_bytes(export_graph(theirs.backbone, Preprocessing(), note={}))
+    main([str(path), "--backbone", "mobilefacenet_half", *SMALL])
+    ours = load_model(tmp_path / "backbone.safetensors")
+    np.testing.assert_allclose(ours.embed(faces()), theirs.embed(faces()), rtol=1e-3, atol=1e-4)
+    sentence = refused(
+        capsys, path, "--backbone", "mbf", *SMALL, "--out", tmp_path / "x.safetensors"
+    )
+    assert "backbone.onnx" in sentence and not (tmp_path / "x.safetensors").exists()
 
 
 @pytest.mark.parametrize(

@@ -318,9 +318,11 @@ def test_the_shipped_study_loads_and_has_a_smoke_version() -> None:
         assert (recipe.epochs, recipe.backbone.width) == (1, 0.125)
 
 
-def test_the_study_of_finetuned_models_takes_the_network_of_the_weights() -> None:
-    path = REPOSITORY / "recipes" / "studies" / "sec_fairness_finetuned.py"
+@pytest.mark.parametrize("head", ["", "_cosface", "_sphereface"])
+def test_the_studies_of_finetuned_models_take_the_network_of_the_weights(head: str) -> None:
+    path = REPOSITORY / "recipes" / "studies" / f"sec_fairness_finetuned{head}.py"
     plan = smaller(load_recipe(path, FairnessStudy))
+    assert type(plan.real.margin).__name__.lower() == (head[1:] or "arcface")
     assert plan.generated is None
     assert (plan.real.backbone.name, plan.real.epochs) == ("init", 1)
 

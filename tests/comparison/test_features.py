@@ -164,12 +164,13 @@ def test_recipes_that_make_no_sense_on_features_are_refused(path: Path) -> None:
 
 
 def test_everything_but_trunk_and_transform_stays() -> None:
-    own = replace(protocol(), epochs=7)
-    before = comparison(Path(), arms=(replace(BASE, protocol=own),), declared=("epochs",))
+    own = replace(protocol(), epochs=7, trunk=replace(protocol().trunk, weight_norm=True))
+    before = comparison(Path(), arms=(replace(BASE, protocol=own),), declared=("epochs", "trunk"))
     after = on_features(before, FeatureData(Path("x.npz")))
     assert after.protocol.trunk == Trunk("features", embedding_size=8)
     assert after.protocol == replace(before.protocol, trunk=after.protocol.trunk, transform=None)
-    assert after.arms[0].protocol == replace(own, trunk=after.protocol.trunk, transform=None)
+    normal = replace(after.protocol.trunk, weight_norm=True)
+    assert after.arms[0].protocol == replace(own, trunk=normal, transform=None)
     assert replace(after, data=before.data, protocol=before.protocol, arms=before.arms) == before
 
 
@@ -189,7 +190,9 @@ def same(first: Fit, second: Fit) -> bool:
 
 
 @pytest.mark.parametrize("arm", [BASE, WITH_SEC], ids=lambda arm: arm.name)
-@pytest.mark.parametrize("changes", [{}, {"hidden": 9}, {"embedding_bn": "affine"}], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{}, {"hidden": 9, "weight_norm": True}, {"embedding_bn": "affine"}], ids=str
+)
 def test_folds_in_step_are_those_one_by_one(trainer: Trainer, arm: Arm, changes: Any) -> None:
     """Also where one stops before the others, and with each fold's gradient clipped by itself."""
     trunk = Trunk("features", embedding_size=8, **changes)

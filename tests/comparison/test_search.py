@@ -257,6 +257,19 @@ def test_a_storage_of_another_comparison_is_refused(tmp_path: Path) -> None:
         opened(comparison(tmp_path), tmp_path).study(BASE)
 
 
+def test_trials_of_a_version_that_knew_fewer_fields_are_taken_over(tmp_path: Path) -> None:
+    plan = comparison(tmp_path)
+    search = opened(plan, tmp_path)
+    run(search)
+    before = table(search)
+    study = search.study(BASE)
+    begun = study.user_attrs["comparison"]
+    assert begun["protocol"]["trunk"].pop("weight_norm") is False
+    study.set_user_attr("comparison", begun)
+    search.worker.close()
+    assert table(opened(plan, tmp_path)) == before
+
+
 @pytest.mark.parametrize(
     ("url", "words"),
     [

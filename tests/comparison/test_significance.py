@@ -409,6 +409,14 @@ def test_the_smallest_difference_is_found_four_times_in_five(count: int, level: 
     assert np.mean(found) == pytest.approx(0.8, abs=4 * np.sqrt(0.16 / draws))
 
 
+def test_few_seeds_tell_what_more_would_find() -> None:
+    ten = np.random.default_rng(0).normal(size=10)
+    three = ten[:3] * (ten.std(ddof=1) / ten[:3].std(ddof=1))  # of equal spread
+    found = smallest_difference(three, 0.01, seeds=10)
+    assert found == pytest.approx(smallest_difference(ten, 0.01))
+    assert smallest_difference(three, 0.01) is None
+
+
 def test_too_few_seeds_find_nothing() -> None:
     assert smallest_difference([0.1, 0.3, 0.2], 0.05) is None
     assert smallest_difference([0.1], 0.05) is None

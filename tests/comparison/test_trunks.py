@@ -341,6 +341,55 @@ def test_last_layers() -> None:
     assert layer(x).norm(dim=1).sub(4).abs().max() < 0.1
 
 
+@pytest.mark.parametrize("config", [*ALL, Trunk("features", 16, hidden=6)], ids=lambda c: c.name)
+def test_weight_normalisation_begins_with_the_same_function(
+    timm: types.ModuleType, config: Trunk
+) -> None:
+    on_features = config.name == "features"
+    size = 5 if on_features else None
+    x = torch.randn(4, 5) if on_features else images(config)
+    plain = create_trunk(config, 3, size).eval()
+    normal = create_trunk(replace(config, weight_norm=True), 3, size).eval()
+    torch.testing.assert_close(normal(x), plain(x))
+    layers = [m for m in normal.modules() if nn.utils.parametrize.is_parametrized(m)]
+    assert len(layers) == (2 if on_features else 1)
+    assert layers[-1].out_features == 16
+
+
+@pytest.mark.parametrize("hidden", [0, 6])
+def test_weight_normalisation_trains_as_its_formula(hidden: int) -> None:
+    """Salimans and Kingma's gradients, equation 3, by hand; and torch's own on bare layers."""
+    config = Trunk("features", embedding_size=4, hidden=hidden, weight_norm=True)
+    trunk, plain = (create_trunk(c, 2, 5) for c in (config, replace(config, weight_norm=False)))
+    bare = [m for m in plain.modules() if isinstance(m, nn.Linear)]
+    theirs = nn.Sequential(
+        *([nn.utils.parametrizations.weight_norm(bare[0]), nn.ReLU()] if hidden else []),
+        nn.utils.parametrizations.weight_norm(bare[-1]),
+    )
+    x, y = torch.randn(7, 5), torch.randn(7, 4)
+    last = trunk.trunk.fc
+    for _ in range(3):
+        g, v = (p.detach().clone() for p in last.parametrizations.weight.parameters())
+        w = (g * v / v.norm(dim=1, keepdim=True)).requires_grad_()
+        hidden_out = x if not hidden else trunk.trunk.hidden(x).detach()
+        by_hand = nn.functional.linear(hidden_out, w, last.bias.detach())
+        (by_hand - y).square().sum().backward()
+        for model in (trunk, theirs):
+            model.zero_grad()
+            (model(x) - y).square().sum().backward()
+        of_g, of_v = (p.grad for p in last.parametrizations.weight.parameters())
+        length = v.norm(dim=1, keepdim=True)
+        expected = (w.grad * v).sum(1, keepdim=True) / length
+        torch.testing.assert_close(of_g, expected)
+        torch.testing.assert_close(of_v, g / length * w.grad - g * expected / length**2 * v)
+        for own, other in zip(trunk.parameters(), theirs.parameters(), strict=True):
+            assert torch.equal(own.grad, other.grad)
+            with torch.no_grad():
+                own -= 0.01 * own.grad
+                other -= 0.01 * other.grad
+        assert torch.equal(trunk(x), theirs(x))
+
+
 def test_the_size_of_small_cnn() -> None:
     trunk = Trunk("small_cnn", image_size=28)
     assert sum(p.numel() for p in create_trunk(trunk, 0).parameters()) == 154_896

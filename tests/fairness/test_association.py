@@ -14,20 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from facerec.errors import MetricError
-from facerec.fairness.association import (
-    Association,
-    NoComparison,
-    adjust_for_covariates,
-    anova,
-    associate,
+from facerec.fairness.association import Association, associate
+from facerec.fairness.covariates import adjust_for_covariates
+from facerec.fairness.no_comparison import NoComparison
+from facerec.fairness.norms import SubjectBootstrap, SubjectNorms
+from facerec.fairness.two_groups import (
     cliffs_delta,
     difference_p,
     equivalence_p,
     hodges_lehmann,
-    minimum_detectable_eta2,
     wasserstein,
 )
-from facerec.fairness.norms import SubjectBootstrap, SubjectNorms
+from facerec.fairness.variance_shares import anova, minimum_detectable_eta2
 from facerec.fairness.welch import permute
 from facerec.statistics.multiplicity import holm
 

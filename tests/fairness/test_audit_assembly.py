@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from facerec.embedding.extract import Embeddings
 from facerec.errors import DatasetError, FacerecError, MetricError
-from facerec.fairness.association import Association, NoComparison
+from facerec.fairness.association import Association
 from facerec.fairness.attributes import Attributes, read_attributes
 from facerec.fairness.audit import audit, working_target
 from facerec.fairness.channels import NormChannels
 from facerec.fairness.comparisons import calibrate_on_embeddings, calibrate_on_scores
 from facerec.fairness.differentials import Differentials
+from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.rates import SCORE_EDGES, GlobalThreshold, GroupRates
 from facerec.fairness.result import Audit, GroupAudit
 from facerec.records.images import MemoryImages

@@ -17,7 +17,6 @@ from scipy import stats
 from facerec.embedding.extract import Embeddings
 from facerec.errors import DatasetError, FacerecError, MetricError
 from facerec.fairness import baseline as module
-from facerec.fairness.association import anova, cliffs_delta
 from facerec.fairness.attributes import check_raw
 from facerec.fairness.baseline import (
     READING,
@@ -29,6 +28,8 @@ from facerec.fairness.baseline import (
 from facerec.fairness.differentials import max_over_geomean, resample
 from facerec.fairness.norms import percentile
 from facerec.fairness.rates import all_pairs_group_rates, pair_group_rates
+from facerec.fairness.two_groups import cliffs_delta
+from facerec.fairness.variance_shares import anova
 from facerec.statistics.kfold import kfold_accuracy
 from facerec.statistics.rates import tpr_at_fpr
 from facerec.verification.bench import Pairs

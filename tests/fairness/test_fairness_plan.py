@@ -9,19 +9,18 @@ from scipy.stats import f as f_distribution
 from scipy.stats import ncf
 
 from facerec.errors import MetricError, RecipeError
-from facerec.fairness.association import minimum_detectable_eta2
-from facerec.fairness.plan import (
+from facerec.fairness.plan import plan
+from facerec.fairness.plan_report import answer_table, power_figure
+from facerec.fairness.population import DEFAULTS
+from facerec.fairness.questions import (
     Design,
     Groups,
     IntervalQuestion,
     NormQuestion,
     Question,
     RateQuestion,
-    answer_table,
-    plan,
-    power_figure,
 )
-from facerec.fairness.population import DEFAULTS
+from facerec.fairness.variance_shares import minimum_detectable_eta2
 
 
 def noncentral_f_power(sizes: tuple[int, ...], eta2: float) -> float:

@@ -17,7 +17,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from scipy.special import ndtri
 
-from facerec.fairness.association import Association, NoComparison
+from facerec.fairness.association import Association
 from facerec.fairness.channels import NormChannels
 from facerec.fairness.differentials import Differentials
 from facerec.fairness.figures import (
@@ -36,6 +36,7 @@ from facerec.fairness.figures import (
     spread_figure,
     violin_figure,
 )
+from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import SubjectBootstrap, SubjectNorms, norm_table
 from facerec.fairness.rates import SCORE_EDGES, GroupRates
 from facerec.fairness.result import GroupAudit

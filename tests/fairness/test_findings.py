@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 from helpers.toy_audit import default_audit
 
-from facerec.fairness.association import Association, NoComparison
+from facerec.fairness.association import Association
 from facerec.fairness.channels import FusionChange, NormChannels
 from facerec.fairness.differentials import Differentials
-from facerec.fairness.findings import MOST, Conclusion, Finding, Topic, caveats, find, verdict
+from facerec.fairness.findings import MOST, Finding, Topic, caveats, find, verdict
+from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.rates import error_rate
 from facerec.fairness.result import Audit, GroupAudit
+from facerec.report.conclusions import Conclusion
 from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import Interval
 

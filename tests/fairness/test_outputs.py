@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from facerec.errors import FacerecError
-from facerec.fairness.association import NoComparison
+from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import NormSummary
 from facerec.fairness.outputs import (
     MANIFEST,

@@ -7,11 +7,11 @@ import pytest
 from numpy.typing import NDArray
 
 from facerec.errors import DatasetError, MetricError
-from facerec.fairness.association import NoComparison
 from facerec.fairness.attributes import read_attributes
 from facerec.fairness.audit import audit
 from facerec.fairness.comparisons import calibrate_on_scores
 from facerec.fairness.differentials import Differentials
+from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.outputs import csv_tables, model_card, to_json
 from facerec.fairness.page import render
 from facerec.fairness.rates import GroupRates, PairCounts

@@ -8,7 +8,8 @@ from sklearn.metrics import f1_score, roc_auc_score
 
 from facerec.errors import MetricError
 from facerec.galleries import clean_set
-from facerec.galleries.cleaning import Members, nearest_classes, two_groups
+from facerec.galleries.faults import two_groups
+from facerec.galleries.label_faults import Members, nearest_classes
 
 
 def faces(people=40, images=10, noise=0.9, size=48, seed=0):

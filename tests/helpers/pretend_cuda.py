@@ -17,6 +17,7 @@ build without CUDA some things are missing, which `pretend_cuda` adds while it l
 from __future__ import annotations
 
 import contextlib
+import copy
 import ctypes
 import multiprocessing
 import os
@@ -24,6 +25,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -33,6 +35,9 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
+
+from facerec.backbones import recompute
+from facerec.training import ema
 
 CUDA = torch.device("cuda", 0)
 META = torch.device("meta")
@@ -55,9 +60,13 @@ def in_another_process(function: Callable[..., Any], *arguments: Any) -> Any:
 
 @contextlib.contextmanager
 def pretend_cuda() -> Iterator[None]:
-    """Make all tensors fake, and ``cuda:0`` a device that they can be on."""
+    """Make all tensors fake, and ``cuda:0`` a device that they can be on.
+
+    Modules can be copied by `facerec.training.ema`, and computed again in backward by
+    `facerec.backbones.recompute`.
+    """
     _install_guard()
-    devices = _Devices()
+    devices, mode = _Devices(), FakeTensorMode()
     replaced: list[tuple[Any, str, Any]] = [
         (torch.autograd, "_engine_run_backward", devices.run_engine),
         (FakeTensor, "is_cuda", property(lambda self: self.device.type == "cuda")),
@@ -78,11 +87,13 @@ def pretend_cuda() -> Iterator[None]:
         (torch.cuda, "get_rng_state", lambda *_: torch.zeros(16, dtype=torch.uint8)),
         (torch.cuda, "set_rng_state", lambda *_: None),
         (torch.cuda, "_lazy_init", lambda: None),
+        (ema, "copy", SimpleNamespace(deepcopy=lambda m: copy.deepcopy(m, {id(mode): mode}))),
+        (recompute, "_uncounted", devices.told_the_truth(recompute._uncounted)),
     ]
     with contextlib.ExitStack() as stack:
         for owner, name, value in replaced:
             stack.enter_context(mock.patch.object(owner, name, value, create=True))
-        stack.enter_context(FakeTensorMode())
+        stack.enter_context(mode)
         stack.enter_context(devices)
         yield
 
@@ -205,6 +216,16 @@ class _Devices(TorchDispatchMode):
                 # As on a GPU; where that is not there, torch takes another order for granted.
                 result = tree_map_only(Tensor, _channels_last, result)
         return _pinned(result) if options.get("pin_memory") else result
+
+    def told_the_truth(self, context: Callable[..., Any]) -> Callable[..., Any]:
+        """Make a context in which Python, called by the engine, computes as in forward."""
+
+        @contextlib.contextmanager
+        def both(*args: Any) -> Iterator[None]:
+            with context(*args), self._answers(evasive=False):
+                yield
+
+        return both
 
     @contextlib.contextmanager
     def _answers(self, *, evasive: bool) -> Iterator[None]:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, ClassVar
 from unittest import mock
 
 import numpy as np
@@ -107,11 +108,21 @@ class Faces(FaceDataset):
     where = name = read_labels = sample  # type: ignore[assignment]
 
 
-def page_locked_batches(count: int, size: int) -> Iterator[Batch]:
+class Taught:
+    """Stands for a teacher's embeddings; those of a batch come with it."""
+
+    size, scale = 24, 1.0
+    note: ClassVar[dict[str, object]] = {}
+
+
+def page_locked_batches(count: int, size: int, taught: bool) -> Iterator[Batch]:
     for _ in range(count):
         images = torch.zeros(size, 112, 112, 3, dtype=torch.uint8)
         labels = torch.zeros(size, dtype=torch.int64)
-        yield Batch(images, labels, torch.arange(size), []).pin_memory()
+        batch = Batch(images, labels, torch.arange(size), [])
+        if taught:
+            batch.views, batch.targets = labels, torch.zeros(size, Taught.size)
+        yield batch.pin_memory()
 
 
 def rehearse(recipe: Recipe, ranks: int = 1, steps: int = 3) -> Seen:
@@ -133,8 +144,10 @@ def rehearse(recipe: Recipe, ranks: int = 1, steps: int = 3) -> Seen:
 
 def _rehearse(recipe: Recipe, processes: Processes, steps: int) -> Seen:
     _Kernel.launches = {}
-    trainer, watch = Trainer(recipe, Faces(), processes), Watch()
-    batches = page_locked_batches(steps + 1, recipe.batch_size // processes.world_size)
+    taught = recipe.distillation is not None
+    targets: Any = Taught() if taught else None
+    trainer, watch = Trainer(recipe, Faces(), processes, targets=targets), Watch()
+    batches = page_locked_batches(steps + 1, recipe.batch_size // processes.world_size, taught)
     trainer._batches = lambda: prefetched(batches, CUDA)  # type: ignore[method-assign]
     trainer._write_skipped = lambda: None  # type: ignore[method-assign]
     step, figures = trainer.train_step, {}

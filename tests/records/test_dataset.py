@@ -21,7 +21,6 @@ from facerec.records.dataset import (
     FolderDataset,
     RecordDataset,
     Subset,
-    split_identities,
 )
 from facerec.records.decode import decode_image
 from facerec.records.image_record import ImageRecord
@@ -258,8 +257,8 @@ def test_real_faces(shared_data: Path) -> None:
     dataset = open_dataset(Data(shared_data / "cfp_train"), seed=0)
     assert len(dataset) == 4130 and dataset.num_classes == 295
     np.testing.assert_array_equal(np.bincount(dataset.labels), np.full(295, 14))
-    first, second = split_identities(dataset, 0.8, seed=1)
-    assert (first.num_classes, second.num_classes) == (236, 59)
+    first = Subset(dataset, classes=range(236))
+    assert first.num_classes == 236
     batch = first.__getitems__(BatchRequest(0, np.arange(0, len(first), 100)))
     # Faces are warm: with red and blue exchanged this would be the other way round.
     red, _, blue = batch.images.float().mean(dim=(0, 1, 2))
@@ -375,25 +374,6 @@ def test_subset_by_indices_keeps_their_order(pack: Path) -> None:
 def test_bad_subsets_are_refused(choice: dict, sentence: str, pack: Path) -> None:
     with pytest.raises(DatasetError, match=sentence):
         Subset(open_dataset(Data(pack), seed=0), **choice)
-
-
-@pytest.mark.parametrize("fraction", [0.2, 0.5, 0.8])
-def test_split_shares_no_identity(fraction: float, pack: Path) -> None:
-    dataset = open_dataset(Data(pack), seed=0)
-    first, second = split_identities(dataset, fraction, seed=4)
-    assert first.num_classes == round(fraction * CLASSES)
-    assert sorted([*first.classes, *second.classes]) == list(range(CLASSES))
-    assert sorted([*first.indices, *second.indices]) == list(range(len(dataset)))
-    again, _ = split_identities(dataset, fraction, seed=4)
-    np.testing.assert_array_equal(again.indices, first.indices)
-    others = [split_identities(dataset, fraction, seed)[0].classes.tolist() for seed in range(9)]
-    assert len({tuple(classes) for classes in others}) > 1
-
-
-@pytest.mark.parametrize("fraction", [0.0, 0.01, 1.0, -1.0])
-def test_a_split_with_an_empty_part_is_refused(fraction: float, pack: Path) -> None:
-    with pytest.raises(DatasetError, match=r"6 identities .* leaves one part empty"):
-        split_identities(open_dataset(Data(pack), seed=0), fraction, seed=0)
 
 
 def test_identities_from_a_file(tmp_path: Path, pack: Path, folder: Path) -> None:

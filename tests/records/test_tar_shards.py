@@ -259,10 +259,8 @@ def test_images_without_labels(tmp_path: Path) -> None:
         Data(folder / "t.tar", on_error="skip", also=(Part(bare, labelled=False),)), 0
     )
     assert joined.labels.tolist() == [0, -1, -1]
-    none = (None,) * 3
     for path, subjects in ((folder, ["anna", ""]), (bare, None)):
-        job = Job(path, path, path, *none, False, None, None, "error", *none, "cpu", 1)  # type: ignore[arg-type]
-        source = open_source(job)
+        source = open_source(Job(model=path, out=path, records=path))
         known = source.subjects()
         assert (None if known is None else known.tolist()) == subjects
         assert source.description["kind"] == "webdataset"

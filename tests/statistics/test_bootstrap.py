@@ -14,7 +14,6 @@ from facerec.statistics import bootstrap as module
 from facerec.statistics.bootstrap import (
     Scheme,
     VertexBootstrap,
-    deviation_scale,
     percentile_interval,
 )
 from facerec.statistics.clustered import ClusteredShare
@@ -200,8 +199,6 @@ def test_spread_of_the_replicates(mated: bool) -> None:
         expected += 2 * share.squares / share.comparisons**2
     assert np.var(replicates) == pytest.approx(expected, rel=0.12)
     assert np.mean(replicates) == pytest.approx(share.rate, rel=0.02)
-    scale = deviation_scale(share.variance, replicates)
-    assert scale == pytest.approx(min(1, (share.variance / np.var(replicates)) ** 0.5))
 
 
 def test_selected_comparisons_keep_their_resample() -> None:
@@ -258,13 +255,6 @@ def test_percentile_interval_of_infinite_thresholds() -> None:
     replicates = np.array([-np.inf] * 10 + list(range(89)) + [np.nan])
     interval = percentile_interval(0.5, replicates)
     assert (interval.low, interval.high) == (-np.inf, 86)
-
-
-def test_deviation_scale() -> None:
-    replicates = np.array([1.0, 3.0, np.nan])
-    assert deviation_scale(0.25, replicates) == 0.5
-    assert deviation_scale(7, replicates) == 1
-    assert deviation_scale(0.25, np.ones(5)) == 1
 
 
 def test_what_two_models_share_cancels_in_their_difference() -> None:

@@ -98,16 +98,6 @@ def test_mated_variance_by_hand() -> None:
     rate = 6 / 21
     expected = sum((e - rate * m) ** 2 for e, m in zip(errors, made, strict=True)) / 21**2
     assert share.plug_in == pytest.approx(expected)
-    assert share.hajek == pytest.approx(expected * 5 / 4)
-
-
-def test_hajek_is_the_variance_of_the_identities_rates() -> None:
-    generator = np.random.default_rng(3)
-    size, images = 20, np.full(20, 4)
-    errors = np.triu(generator.binomial(16, 0.1, (size, size)), 1)
-    rates = (errors + errors.T).sum(axis=1) / (16 * (size - 1))
-    share = ClusteredShare.from_images(coo_array(errors), images)
-    assert share.hajek == pytest.approx(4 / size * rates.var(ddof=1))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -155,7 +145,7 @@ def test_all_layouts_agree(seed: int) -> None:
 def assert_equal(one: ClusteredShare, other: ClusteredShare) -> None:
     assert (one.events, one.comparisons) == (other.events, other.comparisons)
     assert one.subjects == other.subjects
-    for name in ("plug_in", "hajek", "variance", "effective_subjects"):
+    for name in ("plug_in", "variance", "effective_subjects"):
         assert getattr(one, name) == pytest.approx(getattr(other, name), rel=1e-10)
     assert one.interval(0.9).low == pytest.approx(other.interval(0.9).low, rel=1e-9)
     assert one.interval(0.9).high == pytest.approx(other.interval(0.9).high, rel=1e-9)
@@ -299,7 +289,7 @@ def test_a_share_is_a_figure_whose_influences_are_residuals(mated: float) -> Non
     share = ClusteredShare.from_pairs(events, first, second)
     influences = (events - share.rate) / events.size
     figure = ClusteredFigure.from_influences(share.rate, influences, first, second)
-    for name in ("plug_in", "hajek", "variance", "effective_subjects"):
+    for name in ("plug_in", "variance", "effective_subjects"):
         assert getattr(figure, name) == pytest.approx(getattr(share, name), rel=1e-10)
     one, other = figure.interval(0.9), share.interval(0.9)
     assert (one.low, one.high) == pytest.approx((other.low, other.high), rel=1e-9)
@@ -431,7 +421,7 @@ def test_two_identities_say_nothing(first: list[int], second: list[int]) -> None
 
 def test_one_identity_has_no_variance() -> None:
     share = ClusteredShare.from_mated_counts([2], [5])
-    assert share.hajek == share.variance == math.inf
+    assert share.variance == math.inf
 
 
 def test_fmr_interval_refuses_mated_comparisons() -> None:

@@ -19,7 +19,6 @@ from facerec.statistics.rates import (
     d_prime,
     eer_rocch,
     eer_step,
-    fnmr_at_fmr,
     operating_points,
     parse_rate,
     roc_curve,
@@ -106,7 +105,7 @@ def test_several_targets_at_once(both: tuple[np.ndarray, np.ndarray], fprs: list
 @few
 @given(scores, rates)
 def test_fnmr_is_the_exact_complement(both: tuple[np.ndarray, np.ndarray], fmr: object) -> None:
-    point = fnmr_at_fmr(*both, fmr)
+    point = tpr_at_fpr(*both, fmr)
     misses = int(np.count_nonzero(~(both[0] >= point.threshold)))
     assert point.false_rejects == misses == point.mated - point.true_accepts
     assert point.fnmr == misses / both[0].size

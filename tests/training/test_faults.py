@@ -20,10 +20,12 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
-from helpers.lives import Command, Ranks, command, elastic
+from helpers.lives import Command, Ranks, command, elastic, noisy_recipe
 from helpers.tiny_training import write_training_set
 from safetensors.torch import load_file
 
+from facerec.backbones import create_backbone
+from facerec.embedding.model import save_model
 from facerec.errors import CheckpointError, RecipeError
 from facerec.training import checkpoint
 from facerec.training.distributed import own_space
@@ -36,6 +38,20 @@ from pathlib import Path
 from helpers.lives import noisy_recipe
 from facerec.training import Checkpoints
 recipe = noisy_recipe(Path("data"), epochs=EPOCHS, checkpoints=Checkpoints(every_steps=3, keep=2))
+""",
+    # From weights, at first at rest, with an average of the weights.
+    "tuned": """
+from pathlib import Path
+from facerec.training import Checkpoints, Finetune, Init
+from helpers.lives import noisy_recipe
+recipe = noisy_recipe(
+    Path("data"),
+    init=Init(path=Path("data/start.safetensors"), head="class_means"),
+    finetune=Finetune(rate_factor=0.5, freeze_steps=5, batch_norm="frozen"),
+    ema=0.9,
+    epochs=EPOCHS,
+    checkpoints=Checkpoints(every_steps=3, keep=2),
+)
 """,
     # Equal on any number of ranks.
     "linear": """
@@ -52,7 +68,11 @@ Whole = Callable[..., Path]
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_training_set(tmp_path_factory.mktemp("records"))
+    data = write_training_set(tmp_path_factory.mktemp("records"))
+    recipe = noisy_recipe(data)
+    network = create_backbone(recipe.backbone, seed=7)
+    save_model(data / "start.safetensors", network, recipe.backbone, recipe.preprocessing, {}, {})
+    return data
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +120,7 @@ def assert_as_if_nothing_happened(run: Path, whole: Path, epochs: int = EPOCHS) 
 
 
 def newest_run(work: Path) -> Path | None:
-    runs = list((work / "runs").glob("arc*"))
+    runs = [run for run in (work / "runs").glob("*") if run.is_dir()]
     return max(runs, key=lambda run: int((run.name + "-1").split("-")[1]), default=None)
 
 
@@ -137,7 +157,7 @@ def is_writing(work: Path) -> bool:
     return any(work.glob("runs/*/checkpoints/.step-*.tmp/*"))
 
 
-def survive(work: Path, world: int, kills: int, real: bool) -> Path:
+def survive(work: Path, recipe: str, world: int, kills: int, real: bool) -> Path:
     """Train, be killed so many times, go on each time; return the run."""
     seed = random.SystemRandom().randrange(10**6)
     print(f"seed {seed}")
@@ -145,7 +165,7 @@ def survive(work: Path, world: int, kills: int, real: bool) -> Path:
     moments = (["writing", "step", "start", "writing"] * kills)[:kills]
     for moment in [*moments, "never"]:
         step = newest_checkpoint(newest_run(work))
-        arguments = ["arc.py", "--device", "cpu", *(["--resume"] if step else [])]
+        arguments = [f"{recipe}.py", "--device", "cpu", *(["--resume"] if step else [])]
         life: Ranks | Command = (
             Command(world, work, arguments) if real else Ranks(world, work, command, arguments)
         )
@@ -177,25 +197,27 @@ def assert_all_checkpoints_are_whole(folder: Path) -> None:
 
 @pytest.mark.integration
 @pytest.mark.parametrize(
-    ("world", "kills", "real"),
+    ("recipe", "world", "kills", "real"),
     [
-        (1, 4, False),
-        (2, 2, False),
-        pytest.param(1, 20, False, marks=pytest.mark.slow),
-        pytest.param(1, 20, True, marks=pytest.mark.slow),
-        pytest.param(2, 20, False, marks=pytest.mark.slow),
-        pytest.param(2, 4, True, marks=pytest.mark.slow),
+        ("arc", 1, 4, False),
+        ("arc", 2, 2, False),
+        ("tuned", 1, 4, False),
+        pytest.param("arc", 1, 20, False, marks=pytest.mark.slow),
+        pytest.param("arc", 1, 20, True, marks=pytest.mark.slow),
+        pytest.param("arc", 2, 20, False, marks=pytest.mark.slow),
+        pytest.param("arc", 2, 4, True, marks=pytest.mark.slow),
+        pytest.param("tuned", 2, 20, False, marks=pytest.mark.slow),
     ],
     ids=lambda value: str(value),
 )
 def test_a_run_that_is_killed_goes_on_bit_for_bit(
-    data: Path, tmp_path: Path, whole: Whole, world: int, kills: int, real: bool
+    data: Path, tmp_path: Path, whole: Whole, recipe: str, world: int, kills: int, real: bool
 ) -> None:
     epochs = EPOCHS if kills < 5 else 4 * EPOCHS  # a life goes on by some five steps
-    run = survive(workplace(tmp_path, data, epochs), world, kills, real)
+    run = survive(workplace(tmp_path, data, epochs), recipe, world, kills, real)
     printed = (tmp_path / "log.txt").read_text()
     assert "damaged" not in printed and "error: " not in printed
-    assert_as_if_nothing_happened(run, whole("arc", world, epochs), epochs)
+    assert_as_if_nothing_happened(run, whole(recipe, world, epochs), epochs)
 
 
 @pytest.mark.integration

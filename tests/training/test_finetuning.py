@@ -163,6 +163,21 @@ def test_layers_can_rest_alone(data: Path) -> None:
         Finetune(freeze_layers=("conv1",))
 
 
+@pytest.mark.parametrize("layers", [(), ("layers.0", "layers.1")], ids=["whole", "part"])
+def test_frozen_for_good_is_resting_to_the_end_without_a_backward_pass(
+    data: Path, layers: tuple[str, ...]
+) -> None:
+    resting = noisy_recipe(data, finetune=Finetune(freeze_steps=10_000, freeze_layers=layers))
+    frozen = noisy_recipe(data, finetune=Finetune(freeze_steps=None, freeze_layers=layers))
+    trainer, end = trained(frozen), weights(trained(resting))
+    own = weights(trainer)
+    assert own.keys() >= {name for name in end if name.startswith(("backbone.", "head."))}
+    assert_same({name: end[name] for name in own}, own)
+    learns = [name for name, p in trainer.backbone.named_parameters() if p.requires_grad]
+    assert bool(learns) == bool(layers)
+    assert not any(name.startswith(layers or ("",)) for name in learns)
+
+
 def test_frozen_statistics_stay_and_weights_learn(data: Path) -> None:
     trainer = trained(noisy_recipe(data, finetune=Finetune(batch_norm="frozen")))
     fresh = make_trainer(noisy_recipe(data))

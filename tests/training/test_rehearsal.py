@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from facerec.heads import (
     SphereFace,
     SphereFace2017,
 )
-from facerec.training import Adam, AdamW, Head, RMSprop
+from facerec.training import Adam, AdamW, Distillation, Finetune, Head, RMSprop
 
 
 def rehearsed(ranks: int = 1, steps: int = 3, **changes: Any) -> Seen:
@@ -57,6 +58,19 @@ def test_what_waits_is_found() -> None:
         {"head": Head(kernel="torch", sample_rate=0.3)},
         {"head": Head(kernel="torch", sample_rate=0.3), "optimizer": Adam(), "accumulation": 2},
         {"log_every": 1},
+        {"ema": 0.99, "finetune": Finetune(freeze_steps=2, batch_norm="frozen")},
+        {"finetune": Finetune(freeze_steps=None, freeze_layers=("conv1",))},
+        pytest.param(
+            {"recompute": True, "backbone": Backbone("mbf", embedding_size=32, width=0.25)},
+            marks=pytest.mark.integration,
+        ),
+        pytest.param(
+            {"backbone": Backbone("vit_t", embedding_size=32, drop_path=0.1, mask_ratio=0.1)},
+            marks=pytest.mark.integration,
+        ),
+        {"distillation": Distillation(Path("teacher.onnx")), "ema": 0.9},
+        {"distillation": Distillation(Path("teacher.onnx"), loss="relation"), "accumulation": 2},
+        {"distillation": Distillation(Path("teacher.onnx"), loss="mse"), "margin": None},
     ],
     ids=str,
 )

@@ -434,6 +434,32 @@ def test_embeddings_join_by_id() -> None:
     assert result.points == run(matrix, same).points
 
 
+def test_persons_that_embeddings_name_count_where_pairs_alone_would_have_to_tell() -> None:
+    matrix, same = make_embeddings()
+    by_pairs = np.arange(2 * len(same))
+    by_pairs[1::2][same] = by_pairs[0::2][same]
+    # Each two same pairs of a fold are of one person, as their names tell.
+    names = np.char.add("p", by_pairs.astype(str)).astype(object)
+    for pair in np.flatnonzero(same):
+        names[2 * pair : 2 * pair + 2] = f"both {pair // 2}"
+    embeddings = Embeddings(matrix, np.linalg.norm(matrix, axis=1), False)
+    named = replace(embeddings, subjects=names.astype(str))
+    bench = toy_bench(same, by_pairs, subjects_from="same pairs")
+    persons = [
+        evaluate_embeddings(*arguments).subjects
+        for arguments in (
+            (embeddings, bench),
+            (named, bench),
+            (named, replace(bench, subjects_from="the list")),
+        )
+    ]
+    assert persons == [300, 250, 300]
+    wrong = replace(embeddings, subjects=np.full(len(matrix), "everybody"))
+    contradicted = evaluate_embeddings(wrong, bench)
+    assert contradicted.subjects == 300
+    assert any("contradict" in note and "embeddings" in note for note in contradicted.notes)
+
+
 def test_embeddings_that_do_not_join() -> None:
     matrix, same = make_embeddings()
     bench = toy_bench(same)

@@ -16,6 +16,7 @@ from facerec.progress import Progress
 from facerec.records.images import NAMES, ImageSource, PackImages, check_relative
 from facerec.records.packs import write_pack
 from facerec.verification.bench import (
+    INFERRED,
     Bench,
     Pairs,
     contiguous_folds,
@@ -188,7 +189,7 @@ def _names_csv(bench: Bench, entries: NDArray[np.int64]) -> bytes:
     writer = csv.writer(text, lineterminator="\n")
     ids, subjects = bench.images.ids, bench.pairs.subjects
     by_folder = subjects_from_names(ids)
-    known = subjects if bench.subjects_from != "same pairs" else None
+    known = subjects if bench.subjects_from != INFERRED else None
     if known is None or (by_folder is not None and _same_partition(known, by_folder)):
         writer.writerow(["index", "image_id"])
         writer.writerows([index, ids[image]] for index, image in enumerate(entries))

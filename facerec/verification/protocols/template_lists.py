@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from facerec.errors import DatasetError
 from facerec.files import sha256
 from facerec.records.images import FolderImages
-from facerec.verification.bench import Pairs, infer_subjects
+from facerec.verification.bench import INFERRED, Pairs, infer_subjects
 from facerec.verification.protocols.matlab import many, read_mat
 from facerec.verification.templates import NOBODY, SearchSet, TemplateBench
 
@@ -70,7 +70,7 @@ def read_ijb(root: str | Path, name: Literal["ijbb", "ijbc"]) -> TemplateBench:
             )
     else:
         subjects = infer_subjects(pairs.first, pairs.second, pairs.issame, len(templates))
-        subjects_from = "same pairs"
+        subjects_from = INFERRED
     read = [points_file, media_file, pairs_file, *(lists.values() if probes else ())]
     return TemplateBench(
         name=name,

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from facerec.errors import MetricError
 from facerec.verification.scoring.results import Groups, check_pairs, pair_counts
+from facerec.verification.unit_rows import row_norms, unit_rows
 
 
 class People:
@@ -50,8 +51,8 @@ class People:
                     f"there are {len(raw)} embeddings but {what} of shape {np.shape(values)}; "
                     "give one an image"
                 )
-        norms = _norms(raw)
-        usable = np.isfinite(norms) & (norms > 0)
+        norms = row_norms(raw)
+        usable = ~np.isnan(norms)
         self.failures = np.flatnonzero(~usable)
         _, everyone = np.unique(names, return_counts=True)
         self.labels, subject, self.images = np.unique(
@@ -88,7 +89,7 @@ class People:
             np.lexsort((subject, self.group)) if by_group else np.argsort(subject, kind="stable")
         )
         self.subject, self.group = subject[order].astype(np.int32), self.group[order]
-        self.unit = _unit(raw, norms, np.flatnonzero(usable)[order])
+        self.unit = unit_rows(raw, norms, np.flatnonzero(usable)[order])
         # Tiles do not mix cells of groups that are looked at alone.
         self.by_group = by_group
         self.row = self.group if by_group else np.zeros_like(self.group)
@@ -122,23 +123,3 @@ def _numbered(codes: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
     names, index = np.unique(codes, return_inverse=True)
     without = int(np.count_nonzero(names < 0)) if names.dtype.kind == "i" else 0
     return names[without:], np.maximum(index.astype(np.int64) - without, -1)
-
-
-def _norms(raw: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return the norm of every row, in float64; NaN or infinite where a value is."""
-    norms = np.empty(len(raw))
-    for start in range(0, len(raw), 1024):
-        rows = raw[start : start + 1024].astype(np.float64)
-        norms[start : start + 1024] = np.sqrt(np.einsum("nd,nd->n", rows, rows))
-    return norms
-
-
-def _unit(
-    raw: NDArray[np.floating], norms: NDArray[np.float64], order: NDArray[np.int64]
-) -> NDArray[np.float32]:
-    """Return rows in another order, normalised in float64, as float32."""
-    unit = np.empty((len(order), raw.shape[1]), np.float32)
-    for start in range(0, len(order), 1024):
-        part = order[start : start + 1024]
-        unit[start : start + 1024] = raw[part].astype(np.float64) / norms[part, None]
-    return unit

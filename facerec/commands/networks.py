@@ -1,0 +1,44 @@
+"""The flags by which every command that embeds images loads its network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from facerec.embedding.model import EmbeddingModel, load_model
+from facerec.limits import Checked, Count
+
+
+@dataclass(frozen=True)
+class Network(Checked):
+    """How a network is loaded, and what an .onnx file that does not say so wants of pixels."""
+
+    channels: Literal["rgb", "bgr"] | None = None
+    """Channel order that an .onnx file wants; default rgb."""
+    mean: float | None = None
+    """Subtracted from pixel values, for an .onnx file; default 127.5."""
+    std: float | None = None
+    """Divides the result, for an .onnx file; default 127.5."""
+    device: str = "auto"
+    """Where to compute: auto, cpu, cuda, cuda:1, mps."""
+    batch_size: Count = 64
+    """Images that go through the network at once."""
+
+    def load(self, model: str | Path) -> EmbeddingModel:
+        """Load a run folder, a bundle, a .safetensors or an .onnx file.
+
+        Raises:
+            FacerecError: it cannot be read, or the device is not there.
+        """
+        return load_model(
+            model,
+            device=self.device,
+            batch_size=self.batch_size,
+            channels=self.channels,
+            mean=self.mean,
+            std=self.std,
+        )
+
+
+NETWORK = Network()

@@ -1,0 +1,261 @@
+"""Weights out of an ``.onnx`` file, for a backbone that is to be trained further.
+
+Exporters fold batch norms into convolutions and give tensors names of their own, so neither names
+nor modules can be compared. What stays is the order in which layers of one shape are computed:
+layers are matched by kind and shape in that order, and the match is then proved, for the backbone
+must give the same embeddings as the file. A folded batch norm comes back as the identity with a
+bias: right as long as its statistics are frozen (``finetune.batch_norm="frozen"``).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from facerec.embedding.engines import open_engine
+from facerec.embedding.onnx_file import OnnxFile
+from facerec.errors import ModelError
+
+TOLERANCE = 1e-3
+"""Largest difference of embeddings from the file's, as a share of their length. Layers that change
+places change them by about their length, rounding by 1e-6 to 1e-5."""
+
+PRODUCT, PRELU, NORM = "convolution or linear layer", "PReLU", "batch norm"
+_ON_CONSTANTS = ("Identity", "Unsqueeze", "Reshape", "Transpose")
+"""Operators between a stored tensor and its layer, where the exporter did not carry them out; what
+they do to the shape is undone by the backbone's own, but for the transposition of a matrix."""
+
+_BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d
+_Key = tuple[str, tuple[int, ...]]
+"""Kind and shape of a layer."""
+
+
+@dataclass
+class _Layer:
+    """A layer with weights, as the file computes it."""
+
+    kind: str
+    weight: Tensor
+    bias: Tensor | None = None
+    norm: list[Tensor] | None = None
+    """γ, β, mean and variance of a batch norm: itself, or one behind it that is not folded."""
+    epsilon: float = 0.0
+
+
+def _key(kind: str, weight: Tensor) -> _Key:
+    """Make one key of a linear layer and the 1×1 convolution that some write in its place."""
+    shape = tuple(weight.shape)
+    return kind, shape[:2] if kind == PRODUCT and set(shape[2:]) <= {1} else shape
+
+
+def load_onnx_weights(backbone: nn.Module, file: OnnxFile) -> None:
+    """Load the weights of an ``.onnx`` file of the same architecture into a backbone.
+
+    Takes networks of convolutions, batch norms, PReLUs and linear layers (iResNet, MobileFaceNet
+    and their like), whichever exporter wrote them.
+
+    Args:
+        backbone: from `create_backbone`; its weights are replaced, and it is in evaluation mode
+            afterwards.
+        file: of `read_onnx`.
+
+    Raises:
+        ModelError: other layers than the backbone has, or the same layers joined in another way, so
+            that the embeddings differ.
+        MissingExtraError: onnx or onnxruntime is not installed.
+    """
+    advice = "give the architecture, width and embedding size that it was exported from"
+    waiting: dict[_Key, deque[_Layer]] = defaultdict(deque)
+    for layer in _layers(file):
+        waiting[_key(layer.kind, layer.weight)].append(layer)
+    backbone.eval()
+    with torch.no_grad():
+        for module, norm in _modules(backbone):
+            weight = module.get_parameter("weight")
+            key = _key(_kind(module), weight)
+            if waiting[key]:
+                layer = waiting[key].popleft()
+            elif isinstance(module, _BatchNorm):  # folded into the layer behind it
+                layer = _Layer(NORM, weight)
+            else:
+                raise ModelError(f"{file.where}: has too few layers like {_words(key)}; {advice}")
+            if not _fill(module, norm, layer):
+                raise ModelError(
+                    f"{file.where}: the backbone has no bias behind its {_words(key)}, the file "
+                    f"has; {advice}"
+                )
+    left = [key for key, layers in waiting.items() for _ in layers]
+    if left:
+        raise ModelError(
+            f"{file.where}: {len(left)} of its layers are not in this backbone, first one like "
+            f"{_words(left[0])}; {advice}"
+        )
+    difference = _difference(backbone, file)
+    if not difference <= TOLERANCE:
+        raise ModelError(
+            f"{file.where}: with its weights this backbone gives other embeddings (they differ by "
+            f"{difference:.2g} of their length), so its layers are joined in another way; {advice}"
+        )
+
+
+def _words(key: _Key) -> str:
+    return f"{key[0]} of shape {' × '.join(map(str, key[1]))}"
+
+
+def _difference(backbone: nn.Module, file: OnnxFile) -> float:
+    """Return how far the embeddings of noise are from the file's, as a share of their length."""
+    engine = open_engine(file)
+    images = torch.randn(4, 3, 112, 112, generator=torch.Generator().manual_seed(0)) / 2
+    pixels = images
+    if file.scaling is not None:  # the graph makes of pixels what the backbone is given
+        mean, std = (torch.tensor(n).view(-1, 1, 1) for n in (file.scaling.mean, file.scaling.std))
+        pixels = images * std + mean
+    if engine.input.layout == "NHWC":
+        pixels = pixels.permute(0, 2, 3, 1)
+    batches = pixels.split(engine.input.batch or len(pixels))
+    theirs = torch.cat([torch.from_numpy(engine.run(b.contiguous().numpy())) for b in batches])
+    with torch.no_grad():
+        ours = backbone(images)
+    if ours.shape != theirs.shape:
+        return float("inf")
+    return float(((ours - theirs).norm(dim=1) / theirs.norm(dim=1)).max())
+
+
+# ---------------------------------------------------------------- the file's layers
+
+
+def _layers(file: OnnxFile) -> Iterator[_Layer]:
+    """Give the file's layers in its order, which is the one they are computed in."""
+    import onnx
+    from onnx import numpy_helper
+
+    graph = onnx.load_model_from_string(file.content).graph
+    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    made_by: dict[str, _Layer] = {}
+    layers: list[_Layer] = []
+    for node in graph.node:
+        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        if node.op_type == "Constant" and "value" in attributes:
+            constants[node.output[0]] = numpy_helper.to_array(attributes["value"])
+            continue
+        if node.op_type in _ON_CONSTANTS and node.input[0] in constants:
+            constant = constants[node.input[0]]
+            constants[node.output[0]] = constant.T if node.op_type == "Transpose" else constant
+            continue
+        before = made_by.get(node.input[0]) if node.input else None
+        numbers = [
+            torch.from_numpy(constants[name].astype(np.float32))
+            for name in node.input
+            if name in constants
+        ]
+        layer = _layer(node.op_type, numbers, attributes)
+        if node.op_type == "BatchNormalization" and before is not None and before.norm is None:
+            before.norm, before.epsilon = numbers[:4], _epsilon(attributes)
+            made_by[node.output[0]] = before
+        elif layer is not None:
+            layers.append(layer)
+            if layer.kind == PRODUCT:
+                made_by[node.output[0]] = layer
+        elif node.op_type == "Add" and len(numbers) == 1:
+            source = next((made_by[name] for name in node.input if name in made_by), None)
+            if source is not None and source.bias is None and source.norm is None:
+                source.bias = numbers[0].flatten()
+                made_by[node.output[0]] = source
+    return iter(layers)
+
+
+def _layer(operator: str, numbers: list[Tensor], attributes: dict[str, Any]) -> _Layer | None:
+    """Make a layer of a node's constants, None for an operator without weights."""
+    if not numbers:
+        return None
+    bias = numbers[1].flatten() if len(numbers) > 1 else None
+    if operator == "Conv":
+        return _Layer(PRODUCT, numbers[0], bias)
+    if operator == "Gemm":
+        weight = numbers[0] if attributes.get("transB", 0) else numbers[0].T
+        return _Layer(PRODUCT, weight, bias)
+    if operator == "MatMul":
+        return _Layer(PRODUCT, numbers[0].T)
+    if operator == "PRelu":
+        return _Layer(PRELU, numbers[0].flatten())
+    if operator == "BatchNormalization":
+        return _Layer(NORM, numbers[0], norm=numbers[:4], epsilon=_epsilon(attributes))
+    return None
+
+
+def _epsilon(attributes: dict[str, Any]) -> float:
+    return float(attributes.get("epsilon", 1e-5))
+
+
+# ---------------------------------------------------------------- the backbone's layers
+
+
+def _modules(backbone: nn.Module) -> Iterator[tuple[nn.Module, _BatchNorm | None]]:
+    """Give the layers in the order of computing, each with the batch norm that follows it."""
+    order: list[nn.Module] = []
+    follows: dict[nn.Module, _BatchNorm] = {}
+    outputs: dict[int, tuple[Tensor, nn.Module]] = {}
+
+    def record(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        # The outputs are kept, since the address of one that is gone may be given to another.
+        outputs[id(output)] = output, module
+        _, before = outputs.get(id(inputs[0]), (None, None))
+        if isinstance(module, _BatchNorm) and isinstance(before, nn.Conv2d | nn.Linear):
+            follows[before] = module
+        else:
+            order.append(module)
+
+    kinds = (nn.Conv2d, nn.Linear, nn.PReLU, nn.BatchNorm1d, nn.BatchNorm2d)
+    hooks = [
+        module.register_forward_hook(record)
+        for module in backbone.modules()
+        if isinstance(module, kinds)
+    ]
+    try:
+        backbone(torch.zeros(1, 3, 112, 112))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return ((module, follows.get(module)) for module in order)
+
+
+def _kind(module: nn.Module) -> str:
+    if isinstance(module, nn.Conv2d | nn.Linear):
+        return PRODUCT
+    return PRELU if isinstance(module, nn.PReLU) else NORM
+
+
+def _fill(module: nn.Module, norm: _BatchNorm | None, layer: _Layer) -> bool:
+    """Give a module, and the batch norm behind it, a layer's numbers; tell whether all fit."""
+    if isinstance(module, _BatchNorm):
+        norm = module
+    else:
+        weight = module.get_parameter("weight")
+        weight.copy_(layer.weight.reshape(weight.shape))
+    shift = torch.zeros(()) if layer.bias is None else layer.bias
+    if isinstance(module, nn.Conv2d | nn.Linear) and module.bias is not None:
+        module.bias.copy_(shift)
+        shift = torch.zeros(())
+    if norm is None:
+        return layer.norm is None and not bool(shift.any())
+    assert norm.running_mean is not None and norm.running_var is not None
+    if layer.norm is None:
+        gamma, beta, mean = torch.ones(()), shift, torch.zeros(())
+        variance = torch.tensor(1.0 - norm.eps)
+    else:
+        gamma, beta, mean, variance = layer.norm
+        mean, variance = mean - shift, variance + (layer.epsilon - norm.eps)
+    for target, value in (
+        (norm.weight, gamma),
+        (norm.bias, beta),
+        (norm.running_mean, mean),
+        (norm.running_var, variance),
+    ):
+        target.copy_(value)
+    return True

@@ -1,0 +1,389 @@
+"""What an audit that is planned is to find: questions that are put to audits of drawn people."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from scipy.special import ndtri
+
+from facerec.errors import MetricError
+from facerec.fairness.attributes import SMALLEST_CELL
+from facerec.fairness.differentials import parity_p_value
+from facerec.fairness.population import (
+    Components,
+    draw_false_matches,
+    draw_means,
+    draw_misses,
+    false_match_variance,
+    group_errors,
+    miss_variance,
+    subject_counts,
+)
+from facerec.fairness.rates import SubjectCounts
+from facerec.fairness.welch import permute
+from facerec.limits import Checked, Limits
+from facerec.report.conclusions import ALPHA
+
+MOST_PEOPLE = 100_000
+"""In all groups together; what needs more is said to be out of reach."""
+
+PERMUTATIONS = 1999
+"""Of a drawn audit, which has 9,999: at the 5 % level that makes no difference worth the time."""
+
+_BATCH = 200
+"""Drawn audits that share permutations."""
+
+LARGEST = {"FMR": 0.01, "FNMR": 0.5}
+"""Rates for which the drawing of errors holds; see `facerec.fairness.population`."""
+
+Kind = Literal["norms", "fmr", "fnmr", "fmr-interval", "fnmr-interval"]
+
+Rate = Literal["FMR", "FNMR"]
+
+
+@dataclass(frozen=True)
+class Design:
+    """Who is audited."""
+
+    sizes: tuple[int, ...]
+    """People in each group; the last one differs."""
+    images: int
+    """Of each person."""
+
+    @property
+    def people(self) -> int:
+        """In all groups."""
+        return sum(self.sizes)
+
+    @property
+    def mated(self) -> int:
+        """Mated comparisons within groups."""
+        return self.people * (self.images * (self.images - 1) // 2)
+
+    @property
+    def non_mated(self) -> int:
+        """Non-mated comparisons within groups."""
+        return sum(size * (size - 1) // 2 for size in self.sizes) * self.images**2
+
+
+@dataclass(frozen=True)
+class Groups(Checked):
+    """How people divide among groups."""
+
+    shares: tuple[Annotated[float, Limits(0.0, 1e6, above=True)], ...] = (1.0, 1.0)
+    """Of the groups, the last of which differs; they need not add up to 1."""
+
+    def design(self, people: float, images: int) -> Design:
+        """Return the design with so many people, none of the groups under what is shown."""
+        total = sum(self.shares)
+        sizes = (max(SMALLEST_CELL, round(people * share / total)) for share in self.shares)
+        return Design(tuple(sizes), images)
+
+
+class Question(ABC):
+    """What an audit is asked of an effect that is there.
+
+    A search goes by the strength of an effect, a positive number that is 0 where there is none.
+    """
+
+    components: Components
+    least_images: ClassVar[int] = 2
+    """Of a person: without mated comparisons an audit leaves a group out of its error rates."""
+    weakest: ClassVar[float] = 1e-3
+    """Strength from which on is searched."""
+
+    @property
+    @abstractmethod
+    def kind(self) -> Kind:
+        """Its name."""
+
+    @property
+    @abstractmethod
+    def text(self) -> str:
+        """The question in a sentence, without its effect."""
+
+    @property
+    @abstractmethod
+    def effect(self) -> str:
+        """What the effect is, as words."""
+
+    @property
+    @abstractmethod
+    def strongest(self) -> float:
+        """Strength up to which is searched."""
+
+    @abstractmethod
+    def count(self, design: Design, effect: float, audits: int, seed: Sequence[int]) -> int:
+        """Draw audits and count those that find the effect.
+
+        Args:
+            design: who is audited.
+            effect: that is there.
+            audits: how many are drawn.
+            seed: equal seeds draw the same.
+        """
+
+    @abstractmethod
+    def people(self, groups: Groups, images: int, effect: float, power: float) -> float:
+        """Guess how many people are needed, to begin a search."""
+
+    def strength(self, effect: float) -> float:
+        """Return the strength of an effect."""
+        return effect
+
+    def effect_of(self, strength: float) -> float:
+        """Return the effect of a strength."""
+        return strength
+
+    def said(self, effect: float) -> str:
+        """Return an effect as words."""
+        return f"{effect:.3g}"
+
+    def check(self, effect: float) -> None:
+        """Refuse an effect that cannot be.
+
+        Raises:
+            MetricError: it is out of range.
+        """
+        none, most = self.effect_of(0.0), self.effect_of(self.strongest)
+        if not none < effect <= most * (1 + 1e-9):
+            raise MetricError(
+                f"{self.effect} {effect:g}: it must be above {none:g} and at most {most:.4g}"
+            )
+
+
+@dataclass(frozen=True)
+class NormQuestion(Question):
+    """Do the mean norms of persons differ between groups?"""
+
+    components: Components
+    measure: Literal["eta2", "difference"] = "eta2"
+    """η² of persons' means as the audit reports it, or the difference of the last group's mean in
+    SDs of images within a group."""
+    least_images: ClassVar[int] = 1
+
+    @property
+    def kind(self) -> Kind:
+        """Its name."""
+        return "norms"
+
+    @property
+    def text(self) -> str:
+        """The question in a sentence."""
+        return "Do the mean norms of persons differ between groups? (Welch's F, permuted)"
+
+    @property
+    def effect(self) -> str:
+        """What the effect is, as words."""
+        return "η²" if self.measure == "eta2" else "difference of means in SDs of images"
+
+    @property
+    def strongest(self) -> float:
+        """A group wholly apart."""
+        return 10.0
+
+    def strength(self, effect: float) -> float:
+        """Return Cohen's f of η², or the difference."""
+        return math.sqrt(effect / (1 - effect)) if self.measure == "eta2" else effect
+
+    def effect_of(self, strength: float) -> float:
+        """Return the effect of a strength."""
+        return strength**2 / (1 + strength**2) if self.measure == "eta2" else strength
+
+    def shift(self, design: Design, effect: float) -> float:
+        """Return by how much the mean of the last group differs, in units of the norm."""
+        norms = self.components.norms
+        if self.measure == "difference":
+            return effect * norms.total
+        share = design.sizes[-1] / design.people
+        spread = norms.of_means(design.images)
+        return self.strength(effect) * spread / math.sqrt(share * (1 - share))
+
+    def count(self, design: Design, effect: float, audits: int, seed: Sequence[int]) -> int:
+        """Draw audits and count those whose permutation test rejects."""
+        generator = np.random.default_rng(seed)
+        codes = np.repeat(np.arange(len(design.sizes)), design.sizes)
+        shift, found = self.shift(design, effect), 0
+        for start in range(0, audits, _BATCH):
+            drawn = min(_BATCH, audits - start)
+            means = draw_means(
+                generator, design.sizes, design.images, self.components.norms, shift, drawn
+            )
+            tests = permute(means, codes, PERMUTATIONS, int(generator.integers(2**31)))
+            found += sum(test.p < ALPHA for test in tests)
+        return found
+
+    def people(self, groups: Groups, images: int, effect: float, power: float) -> float:
+        """Guess by the normal approximation of two groups."""
+        design = groups.design(1e5, images)
+        share = design.sizes[-1] / design.people
+        ratio = self.shift(design, effect) / self.components.norms.of_means(images)
+        return _needed(power) ** 2 / (ratio**2 * share * (1 - share))
+
+
+@dataclass(frozen=True)
+class RateQuestion(Question):
+    """Is the FMR, or the FNMR, of a group higher than that of the others?"""
+
+    components: Components
+    of: Rate
+    rate: float
+    """Of all groups but the last."""
+
+    @property
+    def kind(self) -> Kind:
+        """Its name."""
+        return "fmr" if self.of == "FMR" else "fnmr"
+
+    @property
+    def text(self) -> str:
+        """The question in a sentence."""
+        return (
+            f"Is the {self.of} of a group higher than that of the others, {self.rate:g}, at one "
+            "threshold? (max/geomean against equal rates)"
+        )
+
+    @property
+    def effect(self) -> str:
+        """What the effect is, as words."""
+        return f"ratio of {self.of}"
+
+    @property
+    def strongest(self) -> float:
+        """The ratio that makes the largest rate for which plans hold."""
+        return math.log(LARGEST[self.of] / self.rate)
+
+    def strength(self, effect: float) -> float:
+        """Return the logarithm of the ratio."""
+        return math.log(effect)
+
+    def effect_of(self, strength: float) -> float:
+        """Return the ratio."""
+        return math.exp(strength)
+
+    def count(self, design: Design, effect: float, audits: int, seed: Sequence[int]) -> int:
+        """Draw audits and count those whose differential is detected."""
+        generator = np.random.default_rng(seed)
+        rates = [self.rate] * (len(design.sizes) - 1) + [self.rate * effect]
+        # Errors of the other kind play no part, so their threshold may be any.
+        target = f"{self.rate:g}" if self.of == "FMR" else "1e-3"
+        found = 0
+        for _ in range(audits):
+            first, groups = 0, []
+            for size, rate in zip(design.sizes, rates, strict=True):
+                drawn = _draw(generator, self.components, self.of, size, design.images, rate, first)
+                groups.append(drawn)
+                first += size
+            p = parity_p_value(group_errors(groups, target), self.of, generator)
+            found += p is not None and p < ALPHA
+        return found
+
+    def people(self, groups: Groups, images: int, effect: float, power: float) -> float:
+        """Guess by the variance of the logarithms of both rates."""
+        most = (math.log(effect) / _needed(power)) ** 2
+
+        def enough(people: float) -> bool:
+            sizes = groups.design(people, images).sizes
+            rates = self.rate * effect, self.rate
+            return most >= sum(
+                _variance(self.components, self.of, size, images, rate)
+                for size, rate in zip((sizes[-1], sizes[0]), rates, strict=True)
+            )
+
+        return _first(enough)
+
+
+@dataclass(frozen=True)
+class IntervalQuestion(Question):
+    """Is the 95 % interval of the FMR, or the FNMR, of one group narrow?"""
+
+    components: Components
+    of: Rate
+    rate: float
+
+    @property
+    def kind(self) -> Kind:
+        """Its name."""
+        return "fmr-interval" if self.of == "FMR" else "fnmr-interval"
+
+    @property
+    def text(self) -> str:
+        """The question in a sentence."""
+        return f"How wide is the 95 % interval of one group's {self.of} of {self.rate:g}?"
+
+    @property
+    def effect(self) -> str:
+        """What the effect is, as words."""
+        return "half width of the interval over the rate"
+
+    @property
+    def strongest(self) -> float:
+        """An interval that says nothing."""
+        return 10.0
+
+    def said(self, effect: float) -> str:
+        """Return the half width as words."""
+        return f"± {100 * effect:.3g} %"
+
+    def count(self, design: Design, effect: float, audits: int, seed: Sequence[int]) -> int:
+        """Draw groups and count those whose interval is narrow enough."""
+        generator = np.random.default_rng(seed)
+        found = 0
+        for _ in range(audits):
+            group = _draw(
+                generator, self.components, self.of, design.people, design.images, self.rate
+            )
+            share = group.fmr_share() if self.of == "FMR" else group.fnmr_share()
+            assert share is not None  # drawn by person
+            interval = share.interval()
+            found += interval.high - interval.low <= 2 * effect * self.rate
+        return found
+
+    def people(self, groups: Groups, images: int, effect: float, power: float) -> float:
+        """Guess by the variance of the rate."""
+        most = (effect / float(ndtri(1 - ALPHA / 2))) ** 2
+        return _first(
+            lambda people: _variance(self.components, self.of, people, images, self.rate) <= most
+        )
+
+
+def _draw(
+    generator: np.random.Generator,
+    components: Components,
+    of: Rate,
+    persons: int,
+    images: int,
+    rate: float,
+    first: int = 0,
+) -> SubjectCounts:
+    """Draw one group with errors of one kind, its persons numbered from ``first`` on."""
+    if of == "FMR":
+        matches = draw_false_matches(generator, persons, images, rate, components.at(rate))
+        return subject_counts(first, images, persons, false_matches=matches)
+    misses = draw_misses(generator, persons, images, rate, components.misses)
+    return subject_counts(first, images, persons, missed=misses)
+
+
+def _needed(power: float) -> float:
+    """Return how many standard errors an effect must be to be found so often."""
+    return max(0.1, float(ndtri(1 - ALPHA / 2) + ndtri(power)))
+
+
+def _variance(components: Components, of: Rate, people: float, images: int, rate: float) -> float:
+    """Return the variance of a group's rate over its square."""
+    if of == "FMR":
+        return false_match_variance(people, images, rate, components.at(rate))
+    return miss_variance(people, images, rate, components.misses)
+
+
+def _first(enough: Callable[[float], bool]) -> float:
+    """Return the people from which on something holds, to the factor of √2."""
+    people = 2.0 * SMALLEST_CELL
+    while people < MOST_PEOPLE and not enough(people):
+        people *= math.sqrt(2)
+    return people

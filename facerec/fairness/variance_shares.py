@@ -1,0 +1,309 @@
+"""The share of the variance of norms that lies between groups: estimates, intervals, power."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import eigvalsh
+from scipy.optimize import brentq
+from scipy.special import fdtri, ncfdtr
+from scipy.stats import rankdata
+
+from facerec.fairness.norms import INDEPENDENT_SUBJECTS, Array, SubjectBootstrap
+from facerec.fairness.welch import Welch, largest_kept
+from facerec.report.conclusions import ALPHA
+from facerec.statistics.intervals import Interval
+
+POWER = 0.8
+"""Chance to detect the minimum detectable effect."""
+
+INVERTED = "test inverted by a cluster bootstrap over subjects"
+
+NO_INTERVAL = "no interval: a group has one subject, or groups are all alike or wholly apart"
+
+CELLS = 1 << 18
+"""Numbers held at once while permuting or resampling."""
+
+
+@dataclass(frozen=True)
+class Anova:
+    """A one-way analysis of variance of single values."""
+
+    between: float
+    """Sum of squares between groups."""
+    within: float
+    """Sum of squares within groups."""
+    groups: int
+    """k."""
+    values: int
+    """G."""
+
+    @property
+    def eta2(self) -> float:
+        """SSB / SST."""
+        return self.between / (self.between + self.within)
+
+    @property
+    def omega2(self) -> float:
+        """(SSB − (k − 1) MSW) / (SST + MSW) (Hays, Statistics, 1963)."""
+        error = self.within / (self.values - self.groups)
+        return (self.between - (self.groups - 1) * error) / (self.between + self.within + error)
+
+    @property
+    def f(self) -> float | None:
+        """MSB / MSW; None where nothing varies within groups."""
+        if self.within == 0:
+            return None
+        return self.between / (self.groups - 1) / (self.within / (self.values - self.groups))
+
+
+def anova(values: ArrayLike, groups: ArrayLike) -> Anova:
+    """Return the analysis of variance of one value a subject.
+
+    Args:
+        values: ``(G,)``.
+        groups: group 0 … k − 1 of each, ``(G,)``.
+    """
+    codes = np.asarray(groups)
+    numbers = np.asarray(values, dtype=np.float64)
+    centred = numbers - numbers.mean()
+    sizes = np.bincount(codes)
+    means = np.bincount(codes, weights=centred) / sizes
+    grand = float(centred.mean())
+    between = float(sizes @ (means - grand) ** 2)
+    within = float(((centred - means[codes]) ** 2).sum())
+    return Anova(between, within, len(sizes), len(numbers))
+
+
+def minimum_detectable_eta2(
+    subjects: int,
+    groups: int,
+    power: float = POWER,
+    alpha: float = ALPHA,
+    *,
+    within: float | None = None,
+    efficiency: float = 1.0,
+) -> float | None:
+    """Return the η² of the population that an analysis of variance detects with some power.
+
+    F is noncentral with λ = G η² / (1 − η²) (Cohen, Statistical Power Analysis, 1988, chapter 8).
+    With unequal groups η² is that of a population with the same shares.
+
+    Args:
+        subjects: G.
+        groups: k.
+        power: chance to detect it.
+        alpha: level of the test.
+        within: degrees of freedom of the error, G − k where groups spread alike.
+        efficiency: λ over that of groups that spread alike.
+
+    Returns:
+        None without a group or a subject to spare.
+    """
+    between, within = groups - 1, subjects - groups if within is None else within
+    if between < 1 or within <= 0:
+        return None
+    critical = float(fdtri(between, within, 1 - alpha))
+
+    def shortfall(noncentrality: float) -> float:
+        return power - 1 + float(ncfdtr(between, within, noncentrality, critical))
+
+    high = 1.0
+    while shortfall(high) > 0:
+        high *= 2
+    noncentrality = float(brentq(shortfall, 0.0, high, xtol=1e-10))
+    return noncentrality / (noncentrality + efficiency * subjects)
+
+
+def minimum_detectable(sizes: ArrayLike, analysis: Anova, test: Welch) -> float | None:
+    """Return the η² that Welch's test detects, whichever groups differ."""
+    n = np.asarray(sizes, dtype=np.float64)
+    if analysis.within == 0:
+        return minimum_detectable_eta2(analysis.values, analysis.groups)
+    error = analysis.within / (analysis.values - analysis.groups)
+    # A difference is the same from whatever zero, so one group may have none.
+    alike, own = (_contrasts(w)[1:, 1:] for w in (n / error, test.weights))
+    least = 1 / float(eigvalsh(alike, own)[-1])
+    return minimum_detectable_eta2(
+        analysis.values, analysis.groups, within=float(test.within), efficiency=least
+    )
+
+
+def split_by_group(values: Array, groups: NDArray[np.int64]) -> list[Array]:
+    """Return the values of each group, 0 to k − 1."""
+    return [values[groups == g] for g in range(int(groups.max()) + 1)]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Means and spread of one value a subject in the groups, and in their replicates."""
+
+    sizes: Array
+    """Subjects in the groups, ``(k,)``."""
+    means: Array
+    """``(k,)``."""
+    squares: Array
+    """Sums of squares about them, ``(k,)``."""
+    deviations: Array
+    """Means of replicates less ``means``, ``(R, k)``."""
+    replicated: Array
+    """``squares`` of replicates, ``(R, k)``."""
+
+
+def moments_of(values: Array, bootstrap: SubjectBootstrap) -> Moments:
+    """Return means and spread of the groups, as they are and in resamples of subjects."""
+    sizes = np.array([len(ids) for ids in bootstrap.members], dtype=np.float64)
+    means, squares = np.empty((2, len(sizes)))
+    deviations, replicated = np.empty((2, bootstrap.replicates, len(sizes)))
+    for g, ids in enumerate(bootstrap.members):
+        means[g] = values[ids].mean()
+        rest = values[ids] - means[g]
+        squares[g] = rest @ rest
+        sums = bootstrap.sums(g, np.stack([rest, rest**2], axis=1))
+        deviations[:, g] = sums[:, 0] / sizes[g]
+        replicated[:, g] = sums[:, 1] - sums[:, 0] ** 2 / sizes[g]
+    return Moments(sizes, means, squares, deviations, replicated)
+
+
+def rank_moments_of(values: Array, bootstrap: SubjectBootstrap) -> Moments:
+    """Return moments of ranks; every replicate is ranked anew."""
+    order = np.argsort(values, kind="stable")
+    starts = np.unique(values[order], return_index=True)[1]
+    block = np.searchsorted(starts, np.arange(len(values)), side="right") - 1
+    blocks = np.empty(len(values), dtype=np.int64)
+    blocks[order] = block
+    ranks = rankdata(values)
+    by_group = [ranks[ids] for ids in bootstrap.members]
+    sizes = np.array([len(group) for group in by_group], dtype=np.float64)
+    means = np.array([group.mean() for group in by_group])
+    squares = np.array([float(((group - group.mean()) ** 2).sum()) for group in by_group])
+    deviations, replicated = np.empty((2, bootstrap.replicates, len(sizes)))
+    step = max(1, CELLS // len(values))
+    for start in range(0, bootstrap.replicates, step):
+        rows = slice(start, start + step)
+        drawn = [matrix[rows].astype(np.float64) for matrix in bootstrap.multiplicities]
+        weights = np.empty((len(drawn[0]), len(values)))
+        for ids, matrix in zip(bootstrap.members, drawn, strict=True):
+            weights[:, ids] = matrix
+        tied = np.add.reduceat(weights[:, order], starts, axis=1)
+        midranks = np.cumsum(tied, axis=1) - (tied - 1) / 2
+        for g, ids in enumerate(bootstrap.members):
+            own = midranks[:, blocks[ids]] - means[g]
+            sums = np.einsum("rn,rn->r", drawn[g], own)
+            deviations[rows, g] = sums / sizes[g]
+            replicated[rows, g] = np.einsum("rn,rn,rn->r", drawn[g], own, own) - sums**2 / sizes[g]
+    return Moments(sizes, means, squares, deviations, replicated)
+
+
+def _contrasts(weights: Array) -> Array:
+    """Return K with m' K m = Σ w (m − m̄)², ``(k, k)``."""
+    return np.diag(weights) - np.outer(weights, weights) / weights.sum()
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A statistic F of the effects of groups, what it is in replicates, and its test.
+
+    The effects point in the direction observed; their size θ is the √F they have by themselves.
+    """
+
+    f: float
+    """Observed."""
+    replicates: Array
+    """a, b and c of F = a + b θ + c θ² in replicates around effects of size θ, ``(R, 3)``."""
+    keeps: float
+    """The largest F at which the test keeps the hypothesis of no effect."""
+    explained: float
+    """Sum of squares between groups of effects of size 1."""
+    error: float
+    """Sum of squares within groups."""
+    population: float
+    """The same of the population, G times its variance."""
+
+
+def effect_of(moments: Moments, permuted: Array, confidence: float) -> Effect | None:
+    """Describe the effects on one value a subject, whose test permutes groups.
+
+    Returns:
+        None with one subject in a group, or without any variation.
+    """
+    n, spread = moments.sizes, moments.squares.sum()
+    contrasts = _contrasts(n)
+    between = float(moments.means @ contrasts @ moments.means)
+    if n.min() < 2 or spread <= 1e-20 * (between + spread):
+        return None
+    if np.abs(moments.deviations).max() <= 1e-9 * np.ptp(moments.means):
+        return None  # the ranks of groups that are wholly apart do not vary
+    test = Welch.of(n, moments.squares, between + spread)
+    f = float(test.f(moments.means))
+    direction = moments.means - moments.means.mean()
+    if f <= 1e-12:
+        # Without any effect there is no direction; any will do.
+        f, direction = 0.0, np.where(np.arange(len(n)) == n.argmin(), 1.0, 0.0)
+    direction = direction / math.sqrt(test.f(direction))
+    # Means of n draws vary by (n − 1) / n too little, and so do sums of squares about them.
+    expansion = n / (n - 1)
+    deviations = moments.deviations * np.sqrt(expansion)
+    drawn = Welch.of(n, moments.replicated * expansion, between + spread)
+    terms = (
+        drawn.f(deviations),
+        2 * drawn.product(direction, deviations),
+        drawn.product(direction, direction),
+    )
+    return Effect(
+        f=f,
+        replicates=np.stack(terms, axis=1),
+        keeps=largest_kept(permuted, 1 - confidence),
+        explained=float(direction @ contrasts @ direction),
+        error=float(spread),
+        population=float(spread * n.sum() / (n.sum() - len(n))),
+    )
+
+
+def share_interval(effect: Effect | None, confidence: float) -> Interval | None:
+    """Return the interval of the share of variance between groups, by inversion of a test.
+
+    Such a share is never negative, and its replicates lie above it: percentile and BCa intervals
+    miss a small share nearly always. So effects of every size θ are put to the test (Davison and
+    Hinkley, Bootstrap Methods and their Application, Cambridge 1997, section 5.4), with their
+    direction held: the interval holds those from which √F lies no further than it does in
+    replicates around them. At θ = 0 that is the test of no effect itself, whose critical value
+    serves to scale the distance. So the interval holds 0 where the test keeps the hypothesis of no
+    effect, and nowhere else; and it always holds the effect observed.
+    """
+    if effect is None:
+        return None
+    observed, level = math.sqrt(effect.f), 1 - confidence
+    kept = math.sqrt(max(0.0, largest_kept(effect.replicates[:, 0], level)))
+    scale = kept / math.sqrt(effect.keeps) if 0 < effect.keeps < math.inf else 1.0
+    if not 0 < scale < math.inf:
+        scale = 1.0
+
+    def holds(size: float) -> bool:
+        replicates = effect.replicates @ np.array([1.0, size, size**2])
+        distances = np.abs(np.sqrt(np.maximum(replicates, 0)) - size)
+        beyond = np.count_nonzero(distances >= scale * abs(observed - size))
+        return bool((1 + beyond) / (1 + len(distances)) >= level)
+
+    def end(inside: float, outside: float) -> float:
+        for _ in range(50):
+            middle = (inside + outside) / 2
+            inside, outside = (middle, outside) if holds(middle) else (inside, middle)
+        return inside
+
+    def share(size: float) -> float:
+        explained = size**2 * effect.explained
+        return explained / (explained + effect.population)
+
+    detected = effect.f * (1 - 1e-9) > effect.keeps
+    low = share(end(observed, 0.0)) if detected else 0.0
+    step = 1.0
+    while holds(observed + step) and step < 1e6:
+        step *= 2
+    high = 1.0 if step >= 1e6 else share(end(observed, observed + step))
+    explained = effect.f * effect.explained
+    value = explained / (explained + effect.error)
+    return Interval(min(low, value), max(high, value), confidence, INVERTED, INDEPENDENT_SUBJECTS)

@@ -1,0 +1,35 @@
+"""Lengths of raw embeddings, and embeddings of length 1, in blocks that need little memory."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+# A few MiB of float64 at a time.
+_ROWS = 4096
+
+
+def row_norms(matrix: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return the norm of every row; NaN for one that is zero or not finite."""
+    norms = np.empty(len(matrix))
+    for start in range(0, len(matrix), _ROWS):
+        rows = matrix[start : start + _ROWS].astype(np.float64)
+        norms[start : start + _ROWS] = np.sqrt(np.einsum("nd,nd->n", rows, rows))
+    return np.where((norms > 0) & np.isfinite(norms), norms, np.nan)
+
+
+def unit_rows(
+    matrix: NDArray[np.floating], norms: NDArray[np.float64], rows: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """Return chosen rows divided by their norms, ``(n, D)``, as float32.
+
+    Args:
+        matrix: raw embeddings, ``(N, D)``.
+        norms: of its rows, ``(N,)``, see `row_norms`.
+        rows: which ones, ``(n,)``.
+    """
+    unit = np.empty((len(rows), matrix.shape[1]), np.float32)
+    for start in range(0, len(rows), _ROWS):
+        block = rows[start : start + _ROWS]
+        unit[start : start + _ROWS] = matrix[block].astype(np.float64) / norms[block, np.newaxis]
+    return unit

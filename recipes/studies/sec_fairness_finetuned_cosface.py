@@ -1,0 +1,9 @@
+"""The study of `sec_fairness_finetuned`, with CosFace in place of ArcFace."""
+
+from dataclasses import replace
+
+from sec_fairness_finetuned import recipe as arcface
+
+from facerec.heads import CosFace
+
+recipe = replace(arcface, real=replace(arcface.real, margin=CosFace(scale=32.0, margin=0.2)))

@@ -1,0 +1,120 @@
+"""Weights come back out of .onnx files, whether batch norms were folded or not."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+from torch import nn
+
+from facerec.backbones import Preprocessing, create_backbone
+from facerec.embedding.onnx_file import OnnxFile, parse_onnx
+from facerec.embedding.onnx_weights import load_onnx_weights
+from facerec.errors import ModelError
+from facerec.export.graph import export_graph, quiet
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+SMALL = {"width": 0.25, "embedding_size": 16}
+
+
+def trained(name: str, **options: object) -> nn.Module:
+    """A backbone whose every number is its own, as after training."""
+    backbone = create_backbone(name, seed=1, **{**SMALL, **options}).eval()
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for module in backbone.modules():
+            if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+                tensors = [module.bias, module.running_mean, module.running_var]
+                if module.weight.requires_grad:
+                    tensors.append(module.weight)
+                for tensor in tensors:
+                    assert tensor is not None
+                    tensor.copy_(torch.rand(tensor.shape, generator=generator) + 0.5)
+            elif isinstance(module, nn.PReLU):
+                module.weight.copy_(torch.rand(module.weight.shape, generator=generator))
+    return backbone
+
+
+def folded(backbone: nn.Module) -> OnnxFile:
+    return parse_onnx(export_graph(backbone, Preprocessing(), note={}), "folded.onnx")
+
+
+def unfolded(backbone: nn.Module) -> OnnxFile:
+    with quiet(), torch.no_grad():
+        program = torch.onnx.export(
+            backbone,
+            (torch.zeros(2, 3, 112, 112),),
+            dynamo=True,
+            optimize=False,
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            external_data=False,
+            verbose=False,
+        )
+    assert program is not None
+    file = io.BytesIO()
+    onnx.save_model(program.model_proto, file)
+    return parse_onnx(file.getvalue(), "unfolded.onnx")
+
+
+def embeddings(backbone: nn.Module) -> torch.Tensor:
+    faces = torch.rand(3, 3, 112, 112, generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        return backbone(faces)
+
+
+def relative(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """The largest distance of two embeddings of an image, as a share of their length."""
+    return float(((ours - theirs).norm(dim=1) / theirs.norm(dim=1)).max())
+
+
+@pytest.mark.parametrize("export", [folded, unfolded])
+@pytest.mark.parametrize("name", ["iresnet18", "mbf", "mobilefacenet_half"])
+def test_the_backbone_embeds_as_the_one_that_was_exported(name: str, export: object) -> None:
+    assert callable(export)
+    theirs = trained(name)
+    file = export(theirs)
+    ours = create_backbone(name, seed=9, **SMALL)
+    before = embeddings(ours.eval())
+    load_onnx_weights(ours, file)
+    expected = embeddings(theirs)
+    assert relative(embeddings(ours), expected) < 1e-4 < 0.1 < relative(before, expected)
+    kept = "BatchNormalization" in file.operators
+    assert kept == (export is unfolded or name == "iresnet18")
+
+
+def test_the_half_of_a_network_starts_from_the_whole_by_name() -> None:
+    whole = create_backbone("mobilefacenet", seed=1, **SMALL).state_dict()
+    half = create_backbone("mobilefacenet_half", seed=2, **SMALL).state_dict()
+    assert {name: t.shape for name, t in half.items()}.items() <= {
+        name: t.shape for name, t in whole.items()
+    }.items()
+
+
+def test_another_architecture_is_refused_by_what_is_missing_or_left() -> None:
+    file = folded(trained("mobilefacenet_half"))
+    with pytest.raises(ModelError, match=r"folded\.onnx: has too few layers"):
+        load_onnx_weights(create_backbone("mobilefacenet", seed=0, **SMALL), file)
+    with pytest.raises(ModelError, match="not in this backbone"):
+        load_onnx_weights(
+            create_backbone("mobilefacenet_half", seed=0, **SMALL), folded(trained("mobilefacenet"))
+        )
+
+
+def test_the_same_layers_joined_in_another_way_are_refused() -> None:
+    """Another activation has no weights: only the embeddings tell."""
+    backbone = create_backbone("mobilefacenet_half", seed=0, **SMALL)
+    for module in backbone.modules():
+        for name, child in module.named_children():
+            if isinstance(child, nn.ReLU6):
+                setattr(module, name, nn.Sigmoid())
+    with pytest.raises(ModelError, match="other embeddings"):
+        load_onnx_weights(backbone, folded(trained("mobilefacenet_half")))
+
+
+def test_a_network_without_a_last_batch_norm_has_no_room_for_its_bias() -> None:
+    backbone = create_backbone("mobilefacenet_half", seed=0, embedding_bn="none", **SMALL)
+    with pytest.raises(ModelError, match="no bias"):
+        load_onnx_weights(backbone, folded(trained("mobilefacenet_half")))

@@ -2,10 +2,10 @@
 
     facerec train recipes/finetune.py --init.path runs/NAME --data.path data/mine
 
-The network is the one that the weights belong to. For a .pth, which does not say, set
---backbone.name and the fields beside it. Preprocessing has to be that of the weights. Rates, steps
-and epochs are meant for some hundred people with a dozen photos or more each. They are rules of
-thumb, not the outcome of a search: hold out people of your own to choose better ones.
+The network is the one that the weights belong to, and pixels are prepared as it knows them. For a
+.pth, which does not say, set --backbone.name and the fields beside it, and --preprocessing. Rates,
+steps and epochs are meant for some hundred people with a dozen photos or more each. They are rules
+of thumb, not the outcome of a search: hold out people of your own to choose better ones.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from pathlib import Path
 from facerec.backbones import Backbone
 from facerec.heads import SEC, ArcFace
 from facerec.records import Augmentation, Data
-from facerec.training import SGD, Checkpoints, Cosine, Finetune, Init, Recipe
+from facerec.training import AdamW, Checkpoints, Cosine, Finetune, Init, Recipe
 
 recipe = Recipe(
     init=Init(path=Path("weights.safetensors"), head="class_means"),
@@ -24,10 +24,12 @@ recipe = Recipe(
     ),
     margin=ArcFace(scale=32.0, margin=0.3),
     regularizer=SEC(weight=0.2, scale_free=True),
-    # Class means know less of their people than the network knows of faces: at first they alone
-    # learn, then the network does, more slowly, and on the statistics that it has.
-    finetune=Finetune(rate_factor=0.1, layer_decay=0.8, freeze_steps=80, batch_norm="frozen"),
-    optimizer=SGD(lr=0.1, momentum=0.9, weight_decay=5e-4),
+    # The centres begin at the class means, the network where it was trained to be: small steps, the
+    # smaller the nearer to the pixels, on the batch statistics that the network has. Adam's steps
+    # do not depend on how large the weights are, which differs much between networks whose batch
+    # norms rest; SGD at rates that train such networks from a seed undoes them.
+    finetune=Finetune(rate_factor=0.2, layer_decay=0.8, batch_norm="frozen"),
+    optimizer=AdamW(lr=5e-4, weight_decay=0.05),
     schedule=Cosine(warmup_epochs=0.5),
     ema=0.99,
     checkpoints=Checkpoints(every_steps=200, keep=2),

@@ -46,14 +46,8 @@ from facerec.fairness.one_to_many import (
     audit_searches,
     correlate,
 )
-from facerec.fairness.rates import (
-    TARGETS,
-    UNKNOWN,
-    Calibration,
-    GlobalThreshold,
-    GroupErrors,
-    GroupRates,
-)
+from facerec.fairness.rate_results import TARGETS, UNKNOWN, Calibration, GlobalThreshold, GroupRates
+from facerec.fairness.rates import GroupErrors
 from facerec.fairness.result import Audit, GroupAudit, InputFile, Settings
 from facerec.progress import Progress
 from facerec.statistics.operating_points import parse_rate

@@ -56,8 +56,9 @@ class Init(Checked):
 
     path: Path | None = None
     """A run's folder, one of its checkpoints, a .safetensors that facerec wrote, or a .pth of
-    InsightFace. With backbone.name "init" the network is the one in there. None draws all weights
-    from the seed."""
+    InsightFace. With backbone.name "init" the network is the one in there, and its pixels are
+    prepared as it knows them where preprocessing is left as it is. None draws all weights from the
+    seed."""
     strict: bool = True
     """Every tensor has to fit. False takes those that fit by name and shape, and draws the rest."""
     layers: tuple[str, ...] = ()
@@ -130,6 +131,8 @@ class _Source:
 def resolved(recipe: Recipe, run: Path | None = None) -> Recipe:
     """Put the network of `Init.path` in the place of the backbone's name ``init``.
 
+    With it comes how its pixels are prepared, unless the recipe says something of its own.
+
     Args:
         recipe: as the user gave it.
         run: the run that is continued, whose recipe knows the network; the file is not read then.
@@ -148,17 +151,26 @@ def resolved(recipe: Recipe, run: Path | None = None) -> Recipe:
             "fields, or write down all of them with the network's name"
         )
     if run is not None:
-        return replace(recipe, backbone=_stored_sections(run)[0])
+        backbone, preprocessing, _ = _stored_sections(run)
+        return _with_network(recipe, backbone, preprocessing)
     if recipe.init.path is None:
         raise RecipeError('backbone.name is "init", so init.path has to name weights; set it')
-    found = _read(recipe.init.path).backbone
-    if found is None:
+    source = _read(recipe.init.path)
+    if source.backbone is None:
         raise ModelError(
             f"{recipe.init.path}: does not say which architecture its weights belong to; set "
             "backbone.name and the fields beside it, or turn it into a .safetensors by facerec "
             "import-weights"
         )
-    return replace(recipe, backbone=found)
+    return _with_network(recipe, source.backbone, source.preprocessing)
+
+
+def _with_network(
+    recipe: Recipe, backbone: Backbone, preprocessing: Preprocessing | None
+) -> Recipe:
+    if preprocessing is None or recipe.preprocessing != Preprocessing():
+        preprocessing = recipe.preprocessing
+    return replace(recipe, backbone=backbone, preprocessing=preprocessing)
 
 
 def _read(path: Path) -> _Source:
@@ -171,7 +183,7 @@ def _read(path: Path) -> _Source:
     if path.suffix == ".onnx" or (path.is_dir() and is_bundle(path)):
         raise ModelError(
             f"{path}: an ONNX graph computes but does not train; start from the .safetensors or "
-            ".pth that it was exported from"
+            ".pth that it was exported from, or turn it into one by facerec import-weights"
         )
     if path.is_dir() and not (path / MODEL_FILE).is_file():
         folder = path if _is_checkpoint(path) else checkpoint.latest(path / "checkpoints")

@@ -387,6 +387,13 @@ def test_a_start_that_fails_leaves_no_run(work: Path, capsys: pytest.CaptureFixt
 
 def test_the_network_of_the_file(data: Path, model: Path, tmp_path: Path) -> None:
     recipe = tiny_recipe(data, backbone=Backbone("init"), init=Init(model))
+    theirs, config = tmp_path / "theirs.safetensors", Backbone("tiny_linear", 16)
+    prepared = Preprocessing(std=128.0)
+    save_model(theirs, create_backbone(config, seed=5), config, prepared, {})
+    other = replace(recipe, init=Init(theirs))
+    assert resolved(other).preprocessing == prepared
+    own = replace(other, preprocessing=Preprocessing("bgr"))
+    assert resolved(own).preprocessing == Preprocessing("bgr")
     assert resolved(recipe).backbone == Backbone("tiny_linear", 16)
     assert resolved(tiny_recipe(data)) == tiny_recipe(data)
     with pytest.raises(RecipeError, match=r"init\.path"):

@@ -312,9 +312,16 @@ def check_replaceable(
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
     """Write ``value`` as indented JSON, whole or not at all; NaN is refused."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     with atomic_path(path) as temporary:
-        temporary.write_text(text + "\n", encoding="utf-8")
+        temporary.write_bytes(json_bytes(value))
+
+
+def json_bytes(value: Any, *, indent: int = 2, sort_keys: bool = False) -> bytes:
+    """Return ``value`` as a file of indented JSON; NaN is refused."""
+    text = json.dumps(
+        value, indent=indent, sort_keys=sort_keys, ensure_ascii=False, allow_nan=False
+    )
+    return f"{text}\n".encode()
 
 
 def parse_json(text: str | bytes) -> Any:

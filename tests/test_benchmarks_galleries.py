@@ -27,8 +27,8 @@ def test_search(measures: ModuleType) -> None:
 
 
 def test_prediction(measures: ModuleType, tmp_path: Path) -> None:
-    rows = list(measures.gallery_threshold(people=4000, dimensions=32, probes=600))
-    assert len(rows) == 2 and all(row.bar == 20 for row in rows)
+    rows = list(measures.gallery_threshold(people=3000, probes=400, repeats=1, fresh=200))
+    assert len(rows) == 2 * len(measures.crowds()) and all(row.bar == 20 for row in rows)
     assert rows[0].value < 60  # at this size
     vectors = np.random.default_rng(0).standard_normal((900, 32)).astype(np.float32)
     names = np.arange(900).astype(np.str_)
@@ -44,3 +44,14 @@ def test_prediction(measures: ModuleType, tmp_path: Path) -> None:
 def test_coverage(measures: ModuleType) -> None:
     rows = list(measures.gallery_coverage(repeats=3, truths=3))
     assert len(rows) == 4 and all(0 <= row.value <= 100 for row in rows)
+
+
+def test_the_fpir_of_a_crowd_is_that_which_is_counted(measures: ModuleType) -> None:
+    generator = np.random.default_rng(1)
+    for crowd in measures.crowds().values():
+        probes = crowd.images(generator, 150)
+        highest = probes @ crowd.people(generator, 20_000).T
+        threshold = float(np.quantile(highest, 0.999))
+        # The share of pairs is the FPIR of galleries of one person.
+        counted = float((highest >= threshold).mean())
+        assert crowd.fpir(probes, threshold, 1) == pytest.approx(counted, rel=0.1)

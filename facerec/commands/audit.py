@@ -46,7 +46,7 @@ from facerec.fairness.one_to_many_page import summary_tables
 from facerec.fairness.outputs import check_audit_folder, to_json, write_audit
 from facerec.fairness.page import render
 from facerec.fairness.quality import Quality, add_quality, read_quality
-from facerec.fairness.rates import TARGETS, Calibration, ErrorRate
+from facerec.fairness.rate_results import TARGETS, Calibration, ErrorRate
 from facerec.fairness.result import Audit, GroupAudit, InputFile
 from facerec.fairness.scores import audit_scores
 from facerec.files import sha256

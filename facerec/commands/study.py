@@ -31,8 +31,6 @@ from facerec.fairness.study import (
     SetResult,
     StudyRun,
     TrainedRun,
-    answer,
-    answer_page,
     compare_arms,
     embed_views,
     errors_by_group,
@@ -40,6 +38,7 @@ from facerec.fairness.study import (
     known_truths,
     smaller,
 )
+from facerec.fairness.study_answer import answer, answer_page
 from facerec.files import atomic_path, parse_json, write_json
 from facerec.progress import section
 from facerec.recipe import load_recipe, to_dict

@@ -60,7 +60,7 @@ from facerec.export.thresholds import Threshold, flip_mode, read_thresholds, res
 from facerec.export.triton import CONFIG_FILE, VERSION, triton_config
 from facerec.export.triton import MODEL_FILE as TRITON_FILE
 from facerec.export.variants import VARIANTS, VariantKind, make_variant
-from facerec.files import atomic_folder, fsync_directory
+from facerec.files import atomic_folder, fsync_directory, json_bytes
 from facerec.progress import Progress, section
 from facerec.recipe import to_dict
 from facerec.verification import Bench, VerificationResult, evaluate_bench
@@ -316,7 +316,7 @@ class _Export:
         for choice in choices:
             self._variant(choice, main)
         self._repositories(main)
-        self._write(NOTE_FILE, _json(self._note(main, consumers)))
+        self._write(NOTE_FILE, json_bytes(self._note(main, consumers), sort_keys=True))
         # As others will read it: lists, not tuples.
         note = json.loads((self.folder / NOTE_FILE).read_bytes())
         self._write(CARD_FILE, model_card(note).encode())
@@ -370,7 +370,7 @@ class _Export:
         with self._stage("loading it with every consumer"):
             stated = guess_preprocessing(main).preprocessing
             manifest = package_manifest(self.model.name, main, stated, ONNX_FILE)
-            self._write(MANIFEST_FILE, _json(manifest))
+            self._write(MANIFEST_FILE, json_bytes(manifest, sort_keys=True))
             photos = np.ascontiguousarray(sample_faces(CONSUMER_FACES)[..., ::-1])
             rows = check_consumers(self.folder, self.model, photos)
         # A reason may name the temporary folder, which is another one each time.
@@ -525,7 +525,7 @@ class _Export:
         if self.options.server:
             stated = guess_preprocessing(main).preprocessing
             manifest = server_manifest(self.model.name, main, stated, ONNX_FILE)
-            self._write(f"{SERVER_FOLDER}/{MANIFEST_FILE}", _json(manifest))
+            self._write(f"{SERVER_FOLDER}/{MANIFEST_FILE}", json_bytes(manifest, sort_keys=True))
             self._write(f"{SERVER_FOLDER}/{ONNX_FILE}", main.content)
             self._write(f"{SERVER_FOLDER}/README.txt", SERVER_REMARK.encode())
 
@@ -613,11 +613,6 @@ def _row(row: ParityRow | ConsumerRow) -> dict[str, Any]:
         if isinstance(value, float):
             values[name] = round(value, 7) if name == "min_cosine" else float(f"{value:.1e}")
     return values
-
-
-def _json(value: Mapping[str, Any]) -> bytes:
-    text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    return f"{text}\n".encode()
 
 
 def _sync(folder: Path) -> None:

@@ -211,7 +211,7 @@ def read_attributes(
     path = Path(path)
     if not groups:
         raise DatasetError(f"{path}: no attribute was named; name at least one column of groups")
-    numbered = _records(path)
+    numbered = read_records(path)
     header_line, header = next(numbered, (1, []))
     wanted = list(dict.fromkeys([_IMAGE, subject, *groups, *covariates, _SOURCE]))
     _check_header(path, header_line, header, wanted)
@@ -404,9 +404,14 @@ def check_values(path: Path, name: str, values: NDArray[np.str_]) -> None:
         )
 
 
-def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line and the stripped fields of every record that is not blank."""
-    reader = csv.reader(io.StringIO(decode_text(path, read_content(path)), newline=""), strict=True)
+def read_records(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
+    """Yield the line and the stripped fields of every record that is not blank.
+
+    Raises:
+        DatasetError: the file cannot be read, or is no such table.
+    """
+    text = io.StringIO(decode_text(path, read_content(path)), newline="")
+    reader = csv.reader(text, delimiter=delimiter, strict=True)
     try:
         for record in reader:
             if any(cell.strip() for cell in record):

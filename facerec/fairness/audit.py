@@ -38,14 +38,8 @@ from facerec.fairness.findings import caveats, find
 from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import NormTable, SubjectBootstrap, SubjectNorms, norm_table
 from facerec.fairness.one_to_many import OneToMany, SearchPlan, audit_searches
-from facerec.fairness.rates import (
-    TARGETS,
-    UNKNOWN,
-    Calibration,
-    GlobalThreshold,
-    GroupErrors,
-    GroupRates,
-)
+from facerec.fairness.rate_results import TARGETS, UNKNOWN, Calibration, GlobalThreshold, GroupRates
+from facerec.fairness.rates import GroupErrors
 from facerec.fairness.result import Audit, GroupAudit, InputFile, Settings
 from facerec.progress import Progress
 from facerec.statistics.operating_points import parse_rate

@@ -31,12 +31,8 @@ from facerec.fairness.differentials import (
 )
 from facerec.fairness.norms import SubjectNorms, percentile
 from facerec.fairness.plain import plain
-from facerec.fairness.rates import (
-    UNKNOWN,
-    GroupErrors,
-    all_pairs_group_rates,
-    pair_group_rates,
-)
+from facerec.fairness.rate_results import UNKNOWN
+from facerec.fairness.rates import GroupErrors, all_pairs_group_rates, pair_group_rates
 from facerec.progress import Progress
 from facerec.report.conclusions import DirectedConclusion, of_change
 from facerec.report.estimate import Estimate
@@ -137,6 +133,13 @@ class Change(Estimate):
     def conclusion(self) -> DirectedConclusion:
         """Whether ``interval`` excludes zero; with one seed that speaks of two models alone."""
         return of_change(self)
+
+    @property
+    def name(self) -> str:
+        """What it is of: figure, groups and fusion."""
+        groups = None if self.groups is None else " − ".join(self.groups)
+        fusion = None if self.fusion is None else f"{self.fusion} fusion"
+        return ", ".join(filter(None, (self.figure, groups, fusion)))
 
     def to_row(self) -> dict[str, Any]:
         """Return one flat line of a table, as JSON types."""

@@ -24,7 +24,9 @@ from facerec.fairness.differentials import (
     resample,
 )
 from facerec.fairness.norms import percentile
-from facerec.fairness.rates import ErrorRate, GroupErrors, SubjectCounts, error_rate
+from facerec.fairness.pair_counts import SubjectCounts
+from facerec.fairness.rate_results import ErrorRate, error_rate
+from facerec.fairness.rates import GroupErrors
 from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.discard import DiscardCurve, error_versus_discard

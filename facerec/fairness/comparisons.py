@@ -13,14 +13,8 @@ from numpy.typing import NDArray
 from facerec.embedding.extract import Embeddings
 from facerec.errors import DatasetError, MetricError
 from facerec.fairness.channels import mated_pairs
-from facerec.fairness.rates import (
-    TARGETS,
-    UNKNOWN,
-    Calibration,
-    GroupErrors,
-    all_pairs_rates,
-    pair_group_rates,
-)
+from facerec.fairness.rate_results import TARGETS, UNKNOWN, Calibration
+from facerec.fairness.rates import GroupErrors, all_pairs_rates, pair_group_rates
 from facerec.progress import Progress
 from facerec.statistics.operating_points import OperatingPoint
 from facerec.statistics.rates import operating_points

@@ -19,14 +19,9 @@ from scipy.special import stdtrit
 from scipy.stats import rankdata
 
 from facerec.errors import MetricError
-from facerec.fairness.rates import (
-    ErrorRate,
-    GroupErrors,
-    PairCounts,
-    RatesAtThreshold,
-    Share,
-    SubjectCounts,
-)
+from facerec.fairness.pair_counts import PairCounts, SubjectCounts
+from facerec.fairness.rate_results import ErrorRate, RatesAtThreshold, Share
+from facerec.fairness.rates import GroupErrors
 from facerec.report.estimate import Estimate
 from facerec.statistics.bootstrap import VertexBootstrap, percentile_interval
 from facerec.statistics.intervals import Interval

@@ -7,9 +7,8 @@ with its interval; what the data cannot carry is hatched or said in words.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -22,17 +21,17 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from facerec.fairness.association import Association
+from facerec.fairness.baseline import Change
 from facerec.fairness.channels import NormChannels
 from facerec.fairness.differentials import Differentials
 from facerec.fairness.norms import NormSummary, NormTable, SubjectNorms
-from facerec.fairness.rates import (
+from facerec.fairness.rate_results import (
     SCORE_EDGES,
     ErrorRate,
     GroupRates,
     RatesAtThreshold,
     ScoreHistogram,
 )
-from facerec.fairness.tables import comparison_name
 from facerec.report.estimate import Estimate
 from facerec.report.figures import (
     COLOURS,
@@ -523,30 +522,28 @@ def differential_figure(differentials: Differentials) -> Figure | None:
 # --- comparison -------------------------------------------------------------------------------
 
 
-def comparison_figure(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
+def comparison_figure(changes: Sequence[Change]) -> Figure | None:
     """Draw every change from baseline to treated with its interval; None without any.
 
     Every row has a scale of its own, so that only its side of zero can be read off.
-
-    Args:
-        rows: of `facerec.fairness.baseline.BaselineComparison.to_json`.
     """
-    drawn = [row for row in rows if row["change"] is not None]
+    drawn = [change for change in changes if change.value is not None]
     if len(drawn) > _MOST_ROWS:  # those of pairs of groups grow with the square of the groups
-        drawn = [row for row in drawn if row["groups"] is None]
+        drawn = [change for change in drawn if change.groups is None]
     if not drawn:
         return None
     figure, axes = new_figure(_WIDTH + 1, 0.9 + _ROW * len(drawn))
     axes.grid(False)
     axes.axvline(0, color="0.2", linewidth=0.9)
     style = Style("", "0.1", "D", "-")
-    for index, row in enumerate(drawn):
-        low, high = row["low"], row["high"]
-        reach = max(abs(end) for end in (row["change"], low, high) if end is not None) or 1.0
-        interval = None if low is None else Interval(low / reach, high / reach)
-        _whisker(axes, index, style, Estimate(row["change"] / reach, interval))
-        beside(axes, index, f"{row['baseline']:.3g} → {row['treated']:.3g}")
-    name_rows(axes, [comparison_name(row) for row in drawn])
+    for index, change in enumerate(drawn):
+        assert change.value is not None  # see above
+        reach = max(abs(end) for end in (change.value, change.low, change.high) if end is not None)
+        reach, limits = reach or 1.0, change.interval
+        interval = limits and Interval(limits.low / reach, limits.high / reach)
+        _whisker(axes, index, style, Estimate(change.value / reach, interval))
+        beside(axes, index, f"{change.baseline:.3g} → {change.treated:.3g}")
+    name_rows(axes, [change.name for change in drawn])
     axes.set_xlim(-1.08, 1.08)
     axes.set_xticks([0], ["0"])
     axes.set_xlabel("change, treated − baseline; every row has its own scale", fontsize=SMALL)

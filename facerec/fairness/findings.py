@@ -13,9 +13,10 @@ from facerec.fairness.association import Association
 from facerec.fairness.baseline import BaselineComparison
 from facerec.fairness.differentials import Differential
 from facerec.fairness.no_comparison import NoComparison
-from facerec.fairness.rates import RatesAtThreshold
+from facerec.fairness.rate_results import RatesAtThreshold
 from facerec.fairness.result import Finding, GroupAudit, Topic
 from facerec.report.conclusions import ALPHA, Conclusion, of_interval, of_test
+from facerec.report.estimate import Estimate
 
 MOST = 6
 """Lines of the findings box."""
@@ -130,16 +131,14 @@ def _association(grouping: GroupAudit) -> Iterator[Finding]:
     if isinstance(found, NoComparison):
         yield _insufficient("norm", grouping, figure, (subjects, "subjects"), found.reason)
         return
-    yield Finding(
-        topic="norm",
-        grouping=grouping.name,
-        figure=figure,
-        value=found.eta2.value,
-        interval=found.eta2.interval,
-        total=subjects,
-        unit="subjects",
-        conclusion=of_test(found.p),
-        remark="" if found.p < ALPHA else _undetected(found),
+    yield _line(
+        "norm",
+        grouping.name,
+        figure,
+        found.eta2,
+        (subjects, "subjects"),
+        of_test(found.p),
+        "" if found.p < ALPHA else _undetected(found),
         p=found.p,
         exploratory=not grouping.primary,
     )
@@ -162,23 +161,17 @@ def _adjusted(grouping: GroupAudit) -> Iterator[Finding]:
         basis = len(grouping.sample.groups), "subjects"
         yield _insufficient("adjusted norm", grouping, figure, basis, reason)
         return
-    yield Finding(
-        topic="adjusted norm",
-        grouping=grouping.name,
-        figure=f"{figure} given {', '.join(found.covariates)}",
-        value=found.partial_eta2.value,
-        interval=found.partial_eta2.interval,
-        total=found.subjects,
-        unit="subjects",
-        conclusion=of_test(found.p),
-        remark=_before(found.eta2.value),
+    before = found.eta2.value
+    yield _line(
+        "adjusted norm",
+        grouping.name,
+        f"{figure} given {', '.join(found.covariates)}",
+        found.partial_eta2,
+        (found.subjects, "subjects"),
+        of_test(found.p),
+        "" if before is None else f"η² {before:.2g} before adjustment",
         p=found.p,
-        exploratory=True,
     )
-
-
-def _before(eta2: float | None) -> str:
-    return "" if eta2 is None else f"η² {eta2:.2g} before adjustment"
 
 
 def _rates(grouping: GroupAudit, target: str | None) -> Iterator[Finding]:
@@ -201,19 +194,9 @@ def _rates(grouping: GroupAudit, target: str | None) -> Iterator[Finding]:
             continue
         point = next(point for point in rates.points if point.threshold.target == target)
         detected = row.p_value < ALPHA
-        yield Finding(
-            topic=of,
-            grouping=grouping.name,
-            figure=figure,
-            value=row.value,
-            interval=row.interval,
-            total=pairs,
-            unit=unit,
-            conclusion=of_test(row.p_value),
-            remark=_extremes(point, of, measures.groups) if detected else _parity(row),
-            p=row.p_value,
-            exploratory=True,
-        )
+        remark = _extremes(point, of, measures.groups) if detected else _parity(row)
+        basis, conclusion = (pairs, unit), of_test(row.p_value)
+        yield _line(of, grouping.name, figure, row, basis, conclusion, remark, p=row.p_value)
 
 
 def _is_headline(row: Differential, of: str, target: str) -> bool:
@@ -251,19 +234,14 @@ def _standardised(grouping: GroupAudit) -> Iterator[Finding]:
         reason = found.reason or "no interval"
         yield _insufficient("norm and FNMR", grouping, figure, pairs, reason)
         return
-    interval = found.change.interval
-    yield Finding(
-        topic="norm and FNMR",
-        grouping=grouping.name,
-        figure=figure,
-        value=found.change.value,
-        interval=interval,
-        total=channels.pairs,
-        unit="mated pairs",
-        conclusion=of_interval(interval),
-        remark="" if found.raw_gap is None else f"gap {found.raw_gap.value:.3g} as it is",
-        p=None,
-        exploratory=True,
+    yield _line(
+        "norm and FNMR",
+        grouping.name,
+        figure,
+        found.change,
+        pairs,
+        of_interval(found.change.interval),
+        "" if found.raw_gap is None else f"gap {found.raw_gap.value:.3g} as it is",
     )
 
 
@@ -276,19 +254,9 @@ def _fusion(grouping: GroupAudit, target: str | None) -> Iterator[Finding]:
             continue
         if change.value is None or change.interval is None:
             continue
-        yield Finding(
-            topic="fusion",
-            grouping=grouping.name,
-            figure=f"FNMR with unit less raw fusion at nominal FMR {target}",
-            value=change.value,
-            interval=change.interval,
-            total=change.raw.total,
-            unit="mated pairs",
-            conclusion=of_interval(change.interval),
-            remark="",
-            p=None,
-            exploratory=True,
-        )
+        figure = f"FNMR with unit less raw fusion at nominal FMR {target}"
+        basis, conclusion = (change.raw.total, "mated pairs"), of_interval(change.interval)
+        yield _line("fusion", grouping.name, figure, change, basis, conclusion)
 
 
 def _changes(comparison: BaselineComparison, target: str | None) -> Iterator[Finding]:
@@ -300,34 +268,55 @@ def _changes(comparison: BaselineComparison, target: str | None) -> Iterator[Fin
         known = change.conclusion != "insufficient data"
         ends = (change.baseline, change.treated)
         shown = " to ".join(f"{end:.3g}" for end in ends if end is not None)
-        yield Finding(
-            topic="baseline",
-            grouping=comparison.attribute,
-            figure=f"change of {change.figure} from the baseline",
-            value=change.value if known else None,
-            interval=change.interval if known else None,
-            total=comparison.persons,
-            unit="subjects",
-            conclusion=of_interval(change.interval if known else None),
-            remark=f"from {shown}" if known else change.remark,
-            p=None,
-            exploratory=True,
+        yield _line(
+            "baseline",
+            comparison.attribute,
+            f"change of {change.figure} from the baseline",
+            change if known else Estimate(None),
+            (comparison.persons, "subjects"),
+            of_interval(change.interval if known else None),
+            f"from {shown}" if known else change.remark,
         )
 
 
 def _insufficient(
     topic: Topic, grouping: GroupAudit, figure: str, basis: tuple[int, str], reason: str
 ) -> Finding:
-    return Finding(
-        topic=topic,
-        grouping=grouping.name,
-        figure=figure,
-        value=None,
-        interval=None,
-        total=basis[0],
-        unit=basis[1],
-        conclusion="insufficient data",
-        remark=reason.removeprefix("insufficient data: "),
-        p=None,
+    return _line(
+        topic,
+        grouping.name,
+        figure,
+        Estimate(None),
+        basis,
+        "insufficient data",
+        reason.removeprefix("insufficient data: "),
         exploratory=topic != "norm" or not grouping.primary,
+    )
+
+
+def _line(
+    topic: Topic,
+    grouping: str,
+    figure: str,
+    estimate: Estimate,
+    basis: tuple[int, str],
+    conclusion: Conclusion,
+    remark: str = "",
+    *,
+    p: float | None = None,
+    exploratory: bool = True,
+) -> Finding:
+    """Return a line on an estimate; its basis is how many of what it rests on."""
+    return Finding(
+        value=estimate.value,
+        interval=estimate.interval,
+        total=basis[0],
+        remark=remark,
+        topic=topic,
+        grouping=grouping,
+        figure=figure,
+        unit=basis[1],
+        conclusion=conclusion,
+        p=p,
+        exploratory=exploratory,
     )

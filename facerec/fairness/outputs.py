@@ -20,7 +20,7 @@ from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import QUANTILES
 from facerec.fairness.one_to_many import OneToMany
 from facerec.fairness.plain import Json, flat, plain
-from facerec.fairness.rates import SCORE_EDGES, GroupRates, RatesAtThreshold
+from facerec.fairness.rate_results import SCORE_EDGES, GroupRates, RatesAtThreshold
 from facerec.fairness.result import Audit, GroupAudit
 from facerec.fairness.tables import (
     card_table,
@@ -33,7 +33,7 @@ from facerec.fairness.tables import (
     threshold_table,
     working_point,
 )
-from facerec.files import check_replaceable, parse_json, write_folder
+from facerec.files import check_replaceable, json_bytes, parse_json, write_folder
 from facerec.report.csv_tables import to_csv
 from facerec.report.estimate import Estimate
 from facerec.report.table import Table, escape_markdown
@@ -82,7 +82,7 @@ def write_audit(folder: str | Path, audit: Audit, pages: Mapping[str, bytes], co
     document = to_json(audit)
     files = {
         **pages,
-        "audit.json": _encode(document),
+        "audit.json": json_bytes(document, indent=1),
         "model_card_section.md": model_card(audit).encode(),
         **{
             f"tables/{name}.csv": to_csv(rows)
@@ -90,7 +90,7 @@ def write_audit(folder: str | Path, audit: Audit, pages: Mapping[str, bytes], co
             if rows
         },
     }
-    files[MANIFEST] = _encode(manifest(audit, files, command))
+    files[MANIFEST] = json_bytes(manifest(audit, files, command), indent=1)
     write_folder(final, files)
     return final / PAGE
 
@@ -329,9 +329,7 @@ def csv_tables(audit: Audit, document: Json) -> dict[str, list[Json]]:
             for grouping, changes in _known(audit, "fusion")
             for row in of_page(grouping, fusion_table(changes))
         ],
-        "comparison": change_table(document["comparison"]).records()
-        if document["comparison"]
-        else [],
+        "comparison": change_table(audit.comparison).records() if audit.comparison else [],
         "against": against_table(audit.against.rows).records() if audit.against else [],
         **_search_tables(document["one_to_many"]),
         "not_computed": [flat(row) for row in document["not_computed"]],
@@ -509,31 +507,31 @@ def _matrix(grouping: GroupAudit, point: RatesAtThreshold) -> Json:
     }
 
 
-def _one_to_many(found: OneToMany | NoComparison | None) -> Json | None:
-    if not isinstance(found, OneToMany):
+def _one_to_many(result: OneToMany | NoComparison | None) -> Json | None:
+    if not isinstance(result, OneToMany):
         return None
-    plan = found.plan
+    plan = result.plan
     return {
-        "protocol": found.protocol,
+        "protocol": result.protocol,
         "fpir": list(plan.targets),
         "reference": plan.reference,
         "homogeneous": plan.homogeneous,
         "template": plan.template,
         "seed": plan.seed,
-        "persons": found.persons,
-        "entries": list(found.entries),
-        "mated": found.mated,
-        "non_mated": found.non_mated,
+        "persons": result.persons,
+        "entries": list(result.entries),
+        "mated": result.mated,
+        "non_mated": result.non_mated,
         "groupings": [
             {
-                "grouping": part.name,
-                "compared_with": part.compared_with,
+                "grouping": grouping.name,
+                "compared_with": grouping.compared_with,
                 "galleries": [
-                    {"galleries": kind, "entries": list(sizes)} for kind, sizes in part.entries
+                    {"galleries": kind, "entries": list(sizes)} for kind, sizes in grouping.entries
                 ],
-                **plain(part, leave=("name", "groups", "compared_with", "entries")),
+                **plain(grouping, leave=("name", "groups", "compared_with", "entries")),
             }
-            for part in found.groupings
+            for grouping in result.groupings
         ],
     }
 
@@ -542,9 +540,9 @@ def _search_tables(document: Json | None) -> dict[str, list[Json]]:
     """Return the tables of identification, one row a figure."""
     return {
         f"one_to_many_{name}": [
-            {"grouping": part["grouping"], **flat(row)}
-            for part in (() if document is None else document["groupings"])
-            for row in part[key]
+            {"grouping": grouping["grouping"], **flat(row)}
+            for grouping in (() if document is None else document["groupings"])
+            for row in grouping[key]
         ]
         for name, key in (
             ("rates", "rates"),
@@ -569,11 +567,6 @@ def _not_computed(audit: Audit) -> Iterator[Json]:
             reasons = [grouping.differentials.reason, *grouping.differentials.left_out]
             for reason in filter(None, reasons):
                 yield {"grouping": grouping.name, "what": "differentials", "reason": reason}
-
-
-def _encode(value: Json) -> bytes:
-    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
-    return f"{text}\n".encode()
 
 
 def _written_before(folder: Path) -> set[str]:

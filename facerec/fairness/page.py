@@ -17,7 +17,7 @@ from facerec.fairness.channels import NormChannels
 from facerec.fairness.findings import HEADLINE, Finding, verdict
 from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import NormSummary, NormTable
-from facerec.fairness.rates import SCORE_EDGES, RatesAtThreshold
+from facerec.fairness.rate_results import SCORE_EDGES, RatesAtThreshold
 from facerec.fairness.result import Audit, GroupAudit
 from facerec.report import words
 from facerec.report.documents import provenance_of
@@ -403,23 +403,23 @@ def _comparison(audit: Audit, drawings: Drawings) -> Section:
     title = "Baseline and treated model"
     if audit.comparison is None:
         return Section(title, [], "No baseline was given, so nothing is compared.")
-    document = audit.comparison.to_json()
-    table = tables.change_table(document)
+    comparison = audit.comparison
+    table = tables.change_table(comparison)
     picture = drawings.draw(
         "comparison",
-        figures.comparison_figure(document["rows"]),
+        figures.comparison_figure(comparison.changes),
         "Changes from baseline to treated with intervals; the table has all figures.",
         "Changes from baseline to treated; every row has its own scale.",
     )
     return Section(
         title,
         [
-            Listed([*document["reading"], *document["notes"]]),
+            Listed([*comparison.reading, *comparison.notes]),
             *picture,
             _folded_if_long(table, words.counted(len(table.rows), "change")),
         ],
         "The same images, pairs and subjects in both arms; thresholds fixed anew per model at the "
-        f"same nominal FMR. Groups: {document['attribute']}.",
+        f"same nominal FMR. Groups: {comparison.attribute}.",
     )
 
 

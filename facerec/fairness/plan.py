@@ -182,8 +182,8 @@ def plan(
             f"one the audit leaves a group out; give at least {question.least_images}"
         )
     answers = []
-    for place, number in enumerate(images):
-        search = _Search(question, groups, number, power, audits, (seed, place), progress)
+    for index, number in enumerate(images):
+        search = _Search(question, groups, number, power, audits, (seed, index), progress)
         if effect is not None:
             answers.append(search.people(effect))
         else:
@@ -293,14 +293,14 @@ class _Search:
             above = at
             if above <= below:
                 return None
-        found = above
+        best = above
         for _ in range(_ROUNDS):
-            found = self._guess((below, above), limits, settle)
-            self._run(setup(found), found, self._audits)
+            best = self._guess((below, above), limits, settle)
+            self._run(setup(best), best, self._audits)
             again = self._guess((below, above), limits, settle)
-            if abs(again / found - 1) < _CLOSE:
+            if abs(again / best - 1) < _CLOSE:
                 break
-        return found
+        return best
 
     def _guess(
         self,

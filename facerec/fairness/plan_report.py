@@ -15,9 +15,9 @@ from facerec.report.table import Cell, Column, Table
 from facerec.statistics.intervals import wilson
 
 
-def answer_table(found: Plan) -> Table[Answer]:
+def answer_table(plan: Plan) -> Table[Answer]:
     """Return what is needed, or what is found, for each number of images a person."""
-    question = found.question
+    question = plan.question
 
     def limits(answer: Answer) -> str:
         return words.limits(answer.limits, form=".4g")
@@ -27,7 +27,7 @@ def answer_table(found: Plan) -> Table[Answer]:
             return Cell(words.NOTHING, answer.reason, withheld=True)
         by_group = " + ".join(f"{size:,}" for size in answer.sizes)
         small = by_group if len(answer.sizes) > 1 else ""
-        if found.searched == "people":
+        if plan.searched == "people":
             small = f"{small} {limits(answer)}".strip()
         return Cell(f"{answer.people:,}", small)
 
@@ -35,7 +35,7 @@ def answer_table(found: Plan) -> Table[Answer]:
         if answer.effect is None:
             return Cell(words.NOTHING, withheld=True)
         return Cell(
-            question.said(answer.effect), limits(answer) if found.searched == "effect" else ""
+            question.said(answer.effect), limits(answer) if plan.searched == "effect" else ""
         )
 
     def count(number: int | None) -> str:
@@ -59,21 +59,21 @@ def answer_table(found: Plan) -> Table[Answer]:
             "power",
         ),
     ]
-    return Table("", columns, found.answers)
+    return Table("", columns, plan.answers)
 
 
-def power_figure(found: Plan) -> Figure | None:
+def power_figure(plan: Plan) -> Figure | None:
     """Draw the power by people, or by effect, a curve for each number of images; None without any.
 
     Whiskers are Wilson's intervals of what was simulated; lines are the fits.
     """
-    drawn = [answer for answer in found.answers if answer.trials]
+    drawn = [answer for answer in plan.answers if answer.trials]
     if not drawn:
         return None
     figure, axes = new_figure(6.4, 4.2)
     named = styles([f"{words.counted(answer.images, 'image')} a person" for answer in drawn])
-    offset = found.question.effect_of(0.0) if found.searched == "effect" else 0.0
-    axes.axhline(found.power, color="0.2", linewidth=0.9)
+    offset = plan.question.effect_of(0.0) if plan.searched == "effect" else 0.0
+    axes.axhline(plan.power, color="0.2", linewidth=0.9)
     for style, answer in zip(named, drawn, strict=True):
         at = np.array([trial.at - offset for trial in answer.trials])
         values = np.array([trial.found / trial.audits for trial in answer.trials])
@@ -91,7 +91,7 @@ def power_figure(found: Plan) -> Figure | None:
             elinewidth=1,
         )
         shifted = [replace(trial, at=trial.at - offset) for trial in answer.trials]
-        curve = Curve.through(shifted, found.power)
+        curve = Curve.through(shifted, plan.power)
         if curve is not None:
             grid = np.geomspace(at.min(), at.max(), 100)  # no further than was simulated
             axes.plot(
@@ -104,11 +104,11 @@ def power_figure(found: Plan) -> Figure | None:
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_ylim(0, 1.02)
     label = "people in all groups"
-    if found.searched == "effect":
-        label = found.question.effect + (f" − {offset:g}" if offset else "")
+    if plan.searched == "effect":
+        label = plan.question.effect + (f" − {offset:g}" if offset else "")
     axes.set_xlabel(label, fontsize=SMALL)
     axes.set_ylabel("share of drawn audits that find it", fontsize=SMALL)
     axes.tick_params(labelsize=SMALL)
-    note(axes, f"{found.question.text} Line: a power of {found.power:g}.")
+    note(axes, f"{plan.question.text} Line: a power of {plan.power:g}.")
     legend(figure, named)
     return figure

@@ -27,21 +27,20 @@ from scipy.stats import multivariate_normal
 from facerec.errors import DatasetError
 from facerec.fairness.channels import mated_pairs
 from facerec.fairness.norms import SubjectBootstrap, SubjectNorms, norm_table
-from facerec.fairness.rates import (
+from facerec.fairness.pair_counts import SubjectCounts
+from facerec.fairness.rate_results import (
     Calibration,
     Exclusions,
     FmrMatrix,
     GlobalThreshold,
     GroupComposition,
-    GroupErrors,
     GroupPoint,
     GroupRates,
     GroupThreshold,
     RatesAtThreshold,
-    SubjectCounts,
-    all_pairs_group_rates,
     error_rate,
 )
+from facerec.fairness.rates import GroupErrors, all_pairs_group_rates
 from facerec.progress import Progress
 from facerec.report.estimate import Estimate
 from facerec.verification.evaluate import score_pairs

@@ -7,8 +7,6 @@ image, fields apart by semicolons: ``Filename``, the measures as they come, the 
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.errors import DatasetError
-from facerec.fairness.attributes import Attributes
+from facerec.fairness.attributes import Attributes, read_records
 from facerec.files import sha256
-from facerec.verification.protocols.lists import decode_text, read_content
 
 UNIFIED = "UnifiedQualityScore"
 DEFAULT = f"{UNIFIED}.scalar"
@@ -66,16 +63,8 @@ def read_quality(path: str | Path, wanted: Sequence[str] = ()) -> Quality:
             holds what is no number.
     """
     path = Path(path)
-    reader = csv.reader(
-        io.StringIO(decode_text(path, read_content(path)), newline=""), delimiter=";"
-    )
-    try:
-        records = [(reader.line_num, row) for row in reader if any(map(str.strip, row))]
-    except csv.Error as problem:
-        raise DatasetError(
-            f"{path}, line {reader.line_num}: this is no CSV ({problem}); mend the line"
-        ) from problem
-    header = [cell.strip() for cell in records[0][1]] if records else []
+    records = list(read_records(path, ";"))
+    header = records[0][1] if records else []
     if not header or header[0] != _NAME:
         raise DatasetError(
             f"{path}: the first line must begin with {_NAME} and have semicolons between its "
@@ -99,7 +88,7 @@ def read_quality(path: str | Path, wanted: Sequence[str] = ()) -> Quality:
     return Quality(
         path,
         sha256(path),
-        tuple(row[0].strip() for _, row in lines),
+        tuple(row[0] for _, row in lines),
         {name: _values(path, header, lines, name) for name in dict.fromkeys(chosen)},
     )
 

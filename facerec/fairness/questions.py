@@ -14,6 +14,7 @@ from scipy.special import ndtri
 from facerec.errors import MetricError
 from facerec.fairness.attributes import SMALLEST_CELL
 from facerec.fairness.differentials import parity_p_value
+from facerec.fairness.pair_counts import SubjectCounts
 from facerec.fairness.population import (
     Components,
     draw_false_matches,
@@ -24,7 +25,6 @@ from facerec.fairness.population import (
     miss_variance,
     subject_counts,
 )
-from facerec.fairness.rates import SubjectCounts
 from facerec.fairness.welch import permute
 from facerec.limits import Checked, Limits
 from facerec.report.conclusions import ALPHA
@@ -208,15 +208,15 @@ class NormQuestion(Question):
         """Draw audits and count those whose permutation test rejects."""
         generator = np.random.default_rng(seed)
         codes = np.repeat(np.arange(len(design.sizes)), design.sizes)
-        shift, found = self.shift(design, effect), 0
+        shift, detected = self.shift(design, effect), 0
         for start in range(0, audits, _BATCH):
             drawn = min(_BATCH, audits - start)
             means = draw_means(
                 generator, design.sizes, design.images, self.components.norms, shift, drawn
             )
             tests = permute(means, codes, PERMUTATIONS, int(generator.integers(2**31)))
-            found += sum(test.p < ALPHA for test in tests)
-        return found
+            detected += sum(test.p < ALPHA for test in tests)
+        return detected
 
     def people(self, groups: Groups, images: int, effect: float, power: float) -> float:
         """Guess by the normal approximation of two groups."""
@@ -272,7 +272,7 @@ class RateQuestion(Question):
         rates = [self.rate] * (len(design.sizes) - 1) + [self.rate * effect]
         # Errors of the other kind play no part, so their threshold may be any.
         target = f"{self.rate:g}" if self.of == "FMR" else "1e-3"
-        found = 0
+        detected = 0
         for _ in range(audits):
             first, groups = 0, []
             for size, rate in zip(design.sizes, rates, strict=True):
@@ -280,8 +280,8 @@ class RateQuestion(Question):
                 groups.append(drawn)
                 first += size
             p = parity_p_value(group_errors(groups, target), self.of, generator)
-            found += p is not None and p < ALPHA
-        return found
+            detected += p is not None and p < ALPHA
+        return detected
 
     def people(self, groups: Groups, images: int, effect: float, power: float) -> float:
         """Guess by the variance of the logarithms of both rates."""
@@ -333,7 +333,7 @@ class IntervalQuestion(Question):
     def count(self, design: Design, effect: float, audits: int, seed: Sequence[int]) -> int:
         """Draw groups and count those whose interval is narrow enough."""
         generator = np.random.default_rng(seed)
-        found = 0
+        narrow = 0
         for _ in range(audits):
             group = _draw(
                 generator, self.components, self.of, design.people, design.images, self.rate
@@ -341,8 +341,8 @@ class IntervalQuestion(Question):
             share = group.fmr_share() if self.of == "FMR" else group.fnmr_share()
             assert share is not None  # drawn by person
             interval = share.interval()
-            found += interval.high - interval.low <= 2 * effect * self.rate
-        return found
+            narrow += interval.high - interval.low <= 2 * effect * self.rate
+        return narrow
 
     def people(self, groups: Groups, images: int, effect: float, power: float) -> float:
         """Guess by the variance of the rate."""

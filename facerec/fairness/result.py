@@ -20,9 +20,11 @@ from facerec.fairness.differentials import Differentials
 from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import NormTable, SubjectNorms
 from facerec.fairness.one_to_many import OneToMany
-from facerec.fairness.rates import GlobalThreshold, GroupErrors, GroupRates, ScoreHistogram
+from facerec.fairness.rate_results import GlobalThreshold, GroupRates, ScoreHistogram
+from facerec.fairness.rates import GroupErrors
 from facerec.report.conclusions import Conclusion
 from facerec.report.estimate import Estimate
+from facerec.report.words import counted
 
 Topic = Literal["norm", "adjusted norm", "FMR", "FNMR", "norm and FNMR", "fusion", "baseline"]
 
@@ -212,9 +214,9 @@ class Audit:
     def lead(self) -> str:
         """What was audited, in a few words."""
         things = f"{self.pairs:,} scored pairs" if self.of_scores else f"{self.images:,} images"
-        people = "subjects who are not named" if self.subjects is None else _people(self.subjects)
+        people = (
+            "subjects who are not named"
+            if self.subjects is None
+            else counted(self.subjects, "subject")
+        )
         return f"{things} of {people}"
-
-
-def _people(count: int) -> str:
-    return f"{count:,} subject{'' if count == 1 else 's'}"

@@ -38,7 +38,7 @@ from facerec.fairness.audit import (
 from facerec.fairness.comparisons import ListedPairs, calibrate_on_scores
 from facerec.fairness.differentials import REPLICATES
 from facerec.fairness.no_comparison import NoComparison
-from facerec.fairness.rates import TARGETS, UNKNOWN, Calibration
+from facerec.fairness.rate_results import TARGETS, UNKNOWN, Calibration
 from facerec.fairness.result import Audit, InputFile, Settings
 from facerec.progress import Progress
 from facerec.verification.protocols import ScoredPairs

@@ -6,8 +6,7 @@ same images. The sentences and tables of the answer are made by rule from these 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -15,41 +14,25 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-import facerec
 from facerec.embedding import EmbeddingModel, Embeddings, embed_images
 from facerec.embedding.extract import unit_fusion
 from facerec.errors import DatasetError
-from facerec.fairness.association import Association
 from facerec.fairness.attributes import Attributes, join
-from facerec.fairness.baseline import BaselineComparison, Change, RunPair, compare_runs
+from facerec.fairness.baseline import BaselineComparison, RunPair, compare_runs
 from facerec.fairness.differentials import rate_replicates, resample
 from facerec.fairness.norms import percentile
 from facerec.fairness.plain import plain
-from facerec.fairness.rates import UNKNOWN, GroupErrors, all_pairs_group_rates
+from facerec.fairness.rate_results import UNKNOWN
+from facerec.fairness.rates import GroupErrors, all_pairs_group_rates
 from facerec.fairness.result import Audit
 from facerec.progress import Progress, section
 from facerec.records.synthetic import Group, SyntheticSet
 from facerec.report.estimate import Estimate
-from facerec.statistics.intervals import Interval
 from facerec.training.initialization import INIT
 from facerec.training.recipe import Recipe
 from facerec.verification import Bench, Pairs
 
-QUESTION = (
-    "Are raw embedding norms associated with {attribute}, and does SEC change that, or the error "
-    "rates by group?"
-)
-
 ARMS: tuple[Literal["baseline", "sec"], ...] = ("baseline", "sec")
-
-_LIMITS = {
-    "generated": "Generated faces are drawings with a planted difference in image quality: they "
-    "show whether the audit finds what is known to be there, and say nothing about people.",
-    "seeds": "A seed changes weights, order and augmentation of training, not the training "
-    "images; other training images may give other changes.",
-    "thresholds": "Thresholds are fixed on the same images; resamples take them as given.",
-    "penalty": "One weight of the penalty, one backbone and one margin were tried.",
-}
 
 
 @dataclass(frozen=True)
@@ -295,12 +278,12 @@ def known_truths(plan: FairnessStudy) -> dict[str, SyntheticSet]:
     return {
         name: replace(
             plan.faces,
-            seed=plan.faces.seed + place,
+            seed=plan.faces.seed + index,
             identities=1,
             images_per_identity=1,
             groups=groups,
         )
-        for place, (name, groups) in enumerate((("control", alike), ("harder", unlike)), start=1)
+        for index, (name, groups) in enumerate((("control", alike), ("harder", unlike)), start=1)
     }
 
 
@@ -321,7 +304,7 @@ def group_excess(
     # With two groups there is one comparison.
     confidence = 1 - 0.05 / (groups if groups > 2 else 1)
     kinds: tuple[Literal["FMR", "FNMR"], ...] = ("FMR", "FNMR")
-    found = []
+    excesses = []
     for point, counts in zip(rates.points, errors.counts, strict=True):
         drawn = [rate_replicates(group, weights) for group in counts]
         for kind, of in enumerate(kinds):
@@ -331,12 +314,12 @@ def group_excess(
             if groups < 2 or min(len(values), len(parts)) < groups:
                 continue
             fewest = min(cell.subjects for cell in cells)
-            for place, name in enumerate(rates.names):
-                others = float(np.mean(np.delete(values, place)))
-                differences = parts[place] - np.delete(parts, place, axis=0).mean(axis=0)
+            for index, name in enumerate(rates.names):
+                others = float(np.mean(np.delete(values, index)))
+                differences = parts[index] - np.delete(parts, index, axis=0).mean(axis=0)
                 interval = percentile(differences, fewest, confidence)
-                own = values[place]
-                found.append(
+                own = values[index]
+                excesses.append(
                     GroupExcess(
                         own - others,
                         interval,
@@ -347,7 +330,7 @@ def group_excess(
                         others=others,
                     )
                 )
-    return tuple(found)
+    return tuple(excesses)
 
 
 def embed_views(
@@ -443,183 +426,3 @@ def compare_arms(
         replicates=plan.replicates,
         progress=progress,
     )
-
-
-def answer(plan: FairnessStudy, result: SetResult) -> Iterator[str]:
-    """Yield what was found on one set of images, one sentence each."""
-    for arm, words in zip(ARMS, ("Without SEC", "With SEC"), strict=True):
-        yield f"{words}, {_association(result, arm)}"
-    changes = [result.comparison.find("η²")]
-    changes += [
-        result.comparison.find(f"max/geomean {of} at FMR={plan.target}", "raw")
-        for of in ("FMR", "FNMR")
-    ]
-    names = ("the association (η²)", "the FMR differential", "the FNMR differential")
-    for name, change in zip(names, changes, strict=True):
-        yield f"Change of {name} with SEC: {_sentence(change)}"
-
-
-def answer_page(
-    plan: FairnessStudy,
-    results: Sequence[SetResult],
-    smoke: bool,
-    command: str,
-    cost: Mapping[str, Any],
-) -> Iterator[str]:
-    """Yield the lines of the whole answer, in Markdown.
-
-    Args:
-        plan: the study.
-        results: what was found, one a set of images.
-        smoke: whether this was a smoke run.
-        command: that makes the same answer again.
-        cost: ``seconds``, ``cores``, and the runs that were ``trained`` and ``complete_before``.
-    """
-    yield "# Does SEC change what norms and error rates have to do with groups?"
-    if smoke:
-        yield "\n**A smoke run: it shows that everything works. Its figures mean nothing.**"
-    for result in results:
-        faces, comparison = result.faces, result.comparison
-        yield f"\n## {faces.title}\n"
-        yield f"Question: {QUESTION.format(attribute=f'`{faces.attribute}`')}\n"
-        yield from (f"- {line}" for line in answer(plan, result))
-        yield (
-            f"\n{comparison.images:,} images of {comparison.persons:,} persons in the groups "
-            f"{', '.join(comparison.groups)}; error rates by group from {comparison.policy}. "
-            f"{len(plan.seeds)} seeds an arm, {comparison.replicates:,} joint resamples of "
-            "persons. Intervals are 95 %.\n"
-        )
-        yield from _table(comparison)
-        yield from _known(plan, result)
-        for note in comparison.notes:
-            yield f"\nNote: {note}."
-    yield "\n## How to read this\n"
-    yield from (f"- {text}" for text in results[0].comparison.reading)
-    yield "\n## Limits\n"
-    yield from (f"- {text}" for text in _limits(results))
-    yield "\n## Reproduce\n"
-    yield f"```\n{command}\n```\n"
-    yield (
-        f"facerec {facerec.__version__}, {cost['cores']} cores; {cost['trained']} runs trained and "
-        f"{cost['complete_before']} complete before, {cost['seconds']:.0f} seconds in all. "
-        "Settings, figures of every seed and model hashes are in study.json."
-    )
-
-
-def _association(result: SetResult, arm: str) -> str:
-    """Say how norms go with the groups in one arm, seed by seed."""
-    parts = []
-    for run in result.runs:
-        found = run.audit.groupings[0].association
-        if run.trained.arm != arm:
-            continue
-        if not isinstance(found, Association):
-            return f"norms by {result.faces.attribute} cannot be compared: {found.reason}"
-        value = found.eta2.value
-        shown = "undefined" if value is None else _number(value)
-        limits = _limits_of(found.eta2.interval)
-        parts.append(f"{shown} {limits} (seed {run.trained.seed}, p = {found.p:.2g})")
-    found = result.runs[0].audit.groupings[0].association
-    assert isinstance(found, Association)
-    least = "" if found.mde_eta2 is None else f"; detectable from {_number(found.mde_eta2)}"
-    return (
-        f"η² of persons' mean norms by {result.faces.attribute} is {', '.join(parts)}; "
-        f"{found.subjects:,} persons{least}."
-    )
-
-
-def _sentence(change: Change) -> str:
-    """Say what became of a figure."""
-    if change.value is None:
-        return f"insufficient data ({change.remark})."
-    count = len(change.seeds)
-    signs = "" if count == 1 else f", the same sign in {change.same_sign} of {count} seeds"
-    text = (
-        f"{_signed(change.value)} {_limits_of(change.interval)} (from {_number(change.baseline)} "
-        f"to {_number(change.treated)}{signs}): {change.conclusion}"
-    )
-    if change.interval is None:
-        return f"{text} ({change.remark})."
-    return f"{text}{', of these two models alone' if count == 1 else ''}."
-
-
-def _table(comparison: BaselineComparison) -> Iterator[str]:
-    header = (
-        "figure", "tells of", "without SEC", "with SEC", "change [95 %]", "other persons",
-        "other seeds", "same sign", "conclusion",
-    )  # fmt: skip
-    yield f"| {' | '.join(header)} |"
-    yield f"|{'---|' * len(header)}"
-    for change in comparison.changes:
-        cells = [""] * 6
-        if change.value is not None:
-            cells = [
-                _number(change.baseline),
-                _number(change.treated),
-                f"{_signed(change.value)} {_limits_of(change.interval)}",
-                _limits_of(change.over_subjects),
-                _limits_of(change.over_seeds),
-                f"{change.same_sign}/{len(change.seeds)}",
-            ]
-        yield f"| {' | '.join([_figure(change), change.role, *cells, change.conclusion])} |"
-    lacking = [change for change in comparison.changes if change.remark]
-    if lacking:
-        yield ""
-    yield from (f"- {_figure(change)}: {change.remark}" for change in lacking)
-
-
-def _figure(change: Change) -> str:
-    """Name the figure of a row, for a table in Markdown."""
-    groups = "" if change.groups is None else f" {' − '.join(change.groups)}"
-    fusion = "" if change.fusion is None else f", {change.fusion} fusion"
-    return f"{change.figure}{groups}{fusion}".replace("|", "\\|")
-
-
-def _known(plan: FairnessStudy, result: SetResult) -> Iterator[str]:
-    """Hold what every audit found against what was planted."""
-    if not result.known:
-        return
-    harder = plan.harder
-    yield (
-        f"\n### Known truth\n\nOther people than above. Photos of group {harder.name} are far "
-        f"worse than in training (contrast × {harder.contrast:g}, blur of {harder.blur:g} pixels, "
-        f"noise of {harder.noise:g} grey levels), those of the control are all alike. Excess of "
-        f"the error rates of {harder.name} over the others' at FMR {plan.target}:\n"
-    )
-    yield "| run | photos | excess FMR | excess FNMR | told apart |"
-    yield "|---|---|---|---|---|"
-    for found in result.known:
-        own = {
-            one.of: one
-            for one in found.excess
-            if (one.group, one.target) == (harder.name, plan.target)
-        }
-        cells = [
-            f"{_signed(own[of].value)} {_limits_of(own[of].interval)}" if of in own else "none"
-            for of in ("FMR", "FNMR")
-        ]
-        higher = [of for of, one in own.items() if one.higher]
-        photos = f"{harder.name} harder" if found.faces == "harder" else "control"
-        told = " and ".join(higher) or "no"
-        yield f"| {found.run} | {photos} | {' | '.join(cells)} | {told} |"
-
-
-def _limits(results: Sequence[SetResult]) -> Iterator[str]:
-    """Yield the caveats of all audits and those of the study."""
-    found = [text for result in results for text in result.runs[0].audit.caveats]
-    yield from dict.fromkeys(found)
-    yield from _LIMITS.values()
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}"
-
-
-def _signed(value: float | None) -> str:
-    return f"{value:+.3g}".replace("-", "−") if value else "0"
-
-
-def _limits_of(interval: Interval | None) -> str:
-    if interval is None or not all(map(math.isfinite, (interval.low, interval.high))):
-        return "[–]"
-    return f"[{_signed(interval.low)}, {_signed(interval.high)}]".replace("+", "")

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from facerec.fairness.association import Association, PairDifference, SpreadTest
 from facerec.fairness.attributes import Exclusion, GroupCount
+from facerec.fairness.baseline import BaselineComparison, Change
 from facerec.fairness.channels import (
     Channel,
     CommonCut,
@@ -22,7 +23,7 @@ from facerec.fairness.differentials import MEASURES, Differential, Differentials
 from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import NormSummary, NormTable
 from facerec.fairness.plain import flat, plain
-from facerec.fairness.rates import (
+from facerec.fairness.rate_results import (
     ErrorRate,
     GlobalThreshold,
     GroupRates,
@@ -33,7 +34,6 @@ from facerec.fairness.result import Audit, GroupAudit, InputFile
 from facerec.report import words
 from facerec.report.estimate import Estimate
 from facerec.report.table import Cell, Column, Spanning, Table
-from facerec.statistics.intervals import Interval
 
 _ALL = "all groups"
 _SUPPRESSED = "under ten subjects, or else such a cell would follow from totals"
@@ -540,49 +540,29 @@ def measure_table() -> Table[Measure]:
 # --- comparison, provenance and model card ------------------------------------------------------
 
 
-def comparison_name(row: Mapping[str, Any]) -> str:
-    """Return what a row of a comparison is of."""
-    said = [row["figure"], row["groups"], f"{row['fusion']} fusion" if row["fusion"] else None]
-    return ", ".join(filter(None, said))
-
-
-def change_table(document: Mapping[str, Any]) -> Table[Mapping[str, Any]]:
-    """Return the changes from a baseline.
-
-    Args:
-        document: of `facerec.fairness.baseline.BaselineComparison.to_json`.
-    """
-    columns: list[Column[Mapping[str, Any]]] = [
-        Column("figure", lambda row: Cell(comparison_name(row), row["role"])),
-        Column("baseline", lambda row: _figure(Estimate(row["baseline"]), ".3g")),
-        Column("treated", lambda row: _figure(Estimate(row["treated"]), ".3g")),
-        Column("change [95 %]", _change),
-        Column(
-            "over seeds alone",
-            lambda row: _ends(row["seeds_low"], row["seeds_high"]) or words.NOTHING,
-        ),
+def change_table(comparison: BaselineComparison) -> Table[Change]:
+    """Return the changes from a baseline."""
+    columns: list[Column[Change]] = [
+        Column("figure", lambda row: Cell(row.name, row.role)),
+        Column("baseline", lambda row: _figure(Estimate(row.baseline), ".3g")),
+        Column("treated", lambda row: _figure(Estimate(row.treated), ".3g")),
+        Column("change [95 %]", lambda row: _figure(row, "+.3g")),
+        Column("over seeds alone", lambda row: words.limits(row.over_seeds) or words.NOTHING),
         Column(
             "seeds of one sign",
             lambda row: (
-                words.NOTHING if row["change"] is None else f"{row['same_sign']} of {row['seeds']}"
+                words.NOTHING if row.value is None else f"{row.same_sign} of {len(row.seeds)}"
             ),
         ),
-        Column("conclusion", lambda row: row["conclusion"], words=True),
-        _whole(),
+        Column("conclusion", lambda row: row.conclusion, words=True),
+        Column("", data=lambda row: plain(row.to_row())),
     ]
     remark = (
-        f"{document['images']:,} images of {document['persons']:,} subjects, "
-        f"{document['left_out']:,} images left out; error rates: {document['policy']}; "
-        f"{document['replicates']:,} joint resamples of subjects, seed {document['seed']}."
+        f"{comparison.images:,} images of {comparison.persons:,} subjects, "
+        f"{comparison.left_out:,} images left out; error rates: {comparison.policy}; "
+        f"{comparison.replicates:,} joint resamples of subjects, seed {comparison.seed}."
     )
-    return Table("Changes", columns, document["rows"], [remark])
-
-
-def _change(row: Mapping[str, Any]) -> Cell:
-    reason = row["reason"] or ""
-    if row["change"] is None:
-        return Cell(words.NOTHING, reason, withheld=True)
-    return Cell(f"{row['change']:+.3g}", _ends(row["low"], row["high"]) or reason)
+    return Table("Changes", columns, comparison.changes, [remark])
 
 
 def input_table(inputs: Sequence[InputFile]) -> Table[InputFile]:
@@ -704,10 +684,6 @@ def _failed(count: GroupCount) -> Cell:
 
 def _count(count: int | None) -> str:
     return words.NOTHING if count is None else f"{count:,}"
-
-
-def _ends(low: float | None, high: float | None) -> str:
-    return "" if low is None or high is None else words.limits(Interval(low, high))
 
 
 def _whole(*leave: str) -> Column[Any]:

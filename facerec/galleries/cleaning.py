@@ -126,9 +126,9 @@ def clean_set(
     )
     # Of two duplicates that goes whose label is less sure, and else the later one.
     order = np.lexsort((np.arange(len(rows)), np.round(probability, 2)))
-    place = np.empty(len(rows))
-    place[order] = np.arange(len(rows))
-    twice = duplicates(members, chosen, across=across, keep_first=place, progress=progress)
+    rank = np.empty(len(rows))
+    rank[order] = np.arange(len(rows))
+    twice = duplicates(members, chosen, across=across, keep_first=rank, progress=progress)
 
     taken = set(words.tolist())
     titles = words.tolist()
@@ -174,8 +174,8 @@ def _wrong_rows(
 ) -> Iterator[Proposal]:
     # The second person of a mixture may be no person but what a network cannot tell apart, such as
     # profiles; nobody else's image is put there.
-    found = np.flatnonzero(wrong.proposed)
-    for row in found[np.argsort(-wrong.probability[found], kind="stable")].tolist():
+    chosen = np.flatnonzero(wrong.proposed)
+    for row in chosen[np.argsort(-wrong.probability[chosen], kind="stable")].tolist():
         nearest = int(wrong.nearest[row])
         at_home = nearest < len(names) and wrong.inside[row] > 0.5 * wrong.probability[row]
         proposed = names[nearest] if at_home else ""
@@ -192,9 +192,9 @@ def _mixture_rows(
     titles: Sequence[str],
     number: Ints,
 ) -> Iterator[Proposal]:
-    found = np.flatnonzero(moved)
-    order = np.lexsort((label[found], -mixed.probability[label[found]]))
-    for row in found[order].tolist():
+    chosen = np.flatnonzero(moved)
+    order = np.lexsort((label[chosen], -mixed.probability[label[chosen]]))
+    for row in chosen[order].tolist():
         old = int(label[row])
         score = float(mixed.probability[old])
         yield Proposal(
@@ -205,8 +205,8 @@ def _mixture_rows(
 def _twin_rows(same: Twins, titles: Sequence[str], sizes: Ints) -> Iterator[Proposal]:
     """Propose each pair once; the label with fewer images goes."""
     seen = set()
-    found = np.flatnonzero(same.proposed)
-    for number in found[np.argsort(-same.probability[found], kind="stable")].tolist():
+    chosen = np.flatnonzero(same.proposed)
+    for number in chosen[np.argsort(-same.probability[chosen], kind="stable")].tolist():
         other = int(same.partner[number])
         pair = min(number, other), max(number, other)
         if pair in seen:

@@ -52,11 +52,11 @@ class _ClosePairs:
 
     def __call__(self, scores: Tensor, rows: slice, columns: slice) -> None:
         flat = scores.reshape(-1)
-        places = torch.nonzero(flat >= self._threshold).view(-1).cpu().numpy()
-        first, second = images_of(places, rows, columns)
+        positions = torch.nonzero(flat >= self._threshold).view(-1).cpu().numpy()
+        first, second = images_of(positions, rows, columns)
         kept = first < second
         self.pairs.append(np.stack([first[kept], second[kept]], axis=1))
-        self.scores.append(flat[torch.from_numpy(places[kept])].cpu().numpy().astype(np.float64))
+        self.scores.append(flat[torch.from_numpy(positions[kept])].cpu().numpy().astype(np.float64))
 
 
 def duplicates(
@@ -95,14 +95,14 @@ def duplicates(
     kernels = tiles.visit(
         lambda: _ClosePairs(tiles, threshold), "looking for duplicates", near_only=not across
     )
-    found = np.concatenate([part for kernel in kernels for part in kernel.pairs])
-    scores = np.concatenate([part for kernel in kernels for part in kernel.scores])
-    found = members.order[found]
+    close = np.concatenate([block for kernel in kernels for block in kernel.pairs])
+    scores = np.concatenate([block for kernel in kernels for block in kernel.scores])
+    close = members.order[close]
     if not across:
-        same = members.label[found[:, 0]] == members.label[found[:, 1]]
-        found, scores = found[same], scores[same]
+        same = members.label[close[:, 0]] == members.label[close[:, 1]]
+        close, scores = close[same], scores[same]
     rank = np.arange(len(members.label), dtype=float) if keep_first is None else keep_first
-    first, second = np.sort(found, axis=1).T
+    first, second = np.sort(close, axis=1).T
     swap = rank[first] > rank[second]
     kept, gone = np.where(swap, second, first), np.where(swap, first, second)
     # An image with several likenesses goes once, for the likest of those that rank before it.

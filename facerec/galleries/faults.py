@@ -112,12 +112,12 @@ def settle(
     asked = items if asked is None else asked
     one = np.ones(len(items))
     ratio = log_ratio(items, one, planted, one, np.concatenate([items, planted]))
-    found, known = ratio[: len(items)], ratio[len(items) :]
+    observed, known = ratio[: len(items)], ratio[len(items) :]
     # Half of the faulty ones are beyond the median of the planted ones, and hardly a sound one.
-    beyond = np.count_nonzero(found > np.median(known))
+    beyond = np.count_nonzero(observed > np.median(known))
     shares = np.array([np.clip(2 * beyond / len(items), 1e-3, 0.4)])
     weights = np.full(len(asked), 0.05)
-    weights[rows] = np.where(found < np.quantile(known, 0.05), 1.0, 0.05)
+    weights[rows] = np.where(observed < np.quantile(known, 0.05), 1.0, 0.05)
     for turn in range(ROUNDS):
         trust = weights if turn == ROUNDS - 1 else np.maximum(2 * weights - 1, 1e-6)
         posterior, shares = two_groups(items, trust[rows], [(planted, trust[rows])], shares, asked)

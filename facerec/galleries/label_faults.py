@@ -132,14 +132,14 @@ def nearest_classes(
     which = np.zeros(len(unit), np.int64)
     rows = np.flatnonzero(usable)
     others = torch.from_numpy(centers[rows]).to(device)
-    place = np.full(len(centers), -1)
-    place[rows] = np.arange(len(rows))
+    position = np.full(len(centers), -1)
+    position[rows] = np.arange(len(rows))
     with exact_products() as threads:
         torch.set_num_threads(threads)
         for start in range(0, len(unit), _TILE):
-            part = slice(start, min(start + _TILE, len(unit)))
-            queries = torch.from_numpy(unit[part]).to(device)
-            at = torch.from_numpy(place[own[part]]).to(device)
+            block = slice(start, min(start + _TILE, len(unit)))
+            queries = torch.from_numpy(unit[block]).to(device)
+            at = torch.from_numpy(position[own[block]]).to(device)
             top = torch.full((len(queries),), -1.0, device=device)
             index = torch.zeros(len(queries), dtype=torch.int64, device=device)
             for first in range(0, len(rows), _TILE):
@@ -150,10 +150,10 @@ def nearest_classes(
                 better = value > top
                 top = torch.where(better, value, top)
                 index = torch.where(better, column + first, index)
-            best[part] = top.cpu().numpy()
-            which[part] = rows[index.cpu().numpy()] if rows.size else 0
+            best[block] = top.cpu().numpy()
+            which[block] = rows[index.cpu().numpy()] if rows.size else 0
             if progress is not None:
-                progress(doing, part.stop, len(unit))
+                progress(doing, block.stop, len(unit))
     return np.clip(best, -1, 1), which
 
 
@@ -257,19 +257,19 @@ def _left_out(
     unit, label = members.unit, members.label
     count = len(label)
     own, squared, strange = np.empty(count), np.empty(count), np.empty(count)
-    parts = [slice(i, i + _TILE) for i in range(0, count, _TILE)]
-    for part in parts:
-        product = np.einsum("nd,nd->n", unit[part], sums[label[part]], dtype=np.float64)
-        weight = weights[part]
-        squared[part] = lengths[label[part]] ** 2 - 2 * weight * product + weight**2
-        own[part] = product - weight
+    blocks = [slice(i, i + _TILE) for i in range(0, count, _TILE)]
+    for block in blocks:
+        product = np.einsum("nd,nd->n", unit[block], sums[label[block]], dtype=np.float64)
+        weight = weights[block]
+        squared[block] = lengths[label[block]] ** 2 - 2 * weight * product + weight**2
+        own[block] = product - weight
     squared = np.maximum(squared, 0)
     left = np.sqrt(squared)
     own /= np.maximum(left, 1e-6)
-    for part in parts:
-        other = theirs[part]
+    for block in blocks:
+        other = theirs[block]
         rest = sums[label[other]] - weights[other, None] * unit[other]
-        strange[part] = np.einsum("nd,nd->n", unit[part], rest, dtype=np.float64)
+        strange[block] = np.einsum("nd,nd->n", unit[block], rest, dtype=np.float64)
     strange /= np.maximum(left[theirs], 1e-6)
     return np.clip(own, -1, 1), np.clip(strange, -1, 1), squared
 
@@ -339,20 +339,20 @@ def mixtures(members: Members, progress: Progress | None = None) -> Mixtures:
     if len(large) < 2:
         return Mixtures(np.zeros(count), 0.0, second=second)
     observed, planted = np.empty((len(large), 2)), np.empty((len(large), 2))
-    for place, number in enumerate(large.tolist()):
+    for index, number in enumerate(large.tolist()):
         rows = members.of(number)
-        half, observed[place] = _split(members.unit[rows])
+        half, observed[index] = _split(members.unit[rows])
         second[rows] = half
-        other = members.of(int(large[place - 1]))
+        other = members.of(int(large[index - 1]))
         pooled = np.concatenate(
             [
                 generator.permutation(rows)[: -(-len(rows) // 2)],
                 generator.permutation(other)[: len(other) // 2],
             ]
         )
-        _, planted[place] = _split(members.unit[pooled])
+        _, planted[index] = _split(members.unit[pooled])
         if progress is not None:
-            progress("looking for mixtures", place + 1, len(large))
+            progress("looking for mixtures", index + 1, len(large))
     posterior, share = settle(observed[:, :1], planted[:, :1], np.arange(len(large)))
     # What does not hold together is no second person, but several wrong labels.
     holds = observed[:, 1] > np.quantile(planted[:, 1], 0.05)

@@ -8,24 +8,36 @@ p may meet, K reach t, so N drawn without replacement miss them all with probabi
 C(M − K, N) / C(M, N), and FPIR(N, t) is the mean over probes of what is left to 1.
 
 *Beyond M, or where too few probes raise an alarm*, the threshold lies where the data has hardly a
-score. Let u be a lower score, and R the share of the scores above u that reach t. Of the entries
-that reach u, each reaches t with probability R, so at t a gallery of N acts like a random
-sub-gallery of N·R entries at u: FPIR(N, t) = FPIR(N·R, u), which the formula above gives, whatever
-the probes differ in. R is a generalised Pareto tail (Pickands, Annals of Statistics 3, 1975) of
-z = −½ log(1 − t²), in which the cosines of directions spread evenly over a sphere of D dimensions
-fall off exponentially at a rate of D − 1, up to a slowly varying factor. The tail's shape has a
-prior N(0, 0.05²) at that case (as in Martins and Stedinger, Water Resources Research 36, 2000).
+score. Probes differ in how many people resemble them, and few of them raise most alarms; so each is
+measured from its own K + 1-th best score u_p, which a random entry exceeds with the mean chance
+(K + 1)/(M + 1) (David and Nagaraja, Order Statistics, 2003, 2.5), and how the scores fall off from
+there is learned from many probes at once:
 
-Intervals allow for probes that share a person and for entries that all probes meet: the influence
-of every person, as a probe and as an entry, on FPIR and tail goes into one clustered variance, with
-Student's quantile at Satterthwaite's degrees of freedom. Beyond M the squared difference to what a
-lower beginning of the tail gives is added.
+* It is learned from the tenth of the probes with the highest u_p, for they raise most alarms. The
+  choice says nothing of their scores above u_p.
+* The excess y of w = √(−log(1 − t²)) over that of u_p has the hazard a + b·y, b ≥ 0. A normal w of
+  any mean and spread falls off so in the far tail (Mills' ratio), and so do the cosines of
+  directions spread evenly over a sphere, for their tail is (1 − t²)^((D − 1)/2) up to a slowly
+  varying factor. b = 0 is an exponential tail.
+* E = a·y + b·y²/2 would then be exponential with mean 1. Beyond E = 2 it may be a generalised
+  Pareto tail (Pickands, Annals of Statistics 3, 1975) of that scale whose shape has a prior
+  N(0, 0.05²) (as in Martins and Stedinger, Water Resources Research 36, 2000).
+
+With p_p(t) the chance of an entry to reach t, FPIR(N, t) is the mean over probes of
+1 − (1 − p_p(t))^N.
+
+Intervals of shares of sub-galleries follow the influence of every person, as a probe and as an
+entry, in one clustered variance, with Student's quantile at Satterthwaite's degrees of freedom.
+Beyond M all is repeated without a twentieth of the persons at a time, in both roles (the grouped
+jackknife: Shao and Tu, The Jackknife and Bootstrap, 1995, 2.2), and the squared difference to what
+half as many scores of a probe give is added.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -46,11 +58,23 @@ FEWEST_ALARMS = 10
 _SHAPE_PRIOR = 0.05
 """Standard deviation of the prior of the tail's shape."""
 
-_TAIL_LEVELS = (0.1, 0.2, 0.4, 0.7, 0.9)
-"""Shares of the probes whose best score lies in the tail that is fitted; the first that serves."""
+_RANKS = 16
+"""Best scores of a probe that its tail is learned from, and no more than an eighth of all."""
+
+_LEARNED = 0.1
+"""Share of the probes, those with the highest K + 1-th score, that the tail is learned from."""
+
+_LEAST_LEARNED = 100
+"""Probes that it is learned from at the least, if there are so many."""
+
+_BEND = 2.0
+"""Cumulative hazard from which on the tail may have a shape."""
 
 _LEAST_TAIL = 20
 """Scores that a tail is fitted to at the least."""
+
+_FOLDS = 20
+"""Groups of persons that are left out in turn."""
 
 _NEGLIGIBLE = 0.01
 """Share of an FPIR that may hang on scores that were not kept, or of entries on who they are."""
@@ -176,6 +200,45 @@ class Calibration:
         least, entries = int(self.eligible.min()), self.entry_subjects.size
         return entries if least >= (1 - _NEGLIGIBLE) * entries or least == entries - 1 else least
 
+    @cached_property
+    def tail(self) -> _Tail | None:
+        """How scores fall off beyond the data; None where there are too few."""
+        return self._tail(_RANKS)
+
+    @cached_property
+    def other_tails(self) -> tuple[_Tail | None, list[_Tail]]:
+        """The tail from half as many scores of a probe, and those without a group of persons each.
+
+        Persons are dealt out by chance, those of probes and those of entries alone alike.
+        """
+        people, index = np.unique(
+            np.concatenate([self.probe_subjects, self.entry_subjects]), return_inverse=True
+        )
+        shuffled = np.random.default_rng(0).permutation(people.size)
+        searching = np.isin(people, self.probe_subjects)[shuffled]
+        dealt = np.empty(people.size, np.int64)
+        dealt[shuffled[np.argsort(searching, kind="stable")]] = np.arange(people.size) % _FOLDS
+        of_probe = dealt[index[: self.probe_subjects.size]]
+        of_entry = dealt[index[self.probe_subjects.size :]]
+        # Deeper scores than these are hardly ever needed.
+        kept = min(2 * _RANKS + 16, self.scores.shape[1])
+        folds = []
+        for fold in range(_FOLDS):
+            stay = of_probe != fold
+            entries = self.entries[stay, :kept]
+            gone = (entries < 0) | (of_entry[entries] == fold)
+            order = np.argsort(gone, axis=1, kind="stable")
+            scores = np.where(gone, np.float32(-np.inf), self.scores[stay, :kept])
+            left = np.bincount(of_entry, minlength=_FOLDS)[fold]
+            # A probe's own entries are of its own group, which stays.
+            eligible = np.maximum(self.eligible[stay] - left, 1)
+            tail = _tail(np.take_along_axis(scores, order, axis=1), eligible, _RANKS)
+            folds.extend([] if tail is None else [tail])
+        return self._tail(_RANKS // 2), folds
+
+    def _tail(self, ranks: int) -> _Tail | None:
+        return _tail(self.scores, self.eligible, ranks)
+
     def without(self, entry: int) -> Calibration | None:
         """Return what is left when an entry and the probes of its person go; None if nothing is."""
         person = self.entry_subjects[entry]
@@ -282,45 +345,41 @@ class _Resampling:
         alarms = int((self.scores[:, 0] >= threshold).sum())
         if size <= self.size and alarms >= FEWEST_ALARMS:
             return self._exact(threshold, size, confidence)
-        tail = self._tail_below(threshold, size)
-        if tail is None:
-            if size <= self.size:
-                return self._exact(threshold, size, confidence)
-            least = self.share(threshold, self.size)
-            return Fpir(
-                None,
-                None,
-                alarms,
-                self.probes,
-                f"at least {least:.3g}, the FPIR among {self.size:,} entries; the calibration does "
-                f"not carry {size:,} at so low a threshold",
-                float(threshold),
-                size,
-                "none",
-            )
-        return self._extrapolated(tail, threshold, size, confidence)
+        tail = self.calibration.tail
+        if tail is not None:
+            return self._extrapolated(tail, threshold, size, confidence)
+        if size <= self.size:
+            return self._exact(threshold, size, confidence)
+        least = self.share(threshold, self.size)
+        return Fpir(
+            None,
+            None,
+            alarms,
+            self.probes,
+            f"at least {least:.3g}, the FPIR among {self.size:,} entries; the calibration is too "
+            f"small to tell of {size:,}",
+            float(threshold),
+            size,
+            "none",
+        )
 
     def threshold(self, target: float, size: int, confidence: float) -> Fpir:
         if size <= self.size:
             found = self._step(target, size)
             if int((self.scores[:, 0] >= found).sum()) >= FEWEST_ALARMS:
                 return self._exact(found, size, confidence)
-        tails = (self._tail(level) for level in _TAIL_LEVELS)
-        fit = (tail for tail in tails if tail and self.share(tail.cut, self.size) > target)
-        tail = next(fit, None)
-        if tail is None:
+        tail = self.calibration.tail
+        low, high = float(self.scores[np.isfinite(self.scores)].min()), 1.0
+        if tail is None or not tail.fpir(low, size) > target:
             raise MetricError(
                 f"{self.probes:,} probes with {self.size:,} entries carry no threshold for FPIR "
                 f"{target:g} in a gallery of {size:,}; calibrate with more impostors"
             )
-        # The sub-gallery that has the target at the tail's beginning: the FPIR rises with its size.
-        low, high = 0.0, float(min(size, self.size))
-        hits = self.hits(tail.cut)
-        for _ in range(100):
+        for _ in range(40):
             middle = (low + high) / 2
-            above = float(-np.expm1(self.misses(hits, middle)).mean()) > target
-            low, high = (low, middle) if above else (middle, high)
-        return self._extrapolated(tail, np.float32(tail.quantile(low / size)), size, confidence)
+            above = tail.fpir(middle, size) > target
+            low, high = (middle, high) if above else (low, middle)
+        return self._extrapolated(tail, np.float32(high), size, confidence)
 
     def _step(self, target: float, size: float) -> np.float32:
         """Return the lowest threshold whose exact FPIR does not exceed the target."""
@@ -338,7 +397,7 @@ class _Resampling:
     def _exact(self, threshold: np.float32, size: int, confidence: float) -> Fpir:
         hits = self.hits(threshold)
         value = float(-np.expm1(self.misses(hits, size)).mean())
-        interval = self._interval(threshold, size, value, confidence, None)
+        interval = self._interval(threshold, size, value, confidence)
         unknown, remark = self.unknown(threshold, size), ""
         if unknown > _NEGLIGIBLE * value:
             interval = Interval(
@@ -363,119 +422,69 @@ class _Resampling:
     def _extrapolated(
         self, tail: _Tail, threshold: np.float32, size: int, confidence: float
     ) -> Fpir:
-        reduced = size * tail.survival(float(threshold))
-        value = self.share(tail.cut, reduced)
-        if not 0 < value < 1:
-            return Fpir(
-                value,
-                None,
-                0,
-                self.probes,
-                "beyond the end of the fitted tail",
-                float(threshold),
-                size,
-                tail.words,
-            )
-        # What another beginning of the tail would give: a tail that does not fit shows in that.
-        lower = next(
-            (
-                found
-                for level in _TAIL_LEVELS
-                if (found := self._tail(level)) is not None and found.cut < tail.cut
-            ),
-            None,
-        )
-        spread = 0.0
-        if lower is not None:
-            other = min(size * lower.survival(float(threshold)), float(self.size))
-            spread = self.share(lower.cut, other) - value
-        interval = self._interval(threshold, reduced, value, confidence, tail, spread)
+        value = tail.fpir(float(threshold), size)
         alarms = int((self.scores[:, 0] >= threshold).sum())
-        return Fpir(value, interval, alarms, self.probes, "", float(threshold), size, tail.words)
+        interval, remark = None, "beyond the end of the fitted tail"
+        if 0 < value < 1:
+            interval, remark = self._jackknife(threshold, size, value, confidence), ""
+        return Fpir(
+            value, interval, alarms, self.probes, remark, float(threshold), size, tail.words
+        )
 
-    def _tail_below(self, threshold: np.float32, size: int) -> _Tail | None:
-        """Return the highest tail that begins below a threshold and carries a size."""
-        for level in _TAIL_LEVELS:
-            tail = self._tail(level)
-            if tail is None:
-                continue
-            if tail.cut < threshold and size * tail.survival(float(threshold)) <= self.size:
-                return tail
-        return None
-
-    def _tail(self, level: float) -> _Tail | None:
-        """Fit the scores above the one that a share of the probes' best scores reaches.
-
-        Returns:
-            None if scores that were not kept belong there, or there are too few.
-        """
-        best = np.sort(self.scores[:, 0])[::-1]
-        rank = min(max(math.ceil(level * self.probes), _LEAST_TAIL), self.probes - 1)
-        begin = best[rank]
-        cut = np.float32(just_above(begin))
-        probe, place = np.nonzero(self.scores >= cut)
-        if probe.size < _LEAST_TAIL or not np.isfinite(begin):
-            return None
-        if self.unknown(cut, self.size) > _NEGLIGIBLE:
-            return None
-        tail = _Tail(float(begin), cut, self.scores[probe, place].astype(np.float64))
-        tail.probe, tail.entry = probe, self.calibration.entries[probe, place]
-        return tail
+    def _jackknife(
+        self, threshold: np.float32, size: int, value: float, confidence: float
+    ) -> Interval:
+        """Return the interval of logits from tails without a group of persons each."""
+        half, folds = self.calibration.other_tails
+        rates = np.array([tail.fpir(float(threshold), size) for tail in folds])
+        rates = rates[(rates > 0) & (rates < 1)]
+        if rates.size < _FOLDS / 2:
+            return Interval(0.0, 1.0, confidence, "none", "too few persons for an interval")
+        logits = np.log(rates / (1 - rates))
+        variance = (rates.size - 1) * float(logits.var()) * (value * (1 - value)) ** 2
+        if half is not None:
+            variance += (half.fpir(float(threshold), size) - value) ** 2
+        found = logit(value, math.sqrt(variance), confidence, rates.size - 1)
+        effective = value * (1 - value) / variance if variance > 0 else math.inf
+        return replace(
+            found,
+            method="logit, jackknife of groups of persons",
+            assumption=DEPENDENT,
+            effective=effective,
+        )
 
     def _interval(
-        self,
-        threshold: np.float32,
-        size: float,
-        value: float,
-        confidence: float,
-        tail: _Tail | None,
-        spread: float = 0.0,
+        self, threshold: np.float32, size: float, value: float, confidence: float
     ) -> Interval:
-        """Return the clustered interval of the FPIR at a threshold, or at the tail's beginning.
+        """Return the clustered interval of the share of sub-galleries with an alarm.
 
         An entry's influence through a probe is the alarm that it alone causes,
-        C(M − K, N − 1)/C(M, N); the influence of a score on the tail is that of its likelihood.
+        C(M − K, N − 1)/C(M, N).
         """
         calibration = self.calibration
-        cut = threshold if tail is None else tail.cut
-        hits = self.hits(cut)
+        hits = self.hits(threshold)
         alarm = -np.expm1(self.misses(hits, size))
         if value in (0, 1):
             return self._bound(value, confidence)
         own = (alarm - value) / self.probes
-        probe, place = np.nonzero(self.scores >= cut)
+        probe, place = np.nonzero(self.scores >= threshold)
         entry = calibration.entries[probe, place]
         alone = alarm - -np.expm1(self.misses(np.maximum(hits - 1, 0), size))
         through_entry = alone[probe] / self.probes
-        through_tail = np.zeros(probe.size)
-        prior = 0.0
-        if tail is not None:
-            step = 1e-4 * size
-            ends = [
-                float(-np.expm1(self.misses(hits, size + sign * step)).mean()) for sign in (-1, 1)
-            ]
-            # dFPIR = dFPIR/dlog N · dlog R
-            slope = (ends[1] - ends[0]) / (2 * step) * size
-            through_tail, prior = tail.influence(float(threshold))
-            through_tail, prior = slope * through_tail, slope * prior
         people, index = np.unique(
             np.concatenate([calibration.probe_subjects, calibration.entry_subjects]),
             return_inverse=True,
         )
         of_probe, of_entry = index[: self.probes], index[self.probes :]
         entries = of_entry.size
-        by_entry = np.bincount(entry, through_entry + through_tail, entries)
-        by_entry -= through_entry.sum() / entries
-        by_probe = own + np.bincount(probe, through_tail, self.probes)
+        by_entry = np.bincount(entry, through_entry, entries) - through_entry.sum() / entries
         both_sides = np.concatenate([of_probe, of_entry])
-        residuals = _sums(both_sides, np.concatenate([by_probe, by_entry]), people.size)
+        residuals = _sums(both_sides, np.concatenate([own, by_entry]), people.size)
         met = np.full(entries, float(self.probes))
         loads = _sums(both_sides, np.concatenate([self.eligible, met]), people.size)
         cells = of_probe[probe].astype(np.int64) * people.size + of_entry[entry]
         _, cell = np.unique(cells, return_inverse=True)
-        both = np.bincount(cell, through_entry + through_tail)
-        if prior:  # what the prior says counts as one more person
-            residuals, loads = np.append(residuals, prior), np.append(loads, loads.mean())
+        both = np.bincount(cell, through_entry)
         figure = ClusteredFigure(
             value=value,
             independent=float((own**2).sum()),
@@ -491,13 +500,12 @@ class _Resampling:
         squares = residuals**2
         kurtosis = float((squares**2).sum()) - float(squares.sum()) ** 2 / squares.size
         freedom = max(2 * float(squares.sum()) ** 2 / max(kurtosis, 1e-300), 2.0)
-        variance = figure.variance + spread**2
-        found = logit(value, math.sqrt(variance), confidence, min(freedom, 1e9))
+        found = logit(value, math.sqrt(figure.variance), confidence, min(freedom, 1e9))
         return replace(
             found,
             method="logit, clustered by person",
             assumption=DEPENDENT,
-            effective=value * (1 - value) / variance,
+            effective=value * (1 - value) / figure.variance,
         )
 
     def _bound(self, value: float, confidence: float) -> Interval:
@@ -517,109 +525,117 @@ def _sums(index: NDArray[np.integer], values: NDArray[np.floating], size: int) -
     return np.bincount(index, values, size).astype(np.float64, copy=False)
 
 
+def _tail(scores: NDArray[np.float32], eligible: NDArray[np.int64], ranks: int) -> _Tail | None:
+    """Learn a tail from the best scores; None where there are too few of them."""
+    if not scores.size:
+        return None
+    ranks = min(max(min(ranks, int(eligible.min()) // 8), 1), scores.shape[1] - 1)
+    if ranks < 1 or ranks * len(scores) < _LEAST_TAIL:
+        return None
+    if not np.isfinite(scores[:, ranks]).all():
+        return None
+    return _Tail(scores, eligible, ranks)
+
+
 class _Tail:
-    """A generalised Pareto tail of z = −½ log(1 − t²) above a score.
+    """How every probe's best scores fall off from its own K + 1-th, learned from many at once.
 
     Args:
-        begin: the score.
-        cut: the lowest score above it.
-        scores: all scores above it, ``(k,)``.
+        scores: the highest first, ``(P, m)``; at least K + 1 of each probe are finite.
+        eligible: entries that each probe may meet, ``(P,)``.
+        ranks: K.
     """
 
-    probe: NDArray[np.int64]
-    entry: NDArray[np.int64]
-
-    def __init__(self, begin: float, cut: np.float32, scores: NDArray[np.float64]) -> None:
-        self.cut = cut
-        self._origin = float(_bent(begin))
-        self._excess = _bent(scores) - self._origin
-        self.scale, self.shape = _fit(self._excess)
-        self.count = scores.size
+    def __init__(
+        self, scores: NDArray[np.float32], eligible: NDArray[np.int64], ranks: int
+    ) -> None:
+        best = _bent(scores[:, : ranks + 1].astype(np.float64))
+        self._best, self._eligible, self._ranks = best, eligible, ranks
+        # Who has many alike raises most alarms and may have another tail than who has few.
+        learned = min(max(math.ceil(_LEARNED * len(best)), _LEAST_LEARNED), len(best))
+        highest = best[np.argsort(-best[:, ranks], kind="stable")[:learned]]
+        excess = highest[:, :ranks] - highest[:, ranks:]
+        self._unit = max(float(excess.mean()), 1e-12)
+        excess = (excess / self._unit).ravel()
+        self.rise, self.first = _fit_hazard(excess)
+        beyond = self._cumulative(excess) - _BEND
+        self.shape = _fit_shape(beyond[beyond > 0])
+        self.count = excess.size
 
     @property
     def words(self) -> str:
         """Say what it rests on."""
-        return f"tail of {self.count:,} scores from {float(self.cut):.4g}, shape {self.shape:+.2f}"
+        return f"tail of {self.count:,} scores, {self._ranks} of a probe, shape {self.shape:+.2f}"
 
-    def survival(self, threshold: float) -> float:
-        """Return the share R of its scores that reach a threshold."""
-        excess = max(float(_bent(threshold)) - self._origin, 0.0)
-        return float(np.exp(-_cumulative(excess / self.scale, self.shape)))
+    def _cumulative(self, excess: NDArray[np.float64]) -> NDArray[np.float64]:
+        return self.first * excess + self.rise * excess**2 / 2
 
-    def quantile(self, share: float) -> float:
-        """Return the threshold that a share of its scores reaches."""
-        cumulative = -math.log(share)
-        shape = self.shape
-        reach = cumulative if abs(shape) < 1e-8 else math.expm1(shape * cumulative) / shape
-        z = self._origin + self.scale * reach
-        return math.copysign(math.sqrt(-math.expm1(-2 * abs(z))), z)
+    def chances(self, threshold: float) -> NDArray[np.float64]:
+        """Return for every probe the chance of an entry to reach a threshold, ``(P,)``."""
+        reached = float(_bent(threshold))
+        cumulative = self._cumulative(np.maximum(reached - self._best[:, -1], 0.0) / self._unit)
+        beyond = np.maximum(cumulative - _BEND, 0.0)
+        bent = np.minimum(cumulative, _BEND) + _pareto(beyond, self.shape)
+        tail = (self._ranks + 1) / (self._eligible + 1) * np.exp(-bent)
+        # Below its own tail a probe is known to have at least so many entries.
+        hits = np.count_nonzero(self._best >= reached, axis=1)
+        return np.where(reached > self._best[:, -1], tail, hits / self._eligible)
 
-    def influence(self, threshold: float) -> tuple[NDArray[np.float64], float]:
-        """Return what each score adds to the error of log R, ``(k,)``, and what the prior adds."""
-        shape = self.shape
-        information = (
-            1
-            / (1 + 2 * shape)
-            * np.array([[1.0, 1 / (1 + shape)], [1 / (1 + shape), 2 / (1 + shape)]])
-        )
-        total = self.count * information
-        total[1, 1] += 1 / _SHAPE_PRIOR**2
-        excess = max(float(_bent(threshold)) - self._origin, 0.0)
-        weights = np.linalg.solve(total, -np.array(_slopes(excess / self.scale, shape)))
-        scale_slope, shape_slope = _slopes(self._excess / self.scale, shape)
-        ratio = self._excess / self.scale
-        # d log density = −d cumulative − d log(1 + ξ y/σ) − d log σ
-        width = 1 + shape * ratio
-        by_scale = -scale_slope + shape * ratio / width - 1
-        by_shape = -shape_slope - ratio / width
-        return weights[0] * by_scale + weights[1] * by_shape, float(weights[1] / _SHAPE_PRIOR)
+    def fpir(self, threshold: float, size: int) -> float:
+        """Return the FPIR of a threshold in a gallery of a size."""
+        with np.errstate(divide="ignore"):
+            return float(-np.expm1(size * np.log1p(-self.chances(threshold))).mean())
 
 
 def _bent(scores: float | NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return z = −½ log(1 − t²), with the sign of t."""
+    """Return w = √(−log(1 − t²)), with the sign of t."""
     cosine = np.clip(scores, -1 + 1e-9, 1 - 1e-9)
-    return np.asarray(np.sign(cosine) * -0.5 * np.log1p(-(cosine**2)))
+    return np.asarray(np.sign(cosine) * np.sqrt(-np.log1p(-(cosine**2))))
 
 
-def _cumulative(ratio: float | NDArray[np.float64], shape: float) -> NDArray[np.float64]:
-    """Return −log of the survival at y/σ; infinite beyond the end of the tail."""
-    ratio = np.asarray(ratio, np.float64)
+def _pareto(excess: NDArray[np.float64], shape: float) -> NDArray[np.float64]:
+    """Return −log of the survival of a generalised Pareto tail of scale 1; ∞ beyond its end."""
     if abs(shape) < 1e-8:
-        return ratio
+        return excess
     with np.errstate(divide="ignore"):
-        return np.asarray(np.log1p(np.maximum(shape * ratio, -1.0)) / shape)
+        return np.asarray(np.log1p(np.maximum(shape * excess, -1.0)) / shape)
 
 
-def _slopes(
-    ratio: float | NDArray[np.float64], shape: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the derivatives of `_cumulative` by log σ and by ξ."""
-    ratio = np.asarray(ratio, np.float64)
-    width = 1 + shape * ratio
-    by_scale = -ratio / width
-    if abs(shape) < 1e-4:
-        return by_scale, -(ratio**2) / 2 + 2 * shape * ratio**3 / 3
-    return by_scale, (ratio / width - np.log(width) / shape) / shape
+def _fit_hazard(excess: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the likeliest rise b ≥ 0 and beginning a of the hazard a + b·y.
+
+    The likelihood ∏ (a + b·y) exp(−a·y − b·y²/2) is highest where a = 1 − b·q, with q the mean of
+    y²/2, and where the mean of (y − q)/(1 + b·(y − q)), which falls as b rises, is 0.
+
+    Args:
+        excess: y ≥ 0, of mean 1.
+    """
+    from scipy.optimize import brentq
+
+    middle = float((excess**2).mean() / 2)
+    away = excess - middle
+    high = (1 - 1e-6) / middle if middle > 0 else 0.0
+
+    def slope(rise: float) -> float:
+        return float((away / (1 + rise * away)).mean())
+
+    if not 0 < middle < 1:  # no lighter than exponential
+        return 0.0, 1.0
+    rise = high if slope(high) > 0 else float(brentq(slope, 0.0, high, xtol=1e-7))
+    return rise, 1 - rise * middle
 
 
-def _fit(excess: NDArray[np.float64]) -> tuple[float, float]:
-    """Return scale and shape of the highest posterior density."""
-    from scipy.optimize import minimize
+def _fit_shape(excess: NDArray[np.float64]) -> float:
+    """Return the shape of the highest posterior density of a generalised Pareto tail of scale 1."""
+    from scipy.optimize import minimize_scalar
 
-    mean = float(excess.mean())
-    ratio = excess / mean
-    highest = float(ratio.max())
+    if excess.size < _LEAST_TAIL:
+        return 0.0
 
-    def cost(at: NDArray[np.float64]) -> float:
-        scale, shape = math.exp(at[0]), float(at[1])
-        if shape * highest / scale <= -1 + 1e-9:
-            return 1e300
-        tail = ratio / scale
-        width = np.log1p(shape * tail)
-        density = width + _cumulative(tail, shape) + at[0]
+    def cost(shape: float) -> float:
+        density = np.log1p(shape * excess) + _pareto(excess, shape)
         return float(density.sum()) + shape**2 / (2 * _SHAPE_PRIOR**2)
 
-    found = minimize(
-        cost, np.zeros(2), method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-8}
-    )
-    return mean * math.exp(found.x[0]), float(np.clip(found.x[1], -0.45, 0.9))
+    low = max(-0.45, -(1 - 1e-6) / float(excess.max()))
+    found = minimize_scalar(cost, bounds=(low, 0.9), method="bounded", options={"xatol": 1e-5})
+    return float(found.x)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import platform
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import facerec
+from facerec.files import json_bytes
 
 _PACKAGES = ("numpy", "scipy", "torch", "opencv-python", "matplotlib")
 
@@ -29,8 +29,7 @@ def provenance_of(command: str | None, packages: Sequence[str] = _PACKAGES) -> d
 
 def to_json(document: Any) -> bytes:
     """Return a document as a JSON file; see `plain`."""
-    text = json.dumps(plain(document), indent=2, ensure_ascii=False, allow_nan=False)
-    return f"{text}\n".encode()
+    return json_bytes(plain(document))
 
 
 def plain(value: Any, named: Callable[[Any], Any] | None = None, *, infinities: bool = True) -> Any:

@@ -18,7 +18,7 @@ from facerec.fairness.channels import NormChannels
 from facerec.fairness.comparisons import calibrate_on_embeddings, calibrate_on_scores
 from facerec.fairness.differentials import Differentials
 from facerec.fairness.no_comparison import NoComparison
-from facerec.fairness.rates import SCORE_EDGES, GlobalThreshold, GroupRates
+from facerec.fairness.rate_results import SCORE_EDGES, GlobalThreshold, GroupRates
 from facerec.fairness.result import Audit, GroupAudit
 from facerec.records.images import MemoryImages
 from facerec.verification.bench import Bench, Pairs, pack_bench

@@ -22,7 +22,7 @@ from helpers.toy_audit import EVIL, default_audit, toy_audit
 from facerec.fairness.baseline import READING
 from facerec.fairness.findings import verdict
 from facerec.fairness.page import render
-from facerec.fairness.rates import SCORE_EDGES, Calibration, GroupRates
+from facerec.fairness.rate_results import SCORE_EDGES, Calibration, GroupRates
 from facerec.fairness.result import Audit
 from facerec.report import figures
 from facerec.statistics.operating_points import OperatingPoint

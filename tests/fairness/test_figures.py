@@ -3,7 +3,6 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
-from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -38,7 +37,7 @@ from facerec.fairness.figures import (
 )
 from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import SubjectBootstrap, SubjectNorms, norm_table
-from facerec.fairness.rates import SCORE_EDGES, GroupRates
+from facerec.fairness.rate_results import SCORE_EDGES, GroupRates
 from facerec.fairness.result import GroupAudit
 from facerec.report.figures import draw, label, styles
 
@@ -377,21 +376,21 @@ def test_measures_are_drawn_or_said_to_lack(grouping: GroupAudit) -> None:
 def test_changes_keep_their_sign_and_their_place_against_zero() -> None:
     comparison = default_audit().comparison
     assert comparison is not None
-    rows: list[dict[str, Any]] = comparison.to_json()["rows"]
+    rows = comparison.changes
     figure = comparison_figure(rows)
     assert figure is not None
     (axes,) = figure.axes
-    known = [row for row in rows if row["change"] is not None]
+    known = [row for row in rows if row.value is not None]
     for row, mark in zip(known, markers(axes), strict=True):
-        assert np.sign(place(mark)[0]) == np.sign(row["change"])
+        assert np.sign(place(mark)[0]) == np.sign(row.value)
     spans = [x for x, y in whiskers(axes) if y[0] == y[1]]
-    limited = [row for row in known if row["low"] is not None]
+    limited = [row for row in known if row.interval is not None]
     assert len(spans) == len(limited)
     for (low, high), row in zip(spans, limited, strict=True):
-        assert (low > 0, high < 0) == (row["low"] > 0, row["high"] < 0)
+        assert (low > 0, high < 0) == (row.low > 0, row.high < 0)
         assert max(abs(low), abs(high)) <= 1 + 1e-9
-    assert comparison_figure([{**row, "change": None} for row in rows]) is None
-    pairs = [row for row in rows if row["groups"]]
+    assert comparison_figure([replace(row, value=None) for row in rows]) is None
+    pairs = [row for row in rows if row.groups]
     many = comparison_figure([*rows, *pairs * 20])
     assert many is not None and len(markers(many.axes[0])) == len(known) - len(pairs)
 
@@ -455,7 +454,7 @@ def test_no_letters_are_smaller_than_eleven_pixels(
         det_figure(rates),
         score_figure(grouping.histograms, rates),
         differential_figure(differentials),
-        comparison_figure(comparison.to_json()["rows"]),
+        comparison_figure(comparison.changes),
     )
     for figure in figures:
         assert figure is not None

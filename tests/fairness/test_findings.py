@@ -12,7 +12,7 @@ from facerec.fairness.channels import FusionChange, NormChannels
 from facerec.fairness.differentials import Differentials
 from facerec.fairness.findings import MOST, Finding, Topic, caveats, find, verdict
 from facerec.fairness.no_comparison import NoComparison
-from facerec.fairness.rates import error_rate
+from facerec.fairness.rate_results import error_rate
 from facerec.fairness.result import Audit, GroupAudit
 from facerec.report.conclusions import Conclusion
 from facerec.report.estimate import Estimate

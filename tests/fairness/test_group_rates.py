@@ -16,14 +16,8 @@ from scipy.special import ndtri
 
 from facerec.errors import MetricError
 from facerec.fairness import rates as module
-from facerec.fairness.rates import (
-    DIAGNOSTIC,
-    Calibration,
-    GroupErrors,
-    RatesAtThreshold,
-    all_pairs_group_rates,
-    pair_group_rates,
-)
+from facerec.fairness.rate_results import DIAGNOSTIC, Calibration, RatesAtThreshold
+from facerec.fairness.rates import GroupErrors, all_pairs_group_rates, pair_group_rates
 from facerec.statistics.clustered import Bound, fmr_interval, fnmr_interval
 from facerec.statistics.rates import error_rates, operating_points, tpr_at_fpr
 from facerec.verification.evaluate import score_pairs

@@ -30,7 +30,7 @@ from facerec.fairness.outputs import (
     to_json,
     write_audit,
 )
-from facerec.fairness.rates import GroupRates
+from facerec.fairness.rate_results import GroupRates
 from facerec.fairness.result import Audit
 
 PAGES = {"report.html": b"<p>page</p>", "figures/a.svg": b"<svg/>"}

@@ -14,7 +14,8 @@ from facerec.fairness.differentials import Differentials
 from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.outputs import csv_tables, model_card, to_json
 from facerec.fairness.page import render
-from facerec.fairness.rates import GroupRates, PairCounts
+from facerec.fairness.pair_counts import PairCounts
+from facerec.fairness.rate_results import GroupRates
 from facerec.fairness.result import Audit, GroupAudit
 from facerec.fairness.scores import audit_scores
 from facerec.report import figures

@@ -14,12 +14,8 @@ from scipy.sparse import csr_array
 
 from facerec.errors import MetricError
 from facerec.fairness import rates as module
-from facerec.fairness.rates import (
-    GroupErrors,
-    SubjectCounts,
-    all_pairs_group_rates,
-    all_pairs_rates,
-)
+from facerec.fairness.pair_counts import SubjectCounts
+from facerec.fairness.rates import GroupErrors, all_pairs_group_rates, all_pairs_rates
 
 TARGETS = ("1e-1", "1e-2")
 

@@ -7,11 +7,12 @@ import math
 
 import numpy as np
 import pytest
-from scipy.special import betainc
+from scipy.special import betainc, log_ndtr
+from scipy.stats import ncx2
 
 from facerec.errors import MetricError
 from facerec.galleries import Calibration
-from facerec.galleries.threshold import _cumulative, _slopes, _Tail
+from facerec.galleries.threshold import _fit_hazard, _fit_shape, _pareto, _Tail
 
 
 def random_calibration(
@@ -135,12 +136,17 @@ def test_tail_and_resampling_agree_where_both_can_tell() -> None:
 
 
 def test_what_the_data_does_not_carry_has_no_value() -> None:
-    calibration, _ = random_calibration(probes=200)
-    found = calibration.fpir(0.05, 10**9)
-    assert found.value is None and "at least" in found.remark
     few, _ = random_calibration(probes=5, entries=3)
+    found = few.fpir(0.5, 10**9)
+    assert found.value is None and "at least" in found.remark
     with pytest.raises(MetricError, match="impostors"):
         few.threshold("1e-3", 1000)
+
+
+def test_a_probe_whose_tail_begins_above_a_threshold_has_the_entries_that_it_has() -> None:
+    calibration, _ = random_calibration(probes=200)
+    found = calibration.fpir(0.05, 10**9)
+    assert found.value == 1.0 and found.interval is None
 
 
 @pytest.mark.parametrize(
@@ -172,25 +178,98 @@ def test_calibrations_that_contradict_themselves_are_refused() -> None:
 # --- the tail --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [-0.3, -1e-5, 0.0, 1e-5, 0.25])
-def test_slopes_are_derivatives(shape: float) -> None:
-    ratio, step = np.array([0.1, 0.7, 2.0]), 1e-5
-    by_scale, by_shape = _slopes(ratio, shape)
-    numeric = [
-        (_cumulative(ratio * math.exp(-step), shape) - _cumulative(ratio * math.exp(step), shape)),
-        (_cumulative(ratio, shape + step) - _cumulative(ratio, shape - step)),
-    ]
-    np.testing.assert_allclose(by_scale, numeric[0] / (2 * step), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(by_shape, numeric[1] / (2 * step), rtol=1e-3, atol=1e-5)
+def clusters(seed: int, probes: int, entries: int, size: int = 64) -> tuple[np.ndarray, ...]:
+    """Return strangers, templates and means of clusters; people are normal about a mean."""
+    generator = np.random.default_rng(seed)
+    means = generator.standard_normal((8, size))
+    means *= 0.5 / np.linalg.norm(means, axis=1, keepdims=True)
+
+    def draw(number: int) -> np.ndarray:
+        noise = generator.standard_normal((number, size)) / math.sqrt(size)
+        vectors = means[generator.integers(8, size=number)] + noise
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+    return draw(probes), draw(entries), means
 
 
-def test_the_tail_is_the_likeliest_and_its_quantile_its_inverse() -> None:
-    scores = np.sort(np.random.default_rng(0).beta(2, 60, 400) + 0.3)
-    tail = _Tail(0.3, np.float32(0.3), scores)
-    for share in (0.5, 1e-2, 1e-5):
-        assert tail.survival(tail.quantile(share)) == pytest.approx(share, rel=1e-9)
-    # Moving one score by a little moves log R by its influence's slope; at the mode they sum to
-    # what the prior adds.
-    influence, prior = tail.influence(0.45)
-    assert influence.shape == (400,)
-    assert abs(influence.sum()) <= abs(prior) * abs(tail.shape) / 0.05 + 1e-3
+def cluster_fpir(probes: np.ndarray, means: np.ndarray, threshold: float, size: int) -> float:
+    """Return the FPIR of these probes in galleries of random people, by numerical integration.
+
+    The cosine of a template m + n reaches t where its part along the probe, which is normal, is at
+    least t/√(1 − t²) times the length across, whose square is a noncentral χ².
+    """
+    dimensions = probes.shape[1]
+    along = probes @ means.T
+    shares = (np.arange(200) + 0.5) / 200
+    across = dimensions * np.maximum(0.25 - along**2, 0)
+    lengths = np.sqrt(ncx2.ppf(shares, dimensions - 1, across[..., None]))
+    normal = (
+        threshold / math.sqrt(1 - threshold**2) * lengths
+        - math.sqrt(dimensions) * (along[..., None])
+    )
+    chances = np.exp(log_ndtr(-normal)).mean(axis=(1, 2))
+    return float(-np.expm1(size * np.log1p(-chances)).mean())
+
+
+@pytest.mark.parametrize("target", ["1e-1", "1e-2"])
+def test_probes_near_a_cluster_have_tails_of_their_own(target: str) -> None:
+    probes, templates, means = clusters(0, 3000, 1000)
+    calibration = Calibration.from_scores(
+        probes @ templates.T, -1 - np.arange(3000), np.arange(1000), depth=64
+    )
+    found = calibration.threshold(target, 10_000)
+    truth = cluster_fpir(probes[::10], means, found.threshold, 10_000)
+    assert truth == pytest.approx(float(target), rel=0.4)
+    assert found.low < truth < found.high
+
+
+def test_the_hazard_is_that_which_was_drawn() -> None:
+    # Excesses of the hazard 0.8 + 0.3 y: the cumulative hazard is exponential.
+    drawn = np.random.default_rng(1).exponential(size=40_000)
+    excess = (np.sqrt(0.8**2 + 2 * 0.3 * drawn) - 0.8) / 0.3
+    unit = excess.mean()
+    rise, first = _fit_hazard(excess / unit)
+    assert first / unit == pytest.approx(0.8, rel=0.03)
+    assert rise / unit**2 == pytest.approx(0.3, rel=0.08)
+    # No pair nearby is likelier.
+    y = excess / unit
+
+    def likelihood(a: float, b: float) -> float:
+        return float((np.log(a + b * y) - a * y - b * y**2 / 2).sum())
+
+    best = likelihood(first, rise)
+    assert all(
+        best >= likelihood(first + i * 0.01, rise + j * 0.01)
+        for i, j in itertools.product((-1, 0, 1), repeat=2)
+    )
+
+
+def test_a_tail_heavier_than_exponential_has_no_rise() -> None:
+    heavy = np.random.default_rng(2).pareto(4, 5000)
+    assert _fit_hazard(heavy / heavy.mean()) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("shape", [-0.2, 1e-9, 0.2])
+def test_the_shape_is_that_which_was_drawn(shape: float) -> None:
+    drawn = np.random.default_rng(3).exponential(size=20_000)
+    excess = np.expm1(shape * drawn) / shape
+    assert _fit_shape(excess) == pytest.approx(shape, abs=0.03)
+    np.testing.assert_allclose(_pareto(excess, shape), drawn, rtol=1e-6)
+
+
+def test_what_a_few_scores_say_of_the_shape_gives_way_to_what_is_believed() -> None:
+    excess = np.expm1(0.3 * np.random.default_rng(4).exponential(size=4000)) / 0.3
+    assert 0 < _fit_shape(excess[:30]) < 0.5 * _fit_shape(excess)
+    assert _fit_shape(excess[:5]) == 0.0
+
+
+def test_a_tail_is_steady_where_it_begins_and_falls() -> None:
+    calibration = sphere(100, 400, 32)
+    tail = _Tail(calibration.scores, calibration.eligible, 16)
+    steps = np.linspace(-0.2, 0.999, 400)
+    chances = np.array([tail.chances(step) for step in steps])
+    assert (np.diff(chances, axis=0) <= 0).all() and chances.min() >= 0 and chances.max() <= 1
+    # At its own best score but 16 a probe has 17 of 400 entries.
+    begin = float(calibration.scores[0, 16])
+    assert tail.chances(begin)[0] == 17 / 400
+    assert tail.chances(begin + 1e-6)[0] == pytest.approx(17 / 401, rel=1e-3)

@@ -15,7 +15,7 @@ from facerec.fairness.attributes import read_attributes
 from facerec.fairness.audit import audit
 from facerec.fairness.baseline import RunPair, compare_runs
 from facerec.fairness.one_to_many import SearchPlan
-from facerec.fairness.rates import Calibration
+from facerec.fairness.rate_results import Calibration
 from facerec.fairness.result import Audit, InputFile
 
 EVIL = "<script>alert(1)</script>"

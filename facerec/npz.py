@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import zipfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -79,7 +80,13 @@ def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> npt.NDArray[
                 f"what it holds, {held:,} bytes"
             )
     with archive.open(info) as member:
-        return np.lib.format.read_array(member, allow_pickle=False)
+        array = np.lib.format.read_array(member, allow_pickle=False)
+    if dtype.kind == "U" and dtype.itemsize and array.size:
+        numbers = np.atleast_1d(array).ravel(order="K").view(f"{dtype.byteorder}u4")
+        # NumPy holds any number for a character, and Python ends in an error of its own at it.
+        if (highest := int(numbers.max())) > sys.maxunicode:
+            raise ArchiveError(f"the array {name} has the character {highest:#x}, which is none")
+    return array
 
 
 def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:

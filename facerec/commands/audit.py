@@ -41,7 +41,13 @@ from facerec.fairness.differentials import REPLICATES
 from facerec.fairness.findings import HEADLINE
 from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import NormTable
-from facerec.fairness.one_to_many import FPIR_TARGETS, OneToMany, SearchPlan, Template
+from facerec.fairness.one_to_many import (
+    FPIR_TARGETS,
+    OneToMany,
+    OtherPeople,
+    SearchPlan,
+    Template,
+)
 from facerec.fairness.one_to_many_page import summary_tables
 from facerec.fairness.outputs import check_audit_folder, to_json, write_audit
 from facerec.fairness.page import render
@@ -157,7 +163,8 @@ def audit(
         images: folder that the paths of the list are relative to.
         data: folder of the bench; then FACEREC_DATA and data/ are looked at.
         threshold_from: fix the thresholds on other data: embeddings that say who is on the images,
-            or labelled scores (.csv); by default on the impostors of these data.
+            or labelled scores (.csv); by default on the impostors of these data. With --one-to-many
+            embeddings of more persons than an audited gallery holds.
         fmr: nominal FMRs of the thresholds, as 1e-3,1e-4; taken exactly.
         covariates: columns of numbers to hold fixed, as yaw,blur.
         quality: a .csv as OFIQ writes it, whose columns serve as covariates too, such as
@@ -224,7 +231,7 @@ def audit(
     earlier = None if against is None else read_release(against)
     if earlier is not None:
         recorded = None if labels is None else labels.sha256
-        check_settings(earlier, _listed(group), intersect, targets, recorded)
+        check_settings(earlier, _listed(group), intersect, targets, recorded, searches)
     if scores is not None:
         with progress_bar(console) as show:
             result = _audit_scores(
@@ -269,14 +276,16 @@ def audit(
             files.append(_bench_file(opened))
         listed = None if pairs == ALL else opened
         calibration: Calibration | None = None
+        others: OtherPeople | None = None
         remarks: list[str] = []
         if measured is not None:
             files.append(_quality_file(measured))
             remarks += filter(None, [measured.remark])
         if threshold_from is not None:
-            calibration, known = _calibrate(
+            calibration, known, people = _calibrate(
                 threshold_from, targets, found, distances, network.device, show
             )
+            others = people if searches is not None else None
             remarks += known
             total = embeddings_sha256(threshold_from)
             files.append(InputFile("calibration", threshold_from.name, total, {}))
@@ -305,6 +314,8 @@ def audit(
             baseline=other,
             baseline_name=str(baseline),
             searches=searches,
+            search_baseline=earlier is not None,
+            search_others=others,
             gating=gating,
             confidence=confidence,
             permutations=permutations,
@@ -326,7 +337,9 @@ def _compare(result: Audit, earlier: Release | None) -> Audit:
     """Add what changed since the audit of an earlier release, if there is one."""
     if earlier is None:
         return result
-    found = compare_releases(earlier, to_json(result), result.comparison)
+    found = compare_releases(
+        earlier, to_json(result), result.comparison, result.search_correlations
+    )
     file = InputFile("against", earlier.name, earlier.sha256, {"facerec": found.facerec})
     return replace(result, inputs=(*result.inputs, file), against=found)
 
@@ -339,6 +352,13 @@ def _search_plan(flags: Mapping[str, Any]) -> SearchPlan | None:
             if flags[name] != defaults[name]:
                 raise DatasetError(f"--{name} belongs to --one-to-many; give both or neither")
         return None
+    calibration = flags["threshold_from"]
+    if calibration is not None and not is_embeddings(calibration):
+        raise DatasetError(
+            f"{calibration}: scores of pairs set no threshold for --one-to-many, which must hold "
+            "for the best score in a gallery; give embeddings that say who is on the images, or "
+            "leave one of both flags out"
+        )
     targets = _listed(flags["fpir"])
     for target in targets:
         parse_rate(target)
@@ -426,7 +446,7 @@ def _audit_scores(
     calibration: Calibration | None = None
     remarks: list[str] = []
     if threshold_from is not None:
-        calibration, remarks = _calibrate(threshold_from, targets, None, distances, device, show)
+        calibration, remarks, _ = _calibrate(threshold_from, targets, None, distances, device, show)
         files.append(InputFile("calibration", threshold_from.name, sha256(threshold_from), {}))
     return audit_scores(
         scored,
@@ -658,8 +678,11 @@ def _calibrate(
     distances: bool,
     device: str,
     show: Progress,
-) -> tuple[Calibration, list[str]]:
-    """Fix thresholds on other data; also return what a reader must know of them.
+) -> tuple[Calibration, list[str], OtherPeople | None]:
+    """Fix thresholds on other data.
+
+    Also returns what a reader must know of them, and who is on the images, unless scores are
+    given or audited.
 
     Args:
         path: embeddings or scores.
@@ -673,13 +696,13 @@ def _calibrate(
     if not is_embeddings(path):
         scored = read_scores(path, distances=distances)
         remarks = [unknown, *(f"{note}." for note in scored.notes)]
-        return calibrate_on_scores(scored, targets, name=path.name), remarks
+        return calibrate_on_scores(scored, targets, name=path.name), remarks, None
     other = read_embeddings(path)
     if audited is None:
         calibration = calibrate_on_embeddings(
             other, targets, name=path.name, device=device, progress=show
         )
-        return calibration, [unknown]
+        return calibration, [unknown], None
     models = [side.note.get("model", {}).get("sha256") for side in (other, audited)]
     if None not in models and models[0] != models[1]:
         raise DatasetError(
@@ -699,7 +722,7 @@ def _calibrate(
     calibration = calibrate_on_embeddings(
         other, targets, name=path.name, device=device, progress=show
     )
-    return calibration, remarks
+    return calibration, remarks, OtherPeople.of(other, path.name)
 
 
 def _embeddings_file(

@@ -2,8 +2,9 @@
 
 Both audits must be of the same people, images, pairs and nominal rates, or a difference would tell
 nothing of the models. Where the embeddings of the old release are given too (``--baseline``),
-changes of the primary attribute come from joint resamples of the same persons; otherwise all that
-is known of the old release is its intervals.
+changes of the primary attribute come from joint resamples of the same persons, and those of
+identification allow for the correlation of both models' errors; otherwise all that is known of the
+old release is its intervals.
 """
 
 from __future__ import annotations
@@ -16,11 +17,19 @@ from typing import Any, ClassVar
 
 from facerec.errors import DatasetError, MetricError
 from facerec.fairness.baseline import BaselineComparison, Change
+from facerec.fairness.one_to_many import EVERYBODY, OTHERS, SearchKey, SearchPlan
 from facerec.fairness.plain import Json, plain
 from facerec.files import parse_json, sha256
-from facerec.report.conclusions import Conclusion, DirectedConclusion, of_change, of_test
+from facerec.report.conclusions import (
+    Conclusion,
+    DirectedConclusion,
+    of_change,
+    of_interval,
+    of_test,
+)
 from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import Interval
+from facerec.statistics.searches import SEARCHES
 
 SCHEMA = "facerec.audit/1"
 
@@ -29,6 +38,8 @@ TAKEN_AS_INDEPENDENT = (
     "the audits are taken as independent; as far as both models err on the same persons, the "
     "change is known better than this"
 )
+
+CORRELATED = "MOVER of the intervals of both audits and their correlation"
 
 HEADLINE = "max/geomean"
 
@@ -59,7 +70,7 @@ class ReleaseChange(Estimate):
     old: float | None
     new: float | None
     paired: bool
-    """Whether the interval comes from the same persons drawn for both models."""
+    """Whether the interval comes from the errors of both models on the same persons."""
     old_verdict: Conclusion | None = None
     """None where nothing is tested but the change."""
     new_verdict: Conclusion | None = None
@@ -129,6 +140,7 @@ def check_settings(
     intersect: bool,
     targets: tuple[str, ...],
     attributes: str | None,
+    searches: SearchPlan | None = None,
 ) -> None:
     """Refuse an earlier audit of other groups, rates or labels, before anything is computed.
 
@@ -138,6 +150,7 @@ def check_settings(
         intersect: whether their combinations are groups too.
         targets: nominal FMRs.
         attributes: SHA-256 of the table of groups, if there is one.
+        searches: of identification, if it is audited too.
 
     Raises:
         DatasetError: they differ.
@@ -149,10 +162,16 @@ def check_settings(
         _same(release, "nominal FMRs", (list(targets), settings["fmr"]), "--fmr")
         labels = release.document["inputs"].get("attributes", {}).get("sha256")
         _same(release, "SHA-256 of the table of groups", (attributes, labels), "--attributes")
+        if searches is not None and (old := _searches(release.document)) is not None:
+            plan = {**plain(searches, leave=("targets",)), "fpir": list(searches.targets)}
+            _check_searches(release, plan, old)
 
 
 def compare_releases(
-    release: Release, new: Mapping[str, Any], comparison: BaselineComparison | None = None
+    release: Release,
+    new: Mapping[str, Any],
+    comparison: BaselineComparison | None = None,
+    correlations: Mapping[SearchKey, float] | None = None,
 ) -> ReleaseComparison:
     """Compare an audit with that of an earlier release.
 
@@ -160,6 +179,8 @@ def compare_releases(
         release: the earlier audit.
         new: document of the audit, see `facerec.fairness.outputs.to_json`.
         comparison: with the embeddings of the earlier release as the baseline.
+        correlations: of figures of identification with those of that baseline, see
+            `facerec.fairness.one_to_many.correlate`.
 
     Raises:
         DatasetError: the audits are of other images, people, pairs or thresholds, or the baseline
@@ -169,7 +190,7 @@ def compare_releases(
         _check(release, new)
         if comparison is not None:
             _check_baseline(release, new)
-        rows = list(_rows(release.document, new, comparison))
+        rows = list(_rows(release.document, new, comparison, correlations or {}))
         notes = list(_notes(release.document, new, comparison))
         version = str(release.document["facerec"])
     order = {"increase detected": 1, "decrease detected": 1}
@@ -248,6 +269,38 @@ def _check(release: Release, new: Mapping[str, Any]) -> None:
                 [None if count is None else list(count) for count in counts],
                 "data",
             )
+    plans = [_searches(side) for side in (new, old)]
+    known = [plan for plan in plans if plan is not None]
+    if len(known) == len(plans):
+        _check_searches(release, *known)
+        searches = [
+            [
+                point["non_mated"]
+                for part in plan["groupings"]
+                for point in part["thresholds"]
+                if point["basis"] == OTHERS
+            ]
+            for plan in known
+        ]
+        _same(release, "searches behind the thresholds", searches, "--threshold-from")
+
+
+def _searches(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return what an audit has of identification; files of earlier versions have nothing."""
+    found: Mapping[str, Any] | None = document.get("one_to_many")
+    return found
+
+
+def _check_searches(release: Release, new: Mapping[str, Any], old: Mapping[str, Any]) -> None:
+    """Refuse galleries, searches or thresholds that were made otherwise."""
+    for name, what, flag in (
+        ("fpir", "target FPIRs", "--fpir"),
+        ("reference", "the reference group", "--reference"),
+        ("homogeneous", "homogeneous galleries", "--homogeneous"),
+        ("template", "the template", "--template"),
+        ("seed", "the seed of galleries", "--seed"),
+    ):
+        _same(release, what, [side[name] for side in (new, old)], flag)
 
 
 def _check_baseline(release: Release, new: Mapping[str, Any]) -> None:
@@ -274,7 +327,14 @@ def _notes(
     else:
         yield (
             f"Changes marked paired come from {comparison.replicates:,} joint resamples of the "
-            "same persons for both models; the others take both audits as independent."
+            "same persons for both models, or, of identification, from the correlation of both "
+            "models' errors on the same persons; the others take both audits as independent."
+        )
+    sides = [_searches(side) is not None for side in (old, new)]
+    if sides[0] != sides[1]:
+        yield (
+            f"Only the {'earlier' if sides[0] else 'new'} audit has figures of identification "
+            "(1:N), so none of them is compared; audit both releases with --one-to-many."
         )
     yield (
         "Every interval holds for itself at 95 %; of many figures that did not change, one in "
@@ -296,9 +356,14 @@ def _notes(
 
 
 def _rows(
-    old: Mapping[str, Any], new: Mapping[str, Any], comparison: BaselineComparison | None
+    old: Mapping[str, Any],
+    new: Mapping[str, Any],
+    comparison: BaselineComparison | None,
+    correlations: Mapping[SearchKey, float],
 ) -> Iterator[ReleaseChange]:
     before, now = _figures(old), _figures(new)
+    if _searches(old) is not None and _searches(new) is not None:
+        before, now = before | _search_figures(old), now | _search_figures(new)
     primary = new["settings"]["groups"][0]
     for key in {**now, **before}:
         one, other = before.get(key), now.get(key)
@@ -306,7 +371,7 @@ def _rows(
         paired = None
         if comparison is not None and grouping == primary:
             paired = _paired(comparison, group, figure, target)
-        yield _change(key, one, other, paired)
+        yield _change(key, one, other, paired, correlations)
 
 
 _Key = tuple[str, str | None, str, str | None]
@@ -318,6 +383,8 @@ class _Figure:
 
     estimate: Mapping[str, Any]
     verdict: Conclusion | None = None
+    search: SearchKey | None = None
+    """Of a figure of identification."""
 
 
 def _figures(document: Mapping[str, Any]) -> dict[_Key, _Figure]:
@@ -347,6 +414,41 @@ def _figures(document: Mapping[str, Any]) -> dict[_Key, _Figure]:
     return found
 
 
+def _search_figures(document: Mapping[str, Any]) -> dict[_Key, _Figure]:
+    """Return rates of identification and their ratios, but for thirds of covariates."""
+    found: dict[_Key, _Figure] = {}
+    rows = [
+        (part["grouping"], part["compared_with"], row)
+        for part in document["one_to_many"]["groupings"]
+        for row in part["rates"]
+        if row["stratum"] is None
+    ]
+    for ratios in (True, False):
+        for grouping, base, row in rows:
+            estimate = row["ratio"] if ratios else row
+            if estimate is None:
+                continue
+            figure = f"ratio of {row['figure']} to {base}" if ratios else row["figure"]
+            if row["target"] is not None:
+                figure += f" at FPIR={row['target']} of {row['basis']}"
+            if row["galleries"] != "mixed":
+                figure += f", {row['galleries']} galleries"
+            group = None if row["group"] == EVERYBODY else row["group"]
+            names = ("galleries", "basis", "target", "group", "figure")
+            key = SearchKey(grouping, **{name: row[name] for name in names}, ratio=ratios)
+            verdict = _ratio_verdict(estimate) if ratios else None
+            found[grouping, group, figure, None] = _Figure(estimate, verdict, key)
+    return found
+
+
+def _ratio_verdict(ratio: Mapping[str, Any]) -> Conclusion:
+    """Tell whether the interval of a ratio excludes 1."""
+    if ratio["value"] is None or ratio["ci"] is None or ratio["ci"][0] is None:
+        return of_interval(None)
+    low, high = ratio["ci"]
+    return of_interval(Interval(low - 1, math.inf if high is None else high - 1))
+
+
 def _paired(
     comparison: BaselineComparison, group: str | None, figure: str, target: str | None
 ) -> Change | None:
@@ -368,7 +470,11 @@ def _paired(
 
 
 def _change(
-    key: _Key, old: _Figure | None, new: _Figure | None, paired: Change | None
+    key: _Key,
+    old: _Figure | None,
+    new: _Figure | None,
+    paired: Change | None,
+    correlations: Mapping[SearchKey, float],
 ) -> ReleaseChange:
     grouping, group, figure, target = key
     values = [None if side is None else side.estimate["value"] for side in (old, new)]
@@ -390,7 +496,9 @@ def _change(
             interval = paired.interval
         else:
             assert old is not None and new is not None
-            interval = mover(before, old.estimate["ci"], now, new.estimate["ci"])
+            common = None if new.search is None else correlations.get(new.search)
+            interval = mover(before, old.estimate["ci"], now, new.estimate["ci"], common)
+            joint = common is not None and interval is not None
             if interval is None:
                 remark = "no interval in one of the audits"
     return ReleaseChange(
@@ -410,9 +518,13 @@ def _change(
 
 
 def mover(
-    old: float, old_limits: list[float] | None, new: float, new_limits: list[float] | None
+    old: float,
+    old_limits: list[float] | None,
+    new: float,
+    new_limits: list[float] | None,
+    correlation: float | None = None,
 ) -> Interval | None:
-    """Return the interval of new − old from the intervals of both, taken as independent.
+    """Return the interval of new − old from the intervals of both.
 
     Zou and Donner, Statistics in Medicine 27, 2008.
 
@@ -421,13 +533,22 @@ def mover(
         old_limits: both ends of its interval; None without any.
         new: the later figure.
         new_limits: as ``old_limits``.
+        correlation: of both figures, from the persons that they share; None takes them as
+            independent.
     """
     if old_limits is None or new_limits is None or None in (*old_limits, *new_limits):
         return None
-    low = math.hypot(max(0.0, new - new_limits[0]), max(0.0, old_limits[1] - old))
-    high = math.hypot(max(0.0, new_limits[1] - new), max(0.0, old - old_limits[0]))
+    common = correlation or 0.0
+
+    def margin(one: float, other: float) -> float:
+        one, other = max(0.0, one), max(0.0, other)
+        return math.sqrt(max(0.0, one * one + other * other - 2 * common * one * other))
+
+    low = margin(new - new_limits[0], old_limits[1] - old)
+    high = margin(new_limits[1] - new, old - old_limits[0])
     change = new - old
-    return Interval(change - low, change + high, method=UNPAIRED, assumption=TAKEN_AS_INDEPENDENT)
+    how = (UNPAIRED, TAKEN_AS_INDEPENDENT) if correlation is None else (CORRELATED, SEARCHES)
+    return Interval(change - low, change + high, method=how[0], assumption=how[1])
 
 
 def to_json(found: ReleaseComparison) -> Json:

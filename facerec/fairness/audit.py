@@ -8,7 +8,8 @@ of the figures.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
@@ -37,7 +38,14 @@ from facerec.fairness.differentials import REPLICATES, Differentials, differenti
 from facerec.fairness.findings import caveats, find
 from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import NormTable, SubjectBootstrap, SubjectNorms, norm_table
-from facerec.fairness.one_to_many import OneToMany, SearchPlan, audit_searches
+from facerec.fairness.one_to_many import (
+    OneToMany,
+    OtherPeople,
+    SearchKey,
+    SearchPlan,
+    audit_searches,
+    correlate,
+)
 from facerec.fairness.rate_results import TARGETS, UNKNOWN, Calibration, GlobalThreshold, GroupRates
 from facerec.fairness.rates import GroupErrors
 from facerec.fairness.result import Audit, GroupAudit, InputFile, Settings
@@ -61,6 +69,8 @@ def audit(
     baseline: Embeddings | None = None,
     baseline_name: str = "the baseline",
     searches: SearchPlan | None = None,
+    search_baseline: bool = False,
+    search_others: OtherPeople | None = None,
     gating: bool = False,
     confidence: bool = False,
     permutations: int = PERMUTATIONS,
@@ -88,6 +98,8 @@ def audit(
             attribute are stated.
         baseline_name: names it in errors.
         searches: also audit identification (1:N) in this way.
+        search_baseline: and that of the baseline, for `Audit.search_correlations`.
+        search_others: on whom its thresholds are set, by default on the audited people.
         gating: declared: images are accepted or discarded by norm.
         confidence: declared: the norm is shown or returned as a confidence.
         permutations: of the tests on norms.
@@ -131,7 +143,12 @@ def audit(
         seed=seed,
     )
     auditor = _Auditor(embeddings, joined, settings, pairs, device, progress)
-    identification = None if searches is None else auditor.identification(searches)
+    identification, correlations = None, None
+    if searches is not None:
+        other = baseline if search_baseline else None
+        identification, correlations = auditor.identification(
+            searches, search_others, other, baseline_name
+        )
     groupings = auditor.groupings(calibration, unit)
     comparison = None if baseline is None else auditor.compare(baseline, baseline_name)
     notes = []
@@ -163,6 +180,7 @@ def audit(
         warnings=([*remarks, *notes], [unknown] if embeddings.flip is None else []),
         comparison=comparison,
         one_to_many=identification,
+        search_correlations=correlations,
     )
 
 
@@ -222,6 +240,7 @@ def assemble(
     warnings: tuple[Sequence[str], Sequence[str]],
     comparison: BaselineComparison | None,
     one_to_many: OneToMany | NoComparison | None = None,
+    search_correlations: Mapping[SearchKey, float] | None = None,
 ) -> Audit:
     """Put an audit together; its parts are described at `Audit`.
 
@@ -266,11 +285,12 @@ def assemble(
             for grouping in formed
             if not grouping.cells
         ),
-        findings=find(groupings, target, comparison),
+        findings=find(groupings, target, comparison, one_to_many),
         caveats=caveats(label_sources, policy, lfw=lfw, norms=joined is not None),
         warnings=(*warnings[0], *of_thresholds, *warnings[1]),
         comparison=comparison,
         one_to_many=one_to_many,
+        search_correlations=search_correlations,
     )
 
 
@@ -370,14 +390,35 @@ class _Auditor:
             for grouping, errors, unit_errors in zip(chosen, raw, other, strict=True)
         )
 
-    def identification(self, plan: SearchPlan) -> OneToMany | NoComparison:
-        """Audit identification by every grouping that has a group to show."""
-        chosen = shown(self._joined.groupings, self._settings.groups)
-        vectors = self._embeddings.vectors
+    def identification(
+        self, plan: SearchPlan, others: OtherPeople | None, baseline: Embeddings | None, name: str
+    ) -> tuple[OneToMany | NoComparison, Mapping[SearchKey, float] | None]:
+        """Audit identification by every grouping that has a group to show.
+
+        Also returns how figures are correlated with those of a baseline of that name, if it is
+        given and has figures.
+        """
+        joined, ids = self._joined, self._embeddings.ids
+        chosen = shown(joined.groupings, self._settings.groups)
+        keep = baseline is not None
         try:
-            return audit_searches(vectors, self._joined, chosen, plan, self._progress)
+            found = audit_searches(
+                self._embeddings.vectors, joined, chosen, plan, self._progress, others, keep
+            )
         except MetricError as problem:
-            return NoComparison("one to many", str(problem))
+            return NoComparison("one to many", str(problem)), None
+        if baseline is None:
+            return found, None
+        assert ids is not None  # else nothing would have been joined
+        other = select_embeddings(baseline, ids[joined.rows], name)
+        same = replace(
+            joined, rows=np.arange(len(joined.rows)), norms=other.norms.astype(np.float64)
+        )
+        try:
+            before = audit_searches(other.vectors, same, chosen, plan, self._progress, keep=keep)
+        except MetricError:
+            return found, None
+        return found, correlate(found, before)
 
     def compare(self, baseline: Embeddings, name: str) -> BaselineComparison:
         """Return the changes from a baseline, by the primary attribute."""

@@ -1,4 +1,4 @@
-"""What an audit found, in at most six lines made by rule, and the caveats that belong to them.
+"""What an audit found, in at most eight lines made by rule, and the caveats that belong to them.
 
 A line has an estimate, its interval and what it rests on, and one of three conclusions. There are
 no words of praise or blame: whether a difference matters is for the reader to say.
@@ -6,19 +6,20 @@ no words of praise or blame: whether a difference matters is for the reader to s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, get_args
 
 from facerec.fairness.association import Association
 from facerec.fairness.baseline import BaselineComparison
 from facerec.fairness.differentials import Differential
 from facerec.fairness.no_comparison import NoComparison
+from facerec.fairness.one_to_many import OneToMany, SearchAudit
 from facerec.fairness.rate_results import RatesAtThreshold
 from facerec.fairness.result import Finding, GroupAudit, Topic
 from facerec.report.conclusions import ALPHA, Conclusion, of_interval, of_test
 from facerec.report.estimate import Estimate
 
-MOST = 6
+MOST = 8
 """Lines of the findings box."""
 
 HEADLINE = "max/geomean"
@@ -55,6 +56,7 @@ def find(
     groupings: Sequence[GroupAudit],
     target: str | None,
     comparison: BaselineComparison | None = None,
+    one_to_many: OneToMany | NoComparison | None = None,
 ) -> tuple[Finding, ...]:
     """Return the findings, those on the primary attribute first.
 
@@ -62,16 +64,20 @@ def find(
         groupings: audited.
         target: FMR target whose error rates are looked at; None without any.
         comparison: with a baseline, whose lines come right after the error rates.
+        one_to_many: identification, of which only differences that are detected make lines.
     """
+    searches: dict[str, SearchAudit] = {}
+    if isinstance(one_to_many, OneToMany):
+        searches = {audit.name: audit for audit in one_to_many.groupings}
     ordered = sorted(groupings, key=lambda grouping: not grouping.primary)
     first, others = ordered[0], ordered[1:]
-    lines = [*_association(first), *_rates(first, target)]
+    lines = [*_association(first), *_rates(first, target), *_searches(first, searches)]
     if comparison is not None:
         lines += _changes(comparison, target)
     lines += [*_adjusted(first), *_standardised(first), *_fusion(first, target)]
     lines += [line for grouping in others for line in _association(grouping)]
     for grouping in others:
-        lines += _rates(grouping, target)
+        lines += [*_rates(grouping, target), *_searches(grouping, searches)]
     return tuple(lines[:MOST])
 
 
@@ -95,6 +101,8 @@ _TOPICS: dict[Topic, str] = {
     "adjusted norm": "norm at equal covariates",
     "FMR": "FMR",
     "FNMR": "FNMR",
+    "FPIR": "FPIR",
+    "FNIR": "FNIR",
     "norm and FNMR": "FNMR at equal norms",
     "fusion": "FNMR with unit fusion",
 }
@@ -197,6 +205,31 @@ def _rates(grouping: GroupAudit, target: str | None) -> Iterator[Finding]:
         remark = _extremes(point, of, measures.groups) if detected else _parity(row)
         basis, conclusion = (pairs, unit), of_test(row.p_value)
         yield _line(of, grouping.name, figure, row, basis, conclusion, remark, p=row.p_value)
+
+
+def _searches(grouping: GroupAudit, found: Mapping[str, SearchAudit]) -> Iterator[Finding]:
+    """Yield the largest ratios of FPIR and of FNIR between groups that are detected."""
+    if grouping.name not in found:
+        return
+    for ratio in found[grouping.name].largest:
+        ends = (("highest", ratio.highest), ("lowest", ratio.lowest))
+        threshold = ratio.threshold
+        yield Finding(
+            topic="FPIR" if ratio.figure == "FPIR" else "FNIR",
+            grouping=grouping.name,
+            figure=f"largest ratio of {ratio.figure} between groups, threshold at FPIR "
+            f"{threshold.target} of {threshold.basis}",
+            value=ratio.value,
+            interval=ratio.interval,
+            total=ratio.total,
+            unit="non-mated searches" if ratio.figure == "FPIR" else "mated searches",
+            conclusion="difference detected",
+            remark=", ".join(
+                f"{end} in {name} {events:,}/{total:,}" for end, (name, events, total) in ends
+            ),
+            p=None,
+            exploratory=True,
+        )
 
 
 def _is_headline(row: Differential, of: str, target: str) -> bool:

@@ -8,24 +8,29 @@ A search is a false positive if an entry of another person reaches the threshold
 search, and a false negative if the mate does not reach it in a mated one, whatever its rank: FPIR
 and FNIR of ISO/IEC 19795-1. The threshold is set where the FPIR of all searches is the target, or
 that of one named group, as the demographic tables of NIST's 1:N evaluation do (FRVT part 8).
+Other people can set it as well, in galleries of the audited size: the best of more entries is
+better, so that a threshold holds for one size alone.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from facerec.embedding.extract import Embeddings
 from facerec.errors import DatasetError, MetricError
 from facerec.fairness.attributes import SMALLEST_CELL, Grouping, Joined
 from facerec.fairness.differentials import FEW_ERRORS
 from facerec.fairness.rates import ErrorRate, error_rate
 from facerec.limits import Checked, Seed
 from facerec.progress import Progress
+from facerec.report.conclusions import ALPHA
 from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.operating_points import (
@@ -34,7 +39,12 @@ from facerec.statistics.operating_points import (
     parse_rate,
     step_threshold,
 )
-from facerec.statistics.searches import NOBODY, SearchShare, ratio_interval
+from facerec.statistics.searches import (
+    NOBODY,
+    SearchShare,
+    ratio_correlation,
+    ratio_interval,
+)
 from facerec.verification.identification import nearest_entries
 
 FPIR_TARGETS = ("1e-1", "1e-2", "2e-3")
@@ -42,6 +52,9 @@ FPIR_TARGETS = ("1e-1", "1e-2", "2e-3")
 
 EVERYBODY = "everybody"
 """Name of the row of all persons, with or without a recorded group, and of their threshold."""
+
+OTHERS = "other people"
+"""Name of the threshold that was set on other data."""
 
 Template = Literal["one", "mean"]
 Figure = Literal["FPIR", "FNIR", "FNIR with failures", "rank-1 miss rate"]
@@ -72,7 +85,7 @@ class SearchThreshold:
 
     galleries: Galleries
     basis: str
-    """Whose non-mated searches: `EVERYBODY`, or a group."""
+    """Whose non-mated searches: `EVERYBODY`, `OTHERS`, or a group."""
     target: str
     """FPIR as it was written."""
     value: float | None
@@ -105,6 +118,38 @@ class SearchRate(ErrorRate):
     figure: Figure
     ratio: Estimate | None
     """To the same figure of the reference group; None for that group and for `EVERYBODY`."""
+    share: SearchShare | None = field(default=None, repr=False, compare=False)
+    """Sums by person behind it, where they were to be kept, for `correlate`; in no file."""
+
+
+class SearchKey(NamedTuple):
+    """Which figure of an audit of identification; but for ``ratio``, see `SearchRate`."""
+
+    grouping: str
+    galleries: Galleries
+    basis: str | None
+    target: str | None
+    group: str
+    figure: Figure
+    ratio: bool
+    """Whether it is the ratio to the group compared with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargestRatio(Estimate):
+    """The largest ratio of a figure between two groups whose interval excludes 1.
+
+    The interval holds for all pairs of groups at once (Bonferroni). It rests on the searches of
+    all groups, ``total``.
+    """
+
+    total: int
+    figure: Figure
+    threshold: SearchThreshold
+    highest: tuple[str, int, int]
+    """Group of the numerator, its errors and its searches."""
+    lowest: tuple[str, int, int]
+    """Of the denominator."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +179,9 @@ class SearchAudit:
     """Sizes of the galleries of each kind."""
     reasons: tuple[str, ...]
     """Why there are no homogeneous galleries, or no thirds of a covariate, a sentence each."""
+    largest: tuple[LargestRatio, ...]
+    """Of FPIR and of FNIR in mixed galleries at the first of `working_thresholds`; none where no
+    difference is detected. For findings; in no file."""
 
 
 @dataclass(frozen=True)
@@ -209,6 +257,74 @@ def enrol(
 
 
 @dataclass(frozen=True, eq=False)
+class OtherPeople:
+    """Images of people who are not audited, on whose searches thresholds are set."""
+
+    name: str
+    """Of these data, for errors and reports."""
+    vectors: NDArray[np.floating]
+    """Raw embeddings, ``(M, D)``."""
+    persons: NDArray[np.int64]
+    """Person of each, 0 to P − 1, ``(M,)``."""
+
+    @classmethod
+    def of(cls, embeddings: Embeddings, name: str) -> OtherPeople:
+        """Take the images that were acquired and have a named person.
+
+        Raises:
+            DatasetError: there is none.
+        """
+        subjects = embeddings.subjects
+        if subjects is None:
+            subjects = np.full(len(embeddings.norms), "")
+        known = (subjects != "") & ~np.isnan(embeddings.norms)
+        if not known.any():
+            raise DatasetError(
+                f"{name}: these embeddings do not say who is on the images, so nobody can be "
+                "searched for; embed record files or a folder of identity/image.jpg"
+            )
+        persons = np.unique(subjects[known], return_inverse=True)[1].reshape(-1)
+        return cls(name, embeddings.vectors[known], persons)
+
+    @property
+    def count(self) -> int:
+        """Persons."""
+        return int(self.persons.max()) + 1
+
+    def best_scores(self, size: int, plan: SearchPlan) -> NDArray[np.float32]:
+        """Return the best scores of non-mated searches, ``(S,)``.
+
+        There are as many galleries of that size as persons suffice for, each searched with all
+        images of everybody else.
+
+        Args:
+            size: persons in a gallery.
+            plan: says how templates are made, and has the seed.
+
+        Raises:
+            DatasetError: too few persons for a gallery and somebody outside.
+        """
+        if self.count <= size:
+            raise DatasetError(
+                f"{self.name}: {self.count:,} persons, but a threshold of searches holds for "
+                f"galleries of one size alone, and those audited have {size:,}; give more than "
+                f"{size:,} persons, or leave out --threshold-from or --one-to-many"
+            )
+        enrolled = Enrolment.draw(self.persons, plan.template, plan.seed).enrolled
+        templates = enrol(self.vectors, self.persons, enrolled, self.count)
+        order = np.random.default_rng((plan.seed, 2)).permutation(self.count)
+        best = []
+        for start in range(0, self.count - size + 1, size):
+            entries = np.sort(order[start : start + size])
+            probes = np.flatnonzero(~np.isin(self.persons, entries))
+            nearest = nearest_entries(
+                self.vectors[probes], self.persons[probes], templates[entries], entries
+            )
+            best.append(nearest.best)
+        return np.concatenate(best)
+
+
+@dataclass(frozen=True, eq=False)
 class _Searched:
     """Searches of some galleries; S of them."""
 
@@ -233,6 +349,13 @@ class _Searched:
         """Sizes of the galleries."""
         return tuple(np.bincount(self.placed[self.placed >= 0]).tolist())
 
+    def outcomes(
+        self, value: float
+    ) -> Iterator[tuple[Figure, NDArray[np.bool_], float, NDArray[np.bool_]]]:
+        """Yield FPIR and FNIR at a threshold: errors, the bar of `share`, and which searches."""
+        yield "FPIR", ~self.mated & (self.best >= value), value, ~self.mated
+        yield "FNIR", self.mated & (self.mate < value), math.inf, self.mated
+
     def share(
         self, events: NDArray[np.bool_], bar: float | NDArray[np.floating], which: NDArray[np.bool_]
     ) -> SearchShare | None:
@@ -255,8 +378,17 @@ class _Searched:
 class _Searcher:
     """Searches of one data set, and their figures by group."""
 
-    def __init__(self, vectors: NDArray[np.floating], joined: Joined, plan: SearchPlan) -> None:
-        self.plan, self._joined = plan, joined
+    def __init__(
+        self,
+        vectors: NDArray[np.floating],
+        joined: Joined,
+        plan: SearchPlan,
+        others: OtherPeople | None = None,
+        keep: bool = False,
+    ) -> None:
+        self.plan, self._joined, self._keep = plan, joined, keep
+        self._others = others
+        self._scores_of_others: dict[int, NDArray[np.float32]] = {}
         self._vectors, self._subjects = vectors[joined.rows], joined.subjects
         self.persons = int(joined.subjects.max()) + 1
         self.drawn = Enrolment.draw(joined.subjects, plan.template, plan.seed)
@@ -340,6 +472,7 @@ class _Searcher:
             tuple(self._failures(grouping)),
             tuple((kind, searches.entries) for kind, searches in searched),
             tuple(reasons),
+            tuple(self._largest(thresholds, grouping)),
         )
 
     def _strata(self, grouping: Grouping) -> tuple[dict[str, NDArray[np.bool_]], list[str]]:
@@ -393,17 +526,29 @@ class _Searcher:
     def _thresholds(
         self, kind: Galleries, searches: _Searched, grouping: Grouping
     ) -> list[SearchThreshold]:
-        """Set the thresholds on everybody, and on the reference if it is one of these groups."""
-        bases = {EVERYBODY: ~searches.mated}
+        """Set the thresholds on everybody or on other people.
+
+        Those on the reference come on top, if it is one of these groups.
+        """
+        bases = {EVERYBODY: searches.best[~searches.mated]}
+        if self._others is not None:
+            bases = {OTHERS: self.of_others(self._others, searches)}
         if self.plan.reference in grouping.names:
             code = grouping.names.index(str(self.plan.reference))
             of_reference = grouping.codes[searches.image] == code
-            bases[str(self.plan.reference)] = ~searches.mated & of_reference
+            bases[str(self.plan.reference)] = searches.best[~searches.mated & of_reference]
         return [
-            _threshold(kind, basis, target, searches.best[which])
-            for basis, which in bases.items()
+            _threshold(kind, basis, target, scores)
+            for basis, scores in bases.items()
             for target in self.plan.targets
         ]
+
+    def of_others(self, others: OtherPeople, searches: _Searched) -> NDArray[np.float32]:
+        """Return the best scores of other people in galleries as large as those searched."""
+        size = max(searches.entries)
+        if size not in self._scores_of_others:
+            self._scores_of_others[size] = others.best_scores(size, self.plan)
+        return self._scores_of_others[size]
 
     def _rates(
         self,
@@ -437,28 +582,62 @@ class _Searcher:
                 ratio = None
                 if code not in (base, len(names)):
                     ratio = _ratio(share, shares[base], names[base])
-                yield _row(rate, kind, threshold, row, name, ratio, stratum)
+                kept = share if self._keep and stratum is None else None
+                yield _row(rate, kind, threshold, row, name, ratio, stratum, kept)
 
-        none = np.zeros(of.size, bool)
         with np.errstate(invalid="ignore"):
             beaten = mated & (searches.best >= searches.mate)
-        bar = np.where(mated, searches.mate, np.float32(np.inf))
-        yield from figure("rank-1 miss rate", beaten, bar, mated, None)
+        mates = np.where(mated, searches.mate, np.float32(np.inf))
+        yield from figure("rank-1 miss rate", beaten, mates, mated, None)
         for threshold in thresholds:
             if threshold.value is None or not threshold.resolvable:
                 continue
-            value = threshold.value
-            alarms = ~mated & (searches.best >= value)
-            missed = np.where(mated, searches.mate < value, none)
-            yield from figure("FPIR", alarms, value, ~mated, threshold)
-            yield from figure("FNIR", missed, math.inf, mated, threshold)
+            outcomes = list(searches.outcomes(threshold.value))
+            for name, events, bar, among in outcomes:
+                yield from figure(name, events, bar, among, threshold)
             if kind != "mixed":
                 continue
-            yield from self._with_failures(searches, missed, grouping, threshold)
+            yield from self._with_failures(searches, outcomes[1][1], grouping, threshold)
             for stratum, images in strata.items():
                 inside = images[searches.image]
-                yield from figure("FPIR", alarms, value, ~mated & inside, threshold, stratum)
-                yield from figure("FNIR", missed, math.inf, mated & inside, threshold, stratum)
+                for name, events, bar, among in outcomes:
+                    yield from figure(name, events, bar, among & inside, threshold, stratum)
+
+    def _largest(
+        self, thresholds: Sequence[SearchThreshold], grouping: Grouping
+    ) -> Iterator[LargestRatio]:
+        """Yield the largest detected ratios between groups in the mixed galleries."""
+        working = [one for one in working_thresholds(thresholds) if one.galleries == "mixed"]
+        pairs = math.comb(len(grouping.names), 2)
+        if not working or not pairs:
+            return
+        threshold, searches = working[0], self.mixed
+        assert threshold.value is not None  # or it would not be a working one
+        of = grouping.codes[searches.image]
+        for name, events, bar, among in searches.outcomes(threshold.value):
+            shares = {
+                group: share
+                for code, group in enumerate(grouping.names)
+                if (share := searches.share(events, bar, among & (of == code))) is not None
+            }
+            total = sum(share.comparisons for share in shares.values())
+            found = [
+                LargestRatio(
+                    value=ratio.value,
+                    interval=ratio.interval,
+                    total=total,
+                    figure=name,
+                    threshold=threshold,
+                    highest=(first, shares[first].events, shares[first].comparisons),
+                    lowest=(second, shares[second].events, shares[second].comparisons),
+                )
+                for first, second in itertools.permutations(shares, 2)
+                if (ratio := _ratio(shares[first], shares[second], second, 1 - ALPHA / pairs)).low
+                is not None
+                and ratio.low > 1
+            ]
+            if found:
+                yield max(found, key=lambda ratio: ratio.value or 0.0)
 
     def _with_failures(
         self,
@@ -488,7 +667,8 @@ class _Searcher:
                 )
             counts = (0, 0) if share is None else (share.events, share.comparisons)
             rate = error_rate(share, *counts)
-            yield _row(rate, "mixed", threshold, name, "FNIR with failures", None)
+            kept = share if self._keep else None
+            yield _row(rate, "mixed", threshold, name, "FNIR with failures", None, share=kept)
 
     def _failures(self, grouping: Grouping) -> Iterator[GroupFailures]:
         """Yield what could not be acquired and enrolled, by group and of everybody."""
@@ -514,6 +694,8 @@ def audit_searches(
     groupings: Sequence[Grouping],
     plan: SearchPlan,
     progress: Progress | None = None,
+    others: OtherPeople | None = None,
+    keep: bool = False,
 ) -> OneToMany:
     """Audit identification by group.
 
@@ -523,9 +705,11 @@ def audit_searches(
         groupings: with a group to show.
         plan: targets, reference, galleries and templates.
         progress: called with the groupings that are done.
+        others: set the thresholds for everybody on these people.
+        keep: keep the sums by person that `correlate` needs.
 
     Raises:
-        DatasetError: the reference is no group that is shown.
+        DatasetError: the reference is no group that is shown, or too few other people.
         MetricError: an impossible target, or no search of a kind.
     """
     for target in plan.targets:
@@ -536,7 +720,7 @@ def audit_searches(
             f"the reference group {plan.reference!r} is none of the groups that are shown "
             f"({', '.join(shown[:20])}); name one of these"
         )
-    searcher = _Searcher(vectors, joined, plan)
+    searcher = _Searcher(vectors, joined, plan, others, keep)
     mixed = searcher.mixed
     mated = int(np.count_nonzero(mixed.mated))
     if not mated or mated == mixed.mated.size:
@@ -564,9 +748,70 @@ def audit_searches(
         f"persons made {mated:,} mated searches, all images of the other half "
         f"{mixed.mated.size - mated:,} non-mated ones; figures pool both galleries."
     )
+    if others is not None:
+        scores = searcher.of_others(others, mixed)
+        protocol += (
+            f" Thresholds were set on {others.count:,} persons of {others.name}, by "
+            f"{scores.size:,} non-mated searches in galleries of {max(entries):,} of them."
+        )
     return OneToMany(
         plan, protocol, searcher.persons, entries, mated, mixed.mated.size - mated, tuple(parts)
     )
+
+
+def working_thresholds(thresholds: Sequence[SearchThreshold]) -> list[SearchThreshold]:
+    """Return the threshold to look at first of each kind of galleries and each basis.
+
+    It is the one of the lowest target that leaves room for 30 false alarms where it was set, or
+    else of the highest target that is resolvable.
+    """
+    usable = [one for one in thresholds if one.value is not None and one.resolvable]
+    chosen = []
+    for kind, basis in dict.fromkeys((one.galleries, one.basis) for one in usable):
+        here = [one for one in usable if (one.galleries, one.basis) == (kind, basis)]
+        here.sort(key=lambda one: one.false_alarms)
+        chosen.append(next((one for one in here if one.reliable), here[-1]))
+    return chosen
+
+
+def correlate(new: OneToMany, old: OneToMany) -> dict[SearchKey, float]:
+    """Return how figures of two models on the same persons are correlated, over persons.
+
+    Args:
+        new: made with ``keep``.
+        old: of the same persons, images and plan, made with ``keep`` from other embeddings.
+
+    Returns:
+        A correlation for each figure for which both have errors, thresholds as given.
+    """
+    found: dict[SearchKey, float] = {}
+    for part, earlier in zip(new.groupings, old.groupings, strict=True):
+        shares = [
+            {
+                SearchKey(
+                    side.name,
+                    row.galleries,
+                    row.basis,
+                    row.target,
+                    row.group,
+                    row.figure,
+                    ratio=False,
+                ): row.share
+                for row in side.rates
+                if row.share is not None
+            }
+            for side in (part, earlier)
+        ]
+        for key in shares[0].keys() & shares[1].keys():
+            mine, theirs = (side[key] for side in shares)
+            known = {key: mine.correlation(theirs)}
+            base = key._replace(group=part.compared_with)
+            if key.group not in (base.group, EVERYBODY) and all(base in side for side in shares):
+                known[key._replace(ratio=True)] = ratio_correlation(
+                    (mine, shares[0][base]), (theirs, shares[1][base])
+                )
+            found |= {name: value for name, value in known.items() if value is not None}
+    return found
 
 
 def _threshold(
@@ -598,7 +843,9 @@ def _threshold(
     )
 
 
-def _ratio(share: SearchShare | None, base: SearchShare | None, name: str) -> Estimate:
+def _ratio(
+    share: SearchShare | None, base: SearchShare | None, name: str, confidence: float = 1 - ALPHA
+) -> Estimate:
     """Return the ratio of two shares, or why it is not formed."""
     if share is None or base is None:
         return Estimate(None, total=0, remark="no search")
@@ -606,7 +853,8 @@ def _ratio(share: SearchShare | None, base: SearchShare | None, name: str) -> Es
     if min(few) < FEW_ERRORS or max(few) < RULE_OF_30:
         reason = f"insufficient data: {few[0]} errors, {few[1]} in {name}"
         return Estimate(None, total=sum(few), remark=reason)
-    return Estimate(share.rate / base.rate, ratio_interval(share, base), total=sum(few))
+    interval = ratio_interval(share, base, confidence)
+    return Estimate(share.rate / base.rate, interval, total=sum(few))
 
 
 def _row(
@@ -617,6 +865,7 @@ def _row(
     figure: Figure,
     ratio: Estimate | None,
     stratum: str | None = None,
+    share: SearchShare | None = None,
 ) -> SearchRate:
     return SearchRate(
         value=rate.value,
@@ -635,4 +884,5 @@ def _row(
         group=group,
         figure=figure,
         ratio=ratio,
+        share=share,
     )

@@ -16,6 +16,7 @@ from facerec.fairness.one_to_many import (
     SearchAudit,
     SearchRate,
     SearchThreshold,
+    working_thresholds,
 )
 from facerec.fairness.tables import fmr_cell, rate_cell
 from facerec.report import words
@@ -96,21 +97,6 @@ def search_table(
     return Table(caption, columns, lines, [*remarks, *words.assumptions(ratios)])
 
 
-def working_thresholds(audit: SearchAudit) -> list[SearchThreshold]:
-    """Return the threshold to look at first of each kind of galleries and each basis.
-
-    It is the one of the lowest target that leaves room for 30 false alarms where it was set, or
-    else of the highest target that is resolvable.
-    """
-    usable = [one for one in audit.thresholds if one.value is not None and one.resolvable]
-    chosen = []
-    for kind, basis in dict.fromkeys((one.galleries, one.basis) for one in usable):
-        here = [one for one in usable if (one.galleries, one.basis) == (kind, basis)]
-        here.sort(key=lambda one: one.false_alarms)
-        chosen.append(next((one for one in here if one.reliable), here[-1]))
-    return chosen
-
-
 def section(found: OneToMany | NoComparison, drawings: Drawings) -> Section:
     """Return the section of the page."""
     if isinstance(found, NoComparison):
@@ -130,7 +116,7 @@ def section(found: OneToMany | NoComparison, drawings: Drawings) -> Section:
 
 def _blocks(audit: SearchAudit, drawings: Drawings) -> Iterator[Block]:
     yield failure_table(audit)
-    first = working_thresholds(audit)
+    first = working_thresholds(audit.thresholds)
     points = []
     for threshold in first:
         lines = [line for line in _lines(audit, threshold) if line.group != EVERYBODY]
@@ -207,5 +193,7 @@ def summary_tables(found: OneToMany) -> list[Table[Any]]:
     tables: list[Table[Any]] = []
     for audit in found.groupings:
         tables.append(rank_table(audit, "mixed"))
-        tables += [search_table(audit, threshold) for threshold in working_thresholds(audit)]
+        tables += [
+            search_table(audit, threshold) for threshold in working_thresholds(audit.thresholds)
+        ]
     return tables

@@ -529,7 +529,7 @@ def _one_to_many(result: OneToMany | NoComparison | None) -> Json | None:
                 "galleries": [
                     {"galleries": kind, "entries": list(sizes)} for kind, sizes in grouping.entries
                 ],
-                **plain(grouping, leave=("name", "groups", "compared_with", "entries")),
+                **plain(grouping, leave=("name", "groups", "compared_with", "entries", "largest")),
             }
             for grouping in result.groupings
         ],

@@ -19,14 +19,16 @@ from facerec.fairness.covariates import AdjustedAssociation
 from facerec.fairness.differentials import Differentials
 from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import NormTable, SubjectNorms
-from facerec.fairness.one_to_many import OneToMany
+from facerec.fairness.one_to_many import OneToMany, SearchKey
 from facerec.fairness.rate_results import GlobalThreshold, GroupRates, ScoreHistogram
 from facerec.fairness.rates import GroupErrors
 from facerec.report.conclusions import Conclusion
 from facerec.report.estimate import Estimate
 from facerec.report.words import counted
 
-Topic = Literal["norm", "adjusted norm", "FMR", "FNMR", "norm and FNMR", "fusion", "baseline"]
+Topic = Literal[
+    "norm", "adjusted norm", "FMR", "FNMR", "FPIR", "FNIR", "norm and FNMR", "fusion", "baseline"
+]
 
 
 @dataclass(frozen=True)
@@ -193,7 +195,7 @@ class Audit:
     skipped: tuple[NoComparison, ...]
     """Groupings of which no group has enough subjects."""
     findings: tuple[Finding, ...]
-    """At most six."""
+    """At most eight."""
     caveats: tuple[str, ...]
     """Fixed sentences that belong to every report."""
     warnings: tuple[str, ...]
@@ -204,6 +206,8 @@ class Audit:
     """With the audit of an earlier release."""
     one_to_many: OneToMany | NoComparison | None = None
     """Identification, if it was asked for."""
+    search_correlations: Mapping[SearchKey, float] | None = None
+    """Of its figures with those of the baseline, if that was searched too. Not written."""
 
     @property
     def of_scores(self) -> bool:

@@ -684,7 +684,7 @@ class Gallery:
         note = parse_json(str(arrays["note"][()]))
         if note["format"] != FORMAT:
             raise ValueError(f"its format is {str(note['format'])[:60]!r}")
-        gallery = cls(Space(**note["space"]), note["fusion"])
+        gallery = cls(_known_space(note["space"]), note["fusion"])
         gallery.subjects, gallery.templates = arrays["subjects"], arrays["templates"]
         gallery._lengths, gallery.images = arrays["lengths"], arrays["images"]
         count = len(gallery.subjects)
@@ -705,6 +705,7 @@ class Gallery:
             raise ValueError("somebody is in it twice")
         if note["calibration"] is not None:
             kept = {name: arrays[f"calibration_{name}"] for name in _KEPT}
+            _check_calibration(kept, note["calibration"])
             calibration = Calibration(**kept, note=note["calibration"])
             entries = calibration.entry_subjects
             if not np.array_equal(entries, np.arange(min(entries.size, count))):
@@ -758,6 +759,46 @@ class Gallery:
 
 _KEPT = ("scores", "entries", "probe_subjects", "entry_subjects")
 """Arrays of a calibration that a gallery file holds."""
+
+
+def _known_space(fields: Mapping[str, Any]) -> Space:
+    """Return the space that a file names.
+
+    Raises:
+        TypeError: a field is missing, unknown, or of another type.
+    """
+    space = Space(**fields)
+    sound = (
+        isinstance(space.model, str | None)
+        and isinstance(space.preprocessing, Mapping | None)
+        and isinstance(space.flip, bool | None)
+        and type(space.embedding_size) is int
+        and isinstance(space.name, str)
+    )
+    if not sound:
+        raise TypeError("its space has a field of another type")
+    return space
+
+
+def _check_calibration(arrays: Mapping[str, NDArray[Any]], note: object) -> None:
+    """Refuse what no gallery writes, beside shapes, which `Calibration` looks at.
+
+    Raises:
+        ValueError: numbers of another type or out of their range, or scores that do not descend.
+    """
+    scores, entries = arrays["scores"], arrays["entries"]
+    kinds = [arrays[name].dtype for name in _KEPT]
+    if (
+        kinds != [np.float32, *[np.int64] * 3]
+        or scores.shape != entries.shape
+        or scores.ndim != 2
+        or not isinstance(note, dict)
+        or bool((entries < -1).any())
+        or not np.array_equal(entries == -1, np.isneginf(scores))
+        or bool(np.isposinf(scores).any())
+        or not bool((scores[:, :-1] >= scores[:, 1:]).all())
+    ):
+        raise ValueError("its calibration is no table of the highest scores and their entries")
 
 
 def _renumbered(calibration: Calibration, row: int) -> Calibration | None:

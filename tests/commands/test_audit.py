@@ -297,12 +297,19 @@ def test_threshold_from_other_data(workplace: Path, capsys: pytest.CaptureFixtur
             **{name: array[kept] for name, array in parts.items()},
         ),
     )
-    run("--embeddings", "E.npz", "--threshold-from", "C.npz")
+    searches = ["--one-to-many", "--fpir", "1e-1", "--homogeneous"]
+    run("--embeddings", "E.npz", "--threshold-from", "C.npz", *searches)
     text = " ".join(capsys.readouterr().out.split())
     assert "10 images of C.npz are audited too" in text
     document = json.loads((workplace / "out" / "audit.json").read_text())
     source = document["thresholds"][0]["source"]
     assert re.fullmatch(r"calibration on C\.npz: [\d,]+ impostor pairs pooled", source)
+    found = document["one_to_many"]
+    (mixed, homogeneous) = found["groupings"][0]["thresholds"]
+    assert mixed["basis"] == homogeneous["basis"] == "other people"
+    # 30 persons of 3 images: one gallery of 20 and ten outside, or three of 10.
+    assert found["entries"] == [20, 20] and "30 persons of C.npz" in found["protocol"]
+    assert mixed["non_mated"] == 30 and homogeneous["non_mated"] == 3 * 60
     scores = [
         "label,score",
         *(f"{row % 2},{0.1 + 0.5 * (row % 2) + row / 1e4}" for row in range(200)),
@@ -312,6 +319,19 @@ def test_threshold_from_other_data(workplace: Path, capsys: pytest.CaptureFixtur
     document = json.loads((workplace / "out" / "audit.json").read_text())
     # Ten of a hundred impostors are at or above 0.118.
     assert document["thresholds"][0]["value"] == pytest.approx(0.1178, abs=1e-9)
+    shutil.rmtree(workplace / "out")
+    # A threshold of searches is one on the best score in a gallery of the audited size.
+    both = ["--embeddings", "E.npz", "--one-to-many", "--threshold-from"]
+    assert "scores.csv" in refused_run(capsys, *both, "scores.csv")
+    few = np.arange(len(kept)) >= 60
+    write_embeddings(
+        workplace / "C.npz",
+        Embeddings(
+            other.vectors[few], other.norms[few], False, other.ids[few], other.subjects[few]
+        ),
+    )
+    message = refused_run(capsys, *both, "C.npz")
+    assert "20 persons" in message and "more than 20" in message
 
 
 def test_calibration_of_another_model(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -350,16 +370,26 @@ def test_baseline(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.integration
 def test_against_an_earlier_release(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_people(workplace, "new.npz", shift=0.2)
-    run("--embeddings", "E.npz", out="old")
+    searches = ["--one-to-many", "--fpir", "1e-1"]
+    run("--embeddings", "E.npz", *searches, out="old")
     capsys.readouterr()
     run("--embeddings", "new.npz", "--against", "old/audit.json")
     printed = capsys.readouterr().out
     told = json.loads((workplace / "out" / "audit.json").read_text())["against"]
     assert "against audit.json" in printed and "take them as independent" in printed
+    assert any("--one-to-many" in note for note in told["notes"])
+    assert not [row for row in told["rows"] if "FPIR" in row["figure"]]
     # With the earlier embeddings changes come from the same persons; of other files nothing does.
-    run("--embeddings", "new.npz", "--against", "old/audit.json", "--baseline", "E.npz")
+    both = ["--embeddings", "new.npz", "--against", "old/audit.json", "--baseline", "E.npz"]
+    run(*both, *searches)
     paired = json.loads((workplace / "out" / "audit.json").read_text())["against"]
     assert told != paired and "paired" in json.dumps(paired)
+    # Norms alone have changed, so both models find the same.
+    found = [row for row in paired["rows"] if row["figure"].startswith(("FPIR", "FNIR", "rank-1"))]
+    assert {row["group"] for row in found} == {"female", "male", None}
+    assert {row["change"] for row in found} == {0.0} and any(row["paired"] for row in found)
+    message = refused_run(capsys, *both, "--one-to-many", "--fpir", "2e-1")
+    assert "1e-1" in message and "--fpir" in message
     shutil.rmtree(workplace / "out")
     both = ["--embeddings", "E.npz", "--against", "old/audit.json", "--baseline", "new.npz"]
     assert "SHA-256" in refused_run(capsys, *both)

@@ -24,6 +24,7 @@ from facerec.fairness.against import (
     read_release,
 )
 from facerec.fairness.against_page import against_table, notable
+from facerec.fairness.one_to_many import SearchKey, SearchPlan
 from facerec.fairness.outputs import to_json
 from facerec.fairness.page import render
 
@@ -81,6 +82,12 @@ def test_intervals_of_changes_are_wide_enough_and_exact_for_normal_ones() -> Non
     half = math.hypot(0.2, 0.3)
     assert (found.low, found.high) == pytest.approx((1 - half, 1 + half))
     assert mover(1.0, None, 2.0, [1.0, 3.0]) is None
+    # Correlated figures: the variance of a difference, and none where both err alike.
+    paired = mover(1.0, [0.8, 1.2], 2.0, [1.7, 2.3], 0.5)
+    assert paired is not None
+    assert 1 - paired.low == pytest.approx(math.sqrt(0.2**2 + 0.3**2 - 2 * 0.5 * 0.2 * 0.3))
+    same = mover(1.0, [0.8, 1.2], 1.0, [0.8, 1.2], 1.0)
+    assert same is not None and same.low == same.high == 0
     rng = np.random.default_rng(0)
     # The same persons err in both releases: the interval is then wider than it need be.
     held = {0.0: 0, 0.6: 0}
@@ -128,6 +135,55 @@ def test_changes_are_paired_where_the_earlier_embeddings_are_given(old: dict[str
         compare_releases(release(old), new, audit.comparison)
 
 
+FNIR = "FNIR at FPIR=1e-1 of everybody"
+
+
+def test_identification_is_compared_like_the_rest(new: dict[str, Any], old: dict[str, Any]) -> None:
+    part = old["one_to_many"]["groupings"][0]
+    base, group = part["compared_with"], "Blue"
+    keys = {"galleries": "mixed", "basis": "everybody", "target": "1e-1", "group": group}
+    (row,) = [
+        row
+        for row in part["rates"]
+        if row["figure"] == "FNIR" and not row["stratum"] and keys.items() <= row.items()
+    ]
+    before = dict(row)
+    row |= {"value": 0.01, "ci": [0.005, 0.02]}
+    row["ratio"] = {"value": 8.0, "ci": [4.0, 16.0], "reason": None}
+    key = SearchKey("race", **keys, figure="FNIR", ratio=False)
+    independent = compare_releases(release(old), new).rows
+    paired = compare_releases(release(old), new, correlations={key: 0.6}).rows
+    found = [find(rows, FNIR, grouping="race", group=group) for rows in (independent, paired)]
+    for change in found:
+        assert change.value == pytest.approx(before["value"] - 0.01)
+        assert change.old_verdict is None and change.conclusion == "increase detected"
+    assert [change.paired for change in found] == [False, True]
+    widths = [change.high - change.low for change in found]
+    assert widths[1] < widths[0]
+    ratio = find(independent, f"ratio of FNIR to {base} at FPIR=1e-1 of everybody", group=group)
+    assert ratio.old == 8 and ratio.old_verdict == "difference detected"
+    figures = {row.figure for row in independent}
+    assert "rank-1 miss rate" in figures and f"FPIR at FPIR=1e-1 of {base}" in figures
+    assert any("homogeneous" in figure for figure in figures)
+    assert all(
+        find(independent, FNIR, grouping="race", group=name) for name in (None, "Amber", "Coral")
+    )
+
+
+def test_identification_of_one_audit_alone_is_a_sentence(
+    new: dict[str, Any], old: dict[str, Any]
+) -> None:
+    for value in (None, ...):
+        old["one_to_many"] = value
+        if value is ...:
+            del old["one_to_many"]  # as audits of earlier versions are
+        found = compare_releases(release(old), new)
+        assert any("--one-to-many" in note for note in found.notes)
+        assert not [row for row in found.rows if "FPIR" in row.figure]
+    both = compare_releases(release(old), {**new, "one_to_many": None})
+    assert not any("--one-to-many" in note for note in both.notes)
+
+
 def spoil(document: dict[str, Any], path: str, value: object) -> None:
     *names, last = path.split(".")
     place: Any = document
@@ -151,6 +207,10 @@ def spoil(document: dict[str, Any], path: str, value: object) -> None:
         ("counts.subjects", 3, "subjects"),
         ("groups.0.subjects", 25, "people"),
         ("association", [{}], "facerec audit writes"),
+        ("one_to_many.fpir", ["1e-3"], "--fpir"),
+        ("one_to_many.template", "mean", "--template"),
+        ("one_to_many.seed", 7, "--seed"),
+        ("one_to_many.groupings", [{}], "facerec audit writes"),
         ("settings", None, "facerec audit writes"),
     ],
 )
@@ -166,6 +226,11 @@ def test_other_settings_are_refused_before_anything_is_computed(old: dict[str, A
     settings, labels = old["settings"], old["inputs"]["attributes"]["sha256"]
     groups, targets = tuple(settings["groups"]), tuple(settings["fmr"])
     check_settings(release(old), groups, True, targets, labels)
+    plan = SearchPlan(("1e-1", "2e-2", "1e-5"), reference="Amber", homogeneous=True)
+    check_settings(release(old), groups, True, targets, labels, plan)
+    for other in (replace(plan, reference=None), replace(plan, homogeneous=False)):
+        with pytest.raises(DatasetError, match=r"old\.json"):
+            check_settings(release(old), groups, True, targets, labels, other)
     for wrong in (
         (groups[:1], True, targets, labels),
         (groups, False, targets, labels),

@@ -12,6 +12,7 @@ from facerec.fairness.channels import FusionChange, NormChannels
 from facerec.fairness.differentials import Differentials
 from facerec.fairness.findings import MOST, Finding, Topic, caveats, find, verdict
 from facerec.fairness.no_comparison import NoComparison
+from facerec.fairness.one_to_many import LargestRatio, OneToMany
 from facerec.fairness.rate_results import error_rate
 from facerec.fairness.result import Audit, GroupAudit
 from facerec.report.conclusions import Conclusion
@@ -46,8 +47,8 @@ def with_rows(part: GroupAudit, **changes: Any) -> GroupAudit:
     return replace(part, differentials=replace(measures, rows=tuple(rows)))
 
 
-def test_six_lines_at_most_the_primary_attribute_first(found: Audit) -> None:
-    assert 3 < len(found.findings) <= MOST == 6
+def test_eight_lines_at_most_the_primary_attribute_first(found: Audit) -> None:
+    assert 3 < len(found.findings) <= MOST == 8
     first = found.findings[0]
     assert (first.topic, first.grouping, first.exploratory) == ("norm", "race", False)
     assert all(finding.exploratory for finding in found.findings[1:])
@@ -87,6 +88,35 @@ def test_association(found: Audit, p: float, equivalent: bool, ending: str) -> N
     text = find([part], found.target)[0].text
     assert text.startswith("race: η² of subjects' mean norms ")
     assert text.endswith(ending.format(mde=f"{part.association.mde_eta2:.2g}"))
+
+
+def test_identification_is_told_where_a_difference_is_detected(found: Audit) -> None:
+    searches = found.one_to_many
+    assert isinstance(searches, OneToMany) and not isinstance(searches, NoComparison)
+    (audit,) = [part for part in searches.groupings if part.name == "race"]
+    (threshold, *_) = [one for one in audit.thresholds if one.value is not None]
+    ratio = LargestRatio(
+        value=3.25,
+        interval=Interval(1.5, 7.04, 0.99),
+        total=1234,
+        figure="FNIR",
+        threshold=threshold,
+        highest=("Blue", 60, 600),
+        lowest=("Coral", 19, 634),
+    )
+    planted = replace(searches, groupings=(replace(audit, largest=(ratio,)),))
+    lines = find([primary(found)], found.target, None, planted)
+    (line,) = [line for line in lines if line.topic in ("FPIR", "FNIR")]
+    assert lines.index(line) == 3  # after norms, FMR and FNMR
+    assert line.conclusion == "difference detected" and line.exploratory
+    assert "3.25 [1.5, 7.04], 1,234 mated searches" in line.text
+    assert "highest in Blue 60/600, lowest in Coral 19/634" in line.text
+    assert threshold.target in line.text and "FNIR by race" in verdict(lines)
+    silent = replace(searches, groupings=(replace(audit, largest=()),))
+    for nothing in (silent, None, NoComparison("one to many", "no search")):
+        assert find([primary(found)], found.target, None, nothing) == find(
+            [primary(found)], found.target
+        )
 
 
 def test_association_without_comparison(found: Audit) -> None:
@@ -171,7 +201,7 @@ def test_fusion_of_all_groups_at_the_target(found: Audit) -> None:
 def test_baseline_comes_after_the_rates(found: Audit) -> None:
     assert found.comparison is not None
     lines = find(found.groupings, "1e-2", found.comparison)
-    assert [line.topic for line in lines] == ["norm", "FMR", "FNMR"] + 3 * ["baseline"]
+    assert [line.topic for line in lines[:6]] == ["norm", "FMR", "FNMR"] + 3 * ["baseline"]
     association = found.comparison.find("η²")
     assert lines[3].value == association.value
     assert lines[3].total == found.comparison.persons

@@ -7,15 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from facerec.embedding import Embeddings
 from facerec.errors import DatasetError, MetricError, RecipeError
 from facerec.fairness.attributes import Joined, join, read_attributes
 from facerec.fairness.one_to_many import (
     EVERYBODY,
+    OTHERS,
     Enrolment,
     OneToMany,
+    OtherPeople,
     SearchPlan,
     SearchRate,
     audit_searches,
+    correlate,
 )
 from facerec.fairness.one_to_many_page import failure_table, section, summary_tables
 from facerec.report import figures
@@ -213,6 +217,109 @@ def test_ratios_are_of_the_rates_and_withheld_for_few_errors(tmp_path: Path) -> 
     few = rate(found, target="1e-2", group="west", **key)
     assert few.ratio is not None and few.ratio.value is None
     assert few.ratio.remark.startswith("insufficient data")
+
+
+def test_the_largest_detected_ratio_is_told_and_no_other(tmp_path: Path) -> None:
+    vectors, joined = people(tmp_path, persons=160)
+    plan = SearchPlan(targets=("3e-1",))
+    # Images of west are noisier: their persons are missed more often.
+    west = joined.groupings[0].codes == 1
+    noise = np.random.default_rng(3).normal(size=vectors.shape)
+    length = np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors[west] += (0.5 * length * noise)[west].astype(np.float32)
+    found = audit_searches(vectors, joined, joined.groupings, plan)
+    (largest,) = [one for one in found.groupings[0].largest if one.figure == "FNIR"]
+    rows = {g: rate(found, figure="FNIR", group=g, target="3e-1") for g in GROUPS}
+    assert largest.highest == ("west", rows["west"].events, rows["west"].total)
+    assert largest.lowest == ("east", rows["east"].events, rows["east"].total)
+    assert largest.total == rows["west"].total + rows["east"].total
+    # With two groups there is one pair, and its interval is that of the table.
+    ratio = rows["west"].ratio
+    assert ratio is not None and (largest.value, largest.interval) == (ratio.value, ratio.interval)
+    assert largest.low is not None and largest.low > 1
+    # Among three groups an interval holds for three pairs at once.
+    codes = np.where(west, 2, joined.subjects % 2)
+    three = replace(
+        joined.groupings[0], cells=(("a",), ("b",), ("west",)), codes=codes.astype(np.int64)
+    )
+    (audit,) = audit_searches(vectors, joined, [three], plan).groupings
+    wider = next(one for one in audit.largest if one.figure == "FNIR")
+    assert wider.highest[0] == "west" and wider.interval is not None
+    assert wider.interval.confidence == pytest.approx(1 - 0.05 / 3)
+    # Groups drawn by chance differ by nothing that is detected.
+    by_chance = replace(joined.groupings[0], codes=joined.subjects % 2)
+    assert not audit_searches(vectors, joined, [by_chance], plan).groupings[0].largest
+
+
+@pytest.mark.parametrize("template", ["one", "mean"])
+def test_thresholds_of_other_people_are_those_of_galleries_of_that_size(
+    tmp_path: Path, template: str
+) -> None:
+    vectors, joined = people(tmp_path)
+    other, known = people(tmp_path, persons=70, seed=4)
+    names = np.array([f"p{one}" for one in known.subjects])
+    names[5], other[9] = "", np.nan
+    norms = np.linalg.norm(other, axis=1)
+    others = OtherPeople.of(Embeddings(other, norms, True, subjects=names), "C.npz")
+    used = ~np.isin(np.arange(len(names)), (5, 9))
+    assert len(others.vectors) == used.sum() and others.count == len(set(names[used]))
+    plan = replace(PLAN, template=template)  # type: ignore[arg-type]
+    found = audit_searches(vectors, joined, joined.groupings, plan, others=others)
+    size = max(found.entries)
+    units = others.vectors / np.linalg.norm(others.vectors, axis=1, keepdims=True)
+    enrolled = Enrolment.draw(others.persons, plan.template, plan.seed).enrolled
+    order = np.random.default_rng((plan.seed, 2)).permutation(others.count)
+    best = []
+    for start in range(0, others.count // size * size, size):
+        inside = set(order[start : start + size].tolist())
+        assert len(inside) == size
+        sums = {one: units[enrolled & (others.persons == one)].sum(axis=0) for one in inside}
+        for unit, one in zip(units, others.persons, strict=True):
+            if one not in inside:
+                best.append(max(unit @ t / np.linalg.norm(t) for t in sums.values()))
+    rows = [one for one in found.groupings[0].thresholds if one.galleries == "mixed"]
+    assert [one.basis for one in rows] == [OTHERS, OTHERS, "west", "west"]
+    for threshold in rows[:2]:
+        assert threshold.non_mated == len(best) and threshold.value is not None
+        allowed = int(float(threshold.target) * len(best) + 1e-9)
+        # Scores are rounded to a grid of 4e-7.
+        sure, perhaps = (
+            sum(score >= threshold.value + step for score in best) for step in (1e-6, -1e-6)
+        )
+        assert sure <= threshold.false_alarms <= allowed < perhaps
+    again = audit_searches(vectors, joined, joined.groupings, plan)
+    key = {"galleries": "mixed", "group": "east", "figure": "rank-1 miss rate"}
+    assert rate(again, **key) == rate(found, **key)
+
+
+def test_too_few_other_people_are_refused(tmp_path: Path) -> None:
+    vectors, joined = people(tmp_path)
+    norms, names = joined.norms, np.array([f"p{one}" for one in joined.subjects])
+    few = joined.subjects < 22
+    others = OtherPeople.of(Embeddings(vectors[few], norms[few], True, None, names[few]), "C.npz")
+    with pytest.raises(DatasetError, match=r"C\.npz.*22"):
+        audit_searches(vectors, joined, joined.groupings, PLAN, others=others)
+    with pytest.raises(DatasetError, match="nobody"):
+        OtherPeople.of(Embeddings(vectors, norms, True), "C.npz")
+
+
+def test_figures_of_two_models_are_correlated_over_the_same_persons(tmp_path: Path) -> None:
+    vectors, joined = people(tmp_path, persons=120)
+    plan = SearchPlan(targets=("3e-1",))
+    noise = np.random.default_rng(1).normal(size=(2, *vectors.shape)).astype(np.float32)
+    length = np.linalg.norm(vectors, axis=1, keepdims=True) / 2.5
+    models = [vectors, vectors + 0.3 * length * noise[0], length * noise[1]]
+    found = [audit_searches(one, joined, joined.groupings, plan, keep=True) for one in models]
+    assert found[0] == audit_searches(vectors, joined, joined.groupings, plan)
+    same, alike, other = (correlate(found[0], one) for one in found)
+    assert {key.figure for key in same} == {"FPIR", "FNIR", "rank-1 miss rate"}
+    assert {key.ratio for key in same} == {True, False}
+    assert {key.group for key in same if key.ratio} == {"west"}
+    assert all(value == pytest.approx(1) for value in same.values())
+    assert all(abs(value) <= 1 for value in (*alike.values(), *other.values()))
+    mean = [np.mean([side[key] for key in same]) for side in (alike, other)]
+    assert mean[0] > 0.3 > mean[1]
+    assert not correlate(audit_searches(vectors, joined, joined.groupings, plan), found[0])
 
 
 def test_scaling_and_order_change_nothing(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
 import pickle
+import tarfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +27,8 @@ from mutations import (
     change_note,
     change_onnx,
     change_png,
+    change_tar,
+    change_text_array,
     inside_zip,
 )
 from scipy.io import savemat
@@ -42,16 +46,20 @@ from facerec.embedding import (
 )
 from facerec.embedding.align import PointsTable
 from facerec.embedding.bundle import ONNX_FILE, SUMS_FILE, read_bundle, write_sums
+from facerec.embedding.file import embeddings_parts, embeddings_sha256
 from facerec.embedding.onnx_file import guess_preprocessing, insightface_normalizes, read_onnx
+from facerec.embedding.shards import Manifest, write_manifest
 from facerec.errors import FacerecError
 from facerec.export.thresholds import flip_mode, read_thresholds
 from facerec.fairness.attributes import join, read_attributes
 from facerec.files import parse_json
+from facerec.galleries import Gallery, Space
 from facerec.recipe import from_dict, to_dict
 from facerec.records import RecordDataset, decode_image, read_pack, write_image_records, write_pack
 from facerec.records.layout import index_from_ids
 from facerec.records.make import read_list
 from facerec.records.recordio import RecordFile, rebuild_index
+from facerec.records.tar_shards import INDEX, TarDataset
 from facerec.training.recipe import Recipe
 from facerec.verification import evaluate
 from facerec.verification.bench import pack_bench
@@ -125,6 +133,30 @@ def scan_records(root: Path, target: Path) -> None:
             continue
 
 
+def make_tars(root: Path) -> None:
+    for number, form in enumerate((tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)):
+        with tarfile.open(root / f"{number}.tar", "w", format=form) as archive:
+            for i in range(4):
+                label = json.dumps({"label": f"person {i // 2}"}).encode()
+                for name, content in (
+                    (f"{'long/' * 30 if number else ''}é{i}.jpg", picture(i, side=16)),
+                    (f"{'long/' * 30 if number else ''}é{i}.json", label),
+                ):
+                    info = tarfile.TarInfo(name)
+                    info.size = len(content)
+                    archive.addfile(info, io.BytesIO(content))
+        TarDataset(root / f"{number}.tar")  # keeps an index beside it
+
+
+def read_tar(root: Path, target: Path) -> None:
+    shard = target.with_name(target.name.removesuffix(INDEX))
+    dataset = TarDataset(shard)
+    dataset.subjects(), dataset.names_sha256()
+    for i in range(min(len(dataset), 4)):
+        data, _ = dataset.sample(i)
+        decode_image(data, f"{dataset.where(i)} {dataset.name(i)}", None)
+
+
 def make_packs(root: Path) -> None:
     images = [picture(i % 5, ".jpg" if i % 2 else ".png", 16) for i in range(8)]
     issame = [True, False, True, False]
@@ -168,6 +200,68 @@ def make_embeddings(root: Path) -> None:
     write_embeddings(root / "own.npz", whole)
     np.savez(root / "foreign.npz", embeddings=vectors.astype(np.float64), names=ids)
     np.savez_compressed(root / "bytes.npz", vectors=vectors[:2], image_id=np.array([b"a", b"b"]))
+
+
+def make_gallery(root: Path) -> None:
+    generator = np.random.default_rng(1)
+    for number, name in enumerate(("many.npz", "one.npz")):
+        count = 1 if number else 12
+        gallery = Gallery(Space("ab", {"mean": 127.5}, True, 3, "toy"))
+        vectors = generator.normal(size=(count, 3)).astype(np.float32)
+        people = np.array([f"person {row}" for row in range(count)])
+        norms = np.linalg.norm(vectors, axis=1)
+        note = {"model": {"sha256": "ab", "name": "toy", "preprocessing": {"mean": 127.5}}}
+        gallery.enroll(Embeddings(vectors, norms, True, people, people, note=note))
+        if not number:
+            gallery.calibrate()
+        gallery.write(root / name)
+
+
+def read_gallery(root: Path, target: Path) -> None:
+    gallery = Gallery.read(target)
+    vectors = np.eye(3, dtype=np.float32)[:2]
+    note = {"model": {"sha256": "ab", "name": "toy", "preprocessing": {"mean": 127.5}}}
+    names = np.array(["a", "person 2"])
+    seen = Embeddings(vectors, np.ones(2, np.float32), True, names, names, note=note)
+    if gallery.calibration is None:
+        gallery.identify(seen, threshold=0.5)
+    else:
+        gallery.identify(seen, fpir="1e-1")
+    gallery.enroll(seen)
+    gallery.delete("person 2")
+
+
+def make_shards(root: Path) -> None:
+    generator = np.random.default_rng(0)
+    note = {"batch_size": 2, "model": {"sha256": "ab", "path": "m"}}
+    shards = {f"part-{number}.parquet": 4 for number in range(2)}
+    (root / "set").mkdir()
+    for number, (name, count) in enumerate(shards.items()):
+        vectors = generator.normal(size=(count, 3)).astype(np.float32)
+        norms = np.linalg.norm(vectors, axis=1)
+        vectors[1], norms[1] = np.nan, np.nan
+        ids = np.array([f"{number}/{row}.jpg" for row in range(count)])
+        people = np.array([f"p{row}" for row in range(count)])
+        part = Embeddings(vectors, norms, True, ids, people, {1: "no face"}, note)
+        write_embeddings(root / "set" / name, part)
+    write_manifest(root / "set", Manifest(note, shards))
+    write_table_of_others(root / "others.parquet")
+
+
+def write_table_of_others(path: Path) -> None:
+    import pandas as pd
+
+    lists = [[0.5, 1.0], [2.0, 3.5], None, [1.0, -1.0]]
+    frame = pd.DataFrame({"image_id": list("abcd"), "subject_id": list("xxyy")})
+    frame.assign(embedding=lists).to_parquet(path)
+
+
+def read_shards_and_tables(root: Path, target: Path) -> None:
+    whole = target.parent if target.parent.name == "set" else target
+    embeddings_sha256(whole)
+    for _ in embeddings_parts(whole):
+        pass
+    read_embeddings(whole)
 
 
 def make_scores(root: Path) -> None:
@@ -529,6 +623,14 @@ KINDS = {
              TEXT),
         Kind("embeddings", make_embeddings, lambda _, t: read_embeddings(t), ("*.npz",), NPZ,
              weight=6),
+        Kind("gallery", make_gallery, read_gallery, ("*.npz",),
+             (*NPZ, inside_zip(change_text_array, only="note.npy")), weight=4),
+        Kind("shards", make_shards, read_shards_and_tables, ("*/*.parquet", "*.parquet"),
+             weight=3, needs="pyarrow"),
+        Kind("shards-manifest", make_shards, read_shards_and_tables, ("*/manifest.json",), JSON,
+             weight=1, needs="pyarrow"),
+        Kind("tar", make_tars, read_tar, ("*.tar",), (change_tar,), weight=3),
+        Kind("tar-index", make_tars, read_tar, ("*.tar.index.npz",), NPZ, weight=1),
         Kind("scores", make_scores, read_and_evaluate, ("*.csv", "*.txt"), TEXT, weight=3),
         Kind("attributes", make_attributes, read_and_join, ("*.csv",), TEXT, weight=2),
         Kind("points", make_points, lambda _, t: PointsTable(t), ("*.csv",), TEXT, weight=2),

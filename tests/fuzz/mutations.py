@@ -308,6 +308,55 @@ def change_npy(content: bytes, random: Random) -> bytes:
 NPZ: tuple[Mutator, ...] = (inside_zip(change_npy, change_npy, *BYTES),)
 
 
+def change_text_array(content: bytes, random: Random) -> bytes:
+    """Change the JSON that is the one text of an array."""
+    if not content.startswith(b"\x93NUMPY\x01\x00") or len(content) < 12:
+        raise Unfit
+    (length,) = struct.unpack_from("<H", content, 8)
+    try:
+        text = content[10 + length :].decode("utf-32-le").rstrip("\0").encode()
+        changed = change_json(text, random).decode("utf-8")
+        body = changed.encode("utf-32-le")
+    except UnicodeError as problem:
+        raise Unfit from problem
+    header = repr({"descr": f"<U{len(changed)}", "fortran_order": False, "shape": ()})
+    raw = header.encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(raw)) + raw + body
+
+
+# ---------------------------------------------------------------- tar
+
+_FIELDS = {"name": (0, 100), "mode": (100, 8), "size": (124, 12), "mtime": (136, 12)}
+_FIELDS |= {"type": (156, 1), "link": (157, 100), "magic": (257, 8), "prefix": (345, 155)}
+
+
+def change_tar(content: bytes, random: Random) -> bytes:
+    """Change a field of a header, whose checksum is then right again."""
+    starts = [
+        at for at in range(0, len(content) - 511, 512) if content[at + 257 : at + 262] == b"ustar"
+    ]
+    if not starts:
+        raise Unfit
+    at = random.choice(starts)
+    header = bytearray(content[at : at + 512])
+    name = random.choice(list(_FIELDS))
+    start, length = _FIELDS[name]
+    if name == "type":
+        new = random.choice(b"01234567xgLKSDMNV\0\xff").to_bytes(1, "big")
+    elif name in ("size", "mtime", "mode") and random.random() < 0.8:
+        number = random.choice((*EXTREMES, 511, 512, 513, len(content)))
+        octal = f"{number:o}".encode()
+        # What is too large is written in base 256, as GNU tar does; so are negative numbers.
+        big = b"\x80" + number.to_bytes(length - 1, "big")[: length - 1] if length == 12 else b"7"
+        new = random.choice((octal[:length], big, b"\xff" * length, b"-1", b""))
+    else:
+        new = random.choice((*TEXTS, *NUMBERS)).encode("utf-8", "replace")
+    header[start : start + length] = new[:length].ljust(length, b"\0")
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return content[:at] + bytes(header) + content[at + 512 :]
+
+
 # ---------------------------------------------------------------- pickles
 
 _OPCODES = [opcode.code.encode("latin-1") for opcode in pickletools.opcodes]

@@ -295,6 +295,26 @@ def test_damaged_galleries_end_in_a_sentence(tmp_path: Path) -> None:
         broken.write(path)
         with pytest.raises(DatasetError, match="no gallery"):
             Gallery.read(path)
+    assert found.calibration is not None
+    scores, entries = found.calibration.scores, found.calibration.entries
+    for changed in (
+        replace(found.calibration, entries=np.where(entries == entries[0, 0], -2, entries)),
+        replace(found.calibration, entries=np.where(entries == entries[0, 0], -1, entries)),
+        replace(found.calibration, scores=scores[:, ::-1].copy()),
+        replace(found.calibration, scores=scores.astype(np.float64)),
+        replace(found.calibration, note=["not", "a", "note"]),  # type: ignore[arg-type]
+    ):
+        broken = gallery(vectors, names)
+        broken.calibration = changed
+        broken.write(path)
+        with pytest.raises(DatasetError, match="calibration"):
+            Gallery.read(path)
+    for space in (replace(found.space, model=3), replace(found.space, name=None)):  # type: ignore[arg-type]
+        broken = gallery(vectors, names)
+        broken.space = space
+        broken.write(path)
+        with pytest.raises(DatasetError, match="space"):
+            Gallery.read(path)
     np.savez(path, vectors=vectors)
     with pytest.raises(DatasetError, match="no gallery"):
         Gallery.read(path)

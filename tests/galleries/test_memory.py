@@ -1,25 +1,70 @@
-"""Rows that are made on demand are those of whole matrices."""
+"""Large sets are worked on without a second copy of their embeddings."""
 
 from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from facerec.embedding import Embeddings
-from facerec.galleries import overlap
+from facerec.galleries import clean_set, find_overlap, overlap
 from facerec.galleries.impostor_tail import standardise
 from facerec.galleries.overlap import Side
 from facerec.verification.unit_rows import UnitRows, row_norms, unit_rows
 
+SIZE = 1024
 
-def embeddings(images: int, persons: int, size: int) -> Embeddings:
-    generator = np.random.default_rng(0)
+
+def embeddings(
+    images: int, persons: int, seed: int = 0, name: str = "a", named: bool = True, size: int = SIZE
+) -> Embeddings:
+    generator = np.random.default_rng(seed)
     person = np.arange(images) % persons
     centres = generator.normal(size=(persons, size)).astype(np.float32)
     vectors = centres[person] + generator.normal(size=(images, size)).astype(np.float32)
-    people = np.array([f"a{one}" for one in person])
-    ids = np.array([f"a{row}" for row in range(images)])
+    people = np.array([f"{name}{one}" for one in person]) if named else None
+    ids = np.array([f"{name}{row}" for row in range(images)])
     return Embeddings(vectors, np.linalg.norm(vectors, axis=1), True, ids, people)
+
+
+def share_added(work: Callable[[], object], held: np.ndarray) -> float:
+    """Return the largest memory of arrays while something is done, by that of the embeddings."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1] / held.nbytes
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (
+        "galleries.overlap._BLOCK",
+        "galleries.impostor_tail._BLOCK",
+        "galleries.label_faults._TILE",
+        "verification.unit_rows._ROWS",
+    ):
+        monkeypatch.setattr(f"facerec.{name}", 64)
+    monkeypatch.setattr("facerec.galleries.impostor_tail._SAMPLE", 1 << 12)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_overlap_holds_no_second_copy(small_blocks: None, named: bool) -> None:
+    a = embeddings(6000, 1000, named=named)
+    b = embeddings(60, 20, seed=1, name="b")
+    added = share_added(lambda: find_overlap(a, b), a.vectors)
+    assert added < 0.3 + 0.17 * named  # named ones have templates, a sixth of the images
+
+
+def test_cleaning_holds_no_second_copy(small_blocks: None) -> None:
+    found = embeddings(6000, 100)
+    assert found.subjects is not None
+    names, ids = found.subjects, found.ids
+    added = share_added(lambda: clean_set(found.vectors, names, ids, across=False), found.vectors)
+    assert added < 0.3
 
 
 def test_rows_on_demand_are_those_of_matrices() -> None:
@@ -52,7 +97,7 @@ def test_templates_on_demand_are_sums_of_raw_embeddings(
 ) -> None:
     monkeypatch.setattr(overlap, "_MANY", many)
     monkeypatch.setattr(overlap, "_BLOCK", 5)
-    a = embeddings(50, 13, 4)
+    a = embeddings(50, 13, size=4)
     a.vectors[7] = -a.vectors[20]  # one of 7's is opposite to another of the same person
     side = Side(a, "a")
     found = side.templates()

@@ -31,7 +31,7 @@ from facerec.galleries.label_faults import (
 )
 from facerec.progress import Progress
 from facerec.records.proposals import Proposal
-from facerec.verification.unit_rows import UnitRows, row_norms
+from facerec.verification.unit_rows import row_norms, unit_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +102,7 @@ def clean_set(
     rows = np.flatnonzero(~np.isnan(norms) & (names != ""))
     if len(rows) < 4:
         raise MetricError(f"{len(rows)} images have an embedding and a label; cleaning compares")
-    unit, images = UnitRows(raw, norms, rows), images[rows]
+    unit, images = unit_rows(raw, norms, rows), images[rows]
     words, label = np.unique(names[rows], return_inverse=True)
     count, chosen = len(words), choose_device(device)
 

@@ -16,14 +16,12 @@ is an impostor's either way. So the tail is learned from runners-up and what com
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import digamma, log_ndtr
-
-from facerec.verification.unit_rows import Index, Rows
 
 RANKS = 6
 """Best scores of a row that are looked at; deeper ones say less about the tail."""
@@ -40,7 +38,7 @@ _SHIFT, _SHIFT_ROWS = 0.0, 5.0
 _CENTRE_ROWS, _SPREAD_ROWS = 1000.0, 2000.0
 
 _SAMPLE = 1 << 20
-_BLOCK = 1 << 12
+_BLOCK = 1 << 14
 
 _NORMAL_QUANTILE = 0.158655
 
@@ -85,59 +83,10 @@ def log_p_value(log_expected: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.where(tau < 1e-12, log_expected, np.log(-np.expm1(-tau)))
 
 
-class Scaled:
-    """Rows less a mean, each divided by a number of its own, whenever they are asked for.
-
-    Args:
-        rows: ``(n, D)``.
-        mean: ``(D,)``.
-        divisor: ``(n,)``; 1 by default.
-    """
-
-    def __init__(
-        self,
-        rows: Rows,
-        mean: NDArray[np.float64],
-        divisor: NDArray[np.float64] | None = None,
-    ) -> None:
-        self._rows, self._mean = rows, mean
-        self._divisor = np.ones(len(rows)) if divisor is None else divisor
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Rows and dimensions, ``(n, D)``."""
-        return self._rows.shape
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: Index) -> NDArray[np.float32]:
-        centred = self._rows[index] - self._mean
-        centred /= self._divisor[index][:, np.newaxis]
-        return centred.astype(np.float32)
-
-    def divided(self, divisor: NDArray[np.float64]) -> Scaled:
-        """Return the same rows, divided by other numbers ``(n,)``."""
-        return Scaled(self._rows, self._mean, divisor)
-
-
-def blocks(rows: Rows) -> Iterator[tuple[slice, NDArray[np.float64]]]:
-    """Yield some rows after the other, and where they are."""
-    for start in range(0, len(rows), _BLOCK):
-        part = slice(start, min(start + _BLOCK, len(rows)))
-        yield part, rows[part].astype(np.float64)
-
-
-def total(rows: Rows) -> NDArray[np.float64]:
-    """Return the sum of all rows, ``(D,)``."""
-    found = np.zeros(rows.shape[1])
-    for _, block in blocks(rows):
-        found += block.sum(axis=0)
-    return found
-
-
-def standardise(first: Rows, second: Rows) -> tuple[Scaled, Scaled]:
-    """Return two matrices whose products are scores on one scale; their rows are made on demand.
+def standardise(
+    first: NDArray[np.floating], second: NDArray[np.floating]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return two matrices whose products are scores on one scale.
 
     Each set is centred on its own mean and each row divided by the root of the spread of its
     products with the other set, so that a product is
@@ -149,7 +98,11 @@ def standardise(first: Rows, second: Rows) -> tuple[Scaled, Scaled]:
         first: rows of unit length, ``(R, D)``.
         second: rows of unit length, ``(C, D)``.
     """
-    centred = [Scaled(side, total(side) / (len(side) + _CENTRE_ROWS)) for side in (first, second)]
+    sides = first, second
+    centred = [
+        (side - side.sum(axis=0, dtype=np.float64) / (len(side) + _CENTRE_ROWS)).astype(np.float32)
+        for side in sides
+    ]
     moments = [_second_moment(side) for side in centred]
     usual = max(float(np.sum(moments[0] * moments[1])), 1e-30)
     scaled = []
@@ -157,23 +110,26 @@ def standardise(first: Rows, second: Rows) -> tuple[Scaled, Scaled]:
         (centred[0], moments[1], len(second)),
         (centred[1], moments[0], len(first)),
     ):
-        divisor = np.empty(len(side))
-        for part, rows in blocks(side):
-            own = np.einsum("nd,nd->n", rows @ other, rows)
+        for start in range(0, len(side), _BLOCK):
+            rows = side[start : start + _BLOCK].astype(np.float64)
+            own = np.einsum("nd,de,ne->n", rows, other, rows, optimize=True)
             spread = (count * own + _SPREAD_ROWS * usual) / (count + _SPREAD_ROWS)
-            divisor[part] = spread**0.25
-        scaled.append(side.divided(divisor))
+            side[start : start + _BLOCK] = rows / spread[:, np.newaxis] ** 0.25
+        scaled.append(side)
     return scaled[0], scaled[1]
 
 
-def _second_moment(side: Rows) -> NDArray[np.float64]:
-    found = np.zeros((side.shape[1], side.shape[1]))
-    for _, rows in blocks(side):
-        found += rows.T @ rows
-    return found / len(side)
+def _second_moment(side: NDArray[np.float32]) -> NDArray[np.float64]:
+    total = np.zeros((side.shape[1], side.shape[1]))
+    for start in range(0, len(side), _BLOCK):
+        rows = side[start : start + _BLOCK].astype(np.float64)
+        total += rows.T @ rows
+    return total / len(side)
 
 
-def centre_and_spread(first: Rows, second: Rows, *, same: bool = False) -> tuple[float, float]:
+def centre_and_spread(
+    first: NDArray[np.float32], second: NDArray[np.float32], *, same: bool = False
+) -> tuple[float, float]:
     """Return median and spread of the products of two sets, looking at the lower half alone.
 
     Impostors are nearly all products, and persons who are in both sets raise high ones only: the
@@ -185,9 +141,9 @@ def centre_and_spread(first: Rows, second: Rows, *, same: bool = False) -> tuple
         same: both are one set, of which no row is compared with itself.
     """
     if len(first) * len(second) <= _SAMPLE:
-        products = first[:] @ second[:].T
-        if same:
-            products = products[~np.eye(len(first), dtype=bool)]
+        products = (
+            (first @ second.T)[~np.eye(len(first), dtype=bool)] if same else (first @ second.T)
+        )
     else:
         generator = np.random.default_rng(0)
         row = generator.integers(len(first), size=_SAMPLE)

@@ -22,7 +22,6 @@ from facerec.galleries.faults import (
     two_groups,
 )
 from facerec.progress import Progress
-from facerec.verification.unit_rows import Rows, UnitRows
 
 _LEAST_OF_A_PERSON = 3
 """Images that make a second person in a class."""
@@ -77,12 +76,12 @@ class Members:
     """Unit vectors of images, and which of them make a class.
 
     Args:
-        unit: ``(n, D)``.
+        unit: ``(n, D)`` float32.
         label: class of each, ``(n,)``, in ``[0, classes)``.
         classes: their number.
     """
 
-    def __init__(self, unit: NDArray[np.float32] | UnitRows, label: Ints, classes: int) -> None:
+    def __init__(self, unit: NDArray[np.float32], label: Ints, classes: int) -> None:
         self.unit, self.label, self.classes = unit, label, classes
         self.order = np.argsort(label, kind="stable")
         self.starts = np.searchsorted(label[self.order], np.arange(classes + 1))
@@ -94,22 +93,18 @@ class Members:
     def sums(self, weights: Floats) -> tuple[NDArray[np.float32], Floats]:
         """Return the weighted sum of each class ``(C, D)`` and the sum of its weights ``(C,)``."""
         sums = np.zeros((self.classes, self.unit.shape[1]), np.float32)
-        first = 0
-        while first < self.classes:
-            # As many classes as have images for a tile, or one that has more.
-            end = np.searchsorted(self.starts, self.starts[first] + _TILE, side="right")
-            last = max(first + 1, int(end) - 1)
+        for first in range(0, self.classes, _TILE):
+            last = min(first + _TILE, self.classes)
             rows = self.order[self.starts[first] : self.starts[last]]
             if rows.size:
                 parts = self.unit[rows].astype(np.float64) * weights[rows, None]
                 present, begin = np.unique(self.label[rows], return_index=True)
                 sums[present] = np.add.reduceat(parts, begin)
-            first = last
         return sums, np.bincount(self.label, weights, self.classes).astype(np.float64)
 
 
 def nearest_classes(
-    unit: Rows,
+    unit: NDArray[np.float32],
     own: Ints,
     centers: NDArray[np.float32],
     usable: NDArray[np.bool_],

@@ -22,25 +22,19 @@ from facerec.errors import DatasetError, MetricError
 from facerec.galleries.impostor_tail import (
     RANKS,
     ImpostorTail,
-    Scaled,
     accept,
-    blocks,
     centre_and_spread,
     fit_tail,
     standardise,
-    total,
 )
 from facerec.progress import Progress
 from facerec.verification.scoring.tiles import CrossTiles
-from facerec.verification.unit_rows import Index, Rows, UnitRows, row_norms, unit_rows
+from facerec.verification.unit_rows import row_norms, unit_rows
 
 SHARE = 0.02
 """Of the proposals, how many may be false, in expectation."""
 
-_BLOCK = 1 << 12
-
-_MANY = 4
-"""Images a person from which on templates are held, as they take little beside the images."""
+_BLOCK = 1 << 14
 
 # Best ones kept of a row where several images may be of one person whom nobody names.
 _UNNAMED_RANKS = 24
@@ -113,54 +107,20 @@ class Side:
         """Return the embeddings of images by their rows, of length 1, ``(n, D)``."""
         return unit_rows(self.vectors, self._norms, rows)
 
-    def unit_images(self) -> UnitRows:
+    def unit_images(self) -> NDArray[np.float32]:
         """Return the embeddings of usable images in their order, of length 1, ``(n, D)``."""
-        return UnitRows(self.vectors, self._norms, self.rows)
+        return self.unit(self.rows)
 
-    def templates(self) -> Rows:
-        """Return the sum of each person's raw embeddings, of length 1, ``(P, D)``.
-
-        Where they would take more than a quarter of the memory of the images, they are made
-        whenever they are asked for.
-        """
-        made = _Templates(self)
-        return made if _MANY * len(self) > len(self.rows) else made[:]
-
-
-class _Templates:
-    """Templates of persons, made whenever they are asked for, ``(P, D)``."""
-
-    def __init__(self, side: Side) -> None:
-        self._side = side
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return len(self._side), self._side.vectors.shape[1]
-
-    def __len__(self) -> int:
-        return len(self._side)
-
-    def __getitem__(self, index: Index) -> NDArray[np.float32]:
-        side = self._side
-        people = np.arange(len(side))[index]
-        ends = np.cumsum(side.images[people])
-        found = np.empty((len(people), side.vectors.shape[1]), np.float32)
-        start = 0
-        while start < len(people):
-            # As many persons as have images for a block, or one who has more.
-            before = ends[start - 1] if start else 0
-            stop = max(start + 1, int(np.searchsorted(ends, before + _BLOCK, side="right")))
-            chosen = people[start:stop]
-            begins = np.concatenate([[0], ends[start : stop - 1] - before])
-            places = np.arange(ends[stop - 1] - before)
-            places += np.repeat(side.starts[chosen] - begins, side.images[chosen])
-            rows = side.vectors[side.rows[places]].astype(np.float64)
-            sums = np.add.reduceat(rows, begins, axis=0)
-            norms = row_norms(sums)
-            sums[np.isnan(norms)] = 1.0  # opposite images cancel out: a template of nobody
-            found[start:stop] = unit_rows(sums, row_norms(sums), np.arange(len(sums)))
-            start = stop
-        return found
+    def templates(self) -> NDArray[np.float32]:
+        """Return the sum of each person's raw embeddings, of length 1, ``(P, D)``."""
+        sums = np.empty((len(self), self.vectors.shape[1]))
+        for start in range(0, len(self), _BLOCK):
+            stop = min(start + _BLOCK, len(self))
+            first, last = self.starts[start], self.starts[stop]
+            rows = self.vectors[self.rows[first:last]].astype(np.float64)
+            sums[start:stop] = np.add.reduceat(rows, self.starts[start:stop] - first, axis=0)
+        sums[np.isnan(row_norms(sums))] = 1.0  # opposite images cancel out: a template of nobody
+        return unit_rows(sums, row_norms(sums), np.arange(len(sums)))
 
 
 @dataclass(frozen=True)
@@ -284,7 +244,7 @@ class _Level:
 
     def __init__(
         self,
-        unit: tuple[Rows, Rows],
+        unit: tuple[NDArray[np.float32], NDArray[np.float32]],
         person: tuple[NDArray[np.int64], NDArray[np.int64]],
         named: tuple[NDArray[np.bool_], NDArray[np.bool_]],
         share: float,
@@ -300,12 +260,7 @@ class _Level:
         for side in (0, 1):
             scores, people = kernels[0].best[side]
             for kernel in kernels[1:]:
-                for start in range(0, len(scores), _BLOCK):
-                    part = slice(start, start + _BLOCK)
-                    more, others = kernel.best[side]
-                    scores[part], people[part] = _merged(
-                        scores[part], people[part], more[part], others[part]
-                    )
+                scores, people = _merged(scores, people, *kernel.best[side])
             first = people[:, 0].copy()
             scores = _without_more_of_the_best(
                 scores, people, unit[1 - side], person[1 - side], named[1 - side]
@@ -392,7 +347,7 @@ def _merged(
 def _without_more_of_the_best(
     scores: NDArray[np.float32],
     people: NDArray[np.int32],
-    unit: Rows,
+    unit: NDArray[np.float32],
     person: NDArray[np.int64],
     named: NDArray[np.bool_],
 ) -> NDArray[np.float32]:
@@ -401,7 +356,7 @@ def _without_more_of_the_best(
     Of several images of one person whom nobody names, the second best is no impostor.
 
     Args:
-        scores: of each row with its best persons, descending, ``(n, k)``; overwritten.
+        scores: of each row with its best persons, descending, ``(n, k)``.
         people: numbers of these persons.
         unit: the images or templates of the set that these persons are of.
         person: of each of them.
@@ -412,23 +367,21 @@ def _without_more_of_the_best(
     """
     if named.all() or scores.shape[1] < 2:
         return scores
-    centred = Scaled(unit, total(unit) / len(unit))
-    lengths = [np.linalg.norm(rows, axis=1) for _, rows in blocks(centred)]
-    centred = centred.divided(np.maximum(np.concatenate(lengths), 1e-12))
+    centred = unit - unit.mean(axis=0)
+    centred /= np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12)
     middle, spread = centre_and_spread(centred, centred, same=True)
     # Persons without a name have one image or template, so their first is all that there is.
-    one = np.searchsorted(person, np.arange(len(named)))
-    step = _BLOCK // scores.shape[1]
-    for start in range(0, len(scores), step):
-        who = people[start : start + step]
-        block = scores[start : start + step]
-        near = centred[one[who].reshape(-1)].reshape(*who.shape, -1)
-        alike = np.einsum("nkd,nd->nk", near, near[:, 0]) >= middle + _ALIKE * spread
+    one = centred[np.searchsorted(person, np.arange(len(named)))]
+    kept = np.empty_like(scores)
+    for start in range(0, len(scores), 1024):
+        who = people[start : start + 1024]
+        block = scores[start : start + 1024].copy()
+        alike = np.einsum("nkd,nd->nk", one[who], one[who[:, 0]]) >= middle + _ALIKE * spread
         alike &= ~(named[who] & named[who[:, :1]])
         alike[:, 0] = False
         block[alike] = -np.inf
-        scores[start : start + step] = -np.sort(-block, axis=1)
-    return scores
+        kept[start : start + 1024] = -np.sort(-block, axis=1)
+    return kept
 
 
 def _proposals(

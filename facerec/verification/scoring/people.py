@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from facerec.errors import MetricError
 from facerec.verification.scoring.results import Groups, check_pairs, pair_counts
-from facerec.verification.unit_rows import Rows, UnitRows, row_norms, unit_rows
+from facerec.verification.unit_rows import row_norms, unit_rows
 
 
 class People:
@@ -22,7 +22,7 @@ class People:
 
     def __init__(
         self,
-        vectors: ArrayLike | UnitRows,
+        vectors: ArrayLike,
         subjects: ArrayLike,
         groupings: Sequence[ArrayLike],
         by_group: bool,
@@ -30,8 +30,7 @@ class People:
         """Sort images.
 
         Args:
-            vectors: raw embeddings, ``(N, D)``; or unit vectors on demand, and then `unit` is made
-                on demand too.
+            vectors: raw embeddings, ``(N, D)``.
             subjects: of the images, ``(N,)``.
             groupings: group of each image, ``(N,)`` each; of numbers, negative ones are none.
             by_group: whether each group is looked at alone.
@@ -39,10 +38,7 @@ class People:
         Raises:
             MetricError: see `score_all_pairs`.
         """
-        names = np.asarray(subjects)
-        raw = (
-            np.asarray(vectors) if not isinstance(vectors, UnitRows) else np.ones((len(vectors), 1))
-        )
+        raw, names = np.asarray(vectors), np.asarray(subjects)
         if raw.ndim != 2 or raw.dtype.kind != "f":
             raise MetricError(
                 f"embeddings have shape (N, D) and real values, found {raw.dtype} of shape "
@@ -93,11 +89,7 @@ class People:
             np.lexsort((subject, self.group)) if by_group else np.argsort(subject, kind="stable")
         )
         self.subject, self.group = subject[order].astype(np.int32), self.group[order]
-        self.unit: Rows
-        if isinstance(vectors, UnitRows):
-            self.unit = vectors.take(order)
-        else:
-            self.unit = unit_rows(raw, norms, np.flatnonzero(usable)[order])
+        self.unit = unit_rows(raw, norms, np.flatnonzero(usable)[order])
         # Tiles do not mix cells of groups that are looked at alone.
         self.by_group = by_group
         self.row = self.group if by_group else np.zeros_like(self.group)

@@ -151,7 +151,10 @@ def _guess(
     for start in range(0, blocks if ranks else 0, 16):
         shape = 2, min(16, blocks - start), _BLOCK
         sides = images[generator.integers(images.size, size=shape)]
-        left, right = (tiles.take(side.reshape(-1)).view(*side.shape, -1) for side in sides)
+        left, right = (
+            tiles.unit[torch.from_numpy(side).to(tiles.device).view(-1)].view(*side.shape, -1)
+            for side in sides
+        )
         scores = torch.bmm(left, right.transpose(1, 2)).cpu().numpy()
         subject = tiles.subject[sides]
         other = subject[0][:, :, None] != subject[1][:, None, :]

@@ -18,9 +18,6 @@ from facerec.devices import exact_products
 from facerec.heads.collectives import all_reduce_, rank, world_size
 from facerec.progress import Progress
 from facerec.verification.scoring.people import People
-from facerec.verification.unit_rows import Rows
-
-_BLOCK = 1 << 14
 
 EVERYONE = -1
 """Row, after those of the groups that are looked at alone, for all pairs."""
@@ -35,51 +32,12 @@ class Kernel(Protocol):
         """Look at the scores of two spans of images with each other."""
 
 
-class OnDemand:
-    """Rows that are made for each tile; a thread keeps those of the last two spans.
-
-    Tiles go along a span of rows, which is then made once.
-    """
-
-    def __init__(self, rows: Rows) -> None:
-        self._source, self._kept = rows, threading.local()
-
-    def __getitem__(self, part: slice) -> Tensor:
-        known: dict[int, Tensor] = self._kept.__dict__.setdefault("spans", {})
-        if part.start in known:
-            known[part.start] = known.pop(part.start)  # to the end, as the latest
-        else:
-            while len(known) > 1:
-                del known[next(iter(known))]
-            rows = self._source[part]
-            known[part.start] = torch.from_numpy(np.ascontiguousarray(rows, np.float32))
-        return known[part.start]
-
-    def take(self, rows: NDArray[np.int64]) -> Tensor:
-        """Return some rows, ``(m, D)``."""
-        return torch.from_numpy(self._source[rows])
-
-
-def on_device(rows: Rows, device: torch.device) -> Tensor | OnDemand:
-    """Return rows as tiles take them: as they are on the CPU, copied to another device."""
-    if isinstance(rows, np.ndarray):
-        return torch.from_numpy(np.ascontiguousarray(rows, np.float32)).to(device)
-    if device.type == "cpu":
-        return OnDemand(rows)
-    whole = torch.empty(rows.shape, dtype=torch.float32, device=device)
-    for start in range(0, len(rows), _BLOCK):
-        part = slice(start, min(start + _BLOCK, len(rows)))
-        whole[part] = torch.from_numpy(rows[part]).to(device)
-    return whole
-
-
 class ScoreTiles:
     """Products of the rows of two matrices, tile by tile; the tiles are dealt to ranks.
 
     Args:
-        rows: float32 ``(R, D)``, see `on_device`.
-        columns: float32 ``(C, D)``; it may be the same.
-        device: where products are computed.
+        rows: float32 ``(R, D)``, on the device.
+        columns: float32 ``(C, D)``, on the device; it may be the same.
         places: the spans of rows and columns of each tile, int64 ``(T, 2, 2)``, in the order in
             which this rank visits them.
         near: how many of them, from the first on, hold mated pairs.
@@ -90,16 +48,15 @@ class ScoreTiles:
 
     def __init__(
         self,
-        rows: Tensor | OnDemand,
-        columns: Tensor | OnDemand,
-        device: torch.device,
+        rows: Tensor,
+        columns: Tensor,
         places: NDArray[np.int64],
         near: int,
         size: int,
         process_group: dist.ProcessGroup | None,
         progress: Progress | None,
     ) -> None:
-        self._rows, self._columns, self.device = rows, columns, device
+        self._rows, self._columns, self.device = rows, columns, rows.device
         self._places, self._near, self.size = places, near, size
         self._process_group, self._progress = process_group, progress
 
@@ -177,7 +134,7 @@ class Tiles(ScoreTiles):
         progress: Progress | None,
     ) -> None:
         self.subject, self._cell, self._parts = people.subject, people.row, people.parts
-        unit = on_device(people.unit, device)
+        self.unit = torch.from_numpy(people.unit).to(device)
         blocks = np.array(
             [
                 (start, min(start + size, span.stop))
@@ -192,13 +149,7 @@ class Tiles(ScoreTiles):
         order = np.argsort(~near, kind="stable")[rank(process_group) :: world_size(process_group)]
         places = np.stack([blocks[first], blocks[second]], axis=1)[order]
         mated = int(near[order].sum())
-        super().__init__(unit, unit, device, places, mated, size, process_group, progress)
-
-    def take(self, images: NDArray[np.int64]) -> Tensor:
-        """Return unit vectors of some images, ``(m, D)``, on the device."""
-        if isinstance(self._rows, OnDemand):
-            return self._rows.take(images)
-        return self._rows[torch.from_numpy(images).to(self.device)]
+        super().__init__(self.unit, self.unit, places, mated, size, process_group, progress)
 
     def mated(
         self, rows: slice, columns: slice
@@ -228,8 +179,8 @@ class CrossTiles(ScoreTiles):
     """The products of every row of one matrix with every row of another, in tiles.
 
     Args:
-        rows: ``(R, D)``, held or made on demand.
-        columns: ``(C, D)``, the same.
+        rows: ``(R, D)``; computed with in float32.
+        columns: ``(C, D)``.
         device: where products are computed.
         size: rows and columns of a tile, at most; by default 1024 on the CPU, 8192 elsewhere.
         progress: see `facerec.progress.Progress`.
@@ -237,8 +188,8 @@ class CrossTiles(ScoreTiles):
 
     def __init__(
         self,
-        rows: Rows,
-        columns: Rows,
+        rows: NDArray[np.floating],
+        columns: NDArray[np.floating],
         device: torch.device,
         size: int | None = None,
         progress: Progress | None = None,
@@ -249,8 +200,11 @@ class CrossTiles(ScoreTiles):
             for side in (rows, columns)
         )
         places = np.array([(span, other) for span in first for other in second], np.int64)
-        left, right = (on_device(side, device) for side in (rows, columns))
-        super().__init__(left, right, device, places.reshape(-1, 2, 2), 0, size, None, progress)
+        left, right = (
+            torch.from_numpy(np.ascontiguousarray(side, np.float32)).to(device)
+            for side in (rows, columns)
+        )
+        super().__init__(left, right, places.reshape(-1, 2, 2), 0, size, None, progress)
 
 
 def images_of(

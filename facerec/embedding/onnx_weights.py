@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from facerec.embedding.engines import open_engine
 from facerec.embedding.onnx_file import OnnxFile
-from facerec.errors import ModelError
+from facerec.errors import ModelError, message_line
 
 TOLERANCE = 1e-3
 """Largest difference of embeddings from the file's, as a share of their length. Layers that change
@@ -85,7 +85,14 @@ def load_onnx_weights(backbone: nn.Module, file: OnnxFile) -> None:
                 layer = _Layer(NORM, weight)
             else:
                 raise ModelError(f"{file.where}: has too few layers like {_words(key)}; {advice}")
-            if not _fill(module, norm, layer):
+            try:
+                complete = _fill(module, norm, layer)
+            except (RuntimeError, ValueError) as error:
+                raise ModelError(
+                    f"{file.where}: the tensors of its {_words(key)} do not belong together "
+                    f"({message_line(error)}); export the model again"
+                ) from error
+            if not complete:
                 raise ModelError(
                     f"{file.where}: the backbone has no bias behind its {_words(key)}, the file "
                     f"has; {advice}"

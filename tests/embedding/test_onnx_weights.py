@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 import torch
@@ -118,3 +119,15 @@ def test_a_network_without_a_last_batch_norm_has_no_room_for_its_bias() -> None:
     backbone = create_backbone("mobilefacenet_half", seed=0, embedding_bn="none", **SMALL)
     with pytest.raises(ModelError, match="no bias"):
         load_onnx_weights(backbone, folded(trained("mobilefacenet_half")))
+
+
+def test_a_bias_of_another_size_is_refused() -> None:
+    exported = folded(trained("mobilefacenet_half"))
+    model = onnx.load_model_from_string(exported.content)
+    first = next(node for node in model.graph.node if node.op_type == "Conv")
+    bias = next(tensor for tensor in model.graph.initializer if tensor.name == first.input[2])
+    short = onnx.numpy_helper.to_array(bias)[:-3]
+    bias.CopyFrom(onnx.numpy_helper.from_array(short, bias.name))
+    damaged = replace(exported, content=model.SerializeToString())
+    with pytest.raises(ModelError, match="do not belong together"):
+        load_onnx_weights(create_backbone("mobilefacenet_half", seed=0, **SMALL), damaged)

@@ -82,9 +82,12 @@ class Checked:
         for name, hint in _hints(kind).items():
             for value, limits in _numbers(getattr(self, name), hint):
                 if value not in limits:
-                    raise RecipeError(
-                        f"{kind.__name__}.{name} must be {limits}, found {shown(value)}"
-                    )
+                    raise RecipeError(f"{self.called(name)} must be {limits}, found {shown(value)}")
+
+    @classmethod
+    def called(cls, field: str) -> str:
+        """Return what messages call a field."""
+        return f"{cls.__name__}.{field}"
 
 
 def shown(value: Any) -> str:

@@ -25,6 +25,11 @@ class Network(Checked):
     batch_size: Count = 64
     """Images that go through the network at once."""
 
+    @classmethod
+    def called(cls, field: str) -> str:
+        """Return the flag of a field."""
+        return f"--{field.replace('_', '-')}"
+
     def load(self, model: str | Path) -> EmbeddingModel:
         """Load a run folder, a bundle, a .safetensors or an .onnx file.
 

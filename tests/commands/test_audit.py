@@ -388,9 +388,9 @@ def test_against_an_earlier_release(workplace: Path, capsys: pytest.CaptureFixtu
     found = [row for row in paired["rows"] if row["figure"].startswith(("FPIR", "FNIR", "rank-1"))]
     assert {row["group"] for row in found} == {"female", "male", None}
     assert {row["change"] for row in found} == {0.0} and any(row["paired"] for row in found)
+    shutil.rmtree(workplace / "out")
     message = refused_run(capsys, *both, "--one-to-many", "--fpir", "2e-1")
     assert "1e-1" in message and "--fpir" in message
-    shutil.rmtree(workplace / "out")
     both = ["--embeddings", "E.npz", "--against", "old/audit.json", "--baseline", "new.npz"]
     assert "SHA-256" in refused_run(capsys, *both)
     assert "A.csv" in refused_run(capsys, "--embeddings", "E.npz", "--against", "A.csv")

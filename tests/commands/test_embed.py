@@ -373,7 +373,7 @@ def test_two_processes_write_the_same_file(
         ),
         (["--records", "gone", "--out", "e.npz"], "gone: there is no such file or folder"),
         (["--bench", "lfw", "--out", "e.npz"], "no pack for bench 'lfw'"),
-        (["--images", "images", "--out", "e.npz", "--batch-size", "0"], "--batch-size and --proc"),
+        (["--images", "images", "--out", "e.npz", "--batch-size", "0"], "--batch-size must be"),
         (["--images", "images", "--out", "e.npz", "--align", "mtcnn"], "'mtcnn' names no way of"),
         (
             ["--images", "images", "--out", "e.npz", "--align", "a.csv"],

@@ -406,7 +406,9 @@ def evaluate_embeddings(
             "again for this bench"
         )
     subjects_from, notes = bench.subjects_from, bench.notes
-    if subjects_from == INFERRED and embeddings.subjects is not None:
+    # An embeddings file of such a bench holds what the pairs tell, and nothing more.
+    named = embeddings.note.get("source", {}).get("subjects_from") != INFERRED
+    if subjects_from == INFERRED and named and embeddings.subjects is not None:
         subjects, subjects_from, told = find_subjects(
             pairs.first,
             pairs.second,

@@ -379,7 +379,10 @@ class _Resampling:
             middle = (low + high) / 2
             above = tail.fpir(middle, size) > target
             low, high = (middle, high) if above else (low, middle)
-        return self._extrapolated(tail, np.float32(high), size, confidence)
+        rounded = np.float32(high)
+        if rounded < high:  # which would break the target
+            rounded = np.nextafter(rounded, np.float32(2))
+        return self._extrapolated(tail, rounded, size, confidence)
 
     def _step(self, target: float, size: float) -> np.float32:
         """Return the lowest threshold whose exact FPIR does not exceed the target."""

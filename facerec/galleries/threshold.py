@@ -380,7 +380,7 @@ class _Resampling:
             above = tail.fpir(middle, size) > target
             low, high = (middle, high) if above else (low, middle)
         rounded = np.float32(high)
-        if rounded < high:  # which would break the target
+        if float(rounded) < high:  # which would break the target
             rounded = np.nextafter(rounded, np.float32(2))
         return self._extrapolated(tail, rounded, size, confidence)
 

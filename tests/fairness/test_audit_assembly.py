@@ -359,8 +359,9 @@ def test_baseline_that_is_the_same_changes_nothing(planted: tuple[People, Audit]
     changes = {change.figure: change.value for change in compared.comparison.changes}
     assert changes["η²"] == 0 and changes["CV of norms"] == 0
     topics = [finding.topic for finding in compared.findings]
-    assert topics == ["norm", "FMR", "FNMR", "baseline", "baseline", "baseline"]
-    assert compared.findings[3].conclusion != "difference detected"
+    assert topics[:3] == ["norm", "FMR", "FNMR"] and topics[3:].count("baseline") == 3
+    changed = [finding for finding in compared.findings if finding.topic == "baseline"]
+    assert changed[0].conclusion != "difference detected"
     short = replace(
         made.embeddings,
         **{name: getattr(made.embeddings, name)[:-1] for name in ("vectors", "norms", "ids")},

@@ -205,7 +205,7 @@ def make_embeddings(root: Path) -> None:
 def make_gallery(root: Path) -> None:
     generator = np.random.default_rng(1)
     for number, name in enumerate(("many.npz", "one.npz")):
-        count = 1 if number else 12
+        count = 1 if number else 40  # enough for a tail
         gallery = Gallery(Space("ab", {"mean": 127.5}, True, 3, "toy"))
         vectors = generator.normal(size=(count, 3)).astype(np.float32)
         people = np.array([f"person {row}" for row in range(count)])

@@ -118,7 +118,7 @@ def test_shapes_that_do_not_fit_and_sets_without_comparison_are_refused():
 def test_nearest_classes_equals_a_loop(monkeypatch):
     import torch
 
-    monkeypatch.setattr("facerec.galleries.cleaning._TILE", 7)
+    monkeypatch.setattr("facerec.galleries.label_faults._TILE", 7)
     generator = np.random.default_rng(0)
     unit = generator.standard_normal((23, 5)).astype(np.float32)
     unit /= np.linalg.norm(unit, axis=1, keepdims=True)

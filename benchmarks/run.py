@@ -84,6 +84,7 @@ SUITES: dict[str, dict[str, Act]] = {
         "differential_tests": _measure("measures_fairness_levels", "differential_tests"),
         "plan_power": _measure("measures_fairness_plan", "plan_power"),
         "search_coverage": _measure("measures_one_to_many", "search_coverage"),
+        "release_coverage": _measure("measures_one_to_many", "release_coverage"),
         "audit_speed": _measure("measures_fairness", "audit_speed"),
         "whole_audit": _measure("measures_fairness", "whole_audit"),
     },

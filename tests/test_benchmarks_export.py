@@ -97,7 +97,8 @@ def test_openvino(measures: ModuleType) -> None:
 
 def test_accuracy(measures: ModuleType, tmp_path: Path) -> None:
     config = Backbone("iresnet18", embedding_size=16, width=0.125)
-    save_model(tmp_path / "m.safetensors", create_backbone(config), config, Preprocessing(), {})
+    backbone = create_backbone(config, seed=1)  # its float32 accuracy on these faces is 100 %
+    save_model(tmp_path / "m.safetensors", backbone, config, Preprocessing(), {})
     people = sample_faces(20)
     second = np.where(np.arange(20)[:, None, None, None] % 2, 255 - people[::-1], people // 2)
     faces = np.stack([people, second], axis=1).reshape(40, *people.shape[1:])

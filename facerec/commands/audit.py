@@ -22,7 +22,7 @@ from facerec.commands.cli import Console, run_command
 from facerec.commands.models import print_model
 from facerec.commands.networks import NETWORK, Network
 from facerec.embedding.align import Aligner, parse_align
-from facerec.embedding.extract import Embeddings, embed_images, unit_fusion
+from facerec.embedding.extract import Embeddings, embed_images, embed_views, unit_fusion
 from facerec.embedding.file import (
     embeddings_files,
     embeddings_sha256,
@@ -57,6 +57,7 @@ from facerec.fairness.result import Audit, GroupAudit, InputFile
 from facerec.fairness.scores import audit_scores
 from facerec.files import sha256
 from facerec.progress import Progress, section
+from facerec.records.images import ImageSource
 from facerec.report.estimate import Estimate
 from facerec.report.progress import progress_bar
 from facerec.report.words import threshold as threshold_words
@@ -268,9 +269,11 @@ def audit(
             loaded = network.load(model)
             print_model(loaded, flip, aligner, console)
             source = str(loaded.path)
-            found = embedder.embed(loaded, flip)
             if flip:
-                unit = unit_fusion(found, embedder.embed(loaded, flip=False))
+                found, one = embedder.embed_views(loaded)
+                unit = unit_fusion(found, one)
+            else:
+                found = embedder.embed(loaded, flip)
             files.insert(0, _model_file("model", loaded.path, found))
         if opened is not None:
             files.append(_bench_file(opened))
@@ -630,18 +633,32 @@ class _Embedder:
 
     def embed(self, model: EmbeddingModel, flip: bool) -> Embeddings:
         """Return raw embeddings, of images alone or added to those of their mirror images."""
-        if self.bench is None:
-            raise DatasetError("--model needs --bench or --pairs, whose images it embeds")
-        views = "both views" if flip else "one view"
         return embed_images(
             model,
-            self.bench.images,
+            self._images,
             flip=flip,
             align=self.align,
             batch_size=self.batch_size,
             on_error=self.on_error,
-            progress=section(self.show, f"{model.name}: embedding {views}"),
+            progress=section(self.show, f"{model.name}: embedding"),
         )
+
+    def embed_views(self, model: EmbeddingModel) -> tuple[Embeddings, Embeddings]:
+        """Return raw embeddings added to those of their mirror images, and those alone."""
+        return embed_views(
+            model,
+            self._images,
+            align=self.align,
+            batch_size=self.batch_size,
+            on_error=self.on_error,
+            progress=section(self.show, f"{model.name}: embedding"),
+        )
+
+    @property
+    def _images(self) -> ImageSource:
+        if self.bench is None:
+            raise DatasetError("--model needs --bench or --pairs, whose images it embeds")
+        return self.bench.images
 
 
 def _listed(values: Sequence[str]) -> tuple[str, ...]:

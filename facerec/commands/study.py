@@ -32,7 +32,7 @@ from facerec.fairness.study import (
     StudyRun,
     TrainedRun,
     compare_arms,
-    embed_views,
+    embed_faces,
     errors_by_group,
     group_excess,
     known_truths,
@@ -265,7 +265,7 @@ def _audit_run(
     console.rule(f"audit of {run.name}")
     model = load_model(run.folder, device=device)
     with progress_bar(console) as progress:
-        raw, unit = embed_views(model, faces, progress)
+        raw, unit = embed_faces(model, faces, progress)
         found = audit(
             raw,
             faces.attributes,

@@ -1,7 +1,7 @@
 """Embedding: a model file and images → raw embeddings, in memory or in a file."""
 
 from facerec.embedding.align import Aligner, align_face, parse_align
-from facerec.embedding.extract import Embeddings, embed_images, extract
+from facerec.embedding.extract import Embeddings, embed_images, embed_views, extract
 from facerec.embedding.file import EmbeddingsWriter, read_embeddings, write_embeddings
 from facerec.embedding.model import (
     EmbeddingModel,
@@ -22,6 +22,7 @@ __all__ = [
     "TorchModel",
     "align_face",
     "embed_images",
+    "embed_views",
     "extract",
     "load_model",
     "load_state_dict_file",

@@ -22,8 +22,9 @@ from facerec.records.images import ImageSource
 
 Image = npt.NDArray[np.uint8]
 
-_Finish = Callable[[], tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]]
-"""Waits for embeddings and their norms and returns them, see `Embeddings`."""
+_Vectors = npt.NDArray[np.float32]
+_Finish = Callable[[], list[_Vectors]]
+"""Waits for the raw embeddings of each view of a batch and returns them."""
 
 _THREADS = min(8, available_cores())
 """Images decoded at once; OpenCV decodes outside Python's lock."""
@@ -91,8 +92,8 @@ def extract(
             batch = np.stack([_checked(fetch(i), i, model) for i in range(part.start, part.stop)])
             yield part, _begin(model, batch, flip)
 
-    for part, result in _a_batch_late(begun()):
-        vectors[part], norms[part] = result
+    for part, views in _a_batch_late(begun()):
+        vectors[part], norms[part] = _fused(views)
         if progress is not None:
             progress("embedding", part.stop, total)
     return Embeddings(vectors, norms, flip)
@@ -132,11 +133,51 @@ def embed_images(
         DatasetError: the path of an image leaves its folder (whatever ``on_error`` says).
         ModelError: faces cannot be aligned to the model's image size.
     """
+    (found,) = _embed(
+        model, source, (flip,), align, batch_size, on_error, indices=indices, progress=progress
+    )
+    return found
+
+
+def embed_views(
+    model: EmbeddingModel,
+    source: ImageSource,
+    *,
+    align: Aligner | None = None,
+    batch_size: int = 64,
+    on_error: Literal["error", "skip"] = "error",
+    progress: Progress | None = None,
+) -> tuple[Embeddings, Embeddings]:
+    """Return what `embed_images` does with the mirror images and without, each view embedded once.
+
+    Arguments and errors are those of `embed_images`.
+
+    Returns:
+        With ``flip`` and without, for `unit_fusion`.
+    """
+    both, one = _embed(model, source, (True, False), align, batch_size, on_error, progress=progress)
+    return both, one
+
+
+def _embed(
+    model: EmbeddingModel,
+    source: ImageSource,
+    flips: Sequence[bool],
+    align: Aligner | None,
+    batch_size: int,
+    on_error: Literal["error", "skip"],
+    *,
+    indices: npt.ArrayLike | None = None,
+    progress: Progress | None,
+) -> list[Embeddings]:
+    """Return the embeddings with each value of ``flip``, see `embed_images`."""
     if align is not None:
         face_template(model.image_size)  # before minutes of work
     rows = np.arange(len(source)) if indices is None else np.asarray(indices, np.int64)
-    vectors = np.empty((len(rows), model.embedding_size), np.float32)
-    norms = np.empty(len(rows), np.float32)
+    found = [
+        (np.empty((len(rows), model.embedding_size), np.float32), np.empty(len(rows), np.float32))
+        for _ in flips
+    ]
     failures: dict[int, str] = {}
 
     def face(index: int) -> Image:
@@ -156,25 +197,31 @@ def embed_images(
                     if on_error == "error" and not isinstance(error, NotAcquiredError):
                         raise
                     failures[start + place] = str(error)
-            yield slice(start, start + len(faces)), _begin(model, batch, flip)
+            yield slice(start, start + len(faces)), _begin(model, batch, any(flips))
 
-    for part, result in _a_batch_late(begun()):
-        vectors[part], norms[part] = result
-        finite = np.isfinite(vectors[part]).all(axis=1) & np.isfinite(norms[part])
-        for row in part.start + np.flatnonzero(~finite):
-            failures.setdefault(int(row), f"{source.where(rows[row])}: its embedding is not finite")
+    for part, views in _a_batch_late(begun()):
+        for flip, (vectors, norms) in zip(flips, found, strict=True):
+            vectors[part], norms[part] = _fused(views if flip else views[:1])
+            finite = np.isfinite(vectors[part]).all(axis=1) & np.isfinite(norms[part])
+            for row in part.start + np.flatnonzero(~finite):
+                where = source.where(rows[row])
+                failures.setdefault(int(row), f"{where}: its embedding is not finite")
         if progress is not None:
             progress("embedding", part.stop, len(rows))
-    vectors[list(failures)] = np.nan
-    norms[list(failures)] = np.nan
-    return Embeddings(
-        vectors,
-        norms,
-        flip,
-        ids=source.ids[rows],
-        failures=dict(sorted(failures.items())),
-        note=describe_embedding(model, flip=flip, align=align, batch_size=batch_size),
-    )
+    for vectors, norms in found:
+        vectors[list(failures)] = np.nan
+        norms[list(failures)] = np.nan
+    return [
+        Embeddings(
+            vectors,
+            norms,
+            flip,
+            ids=source.ids[rows],
+            failures=dict(sorted(failures.items())),
+            note=describe_embedding(model, flip=flip, align=align, batch_size=batch_size),
+        )
+        for flip, (vectors, norms) in zip(flips, found, strict=True)
+    ]
 
 
 def describe_embedding(
@@ -208,23 +255,24 @@ def _batches(
 
 
 def _begin(model: EmbeddingModel, batch: Image, flip: bool) -> _Finish:
-    """Begin to embed one batch; what is returned waits for raw embeddings and norms."""
+    """Begin to embed the images of a batch and, with ``flip``, their mirror images."""
     views = [_begin_view(model, batch)]
     if flip:
         views.append(_begin_view(model, batch[:, :, ::-1]))
-
-    def finish() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        vectors, *mirrored = (view() for view in views)
-        norms = np.linalg.norm(vectors, axis=1)
-        for other in mirrored:
-            vectors = vectors + other
-            norms = (norms + np.linalg.norm(other, axis=1)) / 2
-        return vectors, norms
-
-    return finish
+    return lambda: [view() for view in views]
 
 
-def _begin_view(model: EmbeddingModel, images: Image) -> Callable[[], npt.NDArray[np.float32]]:
+def _fused(views: Sequence[_Vectors]) -> tuple[_Vectors, _Vectors]:
+    """Return the vectors and norms of a batch, see `Embeddings`, from those of one or two views."""
+    vectors, *mirrored = views
+    norms = np.linalg.norm(vectors, axis=1)
+    for other in mirrored:
+        vectors = vectors + other
+        norms = (norms + np.linalg.norm(other, axis=1)) / 2
+    return vectors, norms
+
+
+def _begin_view(model: EmbeddingModel, images: Image) -> Callable[[], _Vectors]:
     if isinstance(model, EmbeddingModel):
         return model.embed_later(images)
     vectors = model.embed(images)  # whatever else embeds has no more than that
@@ -233,7 +281,7 @@ def _begin_view(model: EmbeddingModel, images: Image) -> Callable[[], npt.NDArra
 
 def _a_batch_late(
     begun: Iterable[tuple[slice, _Finish]],
-) -> Iterator[tuple[slice, tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]]]:
+) -> Iterator[tuple[slice, list[_Vectors]]]:
     """Finish every batch when the next one has begun, so that a GPU always has one to work on."""
     waiting: tuple[slice, _Finish] | None = None
     for item in begun:

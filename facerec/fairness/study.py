@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.embedding import EmbeddingModel, Embeddings, embed_images
+from facerec.embedding import EmbeddingModel, Embeddings, embed_views
 from facerec.embedding.extract import unit_fusion
 from facerec.errors import DatasetError
 from facerec.fairness.attributes import Attributes, join
@@ -333,7 +333,7 @@ def group_excess(
     return tuple(excesses)
 
 
-def embed_views(
+def embed_faces(
     model: EmbeddingModel, faces: FaceSet, progress: Progress | None = None
 ) -> tuple[Embeddings, NDArray[np.float32]]:
     """Embed all images and their mirror images.
@@ -341,31 +341,27 @@ def embed_views(
     Args:
         model: what embeds.
         faces: the images.
-        progress: called with the images done, once with both views and once with one.
+        progress: called with the images done.
 
     Returns:
         Raw fusion, and the vectors of unit fusion ``(m, D)``.
     """
-    both = _embed(model, faces, True, section(progress, "embedding both views"))
-    one = _embed(model, faces, False, section(progress, "embedding one view"))
-    return both, unit_fusion(both, one)
-
-
-def _embed(
-    model: EmbeddingModel, faces: FaceSet, flip: bool, progress: Progress | None
-) -> Embeddings:
-    benches: list[Embeddings] = []
-    done, total = 0, sum(len(bench.images) for bench in faces.benches)
+    parts = []
+    done, total = 0, len(faces.ids)
     for bench in faces.benches:
         tell = section(progress, "embedding", done, total)
-        benches.append(embed_images(model, bench.images, flip=flip, progress=tell))
+        parts.append(embed_views(model, bench.images, progress=tell))
         done += len(bench.images)
-    return replace(
-        benches[0],
-        vectors=np.concatenate([bench.vectors for bench in benches]),
-        norms=np.concatenate([bench.norms for bench in benches]),
-        ids=faces.ids,
+    both, one = (
+        replace(
+            views[0],
+            vectors=np.concatenate([part.vectors for part in views]),
+            norms=np.concatenate([part.norms for part in views]),
+            ids=faces.ids,
+        )
+        for views in zip(*parts, strict=True)
     )
+    return both, unit_fusion(both, one)
 
 
 def errors_by_group(
@@ -382,7 +378,7 @@ def errors_by_group(
         targets: nominal FMRs.
         progress: called with the images done.
     """
-    raw = _embed(model, faces, True, progress)
+    raw, _ = embed_faces(model, faces, progress)
     group, names = faces.groups(raw)
     pairs = faces.pairs
     assert pairs.subjects is not None  # as `FaceSet.pairs` has made sure

@@ -24,7 +24,7 @@ from facerec.fairness.study import (
     FaceSet,
     FairnessStudy,
     GroupExcess,
-    embed_views,
+    embed_faces,
     group_excess,
     known_truths,
     smaller,
@@ -237,7 +237,7 @@ def test_real_faces_are_studied_alike(folder: Path) -> None:
     assert (faces.recipe.epochs, longer.recipe.epochs) == (plan.real.epochs, 7)
     assert faces.recipe.data.path == data and len(faces.ids) == len(set(faces.ids)) > 40
     model = load_model(folder / "out" / "runs" / "generated_baseline_seed0")
-    raw, unit = embed_views(model, faces)
+    raw, unit = embed_faces(model, faces)
     # Of each view alone.
     images = np.stack([picture(faces, i) for i in range(len(faces.ids))])
     views = [model.embed(images), model.embed(images[:, :, ::-1])]

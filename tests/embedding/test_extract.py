@@ -13,7 +13,7 @@ import facerec
 from facerec.backbones import Preprocessing, create_backbone
 from facerec.embedding import Embeddings, TorchModel, extract
 from facerec.embedding.align import Aligner, NotAcquiredError, align_face, face_template
-from facerec.embedding.extract import embed_images
+from facerec.embedding.extract import embed_images, embed_views
 from facerec.errors import DatasetError, ImageError, ModelError, RecordError
 from facerec.records.images import FolderImages, ImageSource, MemoryImages
 
@@ -161,6 +161,17 @@ def test_some_images_in_another_order(model: TorchModel) -> None:
     assert nothing.vectors.shape == (0, 16) and nothing.ids is not None and not len(nothing.ids)
 
 
+def test_both_fusions_are_those_of_two_passes(model: TorchModel) -> None:
+    images = source(faces(5))
+    found = embed_views(model, images, batch_size=2)
+    for flip, embeddings in zip((True, False), found, strict=True):
+        expected = embed_images(model, images, flip=flip, batch_size=2)
+        np.testing.assert_array_equal(embeddings.vectors, expected.vectors)
+        np.testing.assert_array_equal(embeddings.norms, expected.norms)
+        np.testing.assert_array_equal(embeddings.ids, expected.ids)
+        assert (embeddings.flip, embeddings.note) == (flip, expected.note)
+
+
 class Damaged(MemoryImages):
     """Its first record is damaged, which is known only when it is read."""
 
@@ -188,6 +199,9 @@ def test_images_that_do_not_decode(model: TorchModel) -> None:
     expected = embed_images(model, given, flip=True, batch_size=4)
     np.testing.assert_array_equal(found.vectors[~failed], expected.vectors[~failed])
     np.testing.assert_array_equal(found.norms[~failed], expected.norms[~failed])
+    for both in embed_views(model, broken, batch_size=4, on_error="skip"):
+        assert both.failures == found.failures
+        np.testing.assert_array_equal(np.isnan(both.vectors).any(axis=1), failed)
     # By default the first one ends the work.
     with pytest.raises(RecordError, match=r"train\.rec, key 1: damaged"):
         embed_images(model, broken, flip=True)

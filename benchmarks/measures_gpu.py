@@ -47,7 +47,7 @@ from facerec.records import BatchLoader, Data, FaceDataset, RecordDataset
 from facerec.records.dataset import Batch
 from facerec.training import SGD, Head, Recipe
 from facerec.training.distributed import Processes
-from facerec.training.plan import forward_and_backward_passes, forward_flop, head_flop
+from facerec.training.plan import backbone_flop, head_flop
 from facerec.training.prefetch import prefetched
 from facerec.training.profile import DATA, PHASES, PhaseClock, product_rate, profile_steps
 from facerec.training.sampler import GlobalBatchSampler
@@ -358,9 +358,8 @@ def _trainer(
 
 def _flop(recipe: Recipe, classes: int) -> int:
     """Return the FLOP of convolutions and products in a step."""
-    backbone = forward_flop(recipe.backbone) * forward_and_backward_passes(recipe)
     head = head_flop(recipe.batch_size, classes, recipe.backbone.embedding_size)
-    return recipe.batch_size * backbone + head
+    return recipe.batch_size * backbone_flop(recipe) + head
 
 
 def _depth(backbone: str) -> int:

@@ -97,8 +97,8 @@ def _facts(plan: Plan) -> Table:
 def _memory(plan: Plan) -> Table:
     unit, name = _unit(plan.memory)
     table = Table(
-        title=f"memory of a rank in {name}, while the backward passes of head and backbone and the "
-        "update are at work",
+        title=f"memory of a rank in {name}, while the head's backward pass, the backbone's "
+        "passes and the update are at work",
         title_justify="left",
         show_footer=True,
     )
@@ -106,13 +106,13 @@ def _memory(plan: Plan) -> Table:
     table.add_column("part", footer=totals.name)
     for title, total in (
         ("head", totals.head),
-        ("backbone", totals.backward),
+        ("backbone", totals.backbone),
         ("update", totals.update),
     ):
         bold = "bold" if total == plan.memory else ""
         table.add_column(title, footer=f"{total / unit:,.2f}", justify="right", footer_style=bold)
     for part in plan.parts:
-        sizes = (part.head, part.backward, part.update)
+        sizes = (part.head, part.backbone, part.update)
         if any(sizes):
             table.add_row(part.name, *(f"{size / unit:,.2f}" if size else "" for size in sizes))
     return table

@@ -82,7 +82,9 @@ class Freezing:
 
     Gradients of layers that rest are dropped before anything uses them: an optimizer passes over
     parameters without one, so that nothing decays and no momentum gathers, and all processes reduce
-    the same parameters in every step. All depends on the recipe and the step alone.
+    the same parameters in every step. All depends on the recipe and the step alone. Layers frozen
+    for good (``freeze_steps`` None) take no gradients at all, so that no backward pass reaches the
+    first of them.
 
     Args:
         backbone: the bare module.

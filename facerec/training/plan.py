@@ -32,6 +32,7 @@ from facerec.errors import RecipeError
 from facerec.heads.class_sampling import sample_size
 from facerec.heads.collectives import shard_bounds
 from facerec.heads.margin_softmax import default_chunk
+from facerec.training.finetuning import Finetune, Freezing
 from facerec.training.optimization import Optimizer
 from facerec.training.recipe import Recipe
 from facerec.training.row_update import chunk_rows
@@ -49,8 +50,9 @@ class Part:
     name: str
     head: int
     """While the head's backward pass is at work: all activations are there, and the tiles."""
-    backward: int
-    """At the fullest moment of the backbone's backward pass."""
+    backbone: int
+    """At the fullest moment of the backbone's passes: in that backward, or forward through layers
+    that are frozen for good."""
     update: int
     """While the optimizer is at work."""
 
@@ -95,7 +97,7 @@ class Plan:
         return Part(
             "together",
             sum(part.head for part in self.parts),
-            sum(part.backward for part in self.parts),
+            sum(part.backbone for part in self.parts),
             sum(part.update for part in self.parts),
         )
 
@@ -103,7 +105,7 @@ class Plan:
     def memory(self) -> int:
         """Bytes at the fullest moment."""
         totals = self.totals
-        return max(totals.head, totals.backward, totals.update)
+        return max(totals.head, totals.backbone, totals.update)
 
     @property
     def traffic(self) -> int:
@@ -147,11 +149,11 @@ def plan_step(
         recipe.backbone,
         share // recipe.accumulation,
         precision,
+        frozen=_frozen(recipe),
         recompute=recipe.recompute,
         bucketed=ranks > 1,
         accumulating=recipe.accumulation > 1,
     )
-    passes = forward_and_backward_passes(recipe)
     centers = recipe.head.centers_per_class
     return Plan(
         recipe=recipe,
@@ -166,7 +168,7 @@ def plan_step(
             *_head_parts(recipe, classes * centers, visited * centers, ranks, device, fast_bf16),
         ),
         transfers=_transfers(recipe, backbone, ranks) if ranks > 1 else (),
-        backbone_flop=passes * share * forward_flop(recipe.backbone),
+        backbone_flop=share * backbone_flop(recipe),
         head_flop=head_flop(recipe.batch_size, visited * centers, recipe.backbone.embedding_size),
         backbone_numbers=sum(backbone.sizes),
     )
@@ -281,13 +283,37 @@ def forward_flop(config: Backbone) -> int:
         return int(counter.get_total_flops())
 
 
-def forward_and_backward_passes(recipe: Recipe) -> int:
-    """Return how many times the work of a forward pass the backbone does in a step.
+def backbone_flop(recipe: Recipe) -> int:
+    """Return the FLOP that the backbone does in a step for each image.
 
-    Backward is two of them: the gradients of inputs and of weights.
+    Backward is two forward passes, the gradients of inputs and of weights, less what layers that
+    are frozen for good spare.
     """
     coupled = recipe.regularizer is not None and recipe.regularizer.couples_samples
-    return 3 + recipe.recompute + (recipe.accumulation > 1 and coupled)
+    again = recipe.recompute + (recipe.accumulation > 1 and coupled)
+    frozen, forward = _frozen(recipe), forward_flop(recipe.backbone)
+    return again * forward + (3 * forward if frozen is None else _flop(recipe.backbone, frozen))
+
+
+def _frozen(recipe: Recipe) -> Finetune | None:
+    """Return what rests for good; layers that rest for some steps spare the later ones nothing."""
+    return recipe.finetune if recipe.finetune.freeze_steps is None else None
+
+
+@functools.cache
+def _flop(config: Backbone, frozen: Finetune) -> int:
+    """Return the FLOP of one image's way through a backbone and back to what is frozen for good."""
+    with FakeTensorMode():
+        backbone = _outline(config)
+        freezing = Freezing(backbone, frozen)
+        freezing.begin(0)
+        backbone.eval()  # as a batch norm cannot average over one image
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+            with torch.set_grad_enabled(not freezing.whole):
+                embeddings = backbone(torch.empty(1, 3, 112, 112))
+            if embeddings.requires_grad:
+                embeddings.backward(torch.empty_like(embeddings))
+        return int(counter.get_total_flops())
 
 
 def head_flop(batch_size: int, visited: int, embedding_size: int) -> int:
@@ -365,9 +391,11 @@ class _BackboneStep:
     activations: int
     """Kept for backward, with the embeddings."""
     gradients: int
-    """At backward's fullest moment, as far as they are not in buckets."""
+    """At the fullest moment of both passes, as far as they are not in buckets."""
     working: int
-    """Everything else that forward and backward made, at that moment."""
+    """Everything else that forward and backward made, at that moment, but for the images."""
+    images: int
+    """Float32 images of a micro-batch, if they are kept for backward."""
 
 
 @functools.cache
@@ -376,6 +404,7 @@ def _backbone_step(
     batch: int,
     precision: str,
     *,
+    frozen: Finetune | None,
     recompute: bool,
     bucketed: bool,
     accumulating: bool,
@@ -386,6 +415,7 @@ def _backbone_step(
         config: which backbone.
         batch: images of a micro-batch.
         precision: of the autocast.
+        frozen: what rests for good.
         recompute: whether its blocks compute their activations again.
         bucketed: whether each gradient moves into the memory of DistributedDataParallel.
         accumulating: whether gradients of an earlier micro-batch are there.
@@ -395,14 +425,16 @@ def _backbone_step(
         backbone = _outline(config).train()
         if recompute:
             recompute_activations(backbone)
+        freezing = None if frozen is None else Freezing(backbone, frozen)
+        if freezing is not None:
+            freezing.begin(0)
         if batch == 1 and backbone.embedding_norm is not None:
             raise RecipeError(
                 "a micro-batch of a rank has a single image, over which the last batch norm cannot "
                 "average; set a larger batch_size, or fewer ranks or a smaller accumulation"
             )
         trainable = [p for p in backbone.parameters() if p.requires_grad]
-        images = torch.empty(batch, 112, 112, 3).permute(0, 3, 1, 2)
-        present = [*backbone.parameters(), *backbone.buffers(), images]
+        present = [*backbone.parameters(), *backbone.buffers()]
         if accumulating and not bucketed:
             for parameter in trainable:
                 parameter.grad = torch.empty_like(parameter)
@@ -419,19 +451,29 @@ def _backbone_step(
         for parameter in trainable:
             parameter.register_post_accumulate_grad_hook(finished)
         with live:
-            with autocast(precision):
+            learning = freezing is None or not freezing.whole
+            images = torch.empty(batch, 112, 112, 3).permute(0, 3, 1, 2)
+            pixels = live.now
+            with autocast(precision), torch.set_grad_enabled(learning):
                 embeddings = backbone(images)
-            activations = live.now
+            together, forward_peak = live.now, live.peak
+            del images
+            # Only a first layer that learns, and computes in float32, keeps them for backward.
+            pixels = pixels if live.now == together else 0
+            activations = live.now - pixels
             slope = torch.empty_like(embeddings)
             live.restart_peak()
-            embeddings.backward(slope)
+            if learning:
+                embeddings.backward(slope)
+    gradients = 0 if forward_peak > live.peak else live.gradients_at_peak
     return _BackboneStep(
         weights=_bytes(backbone.parameters()) + _bytes(backbone.buffers()),
         buffers=_bytes(backbone.buffers()),
         sizes=tuple(p.numel() for p in trainable),
         activations=activations,
-        gradients=live.gradients_at_peak,
-        working=live.peak - live.gradients_at_peak,
+        gradients=gradients,
+        working=max(forward_peak, live.peak) - gradients - pixels,
+        images=pixels,
     )
 
 
@@ -452,9 +494,8 @@ def _backbone_parts(
     gradients = 4 * sum(step.sizes)
     state = optimizer_state(recipe.optimizer)
     kept = gradients if recipe.accumulation > 1 else 0
-    # A GPU holds the next batch too, see `prefetched`; a micro-batch at a time becomes float32.
+    # A GPU holds the next batch too, see `prefetched`.
     pixels = share * PIXELS * (2 if device == "cuda" else 1)
-    normalised = 4 * (share // recipe.accumulation) * PIXELS
     embeddings = 4 * share // recipe.accumulation * recipe.backbone.embedding_size
     skipping = recipe.on_nonfinite == "skip"  # a step's statistics are kept to go back to
     weights = step.weights + (step.buffers if skipping else 0)
@@ -468,8 +509,8 @@ def _backbone_parts(
         during = gradients if kept else step.gradients
         yield Part("backbone: gradients", kept, during, gradients)
     yield Part("activations", step.activations, step.working, embeddings)
-    yield Part("images", pixels + normalised, pixels + normalised, pixels)
-    single = max(step.sizes) if device == "cpu" else sum(step.sizes)
+    yield Part("images", pixels + step.images, pixels + step.images, pixels)
+    single = max(step.sizes, default=0) if device == "cpu" else sum(step.sizes)
     yield Part("backbone: optimizer's work", 0, 0, state.work * single)
 
 

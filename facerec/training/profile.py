@@ -24,7 +24,7 @@ from facerec.devices import has_fast_bf16
 from facerec.errors import RecipeError
 from facerec.heads.class_sampling import sample_size
 from facerec.training.nonfinite import LateFigures
-from facerec.training.plan import forward_and_backward_passes, forward_flop, head_flop
+from facerec.training.plan import backbone_flop, head_flop
 from facerec.training.trainer import AUTOCAST, Trainer
 
 DATA = "data"
@@ -225,7 +225,7 @@ def _flop(trainer: Trainer) -> int:
     recipe, local = trainer.recipe, trainer.head.num_local
     rate, share = trainer.head.sample_rate, recipe.batch_size // trainer.processes.world_size
     visited = local if rate == 1 else sample_size(rate, local, recipe.batch_size)
-    backbone = forward_and_backward_passes(recipe) * share * forward_flop(recipe.backbone)
+    backbone = share * backbone_flop(recipe)
     return backbone + head_flop(recipe.batch_size, visited, recipe.backbone.embedding_size)
 
 

@@ -30,7 +30,7 @@ from facerec.heads import (
 )
 from facerec.heads.collectives import shard_bounds
 from facerec.heads.margins import Margin
-from facerec.training import SGD, Adam, AdamW, DataParallel, Head, Recipe, RMSprop
+from facerec.training import SGD, Adam, AdamW, DataParallel, Finetune, Head, Recipe, RMSprop
 from facerec.training import plan as plans
 from facerec.training.distributed import Processes
 from facerec.training.plan import (
@@ -158,6 +158,10 @@ STEPS: dict[str, dict[str, Any]] = {
     "sampled": {"head": Head(sample_rate=0.3), "optimizer": Adam()},
     "sampled micro-batches": {"head": Head(sample_rate=0.3), "accumulation": 3},
     "recompute": {"recompute": True},
+    "frozen for good": {
+        "finetune": Finetune(freeze_steps=None, freeze_layers=("conv1", "bn1", "prelu", "layer1"))
+    },
+    "class centres alone": {"finetune": Finetune(freeze_steps=None)},
 }
 
 
@@ -183,7 +187,9 @@ def test_a_step_of_a_trainer_takes_what_is_planned(data: Path, changes: dict[str
     assert planned["backbone: gradients"].update == size(gradients)
     batch = next(batches)
     images, normalised = batch.images.nbytes, 4 * batch.images.numel() // recipe.accumulation
-    assert (planned["images"].update, planned["images"].backward) == (images, images + normalised)
+    first = next(trainer.backbone.parameters())  # backward needs the images where it learns
+    assert planned["images"].update == images
+    assert planned["images"].backbone == images + (normalised if first.requires_grad else 0)
 
     # So is what comes and goes, but for vectors as long as the batch.
     trainer.optimizer.zero_grad(set_to_none=True)
@@ -208,7 +214,8 @@ def test_a_step_of_a_trainer_takes_what_is_planned(data: Path, changes: dict[str
         trainer.train_step(batch)
     base = size([*present, batch.images])
     plan = plan_step(recipe, PEOPLE, device="cpu")
-    assert plan.totals.backward == pytest.approx(base + peaks["backward"], rel=0.005)
+    passes = max(peaks["forward"], peaks["backward"])
+    assert plan.totals.backbone == pytest.approx(base + passes, rel=0.005)
     assert plan.totals.update == pytest.approx(base + peaks["optimizer"], rel=0.03)
     assert plan.memory == pytest.approx(base + max(peaks.values()), rel=0.005)
 
@@ -436,21 +443,28 @@ def test_flop_of_a_linear_layer_by_hand(data: Path) -> None:
 
 
 def test_flop_of_convolutions_by_hand() -> None:
-    backbone, total = create_backbone(NARROW, seed=0), 0
+    backbone, each = create_backbone(NARROW, seed=0), []
 
     def add(module: nn.Module, given: Any, result: Tensor) -> None:
-        nonlocal total
         fan_in = module.weight[0].numel()  # type: ignore[union-attr,index]
-        total += 2 * fan_in * result[0].numel()
+        each.append(2 * fan_in * result[0].numel())
 
     for module in backbone.modules():
         if isinstance(module, (nn.Conv2d, nn.Linear)):
             module.register_forward_hook(add)
     backbone.eval()(torch.zeros(1, 3, 112, 112))
+    total = sum(each)
     assert forward_flop(NARROW) == total
     recipe = Recipe(backbone=NARROW, batch_size=8, precision="fp32")
     assert plan_step(recipe, 10).backbone_flop == 3 * 8 * total
     assert plan_step(replace(recipe, recompute=True), 10).backbone_flop == 4 * 8 * total
+    # Behind a frozen layer there is no backward pass, in front of it there is all of it.
+    for layer, back in (("conv1", 2 * (total - each[0])), ("", 0)):
+        finetune = Finetune(freeze_steps=None, freeze_layers=(layer,) if layer else ())
+        plan = plan_step(replace(recipe, finetune=finetune), 10)
+        assert plan.backbone_flop == 8 * (total + back)
+    later = replace(recipe, finetune=Finetune(freeze_steps=100, freeze_layers=("conv1",)))
+    assert plan_step(later, 10).backbone_flop == 3 * 8 * total
 
 
 # ---------------------------------------------------------------- what would help
@@ -463,7 +477,7 @@ def test_ten_million_people_on_64_ranks() -> None:
     rows = 4 * 156_250 * 32
     for name in ("class centres", "optimizer state"):
         assert parts(plan)[f"head: {name}"] == Part(f"head: {name}", rows, rows, rows)
-    assert plan.memory == max(plan.totals.head, plan.totals.backward, plan.totals.update)
+    assert plan.memory == max(plan.totals.head, plan.totals.backbone, plan.totals.update)
 
 
 def test_ten_million_people_on_one_card() -> None:

@@ -72,7 +72,14 @@ def load_onnx_weights(backbone: nn.Module, file: OnnxFile) -> None:
     """
     advice = "give the architecture, width and embedding size that it was exported from"
     waiting: dict[_Key, deque[_Layer]] = defaultdict(deque)
-    for layer in _layers(file):
+    try:
+        layers = _layers(file)
+    except (ValueError, TypeError, IndexError) as error:  # what the standard asks of none of them
+        raise ModelError(
+            f"{file.where}: its layers cannot be read ({message_line(error)}); export the model "
+            "again"
+        ) from error
+    for layer in layers:
         waiting[_key(layer.kind, layer.weight)].append(layer)
     backbone.eval()
     with torch.no_grad():
@@ -97,7 +104,7 @@ def load_onnx_weights(backbone: nn.Module, file: OnnxFile) -> None:
                     f"{file.where}: the backbone has no bias behind its {_words(key)}, the file "
                     f"has; {advice}"
                 )
-    left = [key for key, layers in waiting.items() for _ in layers]
+    left = [key for key, unused in waiting.items() for _ in unused]
     if left:
         raise ModelError(
             f"{file.where}: {len(left)} of its layers are not in this backbone, first one like "
@@ -137,8 +144,8 @@ def _difference(backbone: nn.Module, file: OnnxFile) -> float:
 # ---------------------------------------------------------------- the file's layers
 
 
-def _layers(file: OnnxFile) -> Iterator[_Layer]:
-    """Give the file's layers in its order, which is the one they are computed in."""
+def _layers(file: OnnxFile) -> list[_Layer]:
+    """Return the file's layers in its order, which is the one they are computed in."""
     import onnx
     from onnx import numpy_helper
 
@@ -174,7 +181,7 @@ def _layers(file: OnnxFile) -> Iterator[_Layer]:
             if source is not None and source.bias is None and source.norm is None:
                 source.bias = numbers[0].flatten()
                 made_by[node.output[0]] = source
-    return iter(layers)
+    return layers
 
 
 def _layer(operator: str, numbers: list[Tensor], attributes: dict[str, Any]) -> _Layer | None:

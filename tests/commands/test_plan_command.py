@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,18 @@ def test_tables_without_data(workplace: Path, capsys: pytest.CaptureFixture[str]
     assert "fragmentation" in text and "cuDNN" in text
     assert " GB fits" not in text
     assert {path.name for path in workplace.iterdir()} == {"arc.py"}
+
+
+def test_layers_frozen_for_good_spare_their_backward_pass(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spent = []
+    for flags in (["100"], ["None"], ["None", "--finetune.freeze-layers", "conv1", "layer1"]):
+        main(["arc.py", "--classes", "10", "--finetune.freeze-steps", *flags])
+        (row,) = [line for line in lines(capsys) if re.fullmatch(r"backbone [\d.]+", line)]
+        spent.append(float(row.split()[1]))
+    whole, nothing, some = spent
+    assert whole == pytest.approx(3 * nothing, abs=0.002) and nothing < some < whole
 
 
 def test_classes_come_from_the_data(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:

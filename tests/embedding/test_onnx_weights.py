@@ -131,3 +131,12 @@ def test_a_bias_of_another_size_is_refused() -> None:
     damaged = replace(exported, content=model.SerializeToString())
     with pytest.raises(ModelError, match="do not belong together"):
         load_onnx_weights(create_backbone("mobilefacenet_half", seed=0, **SMALL), damaged)
+
+
+def test_an_attribute_that_only_a_function_may_have_is_refused() -> None:
+    exported = folded(trained("mobilefacenet_half"))
+    model = onnx.load_model_from_string(exported.content)
+    next(node for node in model.graph.node if node.attribute).attribute[0].ref_attr_name = "other"
+    damaged = replace(exported, content=model.SerializeToString())
+    with pytest.raises(ModelError, match=r"folded\.onnx: its layers cannot be read .*reference"):
+        load_onnx_weights(create_backbone("mobilefacenet_half", seed=0, **SMALL), damaged)

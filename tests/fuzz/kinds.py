@@ -48,6 +48,7 @@ from facerec.embedding.align import PointsTable
 from facerec.embedding.bundle import ONNX_FILE, SUMS_FILE, read_bundle, write_sums
 from facerec.embedding.file import embeddings_parts, embeddings_sha256
 from facerec.embedding.onnx_file import guess_preprocessing, insightface_normalizes, read_onnx
+from facerec.embedding.onnx_weights import load_onnx_weights
 from facerec.embedding.shards import Manifest, write_manifest
 from facerec.errors import FacerecError
 from facerec.export.thresholds import flip_mode, read_thresholds
@@ -520,6 +521,47 @@ def read_any_onnx(root: Path, target: Path) -> None:
     file.embedding_output()
 
 
+class _Pooled(nn.Module):
+    """A network with every kind of layer whose weights come out of .onnx files."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 2, 16, stride=16, bias=False)
+        self.norm = nn.BatchNorm2d(2)
+        self.prelu = nn.PReLU(2)
+        self.linear = nn.Linear(2 * 7 * 7, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(self.prelu(self.norm(self.conv(x))).flatten(1))
+
+
+def make_onnx_weights(root: Path) -> None:
+    from onnx import TensorProto, helper, numpy_helper
+
+    torch.manual_seed(0)
+    stored = {k: v.numpy() for k, v in _Pooled().state_dict().items() if "num_batches" not in k}
+    stored["prelu.weight"] = stored["prelu.weight"].reshape(2, 1, 1)
+    norm = [f"norm.{n}" for n in ("weight", "bias", "running_mean", "running_var")]
+    nodes = [
+        helper.make_node("Conv", ["data", "conv.weight"], ["a"], strides=[16, 16]),
+        helper.make_node("BatchNormalization", ["a", *norm], ["b"], epsilon=1e-5),
+        helper.make_node("PRelu", ["b", "prelu.weight"], ["c"]),
+        helper.make_node("Flatten", ["c"], ["d"]),
+        helper.make_node("Transpose", ["linear.weight"], ["w"], perm=[1, 0]),
+        helper.make_node("MatMul", ["d", "w"], ["e"]),
+        helper.make_node("Add", ["e", "linear.bias"], ["embedding"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "pooled",
+        [helper.make_tensor_value_info("data", TensorProto.FLOAT, ["batch", 3, 112, 112])],
+        [helper.make_tensor_value_info("embedding", TensorProto.FLOAT, ["batch", 3])],
+        [numpy_helper.from_array(array, name) for name, array in stored.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (root / "pooled.onnx").write_bytes(model.SerializeToString())
+
+
 def make_bundle(root: Path) -> None:
     make_onnx(root)
     (root / "noted.onnx").rename(root / ONNX_FILE)
@@ -654,6 +696,9 @@ KINDS = {
         Kind("sums", make_bundle, read_damaged_bundle, (SUMS_FILE,), TEXT, weight=1, needs="onnx"),
         Kind("onnx", make_onnx, read_any_onnx, ("*.onnx",), (change_onnx, change_onnx), weight=5,
              needs="onnx"),
+        Kind("onnx-weights", make_onnx_weights,
+             lambda _, t: load_onnx_weights(_Pooled(), read_onnx(t)), ("*.onnx",),
+             (change_onnx, change_onnx), weight=2, needs="onnx"),
         Kind("jpeg", make_images, read_image, ("*.jpg",), weight=3),
         Kind("png", make_pngs, read_image, ("*.png",), (change_png,), weight=3),
         Kind("fault-crash", make_nothing, faulty(os.abort), weight=0),

@@ -14,8 +14,6 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import tyro
 from numpy.typing import NDArray
-from rich.table import Table
-from rich.text import Text
 
 from facerec.commands.benches import open_benches
 from facerec.commands.cli import Console, run_command
@@ -40,7 +38,6 @@ from facerec.fairness.comparisons import calibrate_on_embeddings, calibrate_on_s
 from facerec.fairness.differentials import REPLICATES
 from facerec.fairness.findings import HEADLINE
 from facerec.fairness.no_comparison import NoComparison
-from facerec.fairness.norms import NormTable
 from facerec.fairness.one_to_many import (
     FPIR_TARGETS,
     OneToMany,
@@ -52,15 +49,14 @@ from facerec.fairness.one_to_many_page import summary_tables
 from facerec.fairness.outputs import check_audit_folder, to_json, write_audit
 from facerec.fairness.page import render
 from facerec.fairness.quality import Quality, add_quality, read_quality
-from facerec.fairness.rate_results import TARGETS, Calibration, ErrorRate
-from facerec.fairness.result import Audit, GroupAudit, InputFile
+from facerec.fairness.rate_results import TARGETS, Calibration
+from facerec.fairness.result import Audit, InputFile
 from facerec.fairness.scores import audit_scores
+from facerec.fairness.tables import SUPPRESSED, norm_table, rate_table, working_point
 from facerec.files import sha256
 from facerec.progress import Progress, section
 from facerec.records.images import ImageSource
-from facerec.report.estimate import Estimate
 from facerec.report.progress import progress_bar
-from facerec.report.words import threshold as threshold_words
 from facerec.statistics.operating_points import parse_rate
 from facerec.verification.bench import Bench
 from facerec.verification.protocols import read_scores
@@ -545,9 +541,16 @@ def print_audit(audit: Audit, console: Console) -> None:
             _say(console, f"note: {note}", "dim")
     for part in audit.groupings:
         console.print()
+        _say(console, f"by {part.name}", "bold")
+        if part.suppressed:
+            _say(console, f"suppressed, {SUPPRESSED}: {', '.join(part.suppressed)}", "yellow")
         if part.norms is not None:
-            console.print(_norm_table(part, part.norms))
-        _print_rates(audit, part, console)
+            console.print(norm_table(part.norms).terminal())
+        point = working_point(audit, part)
+        if isinstance(part.rates, NoComparison):
+            _say(console, f"no error rates: {part.rates.reason}", "yellow")
+        elif point is not None:
+            console.print(rate_table(point).terminal())
     if isinstance(audit.one_to_many, OneToMany):
         console.print()
         _say(console, audit.one_to_many.protocol, "")
@@ -560,61 +563,6 @@ def print_audit(audit: Audit, console: Console) -> None:
     console.print()
     for warning in audit.warnings:
         _say(console, f"note: {warning}", "yellow")
-
-
-def _norm_table(part: GroupAudit, norms: NormTable) -> Table:
-    table = _table(f"norms by {part.name}", "subjects", "images", "mean", "SD", "CV", "ICC")
-    for row in (*norms.groups, norms.overall):
-        figures = [_estimate(row.subject_mean), *map(_value, (row.sd, row.cv, row.icc))]
-        table.add_row(Text(row.name), f"{row.subjects:,}", f"{row.images:,}", *figures)
-    for name in part.suppressed:
-        table.add_row(Text(name), "< 10", "suppressed", *[""] * 4)
-    return table
-
-
-def _print_rates(audit: Audit, part: GroupAudit, console: Console) -> None:
-    if isinstance(part.rates, NoComparison):
-        _say(console, f"no error rates by {part.name}: {part.rates.reason}", "yellow")
-        return
-    for point in part.rates.points:
-        if point.threshold.target != audit.target:
-            continue
-        threshold = threshold_words(point.threshold.value or 0.0)
-        title = f"rates by {part.name} at FMR {audit.target}, threshold {threshold}"
-        table = _table(title, "FMR", "FNMR")
-        for group in point.groups:
-            table.add_row(Text(group.name), _rate(group.fmr), _rate(group.fnmr))
-        table.add_row("all pairs", _rate(point.fmr), _rate(point.fnmr))
-        console.print(table)
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(
-        title=Text(title), title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0)
-    )
-    table.add_column("", overflow="fold")
-    for column in columns:
-        table.add_column(column, justify="right", no_wrap=True)
-    return table
-
-
-def _estimate(found: Estimate) -> str:
-    limits = found.interval
-    interval = "" if limits is None else f" [{limits.low:.4g}, {limits.high:.4g}]"
-    return f"{_value(found)}{interval}"
-
-
-def _value(found: Estimate) -> str:
-    return "–" if found.value is None else f"{found.value:.3g}"
-
-
-def _rate(rate: ErrorRate) -> str:
-    if rate.value is None:
-        return "no pairs"
-    limits = rate.interval
-    interval = "" if limits is None else f" [{limits.low:.2g}, {limits.high:.2g}]"
-    counts = f"{rate.events:,}/{rate.total:,} {rate.mark}"
-    return f"{rate.value:.2g}{interval}\n{counts}"
 
 
 def _say(console: Console, sentence: str, style: str) -> None:

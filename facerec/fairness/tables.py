@@ -36,7 +36,8 @@ from facerec.report.estimate import Estimate
 from facerec.report.table import Cell, Column, Spanning, Table
 
 _ALL = "all groups"
-_SUPPRESSED = "under ten subjects, or else such a cell would follow from totals"
+SUPPRESSED = "under ten subjects, or else such a cell would follow from totals"
+"""Why figures of a group are not shown."""
 
 
 # --- composition ------------------------------------------------------------------------------
@@ -91,7 +92,7 @@ def composition_table(audit: Audit, grouping: GroupAudit) -> Table[int]:
             Column("false matches", lambda index: _errors(groups[index].fmr)),
             Column("false non-matches", lambda index: _errors(groups[index].fnmr)),
         ]
-    hidden = Cell(f"suppressed: {_SUPPRESSED}", withheld=True)
+    hidden = Cell(f"suppressed: {SUPPRESSED}", withheld=True)
     suppressed = [Spanning(name, hidden) for name in grouping.suppressed]
     rows = [*range(len(grouping.names)), *suppressed]
     return Table(caption, columns, rows, list(_missing_pairs(grouping, rates)))
@@ -128,8 +129,8 @@ def norm_table(table: NormTable) -> Table[NormSummary]:
         Column("subjects", lambda group: f"{group.subjects:,}"),
         Column("images", lambda group: f"{group.images:,}"),
         Column("mean of subjects", lambda group: _figure(group.subject_mean)),
-        Column("minus all groups", lambda group: _figure(group.difference)),
-        Column("mean of images", lambda group: _figure(group.mean)),
+        Column("minus all groups", lambda group: _figure(group.difference), terminal=False),
+        Column("mean of images", lambda group: _figure(group.mean), terminal=False),
         Column("SD", lambda group: _figure(group.sd)),
         Column("CV", lambda group: _figure(group.cv)),
     ]
@@ -406,8 +407,8 @@ def rate_table(point: RatesAtThreshold) -> Table[_Rates]:
         Column("group", lambda row: row[0]),
         Column("FMR within the group", lambda row: fmr_cell(row[1])),
         Column("FNMR", lambda row: rate_cell(row[2])),
-        Column("own threshold", lambda row: _own(row[3])),
-        Column("TMR at it", lambda row: _tmr(row[3])),
+        Column("own threshold", lambda row: _own(row[3]), terminal=False),
+        Column("TMR at it", lambda row: _tmr(row[3]), terminal=False),
     ]
     rows: list[_Rates | Spanning] = [
         *((group.name, group.fmr, group.fnmr, group.own_threshold) for group in point.groups),
@@ -423,6 +424,8 @@ def rate_table(point: RatesAtThreshold) -> Table[_Rates]:
         few = f"not resolvable with {point.threshold.non_mated:,} impostor pairs"
         rows, remarks = [Spanning(_ALL, Cell(few, withheld=True))], []
     caption = f"Rates at the global threshold of FMR {point.threshold.target}"
+    if point.threshold.value is not None:
+        caption += f" ({words.threshold(point.threshold.value)})"
     return Table(caption, columns, rows, remarks)
 
 

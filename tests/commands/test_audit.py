@@ -113,8 +113,9 @@ def test_report_and_summary(workplace: Path, capsys: pytest.CaptureFixture[str])
     flat = " ".join(text.split())
     assert "• gender: η² of subjects' mean norms 0." in flat
     assert "p = 0.01: difference detected • gender: max/geomean of FMR" in flat
-    assert re.search(r"female +20 +60 +\d", text) and "norms by gender" in text
-    assert "rates by gender at FMR 1e-2" in text
+    assert re.search(r"female +20 +60 +\d", text) and "Norms by group" in text
+    assert "by gender" in text.splitlines()
+    assert "Rates at the global threshold of FMR 1e-2" in text
     assert max(map(len, text.split("report: ")[0].splitlines())) <= 80
     assert str(workplace / "out" / "report.html") in text
     files = contents(workplace / "out")
@@ -197,7 +198,7 @@ def test_scores_with_groups(workplace: Path, capsys: pytest.CaptureFixture[str])
     said = " ".join(capsys.readouterr().out.split())
     assert "600 scored pairs of subjects who are not named" in said
     assert "norm audit is impossible" in said and "take its pairs as independent" in said
-    assert "rates by gender at FMR 1e-1" in said and "norms by gender" not in said
+    assert "threshold of FMR 1e-1" in said and "Norms by group" not in said
     found = json.loads(Path("out/audit.json").read_text())
     assert found["inputs"]["scores"]["name"] == "s.csv"
     assert {row["name"] for row in found["rates"]} == {"female", "male", "all groups"}
@@ -273,7 +274,7 @@ def test_intersections_and_commas(workplace: Path, capsys: pytest.CaptureFixture
     flags = ["--attributes", "A.csv", "--out", "out", "--embeddings", "E.npz", *FAST]
     main([*flags, "--group", "gender,age", "--intersect", "--pairs", "all"])
     text = capsys.readouterr().out
-    assert "norms by gender × age" in text
+    assert "by gender × age" in text.splitlines()
     document = json.loads((workplace / "out" / "audit.json").read_text())
     assert document["settings"]["groups"] == ["gender", "age"]
     slices = [row["slice"] for row in document["groups"] if row["grouping"] == "gender × age"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.table import Table
 
 import facerec
 from facerec.commands.cli import Console, run_command
@@ -22,6 +21,7 @@ from facerec.records.images import text_array
 from facerec.report import words
 from facerec.report.csv_tables import write_csv
 from facerec.report.progress import progress_bar
+from facerec.report.table import text_table
 from facerec.statistics.clustered import Bound, ClusteredShare
 from facerec.statistics.intervals import complement
 from facerec.statistics.operating_points import OperatingPoint, parse_rate
@@ -255,14 +255,12 @@ class Report:
             f"{result.images:,} images of {len(result.subjects):,} subjects: {pairs}",
             style="bold",
         )
-        table = _table("figure", "value", "95 % interval", "counts", "remark")
-        for point, estimate in self._points:
-            _add_point(table, point, estimate)
+        rows = [row for point in self._points for row in _point_rows(*point)]
         for estimate in self._given:
             threshold = words.threshold(estimate.table.threshold)
-            table.add_row(f"FMR at {threshold}", *_cells(estimate.fmr))
-            table.add_row(f"FNMR at {threshold}", *_cells(estimate.fnmr))
-        console.print(table)
+            rows.append((f"FMR at {threshold}", *_cells(estimate.fmr)))
+            rows.append((f"FNMR at {threshold}", *_cells(estimate.fnmr)))
+        console.print(text_table("", ("figure", *_HEADINGS), rows, words=_WORDS).terminal())
         console.print(
             "score: cosine, float32; pairs that share a subject are dependent: intervals with "
             "the effective number of comparisons, at thresholds taken as known",
@@ -281,11 +279,14 @@ class Report:
         if self.result.groups is None:
             return
         for name, estimate in self._named():
-            console.print(f"\ngroups at {name}", style="bold", markup=False)
-            table = _table("groups", "error", "value", "95 % interval", "counts", "remark")
-            for names, kind, share, counts in estimate.by_group():
-                table.add_row(" × ".join(names), kind, *_cells(share, counts))
-            console.print(table)
+            rows = [
+                (" × ".join(names), kind, *_cells(share, counts))
+                for names, kind, share, counts in estimate.by_group()
+            ]
+            headings = "groups", "error", *_HEADINGS
+            table = text_table(f"groups at {name}", headings, rows, words=("error", *_WORDS))
+            console.print()
+            console.print(table.terminal())
 
     def _named(self) -> list[tuple[str, _Estimate]]:
         """Return the estimates with their names; none at targets that cannot be resolved."""
@@ -410,14 +411,18 @@ class _Estimate:
         ]
 
 
-def _add_point(table: Table, point: OperatingPoint, estimate: _Estimate) -> None:
-    """Add the TPR at a target, and the FPR that its threshold realises."""
+_HEADINGS = "value", "95 % interval", "counts", "remark"
+_WORDS = _HEADINGS[1:]
+
+
+def _point_rows(point: OperatingPoint, estimate: _Estimate) -> Iterator[tuple[str, ...]]:
+    """Yield the TPR at a target, and the FPR that its threshold realises."""
     name = f"TPR@FPR={point.target}"
     if not point.resolvable:
         finest = f"finest FPR {1 / point.non_mated:.1e}"
-        table.add_row(name, "–", "not resolvable", f"N={point.non_mated:,}", finest)
+        yield name, "–", "not resolvable", f"N={point.non_mated:,}", finest
         return
-    table.add_row(
+    yield (
         name,
         words.percent(point.tpr),
         words.percent_limits(complement(estimate.fnmr.interval())),
@@ -425,13 +430,7 @@ def _add_point(table: Table, point: OperatingPoint, estimate: _Estimate) -> None
         f"t = {words.threshold(point.threshold)}",
     )
     value, limits, counts, remark = _cells(estimate.fmr)
-    table.add_row(
-        "  its FPR",
-        value,
-        limits,
-        counts,
-        remark if point.reliable else f"{remark}, few errors",
-    )
+    yield "  its FPR", value, limits, counts, remark if point.reliable else f"{remark}, few errors"
 
 
 def _cells(
@@ -469,14 +468,6 @@ def _share_to_json(share: ClusteredShare) -> dict[str, Any]:
 
 def _number(value: float) -> float | str:
     return value if isfinite(value) else str(value)
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in columns:
-        justify = "right" if column == "value" else "left"
-        table.add_column(column, justify=justify, no_wrap=column != "remark")  # type: ignore[arg-type]
-    return table
 
 
 def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import tyro
-from rich.table import Table
 
 import facerec
 from facerec.commands.cli import Console, run_command
@@ -20,6 +19,7 @@ from facerec.limits import Count, Number
 from facerec.report import words
 from facerec.report.csv_tables import write_csv
 from facerec.report.progress import progress_bar
+from facerec.report.table import text_table
 
 _SHOWN = 20
 
@@ -99,21 +99,16 @@ def _print(found: Identification, probes: Embeddings, console: Console) -> None:
         f"{named:,} of {len(found.answers):,} images identified, {failed:,} failures to acquire",
         style="bold",
     )
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("image", "subject", "score", "margin", "remark"):
-        table.add_column(column, justify="right" if column in ("score", "margin") else "left")
+    rows = []
     for name, answer in zip(_names(probes)[:_SHOWN], found.answers, strict=False):
         remark = answer.failure or ""
         if not remark and answer.subject is None:
             remark = "below the threshold"
-        table.add_row(
-            name,
-            answer.subject or words.NOTHING,
-            words.number(answer.score, ".4f"),
-            words.number(answer.margin, ".4f"),
-            remark,
-        )
-    console.print(table)
+        subject = answer.subject or words.NOTHING
+        figures = (words.number(value, ".4f") for value in (answer.score, answer.margin))
+        rows.append((name, subject, *figures, remark))
+    headings = ("image", "subject", "score", "margin", "remark")
+    console.print(text_table("", headings, rows, words=("subject", "remark")).terminal())
     if len(found.answers) > _SHOWN:
         console.print(f"… and {len(found.answers) - _SHOWN:,} more; --out or --json lists all")
 

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tyro
-from rich.table import Table as TerminalTable
-from rich.text import Text
 
 from facerec.backbones import Preprocessing
 from facerec.commands.cli import Console, run_command
@@ -33,7 +31,7 @@ from facerec.export.consumers import legacy_router_simulation
 from facerec.export.triton import triton_config
 from facerec.files import write_json
 from facerec.recipe import to_dict
-from facerec.report.table import Column, Table
+from facerec.report.table import Column, Table, fact_lines
 
 SHOWN = 12
 """Operators and metadata entries in the printed table; the JSON file has all."""
@@ -275,13 +273,12 @@ def _metadata(file: OnnxFile) -> Iterator[str]:
 
 
 def _print_facts(facts: Sequence[tuple[str, str]], console: Console) -> None:
-    grid = TerminalTable.grid(padding=(0, 2))
-    grid.add_column(style="bold")
-    # What a user copies, such as a hash, is folded, never cut.
-    grid.add_column(overflow="fold")
-    for name, lines in itertools.groupby(facts, key=lambda fact: fact[0]):
-        grid.add_row(name, Text("\n".join(text for _, text in lines)))
-    console.print(grid)
+    console.print(
+        fact_lines(
+            (name, "\n".join(text for _, text in lines))
+            for name, lines in itertools.groupby(facts, key=lambda fact: fact[0])
+        )
+    )
 
 
 def _print_verdicts(verdicts: Sequence[Verdict], console: Console) -> None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
-from rich.table import Table
 
 from facerec.commands.cli import Console, run_command
 from facerec.commands.recipes import open_data, recipe_argument
 from facerec.limits import Checked, Count, Limits, Positive
+from facerec.report.table import Cell, Table, fact_lines, text_table
 from facerec.training.initialization import resolved
 from facerec.training.network import compile_mode
-from facerec.training.plan import Plan, plan_step, remedies
+from facerec.training.plan import Part, Plan, plan_step, remedies
 from facerec.training.recipe import Recipe
 from facerec.training.step_time import (
     CARDS,
@@ -62,91 +62,75 @@ def show_plan(recipe: Recipe, options: Options, console: Console) -> None:
     if classes is None:
         classes = open_data(recipe, console).num_classes
     plan = plan_step(recipe, classes, options.ranks, options.device)
-    for table in (_facts(plan), _memory(plan), _network(plan), _arithmetic(plan)):
-        if table is not None:
-            console.print(table)
-            console.print()
+    console.print(fact_lines(_facts(plan)))
+    console.print()
+    tables = [_memory(plan), *([_network(plan)] if plan.transfers else []), _arithmetic(plan)]
     if options.card is not None:
-        console.print(_time(plan, options))
-        console.print()
+        tables.append(_time(plan, options))
+    for table in tables:
+        console.print(table.terminal())
     if options.device_memory is not None:
         _print_verdict(plan, options.device_memory, console)
     for line in _assumptions(plan):
         console.print(line, style="dim", highlight=False, markup=False)
 
 
-def _facts(plan: Plan) -> Table:
+def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     recipe = plan.recipe
-    table = Table.grid(padding=(0, 2))
     micro = recipe.batch_size // (plan.ranks * recipe.accumulation)
     times = f" in {recipe.accumulation} micro-batches" if recipe.accumulation > 1 else ""
-    table.add_row("backbone", f"{recipe.backbone.name}, {plan.precision} on {plan.device}")
-    table.add_row(
+    yield "backbone", f"{recipe.backbone.name}, {plan.precision} on {plan.device}"
+    yield (
         "batch",
         f"{recipe.batch_size:,} images on {plan.ranks} ranks, {recipe.batch_size // plan.ranks:,} "
         f"each{times}" + (f" of {micro:,}" if times else ""),
     )
-    table.add_row(
+    yield (
         "classes",
         f"{plan.num_classes:,}, of which rank 0 holds {plan.classes:,} and visits {plan.visited:,} "
         "in a step",
     )
-    return table
 
 
-def _memory(plan: Plan) -> Table:
+def _memory(plan: Plan) -> Table[Any]:
     unit, name = _unit(plan.memory)
-    table = Table(
-        title=f"memory of a rank in {name}, while the head's backward pass, the backbone's "
-        "passes and the update are at work",
-        title_justify="left",
-        show_footer=True,
+
+    def sizes(part: Part) -> tuple[int, int, int]:
+        return part.head, part.backbone, part.update
+
+    rows: list[list[Cell | str]] = [
+        [part.name, *(f"{size / unit:,.2f}" if size else "" for size in sizes(part))]
+        for part in plan.parts
+        if any(sizes(part))
+    ]
+    totals = (
+        Cell(f"{total / unit:,.2f}", strong=total == plan.memory) for total in sizes(plan.totals)
     )
-    totals = plan.totals
-    table.add_column("part", footer=totals.name)
-    for title, total in (
-        ("head", totals.head),
-        ("backbone", totals.backbone),
-        ("update", totals.update),
-    ):
-        bold = "bold" if total == plan.memory else ""
-        table.add_column(title, footer=f"{total / unit:,.2f}", justify="right", footer_style=bold)
-    for part in plan.parts:
-        sizes = (part.head, part.backbone, part.update)
-        if any(sizes):
-            table.add_row(part.name, *(f"{size / unit:,.2f}" if size else "" for size in sizes))
-    return table
+    rows.append([plan.totals.name, *totals])
+    caption = (
+        f"memory of a rank in {name}, while the head's backward pass, the backbone's passes and "
+        "the update are at work"
+    )
+    return text_table(caption, ("part", "head", "backbone", "update"), rows)
 
 
-def _network(plan: Plan) -> Table | None:
-    if not plan.transfers:
-        return None
+def _network(plan: Plan) -> Table[Any]:
     unit, name = _unit(plan.traffic)
-    table = Table(
-        title=f"network, {name} that a rank sends in a step, and as many received",
-        title_justify="left",
-        show_footer=True,
-    )
-    table.add_column("what", footer="together")
-    table.add_column("sent", footer=f"{plan.traffic / unit:,.3f}", justify="right")
-    for transfer in plan.transfers:
-        table.add_row(transfer.name, f"{transfer.size / unit:,.3f}")
-    return table
+    rows = [(transfer.name, f"{transfer.size / unit:,.3f}") for transfer in plan.transfers]
+    caption = f"network, {name} that a rank sends in a step, and as many received"
+    return _summed(caption, ("what", "sent"), rows, ("together", f"{plan.traffic / unit:,.3f}"))
 
 
-def _arithmetic(plan: Plan) -> Table:
-    total = plan.backbone_flop + plan.head_flop
-    table = Table(
-        title="arithmetic of a rank, TFLOP a step", title_justify="left", show_footer=True
-    )
-    table.add_column("where", footer="together")
-    table.add_column("TFLOP", footer=f"{total / 1e12:,.3f}", justify="right")
-    table.add_row("backbone", f"{plan.backbone_flop / 1e12:,.3f}")
-    table.add_row("head", f"{plan.head_flop / 1e12:,.3f}")
-    return table
+def _arithmetic(plan: Plan) -> Table[Any]:
+    total = "together", f"{(plan.backbone_flop + plan.head_flop) / 1e12:,.3f}"
+    rows = [
+        ("backbone", f"{plan.backbone_flop / 1e12:,.3f}"),
+        ("head", f"{plan.head_flop / 1e12:,.3f}"),
+    ]
+    return _summed("arithmetic of a rank, TFLOP a step", ("where", "TFLOP"), rows, total)
 
 
-def _time(plan: Plan, options: Options) -> Table:
+def _time(plan: Plan, options: Options) -> Table[Any]:
     assert options.card is not None
     card = measured_card(
         CARDS[options.card],
@@ -156,16 +140,16 @@ def _time(plan: Plan, options: Options) -> Table:
     mode = compile_mode(plan.recipe.compile, "cuda", plan.recipe.recompute)
     method = FACEREC if mode else FACEREC_EAGER
     time = predict(plan, card, method)
-    table = Table(
-        title=f"time of a step on {card.name} in ms, predicted: {method.words}",
-        title_justify="left",
-        show_footer=True,
-    )
-    table.add_column("part", footer=f"together, {time.images_per_second:,.0f} images/s")
-    table.add_column("ms", footer=f"{1000 * time.seconds:,.2f}", justify="right")
-    for name, seconds in time.parts:
-        table.add_row(name, f"{1000 * seconds:,.2f}")
-    return table
+    rows = [(name, f"{1000 * seconds:,.2f}") for name, seconds in time.parts]
+    total = f"together, {time.images_per_second:,.0f} images/s", f"{1000 * time.seconds:,.2f}"
+    caption = f"time of a step on {card.name} in ms, predicted: {method.words}"
+    return _summed(caption, ("part", "ms"), rows, total)
+
+
+def _summed(
+    caption: str, headings: Sequence[str], rows: Sequence[Sequence[str]], total: Sequence[str]
+) -> Table[Any]:
+    return text_table(caption, headings, [*rows, [Cell(text, strong=True) for text in total]])
 
 
 def _print_verdict(plan: Plan, memory: float, console: Console) -> None:

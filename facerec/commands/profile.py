@@ -7,14 +7,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
-from rich.table import Table
 
 from facerec.commands.cli import Console
 from facerec.commands.recipes import open_data
 from facerec.environment import available_cores
 from facerec.heads.class_sampling import sample_size
+from facerec.report.table import Cell, Table, text_table
 from facerec.training.distributed import Processes, launched
 from facerec.training.initialization import resolved
 from facerec.training.profile import Profile, product_size, profile_steps
@@ -60,7 +61,7 @@ def _profile(recipe: Recipe, processes: Processes, steps: int, console: Console)
 def show(profiles: list[Profile], trainer: Trainer, console: Console) -> None:
     """Print the profiles of all ranks: mean times, and the memory of the fullest rank."""
     main = profiles[0]
-    console.print(_times(profiles))
+    console.print(_times(profiles).terminal())
     images = trainer.recipe.batch_size / main.seconds
     threads = torch.get_num_threads()
     where = f"{len(profiles)} ranks" if len(profiles) > 1 else "one process"
@@ -77,50 +78,44 @@ def show(profiles: list[Profile], trainer: Trainer, console: Console) -> None:
         highlight=False,
     )
     console.print()
-    console.print(_memory(profiles, trainer.device))
+    console.print(_memory(profiles, trainer.device).terminal())
     sentence = hint(profiles, trainer)
     if sentence is not None:
         console.print(f"\nhint: {sentence}", style="yellow", highlight=False, markup=False)
 
 
-def _times(profiles: list[Profile]) -> Table:
+def _times(profiles: list[Profile]) -> Table[Any]:
     several = len(profiles) > 1
     step = sum(profile.seconds for profile in profiles) / len(profiles)
-    table = Table(
-        title=f"time of a step, mean of {profiles[0].steps}", title_justify="left", show_footer=True
-    )
-    table.add_column("part", footer="step")
-    table.add_column("ms", footer=f"{1e3 * step:,.1f}", justify="right")
-    table.add_column("%", footer="100.0", justify="right")
-    if several:
-        table.add_column("ms, least and most of a rank", justify="right")
+    rows: list[list[Cell | str]] = []
     for title in profiles[0].phases:
         values = [profile.phases[title] for profile in profiles]
         mean = sum(values) / len(values)
-        row = [title, f"{1e3 * mean:,.1f}", f"{100 * mean / step:.1f}"]
+        row: list[Cell | str] = [title, f"{1e3 * mean:,.1f}", f"{100 * mean / step:.1f}"]
         if several:
             row.append(f"{1e3 * min(values):,.1f} – {1e3 * max(values):,.1f}")
-        table.add_row(*row)
-    return table
+        rows.append(row)
+    total = "step", f"{1e3 * step:,.1f}", "100.0", *([""] if several else [])
+    rows.append([Cell(text, strong=True) for text in total])
+    headings = "part", "ms", "%", *(["ms, least and most of a rank"] if several else [])
+    return text_table(f"time of a step, mean of {profiles[0].steps}", headings, rows)
 
 
-def _memory(profiles: list[Profile], device: torch.device) -> Table:
+def _memory(profiles: list[Profile], device: torch.device) -> Table[Any]:
     fullest = max(profiles, key=lambda p: p.peak or p.memory_known)
     known = fullest.memory_known
     unit, name = (10**9, "GB") if (fullest.peak or known) >= 10**9 else (10**6, "MB")
     of = "the fullest rank" if len(profiles) > 1 else "the process"
-    table = Table(title=f"memory of {of}, {name}", title_justify="left", show_footer=True)
-    table.add_column("part", footer="at most")
-    shown = "not known here" if fullest.peak is None else f"{fullest.peak / unit:,.3f}"
-    table.add_column(name, footer=shown, justify="right")
-    for part, size in fullest.memory.items():
-        table.add_row(part, f"{size / unit:,.3f}")
+    parts = dict(fullest.memory)
     if fullest.peak is not None:
         rest = "activations, images, work space"
         if device.type == "cpu":
             rest += ", Python, libraries"
-        table.add_row(rest, f"{(fullest.peak - known) / unit:,.3f}")
-    return table
+        parts[rest] = fullest.peak - known
+    rows: list[list[Cell | str]] = [[part, f"{size / unit:,.3f}"] for part, size in parts.items()]
+    shown = "not known here" if fullest.peak is None else f"{fullest.peak / unit:,.3f}"
+    rows.append([Cell(text, strong=True) for text in ("at most", shown)])
+    return text_table(f"memory of {of}, {name}", ("part", name), rows)
 
 
 def _flops(rate: float) -> str:

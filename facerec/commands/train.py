@@ -5,20 +5,20 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
 import tyro
-from rich.table import Table
 
 from facerec.commands.cli import Console, run_command
 from facerec.commands.recipes import open_data, recipe_argument
 from facerec.limits import Checked, Count
 from facerec.records.dataset import FaceDataset
 from facerec.report.progress import progress_bar
+from facerec.report.table import fact_lines
 from facerec.training import checkpoint
 from facerec.training import run as runs
 from facerec.training.distillation import TeacherTargets, teacher_targets
@@ -137,7 +137,7 @@ def _train(
             console=console,
         )
         if console is not None:
-            console.print(_summary(trainer, folder, processes))
+            console.print(fact_lines(_summary(trainer, folder, processes)))
             for note in [*dataset.notes, *trainer.warnings]:
                 console.print(f"note: {note}", style="yellow", markup=False)
         trainer.fit(options.max_steps)
@@ -166,61 +166,54 @@ def _targets(
         )
 
 
-def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Table:
-    """Tabulate what is about to be trained, as the settings really are."""
+def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[tuple[str, str]]:
+    """Yield what is about to be trained, as the settings really are."""
     recipe, dataset = trainer.recipe, trainer.dataset
-    table = Table.grid(padding=(0, 2))
     count = sum(p.numel() for p in trainer.backbone.parameters())
     penalty = recipe.regularizer or "none"
-    table.add_row(
-        "run", str(folder) + (f" (resumed at step {trainer.step})" if trainer.step else "")
-    )
+    yield ("run", str(folder) + (f" (resumed at step {trainer.step})" if trainer.step else ""))
     further = f" and {len(recipe.data.also)} further sets" if recipe.data.also else ""
-    table.add_row(
+    yield (
         "data",
         f"{len(dataset):,} images of {dataset.num_classes:,} people, {recipe.data.path}{further}",
     )
     if recipe.sampling != Shuffle():
-        table.add_row("sampling", str(recipe.sampling))
+        yield "sampling", str(recipe.sampling)
     if recipe.head.sample_rate < 1 or recipe.head.sample_rates:
         later = "".join(f", {rate:g} from epoch {at:g} on" for at, rate in recipe.head.sample_rates)
         rate = f"{recipe.head.sample_rate:g}{later}"
-        table.add_row("head", f"visits {rate} of the classes in a step")
-    table.add_row("backbone", f"{recipe.backbone.name}, {count:,} parameters")
-    for row in trainer.start.rows() if trainer.start else ():
-        table.add_row(*row)
+        yield "head", f"visits {rate} of the classes in a step"
+    yield "backbone", f"{recipe.backbone.name}, {count:,} parameters"
+    yield from trainer.start.rows() if trainer.start else ()
     if recipe.finetune != Finetune():
-        table.add_row("finetune", str(recipe.finetune))
-    table.add_row("margin", str(recipe.margin or "none"))
-    table.add_row("norm penalty", str(penalty))
+        yield "finetune", str(recipe.finetune)
+    yield "margin", str(recipe.margin or "none")
+    yield "norm penalty", str(penalty)
     if trainer.targets is not None and recipe.distillation is not None:
         teacher, of = recipe.distillation, trainer.targets.shape
-        table.add_row(
+        yield (
             "teacher",
             f"{teacher.teacher}, {teacher.loss} × {teacher.weight:g}, {of[2]} dimensions of "
             f"{of[1]} pictures an image, {trainer.targets.path.parent}",
         )
-    table.add_row("optimizer", f"{recipe.optimizer}, {recipe.schedule}")
+    yield "optimizer", f"{recipe.optimizer}, {recipe.schedule}"
     sizes: Counter[float] = Counter()
     for group in trainer.optimizer.param_groups:
         sizes[group["weight_decay"]] += sum(p.numel() for p in group["params"])
     for decay, size in sizes.items():
-        table.add_row("", f"{size:,} parameters with weight decay {decay:g}")
+        yield "", f"{size:,} parameters with weight decay {decay:g}"
     factors = {group.get("rate_factor", 1.0) for group in trainer.optimizer.param_groups} - {1.0}
     if factors:
-        table.add_row("", f"backbone at {min(factors):.3g} to {max(factors):.3g} of this rate")
+        yield "", f"backbone at {min(factors):.3g} to {max(factors):.3g} of this rate"
     if recipe.ema is not None:
-        table.add_row("model", f"moving average of the weights, {recipe.ema:g}")
-    table.add_row(
+        yield "model", f"moving average of the weights, {recipe.ema:g}"
+    yield (
         "steps",
         f"{trainer.total_steps:,} of {recipe.batch_size} images, {recipe.epochs} epochs, "
         f"{trainer.precision}{', compiled' if trainer.compile_mode else ''}",
     )
     threads = torch.get_num_threads()
-    table.add_row(
-        "processes", f"{processes.world_size} on {processes.device}, {threads} threads each"
-    )
-    return table
+    yield ("processes", f"{processes.world_size} on {processes.device}, {threads} threads each")
 
 
 def _print_end(console: Console, trainer: Trainer, folder: Path, max_steps: int | None) -> None:

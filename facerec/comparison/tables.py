@@ -567,7 +567,7 @@ def protocol_tables(summary: Summary) -> list[Table[Any]]:
     return [common, Table("Where arms differ from it", differing, own)]
 
 
-def manifest_table(summary: Summary) -> Table[tuple[str, str]]:
+def manifest_table(summary: Summary) -> Table[Any]:
     """Return where the figures come from."""
     elsewhere = ("comparison", "protocols", "notes", "split")
     manifest = {

@@ -7,12 +7,13 @@ for Markdown, so that they cannot differ.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar
 
 from rich import box
+from rich.console import Group, RenderableType
 from rich.table import Table as TerminalTable
 from rich.text import Text as TerminalText
 
@@ -141,23 +142,18 @@ class Table(Generic[Row]):
         """Return the table as a file for spreadsheets; no cell is a formula."""
         return to_csv(self.records())
 
-    def terminal(self) -> TerminalTable:
-        """Return the table for a terminal; small print stands below its text."""
+    def terminal(self) -> RenderableType:
+        """Return caption and table for a terminal; small print stands below its text."""
         columns = [column for column in self.shown if column.terminal]
-        table = TerminalTable(
-            title=TerminalText(self.caption, "bold") if self.caption else None,
-            title_justify="left",
-            box=box.SIMPLE_HEAD,
-            pad_edge=False,
-            collapse_padding=True,
-        )
+        table = TerminalTable(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
         for position, column in enumerate(columns):
             left = column.words or position == 0
             table.add_column(column.heading, justify="left" if left else "right")
         for row in self.rows:
             cells = self._cells(row, columns)
             table.add_row(*(_terminal_cell(cell) for cell in cells))
-        return table
+        # A title of the table itself would be broken at its width.
+        return Group(TerminalText(self.caption, "bold"), table) if self.caption else table
 
     def markdown(self) -> str:
         """Return the table as Markdown; nothing in it is markup, and no line is broken."""
@@ -186,13 +182,41 @@ def escape_markdown(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]|#~])", r"\\\1", flat)
 
 
-def facts_table(caption: str, facts: Mapping[str, str]) -> Table[tuple[str, str]]:
+def text_table(
+    caption: str,
+    headings: Sequence[str],
+    rows: Iterable[Sequence[Cell | str]],
+    words: Sequence[str] = (),
+) -> Table[Sequence[Cell | str]]:
+    """Return a table of cells that are there already, for people alone.
+
+    Args:
+        caption: above the table.
+        headings: of its columns.
+        rows: a cell for each of them.
+        words: headings of the columns that hold words, beside the first.
+    """
+
+    def column(index: int) -> Column[Sequence[Cell | str]]:
+        return Column(headings[index], lambda row: row[index], words=headings[index] in words)
+
+    return Table(caption, list(map(column, range(len(headings)))), list(rows))
+
+
+def facts_table(caption: str, facts: Mapping[str, str]) -> Table[Sequence[Cell | str]]:
     """Return a table of two columns, a fact a row."""
-    columns: list[Column[tuple[str, str]]] = [
-        Column("fact", lambda row: row[0], words=True),
-        Column("value", lambda row: row[1], words=True),
-    ]
-    return Table(caption, columns, list(facts.items()))
+    return text_table(caption, ("fact", "value"), facts.items(), words=("value",))
+
+
+def fact_lines(facts: Iterable[tuple[str, str]]) -> TerminalTable:
+    """Return facts for a terminal, a name and what it is a line."""
+    grid = TerminalTable.grid(padding=(0, 2))
+    grid.add_column(style="bold")
+    # What a user copies, such as a hash, is folded, never cut.
+    grid.add_column(overflow="fold")
+    for name, text in facts:
+        grid.add_row(TerminalText(name), TerminalText(text))
+    return grid
 
 
 def _terminal_cell(cell: Cell) -> TerminalText:

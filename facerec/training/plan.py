@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
 from facerec.backbones import Backbone, create_backbone, recompute_activations
 from facerec.devices import has_fast_bf16
@@ -308,12 +308,22 @@ def _flop(config: Backbone, frozen: Finetune) -> int:
         freezing = Freezing(backbone, frozen)
         freezing.begin(0)
         backbone.eval()  # as a batch norm cannot average over one image
-        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        counter = FlopCounterMode(
+            display=False,
+            custom_mapping={torch.ops.aten.convolution_backward: _convolution_backward},
+        )
+        with sdpa_kernel(SDPBackend.MATH), counter:
             with torch.set_grad_enabled(not freezing.whole):
                 embeddings = backbone(torch.empty(1, 3, 112, 112))
             if embeddings.requires_grad:
                 embeddings.backward(torch.empty_like(embeddings))
         return int(counter.get_total_flops())
+
+
+def _convolution_backward(gradient: Any, images: Any, weight: Any, *rest: Any, **_: Any) -> int:
+    """Return the FLOP of a convolution's gradients; torch's own count takes groups for one."""
+    transposed, mask = rest[4], rest[7]
+    return conv_flop_count(images, weight, gradient, transposed=transposed) * sum(mask[:2])
 
 
 def head_flop(batch_size: int, visited: int, embedding_size: int) -> int:

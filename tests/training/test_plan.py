@@ -442,8 +442,9 @@ def test_flop_of_a_linear_layer_by_hand(data: Path) -> None:
     assert plan.backbone_flop == 4 * 6 * 2 * 192 * 16
 
 
-def test_flop_of_convolutions_by_hand() -> None:
-    backbone, each = create_backbone(NARROW, seed=0), []
+@pytest.mark.parametrize("config", [NARROW, MOBILE], ids=str)
+def test_flop_of_convolutions_by_hand(config: Backbone) -> None:
+    backbone, each = create_backbone(config, seed=0), []
 
     def add(module: nn.Module, given: Any, result: Tensor) -> None:
         fan_in = module.weight[0].numel()  # type: ignore[union-attr,index]
@@ -454,16 +455,17 @@ def test_flop_of_convolutions_by_hand() -> None:
             module.register_forward_hook(add)
     backbone.eval()(torch.zeros(1, 3, 112, 112))
     total = sum(each)
-    assert forward_flop(NARROW) == total
-    recipe = Recipe(backbone=NARROW, batch_size=8, precision="fp32")
+    assert forward_flop(config) == total
+    recipe = Recipe(backbone=config, batch_size=8, precision="fp32")
     assert plan_step(recipe, 10).backbone_flop == 3 * 8 * total
     assert plan_step(replace(recipe, recompute=True), 10).backbone_flop == 4 * 8 * total
     # Behind a frozen layer there is no backward pass, in front of it there is all of it.
-    for layer, back in (("conv1", 2 * (total - each[0])), ("", 0)):
+    first_layer = "conv1" if config is NARROW else "layers.0.layers.0"
+    for layer, back in ((first_layer, 2 * (total - each[0])), ("", 0)):
         finetune = Finetune(freeze_steps=None, freeze_layers=(layer,) if layer else ())
         plan = plan_step(replace(recipe, finetune=finetune), 10)
         assert plan.backbone_flop == 8 * (total + back)
-    later = replace(recipe, finetune=Finetune(freeze_steps=100, freeze_layers=("conv1",)))
+    later = replace(recipe, finetune=Finetune(freeze_steps=100, freeze_layers=(first_layer,)))
     assert plan_step(later, 10).backbone_flop == 3 * 8 * total
 
 

@@ -553,7 +553,7 @@ def protocol_tables(summary: Summary) -> list[Table[Any]]:
     ]
     common = Table("The common protocol", columns, list(_flat(summary.protocol)), remarks)
     own = [
-        (arm.name, name, _said(value))
+        (arm.name, name, words.setting(value))
         for arm in summary.arms
         for name, value in arm.changed.items()
     ]
@@ -594,17 +594,7 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]
                 yield name, str(value["type"])
             yield from _flat(value, f"{name}.")
         elif key != "type":
-            yield name, _said(value)
-
-
-def _said(value: Any) -> str:
-    if value is None or value == {}:
-        return words.NOTHING
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(_said, value)) or words.NOTHING
-    return f"{value:g}" if isinstance(value, float) else str(value)
+            yield name, words.setting(value)
 
 
 # ---------------------------------------------------------------- tables for other programs

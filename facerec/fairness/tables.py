@@ -579,18 +579,10 @@ def input_table(inputs: Sequence[InputFile]) -> Table[InputFile]:
 
 
 def _details(details: Mapping[str, Any]) -> str:
-    return "; ".join(f"{key}: {_said(value)}" for key, value in details.items()) or words.NOTHING
-
-
-def _said(value: Any) -> str:
-    """Say a JSON value in words."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_said(inner)}" for key, inner in value.items())
-    if isinstance(value, list):
-        return ", ".join(map(_said, value)) or "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return words.NOTHING if value is None else str(value)
+    return (
+        "; ".join(f"{key}: {words.setting(value)}" for key, value in details.items())
+        or words.NOTHING
+    )
 
 
 def card_table(audit: Audit, grouping: GroupAudit) -> Table[int]:

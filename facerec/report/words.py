@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import Interval
@@ -103,3 +104,23 @@ def assumptions(intervals: Iterable[Interval | None]) -> list[str]:
         if interval is not None and interval.assumption
     ]
     return list(dict.fromkeys(assumed))
+
+
+def setting(value: Any) -> str:
+    """Say a setting, a JSON value, on one line.
+
+    Examples:
+        >>> setting({"mean": 127.5, "flip": True, "groups": ["a", "b"]})
+        'mean 127.5, flip yes, groups a, b'
+        >>> setting([]), setting(None)
+        ('–', '–')
+    """
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {setting(inner)}" for key, inner in value.items()) or NOTHING
+    if isinstance(value, list | tuple):
+        return ", ".join(map(setting, value)) or NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None:
+        return NOTHING
+    return f"{value:g}" if isinstance(value, float) else str(value)

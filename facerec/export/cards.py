@@ -8,8 +8,13 @@ from typing import Any
 
 import jinja2
 
-from facerec.export.tables import consumers_table, parity_table
-from facerec.report import words
+from facerec.export.tables import (
+    accuracy_table,
+    consumers_table,
+    parity_table,
+    thresholds_table,
+    variants_table,
+)
 from facerec.report.table import escape_markdown
 
 CARD_FILE = "model_card.md"
@@ -82,12 +87,15 @@ def model_card(note: Mapping[str, Any]) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"cell": _cell, "percent": _percent, "points": _points}
-    file = note["model"]["file"]
+    environment.filters["cell"] = _cell
+    model = note["model"]
     return environment.get_template("model_card.md.j2").render(
         note,
-        parity_table=parity_table([(file, row) for row in note["parity"]]),
+        parity_table=parity_table([(model["file"], row) for row in note["parity"]]),
         consumers_table=consumers_table(note["consumers"]),
+        thresholds_table=thresholds_table(model["thresholds"]),
+        variants_table=variants_table(note["variants"], model["bytes"]),
+        accuracy_tables={row["name"]: accuracy_table(row) for row in note["variants"]},
     )
 
 
@@ -101,11 +109,3 @@ def _words(value: Any) -> str:
 
 def _cell(value: object) -> str:
     return escape_markdown(str(value))
-
-
-def _percent(share: float | None) -> str:
-    return "not resolvable" if share is None else words.percent(share)
-
-
-def _points(difference: float | None) -> str:
-    return "not resolvable" if difference is None else f"{100 * difference:+.2f}"

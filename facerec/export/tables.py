@@ -15,6 +15,9 @@ if TYPE_CHECKING:  # which writes the card, with these tables
 MAIN = "float32"
 """What the main file is called in tables."""
 
+UNRESOLVED = "not resolvable"
+"""What stands where a bench has too few pairs for a figure."""
+
 Row = Mapping[str, Any]
 
 
@@ -79,3 +82,87 @@ def speeds_table(report: BundleReport) -> Table[tuple[str, LoadMeasure]]:
         Column("× speed", speedup),
     ]
     return Table("variants, in onnxruntime on this machine", columns, rows)
+
+
+def thresholds_table(rows: Sequence[Row]) -> Table[Row]:
+    """Return the thresholds that a bundle states, with what they gave where they were found."""
+
+    def share(row: Row, rate: str, counts: str) -> str:
+        return f"{_percent(row[rate])} ({'/'.join(map(str, row[counts]))})"
+
+    def accepted(row: Row) -> str:
+        return share(row, "tpr", "true_accepts") + ("" if row["reliable"] else ", few errors")
+
+    def interval(row: Row) -> str:
+        ends = row["threshold_interval"]
+        return f"[{ends[0]:.4f}, {ends[1]:.4f}]" if ends else "none"
+
+    def source(row: Row) -> str:
+        return f"{row['source']['report']}, SHA-256 {row['source']['sha256'][:12]}"
+
+    columns: list[Column[Row]] = [
+        Column("bench", lambda row: row["bench"]),
+        Column("target FPR", lambda row: row["fpr"], words=True),
+        Column("threshold", lambda row: f"{row['threshold']:.4f}"),
+        Column("95 % interval", interval, words=True),
+        Column("FPR there", lambda row: share(row, "fpr_realised", "false_accepts"), words=True),
+        Column("TPR there", accepted, words=True),
+        Column("source", source, words=True),
+    ]
+    return Table("Thresholds", columns, rows)
+
+
+def variants_table(variants: Sequence[Row], size: int) -> Table[Row]:
+    """Return how large the variants are, and how near to the main file.
+
+    Args:
+        variants: as a bundle's note has them.
+        size: bytes of the main file.
+    """
+
+    def image(row: Row) -> str:
+        given = row["inputs"][0]
+        return f"{given['dtype']} {' × '.join(map(str, given['shape']))}"
+
+    def preprocessing(row: Row) -> str:
+        return "in the graph" if row["preprocessing"] == "embedded" else "as the main file"
+
+    columns: list[Column[Row]] = [
+        Column("variant", lambda row: row["name"]),
+        Column("bytes", lambda row: f"{row['bytes']:,}"),
+        Column("of float32", lambda row: f"{row['bytes'] / size:.2f}"),
+        Column("min cosine to float32 on faces", lambda row: f"{row['min_cosine']:.7f}"),
+        Column("input", image, words=True),
+        Column("preprocessing", preprocessing, words=True),
+    ]
+    return Table("Variants", columns, variants)
+
+
+def accuracy_table(variant: Row) -> Table[tuple[str, Row]]:
+    """Return what a variant costs on each bench."""
+
+    def interval(row: tuple[str, Row]) -> str:
+        limits = row[1]["interval"]
+        return (
+            "none" if not limits else f"[{100 * limits['low']:+.2f}, {100 * limits['high']:+.2f}]"
+        )
+
+    def difference(row: tuple[str, Row]) -> str:
+        value = row[1]["difference"]
+        return UNRESOLVED if value is None else f"{100 * value:+.2f}"
+
+    columns: list[Column[tuple[str, Row]]] = [
+        Column("figure", lambda row: f"{row[0]}, {row[1]['figure']}"),
+        Column(MAIN, lambda row: _percent(row[1]["first"])),
+        Column(variant["name"], lambda row: _percent(row[1]["second"])),
+        Column("difference", difference),
+        Column("95 % interval", interval, words=True),
+    ]
+    rows = [
+        (bench["bench"], row) for bench in variant["accuracy"] or () for row in bench["differences"]
+    ]
+    return Table(f"{variant['name']} against {MAIN}", columns, rows)
+
+
+def _percent(share: float | None) -> str:
+    return UNRESOLVED if share is None else words.percent(share)

@@ -27,7 +27,7 @@ from facerec.embedding.extract import Embeddings
 from facerec.errors import DatasetError, MetricError
 from facerec.fairness.attributes import SMALLEST_CELL, Grouping, Joined
 from facerec.fairness.differentials import FEW_ERRORS
-from facerec.fairness.rates import ErrorRate, error_rate
+from facerec.fairness.rate_results import ErrorRate, error_rate
 from facerec.limits import Checked, Seed
 from facerec.progress import Progress
 from facerec.report.conclusions import ALPHA

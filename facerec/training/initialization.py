@@ -94,7 +94,7 @@ class Start:
     new: tuple[str, ...]
     """Tensors of the backbone that were drawn."""
     head: str
-    """What became of the class centres, in words."""
+    """What became of the class centres, in words; empty without a margin, which has none."""
 
     def rows(self) -> list[tuple[str, str]]:
         """Return what people read: headings and texts."""
@@ -103,7 +103,7 @@ class Start:
             rows.append(("", f"{len(self.left_out)} left out: {_grouped(self.left_out)}"))
         if self.new:
             rows.append(("", f"{len(self.new)} drawn anew: {_grouped(self.new)}"))
-        return [*rows, ("class centres", self.head)]
+        return [*rows, ("class centres", self.head)] if self.head else rows
 
 
 def _grouped(names: Iterable[str]) -> str:
@@ -290,7 +290,7 @@ def _load(recipe: Recipe, backbone: nn.Module) -> Start:
         loaded=len(chosen),
         left_out=tuple(name for name in source.tensors if name not in chosen),
         new=tuple(name for name in own if name not in chosen),
-        head="drawn from the seed",
+        head="drawn from the seed" if recipe.margin is not None else "",
     )
 
 

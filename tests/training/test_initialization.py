@@ -172,6 +172,8 @@ def test_what_fits_is_taken_and_the_rest_drawn(data: Path, tmp_path: Path) -> No
     assert 0 < some.start.loaded < trainer.start.loaded
     texts = " ".join(text for _, text in some.start.rows())
     assert "layer3.0" in texts and "drawn anew" in texts
+    assert dict(some.start.rows())["class centres"] == "drawn from the seed"
+    assert "class centres" not in dict(replace(some.start, head="").rows())
 
 
 # ---------------------------------------------------------------- what is refused

@@ -503,19 +503,25 @@ def training_time(backbone: str, batch_size: int, classes: int, steps: int) -> d
 
 
 def allocator(
-    *, backbone: str = "iresnet18", batch_size: int = 32, classes: int = 10_000, steps: int = 6
+    *,
+    backbone: str = "iresnet18",
+    batch_size: int = 32,
+    classes: int = 10_000,
+    steps: int = 6,
+    turns: int = 2,
 ) -> list[Row]:
     """Compare training steps in processes that preload tcmalloc with such as use glibc's malloc.
 
     glibc gives large blocks back to the system as soon as they are free, which then has to clear
-    new pages for the next step; tcmalloc keeps them. The processes take turns, two of each; CPU
-    time of the fastest step.
+    new pages for the next step; tcmalloc keeps them. The processes take turns; CPU time of the
+    fastest step.
 
     Args:
         backbone: a registered name.
         batch_size: images.
         classes: of the ArcFace head.
         steps: of each process, after one that is not timed.
+        turns: processes of each kind.
     """
     name = f"{backbone}, batch {batch_size}: training step with tcmalloc, against glibc's malloc"
     library = ctypes.util.find_library("tcmalloc_minimal")
@@ -523,7 +529,7 @@ def allocator(
         return [Row(name, None, "×", remark="tcmalloc_minimal was not found")]
     arguments = (str(Path(__file__).parent), backbone, *map(str, (batch_size, classes, steps)))
     found: dict[str, list[dict[str, float]]] = {"": [], library: []}
-    for _ in range(2):
+    for _ in range(turns):
         for preload, results in found.items():
             results.append(_run(_ALLOCATOR, *arguments, preload=preload))
     seconds, peaks = (

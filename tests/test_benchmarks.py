@@ -319,7 +319,9 @@ def test_allocator(measures: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Non
 
     # Any library can be preloaded: here the allocator stays what it is.
     monkeypatch.setattr("ctypes.util.find_library", lambda name: "libm.so.6")
-    time, memory = measures_engine.allocator(backbone="mbf", batch_size=4, classes=50, steps=1)
+    time, memory = measures_engine.allocator(
+        backbone="mbf", batch_size=4, classes=50, steps=1, turns=1
+    )
     assert time.value > 0 and "CPU time" in time.measure
     assert 0.8 < memory.value < 1.25 and "MB" in memory.remark
     monkeypatch.setattr("ctypes.util.find_library", lambda name: None)

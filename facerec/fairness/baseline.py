@@ -560,6 +560,8 @@ def _change(key: _Key, seeds: Sequence[int], sides: Sequence[tuple[_Drawn, _Draw
             seeds=tuple(changes),
         )
     mean = float(values.mean())
+    if abs(mean) < 1e-9 * np.abs(values).max():
+        mean = 0.0  # of changes that cancel, rounding is left
     known = [drawn for drawn in differences if drawn is not None]
     reason = next((c.remark for c in changes if c.remark), None)
     persons = None

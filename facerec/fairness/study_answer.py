@@ -138,7 +138,7 @@ def _table(comparison: BaselineComparison) -> Iterator[str]:
         return lambda change: "" if change.value is None else show(change)
 
     columns: list[Column[Change]] = [
-        Column("figure", _figure),
+        Column("figure", lambda change: change.name),
         Column("tells of", lambda change: change.role, words=True),
         Column("without SEC", known(lambda change: words.number(change.baseline))),
         Column("with SEC", known(lambda change: words.number(change.treated))),
@@ -155,14 +155,7 @@ def _table(comparison: BaselineComparison) -> Iterator[str]:
     lacking = [change for change in comparison.changes if change.remark]
     if lacking:
         yield ""
-    yield from (f"- {escape_markdown(f'{_figure(change)}: {change.remark}')}" for change in lacking)
-
-
-def _figure(change: Change) -> str:
-    """Name the figure of a row."""
-    groups = "" if change.groups is None else f" {' − '.join(change.groups)}"
-    fusion = "" if change.fusion is None else f", {change.fusion} fusion"
-    return f"{change.figure}{groups}{fusion}"
+    yield from (f"- {escape_markdown(f'{change.name}: {change.remark}')}" for change in lacking)
 
 
 def _known(plan: FairnessStudy, result: SetResult) -> Iterator[str]:

@@ -596,3 +596,14 @@ def test_a_change_without_a_value_is_empty() -> None:
     )
     row = change.to_row()
     assert row["change"] is None and row["low"] is None and row["conclusion"] == "insufficient data"
+
+
+def test_changes_that_cancel_leave_no_rounding_and_no_sign() -> None:
+    key = module._Key("accuracy", "performance", "raw", persons=40)
+    sides = [
+        (module._Drawn(0.1, np.full(50, 0.1)), module._Drawn(0.1 + step, np.full(50, 0.1)))
+        for step in (-1 / 300, 1 / 500, 1 / 750)
+    ]
+    change = module._change(key, (0, 1, 2), sides)
+    assert change.value == 0 and change.same_sign == 0
+    assert np.mean([one.value for one in change.seeds]) != 0  # type: ignore[arg-type]

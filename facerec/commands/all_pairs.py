@@ -21,7 +21,7 @@ from facerec.records.images import text_array
 from facerec.report import words
 from facerec.report.csv_tables import write_csv
 from facerec.report.progress import progress_bar
-from facerec.report.table import text_table
+from facerec.report.table import Cell, text_table
 from facerec.statistics.clustered import Bound, ClusteredShare
 from facerec.statistics.intervals import complement
 from facerec.statistics.operating_points import OperatingPoint, parse_rate
@@ -411,50 +411,43 @@ class _Estimate:
         ]
 
 
-_HEADINGS = "value", "95 % interval", "counts", "remark"
-_WORDS = _HEADINGS[1:]
+_HEADINGS = "value, 95 % interval", "counts", "remark"
+_WORDS = ("remark",)
 
 
-def _point_rows(point: OperatingPoint, estimate: _Estimate) -> Iterator[tuple[str, ...]]:
+def _point_rows(point: OperatingPoint, estimate: _Estimate) -> Iterator[tuple[Cell | str, ...]]:
     """Yield the TPR at a target, and the FPR that its threshold realises."""
     name = f"TPR@FPR={point.target}"
     if not point.resolvable:
         finest = f"finest FPR {1 / point.non_mated:.1e}"
-        yield name, "–", "not resolvable", f"N={point.non_mated:,}", finest
+        yield name, "not resolvable", f"N={point.non_mated:,}", finest
         return
-    yield (
-        name,
-        words.percent(point.tpr),
-        words.percent_limits(complement(estimate.fnmr.interval())),
-        f"{point.true_accepts:,}/{point.mated:,}",
-        f"t = {words.threshold(point.threshold)}",
-    )
-    value, limits, counts, remark = _cells(estimate.fmr)
-    yield "  its FPR", value, limits, counts, remark if point.reliable else f"{remark}, few errors"
+    limits = words.percent_limits(complement(estimate.fnmr.interval()))
+    counts = f"{point.true_accepts:,}/{point.mated:,}"
+    value = Cell(words.percent(point.tpr), limits)
+    yield name, value, counts, f"t = {words.threshold(point.threshold)}"
+    value, counts, remark = _cells(estimate.fmr)
+    yield "  its FPR", value, counts, remark if point.reliable else f"{remark}, few errors"
 
 
 def _cells(
     share: ClusteredShare | None, counts: tuple[int, int] | None = None
-) -> tuple[str, str, str, str]:
-    """Return an error rate, its interval, its counts and a remark."""
+) -> tuple[Cell, str, str]:
+    """Return an error rate with its interval, its counts and a remark."""
     if share is None:
         assert counts is not None
         events, comparisons = counts
-        value = f"{events / comparisons:.3g}" if comparisons else "–"
+        rate = words.number(events / comparisons if comparisons else None)
         remark = "subjects are in several groups or too many errors" if comparisons else "no pairs"
-        return value, "", f"{events:,}/{comparisons:,}", remark
+        return Cell(rate), f"{events:,}/{comparisons:,}", remark
     interval = share.interval()
     remark = interval.assumption
     if isinstance(interval, Bound):
         remark = f"{interval.if_independent:.2g} if independent"
     elif interval.effective is not None:
         remark = f"n_eff {interval.effective:.3g}"
-    return (
-        f"{share.rate:.3g}",
-        f"[{interval.low:.3g}, {interval.high:.3g}]",
-        f"{share.events:,}/{share.comparisons:,}",
-        remark,
-    )
+    value = Cell(f"{share.rate:.3g}", words.limits(interval))
+    return value, f"{share.events:,}/{share.comparisons:,}", remark
 
 
 def _share_to_json(share: ClusteredShare) -> dict[str, Any]:

@@ -171,7 +171,7 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[t
     recipe, dataset = trainer.recipe, trainer.dataset
     count = sum(p.numel() for p in trainer.backbone.parameters())
     penalty = recipe.regularizer or "none"
-    yield ("run", str(folder) + (f" (resumed at step {trainer.step})" if trainer.step else ""))
+    yield "run", str(folder) + (f" (resumed at step {trainer.step})" if trainer.step else "")
     further = f" and {len(recipe.data.also)} further sets" if recipe.data.also else ""
     yield (
         "data",
@@ -213,7 +213,7 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[t
         f"{trainer.precision}{', compiled' if trainer.compile_mode else ''}",
     )
     threads = torch.get_num_threads()
-    yield ("processes", f"{processes.world_size} on {processes.device}, {threads} threads each")
+    yield "processes", f"{processes.world_size} on {processes.device}, {threads} threads each"
 
 
 def _print_end(console: Console, trainer: Trainer, folder: Path, max_steps: int | None) -> None:

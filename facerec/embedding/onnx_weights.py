@@ -74,7 +74,7 @@ def load_onnx_weights(backbone: nn.Module, file: OnnxFile) -> None:
     waiting: dict[_Key, deque[_Layer]] = defaultdict(deque)
     try:
         layers = _layers(file)
-    except (ValueError, TypeError, IndexError) as error:  # what the standard asks of none of them
+    except (ValueError, TypeError, IndexError) as error:  # a node breaks the rules of ONNX
         raise ModelError(
             f"{file.where}: its layers cannot be read ({message_line(error)}); export the model "
             "again"

@@ -420,11 +420,11 @@ def rate_table(point: RatesAtThreshold) -> Table[_Rates]:
             rate.interval for group in point.groups for rate in (group.fmr, group.fnmr)
         ),
     ]
+    caption = f"Rates at the global threshold of FMR {point.threshold.target}"
     if not point.threshold.resolvable:
         few = f"not resolvable with {point.threshold.non_mated:,} impostor pairs"
         rows, remarks = [Spanning(_ALL, Cell(few, withheld=True))], []
-    caption = f"Rates at the global threshold of FMR {point.threshold.target}"
-    if point.threshold.value is not None:
+    elif point.threshold.value is not None:
         caption += f" ({words.threshold(point.threshold.value)})"
     return Table(caption, columns, rows, remarks)
 

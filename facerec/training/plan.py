@@ -322,7 +322,7 @@ def _flop(config: Backbone, frozen: Finetune) -> int:
 
 def _convolution_backward(gradient: Any, images: Any, weight: Any, *rest: Any, **_: Any) -> int:
     """Return the FLOP of a convolution's gradients; torch's own count takes groups for one."""
-    transposed, mask = rest[4], rest[7]
+    _bias, _stride, _padding, _dilation, transposed, _output_padding, _groups, mask = rest
     return conv_flop_count(images, weight, gradient, transposed=transposed) * sum(mask[:2])
 
 

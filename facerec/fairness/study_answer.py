@@ -69,8 +69,9 @@ def answer_page(
         yield f"Question: {QUESTION.format(attribute=f'`{faces.attribute}`')}\n"
         yield from (f"- {line}" for line in answer(plan, result))
         yield (
-            f"\n{comparison.images:,} images of {comparison.persons:,} persons in the groups "
-            f"{', '.join(comparison.groups)}; error rates by group from {comparison.policy}. "
+            f"\n{comparison.images:,} images of {comparison.persons:,} persons; groups "
+            f"{', '.join(comparison.groups)} where recorded; error rates by group from "
+            f"{comparison.policy}. "
             f"{len(plan.seeds)} seeds an arm, {comparison.replicates:,} joint resamples of "
             "persons. Intervals are 95 %.\n"
         )

@@ -175,14 +175,14 @@ def _row(consumer: _Consumer, bundle: _Bundle, images: Photos, reference: Vector
         return ConsumerRow(name, version, "not suited", None, None, _unsuited(bundle.preprocessing))
     try:
         with quiet():
-            found = consumer.embed(bundle, images)
+            embeddings = consumer.embed(bundle, images)
     except Exception as error:  # whatever a stranger's library raises
         if consumer.required:
             raise ExportError(
                 f"{where}: {name} {version} cannot use it ({first_line(error)}); try another opset"
             ) from error
         return ConsumerRow(name, version, "cannot load", None, None, first_line(error))
-    measured = deviation(reference, found)
+    measured = deviation(reference, embeddings)
     if not consumer.bar.passes(measured):
         raise ExportError(
             f"{where}: {name} {version} does not embed as the backbone does: max |Δ| "
@@ -202,11 +202,11 @@ def _bf16_row(
         if engine.precision != "bf16":
             note = "this processor does not compute in bfloat16"
             return ConsumerRow(OPENVINO_BF16, version, "not available", None, None, note)
-        found = deviation(reference, _with_engine(lambda file: engine)(bundle, images))
+        measured = deviation(reference, _with_engine(lambda file: engine)(bundle, images))
     except ModelError as error:
         return ConsumerRow(OPENVINO_BF16, version, "cannot load", None, None, first_line(error))
-    figures = found.max_abs, found.min_cosine
-    if OPENVINO_ROUNDED.passes(found):
+    figures = measured.max_abs, measured.min_cosine
+    if OPENVINO_ROUNDED.passes(measured):
         return ConsumerRow(OPENVINO_BF16, version, "same", *figures, "")
     note = f"its cosines to float32 fall below {OPENVINO_ROUNDED.min_cosine:g}"
     return ConsumerRow(OPENVINO_BF16, version, "not suited", *figures, note)
@@ -275,17 +275,17 @@ def _opencv(bundle: _Bundle, images: Photos) -> Vectors:
     level = log.setLogLevel(log.LOG_LEVEL_SILENT)
     try:
         net = cv2.dnn.readNetFromONNX(str(bundle.folder / ONNX_FILE))
-        found = []
+        outputs = []
         for photos in (images[:1], images[1:]):
             net.setInput(
                 cv2.dnn.blobFromImages(
                     list(photos), 1 / std, photos.shape[2:0:-1], (mean,) * 3, swapRB=True
                 )
             )
-            found.append(np.array(net.forward()))
+            outputs.append(np.array(net.forward()))
     finally:
         log.setLogLevel(level)
-    return np.concatenate(found)
+    return np.concatenate(outputs)
 
 
 _CONSUMERS = (

@@ -13,7 +13,6 @@ from facerec.backbones import Backbone, register_backbone
 from facerec.comparison import Trunk
 from facerec.comparison.trunks import create_trunk
 from facerec.heads import SEC, ArcFace
-from facerec.heads.margins import Margin
 from facerec.records import Data, RecordDataset
 from facerec.records.synthetic import SyntheticSet, write_synthetic
 from facerec.training import SGD, Cosine, Recipe
@@ -46,7 +45,9 @@ def sec_weight(records: Path | None = None, *, epochs: int = 10, batch_size: int
 
     The gradient of SEC on an embedding is radial, that of the margin loss tangential, so that the
     gradient that arrives tells both. Their shares are of the second half of the training, in which
-    nothing but size, scale and form differs.
+    nothing but size, scale and form differs. What the scale-free form leaves to the softmax, the
+    RMS over a batch of the length of the gradient in the logits ‖p − y‖, is measured beside it:
+    times this, shares would agree if it were all that is left.
 
     Args:
         records: a training set; by default faces are generated.
@@ -60,19 +61,23 @@ def sec_weight(records: Path | None = None, *, epochs: int = 10, batch_size: int
         dataset = RecordDataset(records)
         rows = []
         for name, penalty in FORMS.items():
-            shares = []
+            shares, explained = [], []
             for size in SIZES:
                 for scale in SCALES:
                     margin = ArcFace(scale=scale, margin=0.3)
-                    share, variation = _train(dataset, size, margin, penalty, epochs, batch_size)
+                    share, residual, variation = _train(
+                        dataset, size, margin, penalty, epochs, batch_size
+                    )
                     shares.append(share)
+                    explained.append(share * residual)
                     rows.append(
                         Row(
                             f"{name} SEC of weight {penalty.weight:g}, {size} dimensions, scale "
                             f"{scale:g}: its gradient against the margin loss's",
                             share,
                             "×",
-                            remark=f"norms then vary by {100 * variation:.2f} % of their mean",
+                            remark=f"norms then vary by {100 * variation:.2f} % of their mean; the "
+                            f"gradient in the logits has length {residual:.3f}",
                         )
                     )
             rows.append(
@@ -83,18 +88,30 @@ def sec_weight(records: Path | None = None, *, epochs: int = 10, batch_size: int
                     1.1 if penalty.scale_free else None,
                 )
             )
+            if penalty.scale_free:
+                rows.append(
+                    Row(
+                        f"{name} SEC: the same, shares times the length of the gradient in logits",
+                        max(explained) / min(explained),
+                        "×",
+                    )
+                )
     return rows
 
 
 def _train(
     dataset: RecordDataset,
     size: int,
-    margin: Margin,
+    margin: ArcFace,
     penalty: SEC,
     epochs: int,
     batch_size: int,
-) -> tuple[float, float]:
-    """Return the mean share of the penalty's gradient, and the variation of norms at the end."""
+) -> tuple[float, float, float]:
+    """Return means over the second half of the training.
+
+    They are the share of the penalty's gradient, the length of the gradient in the logits, and the
+    variation of norms.
+    """
     recipe = Recipe(
         data=Data(Path()),
         backbone=Backbone("shrunken_cnn", embedding_size=size),
@@ -108,9 +125,11 @@ def _train(
     )
     trainer = Trainer(recipe, dataset, Processes(0, 1, torch.device("cpu")))
     shares: list[Tensor] = []
+    residuals: list[Tensor] = []
 
     def watch(_: nn.Module, __: object, embeddings: Tensor) -> None:
         directions = nn.functional.normalize(embeddings.detach().float())
+        residuals.append(_residual(directions, trainer.head.weight, batch.labels, margin))
 
         def split(gradient: Tensor) -> None:
             radial = (gradient.float() * directions).sum(1)
@@ -125,7 +144,18 @@ def _train(
         figures = trainer.train_step(batch)
         variations.append(figures["norm_variance"].sqrt() / figures["norm_mean"])
     half = len(shares) // 2
-    return (
-        float(torch.stack(shares[half:]).mean()),
-        float(torch.stack(variations[half:]).mean()),
+    share, residual, variation = (
+        float(torch.stack(values[half:]).mean()) for values in (shares, residuals, variations)
     )
+    return share, residual, variation
+
+
+@torch.no_grad()
+def _residual(directions: Tensor, centers: Tensor, labels: Tensor, margin: ArcFace) -> Tensor:
+    """Return the RMS of ‖p − y‖ over a batch, for the softmax p over all classes."""
+    cosine = directions @ nn.functional.normalize(centers).T
+    own = labels[:, None]
+    cosine.scatter_(1, own, margin.target_cosine(cosine.gather(1, own)))
+    gradient = (margin.scale * cosine).softmax(1)
+    gradient.scatter_add_(1, own, gradient.new_full(own.shape, -1.0))
+    return gradient.square().sum(1).mean().sqrt()

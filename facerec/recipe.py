@@ -60,7 +60,7 @@ def run_python(path: Path) -> dict[str, Any]:
     try:
         return runpy.run_path(str(path))
     except Exception as error:
-        raise RecipeError(f"{path}: {_place(error, path)}{_explain(error)}") from error
+        raise RecipeError(f"{path}: {_line_prefix(error, path)}{_explain(error)}") from error
     finally:
         sys.path.remove(folder)
         # A file elsewhere may import a file of the same name.
@@ -98,9 +98,9 @@ def differences(first: Any, second: Any, prefix: str = "") -> list[str]:
     if isinstance(first, dict) and isinstance(second, dict):
         names = [*first, *(name for name in second if name not in first)]
         return [
-            found
+            field
             for name in names
-            for found in differences(
+            for field in differences(
                 first.get(name), second.get(name), f"{prefix}.{name}".strip(".")
             )
         ]
@@ -217,7 +217,7 @@ def _nearest(name: str, known: list[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
 
 
-def _place(error: BaseException, path: Path) -> str:
+def _line_prefix(error: BaseException, path: Path) -> str:
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}: "
     line, trace = None, error.__traceback__

@@ -58,10 +58,10 @@ def shard_paths(path: str | Path, suffix: str) -> list[Path]:
                 )
             shards.append(Path(text))
             continue
-        found = sorted(glob.glob(text))  # noqa: PTH207, a pattern may be absolute
-        if not found:
+        matches = sorted(glob.glob(text))  # noqa: PTH207, a pattern may be absolute
+        if not matches:
             raise DatasetError(f"{text}: no file fits this pattern; check the path")
-        shards += map(Path, found)
+        shards += map(Path, matches)
     for shard in shards:
         if shard.suffix.lower() != suffix:
             raise DatasetError(f"{path}: it names {shard}, which is no {suffix} file; correct it")

@@ -166,7 +166,7 @@ def read_members(
             subject, or no image with a group.
     """
     wanted = ["image_id", "subject_id", *([] if group is None else [group])]
-    found: dict[str, tuple[str, str]] = {}
+    recorded: dict[str, tuple[str, str]] = {}
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
@@ -184,24 +184,24 @@ def read_members(
                         f"{path}, line {reader.line_num}: image_id or subject_id is empty; fill it "
                         "in or take the line away"
                     )
-                if image in found:
+                if image in recorded:
                     raise DatasetError(
                         f"{path}, line {reader.line_num}: image {image!r} was on an earlier line "
                         "already; keep one of them"
                     )
-                found[image] = subject, "" if group is None else (row[group] or "").strip()
+                recorded[image] = subject, "" if group is None else (row[group] or "").strip()
     except (OSError, UnicodeDecodeError, csv.Error) as problem:
         raise DatasetError(f"{path}: cannot be read as a .csv table ({problem})") from problem
     names = ids.tolist()
-    absent = [name for name in names if name not in found]
+    absent = [name for name in names if name not in recorded]
     if absent:
-        unused = len(found) - (len(names) - len(absent))
+        unused = len(recorded) - (len(names) - len(absent))
         raise DatasetError(
             f"{path}: {len(absent):,} of {len(names):,} images with an embedding have no row, the "
-            f"first is {absent[0]!r}, and {unused:,} of {len(found):,} rows have no embedding; "
+            f"first is {absent[0]!r}, and {unused:,} of {len(recorded):,} rows have no embedding; "
             "image_id must be the id in the embeddings file"
         )
-    people, groups = zip(*(found[name] for name in names), strict=True)
+    people, groups = zip(*(recorded[name] for name in names), strict=True)
     if group is not None and not any(groups):
         raise DatasetError(
             f"{path}: no image with an embedding has a value in the column {group}; name another "
@@ -210,7 +210,7 @@ def read_members(
     return (
         text_array(people, str(path)),
         None if group is None else text_array(groups, str(path)),
-        len(found) - len(names),
+        len(recorded) - len(names),
     )
 
 

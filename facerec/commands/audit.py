@@ -258,19 +258,19 @@ def audit(
         aligner = parse_align(align, align_threshold)
         embedder = _Embedder(opened, aligner, network.batch_size, on_error, show)
         if embeddings is not None:
-            found, source = read_embeddings(embeddings), str(embeddings)
-            files.insert(0, _embeddings_file("embeddings", embeddings, found))
+            audited, source = read_embeddings(embeddings), str(embeddings)
+            files.insert(0, _embeddings_file("embeddings", embeddings, audited))
         else:
             assert model is not None
             loaded = network.load(model)
             print_model(loaded, flip, aligner, console)
             source = str(loaded.path)
             if flip:
-                found, one = embedder.embed_views(loaded)
-                unit = unit_fusion(found, one)
+                audited, one = embedder.embed_views(loaded)
+                unit = unit_fusion(audited, one)
             else:
-                found = embedder.embed(loaded, flip)
-            files.insert(0, _model_file("model", loaded.path, found))
+                audited = embedder.embed(loaded, flip)
+            files.insert(0, _model_file("model", loaded.path, audited))
         if opened is not None:
             files.append(_bench_file(opened))
         listed = None if pairs == ALL else opened
@@ -282,7 +282,7 @@ def audit(
             remarks += filter(None, [measured.remark])
         if threshold_from is not None:
             calibration, known, people = _calibrate(
-                threshold_from, targets, found, distances, network.device, show
+                threshold_from, targets, audited, distances, network.device, show
             )
             others = people if searches is not None else None
             remarks += known
@@ -303,7 +303,7 @@ def audit(
             other = embedder.embed(loaded, flip)
             files.append(_model_file("baseline", loaded.path, other))
         result = audit_embeddings(
-            found,
+            audited,
             labels,
             intersect=intersect,
             pairs=listed,
@@ -336,11 +336,11 @@ def _compare(result: Audit, earlier: Release | None) -> Audit:
     """Add what changed since the audit of an earlier release, if there is one."""
     if earlier is None:
         return result
-    found = compare_releases(
+    changes = compare_releases(
         earlier, to_json(result), result.comparison, result.search_correlations
     )
-    file = InputFile("against", earlier.name, earlier.sha256, {"facerec": found.facerec})
-    return replace(result, inputs=(*result.inputs, file), against=found)
+    file = InputFile("against", earlier.name, earlier.sha256, {"facerec": changes.facerec})
+    return replace(result, inputs=(*result.inputs, file), against=changes)
 
 
 def _search_plan(flags: Mapping[str, Any]) -> SearchPlan | None:
@@ -500,15 +500,19 @@ class _Assertion:
         return f"{wanted}, found {value:.6g}"
 
     def _value(self, audit: Audit) -> tuple[float | None, str | None]:
-        part = next((part for part in audit.groupings if part.primary), None)
-        if part is None:
+        grouping = next((grouping for grouping in audit.groupings if grouping.primary), None)
+        if grouping is None:
             return None, "the primary attribute has no group to show"
         if self.figure in ("eta2", "p"):
-            found = part.association
-            if isinstance(found, NoComparison):
-                return None, found.reason
-            return (found.p, None) if self.figure == "p" else (found.eta2.value, found.eta2.remark)
-        measures, of = part.differentials, self.figure.partition("_")[0].upper()
+            association = grouping.association
+            if isinstance(association, NoComparison):
+                return None, association.reason
+            return (
+                (association.p, None)
+                if self.figure == "p"
+                else (association.eta2.value, association.eta2.remark)
+            )
+        measures, of = grouping.differentials, self.figure.partition("_")[0].upper()
         if isinstance(measures, NoComparison):
             return None, measures.reason
         for row in measures.rows:
@@ -539,16 +543,16 @@ def print_audit(audit: Audit, console: Console) -> None:
         console.print(against_table(notable(audit.against)).terminal())
         for note in audit.against.notes:
             _say(console, f"note: {note}", "dim")
-    for part in audit.groupings:
+    for grouping in audit.groupings:
         console.print()
-        _say(console, f"by {part.name}", "bold")
-        if part.suppressed:
-            _say(console, f"suppressed, {SUPPRESSED}: {', '.join(part.suppressed)}", "yellow")
-        if part.norms is not None:
-            console.print(norm_table(part.norms).terminal())
-        point = working_point(audit, part)
-        if isinstance(part.rates, NoComparison):
-            _say(console, f"no error rates: {part.rates.reason}", "yellow")
+        _say(console, f"by {grouping.name}", "bold")
+        if grouping.suppressed:
+            _say(console, f"suppressed, {SUPPRESSED}: {', '.join(grouping.suppressed)}", "yellow")
+        if grouping.norms is not None:
+            console.print(norm_table(grouping.norms).terminal())
+        point = working_point(audit, grouping)
+        if isinstance(grouping.rates, NoComparison):
+            _say(console, f"no error rates: {grouping.rates.reason}", "yellow")
         elif point is not None:
             console.print(rate_table(point).terminal())
     if isinstance(audit.one_to_many, OneToMany):
@@ -611,7 +615,7 @@ class _Embedder:
 
 def _listed(values: Sequence[str]) -> tuple[str, ...]:
     """Take names apart that commas join."""
-    return tuple(part.strip() for value in values for part in value.split(",") if part.strip())
+    return tuple(name.strip() for value in values for name in value.split(",") if name.strip())
 
 
 def _open_bench(
@@ -691,29 +695,29 @@ def _calibrate(
 
 
 def _embeddings_file(
-    role: Literal["embeddings", "baseline"], path: Path, found: Embeddings
+    role: Literal["embeddings", "baseline"], path: Path, embeddings: Embeddings
 ) -> InputFile:
-    return InputFile(role, path.name, embeddings_sha256(path), _describe(found))
+    return InputFile(role, path.name, embeddings_sha256(path), _describe(embeddings))
 
 
 def _model_file(
-    role: Literal["model", "baseline"], path: Path | None, found: Embeddings
+    role: Literal["model", "baseline"], path: Path | None, embeddings: Embeddings
 ) -> InputFile:
-    described = found.note["model"]
+    described = embeddings.note["model"]
     name = described["name"] if path is None else path.name
-    return InputFile(role, name, str(described["sha256"]), _describe(found))
+    return InputFile(role, name, str(described["sha256"]), _describe(embeddings))
 
 
-def _describe(found: Embeddings) -> dict[str, Any]:
-    model = found.note.get("model", {})
+def _describe(embeddings: Embeddings) -> dict[str, Any]:
+    model = embeddings.note.get("model", {})
     return {
-        "images": len(found.vectors),
-        "dim": found.vectors.shape[1],
+        "images": len(embeddings.vectors),
+        "dim": embeddings.vectors.shape[1],
         "raw_norms": True,
-        "flip": found.flip,
-        "failures": len(found.failures),
+        "flip": embeddings.flip,
+        "failures": len(embeddings.failures),
         "model": {key: model.get(key) for key in ("name", "sha256", "preprocessing")},
-        "align": found.note.get("align"),
+        "align": embeddings.note.get("align"),
     }
 
 

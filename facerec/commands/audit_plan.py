@@ -112,7 +112,7 @@ def audit_plan(
         groups = Groups((1.0,) if question.endswith("interval") else setting.shares)
         if len(groups.shares) < 2 and not question.endswith("interval"):
             raise MetricError("--shares of one group leave nothing to compare; give two or more")
-        found = plan(
+        planned = plan(
             asked,
             groups,
             setting.images,
@@ -123,11 +123,11 @@ def audit_plan(
             seed=setting.seed,
             progress=show,
         )
-    _print(found, console)
+    _print(planned, console)
     if json is not None:
-        write_json(json, found.to_json())
+        write_json(json, planned.to_json())
         console.print(f"json: {json}", soft_wrap=True, markup=False)
-    if plot is not None and (figure := power_figure(found)) is not None:
+    if plot is not None and (figure := power_figure(planned)) is not None:
         write_figure(figure, plot)
         console.print(f"power curve: {plot}", soft_wrap=True, markup=False)
 
@@ -181,28 +181,30 @@ def _components(
         return from_audit(document, source=path.name)
     if not is_embeddings(path):
         raise DatasetError(f"{path}: give an audit.json or a file of embeddings (.npz, .parquet)")
-    found = read_embeddings(path)
-    count = len(found.vectors)
+    embeddings = read_embeddings(path)
+    count = len(embeddings.vectors)
     subject, codes = np.full(count, -1), np.full(count, -1)
     names: tuple[str, ...] = ("everybody",)
     if attributes is not None:
-        if group is None or found.ids is None:
+        if group is None or embeddings.ids is None:
             raise DatasetError(f"{attributes}: name its column of groups with --group")
         labels = read_attributes(attributes, [group])
-        joined = join(labels, found.ids, found.norms, found.failures, source=str(path))
+        joined = join(
+            labels, embeddings.ids, embeddings.norms, embeddings.failures, source=str(path)
+        )
         codes[joined.rows] = joined.groupings[0].codes
         subject[joined.rows] = _numbered(joined.subjects)
         names = joined.groupings[0].names
-    elif found.subjects is not None and (found.subjects != "").any():
-        known = found.subjects != ""
+    elif embeddings.subjects is not None and (embeddings.subjects != "").any():
+        known = embeddings.subjects != ""
         codes[known] = 0
-        subject[known] = _numbered(found.subjects[known])
+        subject[known] = _numbered(embeddings.subjects[known])
     else:
         raise DatasetError(
             f"{path}: these embeddings do not say who is on the images; give --attributes"
         )
     return from_embeddings(
-        found.vectors, found.norms, subject, codes, names, source=path.name, progress=show
+        embeddings.vectors, embeddings.norms, subject, codes, names, source=path.name, progress=show
     )
 
 
@@ -210,23 +212,23 @@ def _numbered(names: ArrayLike) -> NDArray[np.int64]:
     return np.unique(np.asarray(names), return_inverse=True)[1].reshape(-1)
 
 
-def _print(found: Plan, console: Console) -> None:
-    question = found.question
+def _print(planned: Plan, console: Console) -> None:
+    question = planned.question
     console.print(question.text, style="bold", markup=False)
-    if found.effect is not None:
-        goal = f"{question.effect} {question.said(found.effect)}"
+    if planned.effect is not None:
+        goal = f"{question.effect} {question.said(planned.effect)}"
     else:
-        goal = f"{found.people:,} people"
+        goal = f"{planned.people:,} people"
     console.print(
-        f"{goal}, power {100 * found.power:g} % at the 5 % level; {found.audits:,} audits drawn at "
-        f"each answer, seed {found.seed}",
+        f"{goal}, power {100 * planned.power:g} % at the 5 % level; {planned.audits:,} audits "
+        f"drawn at each answer, seed {planned.seed}",
         markup=False,
     )
-    console.print(answer_table(found).terminal())
-    part = {"norms": "norms"}.get(question.kind, "false_matches")
+    console.print(answer_table(planned).terminal())
+    quantity = {"norms": "norms"}.get(question.kind, "false_matches")
     if question.kind.startswith("fnmr"):
-        part = "misses"
-    console.print(f"variation: {question.components.source[part]}", style="dim", markup=False)
+        quantity = "misses"
+    console.print(f"variation: {question.components.source[quantity]}", style="dim", markup=False)
     console.print(
         "Everybody has as many images; the threshold is given, and comparisons are all within "
         "groups. The interval of the power is that of the drawing alone: people who vary "

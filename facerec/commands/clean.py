@@ -100,8 +100,8 @@ def clean(
                 )
             if images:
                 raise DatasetError(f"{source}: holds no faces to show; leave out --images")
-            found, labels = _labelled(source, read_embeddings(source))
-            print_embeddings(source, found, console)
+            embedded, labels = _labelled(source, read_embeddings(source))
+            print_embeddings(source, embedded, console)
         else:
             dataset = open_dataset(Data(path=source, on_error=on_error), seed=0)
             labels = _labels(dataset)
@@ -113,7 +113,7 @@ def clean(
             if model is not None:
                 network = load_model(model, device=device, batch_size=batch_size)
                 print_model(network, flip, None, console)
-                found = embed_images(
+                embedded = embed_images(
                     network,
                     dataset,
                     flip=flip,
@@ -123,23 +123,23 @@ def clean(
                 )
             else:
                 assert embeddings is not None
-                found = _matched(embeddings, read_embeddings(embeddings), dataset)
-                print_embeddings(embeddings, found, console)
-        assert found.ids is not None  # the readers see to that
+                embedded = _matched(embeddings, read_embeddings(embeddings), dataset)
+                print_embeddings(embeddings, embedded, console)
+        assert embedded.ids is not None  # the readers see to that
         cleaning = clean_set(
-            found.vectors,
+            embedded.vectors,
             labels,
-            found.ids,
+            embedded.ids,
             limit=limit,
             across=across,
             device=device,
             progress=progress,
         )
     write_proposals(out, cleaning.proposals)
-    _report(cleaning, found, console)
+    _report(cleaning, embedded, console)
     console.print(f"proposals: {out}")
     if scores is not None:
-        _write_scores(scores, cleaning, labels, found.ids)
+        _write_scores(scores, cleaning, labels, embedded.ids)
         console.print(f"scores: {scores}")
     if page is not None:
         text = contact_sheet(cleaning, str(source), dataset if images else None).render()
@@ -154,33 +154,37 @@ def _labels(dataset: FaceDataset) -> NDArray[np.str_]:
     return np.array(names, np.str_)[dataset.labels]
 
 
-def _labelled(path: Path, found: Embeddings) -> tuple[Embeddings, NDArray[np.str_]]:
-    if found.subjects is None:
+def _labelled(path: Path, embeddings: Embeddings) -> tuple[Embeddings, NDArray[np.str_]]:
+    if embeddings.subjects is None:
         raise DatasetError(
             f"{path}: does not say who is on the images; make it with facerec embed --records"
         )
-    return found, found.subjects
+    return embeddings, embeddings.subjects
 
 
-def _matched(path: Path, found: Embeddings, dataset: FaceDataset) -> Embeddings:
+def _matched(path: Path, embeddings: Embeddings, dataset: FaceDataset) -> Embeddings:
     """Return embeddings in the order of a data set."""
-    assert found.ids is not None
-    place = {name: row for row, name in enumerate(found.ids.tolist())}
-    missing = [name for name in dataset.ids.tolist() if name not in place]
+    assert embeddings.ids is not None
+    row_of = {name: row for row, name in enumerate(embeddings.ids.tolist())}
+    missing = [name for name in dataset.ids.tolist() if name not in row_of]
     if missing:
         raise DatasetError(
             f"{path}: has no embedding of {len(missing):,} of {len(dataset):,} images, the first "
             f"is {missing[0]!r}; make it with facerec embed --records"
         )
-    rows = np.array([place[name] for name in dataset.ids.tolist()])
+    rows = np.array([row_of[name] for name in dataset.ids.tolist()])
     return replace(
-        found, vectors=found.vectors[rows], norms=found.norms[rows], ids=dataset.ids, failures={}
+        embeddings,
+        vectors=embeddings.vectors[rows],
+        norms=embeddings.norms[rows],
+        ids=dataset.ids,
+        failures={},
     )
 
 
-def _report(cleaning: Cleaning, found: Embeddings, console: Console) -> None:
+def _report(cleaning: Cleaning, embeddings: Embeddings, console: Console) -> None:
     """Print how much of what is proposed."""
-    left = len(found.vectors) - cleaning.images
+    left = len(embeddings.vectors) - cleaning.images
     console.print(f"{cleaning.images:,} images of {cleaning.classes:,} labels", style="bold")
     if left:
         console.print(
@@ -216,7 +220,7 @@ def contact_sheet(cleaning: Cleaning, source: str, dataset: FaceDataset | None) 
         source: where, in words.
         dataset: the faces to show; none are shown without.
     """
-    place = {} if dataset is None else {name: i for i, name in enumerate(dataset.ids.tolist())}
+    index_of = {} if dataset is None else {name: i for i, name in enumerate(dataset.ids.tolist())}
     first: dict[str, str] = {}
     if dataset is not None and dataset.class_names is not None:
         for name, label in zip(dataset.ids.tolist(), dataset.labels.tolist(), strict=True):
@@ -226,9 +230,9 @@ def contact_sheet(cleaning: Cleaning, source: str, dataset: FaceDataset | None) 
             first.setdefault(str(label), name)
 
     def face(image: str, text: str) -> Cell:
-        if dataset is None or image not in place:
+        if dataset is None or image not in index_of:
             return Cell(text)
-        data = dataset.encoded(place[image])
+        data = dataset.encoded(index_of[image])
         kind = "png" if data.startswith(b"\x89PNG") else "jpeg"
         return Cell(text, picture=f"data:image/{kind};base64,{base64.b64encode(data).decode()}")
 

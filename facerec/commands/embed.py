@@ -92,7 +92,7 @@ class Source:
 
 
 class Worker:
-    """One process's model, images and aligner, and the parts that it writes."""
+    """One process's model, images and aligner, and the chunks that it writes."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -108,8 +108,8 @@ class Worker:
         note["source"] = self.source.description
         return EmbeddingsWriter(self.job.out, self.source.images.ids, note)
 
-    def embed(self, writer: EmbeddingsWriter, part: int, progress: Progress | None) -> None:
-        """Embed and write one part."""
+    def embed(self, writer: EmbeddingsWriter, chunk: int, progress: Progress | None) -> None:
+        """Embed and write one chunk."""
         embeddings = embed_images(
             self.model,
             self.source.images,
@@ -117,10 +117,10 @@ class Worker:
             align=self.aligner,
             batch_size=self.job.batch_size,
             on_error=self.job.on_error,
-            indices=writer.rows(part),
+            indices=writer.rows(chunk),
             progress=progress,
         )
-        writer.write(part, embeddings)
+        writer.write(chunk, embeddings)
 
 
 def embed(job: tyro.conf.OmitArgPrefixes[Job], processes: int = 1) -> None:
@@ -150,14 +150,14 @@ def embed(job: tyro.conf.OmitArgPrefixes[Job], processes: int = 1) -> None:
 def run(
     job: Job, ranks: Processes, processes: int, console: Console, claims: contextlib.ExitStack
 ) -> None:
-    """Embed this rank's share of the parts; the main rank joins them and prints.
+    """Embed this rank's share of the chunks; the main rank joins them and prints.
 
     Args:
         job: the flags.
         ranks: the processes of this job.
         processes: that each rank starts.
         console: to print to.
-        claims: gets the main rank's claim on the folder of parts.
+        claims: gets the main rank's claim on the folder of chunks.
     """
     worker = Worker(job)
     writer = worker.writer()
@@ -173,7 +173,7 @@ def run(
 
     missing: list[int] = ranks.on_main(begin)
     first, last = (len(missing) * rank // ranks.world_size for rank in (ranks.rank, ranks.rank + 1))
-    if kept := len(source.images) - sum(len(writer.rows(part)) for part in missing):
+    if kept := len(source.images) - sum(len(writer.rows(chunk)) for chunk in missing):
         say(f"going on: {kept:,} images are embedded already")
     try:
         _embed_share(worker, writer, missing[first:last], processes, console)
@@ -191,18 +191,18 @@ def run(
 def _embed_share(
     worker: Worker,
     writer: EmbeddingsWriter,
-    parts: Sequence[int],
+    chunks: Sequence[int],
     processes: int,
     console: Console,
 ) -> None:
     with progress_bar(console, "images") as progress:
-        total, done = sum(len(writer.rows(part)) for part in parts), 0
-        if processes > 1 and parts:
-            share_out(worker.job, parts, processes, total, progress)
+        total, done = sum(len(writer.rows(chunk)) for chunk in chunks), 0
+        if processes > 1 and chunks:
+            share_out(worker.job, chunks, processes, total, progress)
             return
-        for part in parts:
-            worker.embed(writer, part, section(progress, "embedding", done, total))
-            done += len(writer.rows(part))
+        for chunk in chunks:
+            worker.embed(writer, chunk, section(progress, "embedding", done, total))
+            done += len(writer.rows(chunk))
 
 
 def open_source(job: Job) -> Source:
@@ -262,26 +262,26 @@ def _bench(name: str, data: Path | None) -> Source:
 
 
 def share_out(
-    job: Job, parts: Sequence[int], processes: int, total: int, progress: Progress
+    job: Job, chunks: Sequence[int], processes: int, total: int, progress: Progress
 ) -> None:
-    """Embed parts in several processes of this machine, each of which takes the next one left.
+    """Embed chunks in several processes of this machine, each of which takes the next one left.
 
     Args:
         job: the flags.
-        parts: their numbers.
+        chunks: their numbers.
         processes: how many.
-        total: images in all parts.
+        total: images in all chunks.
         progress: called with the images embedded.
 
     Raises:
-        FacerecError: a process failed or died; the parts under way are finished first.
+        FacerecError: a process failed or died; the chunks under way are finished first.
     """
     done = multiprocessing.get_context("spawn").Value("q", 0)
     threads = max(1, available_cores() // processes)
-    count = min(processes, len(parts))
+    count = min(processes, len(chunks))
     try:
         with process_pool(count, _start_worker, (done, threads)) as pool:
-            waiting = {pool.submit(_embed_part, job, part) for part in parts}
+            waiting = {pool.submit(_embed_chunk, job, chunk) for chunk in chunks}
             while waiting:
                 finished, waiting = wait(waiting, timeout=0.2)
                 for future in finished:
@@ -310,7 +310,7 @@ def _open_worker(job: Job) -> tuple[Worker, EmbeddingsWriter]:
     return worker, worker.writer()
 
 
-def _embed_part(job: Job, part: int) -> None:
+def _embed_chunk(job: Job, chunk: int) -> None:
     worker, writer = _open_worker(job)
 
     before = 0
@@ -321,7 +321,7 @@ def _embed_part(job: Job, part: int) -> None:
             _done.value += done - before
         before = done
 
-    worker.embed(writer, part, count)
+    worker.embed(writer, chunk, count)
 
 
 def print_summary(written: Written, writer: EmbeddingsWriter, say: Callable[[str], None]) -> None:

@@ -60,46 +60,46 @@ def enroll(
     console = Console(highlight=False, soft_wrap=True)
     # Whoever reads the file to write it again must be alone with it from the first to the last.
     with Gallery.claim(gallery):
-        found = Gallery.read(gallery) if gallery.exists() else None
-        if found is None and (images is None or delete):
+        opened = Gallery.read(gallery) if gallery.exists() else None
+        if opened is None and (images is None or delete):
             raise DatasetError(f"{gallery}: there is no such gallery; enrol people first")
         for name in delete:
-            assert found is not None
-            found.delete(name)
+            assert opened is not None
+            opened.delete(name)
         enrolled = None
         if images is not None:
             mirrored = flip
             if mirrored is None:
-                mirrored = True if found is None else bool(found.space.flip)
+                mirrored = True if opened is None else bool(opened.space.flip)
             embeddings = embedder.read(images, mirrored, subjects, console)
-            if found is None:
-                found = Gallery(Space.of(embeddings), fusion)
-            enrolled = found.enroll(embeddings, where=str(images))
+            if opened is None:
+                opened = Gallery(Space.of(embeddings), fusion)
+            enrolled = opened.enroll(embeddings, where=str(images))
             del embeddings
-        assert found is not None
-        _calibrate(found, impostors, embedder, console)
+        assert opened is not None
+        _calibrate(opened, impostors, embedder, console)
         # What failed is said before anything can go wrong with the file.
         if enrolled is not None:
             _print_enrolment(enrolled, console)
             if failures is not None:
                 _write_failures(failures, enrolled.failures)
-        if not len(found):
+        if not len(opened):
             if not delete:
                 raise DatasetError(f"{images}: nobody could be enrolled, so no gallery is written")
             console.print("nobody is left in the gallery")
-        found.write(gallery)
+        opened.write(gallery)
     if delete:
         console.print(f"deleted: {', '.join(delete)}")
-    images_in = int(found.images.sum())
+    images_in = int(opened.images.sum())
     console.print(
-        f"gallery {gallery}: {len(found):,} people with {images_in:,} images, "
-        f"{found.space.embedding_size} dimensions, mean of {found.fusion} embeddings",
+        f"gallery {gallery}: {len(opened):,} people with {images_in:,} images, "
+        f"{opened.space.embedding_size} dimensions, mean of {opened.fusion} embeddings",
         style="bold",
     )
-    if len(found):
-        print_thresholds(found.calibration, len(found), console)
+    if len(opened):
+        print_thresholds(opened.calibration, len(opened), console)
     if export is not None:
-        found.export(export)
+        opened.export(export)
         console.print(f"templates: {export}")
 
 

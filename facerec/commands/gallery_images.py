@@ -43,14 +43,16 @@ class Embedder(Network):
             FacerecError: no model for a folder, or what cannot be read.
         """
         if is_embeddings(images):
-            found = read_embeddings(images)
-            print_embeddings(images, found, console)
+            embeddings = read_embeddings(images)
+            print_embeddings(images, embeddings, console)
         else:
-            found = self._embed(images, flip, console)
+            embeddings = self._embed(images, flip, console)
         if subjects is not None:
-            assert found.ids is not None
-            found = replace(found, subjects=read_members(subjects, found.ids, None)[0])
-        return found
+            assert embeddings.ids is not None
+            embeddings = replace(
+                embeddings, subjects=read_members(subjects, embeddings.ids, None)[0]
+            )
+        return embeddings
 
     def _embed(self, images: Path, flip: bool, console: Console) -> Embeddings:
         if self.model is None:
@@ -64,7 +66,7 @@ class Embedder(Network):
         print_model(model, flip, aligner, console)
         console.print(f"images {images}: {len(source):,}")
         with progress_bar(console, "images") as progress:
-            found = embed_images(
+            embeddings = embed_images(
                 model,
                 source,
                 flip=flip,
@@ -75,7 +77,7 @@ class Embedder(Network):
             )
         folders = [name.split("/")[0] if "/" in name else "" for name in source.ids.tolist()]
         known = np.array(folders, np.str_)
-        return replace(found, subjects=known if (known != "").any() else None)
+        return replace(embeddings, subjects=known if (known != "").any() else None)
 
 
 DEFAULT = Embedder()

@@ -62,7 +62,7 @@ def identify(
     console.print(f"gallery {gallery}: {len(enrolled):,} people, {enrolled.space.name}")
     probes = embedder.read(images, bool(enrolled.space.flip), None, console)
     with progress_bar(console, "probes") as progress:
-        found = enrolled.identify(
+        identification = enrolled.identify(
             probes,
             fpir=("1e-2" if fpir is None else fpir) if threshold is None else None,
             threshold=threshold,
@@ -71,36 +71,37 @@ def identify(
             where=str(images),
             progress=progress,
         )
-    _print(found, probes, console)
+    _print(identification, probes, console)
     if out is not None:
         with (
             atomic_path(out) as temporary,
             temporary.open("w", encoding="utf-8", newline="") as file,
         ):
-            write_csv(file, _HEADER, _rows(found, probes))
+            write_csv(file, _HEADER, _rows(identification, probes))
         console.print(f"answers: {out}")
     if json is not None:
-        write_json(json, _to_json(found, probes, gallery, enrolled))
+        write_json(json, _to_json(identification, probes, gallery, enrolled))
         console.print(f"answers: {json}")
 
 
-def _print(found: Identification, probes: Embeddings, console: Console) -> None:
-    if found.fpir is None:
+def _print(identification: Identification, probes: Embeddings, console: Console) -> None:
+    if identification.fpir is None:
         console.print(
-            f"threshold {words.threshold(found.threshold)}; its FPIR is not known, because the "
-            "gallery is not calibrated",
+            f"threshold {words.threshold(identification.threshold)}; its FPIR is not known, "
+            "because the gallery is not calibrated",
             style="yellow",
         )
     else:
-        console.print(fpir_words(found.fpir))
-    named = sum(answer.subject is not None for answer in found.answers)
-    failed = sum(answer.failure is not None for answer in found.answers)
+        console.print(fpir_words(identification.fpir))
+    named = sum(answer.subject is not None for answer in identification.answers)
+    failed = sum(answer.failure is not None for answer in identification.answers)
     console.print(
-        f"{named:,} of {len(found.answers):,} images identified, {failed:,} failures to acquire",
+        f"{named:,} of {len(identification.answers):,} images identified, "
+        f"{failed:,} failures to acquire",
         style="bold",
     )
     rows = []
-    for name, answer in zip(_names(probes)[:_SHOWN], found.answers, strict=False):
+    for name, answer in zip(_names(probes)[:_SHOWN], identification.answers, strict=False):
         remark = answer.failure or ""
         if not remark and answer.subject is None:
             remark = "below the threshold"
@@ -109,8 +110,10 @@ def _print(found: Identification, probes: Embeddings, console: Console) -> None:
         rows.append((name, subject, *figures, remark))
     headings = ("image", "subject", "score", "margin", "remark")
     console.print(text_table("", headings, rows, words=("subject", "remark")).terminal())
-    if len(found.answers) > _SHOWN:
-        console.print(f"… and {len(found.answers) - _SHOWN:,} more; --out or --json lists all")
+    if len(identification.answers) > _SHOWN:
+        console.print(
+            f"… and {len(identification.answers) - _SHOWN:,} more; --out or --json lists all"
+        )
 
 
 _HEADER = (
@@ -129,11 +132,11 @@ _HEADER = (
 )
 
 
-def _rows(found: Identification, probes: Embeddings) -> Iterator[Sequence[object]]:
-    point = found.fpir
+def _rows(identification: Identification, probes: Embeddings) -> Iterator[Sequence[object]]:
+    point = identification.fpir
     fpir = ("", "", "") if point is None else (point.value, point.low, point.high)
-    common = found.threshold, *("" if value is None else value for value in fpir)
-    for name, answer in zip(_names(probes), found.answers, strict=True):
+    common = identification.threshold, *("" if value is None else value for value in fpir)
+    for name, answer in zip(_names(probes), identification.answers, strict=True):
         score, margin = ("" if x is None else x for x in (answer.score, answer.margin))
         first = name, answer.subject or "", score, margin
         for rank, candidate in enumerate(answer.candidates, 1):
@@ -143,17 +146,17 @@ def _rows(found: Identification, probes: Embeddings) -> Iterator[Sequence[object
 
 
 def _to_json(
-    found: Identification, probes: Embeddings, path: Path, gallery: Gallery
+    identification: Identification, probes: Embeddings, path: Path, gallery: Gallery
 ) -> dict[str, object]:
     return {
         "facerec": facerec.__version__,
         "gallery": {"path": str(path), "people": len(gallery), "model": gallery.space.model},
         "score": "cosine",
-        "threshold": found.threshold,
-        "fpir": None if found.fpir is None else found.fpir.to_json(),
+        "threshold": identification.threshold,
+        "fpir": None if identification.fpir is None else identification.fpir.to_json(),
         "answers": [
             {"image_id": name, **answer.to_json()}
-            for name, answer in zip(_names(probes), found.answers, strict=True)
+            for name, answer in zip(_names(probes), identification.answers, strict=True)
         ],
     }
 

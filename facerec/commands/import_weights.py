@@ -89,7 +89,7 @@ def check_torch(weights: Path, version: str, trust: bool) -> None:
     Raises:
         ModelError: the release is too old.
     """
-    release = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
+    release = tuple(int(number) for number in version.split("+")[0].split(".")[:2])
     if release < SAFE_TORCH and not trust:
         raise ModelError(
             f"{weights}: torch {version} has known holes in loading checkpoints, so that a "

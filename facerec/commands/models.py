@@ -24,9 +24,9 @@ def preprocessing_words(preprocessing: Preprocessing | None) -> str:
     return f"{channels}, (pixel − {mean:g}) / {std:g}"
 
 
-def print_embeddings(path: Path, found: Embeddings, console: Console) -> None:
+def print_embeddings(path: Path, embeddings: Embeddings, console: Console) -> None:
     """Say what embeddings on the disk were made of, as far as they say it themselves."""
-    model = found.note.get("model")
+    model = embeddings.note.get("model")
     known = model.get("preprocessing") if isinstance(model, dict) else None
     words = "how they were made is not known"
     if isinstance(model, dict) and isinstance(known, dict):
@@ -35,7 +35,13 @@ def print_embeddings(path: Path, found: Embeddings, console: Console) -> None:
             printable(str(value))
             for value in (model.get("name"), *map(known.get, ("channels", "mean", "std")))
         )
-        views = "flip unknown" if found.flip is None else "with flip" if found.flip else "no flip"
+        views = (
+            "flip unknown"
+            if embeddings.flip is None
+            else "with flip"
+            if embeddings.flip
+            else "no flip"
+        )
         words = f"{name}, {channels.upper()}, (pixel − {mean}) / {std}, {views}"
     console.print(f"embeddings {path}: {words}", soft_wrap=True, markup=False)
 

@@ -155,7 +155,7 @@ def overlap(
     _check_same_network(a, b, first.embeddings, second.embeddings)
     names = (a.stem, b.stem) if a.stem != b.stem else (str(a), str(b))
     with progress_bar(console, "tiles") as show:
-        found = find_overlap(
+        result = find_overlap(
             first.embeddings,
             second.embeddings,
             share=share,
@@ -163,15 +163,15 @@ def overlap(
             names=(str(a), str(b)),
             progress=show,
         )
-    for name, side in zip(names, (found.a, found.b), strict=True):
+    for name, side in zip(names, (result.a, result.b), strict=True):
         lost = f", {side.failures:,} not acquired" if side.failures else ""
         console.print(f"{name}: {len(side.rows):,} images of {len(side):,} persons{lost}")
-    if found.matches:
-        table = proposals_table(found, names, most=_SHOWN)
+    if result.matches:
+        table = proposals_table(result, names, most=_SHOWN)
         console.print(table.terminal())
         for remark in table.remarks:
             console.print(remark, style="dim italic")
-    console.print(f"{summary(found, names)}.", style="bold")
+    console.print(f"{summary(result, names)}.", style="bold")
     for sentence in ASSUMED:
         console.print(f"assumed: {sentence}", style="dim italic")
     sources = [
@@ -182,8 +182,8 @@ def overlap(
     given = sys.argv[1:]
     command = shlex.join(["facerec", *(["overlap"] if given[:1] != ["overlap"] else []), *given])
     if csv is not None:
-        write_exclusions(csv, found)
-        facts = write_facts(csv, found, sources, command)
+        write_exclusions(csv, result)
+        facts = write_facts(csv, result, sources, command)
         console.print(f"list: {csv}, facts: {facts}")
     if page is not None:
         pictures: list[Picture | None] = [
@@ -197,7 +197,7 @@ def overlap(
                     style="yellow",
                 )
         with progress_bar(console, "pictures") as show:
-            write_page(page, found, names, sources, command, (pictures[0], pictures[1]), show)
+            write_page(page, result, names, sources, command, (pictures[0], pictures[1]), show)
         console.print(f"page: {page}")
 
 
@@ -245,11 +245,11 @@ def _images_of(source: Mapping[str, Any], job: Any) -> ImageSource | None:
 def _pictures(opened: OpenSet) -> Picture | None:
     images, ids = opened.images, opened.embeddings.ids
     assert images is not None and ids is not None
-    places = {name: place for place, name in enumerate(images.ids.tolist())}
+    indices = {name: index for index, name in enumerate(images.ids.tolist())}
 
     def picture(row: int) -> str:
-        place = places.get(str(ids[row]))
-        return "" if place is None else face_picture(images.encoded, place)
+        index = indices.get(str(ids[row]))
+        return "" if index is None else face_picture(images.encoded, index)
 
     return picture
 

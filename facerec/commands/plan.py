@@ -95,13 +95,13 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
 def _memory(plan: Plan) -> Table[Any]:
     unit, name = _unit(plan.memory)
 
-    def sizes(part: MemoryUse) -> tuple[int, int, int]:
-        return part.head, part.backbone, part.update
+    def sizes(consumer: MemoryUse) -> tuple[int, int, int]:
+        return consumer.head, consumer.backbone, consumer.update
 
     rows: list[list[Cell | str]] = [
-        [part.name, *(f"{size / unit:,.2f}" if size else "" for size in sizes(part))]
-        for part in plan.uses
-        if any(sizes(part))
+        [consumer.name, *(f"{size / unit:,.2f}" if size else "" for size in sizes(consumer))]
+        for consumer in plan.uses
+        if any(sizes(consumer))
     ]
     totals = (
         Cell(f"{total / unit:,.2f}", strong=total == plan.memory) for total in sizes(plan.totals)

@@ -106,13 +106,13 @@ def _memory(profiles: list[Profile], device: torch.device) -> Table[Any]:
     known = fullest.memory_known
     unit, name = (10**9, "GB") if (fullest.peak or known) >= 10**9 else (10**6, "MB")
     of = "the fullest rank" if len(profiles) > 1 else "the process"
-    parts = dict(fullest.memory)
+    sizes = dict(fullest.memory)
     if fullest.peak is not None:
         rest = "activations, images, work space"
         if device.type == "cpu":
             rest += ", Python, libraries"
-        parts[rest] = fullest.peak - known
-    rows: list[list[Cell | str]] = [[part, f"{size / unit:,.3f}"] for part, size in parts.items()]
+        sizes[rest] = fullest.peak - known
+    rows: list[list[Cell | str]] = [[kind, f"{size / unit:,.3f}"] for kind, size in sizes.items()]
     shown = "not known here" if fullest.peak is None else f"{fullest.peak / unit:,.3f}"
     rows.append([Cell(text, strong=True) for text in ("at most", shown)])
     return text_table(f"memory of {of}, {name}", ("part", name), rows)

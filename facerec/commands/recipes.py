@@ -57,10 +57,10 @@ def recipe_argument(command: str, argv: Sequence[str] | None) -> RecipeArgument:
 def _with_values(arguments: list[str]) -> list[str]:
     """Give ``--compile`` and ``--no-compile`` the value that they stand for."""
     words: list[str] = []
-    for place, word in enumerate(arguments):
+    for index, word in enumerate(arguments):
         if word == "--no-compile":
             words += ["--compile", "False"]
-        elif word == "--compile" and (arguments[place + 1 :] or ["-"])[0].startswith("-"):
+        elif word == "--compile" and (arguments[index + 1 :] or ["-"])[0].startswith("-"):
             words += ["--compile", "True"]
         else:
             words.append(word)

@@ -150,10 +150,10 @@ def _is_generated(folder: Path, faces: SyntheticSet) -> bool:
         RecipeError: it holds other faces.
     """
     try:
-        found = parse_json((folder / "dataset.json").read_bytes())["config"]
+        stored = parse_json((folder / "dataset.json").read_bytes())["config"]
     except (OSError, ValueError, KeyError, TypeError):
         return False
-    if found != json.loads(json.dumps(asdict(faces))):
+    if stored != json.loads(json.dumps(asdict(faces))):
         raise RecipeError(
             f"{folder}: holds faces of another configuration; choose another folder with --out"
         )
@@ -266,7 +266,7 @@ def _audit_run(
     model = load_model(run.folder, device=device)
     with progress_bar(console) as progress:
         raw, unit = embed_faces(model, faces, progress)
-        found = audit(
+        audited = audit(
             raw,
             faces.attributes,
             targets=plan.targets,
@@ -275,9 +275,9 @@ def _audit_run(
             source=run.name,
             progress=progress,
         )
-    for finding in found.findings:
+    for finding in audited.findings:
         console.print(f"  {finding.text}", markup=False, highlight=False)
-    return StudyRun(run, raw, unit, found)
+    return StudyRun(run, raw, unit, audited)
 
 
 def _write(

@@ -358,8 +358,8 @@ def _verify_all(
     for bench in benches:
         console.print(f"bench {bench.source.get('path', bench.name)}", soft_wrap=True, markup=False)
         if isinstance(bench, TemplateBench):
-            verified, found = _verify_templates(source, bench, settings)
-            searches += found
+            verified, identified = _verify_templates(source, bench, settings)
+            searches += identified
         else:
             embeddings = source.embed(bench.images, bench.name)
             verified = {}
@@ -442,11 +442,11 @@ def training_overlaps(data: Mapping[str, Any]) -> list[KnownOverlap]:
     Args:
         data: the recipe's section ``data``; empty where it is not known.
     """
-    parts = [data, *data.get("also", ())] if data else []
+    training_sets = [data, *data.get("also", ())] if data else []
     known = []
-    for part in parts:
-        path = Path(str(part.get("path", "")))
-        excluded = part.get("exclude")
+    for training_set in training_sets:
+        path = Path(str(training_set.get("path", "")))
+        excluded = training_set.get("exclude")
         folder = path if path.is_dir() else path.parent
         for file in sorted(folder.glob(f"*{SUFFIX}")) if path.exists() else ():
             overlap = read_overlap(file)

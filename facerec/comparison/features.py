@@ -145,10 +145,10 @@ def open_features(config: FeatureData) -> FeatureSet:
             notes.append(f"{path}: {count:,} of {len(lost):,} images {why} and are left out")
     kept = np.flatnonzero(usable & named)
     names = _ordered(first.subjects[kept])
-    place = {name: number for number, name in enumerate(names)}
+    number_of = {name: number for number, name in enumerate(names)}
     listing = Listing(
         _Rows(path, first.ids[kept]),
-        np.array([place[name] for name in first.subjects[kept].tolist()], np.int64),
+        np.array([number_of[name] for name in first.subjects[kept].tolist()], np.int64),
         names,
         files,
         notes=notes,
@@ -177,14 +177,14 @@ def _second(path: Path, first_path: Path, first: Embeddings) -> Features:
             f"{path}: {second.vectors.shape[1]} features an image where {first_path} has "
             f"{first.vectors.shape[1]}; both views must come from one network"
         )
-    place = {name: row for row, name in enumerate(second.ids.tolist())}
-    missing = [name for name in first.ids.tolist() if name not in place]
+    row_of = {name: row for row, name in enumerate(second.ids.tolist())}
+    missing = [name for name in first.ids.tolist() if name not in row_of]
     if missing:
         raise DatasetError(
             f"{path}: {len(missing):,} of {len(first.ids):,} images of {first_path} have no second "
             f"view, the first is {missing[0]!r}; embed the same images for both files"
         )
-    return second.vectors[[place[name] for name in first.ids.tolist()]]
+    return second.vectors[[row_of[name] for name in first.ids.tolist()]]
 
 
 def _ordered(subjects: NDArray[np.str_]) -> list[str]:

@@ -88,8 +88,10 @@ def arm_figure(summary: Summary) -> Figure | None:
             mean = score.mean
             _forest_row(panels[0], mean.value, mean.interval, mean.over_seeds, row, tone)
         if pair is not None and pair.headline is not None:
-            found = pair.headline.mean
-            _forest_row(panels[1], found.value, found.interval, found.over_seeds, row, tone)
+            difference = pair.headline.mean
+            _forest_row(
+                panels[1], difference.value, difference.interval, difference.over_seeds, row, tone
+            )
             beside(panels[1], row, label(f"− {pair.base}", 26))
     untrained = next((s for s in summary.untrained if (s.view, s.metric) == HEADLINE), None)
     if untrained is not None:
@@ -131,10 +133,10 @@ def _ranked(summary: Summary) -> list[ArmSummary]:
 
     if not any(arm.scores for arm in summary.arms):
         return []
-    places = {arm.name: place for place, arm in enumerate(summary.arms)}
+    index_of = {arm.name: index for index, arm in enumerate(summary.arms)}
     return sorted(
         summary.arms,
-        key=lambda arm: (-value(host(arm.name)), places[host(arm.name)], places[arm.name]),
+        key=lambda arm: (-value(host(arm.name)), index_of[host(arm.name)], index_of[arm.name]),
     )
 
 

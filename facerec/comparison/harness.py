@@ -241,8 +241,8 @@ class Harness:
         # The search asks for one fold after the other; the first question trains them all.
         if self._trained[0] != tried:
             show = partial(self._show, arm.name, f"trial {trial}, {protocol.folds} folds")
-            found = self.trainer.fit_folds(tried, protocol, self.split.folds, self._seed(0), show)
-            self._trained = tried, [fit for fit, _ in found]
+            trained = self.trainer.fit_folds(tried, protocol, self.split.folds, self._seed(0), show)
+            self._trained = tried, [fit for fit, _ in trained]
         return self._trained[1][fold]
 
     def _finish(self) -> bool:

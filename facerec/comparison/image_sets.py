@@ -55,7 +55,7 @@ class Listing:
 
     Attributes:
         images: the encoded images.
-        labels: int64 ``(n,)``, places in ``class_names``.
+        labels: int64 ``(n,)``, indices into ``class_names``.
         class_names: in the order of the class numbers.
         files: what was read to know this, by the name to show.
         partition: text ``(n,)``, the data set's own part of each image; None where it has none.
@@ -199,9 +199,9 @@ def refuse_bench_name(path: Path) -> None:
         DatasetError: this one does.
     """
     names = []
-    for place in (path, path.resolve()):
-        files = place.suffix in _FILE_SUFFIXES
-        names += [place.stem, place.parent.name] if files else [place.name]
+    for candidate in (path, path.resolve()):
+        files = candidate.suffix in _FILE_SUFFIXES
+        names += [candidate.stem, candidate.parent.name] if files else [candidate.name]
     if any(_BENCH.fullmatch(re.sub(r"[\W_]+", "_", name.lower())) for name in names):
         raise _bench_error(path)
 
@@ -256,7 +256,7 @@ def _read_cub(path: Path) -> Listing:
     order = sorted(classes)
     return Listing(
         _listed_images(path / "images", list(names.values()), files["images.txt"]),
-        _places(order, [labels[number] for number in names]),
+        _indices(order, [labels[number] for number in names]),
         [classes[number] for number in order],
         files,
     )
@@ -286,7 +286,7 @@ def _read_cars196(path: Path) -> Listing:
         )
     return Listing(
         _listed_images(path, [name for name, _ in cars.images], cars.files[0]),
-        _places(order, numbers),
+        _indices(order, numbers),
         class_names,
         {file.name: file for file in cars.files},
         notes=cars.notes,
@@ -309,7 +309,7 @@ class _Cars(NamedTuple):
     notes: list[str]
 
 
-_CARS_PARTS = {
+_CARS_LISTS = {
     "cars_train_annos.mat": "cars_train/",
     "cars_test_annos_withlabels.mat": "cars_test/",
 }
@@ -317,16 +317,16 @@ _CARS_PARTS = {
 
 
 def _cars_list(path: Path) -> _Cars:
-    found = read_mat(path, ["annotations", "class_names"])
-    images = _cars_annotations(path, found["annotations"], "relative_im_path")
-    return _Cars(images, many(found["class_names"]), [path], [])
+    content = read_mat(path, ["annotations", "class_names"])
+    images = _cars_annotations(path, content["annotations"], "relative_im_path")
+    return _Cars(images, many(content["class_names"]), [path], [])
 
 
 def _cars_devkit(path: Path) -> _Cars:
     images: list[tuple[str, int]] = []
     files: list[Path] = []
     notes: list[str] = []
-    for name, folder in _CARS_PARTS.items():
+    for name, folder in _CARS_LISTS.items():
         file = _find_mat(path, name)
         if file is None and files:
             notes.append(
@@ -340,8 +340,8 @@ def _cars_devkit(path: Path) -> _Cars:
                 "that holds one of them, also in devkit/"
             )
         rows = read_mat(file, ["annotations"])["annotations"]
-        found = _cars_annotations(file, rows, "fname")
-        images += [(folder + image, number) for image, number in found]
+        labelled = _cars_annotations(file, rows, "fname")
+        images += [(folder + image, number) for image, number in labelled]
         files.append(file)
     meta = _find_mat(path, "cars_meta.mat")
     if meta is None:
@@ -352,7 +352,7 @@ def _cars_devkit(path: Path) -> _Cars:
 
 def _cars_annotations(path: Path, rows: Any, column: str) -> list[tuple[str, int]]:
     """Return path and class of every image of a list."""
-    found = []
+    images = []
     for number, row in enumerate(many(rows), start=1):
         cells = row if isinstance(row, dict) else {}
         name, label = cells.get(column), cells.get("class")
@@ -366,10 +366,10 @@ def _cars_annotations(path: Path, rows: Any, column: str) -> list[tuple[str, int
                 f"{path}, annotation {number}: it needs text in {column!r} and a whole number from "
                 f"1 in 'class', found {name!r:.60} and {label!r:.60}; get the file again"
             )
-        found.append((name, int(label)))
-    if not found:
+        images.append((name, int(label)))
+    if not images:
         raise DatasetError(f"{path}: it lists nothing; get the file again")
-    return found
+    return images
 
 
 def _find_mat(path: Path, name: str) -> Path | None:
@@ -385,17 +385,17 @@ def _read_sop(path: Path) -> Listing:
     files = _needed(path, ("Ebay_train.txt", "Ebay_test.txt"), "Stanford Online Products")
     names: list[str] = []
     numbers: list[int] = []
-    parts: list[str] = []
-    for part, file in zip(("train", "test"), files.values(), strict=True):
+    subsets: list[str] = []
+    for subset, file in zip(("train", "test"), files.values(), strict=True):
         for where, (_, class_id, _, name) in _rows(file, 4, header="image_id"):
             names.append(name)
             numbers.append(parse_number(class_id, where))
-            parts.append(part)
-    partition = np.array(parts, np.str_)
+            subsets.append(subset)
+    partition = np.array(subsets, np.str_)
     order, train_classes = _train_first(path, numbers, partition)
     return Listing(
         _listed_images(path, names, files["Ebay_train.txt"]),
-        _places(order, numbers),
+        _indices(order, numbers),
         [str(number) for number in order],
         files,
         partition,
@@ -415,21 +415,21 @@ def _read_inshop(path: Path) -> Listing:
     root = path / "Img" if (path / "Img" / "img").is_dir() else path
     names: list[str] = []
     items: list[str] = []
-    parts: list[str] = []
+    subsets: list[str] = []
     rows = _rows(file, 3, header="image_name", count=True)
-    for where, (image, item, part) in rows:
-        if part not in ("train", "query", "gallery"):
+    for where, (image, item, subset) in rows:
+        if subset not in ("train", "query", "gallery"):
             raise DatasetError(
-                f"{where}: {part[:60]!r} is no part; it must be train, query or gallery"
+                f"{where}: {subset[:60]!r} is no part; it must be train, query or gallery"
             )
         names.append(image)
         items.append(item)
-        parts.append(part)
-    partition = np.array(parts, np.str_)
+        subsets.append(subset)
+    partition = np.array(subsets, np.str_)
     order, train_classes = _train_first(file, items, partition)
     return Listing(
         _listed_images(root, names, file),
-        _places(order, items),
+        _indices(order, items),
         order,
         {file.name: file},
         partition,
@@ -507,13 +507,13 @@ def _rows(
 
 def _read_numbered(path: Path) -> dict[int, str]:
     """Read lines of a number and a text."""
-    found: dict[int, str] = {}
+    texts: dict[int, str] = {}
     for where, (number, text) in _rows(path, 2):
         key = parse_number(number, where)
-        if key in found:
+        if key in texts:
             raise DatasetError(f"{where}: the number {key} occurs before; remove one of the lines")
-        found[key] = text
-    return found
+        texts[key] = text
+    return texts
 
 
 def _listed_images(root: Path, names: Sequence[str], listed_in: Path) -> FolderImages:
@@ -541,10 +541,10 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _places(order: Sequence[Any], values: Sequence[Any]) -> NDArray[np.int64]:
-    """Return the place of each value in ``order``."""
-    place = {value: i for i, value in enumerate(order)}
-    return np.array([place[value] for value in values], np.int64)
+def _indices(order: Sequence[Any], values: Sequence[Any]) -> NDArray[np.int64]:
+    """Return the index of each value in ``order``."""
+    index_of = {value: i for i, value in enumerate(order)}
+    return np.array([index_of[value] for value in values], np.int64)
 
 
 def _train_first(
@@ -552,8 +552,8 @@ def _train_first(
 ) -> tuple[list[Any], int]:
     """Sort the classes, those of the training part first; return them and the number of these."""
     pairs = list(zip(classes, partition.tolist(), strict=True))
-    train = {name for name, part in pairs if part == "train"}
-    others = {name for name, part in pairs if part != "train"}
+    train = {name for name, subset in pairs if subset == "train"}
+    others = {name for name, subset in pairs if subset != "train"}
     if both := sorted(train & others):
         raise DatasetError(
             f"{where}: {len(both):,} classes are in the training part and in the test part: "

@@ -134,13 +134,13 @@ def _claims(summary: Summary) -> Iterator[FindingLine]:
         if len(pairs) < 2:
             continue
         means = [pair.headline.mean for pair in pairs if pair.headline]
-        found = [mean for mean in means if is_declared(mean, summary.confidence)]
-        above = sum(mean.value > 0 for mean in found)
+        detected = [mean for mean in means if is_declared(mean, summary.confidence)]
+        above = sum(mean.value > 0 for mean in detected)
         detail = f"adjusted p at most {level:.2g}; {_undecided(pairs)}"
         smallest = [100 * pair.smallest for pair in pairs if pair.smallest is not None]
         yield FindingLine(
             f"Another {claim}, {len(pairs)} pairs: concatenated MAP@R",
-            f"different in {len(found)}: above in {above}, below in {len(found) - above}",
+            f"different in {len(detected)}: above in {above}, below in {len(detected) - above}",
             detail=detail.removesuffix("; "),
             basis=f"80 % power from {_range(smallest)} points on" if smallest else "",
         )

@@ -259,21 +259,21 @@ def _needed(count: int, level: float, power: float) -> float | None:
         return None
     if count > _SIMULATED_SEEDS:
         least = float(stdtrit(count - 1, 1 - level / 2))
-        found = brentq(lambda shift: nct.sf(least, count - 1, shift) - power, 0, 100)
-        return float(found) / math.sqrt(count)
+        root = brentq(lambda shift: nct.sf(least, count - 1, shift) - power, 0, 100)
+        return float(root) / math.sqrt(count)
     samples = np.random.default_rng(count).normal(size=(_DRAWS, count))
     combinations = np.arange(2 ** (count - 1))[:, None] >> np.arange(count) & 1
     signs = (1 - 2 * combinations).T.astype(np.float64)
     step = max(1, _CELLS // len(combinations))
 
     def share(shift: float) -> float:
-        found = 0
+        detected = 0
         for start in range(0, _DRAWS, step):
             rows = samples[start : start + step] + shift
             sums = np.abs(rows @ signs)
             p = (sums >= sums[:, :1] * (1 - 1e-12)).mean(axis=1)
-            found += int(np.count_nonzero(p <= level))
-        return found / _DRAWS
+            detected += int(np.count_nonzero(p <= level))
+        return detected / _DRAWS
 
     low, high = 0.0, 8.0
     while high - low > 0.005:

@@ -761,11 +761,11 @@ def _adjusted_claim(pairs: Sequence[Pair], confidence: float) -> Iterator[Pair]:
             for each in pair.differences
         )
         speeds = tuple(replace(each, ratio=ratios[each.share][index]) for each in pair.speeds)
-        found: Difference | None = _find(differences, *HEADLINE)
+        headline: Difference | None = _find(differences, *HEADLINE)
         smallest, conclusion = None, pair.conclusion
-        if found is not None and found.mean.p_holm is not None:
-            smallest = smallest_difference(found.mean.differences, level / len(pairs))
-            if is_declared(found.mean, confidence):
+        if headline is not None and headline.mean.p_holm is not None:
+            smallest = smallest_difference(headline.mean.differences, level / len(pairs))
+            if is_declared(headline.mean, confidence):
                 conclusion = "difference detected"
             elif smallest is not None:
                 conclusion = "none detected at this precision"

@@ -140,7 +140,8 @@ def declared(summary: Summary, view: View, metric: str) -> frozenset[str]:
     return frozenset(
         pair.arm
         for pair in summary.pairs
-        if (found := pair.difference(view, metric)) and is_declared(found.mean, summary.confidence)
+        if (difference := pair.difference(view, metric))
+        and is_declared(difference.mean, summary.confidence)
     )
 
 
@@ -241,8 +242,8 @@ def difference_table(summary: Summary, view: View) -> Table[Pair]:
         bold = declared(summary, view, metric)
 
         def show(pair: Pair) -> Cell:
-            found = pair.difference(view, metric)
-            return _difference_cell(found, p=True, strong=pair.arm in bold)
+            difference = pair.difference(view, metric)
+            return _difference_cell(difference, p=True, strong=pair.arm in bold)
 
         return Column(title, show)
 

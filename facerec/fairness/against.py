@@ -126,10 +126,10 @@ def read_release(path: str | Path) -> Release:
         document = parse_json(path.read_bytes())
     except (OSError, ValueError) as problem:
         raise DatasetError(f"{path}: it cannot be read as an audit.json ({problem})") from problem
-    found = document.get("schema") if isinstance(document, Mapping) else None
-    if found != SCHEMA:
+    schema = document.get("schema") if isinstance(document, Mapping) else None
+    if schema != SCHEMA:
         raise DatasetError(
-            f"{path}: its schema is {found!r} and not {SCHEMA!r}; give the audit.json of an audit"
+            f"{path}: its schema is {schema!r} and not {SCHEMA!r}; give the audit.json of an audit"
         )
     return Release(path.name, sha256(path), document)
 
@@ -276,8 +276,8 @@ def _check(release: Release, new: Mapping[str, Any]) -> None:
         searches = [
             [
                 point["non_mated"]
-                for part in plan["groupings"]
-                for point in part["thresholds"]
+                for grouping in plan["groupings"]
+                for point in grouping["thresholds"]
                 if point["basis"] == OTHERS
             ]
             for plan in known
@@ -287,8 +287,8 @@ def _check(release: Release, new: Mapping[str, Any]) -> None:
 
 def _searches(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return what an audit has of identification; files of earlier versions have nothing."""
-    found: Mapping[str, Any] | None = document.get("one_to_many")
-    return found
+    identification: Mapping[str, Any] | None = document.get("one_to_many")
+    return identification
 
 
 def _check_searches(release: Release, new: Mapping[str, Any], old: Mapping[str, Any]) -> None:
@@ -389,38 +389,40 @@ class _Figure:
 
 def _figures(document: Mapping[str, Any]) -> dict[_Key, _Figure]:
     """Return the figures of an audit that are compared, in the order of a report."""
-    found: dict[_Key, _Figure] = {}
+    figures: dict[_Key, _Figure] = {}
     for row in document["association"]:
         p = row["p_perm"]
-        found[row["grouping"], None, "η²", None] = _Figure(row["eta2"], of_test(p))
+        figures[row["grouping"], None, "η²", None] = _Figure(row["eta2"], of_test(p))
     for row in document["differentials"]:
         if row["measure"] == HEADLINE:
             figure = f"{HEADLINE} of {row['of']}"
             key = row["grouping"], None, figure, row["fmr_nominal"]
-            found[key] = _Figure(row, of_test(row["p_value"] if row["value"] is not None else None))
+            figures[key] = _Figure(
+                row, of_test(row["p_value"] if row["value"] is not None else None)
+            )
     for row in document["association"]:
         for pair in row["pairs"]:
             figure = f"δ, {pair['first']} − {pair['second']}"
-            found[row["grouping"], None, figure, None] = _Figure(pair["delta"])
+            figures[row["grouping"], None, figure, None] = _Figure(pair["delta"])
     for row in document["rates"]:
         group = row["name"] if row["slice"] is not None else None
         for name in ("fmr", "fnmr"):
             key = row["grouping"], group, name.upper(), row["fmr_nominal"]
-            found[key] = _Figure(row[name])
+            figures[key] = _Figure(row[name])
     for row in document["norms"]:
         group = row["name"] if row["slice"] is not None else None
         for name, figure in (("subject_mean", "mean norm"), ("cv", "CV of norms"), ("icc", "ICC")):
-            found[row["grouping"], group, figure, None] = _Figure(row[name])
-    return found
+            figures[row["grouping"], group, figure, None] = _Figure(row[name])
+    return figures
 
 
 def _search_figures(document: Mapping[str, Any]) -> dict[_Key, _Figure]:
     """Return rates of identification and their ratios, but for thirds of covariates."""
-    found: dict[_Key, _Figure] = {}
+    figures: dict[_Key, _Figure] = {}
     rows = [
-        (part["grouping"], part["compared_with"], row)
-        for part in document["one_to_many"]["groupings"]
-        for row in part["rates"]
+        (audit["grouping"], audit["compared_with"], row)
+        for audit in document["one_to_many"]["groupings"]
+        for row in audit["rates"]
         if row["stratum"] is None
     ]
     for ratios in (True, False):
@@ -437,8 +439,8 @@ def _search_figures(document: Mapping[str, Any]) -> dict[_Key, _Figure]:
             names = ("galleries", "basis", "target", "group", "figure")
             key = SearchKey(grouping, **{name: row[name] for name in names}, ratio=ratios)
             verdict = _ratio_verdict(estimate) if ratios else None
-            found[grouping, group, figure, None] = _Figure(estimate, verdict, key)
-    return found
+            figures[grouping, group, figure, None] = _Figure(estimate, verdict, key)
+    return figures
 
 
 def _ratio_verdict(ratio: Mapping[str, Any]) -> Conclusion:
@@ -551,20 +553,20 @@ def mover(
     return Interval(change - low, change + high, method=how[0], assumption=how[1])
 
 
-def to_json(found: ReleaseComparison) -> Json:
+def to_json(comparison: ReleaseComparison) -> Json:
     """Return the comparison as JSON types."""
     return {
-        "name": found.name,
-        "sha256": found.sha256,
-        "facerec": found.facerec,
-        "summary": found.summary,
+        "name": comparison.name,
+        "sha256": comparison.sha256,
+        "facerec": comparison.facerec,
+        "summary": comparison.summary,
         "rows": [
             {
                 **plain(row),
                 "verdict_changed": row.verdict_changed,
                 "conclusion": row.conclusion,
             }
-            for row in found.rows
+            for row in comparison.rows
         ],
-        "notes": list(found.notes),
+        "notes": list(comparison.notes),
     }

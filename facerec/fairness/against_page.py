@@ -59,20 +59,20 @@ def against_table(rows: Sequence[ReleaseChange], caption: str = "") -> Table[Rel
     return Table(caption, columns, rows)
 
 
-def notable(found: ReleaseComparison) -> list[ReleaseChange]:
+def notable(comparison: ReleaseComparison) -> list[ReleaseChange]:
     """Return the rows whose verdict changed or whose change is detected."""
     return [
         row
-        for row in found.rows
+        for row in comparison.rows
         if row.verdict_changed or row.conclusion in ("increase detected", "decrease detected")
     ]
 
 
-def section(found: ReleaseComparison) -> Section:
+def section(comparison: ReleaseComparison) -> Section:
     """Return the section of the page."""
-    blocks: list[Block] = [Listed(found.notes)]
-    moved = notable(found)
-    rest = [row for row in found.rows if row not in moved]
+    blocks: list[Block] = [Listed(comparison.notes)]
+    moved = notable(comparison)
+    rest = [row for row in comparison.rows if row not in moved]
     if moved:
         blocks.append(against_table(moved, "Verdicts that changed, then figures that moved"))
     else:
@@ -81,11 +81,12 @@ def section(found: ReleaseComparison) -> Section:
         table = against_table(rest, "Figures that did not")
         blocks.append(
             table
-            if len(found.rows) <= _SHOWN
+            if len(comparison.rows) <= _SHOWN
             else Folded(words.counted(len(rest), "figure") + " without a change", [table])
         )
     return Section(
         "Against the earlier release",
         blocks,
-        f"{found.name}, made by facerec {found.facerec}: {found.summary}. A change is new − old.",
+        f"{comparison.name}, made by facerec {comparison.facerec}: {comparison.summary}. "
+        "A change is new − old.",
     )

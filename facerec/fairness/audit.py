@@ -210,13 +210,13 @@ def shown(
     Raises:
         DatasetError: there is none.
     """
-    found = [grouping for grouping in groupings if grouping.cells]
-    if not found:
+    nonempty = [grouping for grouping in groupings if grouping.cells]
+    if not nonempty:
         raise DatasetError(
             f"{source}{', '.join(groups)}: no group has the ten {unit} that it takes to be shown; "
             "there is nothing to audit"
         )
-    return found
+    return nonempty
 
 
 def assemble(
@@ -247,7 +247,7 @@ def assemble(
     ``formed`` are all groupings, shown or not; ``warnings`` come before and after those on
     thresholds, which depend on whether other data ``calibrated`` them.
     """
-    rates = [part.rates for part in groupings if isinstance(part.rates, GroupRates)]
+    rates = [audited.rates for audited in groupings if isinstance(audited.rates, GroupRates)]
     thresholds = tuple(point.threshold for point in rates[0].points) if rates else ()
     target = working_target(thresholds)
     of_thresholds = [
@@ -402,13 +402,13 @@ class _Auditor:
         chosen = shown(joined.groupings, self._settings.groups)
         keep = baseline is not None
         try:
-            found = audit_searches(
+            one_to_many = audit_searches(
                 self._embeddings.vectors, joined, chosen, plan, self._progress, others, keep
             )
         except MetricError as problem:
             return NoComparison("one to many", str(problem)), None
         if baseline is None:
-            return found, None
+            return one_to_many, None
         assert ids is not None  # else nothing would have been joined
         other = select_embeddings(baseline, ids[joined.rows], name)
         same = replace(
@@ -417,8 +417,8 @@ class _Auditor:
         try:
             before = audit_searches(other.vectors, same, chosen, plan, self._progress, keep=keep)
         except MetricError:
-            return found, None
-        return found, correlate(found, before)
+            return one_to_many, None
+        return one_to_many, correlate(one_to_many, before)
 
     def compare(self, baseline: Embeddings, name: str) -> BaselineComparison:
         """Return the changes from a baseline, by the primary attribute."""

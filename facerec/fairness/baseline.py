@@ -205,10 +205,10 @@ class BaselineComparison:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON types; ``rows`` is a flat table of the means over seeds."""
-        found = plain(self, limits=False)
-        for entry, change in zip(found["changes"], self.changes, strict=True):
+        document = plain(self, limits=False)
+        for entry, change in zip(document["changes"], self.changes, strict=True):
             entry["conclusion"] = change.conclusion
-        return {"rows": [change.to_row() for change in self.changes], **found}
+        return {"rows": [change.to_row() for change in self.changes], **document}
 
 
 def compare_runs(
@@ -247,17 +247,17 @@ def compare_runs(
         DatasetError: embeddings that were normalised.
     """
     frame = _Frame(runs, subject, group, names, pairs, impostors, targets, replicates, seed)
-    found: list[tuple[_Figures, _Figures]] = []
+    figures: list[tuple[_Figures, _Figures]] = []
     for run in runs:
         sides: list[_Figures] = []
-        for place, embeddings in enumerate((run.baseline, run.treated)):
-            unit = None if run.unit is None else run.unit[place]
+        for index, embeddings in enumerate((run.baseline, run.treated)):
+            unit = None if run.unit is None else run.unit[index]
             sides.append(frame.figures(embeddings, unit))
             if progress is not None:
-                progress("comparing models", 2 * len(found) + len(sides), 2 * len(runs))
-        found.append((sides[0], sides[1]))
+                progress("comparing models", 2 * len(figures) + len(sides), 2 * len(runs))
+        figures.append((sides[0], sides[1]))
     # A figure that some seed lacks is of no use.
-    keys = [key for key in found[0][0] if all(key in one for pair in found for one in pair)]
+    keys = [key for key in figures[0][0] if all(key in one for pair in figures for one in pair)]
     seeds = [run.seed for run in runs]
     return BaselineComparison(
         attribute=attribute,
@@ -267,7 +267,7 @@ def compare_runs(
         persons=frame.persons,
         policy=frame.policy,
         changes=tuple(
-            _change(key, seeds, [(one[key], other[key]) for one, other in found]) for key in keys
+            _change(key, seeds, [(one[key], other[key]) for one, other in figures]) for key in keys
         ),
         replicates=replicates,
         seed=seed,
@@ -373,9 +373,9 @@ class _Frame:
             raise MetricError(
                 f"pairs name the images {sides.min()} to {sides.max()}, but there are {total}"
             )
-        place = np.full(total, -1)
-        place[self.rows] = np.arange(len(self.rows))
-        sides = place[sides]
+        row_of = np.full(total, -1)
+        row_of[self.rows] = np.arange(len(self.rows))
+        sides = row_of[sides]
         there = (sides >= 0).all(axis=0)
         agree = (self.person[sides[0]] == self.person[sides[1]]) == pairs.issame
         for count, what in (
@@ -397,14 +397,14 @@ class _Frame:
 
     def figures(self, embeddings: Embeddings, unit: NDArray[np.float32] | None) -> _Figures:
         """Compute all figures of one model."""
-        found = self._norms(embeddings.norms[self.rows].astype(np.float64))
-        found |= self._scores("raw", embeddings.vectors[self.rows])
+        figures = self._norms(embeddings.norms[self.rows].astype(np.float64))
+        figures |= self._scores("raw", embeddings.vectors[self.rows])
         if unit is not None:
-            found |= self._scores("unit", unit[self.rows])
-        return found
+            figures |= self._scores("unit", unit[self.rows])
+        return figures
 
     def _norms(self, norms: Array) -> dict[_Key, _Drawn]:
-        found = {
+        figures = {
             _Key("CV of norms", "by construction", persons=self.persons): _drawn(
                 _variation(norms, self.person, self.weights), "the mean norm is zero"
             )
@@ -412,19 +412,19 @@ class _Frame:
         one_group = "no comparison: fewer than two groups have a person"
         key = _Key("η²", "association", persons=self.persons)
         if len(self.names) < 2:
-            return found | {key: _Drawn(None, None, one_group)}
+            return figures | {key: _Drawn(None, None, one_group)}
         sample = SubjectNorms.from_images(
             norms[self.grouped], self.person[self.grouped], self.group[self.grouped]
         )
         means, weights = sample.means, self.weights[:, np.unique(self.person[self.grouped])]
-        found[key] = _drawn(
+        figures[key] = _drawn(
             _eta_squared(means, sample.groups, weights), "the mean norms of persons do not vary"
         )
         members = [np.flatnonzero(sample.groups == g) for g in range(len(self.names))]
         for i, j in itertools.combinations(range(len(self.names)), 2):
             fewest = min(len(members[i]), len(members[j]))
             key = _Key("Cliff's δ", "association", None, (self.names[i], self.names[j]), fewest)
-            found[key] = _drawn(
+            figures[key] = _drawn(
                 _deltas(
                     means[members[i]],
                     means[members[j]],
@@ -433,28 +433,28 @@ class _Frame:
                 ),
                 "a group has no person",
             )
-        return found
+        return figures
 
     def _scores(self, fusion: Fusion, vectors: NDArray[np.floating]) -> dict[_Key, _Drawn]:
-        found: dict[_Key, _Drawn] = {}
+        figures: dict[_Key, _Drawn] = {}
         scores = score_pairs(vectors, *self.sides)
         if len(scores):
-            found |= self._of_list(fusion, scores)
+            figures |= self._of_list(fusion, scores)
         if len(self.grouped):
             errors, people = self._errors(vectors, scores)
             if not len(scores):
-                found |= self._tpr_of_all(fusion, errors, people)
-            found |= self._differentials(fusion, errors, people)
-        return found
+                figures |= self._tpr_of_all(fusion, errors, people)
+            figures |= self._differentials(fusion, errors, people)
+        return figures
 
     def _of_list(self, fusion: Fusion, scores: NDArray[np.floating]) -> dict[_Key, _Drawn]:
         """Return accuracy and TPR on the pairs of the list."""
-        found: dict[_Key, _Drawn] = {}
+        performance: dict[_Key, _Drawn] = {}
         if self.folds is not None:
             thresholds = kfold_accuracy(scores, self.same, self.folds).thresholds
             right = (scores >= np.asarray(thresholds)[self.folds]) == self.same
             key = _Key("accuracy", "performance", fusion, persons=self.persons)
-            found[key] = _Drawn(float(right.mean()), self.listed.mean(right))
+            performance[key] = _Drawn(float(right.mean()), self.listed.mean(right))
         figures = sort_scores(scores[self.same], scores[~self.same])
         points = [figures.tpr_at_fpr(target) for target in self.targets]
         resolved = [point.target for point in points if point.resolvable]
@@ -462,11 +462,11 @@ class _Frame:
         for point in points:
             key = _Key(_tpr(point.target), "performance", fusion, persons=self.persons)
             if point.resolvable:
-                found[key] = _Drawn(point.tpr, drawn[point.target].tpr)
+                performance[key] = _Drawn(point.tpr, drawn[point.target].tpr)
             else:
                 few = f"not resolvable with {point.non_mated:,} different pairs"
-                found[key] = _Drawn(None, None, few)
-        return found
+                performance[key] = _Drawn(None, None, few)
+        return performance
 
     def _errors(
         self, vectors: NDArray[np.floating], scores: NDArray[np.floating]
@@ -494,19 +494,19 @@ class _Frame:
         self, fusion: Fusion, errors: GroupErrors, people: NDArray[np.int64]
     ) -> dict[_Key, _Drawn]:
         """Return the TPR among all pairs of persons with a group."""
-        found = {}
+        figures = {}
         for point, counts in zip(errors.rates.points, errors.by_subject, strict=True):
             key = _Key(_tpr(point.threshold.target), "performance", fusion, persons=self.persons)
             if not point.threshold.resolvable:
                 few = f"not resolvable with {point.threshold.non_mated:,} impostor pairs"
-                found[key] = _Drawn(None, None, few)
+                figures[key] = _Drawn(None, None, few)
                 continue
             features = np.zeros((len(people), 2))
             for group in counts:
                 features[group.members] = np.stack([group.missed, group.mated], axis=1)
             missed, mated = _weighted(self.weights[:, people], features).T
-            found[key] = _drawn(1 - quotients(missed, mated), "no mated pair")
-        return found
+            figures[key] = _drawn(1 - quotients(missed, mated), "no mated pair")
+        return figures
 
     def _differentials(
         self, fusion: Fusion, errors: GroupErrors, people: NDArray[np.int64]
@@ -515,29 +515,29 @@ class _Frame:
         # For the values and the rule that withholds them; replicates are drawn with everything.
         summary = differentials(errors, replicates=1)
         rows = {(row.measure, row.of, row.target): row for row in summary.rows}
-        places = [self.names.index(name) for name in summary.groups]
-        fewest = min((errors.rates.composition[place].subjects for place in places), default=0)
+        compared = [self.names.index(name) for name in summary.groups]
+        fewest = min((errors.rates.composition[group].subjects for group in compared), default=0)
         weights = self.weights[1:, people]
-        found = {}
+        figures = {}
         for target, counts in zip(self.targets, errors.counts, strict=True):
-            drawn = [rate_replicates(counts[place], weights) for place in places]
+            drawn = [rate_replicates(counts[group], weights) for group in compared]
             kinds: tuple[Of, Of] = ("FMR", "FNMR")
             for kind, of in enumerate(kinds):
                 figure = f"max/geomean {of} at FMR={target}"
                 key = _Key(figure, "differential", fusion, persons=fewest)
                 row = rows.get(("max/geomean", of, target))
                 if row is None or row.value is None:
-                    found[key] = _Drawn(None, None, summary.reason if row is None else row.remark)
+                    figures[key] = _Drawn(None, None, summary.reason if row is None else row.remark)
                     continue
-                parts = [rates[kind] for rates in drawn]
-                known = [part for part in parts if part is not None]
+                by_group = [rates[kind] for rates in drawn]
+                known = [values for values in by_group if values is not None]
                 replicates = None
-                if len(known) == len(parts):
+                if len(known) == len(by_group):
                     replicates = max_over_geomean(np.stack(known, axis=-1))
-                found[key] = _Drawn(
+                figures[key] = _Drawn(
                     row.value, replicates, row.remark if replicates is None else None
                 )
-        return found
+        return figures
 
 
 def _change(key: _Key, seeds: Sequence[int], sides: Sequence[tuple[_Drawn, _Drawn]]) -> Change:
@@ -625,12 +625,12 @@ def _interval(replicates: Array, persons: int) -> tuple[Interval | None, str | N
         return None, (
             f"no interval: the change is {defined[0]:.3g} in all {len(replicates):,} resamples"
         )
-    found = percentile(replicates, persons)
-    if found is None:
+    interval = percentile(replicates, persons)
+    if interval is None:
         return None, f"no interval: {persons} persons in a group"
-    if not (math.isfinite(found.low) and math.isfinite(found.high)):
+    if not (math.isfinite(interval.low) and math.isfinite(interval.high)):
         return None, "no interval: in many resamples a group has no error"
-    return found, None
+    return interval, None
 
 
 def _student(values: Array) -> Interval | None:
@@ -666,7 +666,7 @@ def _check_runs(runs: Sequence[RunPair]) -> NDArray[np.str_]:
         raise MetricError(f"the seeds {seeds} repeat; give one pair of runs a seed")
     first: NDArray[np.str_] | None = None
     for run in runs:
-        for place, (arm, embeddings) in enumerate(
+        for index, (arm, embeddings) in enumerate(
             (("baseline", run.baseline), ("treated", run.treated))
         ):
             where = f"seed {run.seed}, {arm}"
@@ -676,7 +676,7 @@ def _check_runs(runs: Sequence[RunPair]) -> NDArray[np.str_]:
                 first, origin = embeddings.ids, where
             _check_ids(first, embeddings.ids, origin, where)
             check_raw(embeddings.norms, where)
-            unit = None if run.unit is None else run.unit[place]
+            unit = None if run.unit is None else run.unit[index]
             if unit is not None and unit.shape != embeddings.vectors.shape:
                 raise MetricError(
                     f"{where}: unit fusion has shape {unit.shape} and raw fusion "
@@ -706,16 +706,16 @@ def _check_ids(first: NDArray[np.str_], ids: NDArray[np.str_], origin: str, wher
 
 def _embedded(runs: Sequence[RunPair]) -> NDArray[np.bool_]:
     """Return which images have an embedding in all runs, ``(m,)``."""
-    found = None
+    embedded = None
     for run in runs:
         matrices = [run.baseline.vectors, run.treated.vectors, *(run.unit or ())]
         for matrix in matrices:
             usable = np.isfinite(matrix).all(axis=1) & matrix.any(axis=1)
-            found = usable if found is None else found & usable
+            embedded = usable if embedded is None else embedded & usable
         for embeddings in (run.baseline, run.treated):
-            found = found & np.isfinite(embeddings.norms)
-    assert found is not None
-    return found
+            embedded = embedded & np.isfinite(embeddings.norms)
+    assert embedded is not None
+    return embedded
 
 
 def _notes_on_seeds(runs: Sequence[RunPair]) -> list[str]:
@@ -774,13 +774,13 @@ def _deltas(
     result = np.empty(len(drawn))
     step = max(1, _CELLS // (len(first) + len(second)))
     for start in range(0, len(result), step):
-        part = slice(start, start + step)
-        sums = np.zeros((len(drawn[part]), len(second) + 1), np.int64)
-        np.cumsum(against[part].take(order, axis=1), axis=1, out=sums[:, 1:], dtype=np.int64)
+        batch = slice(start, start + step)
+        sums = np.zeros((len(drawn[batch]), len(second) + 1), np.int64)
+        np.cumsum(against[batch].take(order, axis=1), axis=1, out=sums[:, 1:], dtype=np.int64)
         won = sums.take(below, axis=1) + sums.take(reached, axis=1) - sums[:, -1:]
-        own = drawn[part].astype(np.int64)
+        own = drawn[batch].astype(np.int64)
         pairs = own.sum(axis=1) * sums[:, -1]
-        result[part] = quotients(np.einsum("rn,rn->r", own, won), pairs)
+        result[batch] = quotients(np.einsum("rn,rn->r", own, won), pairs)
     return result
 
 
@@ -789,8 +789,8 @@ def _weighted(weights: NDArray[np.uint8], features: Array) -> Array:
     result = np.empty((len(weights), features.shape[1]))
     step = max(1, _CELLS // weights.shape[1])
     for start in range(0, len(weights), step):
-        part = slice(start, start + step)
-        result[part] = weights[part].astype(np.float64) @ features
+        batch = slice(start, start + step)
+        result[batch] = weights[batch].astype(np.float64) @ features
     return result
 
 

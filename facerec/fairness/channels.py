@@ -331,9 +331,13 @@ def norm_channels(
         persons=pairs.persons,
         excluded=pairs.excluded,
         lost=pairs.lost,
-        correlations=tuple(_correlation(pairs, name, part, weights) for name, part in pairs.parts),
+        correlations=tuple(
+            _correlation(pairs, name, subset, weights) for name, subset in pairs.subsets
+        ),
         bins=_bins(pairs),
-        curves=tuple(_discard(pairs, name, part) for name, part in pairs.parts if part.any()),
+        curves=tuple(
+            _discard(pairs, name, subset) for name, subset in pairs.subsets if subset.any()
+        ),
         cuts=tuple(_common_cut(pairs, curve, share) for share in DISCARD_SHARES),
         standardised=_standardised(pairs, weights),
         seed=seed,
@@ -367,13 +371,13 @@ def compare_fusion(
         )
     weights = resample(raw.subjects, replicates, seed)
     changes: list[FusionChange] = []
-    for place, target in enumerate(targets[0]):
-        points = raw.rates.points[place], unit.rates.points[place]
+    for target_index, target in enumerate(targets[0]):
+        points = raw.rates.points[target_index], unit.rates.points[target_index]
         drawn = [
-            [rate_replicates(counts, weights) for counts in side.by_subject[place]]
+            [rate_replicates(counts, weights) for counts in side.by_subject[target_index]]
             for side in (raw, unit)
         ]
-        everyone = [_everyone(side.by_subject[place], weights) for side in (raw, unit)]
+        everyone = [_everyone(side.by_subject[target_index], weights) for side in (raw, unit)]
         changes.append(_change(target, "FNMR", None, (points[0].fnmr, points[1].fnmr), everyone))
         for index, name in enumerate(raw.rates.names):
             groups = [point.groups[index] for point in points]
@@ -434,25 +438,26 @@ class _MatedPairs:
         self.group, self.names = code[self.sides[0]], tuple(names)
         self.image_norms, self.image_person = lengths, person
         everyone = np.ones(self.errors.size, bool)
-        self.parts: list[tuple[str | None, NDArray[np.bool_]]] = [(None, everyone)]
-        self.parts += [(name, self.group == place) for place, name in enumerate(names)]
+        self.subsets: list[tuple[str | None, NDArray[np.bool_]]] = [(None, everyone)]
+        self.subsets += [(name, self.group == index) for index, name in enumerate(names)]
 
-    def fnmr(self, part: NDArray[np.bool_]) -> ErrorRate:
+    def fnmr(self, subset: NDArray[np.bool_]) -> ErrorRate:
         """Return the FNMR of some pairs."""
-        return _rate(self.errors[part], self.person[part])
+        return _rate(self.errors[subset], self.person[subset])
 
 
 def _correlation(
     pairs: _MatedPairs,
     name: str | None,
-    part: NDArray[np.bool_],
+    subset: NDArray[np.bool_],
     weights: NDArray[np.uint8],
 ) -> NormCorrelation:
-    count = int(np.count_nonzero(part))
-    members, person = np.unique(pairs.person[part], return_inverse=True)
+    count = int(np.count_nonzero(subset))
+    members, person = np.unique(pairs.person[subset], return_inverse=True)
     persons = members.size
     norms, scores = (
-        np.unique(values[part], return_inverse=True)[1] for values in (pairs.quality, pairs.scores)
+        np.unique(values[subset], return_inverse=True)[1]
+        for values in (pairs.quality, pairs.scores)
     )
     value = _spearman(norms, scores, person, np.ones((1, persons)))[0] if count else np.nan
     if np.isnan(value):
@@ -492,7 +497,7 @@ def _spearman(
     Returns:
         one an R; NaN where either variable has one value.
     """
-    found = np.empty(len(weights))
+    correlations = np.empty(len(weights))
     tables = [
         coo_array((np.ones(x.size), (codes, person)), (codes.max() + 1, weights.shape[1])).tocsr()
         for codes in (x, y)
@@ -503,14 +508,14 @@ def _spearman(
         (left, spread), (right, width) = (_middle_ranks(table @ times) for table in tables)
         products = np.zeros(times.shape[1])
         for first in range(0, x.size, _AT_ONCE**2):
-            part = slice(first, first + _AT_ONCE**2)
-            cells = left.take(x[part], axis=0)
-            cells *= right.take(y[part], axis=0)
-            cells *= times.take(person[part], axis=0)
+            chunk = slice(first, first + _AT_ONCE**2)
+            cells = left.take(x[chunk], axis=0)
+            cells *= right.take(y[chunk], axis=0)
+            cells *= times.take(person[chunk], axis=0)
             products += cells.sum(axis=0)
         with np.errstate(invalid="ignore"):
-            found[start : start + _AT_ONCE] = products / np.sqrt(spread * width)
-    return found
+            correlations[start : start + _AT_ONCE] = products / np.sqrt(spread * width)
+    return correlations
 
 
 def _middle_ranks(counts: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -540,20 +545,22 @@ def _bin_of(pairs: _MatedPairs) -> NDArray[np.int64]:
 
 
 def _bins(pairs: _MatedPairs) -> tuple[NormBin, ...]:
-    places = _bin_of(pairs)
-    found = []
-    for place in range(BINS):
-        inside = places == place
+    bin_of_pair = _bin_of(pairs)
+    bins = []
+    for index in range(BINS):
+        inside = bin_of_pair == index
         if not inside.any():
             continue
         norms = pairs.quality[inside]
-        rates = tuple(GroupFnmr(name, pairs.fnmr(inside & part)) for name, part in pairs.parts)
-        found.append(NormBin(place + 1, float(norms.min()), float(norms.max()), rates))
-    return tuple(found)
+        rates = tuple(
+            GroupFnmr(name, pairs.fnmr(inside & subset)) for name, subset in pairs.subsets
+        )
+        bins.append(NormBin(index + 1, float(norms.min()), float(norms.max()), rates))
+    return tuple(bins)
 
 
-def _discard(pairs: _MatedPairs, name: str | None, part: NDArray[np.bool_]) -> NormDiscard:
-    curve = error_versus_discard(pairs.errors[part], pairs.quality[part])
+def _discard(pairs: _MatedPairs, name: str | None, subset: NDArray[np.bool_]) -> NormDiscard:
+    curve = error_versus_discard(pairs.errors[subset], pairs.quality[subset])
     shares, rates = curve.discard_rates, curve.error_rates
     kept = np.unique(np.searchsorted(shares, np.linspace(0, 1, _CURVE_POINTS)))
     return NormDiscard(
@@ -572,15 +579,15 @@ def _common_cut(pairs: _MatedPairs, curve: DiscardCurve, share: str) -> CommonCu
     norm = float(curve.cuts[np.searchsorted(curve.discarded, allowed, side="right") - 1])
     gone = pairs.quality < norm
     groups = []
-    for name, part in pairs.parts:
-        images = np.unique(pairs.sides[:, part])
+    for name, subset in pairs.subsets:
+        images = np.unique(pairs.sides[:, subset])
         groups.append(
             GroupCut(
                 group=name,
                 images=_discarded(pairs.image_norms[images] < norm, pairs.image_person[images]),
-                pairs=_discarded(gone[part], pairs.person[part]),
-                before=pairs.fnmr(part),
-                after=pairs.fnmr(part & ~gone),
+                pairs=_discarded(gone[subset], pairs.person[subset]),
+                before=pairs.fnmr(subset),
+                after=pairs.fnmr(subset & ~gone),
             )
         )
     return CommonCut(share, norm, tuple(groups))
@@ -639,11 +646,11 @@ def _standardised(pairs: _MatedPairs, weights: NDArray[np.uint8]) -> Standardise
             GroupStandardised(
                 name,
                 *(
-                    contrast(rates[place], replicates[:, place], members[place])
+                    contrast(rates[index], replicates[:, index], members[index])
                     for rates, replicates in zip(values, drawn, strict=True)
                 ),
             )
-            for place, name in enumerate(pairs.names)
+            for index, name in enumerate(pairs.names)
         ),
         raw_gap=contrast(gaps[0], drawn_gaps[0], pairs.persons),
         standardised_gap=contrast(gaps[1], drawn_gaps[1], pairs.persons),
@@ -664,12 +671,12 @@ class _Counts:
         )
         self.group_of = np.empty(pairs.persons, np.int64)
         self.group_of[pairs.person] = pairs.group
-        own = [self.group_of == place for place in range(groups)]
-        self.persons = np.array([np.count_nonzero(made[part], axis=0) for part in own])
+        own = [self.group_of == code for code in range(groups)]
+        self.persons = np.array([np.count_nonzero(made[members], axis=0) for members in own])
         """Persons with a pair, ``(D, BINS)``."""
-        self.pairs = np.array([made[part].sum(axis=0) for part in own])
-        self.errors = np.array([errors[part].sum(axis=0) for part in own])
-        drawn = [weights[:, part].astype(np.float64) for part in own]
+        self.pairs = np.array([made[members].sum(axis=0) for members in own])
+        self.errors = np.array([errors[members].sum(axis=0) for members in own])
+        drawn = [weights[:, members].astype(np.float64) for members in own]
         self.drawn_pairs = np.stack([w @ made[p] for w, p in zip(drawn, own, strict=True)], axis=1)
         """``(R, D, BINS)``."""
         self.drawn_errors = np.stack(

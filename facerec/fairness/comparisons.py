@@ -58,7 +58,7 @@ def calibrate_on_embeddings(
             f"{name}: these embeddings do not say who is on the images, so no threshold can be "
             "fixed on them; embed record files or a folder of identity/image.jpg, or give scores"
         )
-    found = score_all_pairs(
+    all_pairs = score_all_pairs(
         embeddings.vectors[known],
         subjects[known],
         fpr=targets,
@@ -66,7 +66,7 @@ def calibrate_on_embeddings(
         device=device,
         progress=progress,
     )
-    return _calibration(f"calibration on {name}", found.points)
+    return _calibration(f"calibration on {name}", all_pairs.points)
 
 
 def calibrate_on_scores(

@@ -125,12 +125,12 @@ def werm(
 
     WERM = (max A / geo(A + ε))^α · (max B / geo(B + ε))^(1−α); Linghu et al., IJCB 2024.
     """
-    parts = []
+    ratios = []
     for rates in (fmr, fnmr):
         values = _rates(rates)
         with np.errstate(divide="ignore"):  # a maximum of 0 has the logarithm −∞, and gives 0
-            parts.append(np.exp(np.mean(np.log(_max(values) / (values + epsilon)), axis=-1)))
-    return parts[0] ** alpha * parts[1] ** (1 - alpha)
+            ratios.append(np.exp(np.mean(np.log(_max(values) / (values + epsilon)), axis=-1)))
+    return ratios[0] ** alpha * ratios[1] ** (1 - alpha)
 
 
 def mape(fmr: ArrayLike, nominal: float) -> Values:
@@ -322,11 +322,11 @@ def differentials(
         targets = [
             _Target(point, used, chosen, [rate_replicates(group, weights) for group in chosen])
             for point, counts in zip(errors.rates.points, errors.counts, strict=True)
-            for chosen in [[counts[place] for place in used]]
+            for chosen in [[counts[index] for index in used]]
         ]
         rows = [target.row(measure) for target in targets for measure in MEASURES]
         rows += _area_under_fdr(targets)
-    names = tuple(errors.rates.names[place] for place in used)
+    names = tuple(errors.rates.names[index] for index in used)
     return Differentials(
         names, tuple(left_out), tuple(rows), replicates, seed, reason, not errors.subjects
     )
@@ -358,7 +358,7 @@ def parity_p_value(
     used, _ = _compared(errors, min_subjects)
     if len(used) < 2:
         return None
-    counts = [errors.counts[0][place] for place in used]
+    counts = [errors.counts[0][index] for index in used]
     orders = generator.random((len(used), replicates))
     target = _Target(errors.rates.points[0], used, counts, [(order, order) for order in orders])
     headline = next(measure for measure in MEASURES if measure.of == of)
@@ -366,9 +366,9 @@ def parity_p_value(
 
 
 def _compared(errors: GroupErrors, min_subjects: int) -> tuple[list[int], list[str]]:
-    """Return the places of the groups that are compared, and a sentence for each other one."""
+    """Return the indices of the groups that are compared, and a sentence for each other one."""
     used, left_out = [], []
-    for place, group in enumerate(errors.rates.composition):
+    for index, group in enumerate(errors.rates.composition):
         if group.subjects < min_subjects:
             left_out.append(f"{group.name}: {group.subjects} persons, fewer than {min_subjects}")
         elif not (group.mated and group.non_mated):
@@ -376,7 +376,7 @@ def _compared(errors: GroupErrors, min_subjects: int) -> tuple[list[int], list[s
                 f"{group.name}: {group.mated} mated and {group.non_mated} impostor pairs within it"
             )
         else:
-            used.append(place)
+            used.append(index)
     return used, left_out
 
 
@@ -477,8 +477,8 @@ class _Kind:
     def counted(self, chosen: NDArray[np.bool_]) -> str:
         """Name the errors of some groups."""
         listed = [
-            f"{self.errors[place]}/{self.comparisons[place]:,} in {self.names[place]}"
-            for place in np.flatnonzero(chosen)
+            f"{self.errors[index]}/{self.comparisons[index]:,} in {self.names[index]}"
+            for index in np.flatnonzero(chosen)
         ]
         return f"{self.what} {', '.join(listed)}"
 
@@ -495,7 +495,7 @@ class _Target:
     ) -> None:
         self.target, self._threshold = point.threshold.target, point.threshold
         self._nominal = float(parse_rate(self.target))
-        groups = [point.groups[place] for place in used]
+        groups = [point.groups[index] for index in used]
         names = tuple(group.name for group in groups)
         fmr = _Kind.of("false matches", names, [group.fmr for group in groups])
         fnmr = _Kind.of("false non-matches", names, [group.fnmr for group in groups])
@@ -581,8 +581,8 @@ class _Target:
         """Return how often equal rates differ as much as these; None where there is no value."""
         if self.withheld(measure) is not None:
             return None
-        found = self._parity(measure, self.value(measure))
-        return None if found is None else found[0]
+        parity_test = self._parity(measure, self.value(measure))
+        return None if parity_test is None else parity_test[0]
 
     def _measured(self, measure: Measure, size: float | Values, noise: bool = False) -> Values:
         """Return a measure of rates that differ by ``size`` times what is observed."""
@@ -632,8 +632,8 @@ class _Target:
         sizes, scale = _SIZES[usable], np.maximum.accumulate(scale[usable])
 
         def holds(size: float) -> bool:
-            found = np.interp(sign * measured(size, noise=True), scale, sizes)
-            off = np.abs(found - size) >= abs(1 - size)
+            estimates = np.interp(sign * measured(size, noise=True), scale, sizes)
+            off = np.abs(estimates - size) >= abs(1 - size)
             return bool((1 + np.count_nonzero(off)) / (1 + off.size) >= level)
 
         def end(inside: float, outside: float) -> float:
@@ -676,14 +676,14 @@ class _NoisyRates:
         if not kind.errors.all():
             return None
         noise = np.empty(drawn.shape)
-        for place, share in enumerate(shares):
+        for column, share in enumerate(shares):
             if share is None or not math.isfinite(share.test_variance):
                 return None
             # Ties are broken by their place, or few errors would make lumps of replicates.
-            ranks = rankdata(np.nan_to_num(drawn[:, place]), method="ordinal")
+            ranks = rankdata(np.nan_to_num(drawn[:, column]), method="ordinal")
             freedom = max(1.0, share.effective_subjects - 1)
             quantiles = stdtrit(freedom, (ranks - 0.5) / len(ranks))
-            noise[:, place] = np.exp(quantiles * math.sqrt(share.test_variance) / share.rate)
+            noise[:, column] = np.exp(quantiles * math.sqrt(share.test_variance) / share.rate)
         common = float(kind.errors.sum() / kind.comparisons.sum())
         direction = np.log(kind.rates / common)
         if np.abs(direction).max() < 1e-9:
@@ -768,8 +768,8 @@ def _pairs_drawn(counts: csr_array, weights: NDArray[np.uint8]) -> Values:
     matrix = counts.astype(np.float64)
     sums = np.empty(len(weights))
     for start in range(0, len(weights), _CHUNK):
-        part = np.ascontiguousarray(weights[start : start + _CHUNK].T, dtype=np.float64)
-        sums[start : start + _CHUNK] = np.einsum("gr,gr->r", part, matrix @ part)
+        chunk = np.ascontiguousarray(weights[start : start + _CHUNK].T, dtype=np.float64)
+        sums[start : start + _CHUNK] = np.einsum("gr,gr->r", chunk, matrix @ chunk)
     return sums
 
 

@@ -83,17 +83,17 @@ def find(
 
 def verdict(findings: Sequence[Finding]) -> str:
     """Return the sentence at the head of a report: what was detected, what not, what is unknown."""
-    parts = []
+    sentences = []
     for conclusion in get_args(Conclusion):
         said = [
-            f"{_TOPICS.get(found.topic) or _change(found)} by {found.grouping}"
-            for found in findings
-            if found.conclusion == conclusion
+            f"{_TOPICS.get(finding.topic) or _change(finding)} by {finding.grouping}"
+            for finding in findings
+            if finding.conclusion == conclusion
         ]
         if said:
             words = conclusion[0].upper() + conclusion[1:]
-            parts.append(f"{words}: {', '.join(dict.fromkeys(said))}.")
-    return " ".join(parts)
+            sentences.append(f"{words}: {', '.join(dict.fromkeys(said))}.")
+    return " ".join(sentences)
 
 
 _TOPICS: dict[Topic, str] = {
@@ -108,9 +108,9 @@ _TOPICS: dict[Topic, str] = {
 }
 
 
-def _change(found: Finding) -> str:
+def _change(finding: Finding) -> str:
     """Return what changes from the baseline: the figure, without its target."""
-    return found.figure.partition(" at ")[0].removesuffix(" from the baseline")
+    return finding.figure.partition(" at ")[0].removesuffix(" from the baseline")
 
 
 def caveats(
@@ -126,59 +126,59 @@ def caveats(
     """
     source = "; ".join(label_sources)
     known = [caveat for caveat in _CAVEATS if norms or caveat not in _OF_NORMS]
-    found = [caveat.format(source=source, policy=policy) for caveat in known]
-    return (*found, _LFW) if lfw else tuple(found)
+    sentences = [caveat.format(source=source, policy=policy) for caveat in known]
+    return (*sentences, _LFW) if lfw else tuple(sentences)
 
 
 def _association(grouping: GroupAudit) -> Iterator[Finding]:
     if grouping.sample is None:
         return
-    found = grouping.association
+    association = grouping.association
     figure = "η² of subjects' mean norms"
     subjects = len(grouping.sample.groups)
-    if isinstance(found, NoComparison):
-        yield _insufficient("norm", grouping, figure, (subjects, "subjects"), found.reason)
+    if isinstance(association, NoComparison):
+        yield _insufficient("norm", grouping, figure, (subjects, "subjects"), association.reason)
         return
     yield _line(
         "norm",
         grouping.name,
         figure,
-        found.eta2,
+        association.eta2,
         (subjects, "subjects"),
-        of_test(found.p),
-        "" if found.p < ALPHA else _undetected(found),
-        p=found.p,
+        of_test(association.p),
+        "" if association.p < ALPHA else _undetected(association),
+        p=association.p,
         exploratory=not grouping.primary,
     )
 
 
-def _undetected(found: Association) -> str:
-    parts = [] if found.mde_eta2 is None else [f"MDE η² {found.mde_eta2:.2g}"]
-    if found.equivalent:
-        parts.append(f"all |δ| below {found.bound:g}")
-    return ", ".join(parts)
+def _undetected(association: Association) -> str:
+    clauses = [] if association.mde_eta2 is None else [f"MDE η² {association.mde_eta2:.2g}"]
+    if association.equivalent:
+        clauses.append(f"all |δ| below {association.bound:g}")
+    return ", ".join(clauses)
 
 
 def _adjusted(grouping: GroupAudit) -> Iterator[Finding]:
-    found = grouping.adjusted
-    if found is None or grouping.sample is None:
+    adjusted = grouping.adjusted
+    if adjusted is None or grouping.sample is None:
         return
     figure = "partial η² of norms"
-    if isinstance(found, NoComparison) or found.p is None:
-        reason = found.reason if isinstance(found, NoComparison) else "errors have no inverse"
+    if isinstance(adjusted, NoComparison) or adjusted.p is None:
+        reason = adjusted.reason if isinstance(adjusted, NoComparison) else "errors have no inverse"
         basis = len(grouping.sample.groups), "subjects"
         yield _insufficient("adjusted norm", grouping, figure, basis, reason)
         return
-    before = found.eta2.value
+    before = adjusted.eta2.value
     yield _line(
         "adjusted norm",
         grouping.name,
-        f"{figure} given {', '.join(found.covariates)}",
-        found.partial_eta2,
-        (found.subjects, "subjects"),
-        of_test(found.p),
+        f"{figure} given {', '.join(adjusted.covariates)}",
+        adjusted.partial_eta2,
+        (adjusted.subjects, "subjects"),
+        of_test(adjusted.p),
         "" if before is None else f"η² {before:.2g} before adjustment",
-        p=found.p,
+        p=adjusted.p,
     )
 
 
@@ -192,7 +192,7 @@ def _rates(grouping: GroupAudit, target: str | None) -> Iterator[Finding]:
             yield _insufficient(of, grouping, figure, (pairs, unit), reason)
             continue
         figure = f"{figure} at nominal FMR {target}"
-        pairs = sum(part.non_mated if of == "FMR" else part.mated for part in rates.composition)
+        pairs = sum(group.non_mated if of == "FMR" else group.mated for group in rates.composition)
         row = next((row for row in measures.rows if _is_headline(row, of, target)), None)
         if row is None or row.value is None or row.p_value is None:
             reason = (
@@ -207,11 +207,11 @@ def _rates(grouping: GroupAudit, target: str | None) -> Iterator[Finding]:
         yield _line(of, grouping.name, figure, row, basis, conclusion, remark, p=row.p_value)
 
 
-def _searches(grouping: GroupAudit, found: Mapping[str, SearchAudit]) -> Iterator[Finding]:
+def _searches(grouping: GroupAudit, audits: Mapping[str, SearchAudit]) -> Iterator[Finding]:
     """Yield the largest ratios of FPIR and of FNIR between groups that are detected."""
-    if grouping.name not in found:
+    if grouping.name not in audits:
         return
-    for ratio in found[grouping.name].largest:
+    for ratio in audits[grouping.name].largest:
         ends = (("highest", ratio.highest), ("lowest", ratio.lowest))
         threshold = ratio.threshold
         yield Finding(
@@ -262,19 +262,19 @@ def _standardised(grouping: GroupAudit) -> Iterator[Finding]:
     figure = "change of the FNMR gap if all groups had the same norms"
     if isinstance(channels, NoComparison):
         return  # for the same reason as the rates
-    found, pairs = channels.standardised, (channels.pairs, "mated pairs")
-    if found.change is None or found.change.interval is None:
-        reason = found.reason or "no interval"
+    standardised, pairs = channels.standardised, (channels.pairs, "mated pairs")
+    if standardised.change is None or standardised.change.interval is None:
+        reason = standardised.reason or "no interval"
         yield _insufficient("norm and FNMR", grouping, figure, pairs, reason)
         return
     yield _line(
         "norm and FNMR",
         grouping.name,
         figure,
-        found.change,
+        standardised.change,
         pairs,
-        of_interval(found.change.interval),
-        "" if found.raw_gap is None else f"gap {found.raw_gap.value:.3g} as it is",
+        of_interval(standardised.change.interval),
+        "" if standardised.raw_gap is None else f"gap {standardised.raw_gap.value:.3g} as it is",
     )
 
 

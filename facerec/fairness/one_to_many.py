@@ -434,7 +434,7 @@ class _Searcher:
             columns["entry"].append(np.append(entries, NOBODY)[nearest.entry])
             columns["second"].append(nearest.second)
             columns["mate"].append(nearest.mate)
-        joined = {name: np.concatenate(part) for name, part in columns.items()}
+        joined = {name: np.concatenate(blocks) for name, blocks in columns.items()}
         image = np.concatenate(rows)
         return _Searched(image=image, person=person[image], placed=placed, **joined)
 
@@ -621,7 +621,7 @@ class _Searcher:
                 if (share := searches.share(events, bar, among & (of == code))) is not None
             }
             total = sum(share.comparisons for share in shares.values())
-            found = [
+            detected = [
                 LargestRatio(
                     value=ratio.value,
                     interval=ratio.interval,
@@ -636,8 +636,8 @@ class _Searcher:
                 is not None
                 and ratio.low > 1
             ]
-            if found:
-                yield max(found, key=lambda ratio: ratio.value or 0.0)
+            if detected:
+                yield max(detected, key=lambda ratio: ratio.value or 0.0)
 
     def _with_failures(
         self,
@@ -728,11 +728,11 @@ def audit_searches(
             f"{mated} of {mixed.mated.size} searches are mated; identification needs both kinds, "
             "so some persons with two images or more"
         )
-    parts = []
+    audits = []
     for number, grouping in enumerate(groupings):
         if progress is not None:
             progress("identification", number, len(groupings))
-        parts.append(searcher.audit(grouping))
+        audits.append(searcher.audit(grouping))
     if progress is not None:
         progress("identification", len(groupings), len(groupings))
     chosen = (
@@ -755,7 +755,7 @@ def audit_searches(
             f"{scores.size:,} non-mated searches in galleries of {max(entries):,} of them."
         )
     return OneToMany(
-        plan, protocol, searcher.persons, entries, mated, mixed.mated.size - mated, tuple(parts)
+        plan, protocol, searcher.persons, entries, mated, mixed.mated.size - mated, tuple(audits)
     )
 
 
@@ -784,8 +784,8 @@ def correlate(new: OneToMany, old: OneToMany) -> dict[SearchKey, float]:
     Returns:
         A correlation for each figure for which both have errors, thresholds as given.
     """
-    found: dict[SearchKey, float] = {}
-    for part, earlier in zip(new.groupings, old.groupings, strict=True):
+    correlations: dict[SearchKey, float] = {}
+    for current, earlier in zip(new.groupings, old.groupings, strict=True):
         shares = [
             {
                 SearchKey(
@@ -800,18 +800,18 @@ def correlate(new: OneToMany, old: OneToMany) -> dict[SearchKey, float]:
                 for row in side.rates
                 if row.share is not None
             }
-            for side in (part, earlier)
+            for side in (current, earlier)
         ]
         for key in shares[0].keys() & shares[1].keys():
             mine, theirs = (side[key] for side in shares)
             known = {key: mine.correlation(theirs)}
-            base = key._replace(group=part.compared_with)
+            base = key._replace(group=current.compared_with)
             if key.group not in (base.group, EVERYBODY) and all(base in side for side in shares):
                 known[key._replace(ratio=True)] = ratio_correlation(
                     (mine, shares[0][base]), (theirs, shares[1][base])
                 )
-            found |= {name: value for name, value in known.items() if value is not None}
-    return found
+            correlations |= {name: value for name, value in known.items() if value is not None}
+    return correlations
 
 
 def _threshold(

@@ -97,12 +97,12 @@ def search_table(
     return Table(caption, columns, lines, [*remarks, *words.assumptions(ratios)])
 
 
-def section(found: OneToMany | NoComparison, drawings: Drawings) -> Section:
+def section(one_to_many: OneToMany | NoComparison, drawings: Drawings) -> Section:
     """Return the section of the page."""
-    if isinstance(found, NoComparison):
-        return Section(TITLE, [Text(f"Not computed: {found.reason}.")])
-    blocks: list[Block] = [Text(found.protocol)]
-    for number, audit in enumerate(found.groupings, start=1):
+    if isinstance(one_to_many, NoComparison):
+        return Section(TITLE, [Text(f"Not computed: {one_to_many.reason}.")])
+    blocks: list[Block] = [Text(one_to_many.protocol)]
+    for number, audit in enumerate(one_to_many.groupings, start=1):
         blocks.append(Heading(audit.name))
         blocks += _blocks(audit, drawings.of(f"{slug(number, audit.name)}-"))
     return Section(
@@ -188,10 +188,10 @@ def _ratio(ratio: Estimate | None) -> Cell:
     return Cell(words.number(ratio.value), small, withheld=ratio.value is None)
 
 
-def summary_tables(found: OneToMany) -> list[Table[Any]]:
+def summary_tables(one_to_many: OneToMany) -> list[Table[Any]]:
     """Return what a terminal shows: of every grouping rank 1, and the thresholds to look at."""
     tables: list[Table[Any]] = []
-    for audit in found.groupings:
+    for audit in one_to_many.groupings:
         tables.append(rank_table(audit, "mixed"))
         tables += [
             search_table(audit, threshold) for threshold in working_thresholds(audit.thresholds)

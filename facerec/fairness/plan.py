@@ -39,16 +39,16 @@ class Trial:
 
     at: float
     """People in all groups, or the effect."""
-    found: int
+    successes: int
     audits: int
 
     @property
     def power(self) -> Estimate:
         """Share that found what is there."""
         return Estimate(
-            self.found / self.audits,
-            wilson(self.found, self.audits),
-            events=self.found,
+            self.successes / self.audits,
+            wilson(self.successes, self.audits),
+            events=self.successes,
             total=self.audits,
         )
 
@@ -278,7 +278,7 @@ class _Search:
 
         def reached(at: float) -> bool:
             trial = self._run(setup(at), at, quick)
-            return trial.found >= self._power * trial.audits
+            return trial.successes >= self._power * trial.audits
 
         at, step = start, 2.0
         if reached(at):
@@ -364,7 +364,7 @@ class Curve:
     def through(cls, trials: Sequence[Trial], power: float) -> Curve | None:
         """Fit the trials nearest to a power; None where they do not rise."""
         wanted = float(ndtri(power))
-        shares = {trial: (trial.found + 0.5) / (trial.audits + 1) for trial in trials}
+        shares = {trial: (trial.successes + 0.5) / (trial.audits + 1) for trial in trials}
         near = sorted(trials, key=lambda trial: abs(float(ndtri(shares[trial])) - wanted))
         chosen = [
             trial for trial in near if abs(float(ndtri(shares[trial])) - wanted) < 1.3

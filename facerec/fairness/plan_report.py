@@ -76,8 +76,8 @@ def power_figure(plan: Plan) -> Figure | None:
     axes.axhline(plan.power, color="0.2", linewidth=0.9)
     for style, answer in zip(named, drawn, strict=True):
         at = np.array([trial.at - offset for trial in answer.trials])
-        values = np.array([trial.found / trial.audits for trial in answer.trials])
-        ends = [wilson(trial.found, trial.audits) for trial in answer.trials]
+        values = np.array([trial.successes / trial.audits for trial in answer.trials])
+        ends = [wilson(trial.successes, trial.audits) for trial in answer.trials]
         below = values - [end.low for end in ends]
         above = [end.high for end in ends] - values
         axes.errorbar(

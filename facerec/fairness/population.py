@@ -257,7 +257,7 @@ def group_errors(groups: Sequence[SubjectCounts], target: str) -> GroupErrors:
         groups: see `subject_counts`.
         target: nominal FMR of the threshold.
     """
-    names = tuple(f"group {place}" for place in range(len(groups)))
+    names = tuple(f"group {index}" for index in range(len(groups)))
     described = []
     composition = []
     for name, group in zip(names, groups, strict=True):
@@ -388,8 +388,8 @@ def from_embeddings(
     if spread is None:
         sources["norms"] = f"{DEFAULTS.source['norms']}: {source} has one image a person"
     errors = all_pairs_group_rates(vectors, people, codes, names, targets=fmr, progress=progress)
-    found = [_gathering(counts) for counts in errors.by_subject]
-    false_matches = tuple(one for one in found if one is not None)
+    spreads = [_gathering(counts) for counts in errors.by_subject]
+    false_matches = tuple(one for one in spreads if one is not None)
     if not false_matches:
         sources["false_matches"] = f"{DEFAULTS.source['false_matches']}: {source} has few"
     misses = _miss_spread(np.asarray(vectors), np.where(known, people, -1), errors)
@@ -453,8 +453,8 @@ def from_audit(document: Mapping[str, Any], *, source: str) -> Components:
             "an audit.json or an embeddings file"
         ) from problem
     false_matches = []
-    for found in by_target.values():
-        weights, rates, variances = np.array(found).T
+    for estimates in by_target.values():
+        weights, rates, variances = np.array(estimates).T
         rate = float(np.average(rates, weights=weights))
         concordance = DEFAULTS.at(rate).concordance
         variance = float(np.average(variances, weights=weights))
@@ -565,7 +565,7 @@ def _miss_spread(
     scores = score_pairs(vectors, first, second)
     usable = ~np.isnan(scores)
     first, second, scores = first[usable], second[usable], scores[usable]
-    found = None
+    spread = None
     for point in errors.rates.points:
         if point.threshold.value is None or not (point.fnmr.value or 1.0) < 0.2:
             continue
@@ -588,10 +588,12 @@ def _miss_spread(
         triples = m * (m - 1) * (m - 2)
         alike = float(np.mean(sharing / triples))
         apart = float(np.mean((k * (k - 1) - sharing) / (triples * (m - 3) / 4)))
-        person_part = _correlation(rate, apart)
-        image_part = max(0.0, _correlation(rate, alike) - person_part)
-        found = MissSpread(person_part, min(image_part, (1 - person_part) / 2))
-    return found
+        person_correlation = _correlation(rate, apart)
+        image_correlation = max(0.0, _correlation(rate, alike) - person_correlation)
+        spread = MissSpread(
+            person_correlation, min(image_correlation, (1 - person_correlation) / 2)
+        )
+    return spread
 
 
 def _correlation(share: float, both: float) -> float:

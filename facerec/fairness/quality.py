@@ -109,25 +109,25 @@ def add_quality(attributes: Attributes, quality: Quality) -> Attributes:
             f"{quality.path}: {doubled[0]} is a column of {attributes.path} too; rename one of them"
         )
     ids = set(attributes.images.tolist())
-    found: dict[str, int] = {}
+    first_rows: dict[str, int] = {}
     for row, name in enumerate(quality.files):
         image = _image(name, ids)
         if image is None:
             continue
-        first = found.setdefault(image, row)
+        first = first_rows.setdefault(image, row)
         for measure, values in quality.measures.items():
             if not np.array_equal(values[first], values[row], equal_nan=True):
                 raise DatasetError(
                     f"{quality.path}: {image} has two lines of different {measure} "
                     f"({values[first]:g} and {values[row]:g}); leave one"
                 )
-    if not found:
+    if not first_rows:
         raise DatasetError(
             f"{quality.path}: none of its {len(quality.files):,} paths (as "
             f"{quality.files[0][:60]!r}) ends in the id of an image of {attributes.path} (as "
             f"{str(attributes.images[0])[:60]!r}); run OFIQ on the folder that the ids start in"
         )
-    rows = np.array([found.get(image, -1) for image in attributes.images.tolist()])
+    rows = np.array([first_rows.get(image, -1) for image in attributes.images.tolist()])
     measures = {
         name: np.where(rows >= 0, values[rows], np.nan) for name, values in quality.measures.items()
     }
@@ -136,8 +136,8 @@ def add_quality(attributes: Attributes, quality: Quality) -> Attributes:
 
 def _image(path: str, ids: Collection[str]) -> str | None:
     """Return the longest end of a path that is an id."""
-    parts = path.replace("\\", "/").split("/")
-    ends = ("/".join(parts[start:]) for start in range(len(parts)))
+    segments = path.replace("\\", "/").split("/")
+    ends = ("/".join(segments[start:]) for start in range(len(segments)))
     return next((end for end in ends if end in ids), None)
 
 

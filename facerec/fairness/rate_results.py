@@ -271,9 +271,9 @@ class IndependentShare:
 
     def interval(self) -> Interval:
         """Return Wilson's interval."""
-        found = wilson(self.events, self.comparisons)
+        interval = wilson(self.events, self.comparisons)
         return replace(
-            found,
+            interval,
             assumption="pairs taken as independent, since their persons are not known",
             effective=float(self.comparisons),
         )

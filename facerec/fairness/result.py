@@ -143,16 +143,16 @@ class Finding(Estimate):
     @property
     def text(self) -> str:
         """The whole line."""
-        parts = [f"{self.grouping}: {self.figure}"]
+        clauses = [f"{self.grouping}: {self.figure}"]
         if self.value is not None:
-            parts[0] += f" {self.value:.3g}"
+            clauses[0] += f" {self.value:.3g}"
             if self.interval is not None:
-                parts[0] += f" [{self.interval.low:.3g}, {self.interval.high:.3g}]"
-        parts.append(f"{self.total:,} {self.unit}")
+                clauses[0] += f" [{self.interval.low:.3g}, {self.interval.high:.3g}]"
+        clauses.append(f"{self.total:,} {self.unit}")
         if self.p is not None:
-            parts.append(f"p = {self.p:.2g}")
+            clauses.append(f"p = {self.p:.2g}")
         conclusion = f"{self.conclusion} ({self.remark})" if self.remark else self.conclusion
-        return f"{', '.join(parts)}: {conclusion}{' [E]' if self.exploratory else ''}"
+        return f"{', '.join(clauses)}: {conclusion}{' [E]' if self.exploratory else ''}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -139,10 +139,10 @@ def audit_scores(
     acquired = scored.scores[~np.isnan(scored.scores)]
     cosines = bool(acquired.size and np.abs(acquired).max() <= 1)
     audited = []
-    for grouping, column, found in zip(chosen, codes, errors, strict=True):
+    for grouping, column, group_errors in zip(chosen, codes, errors, strict=True):
         absent = NoComparison(grouping.name, NO_NORMS)
         with stage(progress, f"{grouping.name}: differentials"):
-            measures = measure(found, settings)
+            measures = measure(group_errors, settings)
         audited.append(
             group_audit(
                 grouping,
@@ -150,7 +150,7 @@ def audit_scores(
                     sides.count(grouping, column == code, code)
                     for code in range(len(grouping.cells))
                 ),
-                found,
+                group_errors,
                 measures,
                 primary=grouping is chosen[0],
                 association=absent,
@@ -213,7 +213,7 @@ class _Sides:
 
     def labels(self, groups: Sequence[str], attributes: Attributes | None) -> Labels:
         """Return the value of every attribute, ``(2n,)``, empty where it cannot be used."""
-        found: Labels = {}
+        labels: Labels = {}
         for group in dict.fromkeys(groups):
             if attributes is not None:
                 values = self._of_subjects(group, attributes)
@@ -228,8 +228,8 @@ class _Sides:
                     "name a table of subjects with --attributes"
                 )
             self._exclude("no value", values == "", group)
-            found[group] = values
-        return found
+            labels[group] = values
+        return labels
 
     def _of_subjects(self, group: str, attributes: Attributes) -> NDArray[np.str_]:
         names = self._pairs.names

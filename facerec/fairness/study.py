@@ -123,13 +123,13 @@ class FaceSet:
     @property
     def pairs(self) -> Pairs:
         """Pairs of all benches; images and persons are counted on from one to the next."""
-        parts: list[tuple[NDArray[Any], ...]] = []
+        by_bench: list[tuple[NDArray[Any], ...]] = []
         images = persons = 0
         for bench in self.benches:
             pairs = bench.pairs
             if pairs.subjects is None or pairs.folds is None:
                 raise DatasetError(f"{bench.name}: fewer than ten pairs, so there are no folds")
-            parts.append(
+            by_bench.append(
                 (
                     pairs.first + images,
                     pairs.second + images,
@@ -140,7 +140,7 @@ class FaceSet:
             )
             images += len(bench.images)
             persons += int(pairs.subjects.max()) + 1
-        return Pairs(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        return Pairs(*(np.concatenate(column) for column in zip(*by_bench, strict=True)))
 
     def groups(self, embeddings: Embeddings) -> tuple[NDArray[np.int64], tuple[str, ...]]:
         """Return the code of the group of each image, ``(m,)``, −1 if unknown, and their names.
@@ -310,13 +310,13 @@ def group_excess(
         for kind, of in enumerate(kinds):
             cells = [group.fmr if of == "FMR" else group.fnmr for group in point.groups]
             values = [cell.value for cell in cells if cell.value is not None]
-            parts = [part for rate in drawn if (part := rate[kind]) is not None]
-            if groups < 2 or min(len(values), len(parts)) < groups:
+            resampled = [column for rate in drawn if (column := rate[kind]) is not None]
+            if groups < 2 or min(len(values), len(resampled)) < groups:
                 continue
             fewest = min(cell.subjects for cell in cells)
             for index, name in enumerate(rates.names):
                 others = float(np.mean(np.delete(values, index)))
-                differences = parts[index] - np.delete(parts, index, axis=0).mean(axis=0)
+                differences = resampled[index] - np.delete(resampled, index, axis=0).mean(axis=0)
                 interval = percentile(differences, fewest, confidence)
                 own = values[index]
                 excesses.append(
@@ -346,20 +346,20 @@ def embed_faces(
     Returns:
         Raw fusion, and the vectors of unit fusion ``(m, D)``.
     """
-    parts = []
+    by_bench = []
     done, total = 0, len(faces.ids)
     for bench in faces.benches:
         tell = section(progress, "embedding", done, total)
-        parts.append(embed_views(model, bench.images, progress=tell))
+        by_bench.append(embed_views(model, bench.images, progress=tell))
         done += len(bench.images)
     both, one = (
         replace(
             views[0],
-            vectors=np.concatenate([part.vectors for part in views]),
-            norms=np.concatenate([part.norms for part in views]),
+            vectors=np.concatenate([embeddings.vectors for embeddings in views]),
+            norms=np.concatenate([embeddings.norms for embeddings in views]),
             ids=faces.ids,
         )
-        for views in zip(*parts, strict=True)
+        for views in zip(*by_bench, strict=True)
     )
     return both, unit_fusion(both, one)
 

@@ -94,7 +94,7 @@ def answer_page(
 
 def _association(result: SetResult, arm: str) -> str:
     """Say how norms go with the groups in one arm, seed by seed."""
-    parts = []
+    estimates = []
     for run in result.runs:
         association = run.audit.groupings[0].association
         if run.trained.arm != arm:
@@ -104,7 +104,7 @@ def _association(result: SetResult, arm: str) -> str:
         value = association.eta2.value
         shown = "undefined" if value is None else words.number(value)
         limits = _limits_of(association.eta2.interval)
-        parts.append(f"{shown} {limits} (seed {run.trained.seed}, p = {association.p:.2g})")
+        estimates.append(f"{shown} {limits} (seed {run.trained.seed}, p = {association.p:.2g})")
     association = result.runs[0].audit.groupings[0].association
     assert isinstance(association, Association)
     least = (
@@ -113,7 +113,7 @@ def _association(result: SetResult, arm: str) -> str:
         else f"; detectable from {words.number(association.mde_eta2)}"
     )
     return (
-        f"η² of persons' mean norms by {result.faces.attribute} is {', '.join(parts)}; "
+        f"η² of persons' mean norms by {result.faces.attribute} is {', '.join(estimates)}; "
         f"{association.subjects:,} persons{least}."
     )
 
@@ -179,7 +179,7 @@ def _known(plan: FairnessStudy, result: SetResult) -> Iterator[str]:
         one = own(run, of)
         return "none" if one is None else f"{_signed(one.value)} {_limits_of(one.interval)}"
 
-    def told_apart(run: KnownTruth) -> str:
+    def detected_rates(run: KnownTruth) -> str:
         higher = [of for of in ("FMR", "FNMR") if (one := own(run, of)) and one.higher]
         return " and ".join(higher) or "no"
 
@@ -191,7 +191,7 @@ def _known(plan: FairnessStudy, result: SetResult) -> Iterator[str]:
             words=True,
         ),
         *(Column(f"excess {of}", partial(excess, of)) for of in ("FMR", "FNMR")),
-        Column("told apart", told_apart, words=True),
+        Column("told apart", detected_rates, words=True),
     ]
     yield Table("", columns, result.known).markdown()
 

@@ -114,8 +114,8 @@ def clean_set(
     number[fresh] = count + np.arange(len(fresh))
     split = np.where(moved, number[label], label)
 
-    parts = Members(unit, split, count + len(fresh))
-    same = replace(twins(parts, chosen, progress), limit=limit)
+    split_members = Members(unit, split, count + len(fresh))
+    same = replace(twins(split_members, chosen, progress), limit=limit)
     root = _roots(same)
     numbers, joined = np.unique(root[split], return_inverse=True)
     wrong = wrong_labels(Members(unit, joined, len(numbers)), chosen, progress=progress)

@@ -232,9 +232,9 @@ class Gallery:
         known = embeddings.subjects if subjects is None else text_array(subjects, where)
         count = len(embeddings.vectors)
         if known is None or known.shape != (count,):
-            found = "nothing" if known is None else f"{known.size}"
+            named = "nothing" if known is None else f"{known.size}"
             raise DatasetError(
-                f"{where}: somebody must be named for each of {count} images, found {found}; put "
+                f"{where}: somebody must be named for each of {count} images, found {named}; put "
                 "the images of each person into a folder of that name, or give a table"
             )
         names = np.arange(count).astype(np.str_) if embeddings.ids is None else embeddings.ids
@@ -247,7 +247,7 @@ class Gallery:
         people, person = np.unique(known[usable], return_inverse=True)
         rows = np.flatnonzero(usable)[np.argsort(person, kind="stable")]
         counts = np.bincount(person, minlength=people.size)
-        places = self._places(people)
+        gallery_rows = self._rows_of(people)
         first = np.concatenate([[0], np.cumsum(counts)])
         sums = np.empty((people.size, self.space.embedding_size), np.float32)
         for who in range(people.size):
@@ -256,7 +256,7 @@ class Gallery:
             if self.fusion == "unit":
                 vectors /= lengths[mine, None]
             total = vectors.sum(axis=0)
-            at = int(places[who])
+            at = int(gallery_rows[who])
             if at >= 0:
                 weight = float(self._lengths[at]) * int(self.images[at])
                 total += self.templates[at].astype(np.float64) * weight
@@ -265,16 +265,16 @@ class Gallery:
         # Images that point in opposite directions leave nothing but rounding errors.
         weights = None if self.fusion == "unit" else lengths[usable]
         lost = ~(norms > 1e-6 * np.bincount(person, weights, people.size))
-        counts += np.where(places >= 0, self.images[places] if len(self) else 0, 0)
+        counts += np.where(gallery_rows >= 0, self.images[gallery_rows] if len(self) else 0, 0)
         for person_lost in np.flatnonzero(lost):
             for row in rows[first[person_lost] : first[person_lost + 1]]:
                 failures[str(names[row])] = "it and the person's other images add up to nothing"
         sums /= np.where(lost, 1, norms)[:, None].astype(np.float32)
         means = (norms / counts).astype(np.float32)
-        more, new = (places >= 0) & ~lost, (places < 0) & ~lost
+        more, new = (gallery_rows >= 0) & ~lost, (gallery_rows < 0) & ~lost
         if more.any() or new.any():
             self._index = None
-        known_rows = places[more]
+        known_rows = gallery_rows[more]
         self.templates[known_rows], self._lengths[known_rows] = sums[more], means[more]
         self.images[known_rows] = counts[more]
         if new.any():
@@ -289,7 +289,7 @@ class Gallery:
             self._lengths = np.concatenate([self._lengths, means[chosen]])
             self.images = np.concatenate([self.images, counts[chosen]])
         asked = np.unique(known[known != ""])
-        absent = asked[self._places(asked) < 0]
+        absent = asked[self._rows_of(asked) < 0]
         return Enrolment(
             tuple(self.subjects[len(self.subjects) - int(new.sum()) :].tolist()),
             tuple(people[more].tolist()),
@@ -306,12 +306,12 @@ class Gallery:
         Raises:
             DatasetError: there is no such person.
         """
-        found = np.flatnonzero(self.subjects == subject)
-        if not found.size:
+        rows = np.flatnonzero(self.subjects == subject)
+        if not rows.size:
             raise DatasetError(
                 f"{subject!r} is not in the gallery of {len(self):,} people; check the name"
             )
-        row = int(found[0])
+        row = int(rows[0])
         if self.calibration is not None:
             calibration = self.calibration
             inside = row < calibration.entry_subjects.size
@@ -329,7 +329,7 @@ class Gallery:
         # Centres and graphs of an index know those whom it was built from: it is built again.
         self._index = None
 
-    def _places(self, people: NDArray[np.str_]) -> NDArray[np.int64]:
+    def _rows_of(self, people: NDArray[np.str_]) -> NDArray[np.int64]:
         """Return the row of each person, −1 for those who are not there."""
         if not len(self) or not people.size:
             return np.full(people.size, -1)
@@ -380,15 +380,15 @@ class Gallery:
         rows = np.full((len(probes), count), -1, np.int64)
         scores = np.full((len(probes), count), np.nan, np.float32)
         for start in range(0, len(probes), QUERIES):
-            part = slice(start, min(start + QUERIES, len(probes)))
-            lengths = row_norms(probes[part])
+            batch = slice(start, min(start + QUERIES, len(probes)))
+            lengths = row_norms(probes[batch])
             good = np.flatnonzero(lengths > 0)
             if good.size:
-                units = probes[part][good].astype(np.float64) / lengths[good, None]
-                found = self._search(units, count, index)
-                rows[part.start + good], scores[part.start + good] = found
+                units = probes[batch][good].astype(np.float64) / lengths[good, None]
+                nearest = self._search(units, count, index)
+                rows[batch.start + good], scores[batch.start + good] = nearest
             if progress is not None:
-                progress("searching", part.stop, len(probes))
+                progress("searching", batch.stop, len(probes))
         return rows, scores
 
     def _search(
@@ -406,11 +406,11 @@ class Gallery:
         scores = np.empty((len(units), count), np.float32)
         # How far a float32 product of unit vectors can be off, twice.
         slack = 2 * (self.space.embedding_size + 4) * 2.0**-24
-        for place, unit in enumerate(units):
-            chosen = np.sort(candidates[place][candidates[place] >= 0])
+        for probe, unit in enumerate(units):
+            chosen = np.sort(candidates[probe][candidates[probe] >= 0])
             mine = self._score(unit, chosen)
             order = np.argsort(-mine, kind="stable")[:count]
-            certain = listed == len(self) or mine[order[-1]] > bounds[place] + slack
+            certain = listed == len(self) or mine[order[-1]] > bounds[probe] + slack
             if kind == "exact" and not certain:
                 mine = np.concatenate(
                     [
@@ -426,7 +426,7 @@ class Gallery:
                     f"the {kind} index found {order.size} of {count} candidates; search exactly, "
                     "or ask for fewer"
                 )
-            rows[place], scores[place] = chosen[order], mine[order]
+            rows[probe], scores[probe] = chosen[order], mine[order]
         return rows, scores
 
     def _score(self, unit: NDArray[np.float64], rows: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -582,21 +582,21 @@ class Gallery:
                 # Strangers have numbers below 0. An image of nobody knows whom is a person.
                 own = np.array([name or f"\0{row}" for row, name in enumerate(names)])[rows]
                 strangers = -1 - np.unique(own, return_inverse=True)[1]
-                places = self._places(own)
-                people = np.where(places >= 0, places, strangers)
+                gallery_rows = self._rows_of(own)
+                people = np.where(gallery_rows >= 0, gallery_rows, strangers)
             note = {"probes": where, "persons": "given" if names is not None else "one an image"}
         if not len(self) or not len(vectors):
             raise MetricError(
                 f"{len(vectors)} impostors and {len(self)} enrolled people are nothing to "
                 "calibrate with; both are needed"
             )
-        found, scores = self.search(vectors, depth + 1, index="exact", progress=progress)
+        nearest, scores = self.search(vectors, depth + 1, index="exact", progress=progress)
         # A person with itself is no impostor; it goes to the end of its row.
-        same = found == people[:, None]
+        same = nearest == people[:, None]
         order = np.argsort(same, axis=1, kind="stable")[:, :depth]
-        found = np.take_along_axis(np.where(same, -1, found), order, axis=1)
+        nearest = np.take_along_axis(np.where(same, -1, nearest), order, axis=1)
         scores = np.take_along_axis(np.where(same, np.float32(-np.inf), scores), order, axis=1)
-        self.calibration = Calibration(scores, found, people.astype(np.int64), entries, note)
+        self.calibration = Calibration(scores, nearest, people.astype(np.int64), entries, note)
         return self.calibration
 
     # --- files -----------------------------------------------------------------------------
@@ -746,13 +746,13 @@ class Gallery:
             temporary.chmod(0o600)
             with pq.ParquetWriter(temporary, schema) as writer:
                 for start in range(0, len(self), _BLOCK):
-                    part = slice(start, min(start + _BLOCK, len(self)))
-                    rows = part.stop - part.start
-                    names = pa.array(self.subjects[part].tolist(), pa.string())
+                    block = slice(start, min(start + _BLOCK, len(self)))
+                    rows = block.stop - block.start
+                    names = pa.array(self.subjects[block].tolist(), pa.string())
                     offsets = pa.array(np.arange(rows + 1, dtype=np.int32) * size)
-                    values = pa.array(self.templates[part].reshape(-1))
+                    values = pa.array(self.templates[block].reshape(-1))
                     vectors = pa.ListArray.from_arrays(offsets, values)
-                    images = pa.array(self.images[part])
+                    images = pa.array(self.images[block])
                     table = pa.Table.from_arrays([names, names, images, vectors], schema=schema)
                     writer.write_table(table)
 
@@ -856,17 +856,17 @@ def _nearest(
             better = torch.nonzero(scores.amax(dim=0) > best[:, -1])[:, 0]
             if not len(better):
                 continue
-            top, place = scores.T[better].topk(min(count, len(block)), dim=1)
+            top, position = scores.T[better].topk(min(count, len(block)), dim=1)
             merged = torch.cat([best[better], top], dim=1)
-            known = torch.cat([rows[better], place + start], dim=1)
-            top, place = merged.topk(count, dim=1)
-            best[better], rows[better] = top, known.gather(1, place)
+            known = torch.cat([rows[better], position + start], dim=1)
+            top, position = merged.topk(count, dim=1)
+            best[better], rows[better] = top, known.gather(1, position)
 
     with exact_products() as threads:
         workers = max(1, min(threads, -(-len(templates) // _BLOCK)))
         with ThreadPoolExecutor(workers) as pool:
-            found = [future.result() for future in [pool.submit(work) for _ in range(workers)]]
-    best = torch.cat([part[0] for part in found], dim=1)
-    rows = torch.cat([part[1] for part in found], dim=1)
-    top, place = best.topk(count, dim=1)
-    return rows.gather(1, place).numpy(), top[:, -1].numpy()
+            shortlists = [future.result() for future in [pool.submit(work) for _ in range(workers)]]
+    best = torch.cat([shortlist[0] for shortlist in shortlists], dim=1)
+    rows = torch.cat([shortlist[1] for shortlist in shortlists], dim=1)
+    top, position = best.topk(count, dim=1)
+    return rows.gather(1, position).numpy(), top[:, -1].numpy()

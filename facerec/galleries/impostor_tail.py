@@ -206,11 +206,11 @@ def _moments(
 ) -> tuple[float, float]:
     gaps, rows = _SLOPE * _SLOPE_ROWS, _SLOPE_ROWS
     for values, has_mate in zip(exponents, known, strict=True):
-        for place in range(1, values.shape[1] - 1):
-            there = np.isfinite(values[:, place + 1])
+        for column in range(1, values.shape[1] - 1):
+            there = np.isfinite(values[:, column + 1])
             # Among impostors it is one place further up where the best is no impostor.
-            rank = np.where(has_mate, place, place + 1)[there]
-            gaps += float(np.sum(rank * (values[there, place] - values[there, place + 1])))
+            rank = np.where(has_mate, column, column + 1)[there]
+            gaps += float(np.sum(rank * (values[there, column] - values[there, column + 1])))
             rows += float(np.count_nonzero(there))
     slope = gaps / rows
     shifts, rows = _SHIFT * _SHIFT_ROWS, _SHIFT_ROWS

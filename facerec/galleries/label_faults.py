@@ -97,9 +97,9 @@ class Members:
             last = min(first + _TILE, self.classes)
             rows = self.order[self.starts[first] : self.starts[last]]
             if rows.size:
-                parts = self.unit[rows].astype(np.float64) * weights[rows, None]
+                weighted = self.unit[rows].astype(np.float64) * weights[rows, None]
                 present, begin = np.unique(self.label[rows], return_index=True)
-                sums[present] = np.add.reduceat(parts, begin)
+                sums[present] = np.add.reduceat(weighted, begin)
         return sums, np.bincount(self.label, weights, self.classes).astype(np.float64)
 
 

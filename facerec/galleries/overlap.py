@@ -306,13 +306,13 @@ class _Best:
             persons, starts = np.unique(self._person[1 - side][others], return_index=True)
             if len(persons) < matrix.shape[1]:
                 matrix = _by_person(matrix, starts)
-            top, place = torch.topk(matrix, min(kept.shape[1], matrix.shape[1]), dim=1)
+            top, column = torch.topk(matrix, min(kept.shape[1], matrix.shape[1]), dim=1)
             new = top.cpu().numpy()
             # Rows that hold better ones already need no more work: nearly all, after a while.
             better = np.flatnonzero(new[:, 0] > kept[own, -1])
             at = own.start + better
-            found = persons[place.cpu().numpy()[better]].astype(np.int32)
-            kept[at], people[at] = _merged(kept[at], people[at], new[better], found)
+            new_people = persons[column.cpu().numpy()[better]].astype(np.int32)
+            kept[at], people[at] = _merged(kept[at], people[at], new[better], new_people)
 
 
 def _by_person(matrix: Tensor, starts: NDArray[np.int64]) -> Tensor:

@@ -42,7 +42,7 @@ ASSUMED = (
 
 
 def proposals_table(
-    found: Overlap,
+    overlap: Overlap,
     names: tuple[str, str],
     most: int | None = None,
     pictures: tuple[Picture | None, Picture | None] = (None, None),
@@ -59,12 +59,12 @@ def proposals_table(
     columns: list[Column[tuple[int, Match]]] = [
         Column(
             f"person of {names[0]}",
-            lambda row: cell(found.a, row[1].person, row[1].images[0], pictures[0]),
+            lambda row: cell(overlap.a, row[1].person, row[1].images[0], pictures[0]),
             words=True,
         ),
         Column(
             f"probably in {names[1]} as",
-            lambda row: cell(found.b, row[1].other, row[1].images[1], pictures[1]),
+            lambda row: cell(overlap.b, row[1].other, row[1].images[1], pictures[1]),
             words=True,
         ),
         Column("cosine", lambda row: f"{row[1].cosine:.3f}"),
@@ -73,10 +73,10 @@ def proposals_table(
         Column("expected false so far", lambda row: f"{row[1].expected_false:.2g}"),
         Column("told by", lambda row: row[1].evidence, words=True, terminal=False),
     ]
-    rows = list(enumerate(found.matches))[:most]
-    more = len(found.matches) - len(rows)
+    rows = list(enumerate(overlap.matches))[:most]
+    more = len(overlap.matches) - len(rows)
     return Table(
-        f"{words.counted(len(found.matches), 'person', 'persons')} of {names[0]} probably in "
+        f"{words.counted(len(overlap.matches), 'person', 'persons')} of {names[0]} probably in "
         f"{names[1]}",
         columns,
         rows,
@@ -90,16 +90,16 @@ def p_words(log_p: float) -> str:
     return f"{math.exp(log_p):.2g}" if exponent > -4 else f"1e{exponent:.0f}"
 
 
-def summary(found: Overlap, names: tuple[str, str]) -> str:
+def summary(overlap: Overlap, names: tuple[str, str]) -> str:
     """Return what was found in one sentence."""
     return (
-        f"{len(found.matches):,} of {len(found.a):,} persons of {names[0]} are probably among the "
-        f"{len(found.b):,} of {names[1]}, of which {found.expected_false:.2g} are expected to be "
-        f"false (at most {words.percent(found.share)} of a list)"
+        f"{len(overlap.matches):,} of {len(overlap.a):,} persons of {names[0]} are probably among "
+        f"the {len(overlap.b):,} of {names[1]}, of which {overlap.expected_false:.2g} are expected "
+        f"to be false (at most {words.percent(overlap.share)} of a list)"
     )
 
 
-def write_exclusions(path: Path, found: Overlap) -> None:
+def write_exclusions(path: Path, overlap: Overlap) -> None:
     """Write the proposals as a list that ``data.exclude`` of a recipe reads, the surest first.
 
     Raises:
@@ -109,15 +109,15 @@ def write_exclusions(path: Path, found: Overlap) -> None:
     writer = csv.writer(text, lineterminator="\n")
     header = "subject_id", "image_id", "images", "other", "cosine", "log10_p", "expected_false"
     writer.writerow(header)
-    for match in found.matches:
-        name = str(found.a.names[match.person])
-        named = bool(found.a.named[match.person])
+    for match in overlap.matches:
+        name = str(overlap.a.names[match.person])
+        named = bool(overlap.a.named[match.person])
         writer.writerow(
             [
                 name if named else "",
                 "" if named else name,
-                int(found.a.images[match.person]),
-                str(found.b.names[match.other]),
+                int(overlap.a.images[match.person]),
+                str(overlap.b.names[match.other]),
                 f"{match.cosine:.4f}",
                 f"{match.log_p / math.log(10):.2f}",
                 f"{match.expected_false:.3g}",
@@ -133,19 +133,21 @@ def facts_path(csv_path: Path) -> Path:
 
 
 def write_facts(
-    csv_path: Path, found: Overlap, sources: Sequence[Mapping[str, Any]], command: str | None
+    csv_path: Path, overlap: Overlap, sources: Sequence[Mapping[str, Any]], command: str | None
 ) -> Path:
     """Write beside a list what it is of, and which images of B show persons of A.
 
     Args:
         csv_path: the list.
-        found: what was found.
+        overlap: what was found.
         sources: what is known of A and B: kind, path, sha256.
         command: the command line, for the record.
     """
-    a, b = (_facts(side, source) for side, source in zip((found.a, found.b), sources, strict=True))
-    rows = [found.b.of(person) for person in people_of_b(found)]
-    images = found.b.ids[np.concatenate(rows)].tolist() if rows else []
+    a, b = (
+        _facts(side, source) for side, source in zip((overlap.a, overlap.b), sources, strict=True)
+    )
+    rows = [overlap.b.of(person) for person in people_of_b(overlap)]
+    images = overlap.b.ids[np.concatenate(rows)].tolist() if rows else []
     path = facts_path(csv_path)
     write_json(
         path,
@@ -155,12 +157,12 @@ def write_facts(
             "list": csv_path.name,
             "a": a,
             "b": b,
-            "share": found.share,
-            "persons_of_a": len(found.matches),
-            "expected_false": found.expected_false,
+            "share": overlap.share,
+            "persons_of_a": len(overlap.matches),
+            "expected_false": overlap.expected_false,
             "tails": {
                 kind: {"slope": tail.slope, "shift": tail.shift}
-                for kind, tail in found.tails.items()
+                for kind, tail in overlap.tails.items()
             },
             "images_of_b": images,
         },
@@ -168,9 +170,9 @@ def write_facts(
     return path
 
 
-def people_of_b(found: Overlap) -> list[int]:
+def people_of_b(overlap: Overlap) -> list[int]:
     """Return the persons of B who are probably in A, told from either side."""
-    return sorted({m.other for m in found.matches} | {m.person for m in found.in_b})
+    return sorted({m.other for m in overlap.matches} | {m.person for m in overlap.in_b})
 
 
 def _facts(side: Side, source: Mapping[str, Any]) -> dict[str, Any]:
@@ -263,7 +265,7 @@ def read_overlap(path: Path) -> KnownOverlap:
 
 def write_page(
     path: Path,
-    found: Overlap,
+    overlap: Overlap,
     names: tuple[str, str],
     sources: Sequence[Mapping[str, Any]],
     command: str | None,
@@ -277,11 +279,11 @@ def write_page(
     """
     shown = any(pictures)
     if progress is not None and shown:
-        pictures = tuple(_counted(each, len(found.matches), progress) for each in pictures)  # type: ignore[assignment]
-    told = {kind: tail for kind, tail in found.tails.items()}
+        pictures = tuple(_counted(each, len(overlap.matches), progress) for each in pictures)  # type: ignore[assignment]
+    tails = {kind: tail for kind, tail in overlap.tails.items()}
     facts = {
         f"{name}: {key}": str(value)
-        for name, side, source in zip(names, (found.a, found.b), sources, strict=True)
+        for name, side, source in zip(names, (overlap.a, overlap.b), sources, strict=True)
         for key, value in {
             **source,
             "persons": f"{len(side):,}",
@@ -291,24 +293,24 @@ def write_page(
     }
     facts |= {
         f"impostors' tail, {kind}": f"slope {tail.slope:.3f} (1 is normal), shift {tail.shift:.3f}"
-        for kind, tail in told.items()
+        for kind, tail in tails.items()
     }
     page = Page(
         title=f"Overlap of {names[0]} and {names[1]}",
-        verdict=f"{summary(found, names)}.",
+        verdict=f"{summary(overlap, names)}.",
         lead="A person of the first set is compared with every person of the second, and the "
         "best score with the best that so many impostors reach.",
         findings=[
             FindingLine(
                 f"persons of {names[0]} in {names[1]}",
-                f"{len(found.matches):,}",
-                detail=f"{found.expected_false:.2g} expected to be false",
-                basis=f"{len(found.a):,} × {len(found.b):,} persons",
+                f"{len(overlap.matches):,}",
+                detail=f"{overlap.expected_false:.2g} expected to be false",
+                basis=f"{len(overlap.a):,} × {len(overlap.b):,} persons",
             ),
             FindingLine(
                 f"persons of {names[1]} in {names[0]}",
-                f"{len(people_of_b(found)):,}",
-                basis=f"{len(found.b):,} persons",
+                f"{len(people_of_b(overlap)):,}",
+                basis=f"{len(overlap.b):,} persons",
             ),
         ],
         headline=[],
@@ -322,7 +324,7 @@ def write_page(
                         if shown
                         else "Without pictures; --images shows the two most alike of each."
                     ),
-                    proposals_table(found, names, pictures=pictures),
+                    proposals_table(overlap, names, pictures=pictures),
                 ],
             ),
             Section("What is assumed", [Listed(ASSUMED)]),

@@ -184,10 +184,10 @@ class Calibration:
     def eligible(self) -> NDArray[np.int64]:
         """Entries that each probe may meet, ``(P,)``: those of other persons."""
         people, counts = np.unique(self.entry_subjects, return_counts=True)
-        place = np.minimum(np.searchsorted(people, self.probe_subjects), max(people.size - 1, 0))
+        index = np.minimum(np.searchsorted(people, self.probe_subjects), max(people.size - 1, 0))
         if not people.size:
             return np.zeros(self.probe_subjects.size, np.int64)
-        own = np.where(people[place] == self.probe_subjects, counts[place], 0)
+        own = np.where(people[index] == self.probe_subjects, counts[index], 0)
         return self.entry_subjects.size - own
 
     @property
@@ -365,9 +365,9 @@ class _Resampling:
 
     def threshold(self, target: float, size: int, confidence: float) -> Fpir:
         if size <= self.size:
-            found = self._step(target, size)
-            if int((self.scores[:, 0] >= found).sum()) >= FEWEST_ALARMS:
-                return self._exact(found, size, confidence)
+            lowest = self._step(target, size)
+            if int((self.scores[:, 0] >= lowest).sum()) >= FEWEST_ALARMS:
+                return self._exact(lowest, size, confidence)
         tail = self.calibration.tail
         low, high = float(self.scores[np.isfinite(self.scores)].min()), 1.0
         if tail is None or not tail.fpir(low, size) > target:
@@ -447,10 +447,10 @@ class _Resampling:
         variance = (rates.size - 1) * float(logits.var()) * (value * (1 - value)) ** 2
         if half is not None:
             variance += (half.fpir(float(threshold), size) - value) ** 2
-        found = logit(value, math.sqrt(variance), confidence, rates.size - 1)
+        interval = logit(value, math.sqrt(variance), confidence, rates.size - 1)
         effective = value * (1 - value) / variance if variance > 0 else math.inf
         return replace(
-            found,
+            interval,
             method="logit, jackknife of groups of persons",
             assumption=DEPENDENT,
             effective=effective,
@@ -470,8 +470,8 @@ class _Resampling:
         if value in (0, 1):
             return self._bound(value, confidence)
         own = (alarm - value) / self.probes
-        probe, place = np.nonzero(self.scores >= threshold)
-        entry = calibration.entries[probe, place]
+        probe, rank = np.nonzero(self.scores >= threshold)
+        entry = calibration.entries[probe, rank]
         alone = alarm - -np.expm1(self.misses(np.maximum(hits - 1, 0), size))
         through_entry = alone[probe] / self.probes
         people, index = np.unique(
@@ -503,9 +503,9 @@ class _Resampling:
         squares = residuals**2
         kurtosis = float((squares**2).sum()) - float(squares.sum()) ** 2 / squares.size
         freedom = max(2 * float(squares.sum()) ** 2 / max(kurtosis, 1e-300), 2.0)
-        found = logit(value, math.sqrt(figure.variance), confidence, min(freedom, 1e9))
+        interval = logit(value, math.sqrt(figure.variance), confidence, min(freedom, 1e9))
         return replace(
-            found,
+            interval,
             method="logit, clustered by person",
             assumption=DEPENDENT,
             effective=value * (1 - value) / figure.variance,
@@ -640,5 +640,5 @@ def _fit_shape(excess: NDArray[np.float64]) -> float:
         return float(density.sum()) + shape**2 / (2 * _SHAPE_PRIOR**2)
 
     low = max(-0.45, -(1 - 1e-6) / float(excess.max()))
-    found = minimize_scalar(cost, bounds=(low, 0.9), method="bounded", options={"xatol": 1e-5})
-    return float(found.x)
+    minimum = minimize_scalar(cost, bounds=(low, 0.9), method="bounded", options={"xatol": 1e-5})
+    return float(minimum.x)

@@ -119,10 +119,10 @@ class VertexBootstrap:
         # Most errors are zero: the others alone make the numerator.
         counting = np.flatnonzero(numbers)
         result = np.empty(self.replicates)
-        for part in self._chunks(chosen.size):
-            weights = self._weights(chosen, part)
+        for chunk in self._chunks(chosen.size):
+            weights = self._weights(chosen, chunk)
             sums = weights.take(counting, axis=1).astype(np.float64) @ numbers[counting]
-            result[part] = _ratio(sums, weights.sum(axis=1, dtype=np.int64))
+            result[chunk] = _ratio(sums, weights.sum(axis=1, dtype=np.int64))
         return result
 
     def fmr(self, scores: ArrayLike, threshold: float) -> Replicates:
@@ -149,12 +149,12 @@ class VertexBootstrap:
         # Where row j is the first to hold more than is allowed, all above its score is accepted.
         accepted = np.append(ranked.mated_above(ranked.non_mated), ranked.mated.size)
         thresholds = np.append(_just_above(ranked.non_mated), -np.inf)
-        found = [OperatingReplicates(*np.full((2, self.replicates), np.nan)) for _ in rates]
-        for part in self._chunks(self.issame.size):
-            impostors = self._cumulative(ranked.non_mated_index, part)
-            matches = self._cumulative(ranked.mated_index, part)
+        by_target = [OperatingReplicates(*np.full((2, self.replicates), np.nan)) for _ in rates]
+        for chunk in self._chunks(self.issame.size):
+            impostors = self._cumulative(ranked.non_mated_index, chunk)
+            matches = self._cumulative(ranked.mated_index, chunk)
             defined = np.flatnonzero((impostors[:, -1] > 0) & (matches[:, -1] > 0))
-            for rate, result in zip(rates, found, strict=True):
+            for rate, result in zip(rates, by_target, strict=True):
                 allowed = [
                     rate.numerator * total // rate.denominator
                     for total in impostors[defined, -1].tolist()
@@ -167,9 +167,9 @@ class VertexBootstrap:
                     dtype=np.int64,
                 )
                 hits = matches[defined, accepted[rows]]
-                result.tpr[part.start + defined] = hits / matches[defined, -1]
-                result.threshold[part.start + defined] = thresholds[rows]
-        return found
+                result.tpr[chunk.start + defined] = hits / matches[defined, -1]
+                result.threshold[chunk.start + defined] = thresholds[rows]
+        return by_target
 
     def auc(self, scores: ArrayLike) -> Replicates:
         """Return the area under the ROC as the Mann–Whitney statistic; ties count one half."""
@@ -177,12 +177,12 @@ class VertexBootstrap:
         above = ranked.mated_above(ranked.non_mated)
         reaching = ranked.mated_reaching(ranked.non_mated)
         result = np.empty(self.replicates)
-        for part in self._chunks(self.issame.size):
-            impostors = self._weights(ranked.non_mated_index, part)
-            matches = self._cumulative(ranked.mated_index, part)
+        for chunk in self._chunks(self.issame.size):
+            impostors = self._weights(ranked.non_mated_index, chunk)
+            matches = self._cumulative(ranked.mated_index, chunk)
             doubled = matches.take(above, axis=1) + matches.take(reaching, axis=1)
             won = np.einsum("rn,rn->r", impostors, doubled, dtype=np.int64)
-            result[part] = _ratio(won, 2 * impostors.sum(axis=1, dtype=np.int64) * matches[:, -1])
+            result[chunk] = _ratio(won, 2 * impostors.sum(axis=1, dtype=np.int64) * matches[:, -1])
         return result
 
     def eer(self, scores: ArrayLike) -> Replicates:
@@ -192,13 +192,13 @@ class VertexBootstrap:
         false_rows = np.append(0, ranked.non_mated_reaching(thresholds))
         true_rows = np.append(0, ranked.mated_reaching(thresholds))
         result = np.empty(self.replicates)
-        for part in self._chunks(self.issame.size):
+        for chunk in self._chunks(self.issame.size):
             curves = zip(
-                self._cumulative(ranked.non_mated_index, part),
-                self._cumulative(ranked.mated_index, part),
+                self._cumulative(ranked.non_mated_index, chunk),
+                self._cumulative(ranked.mated_index, chunk),
                 strict=True,
             )
-            result[part] = [
+            result[chunk] = [
                 _hull_crossing(impostors.take(false_rows), matches.take(true_rows))
                 for impostors, matches in curves
             ]
@@ -213,10 +213,10 @@ class VertexBootstrap:
             comparisons: which to keep, ``(N,)`` booleans.
         """
         kept = self._per_comparison(comparisons, "a choice").astype(bool)
-        part = copy.copy(self)
-        part.issame = self.issame[kept]
-        part._first, part._second = self._first[kept], self._second[kept]
-        return part
+        selected = copy.copy(self)
+        selected.issame = self.issame[kept]
+        selected._first, selected._second = self._first[kept], self._second[kept]
+        return selected
 
     def _per_comparison(self, values: ArrayLike, what: str) -> NDArray[Any]:
         array = np.asarray(values)
@@ -248,15 +248,15 @@ class VertexBootstrap:
         for start in range(0, self.replicates, step):
             yield slice(start, min(start + step, self.replicates))
 
-    def _weights(self, comparisons: NDArray[np.integer], part: slice) -> NDArray[np.uint16]:
+    def _weights(self, comparisons: NDArray[np.integer], chunk: slice) -> NDArray[np.uint16]:
         """Return the weights of comparisons in some replicates, ``(replicates, comparisons)``."""
-        first = self._multiplicities[part].take(self._first[comparisons], axis=1)
-        second = self._multiplicities[part].take(self._second[comparisons], axis=1)
+        first = self._multiplicities[chunk].take(self._first[comparisons], axis=1)
+        second = self._multiplicities[chunk].take(self._second[comparisons], axis=1)
         return np.multiply(first, second, dtype=np.uint16)
 
-    def _cumulative(self, comparisons: NDArray[np.integer], part: slice) -> NDArray[np.int32]:
+    def _cumulative(self, comparisons: NDArray[np.integer], chunk: slice) -> NDArray[np.int32]:
         """Return the weight of the first 0, 1, … comparisons, ``(replicates, comparisons + 1)``."""
-        weights = self._weights(comparisons, part)
+        weights = self._weights(comparisons, chunk)
         sums = np.zeros((weights.shape[0], weights.shape[1] + 1), dtype=np.int32)
         np.cumsum(weights, axis=1, out=sums[:, 1:])
         return sums

@@ -146,7 +146,7 @@ class _Clustered(ABC):
         tail = (1 + confidence) / 2
         # Variance × the squared quantile of Student's t.
         variance, freedom = max(
-            self._estimates, key=lambda found: found[0] * stdtrit(found[1], tail) ** 2
+            self._estimates, key=lambda estimate: estimate[0] * stdtrit(estimate[1], tail) ** 2
         )
         if math.isinf(variance):
             few = (
@@ -306,10 +306,10 @@ class ClusteredShare(_Clustered):
                 f"events of shape {events.shape} and comparisons of shape {comparisons.shape} "
                 "must be (identities, identities)"
             )
-        parts = [coo_array(matrix) for matrix in (events, comparisons)]
-        rows, columns = (np.concatenate([part.coords[k] for part in parts]) for k in (0, 1))
-        counts = np.concatenate([part.data for part in parts]).astype(np.float64)
-        is_event = np.arange(counts.size) < parts[0].nnz
+        matrices = [coo_array(matrix) for matrix in (events, comparisons)]
+        rows, columns = (np.concatenate([coo.coords[k] for coo in matrices]) for k in (0, 1))
+        counts = np.concatenate([coo.data for coo in matrices]).astype(np.float64)
+        is_event = np.arange(counts.size) < matrices[0].nnz
         happened, made = np.where(is_event, counts, 0), np.where(is_event, 0, counts)
         return cls._from_cells(rows, columns, happened, made, size)
 

@@ -49,8 +49,8 @@ class EqualErrorRate:
         else:
             scale = (self.slope + 1) ** 2
             effective = scale / (self.slope**2 / self.non_mated + 1 / self.mated)
-        found = wilson(self.rate * effective, effective, confidence)
-        return replace(found, effective=effective)
+        interval = wilson(self.rate * effective, effective, confidence)
+        return replace(interval, effective=effective)
 
 
 @dataclass(frozen=True)
@@ -163,8 +163,8 @@ class RocCurve:
                 variance += squares / (count - 1) / count
         effective = area * (1 - area) / variance if variance > 0 else 0.0
         effective = max(effective, float(least))
-        found = wilson(area * effective, effective, confidence)
-        return replace(found, effective=effective)
+        interval = wilson(area * effective, effective, confidence)
+        return replace(interval, effective=effective)
 
     def partial_auc(self, max_fpr: Rate, mcclish: bool = False) -> float:
         """Return the area under the ROC up to an FPR, of which ``max_fpr`` is the most possible.

@@ -144,13 +144,13 @@ def search(scores: ArrayLike, probe_subjects: ArrayLike, gallery_subjects: Array
     )
 
 
-def join(parts: Sequence[Searches]) -> Searches:
+def join(blocks: Sequence[Searches]) -> Searches:
     """Put blocks of searches of one gallery together.
 
     Raises:
         MetricError: no block, or galleries of different sizes.
     """
-    sizes = sorted({part.gallery for part in parts})
+    sizes = sorted({block.gallery for block in blocks})
     if len(sizes) != 1:
         raise MetricError(
             f"searches of one gallery can be joined, these have galleries of {sizes} entries"
@@ -158,7 +158,7 @@ def join(parts: Sequence[Searches]) -> Searches:
     best_other, mate, rank = (
         np.concatenate(columns)
         for columns in zip(
-            *[(part.best_other, part.mate, part.rank) for part in parts], strict=True
+            *[(block.best_other, block.mate, block.rank) for block in blocks], strict=True
         )
     )
     return Searches(best_other, mate, rank, sizes[0])

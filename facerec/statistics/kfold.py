@@ -298,10 +298,10 @@ def _shared(
     if not shared.size:
         return []
     first = shared[0]
-    places = " and ".join(str(fold + 1) for fold in np.flatnonzero(where[first])[:2])
+    fold_numbers = " and ".join(str(fold + 1) for fold in np.flatnonzero(where[first])[:2])
     subject = f"{noun} occurs" if shared.size == 1 else f"{noun}s occur"
     return [
-        f"{shared.size} {subject} in more than one fold ({names[first]} in folds {places}); "
+        f"{shared.size} {subject} in more than one fold ({names[first]} in folds {fold_numbers}); "
         "this biases accuracy upwards"
     ]
 

@@ -23,9 +23,9 @@ from facerec.statistics.operating_points import OperatingPoint, parse_rate
 METHOD = "order statistics and binomial, shortest"
 THRESHOLD_METHOD = "order statistics"
 
-# Places of the threshold among the scores, values of the TPR, and ways to share out the tails:
-# enough for limits that are right to a hundredth of the interval.
-_PLACES, _VALUES, _TAILS = 128, 129, 101
+# Cells of the threshold's position among the scores, values of the TPR, and ways to share out the
+# tails: enough for limits that are right to a hundredth of the interval.
+_CELLS, _VALUES, _TAILS = 128, 129, 101
 
 
 def tpr_interval(
@@ -51,14 +51,14 @@ def tpr_interval(
     """
     check_confidence(confidence)
     same, different = effective or (float(point.mated), float(point.non_mated))
-    edges, shares = _threshold_places(parse_rate(point.target), different)
+    edges, shares = _threshold_cells(parse_rate(point.target), different)
     # The j-th highest score of a different pair stands for an FPR of j/(N + 1).
     steps = np.append(0, np.flatnonzero(np.diff(roc.false_accepts)) + 1)
     fpr = np.append(roc.false_accepts[steps], roc.non_mated + 1) / (roc.non_mated + 1)
     tpr = np.append(roc.true_accepts[steps], roc.mated) / roc.mated
-    places = np.interp((edges[1:] + edges[:-1]) / 2, fpr, tpr)
+    tpr_of_cell = np.interp((edges[1:] + edges[:-1]) / 2, fpr, tpr)
     # Jeffreys' prior Beta(½, ½).
-    hits, misses = places * same + 0.5, (1 - places) * same + 0.5
+    hits, misses = tpr_of_cell * same + 0.5, (1 - tpr_of_cell) * same + 0.5
     values = np.linspace(
         betaincinv(hits[0], misses[0], 1e-4), betaincinv(hits[-1], misses[-1], 1 - 1e-4), _VALUES
     )
@@ -101,7 +101,7 @@ def threshold_interval(
     tail = (1 - confidence) / 2
     # Rounding must not take a whole number for the next one.
     first, last = (
-        _threshold_place(rate, different, chance) * (roc.non_mated + 1)
+        _threshold_quantile(rate, different, chance) * (roc.non_mated + 1)
         for chance in (tail, 1 - tail)
     )
     above, below = int(np.floor(first + 1e-9)), int(np.ceil(last - 1e-9))
@@ -134,13 +134,13 @@ def realised_fpr_interval(point: OperatingPoint, confidence: float = 0.95) -> In
 
 
 def _before(
-    place: NDArray[np.float64] | float, rate: Fraction, count: float
+    position: NDArray[np.float64] | float, rate: Fraction, count: float
 ) -> NDArray[np.float64]:
-    """Return the chance that the true threshold's place is not beyond ``place``, from 0 to 1.
+    """Return the chance that the true threshold's position is not beyond ``position``, from 0 to 1.
 
     At j/(N + 1) it is the chance that a binomial number is below j; in between it is continuous.
     """
-    share = np.clip(place, 0.0, 1.0)
+    share = np.clip(position, 0.0, 1.0)
     inside = (share > 0) & (share < 1)
     total = count + 1
     beta = betainc(
@@ -151,22 +151,22 @@ def _before(
     return np.where(inside, beta, share >= 1)
 
 
-def _threshold_places(
+def _threshold_cells(
     rate: Fraction, count: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return edges of cells of the threshold's place, and how likely each cell is."""
+    """Return edges of cells of the threshold's position, and how likely each cell is."""
     f = float(rate)
     reach = 6 * np.sqrt(f * (1 - f) / count) + 12 / count
-    edges = np.linspace(max(0.0, f - reach), min(1.0, f + reach), _PLACES + 1)
+    edges = np.linspace(max(0.0, f - reach), min(1.0, f + reach), _CELLS + 1)
     shares = np.diff(_before(edges, rate, count))
     return edges, shares / shares.sum()
 
 
-def _threshold_place(rate: Fraction, count: float, chance: float) -> float:
-    """Return the place before which the true threshold lies with a chance."""
+def _threshold_quantile(rate: Fraction, count: float, chance: float) -> float:
+    """Return the position before which the true threshold lies with a chance."""
     if rate in (0, 1):
         return float(rate)
-    return float(brentq(lambda place: float(_before(place, rate, count)) - chance, 0.0, 1.0))
+    return float(brentq(lambda position: float(_before(position, rate, count)) - chance, 0.0, 1.0))
 
 
 def _score(roc: RocCurve, rank: int) -> float:

@@ -140,8 +140,10 @@ class SearchShare(ClusteredShare):
         ]
 
     def _interval(self, confidence: float) -> Interval:
-        found = super()._interval(confidence)
-        return replace(found, assumption=SEARCHES) if found.effective is not None else found
+        interval = super()._interval(confidence)
+        return (
+            replace(interval, assumption=SEARCHES) if interval.effective is not None else interval
+        )
 
     @property
     def _of_entries(self) -> tuple[float, float]:
@@ -182,17 +184,17 @@ def ratio_interval(
             f"{share.events} and {reference.events} events: a ratio needs some on both sides"
         )
     tail = (1 + confidence) / 2
-    parts = []
+    terms = []
     for one in (share, reference):
         variance, freedom = max(
-            one._estimates, key=lambda found: found[0] * stdtrit(found[1], tail) ** 2
+            one._estimates, key=lambda estimate: estimate[0] * stdtrit(estimate[1], tail) ** 2
         )
-        parts.append((variance / one.rate**2, freedom))
-    total = parts[0][0] + parts[1][0]
+        terms.append((variance / one.rate**2, freedom))
+    total = terms[0][0] + terms[1][0]
     if math.isinf(total):
         few = "too few identities on one side for an interval"
         return Interval(0.0, math.inf, confidence, "none", few)
-    freedom = _satterthwaite(*parts)
+    freedom = _satterthwaite(*terms)
     common = share.covariance(reference) / (share.rate * reference.rate)
     # The estimate is noisy: it may not take more than what the galleries add to both.
     most = math.sqrt(share.entry_variance * reference.entry_variance)
@@ -239,9 +241,9 @@ def _log_correlation(
     return min(1.0, max(-1.0, common(one, other) / math.sqrt(own[0] * own[1])))
 
 
-def _satterthwaite(*parts: tuple[float, float]) -> float:
+def _satterthwaite(*terms: tuple[float, float]) -> float:
     """Return the degrees of freedom of a sum of variances, each with its own."""
-    total = sum(variance for variance, _ in parts)
+    total = sum(variance for variance, _ in terms)
     if not 0 < total < math.inf:
-        return min(freedom for _, freedom in parts)
-    return total**2 / sum(variance**2 / freedom for variance, freedom in parts)
+        return min(freedom for _, freedom in terms)
+    return total**2 / sum(variance**2 / freedom for variance, freedom in terms)

@@ -211,7 +211,7 @@ def find_pack(name_or_path: str | Path, data: Path | None = None) -> Path:
     each also in a subfolder ``lfw/``. Anything with a pack's suffix or a folder is a path.
 
     Raises:
-        PackError: there is no such file; the sentence lists the places looked at.
+        PackError: there is no such file; the sentence lists the folders looked in.
     """
     name = str(name_or_path)
     path = Path(name_or_path)
@@ -221,16 +221,16 @@ def find_pack(name_or_path: str | Path, data: Path | None = None) -> Path:
         raise PackError(f"{path}: there is no such pack; give a .bin or .npz file or a bench name")
     folders = _folders(data)
     for folder in folders:
-        for place in (folder, folder / name):
+        for directory in (folder, folder / name):
             for suffix in SUFFIXES:
-                if (found := place / f"{name}{suffix}").is_file():
-                    return found
-    places = ", ".join(f"{folder}/ and {folder / name}/" for folder in folders)
+                if (pack := directory / f"{name}{suffix}").is_file():
+                    return pack
+    directories = ", ".join(f"{folder}/ and {folder / name}/" for folder in folders)
     there = sorted({file.stem for folder in folders for file in _packs(folder)})
     hint = f" (found there: {', '.join(there)})" if there else ""
     raise PackError(
-        f"no pack for bench {name!r}: looked for {name}.bin and {name}.npz in {places}{hint}; put "
-        f"an InsightFace-style {name}.bin there, or name its folder with --data or FACEREC_DATA"
+        f"no pack for bench {name!r}: looked for {name}.bin and {name}.npz in {directories}{hint}; "
+        f"put an InsightFace-style {name}.bin there, or name its folder with --data or FACEREC_DATA"
     )
 
 

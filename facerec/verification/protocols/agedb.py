@@ -32,7 +32,7 @@ def read_agedb(path: Path, images: Path | None) -> Bench:
     """
     splits = many(read_mat(path, ["splits"])["splits"])
     try:
-        parts = [_split(cell) for cell in splits]
+        split_pairs = [_split(cell) for cell in splits]
     except ValueError as problem:
         raise DatasetError(
             f"{path}: this is no protocol file of AgeDB ({problem}); it needs the cell array "
@@ -40,7 +40,7 @@ def read_agedb(path: Path, images: Path | None) -> Bench:
         ) from problem
     table = PairTable()
     folds = []
-    for fold, (firsts, seconds, labels) in enumerate(parts):
+    for fold, (firsts, seconds, labels) in enumerate(split_pairs):
         for i, label in enumerate(labels):
             where = f"{path}, split {fold + 1}, pair {i + 1}"
             if label not in (1, -1):
@@ -52,7 +52,7 @@ def read_agedb(path: Path, images: Path | None) -> Bench:
         f"agedb_{years[1]}" if years else path.stem,
         table,
         folder_images(path.parent if images is None else images, list(table.names)),
-        folds=np.array(folds, dtype=np.int64) if len(parts) > 1 else None,
+        folds=np.array(folds, dtype=np.int64) if len(split_pairs) > 1 else None,
         persons=[_person(name) for name in table.names],
         persons_from="image names",
         source=file_source(path, "agedb"),
@@ -65,11 +65,11 @@ def _split(cell: Any) -> tuple[list[str], list[str], list[float]]:
     Raises:
         ValueError: it has another structure.
     """
-    parts = list(cell.values())[:2] if isinstance(cell, dict) else []
-    if len(parts) < 2:
+    fields = list(cell.values())[:2] if isinstance(cell, dict) else []
+    if len(fields) < 2:
         raise ValueError(f"a split is a {type(cell).__name__}, not a structure of two parts")
-    labels = many(parts[1])
-    sides = [many(side) for side in many(parts[0])]
+    labels = many(fields[1])
+    sides = [many(side) for side in many(fields[0])]
     if [len(side) for side in sides] != [len(labels)] * 2:
         raise ValueError(f"{[len(side) for side in sides][:5]} names for {len(labels)} labels")
     if not all(isinstance(label, (int, float)) for label in labels):
@@ -90,5 +90,5 @@ def _name(entry: Any) -> str:
 
 def _person(image: str) -> str:
     """Return ``MariaCallas`` of ``0_MariaCallas_35_f.jpg``."""
-    parts = image.removesuffix(".jpg").split("_")
-    return next((part for part in parts if not part.isdecimal()), image)
+    words = image.removesuffix(".jpg").split("_")
+    return next((word for word in words if not word.isdecimal()), image)

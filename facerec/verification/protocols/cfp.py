@@ -72,17 +72,17 @@ def read_cfp(path: Path, images: Path | None, split: str) -> Bench:
 
 def _fold_folders(split: Path) -> list[Path]:
     """Return the folders ``01``, ``02``, … of a split, none of them missing."""
-    found = sorted(
+    folders = sorted(
         (folder for folder in split.glob("*") if folder.name.isdecimal() and folder.is_dir()),
         key=lambda folder: int(folder.name),
     )
-    if not found or [int(folder.name) for folder in found] != list(range(1, len(found) + 1)):
-        names = ", ".join(folder.name for folder in found) or "none"
+    if not folders or [int(folder.name) for folder in folders] != list(range(1, len(folders) + 1)):
+        names = ", ".join(folder.name for folder in folders) or "none"
         raise DatasetError(
             f"{split}: folders 01, 02, … with same.txt and diff.txt belong here, found {names}; "
             "name the folder that holds CFP's Protocol"
         )
-    return found
+    return folders
 
 
 def _image_list(path: Path) -> tuple[list[str], list[str]]:
@@ -136,15 +136,15 @@ def _locate(root: Path, ids: list[str]) -> tuple[ListedImages, list[str]]:
     """Find persons in ``root`` or one folder deeper, as in a copy with ``train`` and ``test``."""
     persons = dict.fromkeys(PurePosixPath(name).parts[0] for name in ids)
     levels = sorted(folder.name for folder in root.glob("*") if folder.is_dir())
-    place = {}
+    level_of = {}
     for person in persons:
         if not (root / person).is_dir():
             for level in levels:
                 if (root / level / person).is_dir():
-                    place[person] = f"{level}/"
+                    level_of[person] = f"{level}/"
                     break
-    paths = [f"{place.get(PurePosixPath(name).parts[0], '')}{name}" for name in ids]
+    paths = [f"{level_of.get(PurePosixPath(name).parts[0], '')}{name}" for name in ids]
     located = folder_images(root, ids, paths)
-    found = sorted({level.rstrip("/") for level in place.values()})
-    note = f"{root}: {len(place):,} persons lie one folder deeper, in {', '.join(found)}"
-    return located, [note] if place else []
+    used_levels = sorted({level.rstrip("/") for level in level_of.values()})
+    note = f"{root}: {len(level_of):,} persons lie one folder deeper, in {', '.join(used_levels)}"
+    return located, [note] if level_of else []

@@ -121,10 +121,10 @@ def lfw_text(ids: list[str], pairs: Pairs) -> str | None:
     """
     named = []
     for name in ids:
-        found = _person_and_number(name)
-        if found is None:
+        parsed = _person_and_number(name)
+        if parsed is None:
             return None
-        named.append(found)
+        named.append(parsed)
     sizes = np.bincount(pairs.issame, minlength=2)
     header = f"{sizes[0]}\n" if sizes[0] == sizes[1] else ""
     if pairs.folds is not None:
@@ -148,10 +148,10 @@ def lfw_text(ids: list[str], pairs: Pairs) -> str | None:
 
 def _person_and_number(name: str) -> tuple[str, int] | None:
     """Return person and number of ``Person/Person_0001.jpg``, None for any other id."""
-    found = re.fullmatch(r"([^/\\\t\r\n]+)/\1_([0-9]{4,9})\.jpg", name)
-    if found is None or found[1] != found[1].strip() or f"{int(found[2]):04d}" != found[2]:
+    match = re.fullmatch(r"([^/\\\t\r\n]+)/\1_([0-9]{4,9})\.jpg", name)
+    if match is None or match[1] != match[1].strip() or f"{int(match[2]):04d}" != match[2]:
         return None
-    return found[1], int(found[2])
+    return match[1], int(match[2])
 
 
 def _flat_text(ids: list[str], pairs: Pairs, name: str) -> str:

@@ -175,11 +175,11 @@ def _view_2_folds(path: Path, rows: list[Row], folds: int, size: int) -> NDArray
     return np.repeat(np.arange(folds, dtype=np.int64), 2 * size) if folds > 1 else None
 
 
-def _check_counts(where: str, rows: list[Row], size: int, place: str) -> None:
+def _check_counts(where: str, rows: list[Row], size: int, span: str) -> None:
     same = sum(row[2] for row in rows)
     if (same, len(rows) - same) != (size, size):
         raise DatasetError(
-            f"{where}: {size:,} same and {size:,} different pairs belong here, but {place} there "
+            f"{where}: {size:,} same and {size:,} different pairs belong here, but {span} there "
             f"are {same:,} and {len(rows) - same:,}; get the whole list or check the format"
         )
 
@@ -190,7 +190,7 @@ def _in_two_races(lists: list[tuple[str, list[Row]]]) -> set[str]:
         for first, second, _, _ in rows:
             for image in (first, second):
                 races.setdefault(_person(image), set()).add(race)
-    return {person for person, found in races.items() if len(found) > 1}
+    return {person for person, occurs_in in races.items() if len(occurs_in) > 1}
 
 
 def _rfw_images(path: Path) -> Path:

@@ -25,7 +25,7 @@ from facerec.verification.bench import Bench, Pairs, find_subjects
 MAX_LINE = 1 << 20
 MAX_NAME = 1024
 """Bytes of an image name."""
-MAX_PART = 255
+MAX_COMPONENT = 255
 """Bytes between two slashes; what file systems take."""
 
 IMAGE_SUFFIXES = (".jpg", ".png", ".jpeg")
@@ -112,7 +112,7 @@ class PairTable:
 def _can_be_file(name: str) -> bool:
     """Tell whether systems take ``name``; ids also become one array as wide as the longest."""
     content = name.encode("utf-8", "surrogatepass")
-    return len(content) <= MAX_NAME and max(map(len, content.split(b"/"))) <= MAX_PART
+    return len(content) <= MAX_NAME and max(map(len, content.split(b"/"))) <= MAX_COMPONENT
 
 
 def make_bench(

@@ -80,13 +80,13 @@ def read_parquet(path: Path, images: Path | None) -> Bench:
 
 def _shards(path: Path) -> list[Path]:
     """Return all files of the split that ``path`` is one of."""
-    found = SHARD.search(path.stem)
-    count = int(found[2]) if found else 1
-    if found is None or count > 10_000:
+    match = SHARD.search(path.stem)
+    count = int(match[2]) if match else 1
+    if match is None or count > 10_000:
         files = [path]
     else:
         stem = SHARD.sub("", path.stem)
-        files = [path.with_name(f"{stem}-{i:05d}-of-{found[2]}{path.suffix}") for i in range(count)]
+        files = [path.with_name(f"{stem}-{i:05d}-of-{match[2]}{path.suffix}") for i in range(count)]
     for file in files or [path]:
         if not file.is_file():
             raise DatasetError(f"{file}: there is no such file; get the whole split")
@@ -118,19 +118,19 @@ def _label(value: Any, where: str) -> bool:
 def _distinct(
     cells: list[tuple[bytes, str | None]],
 ) -> tuple[list[str], list[bytes], list[int]]:
-    """Find equal images; return the ids and bytes of the distinct ones, and the place of each cell.
+    """Find equal images; return the ids and bytes of the distinct ones, and the index of each cell.
 
-    Places count the images in the order in which they first occur.
+    Indices count the images in the order in which they first occur.
     """
-    places: dict[bytes, int] = {}
+    index_of: dict[bytes, int] = {}
     firsts: list[int] = []
     entries = []
     for i, (content, _) in enumerate(cells):
-        place = places.setdefault(hashlib.sha256(content).digest(), len(firsts))
-        if place == len(firsts):
+        index = index_of.setdefault(hashlib.sha256(content).digest(), len(firsts))
+        if index == len(firsts):
             firsts.append(i)
-        entries.append(place)
-    names = {(name, place) for (_, name), place in zip(cells, entries, strict=True)}
+        entries.append(index)
+    names = {(name, index) for (_, name), index in zip(cells, entries, strict=True)}
     known = {name for name, _ in names if name is not None}
     if len(names) == len(known) == len(firsts):
         ids = [str(cells[i][1]) for i in firsts]

@@ -112,19 +112,19 @@ def read_tinyface(root: str | Path) -> TemplateBench:
         + [f"Gallery_Match/{name}" for name in match_names]
         + [f"Gallery_Distractor/{name}" for name in distractors],
     )
-    places = np.arange(len(images))
+    rows = np.arange(len(images))
     persons = np.unique(np.concatenate([probe_persons, match_persons]), return_inverse=True)[1]
     probes = len(probe_names)
     subjects = np.concatenate([persons.reshape(-1), np.full(len(distractors), NOBODY)])
     return TemplateBench(
         name="tinyface",
         images=images,
-        image_rows=places,
-        template_rows=places,
-        media_rows=places,
+        image_rows=rows,
+        template_rows=rows,
+        media_rows=rows,
         template_ids=images.ids,
-        probes=SearchSet("probe", places[:probes], subjects[:probes]),
-        galleries=(SearchSet("gallery", places[probes:], subjects[probes:]),),
+        probes=SearchSet("probe", rows[:probes], subjects[:probes]),
+        galleries=(SearchSet("gallery", rows[probes:], subjects[probes:]),),
         source=_source(root, "tinyface", [probe_file, match_file]),
     )
 
@@ -165,9 +165,9 @@ def _read_points(
 def _read_media(
     path: Path, files: NDArray[Any], points_file: Path
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Read image (as its place in ``files``), template number and media id of all rows."""
+    """Read image (as its position in ``files``), template number and media id of all rows."""
     frame = pd.concat(_frames(path, _MEDIA), ignore_index=True)
-    rows = _places(
+    rows = _positions(
         files, frame[0].to_numpy(object), path, f"names an image that {points_file} has not"
     )
     return rows, frame[1].to_numpy(np.int64), frame[2].to_numpy(np.int64)
@@ -180,7 +180,7 @@ def _read_pairs(path: Path, templates: NDArray[np.int64], media_file: Path) -> P
     labels, done = [], 0
     for frame in _frames(path, _PAIRS):
         for side, numbers in enumerate((frame[0], frame[1])):
-            sides[side].append(_places(templates, numbers.to_numpy(), path, problem, done))
+            sides[side].append(_positions(templates, numbers.to_numpy(), path, problem, done))
         label = frame[2].to_numpy()
         odd = (label != 0) & (label != 1)
         if odd.any():
@@ -211,18 +211,18 @@ def _read_searches(
     for (name, (numbers, _)), mine in zip(read.items(), np.split(inverse, ends), strict=True):
         path = lists[name]
         problem = f"names a template that {media_file} has not"
-        places = _places(templates, numbers, path, problem, header=1)
-        new = persons[places] == NOBODY
+        positions = _positions(templates, numbers, path, problem, header=1)
+        new = persons[positions] == NOBODY
         # Of several lines of one template the first counts, so it is written last.
-        persons[places[new][::-1]] = mine[new][::-1]
-        odd = persons[places] != mine
+        persons[positions[new][::-1]] = mine[new][::-1]
+        odd = persons[positions] != mine
         if odd.any():
             row = int(odd.argmax())
-            other = ids[persons[places[row]]]
+            other = ids[persons[positions[row]]]
             raise _wrong_row(
                 path, row, f"gives a template to another person than before ({other})", header=1
             )
-        distinct = np.unique(places)
+        distinct = np.unique(positions)
         sets.append(SearchSet(name, distinct, persons[distinct]))
     return sets[-1], tuple(sets[:-1]), persons
 
@@ -330,7 +330,7 @@ def _lines(path: Path, header: int = 0) -> Iterator[tuple[int, str]]:
         raise _unreadable(path, problem) from problem
 
 
-def _places(
+def _positions(
     known: NDArray[Any],
     wanted: NDArray[Any],
     path: Path,
@@ -338,15 +338,15 @@ def _places(
     done: int = 0,
     header: int = 0,
 ) -> NDArray[np.int64]:
-    """Return the place of every wanted value among the known ones.
+    """Return the position of every wanted value among the known ones.
 
     Raises:
         DatasetError: one is unknown; ``done`` rows of the list came before these.
     """
-    places = pd.Index(known).get_indexer(pd.Index(wanted))
-    if (places < 0).any():
-        raise _wrong_row(path, done + int((places < 0).argmax()), problem, header)
-    return places.astype(np.int64)
+    positions = pd.Index(known).get_indexer(pd.Index(wanted))
+    if (positions < 0).any():
+        raise _wrong_row(path, done + int((positions < 0).argmax()), problem, header)
+    return positions.astype(np.int64)
 
 
 def _is(kind: type, word: str) -> bool:
@@ -365,9 +365,9 @@ def _shown(line: str) -> str:
 def _read_mat(path: Path, names: str, persons: str) -> tuple[list[str], NDArray[np.int64]]:
     """Read names of images and the number of the person of each."""
     content = read_mat(path, [names, persons])
-    found = many(content[names])
+    image_names = many(content[names])
     try:
-        if not all(isinstance(name, str) for name in found):
+        if not all(isinstance(name, str) for name in image_names):
             raise TypeError("names are not text")
         numbers = np.array(many(content[persons]), np.float64).ravel()
     except (TypeError, ValueError, OverflowError) as problem:
@@ -375,10 +375,10 @@ def _read_mat(path: Path, names: str, persons: str) -> tuple[list[str], NDArray[
             f"{path}: it should hold names in {names!r} and numbers in {persons!r} "
             f"({type(problem).__name__}: {problem}); get the list again"
         ) from problem
-    if len(found) != len(numbers) or not found:
+    if len(image_names) != len(numbers) or not image_names:
         raise DatasetError(
-            f"{path}: {len(found)} names in {names!r} and {len(numbers)} numbers in {persons!r}; "
-            "there must be one a name, and one at least"
+            f"{path}: {len(image_names)} names in {names!r} and {len(numbers)} numbers in "
+            f"{persons!r}; there must be one a name, and one at least"
         )
     whole = (numbers >= 0) & (numbers == np.floor(numbers)) & (numbers < 2**53)
     if not whole.all():
@@ -387,18 +387,18 @@ def _read_mat(path: Path, names: str, persons: str) -> tuple[list[str], NDArray[
             f"{path}: entry {number} of {persons!r} is {numbers[number]:g}, but persons are whole "
             "numbers from 0"
         )
-    return found, numbers.astype(np.int64)
+    return image_names, numbers.astype(np.int64)
 
 
 def _list_images(folder: Path) -> list[str]:
     """Return the names of the images in a folder, sorted."""
     try:
-        found = sorted(p.name for p in folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES)
+        images = sorted(p.name for p in folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES)
     except OSError as problem:
         raise _unreadable(folder, problem) from problem
-    if not found:
+    if not images:
         raise DatasetError(f"{folder}: it holds no JPEG or PNG images; put the distractors there")
-    return found
+    return images
 
 
 def _source(root: str | Path, kind: str, files: Sequence[Path]) -> dict[str, Any]:

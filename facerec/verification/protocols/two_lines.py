@@ -72,10 +72,10 @@ def deal(same: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.int64] |
     order = np.arange(len(same))
     if not (same[:count].all() and 0 < count < len(same)):
         return order, contiguous_folds(len(same))
-    parts = contiguous_folds(count), contiguous_folds(len(same) - count)
-    if parts[0] is None or parts[1] is None:
+    class_folds = contiguous_folds(count), contiguous_folds(len(same) - count)
+    if class_folds[0] is None or class_folds[1] is None:
         return order, None
-    folds = np.concatenate([parts[0], parts[1]])
+    folds = np.concatenate([class_folds[0], class_folds[1]])
     order = np.argsort(folds, kind="stable")
     return order, folds[order]
 

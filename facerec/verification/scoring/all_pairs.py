@@ -100,11 +100,12 @@ def score_all_pairs(
 
     cuts = [everyone.cut(count) for count in everyone.allowed]
     edges = [np.full(people.rows, edge) for edge in (*given, *cuts)]
-    for parts in people.parts:  # of each grouping the thresholds of its groups, for every cell
+    for group_of_cell in people.alone:
+        # Of each grouping the thresholds of its groups, for every cell.
         own = np.full((len(group_fpr), people.rows), LOWEST)
-        for cell, part in enumerate(parts.tolist()):
-            if part in searches and part != EVERYONE:
-                search = searches[part]
+        for cell, group in enumerate(group_of_cell.tolist()):
+            if group in searches and group != EVERYONE:
+                search = searches[group]
                 own[:, cell] = [search.cut(count) for count in search.allowed]
         edges += list(own)
     mated = count_mated(
@@ -113,7 +114,7 @@ def score_all_pairs(
     targets = [None] * len(given) + [str(target) for target in fpr]
     at_points = slice(len(given), len(given) + len(fpr))
     at_own = mated.missed[at_points.stop :].reshape(
-        len(people.parts), len(group_fpr), people.images.size
+        len(people.alone), len(group_fpr), people.images.size
     )
     return AllPairs(
         images=len(people.subject),
@@ -128,25 +129,25 @@ def score_all_pairs(
         tables=tuple(
             _table(
                 people,
-                float([*given, *cuts][place]),
-                targets[place],
+                float([*given, *cuts][index]),
+                targets[index],
                 table,
-                mated.missed[place],
-                mated.by_group[place],
+                mated.missed[index],
+                mated.by_group[index],
             )
-            for place, table in enumerate(false.tables)
+            for index, table in enumerate(false.tables)
         ),
         groups=people.groups,
         alone=tuple(
             _alone(
                 people,
-                part,
-                searches.get(part),
+                group,
+                searches.get(group),
                 group_fpr,
                 at_own,
-                (mated.histogram[part], false.histogram[part]),
+                (mated.histogram[group], false.histogram[group]),
             )
-            for part in range(people.part_count)
+            for group in range(people.alone_count)
         ),
         mated_scores=mated.mated_scores,
         mated_histogram=mated.histogram[EVERYONE],
@@ -185,7 +186,7 @@ def _table(
 
 def _alone(
     people: People,
-    part: int,
+    group: int,
     search: Search | None,
     fpr: Sequence[Rate],
     missed: NDArray[np.int64],
@@ -195,7 +196,7 @@ def _alone(
 
     Args:
         people: all.
-        part: number of the group.
+        group: number of the group.
         search: its operating points; None if it lacks mated or non-mated pairs.
         fpr: their targets.
         missed: mated scores below the thresholds of groups by subject, ``(K, T, G)``.
@@ -205,7 +206,7 @@ def _alone(
         return None
     groups = people.groups
     assert groups is not None and groups.of_subject is not None  # as was made sure
-    grouping, cells = np.nonzero(people.parts == part)
+    grouping, cells = np.nonzero(people.alone == group)
     members = np.isin(groups.of_subject, cells)
     own, images = missed[grouping[0]][:, members], people.images[members]
     return GroupAlone(

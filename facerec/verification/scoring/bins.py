@@ -52,10 +52,10 @@ def within_cosines(edge: np.float32) -> np.float32:
 
 
 def merge(
-    parts: Sequence[tuple[NDArray[np.float32], NDArray[np.int64]]],
+    tallies: Sequence[tuple[NDArray[np.float32], NDArray[np.int64]]],
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Add up counts of distinct scores."""
-    scores, counts = (np.concatenate(side) for side in zip(*parts, strict=True))
+    scores, counts = (np.concatenate(side) for side in zip(*tallies, strict=True))
     distinct, index = np.unique(scores, return_inverse=True)
     summed = np.zeros(distinct.size, np.int64)
     np.add.at(summed, index, counts)
@@ -66,7 +66,7 @@ class DistinctScores:
     """Distinct scores and how often each one came; their number is bounded by float32's grain."""
 
     def __init__(self) -> None:
-        self._parts: list[tuple[NDArray[np.float32], NDArray[np.int64]]] = []
+        self._tallies: list[tuple[NDArray[np.float32], NDArray[np.int64]]] = []
         self._pending: list[NDArray[np.float32]] = []
         self._size = 0
 
@@ -75,16 +75,16 @@ class DistinctScores:
         self._pending.append(scores)
         self._size += scores.size
         if self._size >= PENDING:
-            self._parts = [self.merged()]
+            self._tallies = [self.merged()]
             self._pending, self._size = [], 0
 
     def merged(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Return the distinct scores, ascending, and their counts."""
         fresh = np.concatenate([np.empty(0, np.float32), *self._pending])
-        return merge([*self._parts, np.unique(fresh, return_counts=True)])
+        return merge([*self._tallies, np.unique(fresh, return_counts=True)])
 
 
-def add_counts(counts: NDArray[np.int64], places: NDArray[np.integer], base: int = 0) -> None:
-    """Count places from ``base`` on, without touching the rest of a long array."""
-    found = np.bincount(places)
-    counts[base : base + found.size] += found
+def add_counts(counts: NDArray[np.int64], indices: NDArray[np.integer], base: int = 0) -> None:
+    """Count indices from ``base`` on, without touching the rest of a long array."""
+    increments = np.bincount(indices)
+    counts[base : base + increments.size] += increments

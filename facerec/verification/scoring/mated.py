@@ -29,7 +29,7 @@ class _MatedScores:
     ) -> None:
         self._tiles, self._people, self._edges, self._keep = tiles, people, edges, keep
         squares = 0 if people.groups is None else len(people.groups.names) ** 2
-        self.histogram = np.zeros((people.part_count + 1, BIN_EDGES.size), np.int64)
+        self.histogram = np.zeros((people.alone_count + 1, BIN_EDGES.size), np.int64)
         self.mated_scores = [np.empty(0, np.float32)]
         self.missed = np.zeros((len(edges), people.images.size), np.int64)
         self.by_group = np.zeros((len(edges), squares), np.int64)
@@ -37,23 +37,23 @@ class _MatedScores:
     def __call__(self, scores: Tensor, rows: slice, columns: slice) -> None:
         masks = self._tiles.mated(rows, columns)
         assert masks is not None  # no other tiles come here
-        places = np.flatnonzero(masks[0])
+        positions = np.flatnonzero(masks[0])
         flat, people = scores.view(-1), self._people
-        found = flat[torch.from_numpy(places).to(flat.device)].cpu().numpy()
-        found = np.clip(found, -1, 1)
+        mated_scores = flat[torch.from_numpy(positions).to(flat.device)].cpu().numpy()
+        mated_scores = np.clip(mated_scores, -1, 1)
         if self._keep:
-            self.mated_scores.append(found)
-        self.histogram[self._tiles.parts(rows, columns)] += np.bincount(
-            bins_of(found), minlength=BIN_EDGES.size
+            self.mated_scores.append(mated_scores)
+        self.histogram[self._tiles.scopes(rows, columns)] += np.bincount(
+            bins_of(mated_scores), minlength=BIN_EDGES.size
         )
-        first, second = images_of(places, rows, columns)
+        first, second = images_of(positions, rows, columns)
         subject, of = people.subject[first], people.row[first]
-        for place, edge in enumerate(self._edges):
-            below = found < edge[of]
-            add_counts(self.missed[place], subject[below])
+        for index, edge in enumerate(self._edges):
+            below = mated_scores < edge[of]
+            add_counts(self.missed[index], subject[below])
             if people.groups is not None:
                 groups = people.group[first[below]], people.group[second[below]]
-                add_counts(self.by_group[place], groups[0] * len(people.groups.names) + groups[1])
+                add_counts(self.by_group[index], groups[0] * len(people.groups.names) + groups[1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +78,9 @@ def count_mated(
     )
     mated_scores = None
     if keep:
-        own = np.concatenate([part for kernel in kernels for part in kernel.mated_scores])
+        own = np.concatenate(
+            [tile_scores for kernel in kernels for tile_scores in kernel.mated_scores]
+        )
         mated_scores = np.sort(np.concatenate(tiles.gather([own])))
     histogram, missed, by_group = (
         tiles.total([getattr(kernel, name) for kernel in kernels])

@@ -109,8 +109,8 @@ class _Scan:
         self._keeps = any(low < high for low, high in lines)
         self._in_all = [low for low, _ in lines]
         squares = 0 if people.groups is None else len(people.groups.names) ** 2
-        self.histogram = np.zeros((people.part_count + 1, BIN_EDGES.size), np.int64)
-        self.scores = [DistinctScores() for _ in range(people.part_count + 1)]
+        self.histogram = np.zeros((people.alone_count + 1, BIN_EDGES.size), np.int64)
+        self.scores = [DistinctScores() for _ in range(people.alone_count + 1)]
         self.dropped = False
         """Whether pairs are lost whose score is in a window."""
         self._kept: list[tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int32]]] = []
@@ -127,22 +127,22 @@ class _Scan:
     def __call__(self, scores: Tensor, rows: slice, columns: slice) -> None:
         if (masks := self._tiles.mated(rows, columns)) is not None:
             scores.masked_fill_(torch.from_numpy(masks[1]).to(scores.device), _EXCLUDED)
-        parts, flat = self._tiles.parts(rows, columns), scores.view(-1)
-        if binned := [part for part in parts if part in self._binned]:
+        scopes, flat = self._tiles.scopes(rows, columns), scores.view(-1)
+        if binned := [scope for scope in scopes if scope in self._binned]:
             self._bin(flat, binned)
-        lowest = [low for part in parts for low, _ in self._windows.get(part, ())]
+        lowest = [low for scope in scopes for low, _ in self._windows.get(scope, ())]
         edge = min([*self._in_all, *lowest], default=np.float32(np.inf))
         if edge > 1:
             return
-        places = _positions(_at_least(flat, edge, out=self._hits[: flat.numel()]))
-        if places.numel():
-            found = np.clip(flat[places].cpu().numpy(), -1, 1)
-            first, second = images_of(places.cpu().numpy(), rows, columns)
-            self._keep(found, first, second, parts)
+        positions = _positions(_at_least(flat, edge, out=self._hits[: flat.numel()]))
+        if positions.numel():
+            cosines = np.clip(flat[positions].cpu().numpy(), -1, 1)
+            first, second = images_of(positions.cpu().numpy(), rows, columns)
+            self._keep(cosines, first, second, scopes)
             for line in self._ascending:  # what one rejects the next ones do too
-                passed = found >= self._highs[line]
+                passed = cosines >= self._highs[line]
                 if not passed.all():
-                    found, first, second = found[passed], first[passed], second[passed]
+                    cosines, first, second = cosines[passed], first[passed], second[passed]
                 self._add(line, first, second)
 
     def settle(self, line: int, threshold: np.float32) -> None:
@@ -151,29 +151,29 @@ class _Scan:
             inside = (scores >= threshold) & (scores < self._highs[line])
             self._add(line, first[inside], second[inside])
 
-    def _bin(self, flat: Tensor, parts: list[int]) -> None:
+    def _bin(self, flat: Tensor, scopes: list[int]) -> None:
         scaled, bins = self._scaled[: flat.numel()], self._bins[: flat.numel()]
         torch.mul(flat, 1 / BIN_WIDTH, out=scaled).floor_()
         bins.copy_(scaled).add_(_BIN_OF_EXCLUDED)
         counts = torch.bincount(bins, minlength=_BIN_OF_LOWEST + BIN_EDGES.size).cpu().numpy()
-        self.histogram[parts] += counts[_BIN_OF_LOWEST:]
+        self.histogram[scopes] += counts[_BIN_OF_LOWEST:]
         # Scores that rounding carries below −1 count as −1.
-        self.histogram[parts, 0] += counts[1:_BIN_OF_LOWEST].sum()
+        self.histogram[scopes, 0] += counts[1:_BIN_OF_LOWEST].sum()
 
     def _keep(
         self,
-        found: NDArray[np.float32],
+        cosines: NDArray[np.float32],
         first: NDArray[np.int64],
         second: NDArray[np.int64],
-        parts: list[int],
+        scopes: list[int],
     ) -> None:
-        for part in parts:
-            inside = np.zeros(found.size, bool)
-            for low, high in self._windows.get(part, ()):
-                inside |= (found >= low) & (found < high)
-            scores = found[inside]
-            self.scores[part].add(scores)
-            if part == EVERYONE and self._keeps and not self.dropped:
+        for scope in scopes:
+            inside = np.zeros(cosines.size, bool)
+            for low, high in self._windows.get(scope, ()):
+                inside |= (cosines >= low) & (cosines < high)
+            scores = cosines[inside]
+            self.scores[scope].add(scores)
+            if scope == EVERYONE and self._keeps and not self.dropped:
                 left, right = (side[inside].astype(np.int32) for side in (first, second))
                 self._kept.append((scores, left, right))
                 self._size += scores.size
@@ -239,24 +239,24 @@ def count_non_mated(
         people: whose scores these are.
         given: thresholds.
         sought: false accepts of the operating points of everyone at which they are counted too.
-        searches: operating points to find, by part.
+        searches: operating points to find, by scope: `EVERYONE`, or a group by its number.
         pair_limit: see `score_all_pairs`.
     """
     everyone = searches[EVERYONE]
     known = [within_cosines(edge) for edge in given]
 
-    def line(place: int) -> Window:
-        if place < len(known):
-            return known[place], known[place]
-        return everyone.window(sought[place - len(known)])
+    def line(position: int) -> Window:
+        if position < len(known):
+            return known[position], known[position]
+        return everyone.window(sought[position - len(known)])
 
-    binned: Collection[int] = [part for part, search in searches.items() if search.allowed]
-    histogram = np.zeros((people.part_count + 1, BIN_EDGES.size), np.int64)
+    binned: Collection[int] = [scope for scope, search in searches.items() if search.allowed]
+    histogram = np.zeros((people.alone_count + 1, BIN_EDGES.size), np.int64)
     tables: dict[int, FalseMatches] = {}
-    open_lines = {place: line(place) for place in range(len(given) + len(sought))}
+    open_lines = {position: line(position) for position in range(len(given) + len(sought))}
     stage = "comparing all pairs"
     while open_lines or binned or any(search.windows for search in searches.values()):
-        windows = {part: search.windows for part, search in searches.items()}
+        windows = {scope: search.windows for scope, search in searches.items()}
         lines = list(open_lines.values())
         size = people.images.size
         pairs = [
@@ -267,26 +267,26 @@ def count_non_mated(
             stage,
         )
         histogram += tiles.total([kernel.histogram for kernel in kernels])
-        for part, search in searches.items():
+        for scope, search in searches.items():
             if search.windows:
-                scores = tiles.gather([kernel.scores[part].merged() for kernel in kernels])
-                search.settle(histogram[part], *merge(scores))
+                scores = tiles.gather([kernel.scores[scope].merged() for kernel in kernels])
+                search.settle(histogram[scope], *merge(scores))
         dropped = tiles.total([np.array([kernel.dropped], np.int64) for kernel in kernels])[0]
         settled = {}
-        for index, (place, (low, high)) in enumerate(open_lines.items()):
-            threshold, end = line(place)
+        for index, (position, (low, high)) in enumerate(open_lines.items()):
+            threshold, end = line(position)
             if low == high or (threshold == end and not dropped):
-                settled[index] = place
+                settled[index] = position
                 for kernel in kernels:
                     kernel.settle(index, threshold)
-        for place, table in _false_matches(tiles, kernels, pairs, settled, pair_limit):
-            if place >= len(given):
-                expected = everyone.accepts(sought[place - len(given)])
+        for position, table in _false_matches(tiles, kernels, pairs, settled, pair_limit):
+            if position >= len(given):
+                expected = everyone.accepts(sought[position - len(given)])
                 check_passes(table.count, expected, tiles.device)
-            tables[place] = table
-        open_lines = {place: line(place) for place in open_lines if place not in tables}
+            tables[position] = table
+        open_lines = {position: line(position) for position in open_lines if position not in tables}
         binned, stage = (), "comparing all pairs again"
-    return NonMated(histogram, [tables[place] for place in sorted(tables)])
+    return NonMated(histogram, [tables[position] for position in sorted(tables)])
 
 
 def _false_matches(
@@ -301,13 +301,13 @@ def _false_matches(
         tiles.total([getattr(kernel, name) for kernel in kernels])
         for name in ("count", "involved", "by_group")
     )
-    for index, place in settled.items():
+    for index, position in settled.items():
         within, others = pairs[index]
         inside, by_pair = sum(tiles.gather([within.matrix()])), None
         if count[index] <= pair_limit:
             by_pair = inside + sum(tiles.gather([others.matrix()]))
         yield (
-            place,
+            position,
             FalseMatches(int(count[index]), involved[index], by_group[index], by_pair, inside),
         )
 

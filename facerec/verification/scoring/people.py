@@ -96,24 +96,24 @@ class People:
         self.rows = int(self.row[-1]) + 1
         # Groups that are looked at alone are numbered through all groupings.
         starts = np.cumsum([0, *map(len, self.names)])
-        self.parts = np.where(self.cells >= 0, self.cells + starts[:-1, None], -1)
-        common = self.parts[:, :, None] == self.parts[:, None]
-        self.shared = (common & (self.parts >= 0)[:, None]).any(axis=0)
+        self.alone = np.where(self.cells >= 0, self.cells + starts[:-1, None], -1)
+        common = self.alone[:, :, None] == self.alone[:, None]
+        self.shared = (common & (self.alone >= 0)[:, None]).any(axis=0)
         if not by_group:
-            self.parts = self.parts[:0]
-        self.part_count = int(starts[-1]) if by_group else 0
+            self.alone = self.alone[:0]
+        self.alone_count = int(starts[-1]) if by_group else 0
         # In which groupings the images of a cell have a group.
         self.kind, self.kinds = np.zeros(1, np.int64), 1
         if given:
             kinds, kind = np.unique(self.cells >= 0, axis=1, return_inverse=True)
             self.kind, self.kinds = kind.reshape(-1), kinds.shape[1]
 
-    def members(self, part: int) -> NDArray[np.int64]:
+    def members(self, group: int) -> NDArray[np.int64]:
         """Return the images of a group that is looked at alone."""
-        return np.flatnonzero((self.parts == part).any(axis=0)[self.group])
+        return np.flatnonzero((self.alone == group).any(axis=0)[self.group])
 
     def spans(self) -> list[slice]:
-        """Return the images of each part that tiles do not mix."""
+        """Return the images of each cell that tiles do not mix."""
         edges = np.searchsorted(self.row, np.arange(self.rows + 1)).tolist()
         return [slice(start, stop) for start, stop in pairwise(edges)]
 

@@ -175,7 +175,7 @@ class GroupAlone:
     """Non-mated scores in each bin of `BIN_EDGES`."""
 
     def fnmr_share(self, point: int) -> ClusteredShare:
-        """Return the FNMR at a point, given by its place, with the sums over subjects."""
+        """Return the FNMR at a point, given by its index, with the sums over subjects."""
         comparisons = self.images * (self.images - 1) // 2
         return ClusteredShare.from_mated_counts(self.missed[point], comparisons)
 

@@ -40,11 +40,11 @@ def prepare_searches(
 ) -> dict[int, Search]:
     """Prepare the search for operating points of everyone, and of each group alone."""
     searches = {EVERYONE: Search(tiles, np.arange(len(people.subject)), people.non_mated, fpr)}
-    for part in range(people.part_count):
-        images = people.members(part)
+    for group in range(people.alone_count):
+        images = people.members(group)
         mated, non_mated = pair_counts(np.bincount(people.subject[images]))
         if mated and non_mated:
-            searches[part] = Search(tiles, images, non_mated, group_fpr)
+            searches[group] = Search(tiles, images, non_mated, group_fpr)
     return searches
 
 
@@ -66,7 +66,7 @@ class Search:
         # Ranks: 1 for the highest score, 2 for the next, …
         ranks = sorted({count + 1 for count in self.allowed if count < non_mated})
         self._missing = _guess(tiles, images, non_mated, ranks)
-        self._found: dict[int, tuple[np.float32, int]] = {}
+        self._settled: dict[int, tuple[np.float32, int]] = {}
 
     @property
     def windows(self) -> list[Window]:
@@ -96,28 +96,28 @@ class Search:
         bin_of = bins_of(scores)
         reached = histogram[::-1].cumsum()[::-1]  # scores in a bin and above
         for wanted, (bottom, top) in list(self._missing.items()):
-            place = int(np.count_nonzero(reached >= wanted)) - 1
-            if not bottom <= place < top:
-                self._missing[wanted] = place, place + 1
+            bin_index = int(np.count_nonzero(reached >= wanted)) - 1
+            if not bottom <= bin_index < top:
+                self._missing[wanted] = bin_index, bin_index + 1
                 continue
-            inside = bin_of == place
-            check_passes(int(counts[inside].sum()), int(histogram[place]), self._device)
-            higher = int(reached[place] - histogram[place])
+            inside = bin_of == bin_index
+            check_passes(int(counts[inside].sum()), int(histogram[bin_index]), self._device)
+            higher = int(reached[bin_index] - histogram[bin_index])
             descending = counts[inside][::-1].cumsum() + higher
             index = int(np.searchsorted(descending, wanted))
             above = higher if index == 0 else int(descending[index - 1])
-            self._found[wanted] = scores[inside][::-1][index], above
+            self._settled[wanted] = scores[inside][::-1][index], above
             del self._missing[wanted]
 
     def cut(self, allowed: int) -> np.float32:
         """Return the threshold for so many false accepts."""
         if allowed >= self._non_mated:
             return np.float32(-np.inf)
-        return just_above(self._found[allowed + 1][0])
+        return just_above(self._settled[allowed + 1][0])
 
     def accepts(self, allowed: int) -> int:
         """Return the false accepts at that threshold."""
-        return self._non_mated if allowed >= self._non_mated else self._found[allowed + 1][1]
+        return self._non_mated if allowed >= self._non_mated else self._settled[allowed + 1][1]
 
     def points(
         self, fpr: Sequence[Rate], missed: Sequence[int] | NDArray[np.int64], mated: int
@@ -147,7 +147,7 @@ def _guess(
     """
     blocks = non_mated // (_SHARE * _BLOCK**2)
     generator = np.random.default_rng(0)
-    parts = [np.empty(0, np.int64)]
+    bins = [np.empty(0, np.int64)]
     for start in range(0, blocks if ranks else 0, 16):
         shape = 2, min(16, blocks - start), _BLOCK
         sides = images[generator.integers(images.size, size=shape)]
@@ -158,9 +158,9 @@ def _guess(
         scores = torch.bmm(left, right.transpose(1, 2)).cpu().numpy()
         subject = tiles.subject[sides]
         other = subject[0][:, :, None] != subject[1][:, None, :]
-        parts.append(bins_of(scores[other]))
-    descending = np.sort(np.concatenate(parts))[::-1]
-    found = {}
+        bins.append(bins_of(scores[other]))
+    descending = np.sort(np.concatenate(bins))[::-1]
+    guesses = {}
     for wanted in ranks:
         middle = wanted / non_mated * descending.size
         # Four standard deviations, and some for the smallest counts.
@@ -169,15 +169,15 @@ def _guess(
         high = math.floor(middle - reach)
         bottom = int(descending[low]) if low < descending.size else 0
         top = int(descending[high]) + 1 if high >= 0 else BIN_EDGES.size
-        found[wanted] = bottom, top
+        guesses[wanted] = bottom, top
     # Ranks that compute on different hardware could guess differently.
-    return tiles.agreed(found)
+    return tiles.agreed(guesses)
 
 
-def check_passes(found: int, expected: int, device: torch.device) -> None:
+def check_passes(counted: int, expected: int, device: torch.device) -> None:
     """Refuse scores that another pass counted otherwise."""
-    if found != expected:
+    if counted != expected:
         raise MetricError(
-            f"{found} scores in one pass and {expected} in another: matrix products on {device} "
+            f"{counted} scores in one pass and {expected} in another: matrix products on {device} "
             "are not reproducible; compute on the cpu"
         )

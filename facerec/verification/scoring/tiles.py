@@ -38,7 +38,7 @@ class ScoreTiles:
     Args:
         rows: float32 ``(R, D)``, on the device.
         columns: float32 ``(C, D)``, on the device; it may be the same.
-        places: the spans of rows and columns of each tile, int64 ``(T, 2, 2)``, in the order in
+        spans: those of rows and columns of each tile, int64 ``(T, 2, 2)``, in the order in
             which this rank visits them.
         near: how many of them, from the first on, hold mated pairs.
         size: rows and columns of a tile, at most.
@@ -50,14 +50,14 @@ class ScoreTiles:
         self,
         rows: Tensor,
         columns: Tensor,
-        places: NDArray[np.int64],
+        spans: NDArray[np.int64],
         near: int,
         size: int,
         process_group: dist.ProcessGroup | None,
         progress: Progress | None,
     ) -> None:
         self._rows, self._columns, self.device = rows, columns, rows.device
-        self._places, self._near, self.size = places, near, size
+        self._spans, self._near, self.size = spans, near, size
         self._process_group, self._progress = process_group, progress
 
     def visit(self, make: Callable[[], K], stage: str, near_only: bool = False) -> list[K]:
@@ -68,8 +68,8 @@ class ScoreTiles:
             stage: what is being done, for the progress.
             near_only: only tiles with mated pairs.
         """
-        places = self._places[: self._near] if near_only else self._places
-        turn, lock, stop = iter(places.tolist()), threading.Lock(), threading.Event()
+        spans = self._spans[: self._near] if near_only else self._spans
+        turn, lock, stop = iter(spans.tolist()), threading.Lock(), threading.Event()
         done = 0
 
         def work() -> K:
@@ -79,10 +79,10 @@ class ScoreTiles:
             buffer = torch.empty(self.size**2, device=self.device)
             while not stop.is_set():
                 with lock:
-                    place = next(turn, None)
-                if place is None:
+                    tile = next(turn, None)
+                if tile is None:
                     break
-                rows, columns = (slice(*ends) for ends in place)
+                rows, columns = (slice(*ends) for ends in tile)
                 shape = rows.stop - rows.start, columns.stop - columns.start
                 scores = buffer[: math.prod(shape)].view(shape)
                 torch.mm(self._rows[rows], self._columns[columns].T, out=scores)
@@ -90,7 +90,7 @@ class ScoreTiles:
                 with lock:
                     done += 1
                     if self._progress is not None:
-                        self._progress(stage, done, len(places))
+                        self._progress(stage, done, len(spans))
             return kernel
 
         with exact_products() as threads:
@@ -115,7 +115,7 @@ class ScoreTiles:
             return values
         gathered: list[Any] = [None] * ranks
         dist.all_gather_object(gathered, values, group=self._process_group)
-        return [value for part in gathered for value in part]
+        return [value for of_rank in gathered for value in of_rank]
 
     def agreed(self, value: Any) -> Any:
         """Return the value that the first rank has."""
@@ -133,7 +133,7 @@ class Tiles(ScoreTiles):
         process_group: dist.ProcessGroup | None,
         progress: Progress | None,
     ) -> None:
-        self.subject, self._cell, self._parts = people.subject, people.row, people.parts
+        self.subject, self._cell, self._alone = people.subject, people.row, people.alone
         self.unit = torch.from_numpy(people.unit).to(device)
         blocks = np.array(
             [
@@ -147,9 +147,9 @@ class Tiles(ScoreTiles):
         near |= first == second
         # Tiles with mated pairs are dealt first, so that those alone are dealt evenly too.
         order = np.argsort(~near, kind="stable")[rank(process_group) :: world_size(process_group)]
-        places = np.stack([blocks[first], blocks[second]], axis=1)[order]
+        spans = np.stack([blocks[first], blocks[second]], axis=1)[order]
         mated = int(near[order].sum())
-        super().__init__(self.unit, self.unit, places, mated, size, process_group, progress)
+        super().__init__(self.unit, self.unit, spans, mated, size, process_group, progress)
 
     def mated(
         self, rows: slice, columns: slice
@@ -169,9 +169,9 @@ class Tiles(ScoreTiles):
         mated &= later
         return mated, mated | ~later
 
-    def parts(self, rows: slice, columns: slice) -> list[int]:
+    def scopes(self, rows: slice, columns: slice) -> list[int]:
         """Return the groups looked at alone that hold both sides of a tile, and `EVERYONE`."""
-        first, second = self._parts[:, self._cell[[rows.start, columns.start]]].T
+        first, second = self._alone[:, self._cell[[rows.start, columns.start]]].T
         return [*first[(first == second) & (first >= 0)].tolist(), EVERYONE]
 
 
@@ -199,18 +199,18 @@ class CrossTiles(ScoreTiles):
             [(start, min(start + size, len(side))) for start in range(0, len(side), size)]
             for side in (rows, columns)
         )
-        places = np.array([(span, other) for span in first for other in second], np.int64)
+        spans = np.array([(span, other) for span in first for other in second], np.int64)
         left, right = (
             torch.from_numpy(np.ascontiguousarray(side, np.float32)).to(device)
             for side in (rows, columns)
         )
-        super().__init__(left, right, places.reshape(-1, 2, 2), 0, size, None, progress)
+        super().__init__(left, right, spans.reshape(-1, 2, 2), 0, size, None, progress)
 
 
 def images_of(
-    places: NDArray[np.int64], rows: slice, columns: slice
+    positions: NDArray[np.int64], rows: slice, columns: slice
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the two images of pairs given by their places in a tile."""
+    """Return the two images of pairs given by their positions in a tile."""
     width = columns.stop - columns.start
-    row = places // width  # np.divmod takes ten times as long
-    return row + rows.start, places - row * width + columns.start
+    row = positions // width  # np.divmod takes ten times as long
+    return row + rows.start, positions - row * width + columns.start

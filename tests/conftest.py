@@ -39,6 +39,11 @@ multiprocessing.set_forkserver_preload(
 )
 
 
+def pytest_runtest_setup() -> None:
+    """Draw the same weights whichever tests ran before."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _few_threads() -> None:
     # Tests run side by side; one thread each keeps them from fighting over the cores.

@@ -25,7 +25,7 @@ from facerec.embedding.onnx_file import (
     printable,
     read_onnx,
 )
-from facerec.embedding.trial import run_apart
+from facerec.embedding.trial import run_opencv
 from facerec.errors import ExportError, MissingExtraError, ModelError
 from facerec.export.consumers import legacy_router_simulation
 from facerec.export.triton import triton_config
@@ -210,12 +210,8 @@ def _opencv_size(file: OnnxFile) -> str:
     """Try OpenCV in a process of its own: it divides by zero on some files that others refuse."""
     image = file.image_input()
     sides = ",".join(map(str, (image.batch or 1, *image.shape)))
-    run = run_apart(file.where, "OpenCV", _OPENCV_TRIAL, file.content, sides, image.dtype)
-    if run.returncode > 0:
-        lines = run.stderr.decode(errors="replace").strip().splitlines()
-        said = [line.partition(": ")[2] for line in lines if line.startswith("cv2.error: ")]
-        raise ModelError(printable((said or lines or ["it failed"])[-1], 200))
-    return f"embeddings of {int(run.stdout)} numbers"
+    size = run_opencv(file.where, _OPENCV_TRIAL, file.content, sides, image.dtype)
+    return f"embeddings of {int(size)} numbers"
 
 
 def _insightface_path(file: OnnxFile, guess: GuessedPreprocessing) -> Verdict:

@@ -14,7 +14,7 @@ from facerec.limits import Checked, Count, Limits, Positive
 from facerec.report.table import Cell, Table, fact_lines, text_table
 from facerec.training.initialization import resolved
 from facerec.training.network import compile_mode
-from facerec.training.plan import Part, Plan, plan_step, remedies
+from facerec.training.plan import MemoryUse, Plan, plan_step, remedies
 from facerec.training.recipe import Recipe
 from facerec.training.step_time import (
     CARDS,
@@ -95,12 +95,12 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
 def _memory(plan: Plan) -> Table[Any]:
     unit, name = _unit(plan.memory)
 
-    def sizes(consumer: Part) -> tuple[int, int, int]:
+    def sizes(consumer: MemoryUse) -> tuple[int, int, int]:
         return consumer.head, consumer.backbone, consumer.update
 
     rows: list[list[Cell | str]] = [
         [consumer.name, *(f"{size / unit:,.2f}" if size else "" for size in sizes(consumer))]
-        for consumer in plan.parts
+        for consumer in plan.uses
         if any(sizes(consumer))
     ]
     totals = (
@@ -140,7 +140,7 @@ def _time(plan: Plan, options: Options) -> Table[Any]:
     mode = compile_mode(plan.recipe.compile, "cuda", plan.recipe.recompute)
     method = FACEREC if mode else FACEREC_EAGER
     time = predict(plan, card, method)
-    rows = [(name, f"{1000 * seconds:,.2f}") for name, seconds in time.parts]
+    rows = [(name, f"{1000 * seconds:,.2f}") for name, seconds in time.phases]
     total = f"together, {time.images_per_second:,.0f} images/s", f"{1000 * time.seconds:,.2f}"
     caption = f"time of a step on {card.name} in ms, predicted: {method.words}"
     return _summed(caption, ("part", "ms"), rows, total)

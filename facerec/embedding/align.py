@@ -141,21 +141,21 @@ def align_face(
         ModelError: no template is defined for ``size``.
     """
     template = face_template(size)
-    found = np.asarray(points, np.float64)
+    landmarks = np.asarray(points, np.float64)
     height, width = image.shape[:2]
     if max(height, width) > _MAX_SIDE:
         raise NotAcquiredError(
             f"{where}: the image is {height:,}×{width:,} (height×width), and a face can be cut out "
             f"only where no side has more than {_MAX_SIDE:,} pixels; scale the image down"
         )
-    if not (np.abs(found) < _MAX_COORDINATE).all():  # NaN is not smaller either
+    if not (np.abs(landmarks) < _MAX_COORDINATE).all():  # NaN is not smaller either
         raise NotAcquiredError(f"{where}: its five points are not all usable numbers")
-    if not ((found >= 0) & (found <= (width - 1, height - 1))).all(axis=1).any():
+    if not ((landmarks >= 0) & (landmarks <= (width - 1, height - 1))).all(axis=1).any():
         raise NotAcquiredError(
             f"{where}: all five points lie outside the image of {height}×{width} (height×width); "
             "they may belong to a copy of another size"
         )
-    transform = similarity_transform(found, template)
+    transform = similarity_transform(landmarks, template)
     scale = np.hypot(*transform[:, 0]) * 112 / size[0]
     if not _MIN_SCALE <= scale <= _MAX_SCALE:
         raise NotAcquiredError(
@@ -261,14 +261,14 @@ class PointsTable(Aligner):
                         f"{self.path}, line 1: the column {missing[0]} is missing; the first line "
                         f"of a table of points is {','.join(_COLUMNS)}"
                     )
-                places = [header.index(name) for name in _COLUMNS]
+                columns = [header.index(name) for name in _COLUMNS]
                 for fields in lines:
                     if len(fields) != len(header):
                         raise DatasetError(
                             f"{self.path}, line {lines.line_num}: {len(fields)} fields where the "
                             f"first line has {len(header)}; correct or remove the line"
                         )
-                    image_id, *numbers = (fields[place] for place in places)
+                    image_id, *numbers = (fields[column] for column in columns)
                     yield lines.line_num, image_id, [float(text) for text in numbers]
         except (OSError, UnicodeDecodeError) as problem:
             raise DatasetError(
@@ -377,11 +377,11 @@ class InsightFaceDetector(Detector):
         }
 
     def _detect(self, image: NDArray[np.uint8]) -> Faces:
-        found = [face for face in self._app.get(image) if face.kps is not None]
+        faces = [face for face in self._app.get(image) if face.kps is not None]
         return Faces(
-            np.array([face.bbox for face in found]).reshape(-1, 4),
-            np.array([face.det_score for face in found]),
-            np.array([face.kps for face in found]).reshape(-1, 5, 2),
+            np.array([face.bbox for face in faces]).reshape(-1, 4),
+            np.array([face.det_score for face in faces]),
+            np.array([face.kps for face in faces]).reshape(-1, 5, 2),
         )
 
 
@@ -437,9 +437,9 @@ class YuNet(Detector):
         size = max(1, round(width * shrink)), max(1, round(height * shrink))
         shown = cv2.resize(image, size, interpolation=cv2.INTER_AREA) if shrink < 1 else image
         self._detector.setInputSize(size)
-        found = self._detector.detect(shown)[1]
+        detections = self._detector.detect(shown)[1]
         # Left, top, width, height, the five points in the template's order, score.
-        rows = np.empty((0, 15)) if found is None else np.asarray(found, np.float64)
+        rows = np.empty((0, 15)) if detections is None else np.asarray(detections, np.float64)
         back = np.array([width / size[0], height / size[1]])
         corners = rows[:, :2], rows[:, :2] + rows[:, 2:4]
         return Faces(

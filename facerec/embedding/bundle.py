@@ -117,15 +117,15 @@ def check_sums(folder: str | Path) -> dict[str, str]:
         if name in sums:
             raise ModelError(f"{where}: '{printable(name)}' is listed twice; copy the bundle again")
         sums[name] = digest
-    found = _files(folder)
-    for name in found:
+    files = _files(folder)
+    for name in files:
         if name not in sums:
             raise ModelError(
                 f"{folder}: the file '{printable(name)}' is not listed in {SUMS_FILE}; remove it, "
                 "or copy the bundle again"
             )
     for name, digest in sums.items():
-        if name not in found:
+        if name not in files:
             raise ModelError(
                 f"{folder}: the file '{printable(name)}' that {SUMS_FILE} lists is missing; copy "
                 "the bundle again"

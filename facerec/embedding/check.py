@@ -63,10 +63,10 @@ def check_embeddings(path: Path, embeddings: Embeddings) -> None:
         or any(text.dtype.kind != "U" for text in texts)
         or any(array.shape != (count,) for array in (vectors[:, 0], norms, *texts))
     ):
-        found = ", ".join(f"{array.dtype} {array.shape}" for array in (vectors, norms, *texts))
+        layouts = ", ".join(f"{array.dtype} {array.shape}" for array in (vectors, norms, *texts))
         raise DatasetError(
             f"{path}: vectors (N, D) and norms (N,) in float32 and ids (N,) as text are needed, "
-            f"found {found}; make the file again"
+            f"found {layouts}; make the file again"
         )
     check_unique(ids, str(path))
     failed = np.zeros(count, bool)
@@ -79,8 +79,8 @@ def check_embeddings(path: Path, embeddings: Embeddings) -> None:
     failed[rows] = True
     finite = np.isfinite(norms)
     for start in range(0, count, _BLOCK):
-        part = slice(start, start + _BLOCK)
-        finite[part] &= np.isfinite(vectors[part]).all(axis=1)
+        block = slice(start, start + _BLOCK)
+        finite[block] &= np.isfinite(vectors[block]).all(axis=1)
     finite[rows] = ~(np.isnan(vectors[rows]).all(axis=1) & np.isnan(norms[rows]))
     wrong = np.flatnonzero(finite == failed)
     if len(wrong):

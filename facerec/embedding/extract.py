@@ -88,14 +88,14 @@ def extract(
 
     def begun() -> Iterator[tuple[slice, _Finish]]:
         for start in range(0, total, batch_size):
-            part = slice(start, min(start + batch_size, total))
-            batch = np.stack([_checked(fetch(i), i, model) for i in range(part.start, part.stop)])
-            yield part, _begin(model, batch, flip)
+            rows = slice(start, min(start + batch_size, total))
+            batch = np.stack([_checked(fetch(i), i, model) for i in range(rows.start, rows.stop)])
+            yield rows, _begin(model, batch, flip)
 
-    for part, views in _a_batch_late(begun()):
-        vectors[part], norms[part] = _fused(views)
+    for rows, views in _a_batch_late(begun()):
+        vectors[rows], norms[rows] = _fused(views)
         if progress is not None:
-            progress("embedding", part.stop, total)
+            progress("embedding", rows.stop, total)
     return Embeddings(vectors, norms, flip)
 
 
@@ -133,10 +133,10 @@ def embed_images(
         DatasetError: the path of an image leaves its folder (whatever ``on_error`` says).
         ModelError: faces cannot be aligned to the model's image size.
     """
-    (found,) = _embed(
+    (embeddings,) = _embed(
         model, source, (flip,), align, batch_size, on_error, indices=indices, progress=progress
     )
-    return found
+    return embeddings
 
 
 def embed_views(
@@ -174,7 +174,7 @@ def _embed(
     if align is not None:
         face_template(model.image_size)  # before minutes of work
     rows = np.arange(len(source)) if indices is None else np.asarray(indices, np.int64)
-    found = [
+    buffers = [
         (np.empty((len(rows), model.embedding_size), np.float32), np.empty(len(rows), np.float32))
         for _ in flips
     ]
@@ -190,25 +190,25 @@ def _embed(
     def begun() -> Iterator[tuple[slice, _Finish]]:
         for start, faces in _batches(face, rows, batch_size):
             batch = np.zeros((len(faces), *model.image_size, 3), np.uint8)
-            for place, future in enumerate(faces):
+            for position, future in enumerate(faces):
                 try:
-                    batch[place] = future.result()
+                    batch[position] = future.result()
                 except (ImageError, RecordError) as error:
                     if on_error == "error" and not isinstance(error, NotAcquiredError):
                         raise
-                    failures[start + place] = str(error)
+                    failures[start + position] = str(error)
             yield slice(start, start + len(faces)), _begin(model, batch, any(flips))
 
-    for part, views in _a_batch_late(begun()):
-        for flip, (vectors, norms) in zip(flips, found, strict=True):
-            vectors[part], norms[part] = _fused(views if flip else views[:1])
-            finite = np.isfinite(vectors[part]).all(axis=1) & np.isfinite(norms[part])
-            for row in part.start + np.flatnonzero(~finite):
+    for block, views in _a_batch_late(begun()):
+        for flip, (vectors, norms) in zip(flips, buffers, strict=True):
+            vectors[block], norms[block] = _fused(views if flip else views[:1])
+            finite = np.isfinite(vectors[block]).all(axis=1) & np.isfinite(norms[block])
+            for row in block.start + np.flatnonzero(~finite):
                 where = source.where(rows[row])
                 failures.setdefault(int(row), f"{where}: its embedding is not finite")
         if progress is not None:
-            progress("embedding", part.stop, len(rows))
-    for vectors, norms in found:
+            progress("embedding", block.stop, len(rows))
+    for vectors, norms in buffers:
         vectors[list(failures)] = np.nan
         norms[list(failures)] = np.nan
     return [
@@ -220,7 +220,7 @@ def _embed(
             failures=dict(sorted(failures.items())),
             note=describe_embedding(model, flip=flip, align=align, batch_size=batch_size),
         )
-        for flip, (vectors, norms) in zip(flips, found, strict=True)
+        for flip, (vectors, norms) in zip(flips, buffers, strict=True)
     ]
 
 

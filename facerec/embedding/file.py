@@ -25,14 +25,14 @@ import numpy.typing as npt
 
 from facerec.embedding.check import check_embeddings, ids_of
 from facerec.embedding.extract import Embeddings
-from facerec.embedding.parquet import parquet_parts, parquet_rows, write_parquet
+from facerec.embedding.parquet import parquet_chunks, parquet_rows, write_parquet
 from facerec.embedding.shards import (
     MANIFEST,
     is_shards,
-    join_parts,
+    join_chunks,
     list_shards,
     read_shards,
-    shard_parts,
+    shard_chunks,
     shards_sha256,
 )
 from facerec.embedding.table import has_embeddings, read_table
@@ -53,8 +53,8 @@ FORMAT = 1
 MAX_BYTES = 64 << 30
 """Largest total size of the arrays in a file that is read."""
 
-BATCHES_PER_PART = 8
-"""Batches after which a part is safe on the disk: what a kill costs at most, in each process."""
+BATCHES_PER_CHUNK = 8
+"""Batches after which a chunk is safe on the disk: what a kill costs at most, in each process."""
 
 _OWN = ("vectors", "norms", "ids", "failure_rows", "failure_reasons", "note")
 _VECTORS, _IDS = ("vectors", "embeddings", "features"), ("ids", "names", "image_id", "images")
@@ -123,7 +123,7 @@ def read_embeddings(path: str | Path) -> Embeddings:
         return read_shards(path)
     suffix = path.suffix.lower()
     if suffix == ".parquet":
-        embeddings = join_parts(str(path), parquet_rows(path), parquet_parts(path))
+        embeddings = join_chunks(str(path), parquet_rows(path), parquet_chunks(path))
     elif suffix == ".csv":
         embeddings = read_table(path)
     else:
@@ -133,11 +133,11 @@ def read_embeddings(path: str | Path) -> Embeddings:
     return embeddings
 
 
-def embeddings_parts(path: str | Path) -> Iterator[Embeddings]:
-    """Yield an embeddings file part by part, for whoever need not hold all of it.
+def embedding_chunks(path: str | Path) -> Iterator[Embeddings]:
+    """Yield an embeddings file chunk by chunk, for whoever need not hold all of it.
 
     Shards and Parquet tables come some thousand images at a time, other files whole. Failures are
-    numbered within their part. An image that two shards have is refused when all have been taken.
+    numbered within their chunk. An image that two shards have is refused when all have been taken.
 
     Raises:
         DatasetError: as `read_embeddings`.
@@ -145,7 +145,7 @@ def embeddings_parts(path: str | Path) -> Iterator[Embeddings]:
     """
     path = Path(path)
     if is_shards(path) or path.suffix.lower() == ".parquet":
-        yield from shard_parts(path)
+        yield from shard_chunks(path)
     else:
         yield read_embeddings(path)
 
@@ -219,7 +219,7 @@ class EmbeddingsWriter:
         check_unique(ids, str(self.path))
         self.ids, self.note, self.subjects = ids, dict(note), subjects
         self.folder = self.path.with_name(f"{self.path.name}.parts")
-        self._part_size = BATCHES_PER_PART * int(self.note["batch_size"])
+        self._rows_per_chunk = BATCHES_PER_CHUNK * int(self.note["batch_size"])
 
     def begin(self) -> list[int]:
         """Make the folder of parts, or go on with the one that is there; return missing parts.
@@ -238,22 +238,22 @@ class EmbeddingsWriter:
 
     def missing(self) -> list[int]:
         """Return the numbers of the parts that are not written yet."""
-        parts = range(-(-len(self.ids) // self._part_size))
-        return [part for part in parts if not self._file(part).is_file()]
+        numbers = range(-(-len(self.ids) // self._rows_per_chunk))
+        return [number for number in numbers if not self._file(number).is_file()]
 
-    def rows(self, part: int) -> npt.NDArray[np.int64]:
-        """Return the rows of a part, ascending; they are whole batches but for the last."""
-        start = part * self._part_size
-        return np.arange(start, min(start + self._part_size, len(self.ids)))
+    def rows(self, number: int) -> npt.NDArray[np.int64]:
+        """Return the rows of part ``number``, ascending; whole batches but for the last one."""
+        start = number * self._rows_per_chunk
+        return np.arange(start, min(start + self._rows_per_chunk, len(self.ids)))
 
-    def write(self, part: int, embeddings: Embeddings) -> None:
-        """Write a part, whole or not at all.
+    def write(self, number: int, embeddings: Embeddings) -> None:
+        """Write part ``number``, whole or not at all.
 
         Raises:
             DatasetError: embeddings of other images, or a file that cannot be written.
         """
-        self._check_part(part, embeddings)
-        write_embeddings(self._file(part), embeddings)
+        self._check_ids(number, embeddings)
+        write_embeddings(self._file(number), embeddings)
 
     def finish(self) -> Written:
         """Join the parts into the file, and remove them.
@@ -271,7 +271,7 @@ class EmbeddingsWriter:
         # Beside the parts, so that a kill leaves nothing that the next run would not clear away.
         joined = self.folder / "joined.npz"
         with atomic_path(joined, DatasetError) as temporary:
-            norms, failures = _write(temporary, whole, self._parts())
+            norms, failures = _write(temporary, whole, self._chunks())
         try:
             joined.replace(self.path)
             fsync_directory(self.path.parent)
@@ -283,27 +283,27 @@ class EmbeddingsWriter:
     def abandon(self) -> int:
         """Remove the folder if no part is written; return the number of images in written parts."""
         missing = self.missing()
-        kept = len(self.ids) - sum(len(self.rows(part)) for part in missing)
+        kept = len(self.ids) - sum(len(self.rows(number)) for number in missing)
         if not kept:
             shutil.rmtree(self.folder, ignore_errors=True)
         return kept
 
-    def _file(self, part: int) -> Path:
-        return self.folder / f"part-{part:06d}.npz"
+    def _file(self, number: int) -> Path:
+        return self.folder / f"part-{number:06d}.npz"
 
-    def _parts(self) -> Iterator[Embeddings]:
-        part = 0
-        while len(self.rows(part)):
-            embeddings = read_embeddings(self._file(part))
-            self._check_part(part, embeddings)
+    def _chunks(self) -> Iterator[Embeddings]:
+        number = 0
+        while len(self.rows(number)):
+            embeddings = read_embeddings(self._file(number))
+            self._check_ids(number, embeddings)
             yield embeddings
-            part += 1
+            number += 1
 
     def _make_folder(self) -> None:
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             # A kill while job.json was written leaves a hidden file at most.
-            strangers = [found for found in self.folder.iterdir() if found.name[0] != "."]
+            strangers = [path for path in self.folder.iterdir() if path.name[0] != "."]
         except OSError as problem:
             raise DatasetError(full_disk_sentence(self.folder, problem)) from problem
         if strangers:
@@ -312,11 +312,11 @@ class EmbeddingsWriter:
                 "another output file or move the folder away"
             )
 
-    def _check_part(self, part: int, embeddings: Embeddings) -> None:
-        if not np.array_equal(ids_of(self._file(part), embeddings), self.ids[self.rows(part)]):
+    def _check_ids(self, number: int, embeddings: Embeddings) -> None:
+        if not np.array_equal(ids_of(self._file(number), embeddings), self.ids[self.rows(number)]):
             raise DatasetError(
-                f"{self._file(part)}: holds other images than it should; remove {self.folder} and "
-                "run the same command again"
+                f"{self._file(number)}: holds other images than it should; remove {self.folder} "
+                "and run the same command again"
             )
 
     def _compare(self, file: Path, job: dict[str, Any]) -> None:
@@ -346,14 +346,14 @@ def _npz(path: str | Path) -> Path:
 
 
 def _write(
-    path: Path, whole: Embeddings, parts: Iterable[Embeddings]
+    path: Path, whole: Embeddings, chunks: Iterable[Embeddings]
 ) -> tuple[npt.NDArray[np.float32], dict[int, str]]:
-    """Write the archive, holding the vectors of one part at a time.
+    """Write the archive, holding the vectors of one chunk at a time.
 
     Args:
         path: an existing file, overwritten.
         whole: gives dimensions, ids, subjects, flip and note.
-        parts: give vectors, norms and failures, in order.
+        chunks: give vectors, norms and failures, in order.
 
     Returns:
         Norms and failures of all rows.
@@ -364,17 +364,17 @@ def _write(
 
     def vectors() -> Iterator[Array]:
         done = 0
-        for part in parts:
-            failures.update((done + row, why) for row, why in sorted(part.failures.items()))
-            norms.append(part.norms)
-            done += len(part.norms)
-            yield part.vectors
+        for chunk in chunks:
+            failures.update((done + row, why) for row, why in sorted(chunk.failures.items()))
+            norms.append(chunk.norms)
+            done += len(chunk.norms)
+            yield chunk.vectors
 
     path.chmod(0o600)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         shape = len(ids), whole.vectors.shape[1]
         _write_array(archive, "vectors", np.dtype(np.float32), shape, vectors())
-        found = {
+        arrays = {
             "norms": np.concatenate(norms),
             "ids": ids,
             "failure_rows": np.array(list(failures), np.int64),
@@ -382,9 +382,9 @@ def _write(
             "note": np.array(_note_text(whole)),
             **({} if whole.subjects is None else {"subjects": whole.subjects}),
         }
-        for name, array in found.items():
+        for name, array in arrays.items():
             _write_array(archive, name, array.dtype, array.shape, [np.atleast_1d(array)])
-    return found["norms"], failures
+    return arrays["norms"], failures
 
 
 def _write_array(
@@ -440,7 +440,7 @@ def _own(path: Path, arrays: Mapping[str, Array]) -> Embeddings:
     rows, reasons = arrays["failure_rows"], arrays["failure_reasons"]
     try:
         note = parse_json(str(arrays["note"][()]))
-        found = note.pop("format")
+        stored_format = note.pop("format")
         flip = note["flip"]
         if flip not in (True, False, None):
             raise TypeError(f"flip is {flip!r}")
@@ -448,10 +448,10 @@ def _own(path: Path, arrays: Mapping[str, Array]) -> Embeddings:
         raise DatasetError(
             f"{path}: its note is no JSON with format and flip ({problem!r}); make the file again"
         ) from problem
-    if found != FORMAT:
+    if stored_format != FORMAT:
         raise DatasetError(
-            f"{path}: written in format {found!r}, this facerec reads format {FORMAT}; use the "
-            "facerec that wrote it, or a newer one"
+            f"{path}: written in format {stored_format!r}, this facerec reads format {FORMAT}; use "
+            "the facerec that wrote it, or a newer one"
         )
     kinds = rows.dtype.kind + reasons.dtype.kind
     if rows.ndim != 1 or rows.shape != reasons.shape or kinds != "iU":

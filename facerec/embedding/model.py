@@ -127,15 +127,15 @@ class EmbeddingModel(ABC):
         waiting: deque[tuple[slice, Finish]] = deque()
 
         def finish() -> None:
-            part, begun = waiting.popleft()
-            vectors[part] = begun()
+            rows, begun = waiting.popleft()
+            vectors[rows] = begun()
 
         with self._ready():
             for start in range(0, len(images), self.batch_size):
-                part = slice(start, start + self.batch_size)
+                rows = slice(start, start + self.batch_size)
                 # from_numpy takes no negative strides, which is what a mirrored view has.
-                pixels = torch.from_numpy(np.ascontiguousarray(images[part]))
-                waiting.append((part, self._begin(pixels)))
+                pixels = torch.from_numpy(np.ascontiguousarray(images[rows]))
+                waiting.append((rows, self._begin(pixels)))
                 if len(waiting) > 2:  # what a GPU has before it, and the memory of that, is bounded
                     finish()
 
@@ -310,9 +310,9 @@ class OnnxModel(EmbeddingModel):
         guess = guess_preprocessing(file)
         asked = _asked(channels, mean, std)
         self.preprocessing = _choose_preprocessing(file, guess, asked)
-        given = [f"{part} was given by the user" for part in asked]
+        given = [f"{setting} was given by the user" for setting in asked]
         self.evidence = (*given, *guess.evidence)
-        self.assumed = tuple(part for part in guess.assumed if part not in asked)
+        self.assumed = tuple(setting for setting in guess.assumed if setting not in asked)
         self._engine = open_engine(file, engine, str(device), precision)
         self.device = self._engine.device
         self.image_size = (self._input.height, self._input.width)
@@ -370,22 +370,22 @@ def _choose_preprocessing(
 ) -> Preprocessing:
     """Return what to do with the pixels: what was asked for where the file leaves it open."""
     inside = guess.preprocessing is None
-    found = guess.preprocessing or UNSCALED
+    preprocessing = guess.preprocessing or UNSCALED
     fixed = ("channels", "mean", "std") if guess.stated else ()
     if file.image_input().dtype == "uint8":
         fixed = (*fixed, "mean", "std")
     for name in fixed:
-        if asked.get(name, getattr(found, name)) != getattr(found, name):
+        if asked.get(name, getattr(preprocessing, name)) != getattr(preprocessing, name):
             raise ModelError(
-                f"{file.where}: the file wants {name} {getattr(found, name)}"
+                f"{file.where}: the file wants {name} {getattr(preprocessing, name)}"
                 f"{', since it normalises by itself' if inside else ''}, so {name} {asked[name]} "
                 "would be wrong; leave it out"
             )
     if inside and not guess.stated and {"mean", "std"} & asked.keys():
         # Whoever scales outside does not believe the guess that the graph does it.
-        found = Preprocessing()
+        preprocessing = Preprocessing()
     try:
-        return replace(found, **asked)
+        return replace(preprocessing, **asked)
     except RecipeError as error:
         raise ModelError(f"{file.where}: {error}") from error
 
@@ -519,11 +519,11 @@ def load_model(
             "or leave out the engine"
         )
     backbone, config, preprocessing, recipe = _read_safetensors(path)
-    for part, value in _asked(channels, mean, std).items():
-        if getattr(preprocessing, part) != value:
+    for setting, value in _asked(channels, mean, std).items():
+        if getattr(preprocessing, setting) != value:
             raise ModelError(
-                f"{path}: the model was trained with {part} {getattr(preprocessing, part)}, so "
-                f"{part} {value} would be wrong; leave it out"
+                f"{path}: the model was trained with {setting} {getattr(preprocessing, setting)}, "
+                f"so {setting} {value} would be wrong; leave it out"
             )
     return TorchModel(
         backbone.to(memory_format=torch.channels_last),  # type: ignore[call-overload]
@@ -589,14 +589,14 @@ def _read_safetensors(path: Path) -> tuple[nn.Module, Backbone, Preprocessing, d
             config, preprocessing, recipe = _parse_note(path, note)
             # Names, types and shapes are compared before any weights are read.
             names = list(file.keys())
-            found = {}
+            layout = {}
             for name in names:
                 header = file.get_slice(name)
                 kind = {"F32": "float32", "I64": "int64"}.get(
                     header.get_dtype(), header.get_dtype()
                 )
-                found[name] = (kind, tuple(header.get_shape()))
-            _compare(str(path), _architecture(config), _expected(config), found)
+                layout[name] = (kind, tuple(header.get_shape()))
+            _compare(str(path), _architecture(config), _expected(config), layout)
             tensors = {name: file.get_tensor(name) for name in names}
     except (SafetensorError, OSError) as error:
         raise ModelError(
@@ -662,20 +662,20 @@ def _layout(tensors: dict[str, Tensor]) -> Layout:
     return {n: (str(t.dtype).removeprefix("torch."), tuple(t.shape)) for n, t in tensors.items()}
 
 
-def _compare(where: str, architecture: str, expected: Layout, found: Layout) -> None:
-    """Name the first tensor in which ``found`` is not what the architecture has."""
+def _compare(where: str, architecture: str, expected: Layout, actual: Layout) -> None:
+    """Name the first tensor in which ``actual`` is not what the architecture has."""
     for name, wanted in expected.items():
-        if name not in found:
+        if name not in actual:
             raise ModelError(
                 f"{where}: tensor {name!r} of {architecture} is missing; the weights belong to "
                 "another architecture"
             )
-        if found[name] != wanted:
+        if actual[name] != wanted:
             raise ModelError(
                 f"{where}: tensor {name!r} of {architecture} must be {_words(wanted)}, found "
-                f"{_words(found[name])}; the weights belong to another architecture"
+                f"{_words(actual[name])}; the weights belong to another architecture"
             )
-    for name in found:
+    for name in actual:
         if name not in expected:
             raise ModelError(
                 f"{where}: tensor {name!r} is not part of {architecture}; the weights belong to "

@@ -592,10 +592,10 @@ def _check_tensor(tensor: Any, where: str) -> None:
 
     named = f"{where}: the tensor '{printable(tensor.name)}'"
     if tensor.data_location == TensorProto.EXTERNAL or tensor.external_data:
-        places = [entry.value for entry in tensor.external_data if entry.key == "location"]
+        locations = [entry.value for entry in tensor.external_data if entry.key == "location"]
         raise ModelError(
-            f"{named} lies in another file ('{printable(''.join(places))}'), which is never read; "
-            "save the model with its weights inside"
+            f"{named} lies in another file ('{printable(''.join(locations))}'), which is never "
+            "read; save the model with its weights inside"
         )
     known = tensor.data_type in TensorProto.DataType.values()
     bits = _BITS.get(TensorProto.DataType.Name(tensor.data_type)) if known else None
@@ -610,15 +610,15 @@ def _check_tensor(tensor: Any, where: str) -> None:
         )
     declared = math.prod(tensor.dims)
     if tensor.HasField("raw_data"):
-        found, expected, unit = len(tensor.raw_data), -(-declared * bits // 8), "bytes"
+        actual, expected, unit = len(tensor.raw_data), -(-declared * bits // 8), "bytes"
     else:
         fields = (tensor.float_data, tensor.int32_data, tensor.int64_data)
-        found = sum(map(len, (*fields, tensor.double_data, tensor.uint64_data)))
+        actual = sum(map(len, (*fields, tensor.double_data, tensor.uint64_data)))
         expected, unit = (declared if bits >= 8 else -(-declared * bits // 8)), "numbers"
-    if found != expected:
+    if actual != expected:
         raise ModelError(
             f"{named} of shape {list(tensor.dims)[:8]} needs {expected:,} {unit}, the file holds "
-            f"{found:,}; it is damaged, copy or export it again"
+            f"{actual:,}; it is damaged, copy or export it again"
         )
 
 

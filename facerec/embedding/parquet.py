@@ -33,23 +33,23 @@ NOTE_KEY = b"facerec"
 _NORM, _FAILURE = "norm", "failure"
 
 
-def parquet_parts(path: Path) -> Iterator[Embeddings]:
+def parquet_chunks(path: Path) -> Iterator[Embeddings]:
     """Yield the embeddings of a Parquet table some thousand rows at a time.
 
-    Failures are numbered within their part. A table that facerec wrote has its note, and so its
+    Failures are numbered within their chunk. A table that facerec wrote has its note, and so its
     norms, flip mode and reasons of failures; of other tables norms are computed.
 
     Raises:
-        DatasetError: as `read_table`, but for an id in two parts.
+        DatasetError: as `read_table`, but for an id in two chunks.
         MissingExtraError: pyarrow is not installed.
     """
     pa, pq = _pyarrow(path)
     with _reading(path), pq.ParquetFile(path) as file:
         schema, metadata = file.schema_arrow, file.metadata
         header = list(schema.names)
-        places = [header[i] for i in embedding_columns(path, header)]
+        columns = [header[i] for i in embedding_columns(path, header)]
         note = _own_note(path, (schema.metadata or {}).get(NOTE_KEY))
-        wanted = [ID, *places]
+        wanted = [ID, *columns]
         if SUBJECT in header:
             wanted.append(SUBJECT)
         if note is not None:
@@ -59,17 +59,17 @@ def parquet_parts(path: Path) -> Iterator[Embeddings]:
                     f"{path}: the column {missing[0]} is missing in a table with a note of "
                     "facerec; make it again"
                 )
-        for name in places:
+        for name in columns:
             _check_type(pa, path, name, schema.field(name).type)
         size = sum(
             metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups)
         )
         if size > MAX_BYTES:
             raise DatasetError(f"{path}: {size:,} bytes, at most {MAX_BYTES:,} are read")
-        yield from _sized_parts(
+        yield from _sized_chunks(
             path,
             (
-                _part(pa, path, batch, places, note)
+                _read_chunk(pa, path, batch, columns, note)
                 for batch in file.iter_batches(batch_size=1 << 14, columns=wanted)
             ),
             None if note is None else note[1],
@@ -193,7 +193,7 @@ def _own_note(path: Path, text: bytes | None) -> tuple[dict[str, Any], int] | No
         return None
     try:
         note = parse_json(text)
-        found, size, flip = note.pop("format"), note.pop("dimensions"), note["flip"]
+        stored_format, size, flip = note.pop("format"), note.pop("dimensions"), note["flip"]
         if flip not in (True, False, None) or type(size) is not int or not 0 < size <= 1 << 20:
             raise TypeError(f"flip is {flip!r}, dimensions are {size!r}")
     except (ValueError, KeyError, AttributeError, TypeError) as problem:
@@ -201,10 +201,10 @@ def _own_note(path: Path, text: bytes | None) -> tuple[dict[str, Any], int] | No
             f"{path}: its note is no JSON with format, flip and dimensions ({problem!r}); make the "
             "file again"
         ) from problem
-    if found != FORMAT:
+    if stored_format != FORMAT:
         raise DatasetError(
-            f"{path}: written in format {found!r}, this facerec reads format {FORMAT}; use the "
-            "facerec that wrote it, or a newer one"
+            f"{path}: written in format {stored_format!r}, this facerec reads format {FORMAT}; use "
+            "the facerec that wrote it, or a newer one"
         )
     return note, size
 
@@ -219,14 +219,14 @@ def _check_type(pa: Any, path: Path, name: str, kind: Any) -> None:
         raise DatasetError(f"{path}: the column {name} holds {kind}, not lists of real numbers")
 
 
-def _part(
+def _read_chunk(
     pa: Any,
     path: Path,
     batch: Any,
     columns: Sequence[str],
     own: tuple[dict[str, Any], int] | None,
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float32], Embeddings]:
-    """Return which rows have an embedding ``(n,)``, their embeddings, and all else of a part."""
+    """Return which rows have an embedding ``(n,)``, their embeddings, and all else of a chunk."""
     if list(columns) == [LIST]:
         present, vectors = _lists(pa, path, batch.column(LIST))
     else:
@@ -292,19 +292,19 @@ def _lists(
 
 
 class _Ragged(Exception):
-    """A list has another length than the first one of its part."""
+    """A list has another length than the first one of its chunk."""
 
     def __init__(self, row: int, lengths: npt.NDArray[Any]) -> None:
         self.row, self.length = row, int(lengths[row])
         self.first = int(lengths[lengths > 0][0])
 
 
-def _sized_parts(
+def _sized_chunks(
     path: Path,
-    parts: Iterator[tuple[npt.NDArray[np.bool_], npt.NDArray[np.float32], Embeddings]],
+    chunks: Iterator[tuple[npt.NDArray[np.bool_], npt.NDArray[np.float32], Embeddings]],
     size: int | None,
 ) -> Iterator[Embeddings]:
-    """Yield parts whole, once an embedding has told the dimensions; rows are numbered on the way.
+    """Yield chunks whole, once an embedding has told the dimensions; rows are numbered on the way.
 
     Raises:
         DatasetError: an embedding of another size, a number that is not finite, an empty id, no
@@ -314,7 +314,7 @@ def _sized_parts(
     waiting: list[tuple[int, Embeddings]] = []
     while True:
         try:
-            present, vectors, rest = next(parts)
+            present, vectors, rest = next(chunks)
         except StopIteration:
             break
         except _Ragged as problem:

@@ -148,13 +148,13 @@ class FaceRecognizer:
         """
         one = isinstance(images, np.ndarray) and images.ndim == 3
         photos = _photos(images)
-        places = None if points is None else _places(points, one, len(photos))
+        landmarks = None if points is None else _landmarks(points, one, len(photos))
 
         def face(index: int) -> Image:
-            if places is None:
+            if landmarks is None:
                 return photos[index]
             size = self.model.image_size
-            return align_face(photos[index], places[index], size, f"image {index}")
+            return align_face(photos[index], landmarks[index], size, f"image {index}")
 
         batch_size = self.model.batch_size
         vectors = extract(self.model, face, len(photos), flip=self.flip, batch_size=batch_size)
@@ -261,9 +261,9 @@ class FaceRecognizer:
 
     def _unit(self, faces: Faces) -> NDArray[np.float64]:
         """Return unit embeddings, ``(N, D)`` or ``(D,)``."""
-        parts: list[Any] = [faces] if isinstance(faces, np.ndarray) else list(faces)
-        if {part.dtype.kind for part in parts if isinstance(part, np.ndarray)} == {"f"}:
-            vectors = self._checked(parts[0] if isinstance(faces, np.ndarray) else _stack(parts))
+        items: list[Any] = [faces] if isinstance(faces, np.ndarray) else list(faces)
+        if {item.dtype.kind for item in items if isinstance(item, np.ndarray)} == {"f"}:
+            vectors = self._checked(items[0] if isinstance(faces, np.ndarray) else _stack(items))
         else:
             vectors = self.embed(cast(Images, faces))
         wide = vectors.astype(np.float64)
@@ -329,11 +329,11 @@ def load(
     return FaceRecognizer(model, flip=flip)
 
 
-def _stack(parts: Sequence[Any]) -> NDArray[np.floating[Any]]:
-    shapes = {part.shape for part in parts}
+def _stack(embeddings: Sequence[Any]) -> NDArray[np.floating[Any]]:
+    shapes = {embedding.shape for embedding in embeddings}
     if len(shapes) > 1:
         raise ModelError(f"embeddings of one model have one shape, found {sorted(shapes)}")
-    return np.stack(parts)
+    return np.stack(embeddings)
 
 
 def _photos(images: Images) -> list[Image]:
@@ -359,18 +359,18 @@ def _photos(images: Images) -> list[Image]:
     return photos
 
 
-def _places(points: ArrayLike, one: bool, count: int) -> NDArray[np.float64]:
+def _landmarks(points: ArrayLike, one: bool, count: int) -> NDArray[np.float64]:
     """Return the points of each image, ``(count, 5, 2)``."""
     wanted = (5, 2) if one else (count, 5, 2)
     try:
-        places = np.asarray(points, np.float64)
+        landmarks = np.asarray(points, np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         raise ImageError(f"points are numbers of shape {wanted} ({error})") from error
-    if places.shape != wanted:
+    if landmarks.shape != wanted:
         raise ImageError(
-            f"points have shape {wanted}, x and y of five points an image, found {places.shape}"
+            f"points have shape {wanted}, x and y of five points an image, found {landmarks.shape}"
         )
-    return places.reshape(count, 5, 2)
+    return landmarks.reshape(count, 5, 2)
 
 
 def _read_thresholds(model: EmbeddingModel) -> tuple[Threshold, ...]:

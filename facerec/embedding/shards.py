@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from facerec.embedding.check import check_embeddings, ids_of
 from facerec.embedding.extract import Embeddings
-from facerec.embedding.parquet import MAX_BYTES, parquet_parts, parquet_rows
+from facerec.embedding.parquet import MAX_BYTES, parquet_chunks, parquet_rows
 from facerec.errors import DatasetError
 from facerec.files import parse_json, write_json
 from facerec.records.images import check_unique
@@ -130,10 +130,10 @@ def list_shards(path: str | Path) -> list[Path]:
     return [path / name for name in manifest.shards]
 
 
-def shard_parts(path: str | Path) -> Iterator[Embeddings]:
+def shard_chunks(path: str | Path) -> Iterator[Embeddings]:
     """Yield the embeddings of all shards in order, some thousand images at a time.
 
-    Failures are numbered within their part. Every part has been checked by itself; that no image
+    Failures are numbered within their chunk. Every one has been checked by itself; that no image
     occurs in two is known when the last one has been taken.
 
     Raises:
@@ -149,9 +149,9 @@ def shard_parts(path: str | Path) -> Iterator[Embeddings]:
     seen = _Seen(path, shards)
     for number, shard in enumerate(shards):
         images = 0
-        for part in parquet_parts(shard):
-            check_embeddings(shard, part)
-            own = _terms(part)
+        for chunk in parquet_chunks(shard):
+            check_embeddings(shard, chunk)
+            own = _terms(chunk)
             if terms is None:
                 terms = own
             elif changed := [name for name in own if own[name] != terms.get(name)]:
@@ -161,9 +161,9 @@ def shard_parts(path: str | Path) -> Iterator[Embeddings]:
                     f"{_brief(terms.get(name))}; embeddings made in two ways cannot be compared, "
                     "embed all images with the same model and flags"
                 )
-            images += len(part.norms)
-            seen.add(number, ids_of(shard, part))
-            yield replace(part, note=_whole_note(path, part.note, len(shards)))
+            images += len(chunk.norms)
+            seen.add(number, ids_of(shard, chunk))
+            yield replace(chunk, note=_whole_note(path, chunk.note, len(shards)))
         if manifest is not None and images != manifest.shards[shard.name]:
             raise DatasetError(
                 f"{shard}: {images:,} images where {MANIFEST} says {manifest.shards[shard.name]:,};"
@@ -173,23 +173,23 @@ def shard_parts(path: str | Path) -> Iterator[Embeddings]:
 
 
 def read_shards(path: str | Path) -> Embeddings:
-    """Read all shards as one file, which takes the memory of its vectors and of one part.
+    """Read all shards as one file, which takes the memory of its vectors and of one chunk.
 
     Raises:
-        DatasetError: as `shard_parts`, or more than fits in memory.
+        DatasetError: as `shard_chunks`, or more than fits in memory.
         MissingExtraError: pyarrow is not installed.
     """
     rows = sum(parquet_rows(shard) for shard in list_shards(path))
-    return join_parts(str(path), rows, shard_parts(path))
+    return join_chunks(str(path), rows, shard_chunks(path))
 
 
-def join_parts(where: str, rows: int, parts: Iterable[Embeddings]) -> Embeddings:
-    """Return parts as one, whose vectors exist once.
+def join_chunks(where: str, rows: int, chunks: Iterable[Embeddings]) -> Embeddings:
+    """Return chunks as one, whose vectors exist once.
 
     Args:
         where: names the file in messages.
-        rows: images in all parts.
-        parts: at least one; all of one size, with ids, and failures numbered within each.
+        rows: images in all chunks.
+        chunks: at least one; all of one size, with ids, and failures numbered within each.
 
     Raises:
         DatasetError: another number of images, or more than fits in memory.
@@ -198,29 +198,29 @@ def join_parts(where: str, rows: int, parts: Iterable[Embeddings]) -> Embeddings
     gathered: list[Embeddings] = []
     failures: dict[int, str] = {}
     done = 0
-    for part in parts:
-        count, size = part.vectors.shape
+    for chunk in chunks:
+        count, size = chunk.vectors.shape
         if vectors is None:
             vectors = _allocate(where, rows, size)
         if done + count > rows:
             break
-        vectors[done : done + count] = part.vectors
-        failures.update((done + row, why) for row, why in part.failures.items())
-        gathered.append(replace(part, vectors=vectors[:0], failures={}))
+        vectors[done : done + count] = chunk.vectors
+        failures.update((done + row, why) for row, why in chunk.failures.items())
+        gathered.append(replace(chunk, vectors=vectors[:0], failures={}))
         done += count
     if vectors is None or done != rows:
         raise DatasetError(f"{where}: it changed while it was read; read it again")
-    known = any(part.subjects is not None for part in gathered)
+    known = any(chunk.subjects is not None for chunk in gathered)
     unknown = np.array("", np.str_)
     return replace(
         gathered[0],
         vectors=vectors,
-        norms=np.concatenate([part.norms for part in gathered]),
-        ids=np.concatenate([part.ids for part in gathered if part.ids is not None]),
+        norms=np.concatenate([chunk.norms for chunk in gathered]),
+        ids=np.concatenate([chunk.ids for chunk in gathered if chunk.ids is not None]),
         subjects=np.concatenate(
             [
-                np.repeat(unknown, len(part.norms)) if part.subjects is None else part.subjects
-                for part in gathered
+                np.repeat(unknown, len(chunk.norms)) if chunk.subjects is None else chunk.subjects
+                for chunk in gathered
             ]
         )
         if known
@@ -249,12 +249,12 @@ class _Seen:
 
     def __init__(self, path: Path, shards: Sequence[Path]) -> None:
         self.path, self.shards = path, shards
-        self.parts: list[npt.NDArray[np.void]] = []
+        self.digests: list[npt.NDArray[np.void]] = []
         self.numbers: list[int] = []
 
     def add(self, number: int, ids: npt.NDArray[np.str_]) -> None:
-        """Take the ids of a part of shard ``number``."""
-        self.parts.append(digest_ids(ids))
+        """Take the ids of a chunk of shard ``number``."""
+        self.digests.append(digest_ids(ids))
         self.numbers.append(number)
 
     def check(self) -> None:
@@ -263,13 +263,13 @@ class _Seen:
         Raises:
             DatasetError: names the first such id and its shards.
         """
-        digests = np.concatenate(self.parts)
+        digests = np.concatenate(self.digests)
         order = np.argsort(digests, kind="stable")
         ordered = digests[order]
         again = np.flatnonzero(ordered[1:] == ordered[:-1])
         if not again.size:
             return
-        shard_of = np.repeat(self.numbers, [len(part) for part in self.parts])
+        shard_of = np.repeat(self.numbers, [len(chunk) for chunk in self.digests])
         first = again[np.argmin(order[again])]
         pair = [int(shard_of[order[first + k]]) for k in (0, 1)]
         names = [self._ids(number) for number in dict.fromkeys(pair)]
@@ -284,18 +284,18 @@ class _Seen:
 
     def _ids(self, number: int) -> npt.NDArray[np.str_]:
         shard = self.shards[number]
-        return np.concatenate([ids_of(shard, part) for part in parquet_parts(shard)])
+        return np.concatenate([ids_of(shard, chunk) for chunk in parquet_chunks(shard)])
 
 
-def _terms(part: Embeddings) -> dict[str, Any]:
+def _terms(embeddings: Embeddings) -> dict[str, Any]:
     """Return what embeddings must share to be compared, by the words of a message."""
-    model = part.note.get("model")
+    model = embeddings.note.get("model")
     model = model if isinstance(model, dict) else {}
     return {
-        "dimension": part.vectors.shape[1],
+        "dimension": embeddings.vectors.shape[1],
         **{f"model's {name}": model.get(name) for name in _TERMS},
-        "flip": part.flip,
-        "align": part.note.get("align"),
+        "flip": embeddings.flip,
+        "align": embeddings.note.get("align"),
     }
 
 

@@ -40,8 +40,8 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     if not isinstance(tensors, dict) or not all(
         isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors.items()
     ):
-        found = tensors if isinstance(tensors, dict) else ()
-        names = [name for name in found if isinstance(name, str)]
+        entries = tensors if isinstance(tensors, dict) else ()
+        names = [name for name in entries if isinstance(name, str)]
         raise ModelError(
             f"{path}: a state dict maps names to tensors, found a {type(tensors).__name__} "
             f"({printable(', '.join(names)) or 'no names'}); save the model's state_dict() alone"
@@ -75,8 +75,8 @@ def _check_archive(path: Path) -> None:
 def _reason(error: Exception) -> str:
     """Say what is wrong without torch's advice to load the file in a way that may run code."""
     text = str(error)
-    if found := re.search(r"GLOBAL (\S+)", text):
-        return f"it names {printable(found[1])}, which is code and no number"
+    if match := re.search(r"GLOBAL (\S+)", text):
+        return f"it names {printable(match[1])}, which is code and no number"
     if "weights_only" in text or "Weights only" in text:
         return "its pickle is damaged or asks for more than tensors"
     return first_line(error)

@@ -48,17 +48,17 @@ def read_table(path: Path) -> Embeddings:
     assert first[3] is not None
     size = len(first[3])
     vectors = np.full((len(rows), size), np.nan, np.float32)
-    places: dict[str, str] = {}
+    line_of: dict[str, str] = {}
     failures: dict[int, str] = {}
     for row, (where, image, _, vector) in enumerate(rows):
         if not image:
             raise DatasetError(f"{where}: {ID} is empty; name the image, or take the line away")
-        if image in places:
+        if image in line_of:
             raise DatasetError(
-                f"{where}: a second embedding of {image[:80]!r}, the first is at {places[image]}; "
+                f"{where}: a second embedding of {image[:80]!r}, the first is at {line_of[image]}; "
                 "keep one of them"
             )
-        places[image] = where.rpartition(", ")[2]
+        line_of[image] = where.rpartition(", ")[2]
         if vector is None:
             failures[row] = f"{where}: it has no embedding"
             continue
@@ -99,7 +99,7 @@ def has_embeddings(path: Path) -> bool:
 
 
 def embedding_columns(path: Path, header: Sequence[str]) -> list[int]:
-    """Return the places of e0, e1, …, or the one of the lists.
+    """Return the columns of e0, e1, …, or the one of the lists.
 
     Raises:
         DatasetError: neither, both, a gap, or a name that occurs twice.
@@ -110,7 +110,7 @@ def embedding_columns(path: Path, header: Sequence[str]) -> list[int]:
             f"{path}, line 1: the column {doubled[0][:60]!r} occurs twice; rename it"
         )
     numbers = {
-        int(found[1]): i for i, name in enumerate(header) if (found := _NUMBERED.fullmatch(name))
+        int(match[1]): i for i, name in enumerate(header) if (match := _NUMBERED.fullmatch(name))
     }
     shown = ", ".join(header[:8])[:200] + (", …" if len(header) > 8 else "")
     if ID not in header or bool(numbers) == (LIST in header):
@@ -132,7 +132,7 @@ def _csv_rows(path: Path) -> Iterator[Row]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
             header = [name.strip() for name in next(reader, [])]
-            places = embedding_columns(path, header)
+            columns = embedding_columns(path, header)
             image = header.index(ID)
             subject = header.index(SUBJECT) if SUBJECT in header else None
             for fields in reader:
@@ -145,7 +145,7 @@ def _csv_rows(path: Path) -> Iterator[Row]:
                         f"{len(header)}; mend the line"
                     )
                 where = f"{path}, line {line}"
-                vector = _vector([fields[place] for place in places], where, header[places[0]])
+                vector = _vector([fields[column] for column in columns], where, header[columns[0]])
                 person = "" if subject is None else fields[subject].strip()
                 yield where, fields[image].strip(), person, vector
     except OSError as problem:

@@ -147,7 +147,7 @@ class Bf16Report:
         """Return everything as JSON types."""
         return {
             "loads": [asdict(row) for row in self.loads],
-            "comparisons": [found.to_json() for found in self.comparisons],
+            "comparisons": [comparison.to_json() for comparison in self.comparisons],
         }
 
 
@@ -177,7 +177,10 @@ class BundleReport:
             "parity": {name: [asdict(row) for row in rows] for name, rows in self.parity.items()},
             "consumers": [asdict(row) for row in self.consumers],
             "variants": [
-                {**asdict(row), "comparisons": [found.to_json() for found in row.comparisons]}
+                {
+                    **asdict(row),
+                    "comparisons": [comparison.to_json() for comparison in row.comparisons],
+                }
                 for row in self.variants
             ],
             "loads": {name: [asdict(row) for row in rows] for name, rows in self.loads.items()},

@@ -49,7 +49,7 @@ def data_terms(path: str | None) -> str | None:
         path: where the set lay when the model was trained; None if unknown.
     """
     name = "" if path is None else Path(path).name.lower()
-    return next((terms for part, terms in DATA_TERMS.items() if part in name), None)
+    return next((terms for fragment, terms in DATA_TERMS.items() if fragment in name), None)
 
 
 def training_facts(recipe: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from facerec.embedding.onnx_file import (
     insightface_normalizes,
     parse_onnx,
 )
+from facerec.embedding.trial import run_opencv
 from facerec.errors import ExportError, ModelError
 from facerec.export.graph import copy_for_export, quiet
 from facerec.export.parity import Bar, Vectors, deviation
@@ -43,7 +45,7 @@ class ConsumerRow:
     consumer: str
     version: str | None
     outcome: Outcome
-    """``not suited``: it can only feed models trained on other pixels, or embeds otherwise. ``not
+    """``not suited``: it can only feed models trained on other pixels, or computes otherwise. ``not
     available``: this processor lacks what it needs."""
     max_abs: float | None
     """Largest difference to torch on unit-scale embeddings."""
@@ -162,6 +164,9 @@ class _Consumer:
     """Whether an installed one must load the file."""
     only: Preprocessing | None = None
     """What it always feeds, if it can feed nothing else."""
+    embed_normalized: Callable[[_Bundle, Photos], Vectors] | None = None
+    """What it makes of pixels that torch has normalised. Where that is not what onnxruntime makes
+    of them, the program computes the network wrongly, and the bundle is not at fault."""
 
 
 def _row(consumer: _Consumer, bundle: _Bundle, images: Photos, reference: Vectors) -> ConsumerRow:
@@ -175,15 +180,23 @@ def _row(consumer: _Consumer, bundle: _Bundle, images: Photos, reference: Vector
         return ConsumerRow(name, version, "not suited", None, None, _unsuited(bundle.preprocessing))
     try:
         with quiet():
-            found = consumer.embed(bundle, images)
+            embeddings = consumer.embed(bundle, images)
     except Exception as error:  # whatever a stranger's library raises
         if consumer.required:
             raise ExportError(
                 f"{where}: {name} {version} cannot use it ({first_line(error)}); try another opset"
             ) from error
-        return ConsumerRow(name, version, "cannot load", None, None, first_line(error))
-    measured = deviation(reference, found)
+        note = first_line(error).removeprefix(f"{where}: ")
+        return ConsumerRow(name, version, "cannot load", None, None, note)
+    measured = deviation(reference, embeddings)
     if not consumer.bar.passes(measured):
+        if consumer.embed_normalized is not None:
+            usual = _with_engine(OnnxruntimeEngine)(bundle, images)
+            apart = deviation(usual, consumer.embed_normalized(bundle, images))
+            if not consumer.bar.passes(apart):
+                note = "it computes this network otherwise than onnxruntime does"
+                figures = apart.max_abs, apart.min_cosine
+                return ConsumerRow(name, version, "not suited", *figures, note)
         raise ExportError(
             f"{where}: {name} {version} does not embed as the backbone does: max |Δ| "
             f"{measured.max_abs:.2g} (at most {consumer.bar.max_abs:g}), cosine "
@@ -202,11 +215,11 @@ def _bf16_row(
         if engine.precision != "bf16":
             note = "this processor does not compute in bfloat16"
             return ConsumerRow(OPENVINO_BF16, version, "not available", None, None, note)
-        found = deviation(reference, _with_engine(lambda file: engine)(bundle, images))
+        measured = deviation(reference, _with_engine(lambda file: engine)(bundle, images))
     except ModelError as error:
         return ConsumerRow(OPENVINO_BF16, version, "cannot load", None, None, first_line(error))
-    figures = found.max_abs, found.min_cosine
-    if OPENVINO_ROUNDED.passes(found):
+    figures = measured.max_abs, measured.min_cosine
+    if OPENVINO_ROUNDED.passes(measured):
         return ConsumerRow(OPENVINO_BF16, version, "same", *figures, "")
     note = f"its cosines to float32 fall below {OPENVINO_ROUNDED.min_cosine:g}"
     return ConsumerRow(OPENVINO_BF16, version, "not suited", *figures, note)
@@ -243,12 +256,16 @@ def _reference(model: TorchModel, images: Photos) -> Vectors:
 
 def _with_engine(open_engine: Callable[[OnnxFile], Engine]) -> Callable[[_Bundle, Photos], Vectors]:
     def embed(bundle: _Bundle, images: Photos) -> Vectors:
-        rgb = torch.from_numpy(np.ascontiguousarray(images[..., ::-1]))
-        x = np.ascontiguousarray(normalize(rgb, bundle.preprocessing).numpy())
+        x = _normalized(bundle, images)
         engine = open_engine(bundle.file)
         return np.concatenate([engine.run(x[:1]), engine.run(x[1:])])
 
     return embed
+
+
+def _normalized(bundle: _Bundle, images: Photos) -> Vectors:
+    rgb = torch.from_numpy(np.ascontiguousarray(images[..., ::-1]))
+    return np.ascontiguousarray(normalize(rgb, bundle.preprocessing).numpy())
 
 
 def _insightface_path(bundle: _Bundle, images: Photos) -> Vectors:
@@ -267,25 +284,31 @@ def _insightface(images: Photos, name: Path, **options: str) -> Vectors:
     return np.concatenate([model.get_feat(images[0]), model.get_feat(list(images[1:]))])
 
 
-def _opencv(bundle: _Bundle, images: Photos) -> Vectors:
-    import cv2
+_OPENCV = """
+import io, cv2, numpy
+given = numpy.load(io.BytesIO(sys.stdin.buffer.read()))
+images, (mean, std) = given["images"], given["pixels"]
+cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+net = cv2.dnn.readNetFromONNX(given["model"])
+outputs = []
+for batch in (images[:1], images[1:]):
+    if batch.dtype == numpy.uint8:
+        sides = batch.shape[2:0:-1]
+        batch = cv2.dnn.blobFromImages(list(batch), 1 / std, sides, (mean,) * 3, swapRB=True)
+    net.setInput(batch)
+    outputs.append(net.forward().copy())
+numpy.save(sys.stdout.buffer, numpy.concatenate(outputs))
+"""
 
-    mean, std = bundle.preprocessing.mean, bundle.preprocessing.std
-    log = cv2.utils.logging
-    level = log.setLogLevel(log.LOG_LEVEL_SILENT)
-    try:
-        net = cv2.dnn.readNetFromONNX(str(bundle.folder / ONNX_FILE))
-        found = []
-        for photos in (images[:1], images[1:]):
-            net.setInput(
-                cv2.dnn.blobFromImages(
-                    list(photos), 1 / std, photos.shape[2:0:-1], (mean,) * 3, swapRB=True
-                )
-            )
-            found.append(np.array(net.forward()))
-    finally:
-        log.setLogLevel(level)
-    return np.concatenate(found)
+
+def _opencv(bundle: _Bundle, images: Photos | Vectors) -> Vectors:
+    """Embed photos, or normalised pixels, with OpenCV in a process of its own."""
+    pixels = bundle.preprocessing.mean, bundle.preprocessing.std
+    model = np.frombuffer(bundle.file.content, np.uint8)
+    given = io.BytesIO()
+    np.savez(given, model=model, images=images, pixels=np.array(pixels))
+    embeddings = run_opencv(bundle.file.where, _OPENCV, given.getvalue())
+    return np.load(io.BytesIO(embeddings), allow_pickle=False)
 
 
 _CONSUMERS = (
@@ -294,7 +317,14 @@ _CONSUMERS = (
         "insightface, path", "insightface", _insightface_path, Bar(), True, only=Preprocessing()
     ),
     _Consumer("insightface, manifest", "insightface", _insightface_manifest, Bar(), True),
-    _Consumer("OpenCV DNN", "cv2", _opencv, Bar(1e-4), False),
+    _Consumer(
+        "OpenCV DNN",
+        "cv2",
+        _opencv,
+        Bar(1e-4),
+        False,
+        embed_normalized=lambda bundle, images: _opencv(bundle, _normalized(bundle, images)),
+    ),
     # Last, since its row in bfloat16 follows.
     _Consumer(OPENVINO, "openvino", _with_engine(OpenVinoEngine), OPENVINO_EXACT, False),
 )

@@ -203,14 +203,14 @@ def _check_interface(graph: Any) -> None:
             for value in values
         )
 
-    found = f"{words(graph.input)} → {words(graph.output)}"
+    actual = f"{words(graph.input)} → {words(graph.output)}"
     shape = graph.output[0].type.tensor_type.shape.dim
     size = shape[1].dim_value if len(shape) == 2 else 0
     height, width = IMAGE_SIZE
     wanted = f"{INPUT} FLOAT {[BATCH, 3, height, width]} → {OUTPUT} FLOAT {[BATCH, size or 'D']}"
-    if found != wanted:
+    if actual != wanted:
         raise ExportError(
-            f"the exported graph is {found}, it must be {wanted}; export a backbone that maps any "
+            f"the exported graph is {actual}, it must be {wanted}; export a backbone that maps any "
             "batch of images to one embedding each"
         )
 

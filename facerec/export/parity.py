@@ -79,10 +79,10 @@ def deviation(reference: Vectors, actual: Vectors) -> Deviation:
         raise ValueError(f"{actual.shape} embeddings cannot be compared with {reference.shape}")
     wanted, got = reference.astype(np.float64), actual.astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):
-        norms, found_norms = np.linalg.norm(wanted, axis=1), np.linalg.norm(got, axis=1)
-        both_zero = (norms == 0) & (found_norms == 0)
-        cosines = np.where(both_zero, 1.0, (wanted * got).sum(axis=1) / (norms * found_norms))
-        ratios = np.where(both_zero, 0.0, np.abs(found_norms / norms - 1))
+        norms, actual_norms = np.linalg.norm(wanted, axis=1), np.linalg.norm(got, axis=1)
+        both_zero = (norms == 0) & (actual_norms == 0)
+        cosines = np.where(both_zero, 1.0, (wanted * got).sum(axis=1) / (norms * actual_norms))
+        ratios = np.where(both_zero, 0.0, np.abs(actual_norms / norms - 1))
         unit = norms.mean() if norms.any() else 1.0
         result = (
             float(np.abs(got - wanted).max() / unit),

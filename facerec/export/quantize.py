@@ -64,19 +64,19 @@ def calibration_images(
     """
     path = Path(path)
     source = _open(path)
-    found = min(count, len(source))
-    if found < MIN_IMAGES:
+    number = min(count, len(source))
+    if number < MIN_IMAGES:
         raise ExportError(
-            f"{path}: calibration on {found} of its {len(source)} images; int8 needs at least "
+            f"{path}: calibration on {number} of its {len(source)} images; int8 needs at least "
             f"{MIN_IMAGES} aligned faces like those of the deployment, some hundreds are better"
         )
-    chosen = np.sort(np.random.default_rng(seed).choice(len(source), found, replace=False))
-    images = np.empty((found, 112, 112, 3), np.uint8)
+    chosen = np.sort(np.random.default_rng(seed).choice(len(source), number, replace=False))
+    images = np.empty((number, 112, 112, 3), np.uint8)
     digest = hashlib.sha256()
-    for place, index in enumerate(chosen.tolist()):
+    for row, index in enumerate(chosen.tolist()):
         encoded = source.encoded(index)
         digest.update(encoded)
-        images[place] = decode_image(encoded, source.where(index))
+        images[row] = decode_image(encoded, source.where(index))
     return images, digest.hexdigest()
 
 
@@ -167,8 +167,8 @@ def calibrate(
 
     watched = onnx.ModelProto()
     watched.CopyFrom(model)
-    told = {value.name for value in watched.graph.output}
-    watched.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in told)
+    outputs = {value.name for value in watched.graph.output}
+    watched.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in outputs)
     session = onnxruntime.InferenceSession(
         watched.SerializeToString(), session_options(), providers=["CPUExecutionProvider"]
     )
@@ -178,9 +178,9 @@ def calibrate(
     if method == "minmax":
         ranges: Ranges = {}
         for values in observed:
-            for name, found in values.items():
-                low, high = ranges.get(name, (found.min(), found.max()))
-                ranges[name] = min(low, found.min()), max(high, found.max())
+            for name, tensor in values.items():
+                low, high = ranges.get(name, (tensor.min(), tensor.max()))
+                ranges[name] = min(low, tensor.min()), max(high, tensor.max())
         return ranges
     histograms = HistogramCollector(method, False, BINS[method], 128, PERCENTILE, "same")
     for values in observed:

@@ -200,9 +200,9 @@ class _Graph:
             if (
                 name != but
                 and len(self.readers(name)) == 1
-                and (found := self.convolution_of(name))
+                and (convolution := self.convolution_of(name))
             ):
-                return found
+                return convolution
         return None
 
     def bias_behind(self, name: str) -> Any:
@@ -230,8 +230,8 @@ class _Graph:
         else:
             self.set(convolution.input[2], values + self.values(convolution.input[2]))
 
-    def insert_after(self, place: Any, *nodes: Any) -> None:
-        index = list(self.graph.node).index(place) + 1
+    def insert_after(self, anchor: Any, *nodes: Any) -> None:
+        index = list(self.graph.node).index(anchor) + 1
         for node in reversed(nodes):
             self.graph.node.insert(index, node)
 
@@ -286,13 +286,13 @@ def _taps_on_image(
         ``(H', h)`` for rows and ``(W', w)`` for columns.
     """
     attributes = _attributes(convolution)
-    found = []
+    taps = []
     for axis in (0, 1):
         before, after = attributes.get("pads", [0, 0, 0, 0])[axis::2]
         step = attributes.get("strides", [1, 1])[axis]
         spread = attributes.get("dilations", [1, 1])[axis]
         reach = spread * (kernel[axis] - 1)
         starts = np.arange(-before, size[axis] + after - reach, step)
-        places = starts[:, None] + spread * np.arange(kernel[axis])
-        found.append(((places >= 0) & (places < size[axis])).astype(np.float64))
-    return found[0], found[1]
+        positions = starts[:, None] + spread * np.arange(kernel[axis])
+        taps.append(((positions >= 0) & (positions < size[axis])).astype(np.float64))
+    return taps[0], taps[1]

@@ -39,11 +39,12 @@ def read_thresholds(path: Path, model_sha256: str | None) -> list[Threshold]:
             f"{path}: not a report of facerec verify ({error}); write one with --json"
         ) from error
     for model in models:
-        found = model.get("sha256") if isinstance(model, dict) else None
-        if found is None or found != model_sha256:
+        digest = model.get("sha256") if isinstance(model, dict) else None
+        if digest is None or digest != model_sha256:
             raise ExportError(
-                f"{path}: the report is on a model with SHA-256 {str(found)[:12]}, not on this one "
-                f"({str(model_sha256)[:12]}), and thresholds belong to one model; verify this one"
+                f"{path}: the report is on a model with SHA-256 {str(digest)[:12]}, not on this "
+                f"one ({str(model_sha256)[:12]}), and thresholds belong to one model; verify "
+                "this one"
             )
     source = {"report": path.name, "sha256": sha256(path)}
     try:

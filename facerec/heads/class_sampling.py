@@ -41,8 +41,8 @@ def sample_classes(column: Tensor, num_local: int, size: int, seed: tuple[int, .
     return keys[:num_local].topk(size, sorted=False).indices.sort().values
 
 
-def place_among(classes: Tensor, column: Tensor) -> Tensor:
-    """Return the place of each of ``column`` among the drawn classes, −1 where it is −1."""
+def position_among(classes: Tensor, column: Tensor) -> Tensor:
+    """Return the position of each of ``column`` among the drawn classes, −1 where it is −1."""
     if not len(classes):
         return column
     position = torch.searchsorted(classes, column.clamp(min=0)).clamp(max=len(classes) - 1)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from facerec.devices import has_fast_bf16
 from facerec.errors import TrainingError
-from facerec.heads.class_sampling import place_among, sample_classes, sample_size
+from facerec.heads.class_sampling import position_among, sample_classes, sample_size
 from facerec.heads.collectives import (
     all_gather,
     all_reduce_,
@@ -298,7 +298,7 @@ class MarginClassifier(nn.Module):
             dtype = torch.promote_types(self.weight.dtype, torch.float32)
             column = self._column(labels)
             if self.classes is not None:
-                column = place_among(self.classes, column)
+                column = position_among(self.classes, column)
             batch = gather_batch(embeddings.to(dtype), self.group)
             known = weights = None
             if self.unlabelled:

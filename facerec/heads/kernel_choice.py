@@ -133,12 +133,12 @@ def milliseconds(
     def passes() -> None:
         tiles = create_tiles(query, column, limit, settings)
         sums = Sums(figures[0], figures[1], figures[2], figures[3, 0], figures[4, 0])
-        parts = list(zip(centers.split(chunk), lengths.split(chunk), strict=True))
-        for number, (tile, length) in enumerate(parts):
+        chunks = list(zip(centers.split(chunk), lengths.split(chunk), strict=True))
+        for number, (tile, length) in enumerate(chunks):
             tiles.add(number * chunk, tile, length, sums)
         tiles = create_tiles(query, column, limit, settings)
         slopes = Slopes(figures[5] + 100, figures[5], figures[5], figures[5])
-        for number, (tile, length) in enumerate(parts):
+        for number, (tile, length) in enumerate(chunks):
             out = to_centers[: len(tile)]
             tiles.spread(number * chunk, tile, length, slopes, to_query, out)
 

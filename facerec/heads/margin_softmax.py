@@ -353,8 +353,8 @@ class _Others(torch.autograd.Function):
         column = visited.nearest(query, column, settings.centers_per_class)
         tiles = create_tiles(query, column, limit, settings)
         target.copy_(visited.products(query, column))
-        for part, centers in visited:
-            tiles.add(part.start, centers, lengths[part], sums)
+        for block, centers in visited:
+            tiles.add(block.start, centers, lengths[block], sums)
 
         shift = all_reduce_(sums.highest.clone(), settings.group, maximum=True)
         total *= (sums.highest - shift).exp_()
@@ -363,8 +363,8 @@ class _Others(torch.autograd.Function):
 
         ctx.save_for_backward(query, weight, column, limit, rows, shift, total, target, lengths)
         ctx.settings, ctx.update = settings, update
-        found = (target, shift, products, sums.norms, sums.filtered)
-        results = total.log(), *(tensor.clone() for tensor in found)
+        figures = (target, shift, products, sums.norms, sums.filtered)
+        results = total.log(), *(tensor.clone() for tensor in figures)
         ctx.mark_non_differentiable(*results[2:])
         return results
 
@@ -386,12 +386,12 @@ class _Others(torch.autograd.Function):
         def gradients() -> Iterator[tuple[slice, Tensor]]:
             tiles = create_tiles(query, column, limit, ctx.settings)
             slopes = Slopes(shift, others_slope / total, target, target_slope)
-            for part, centers in visited:
-                place = part if update is None else slice(len(centers))
-                out = None if memory is None else memory[place]
-                tiles.spread(part.start, centers, lengths[part], slopes, to_query, out)
+            for block, centers in visited:
+                out_rows = block if update is None else slice(len(centers))
+                out = None if memory is None else memory[out_rows]
+                tiles.spread(block.start, centers, lengths[block], slopes, to_query, out)
                 if out is not None:
-                    yield part, out
+                    yield block, out
 
         to_weight = None
         with torch.autocast(query.device.type, enabled=False):
@@ -420,13 +420,13 @@ class _Visited:
 
     def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
         for start in range(0, self.count, self.chunk):
-            part = slice(start, min(start + self.chunk, self.count))
+            block = slice(start, min(start + self.chunk, self.count))
             if self.rows is None or self.drawn is None:
-                centers = self.weight[part]
+                centers = self.weight[block]
             else:
-                rows = self.rows[part]
+                rows = self.rows[block]
                 centers = torch.index_select(self.weight, 0, rows, out=self.drawn[: len(rows)])
-            yield part, centers.to(self.dtype)
+            yield block, centers.to(self.dtype)
 
     def nearest(self, query: Tensor, column: Tensor, centers_per_class: int) -> Tensor:
         """Return which of the centres of its class is nearest to each sample, −1 for none (N,)."""
@@ -441,8 +441,8 @@ class _Visited:
         """Return q·ŵ of each sample and its own class, 0 where another rank holds that (N,)."""
         if not self.count:
             return query.new_zeros(len(query))
-        place = column.clamp(min=0)
-        centers = self.weight[place if self.rows is None else self.rows[place]].to(self.dtype)
+        position = column.clamp(min=0)
+        centers = self.weight[position if self.rows is None else self.rows[position]].to(self.dtype)
         norms = centers.norm(dim=1).clamp(min=SMALLEST_NORM)
         return torch.where(column >= 0, (query * centers).sum(1) / norms, 0)
 

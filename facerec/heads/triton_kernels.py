@@ -31,24 +31,24 @@ def normalize(
     BLOCK_D: tl.constexpr,
 ):
     """Write unit centres, beyond ``count`` and ``dimensions`` zeros; MEASURE takes lengths too."""
-    place = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    class_index = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     column = tl.arange(0, BLOCK_D)
-    inside = place < count
+    inside = class_index < count
     center = tl.load(
-        centers + place[:, None].to(tl.int64) * dimensions + column[None, :],
+        centers + class_index[:, None].to(tl.int64) * dimensions + column[None, :],
         mask=inside[:, None] & (column < dimensions)[None, :],
         other=0.0,
     )
     if MEASURE:
         length = tl.sqrt(tl.sum(center * center, 1))
-        tl.store(lengths + place, length, mask=inside)
+        tl.store(lengths + class_index, length, mask=inside)
         length = tl.maximum(length, SMALLEST)
     else:
-        length = tl.load(lengths + place, mask=inside, other=1.0)
+        length = tl.load(lengths + class_index, mask=inside, other=1.0)
     tl.store(
-        unit + place[:, None].to(tl.int64) * D + column[None, :],
+        unit + class_index[:, None].to(tl.int64) * D + column[None, :],
         (center / length[:, None]).to(unit.dtype.element_ty),
-        mask=(place < covered)[:, None] & (column < D)[None, :],
+        mask=(class_index < covered)[:, None] & (column < D)[None, :],
     )
 
 
@@ -104,7 +104,7 @@ def forward(
     unit,
     column,
     limit,
-    parts,
+    block_figures,
     start,
     count,
     size,
@@ -116,59 +116,61 @@ def forward(
     BLOCK_C: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """Write a block's highest logits, totals, sums of products, filtered: ``parts`` (4, blocks, N).
+    """Write each block's highest logits, totals, sums of products, and filtered.
+
+    ``block_figures`` is (4, blocks, N).
 
     FILTER takes products above ``limit`` out: 1 as absent, 2 as logits of 0.
     """
     row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    place = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    class_index = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside = row < size
     product = _products(query, unit, D, PRECISION, WIDEN, BLOCK_N, BLOCK_C, BLOCK_D)
 
     padded = tl.num_programs(0) * BLOCK_N
     kind = tl.num_programs(1) * padded
-    parts += tl.program_id(1) * padded + row
-    tl.store(parts + 2 * kind, tl.sum(product, 1))  # classes of the padding add 0
+    block_figures += tl.program_id(1) * padded + row
+    tl.store(block_figures + 2 * kind, tl.sum(product, 1))  # classes of the padding add 0
     own = tl.load(column + row, mask=inside, other=-1) - start
     logit = product
     if not _is_plain(own, count, BLOCK_C):
-        others = (own[:, None] != place[None, :]) & (place < count)[None, :]
+        others = (own[:, None] != class_index[None, :]) & (class_index < count)[None, :]
         logit = tl.where(others, product, ABSENT)
     if FILTER:
         bound = tl.load(limit + row, mask=inside, other=-ABSENT)
         hidden = logit > bound[:, None]
-        tl.store(parts + 3 * kind, tl.sum(hidden.to(tl.float32), 1))
+        tl.store(block_figures + 3 * kind, tl.sum(hidden.to(tl.float32), 1))
         logit = tl.where(hidden, 0.0 if FILTER == 2 else ABSENT, logit)
     highest = tl.maximum(tl.max(logit, 1), FLOOR)
-    tl.store(parts, highest)
-    tl.store(parts + kind, tl.sum(_exp(logit - highest[:, None]), 1))
+    tl.store(block_figures, highest)
+    tl.store(block_figures + kind, tl.sum(_exp(logit - highest[:, None]), 1))
 
 
-@triton.jit(do_not_specialize=["places", "size"])
+@triton.jit(do_not_specialize=["class_blocks", "size"])
 def merge(
-    parts,
+    block_figures,
     highest,
     total,
     products,
-    places,
+    class_blocks,
     size,
     padded,
     BLOCK_P: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Add the figures of ``places`` blocks of classes to the running ones, in their order."""
+    """Add the figures of ``class_blocks`` blocks of classes to the running ones, in their order."""
     row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = row < size
     top = tl.load(highest + row, mask=inside, other=FLOOR)
     mass = tl.load(total + row, mask=inside, other=0.0)
     added = tl.load(products + row, mask=inside, other=0.0)
-    for start in range(0, places, BLOCK_P):
-        place = start + tl.arange(0, BLOCK_P)
-        here = parts + place[:, None] * padded + row[None, :]
-        mask = (place < places)[:, None] & inside[None, :]
+    for start in range(0, class_blocks, BLOCK_P):
+        block = start + tl.arange(0, BLOCK_P)
+        here = block_figures + block[:, None] * padded + row[None, :]
+        mask = (block < class_blocks)[:, None] & inside[None, :]
         tops = tl.load(here, mask=mask, other=FLOOR)
-        masses = tl.load(here + places * padded, mask=mask, other=0.0)
-        added += tl.sum(tl.load(here + 2 * places * padded, mask=mask, other=0.0), 0)
+        masses = tl.load(here + class_blocks * padded, mask=mask, other=0.0)
+        added += tl.sum(tl.load(here + 2 * class_blocks * padded, mask=mask, other=0.0), 0)
         higher = tl.maximum(top, tl.max(tops, 0))
         mass = mass * _exp(top - higher) + tl.sum(masses * _exp(tops - higher[None, :]), 0)
         top = higher
@@ -206,7 +208,7 @@ def slopes(
     ``slopes`` is (N, ``stride``), ``radial`` (blocks of samples, classes); padding gets zeros.
     """
     row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    place = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    class_index = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside = row < size
     product = _products(query, unit, D, PRECISION, WIDEN, BLOCK_N, BLOCK_C, BLOCK_D)
 
@@ -219,14 +221,14 @@ def slopes(
     own = tl.load(column + row, mask=inside, other=-1) - start
     # Set last, for the exponential of what is replaced may be infinite. Not under a condition as in
     # forward: the registers for both ways cost more than the selections.
-    is_own = own[:, None] == place[None, :]
+    is_own = own[:, None] == class_index[None, :]
     own_product = tl.load(target + row, mask=inside, other=0.0)
     own_slope = tl.load(target_slope + row, mask=inside, other=0.0)
     product = tl.where(is_own, own_product[:, None], product)
     slope = tl.where(is_own, own_slope[:, None], slope)
-    slope = tl.where((place < count)[None, :], slope, 0.0)
+    slope = tl.where((class_index < count)[None, :], slope, 0.0)
     along = tl.num_programs(1) * BLOCK_C
-    tl.store(radial + tl.program_id(0) * along + place, tl.sum(slope * product, 0))
+    tl.store(radial + tl.program_id(0) * along + class_index, tl.sum(slope * product, 0))
     slopes += tl.program_id(0).to(tl.int64) * BLOCK_N * stride + tl.program_id(1) * BLOCK_C
     here = slopes + tl.arange(0, BLOCK_N)[:, None] * stride + tl.arange(0, BLOCK_C)[None, :]
     tl.store(here, slope.to(slopes.dtype.element_ty))
@@ -255,9 +257,9 @@ def center_gradient(
 ):
     """Write (I − ŵŵᵀ)·slopesᵀ·query / ‖w‖ of a block of classes, ``(count, dimensions)``."""
     column = tl.program_id(0) * BLOCK_W + tl.arange(0, BLOCK_W)
-    place = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    class_index = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     depth = tl.arange(0, BLOCK_D)
-    left = place[:, None] + depth[None, :] * stride
+    left = class_index[:, None] + depth[None, :] * stride
     right = depth[:, None] * D + column[None, :]
     total = tl.zeros((BLOCK_C, BLOCK_W), tl.float32)
     for _ in range(0, size, BLOCK_D):
@@ -265,11 +267,11 @@ def center_gradient(
         slopes += BLOCK_D * stride
         query += BLOCK_D * D
 
-    inside = place < count
+    inside = class_index < count
     along = tl.zeros((BLOCK_C,), tl.float32)
     for group in range(groups):
-        along += tl.load(radial + group * tl.num_programs(1) * BLOCK_C + place)
-    length = tl.load(lengths + place, mask=inside, other=1.0)
+        along += tl.load(radial + group * tl.num_programs(1) * BLOCK_C + class_index)
+    length = tl.load(lengths + class_index, mask=inside, other=1.0)
     # One that short is not divided by its own length.
     inverse = 1.0 / length
     along = tl.where(length <= SMALLEST, 0.0, along * inverse) * inverse
@@ -281,12 +283,12 @@ def center_gradient(
     tl.store(out + first + here, gradient, mask=mask)
 
 
-@triton.jit(do_not_specialize=["places", "share"])
+@triton.jit(do_not_specialize=["class_blocks", "share"])
 def query_gradient(
     slopes,
     unit,
     partial,
-    places,
+    class_blocks,
     share,
     stride,
     D: tl.constexpr,
@@ -302,7 +304,7 @@ def query_gradient(
     row = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     depth = tl.arange(0, BLOCK_D)
     first = tl.program_id(2) * share * BLOCK_C
-    last = tl.minimum((tl.program_id(2) + 1) * share, places) * BLOCK_C
+    last = tl.minimum((tl.program_id(2) + 1) * share, class_blocks) * BLOCK_C
     slopes += tl.program_id(1).to(tl.int64) * BLOCK_N * stride + first
     unit += first.to(tl.int64) * D
     left = tl.arange(0, BLOCK_N)[:, None] * stride + depth[None, :]

@@ -115,24 +115,24 @@ class TritonTiles:
         self._normalize(centers, lengths, measure=True)
         sums.norms += lengths.sum()
         lengths.clamp_(min=SMALLEST_NORM)
-        groups, places = grid = self._grid(len(centers))
-        parts = sums.total.new_empty(4, places, len(self.query))
+        groups, class_blocks = grid = self._grid(len(centers))
+        block_figures = sums.total.new_empty(4, class_blocks, len(self.query))
         kernels.forward[grid](
-            *(self.query, self.unit, self.column, self.limit, parts),
+            *(self.query, self.unit, self.column, self.limit, block_figures),
             *(start, len(centers), self.size),
             FILTER=self.filter,
             **self.product,
         )
         block = min(32, self.blocks.rows)
         kernels.merge[(groups * self.blocks.rows // block,)](
-            *(parts, sums.highest, sums.total, sums.products),
-            *(places, self.size, len(self.query)),
+            *(block_figures, sums.highest, sums.total, sums.products),
+            *(class_blocks, self.size, len(self.query)),
             BLOCK_P=32,
             BLOCK_N=block,
             **_OPTIONS,
         )
         if self.filter:
-            sums.filtered += parts[3].sum()
+            sums.filtered += block_figures[3].sum()
 
     def spread(
         self,
@@ -145,11 +145,11 @@ class TritonTiles:
     ) -> None:
         """Hand the slopes of these classes on to queries and centres."""
         self._normalize(centers, lengths, measure=False)
-        groups, places = grid = self._grid(len(centers))
+        groups, class_blocks = grid = self._grid(len(centers))
         if self.slopes.shape[1] < len(self.unit):
             self.slopes = self.slopes.new_empty(len(self.query), len(self.unit))
         stride = self.slopes.stride(0)
-        radial = lengths.new_empty(groups, places * self.blocks.classes)
+        radial = lengths.new_empty(groups, class_blocks * self.blocks.classes)
         kernels.slopes[grid](
             *(self.query, self.unit, self.column, self.limit, *slopes, self.slopes, radial),
             *(start, len(centers), self.size, stride),
@@ -158,17 +158,24 @@ class TritonTiles:
         )
         slices = self.query.shape[1] // self.blocks.width
         if to_centers is not None:
-            kernels.center_gradient[slices, places](
+            kernels.center_gradient[slices, class_blocks](
                 *(self.query, self.slopes, radial, centers, lengths, to_centers),
                 *(len(centers), self.dimensions, len(self.query), stride, groups),
                 BLOCK_W=self.blocks.width,
                 **self.product,
             )
         if to_query is not None:
-            splits = max(1, min(self.blocks.programs // (slices * groups), places))
+            splits = max(1, min(self.blocks.programs // (slices * groups), class_blocks))
             partial = to_query.new_empty(splits, *self.query.shape)
             kernels.query_gradient[slices, groups, splits](
-                *(self.slopes, self.unit, partial, places, -(-places // splits), stride),
+                *(
+                    self.slopes,
+                    self.unit,
+                    partial,
+                    class_blocks,
+                    -(-class_blocks // splits),
+                    stride,
+                ),
                 BLOCK_W=self.blocks.width,
                 **self.product,
             )

@@ -532,8 +532,8 @@ class FolderDataset(FaceDataset):
     def names_sha256(self) -> str:
         """Return a hash of the names of identities and images, in their order."""
         digest = hashlib.sha256("\0".join(self.class_names or []).encode(errors="surrogateescape"))
-        for part in (self._starts, self._files):
-            digest.update(part.tobytes())
+        for array in (self._starts, self._files):
+            digest.update(array.tobytes())
         return digest.hexdigest()
 
     def _label(self, i: int) -> int:
@@ -730,10 +730,10 @@ def _start_worker(worker: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "sigwaitinfo"):  # not on macOS
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        threading.Thread(target=_leave_when_told, args=(os.getppid(),), daemon=True).start()
+        threading.Thread(target=_leave_on_sigterm, args=(os.getppid(),), daemon=True).start()
 
 
-def _leave_when_told(parent: int) -> None:
+def _leave_on_sigterm(parent: int) -> None:
     """End this process at a SIGTERM of its parent, and at nobody else's."""
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
         pass

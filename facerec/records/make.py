@@ -235,7 +235,7 @@ def apply_proposals(
         raise DatasetError(f"{proposals}: it leaves no image; set accept to no in some lines")
     classes = [name for name in names[:-1] if name in present]
     classes += sorted(present - set(classes))
-    number = {name: place for place, name in enumerate(classes)}
+    number = {name: index for index, name in enumerate(classes)}
     order = sorted((number[label], i) for i, label in enumerate(after) if label is not None)
     skipped: list[Skipped] = []
 
@@ -414,10 +414,13 @@ def export_folder(
                 skipped.append(Skipped(i, dataset.where(i), str(error)))
             else:
                 key = int(dataset.records.keys[i])
-                parts = paths.get(key, ())
-                folder = parts[0] if by_name else f"{label:0{digits}d}"
+                components = paths.get(key, ())
+                folder = components[0] if by_name else f"{label:0{digits}d}"
                 suffix = ".png" if data.startswith(b"\x89PNG") else ".jpg"
-                file = "_".join(parts[1:] if by_name else parts) or f"{key:0{key_digits}d}{suffix}"
+                file = (
+                    "_".join(components[1:] if by_name else components)
+                    or f"{key:0{key_digits}d}{suffix}"
+                )
                 if folder not in folders:
                     (temporary / folder).mkdir()
                     folders.add(folder)
@@ -436,7 +439,7 @@ def export_folder(
 
 
 def read_list(path: Path) -> dict[int, tuple[str, ...]]:
-    """Read an im2rec list, ``key TAB label … TAB path``; return the parts of each key's path.
+    """Read an im2rec list, ``key TAB label … TAB path``; return the components of each key's path.
 
     Raises:
         DatasetError: a line has another form, a key occurs twice, or a path is unsafe: absolute,
@@ -463,7 +466,7 @@ def read_list(path: Path) -> dict[int, tuple[str, ...]]:
                 key = int(fields[0])
                 if key in paths:
                     raise DatasetError(f"{where}: key {key} occurs twice; remove one of the lines")
-                paths[key] = _safe_parts(fields[-1], where)
+                paths[key] = _safe_components(fields[-1], where)
     except UnicodeDecodeError as problem:
         raise DatasetError(
             f"{path}: is not UTF-8 ({problem.reason}); save it as UTF-8"
@@ -475,10 +478,10 @@ def read_list(path: Path) -> dict[int, tuple[str, ...]]:
     return paths
 
 
-def _safe_parts(name: str, where: str) -> tuple[str, ...]:
-    parts = tuple(name.split("/"))
+def _safe_components(name: str, where: str) -> tuple[str, ...]:
+    components = tuple(name.split("/"))
     if (
-        any(not part or part.startswith(".") for part in parts)
+        any(not component or component.startswith(".") for component in components)
         or any(sign in name for sign in "\\\0")
         or name[1:2] == ":"
     ):
@@ -487,15 +490,17 @@ def _safe_parts(name: str, where: str) -> tuple[str, ...]:
             "backslash, NUL, or a part that is empty or begins with a dot); give it a plain "
             "relative path"
         )
-    return parts
+    return components
 
 
 def _classes_by_name(dataset: RecordDataset, paths: dict[int, tuple[str, ...]]) -> bool:
-    """Return whether every image has a path, and first parts and classes match one to one."""
+    """Return whether every image has a path, and first components and classes match one to one."""
     class_of: dict[str, int] = {}
     for key, label in zip(dataset.records.keys.tolist(), _known_labels(dataset), strict=True):
-        parts = paths.get(key, ())
-        if len(parts) < 2 or (label >= 0 and class_of.setdefault(parts[0], label) != label):
+        components = paths.get(key, ())
+        if len(components) < 2 or (
+            label >= 0 and class_of.setdefault(components[0], label) != label
+        ):
             return False
     return len(set(class_of.values())) == len(class_of)
 

@@ -374,9 +374,9 @@ class _Unpickler(pickle.Unpickler):
         images, issame = loaded
         if isinstance(issame, _Array):
             issame = list(issame.raw)
-        for name, part in (("images", images), ("labels", issame)):
-            if not isinstance(part, (list, tuple)):
-                raise _RefusedError(f": expected a list of {name}, found {_shown(part)}")
+        for name, entries in (("images", images), ("labels", issame)):
+            if not isinstance(entries, (list, tuple)):
+                raise _RefusedError(f": expected a list of {name}, found {_shown(entries)}")
         encoded = [
             image.raw if isinstance(image, _Array) and image.kind == "uint8" else image
             for image in images

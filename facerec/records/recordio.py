@@ -96,8 +96,8 @@ class RecordFile:
         Raises:
             RecordError: no sound record begins there.
         """
-        parts, _ = self._walk(offset, key)
-        return self._join(parts)
+        ranges, _ = self._walk(offset, key)
+        return self._join(ranges)
 
     def record_end(self, offset: int) -> int:
         """Return where the record at ``offset`` ends, padding included, without reading its data.
@@ -118,8 +118,8 @@ class RecordFile:
             RecordError: the file is damaged (without ``salvage``), or ``salvage`` is asked of a
                 file with ``join="none"``, where record beginnings cannot be told from data.
         """
-        for offset, parts in self._spans(salvage):
-            yield offset, self._join(parts)
+        for offset, ranges in self._spans(salvage):
+            yield offset, self._join(ranges)
 
     def scan_offsets(self) -> Iterator[int]:
         """Yield the offsets of all records in file order, without reading their data.
@@ -168,7 +168,7 @@ class RecordFile:
         position = 0
         while position < self.size:
             try:
-                parts, end = self._walk(position)
+                ranges, end = self._walk(position)
             except RecordError as problem:
                 if not salvage:
                     raise
@@ -178,7 +178,7 @@ class RecordFile:
                     start, _, reason = self.damages.pop()
                 self.damages.append(Damage(start, end, reason))
             else:
-                yield position, parts
+                yield position, ranges
             position = end
 
     def _next_beginning(self, position: int) -> int:
@@ -199,20 +199,20 @@ class RecordFile:
                 "rebuild the index (facerec repair-records)",
             )
         data, size = self.content, self.size
-        parts: list[tuple[int, int]] = []
+        ranges: list[tuple[int, int]] = []
         position = offset
         while True:
             if position + 8 > size:
-                found = f"the file ends after {size:,} bytes inside a record"
-                if parts:
-                    found += f" that begins at offset {offset}"
-                raise self._error(position, key, found)
+                problem = f"the file ends after {size:,} bytes inside a record"
+                if ranges:
+                    problem += f" that begins at offset {offset}"
+                raise self._error(position, key, problem)
             magic, word = _CHUNK.unpack_from(data, position)
             flag, length = word >> 29, word & MAX_PAYLOAD
             if magic != MAGIC:
                 raise self._error(position, key, _wrong_magic(magic))
-            if flag > 3 or (flag in (0, 1)) != (not parts):
-                raise self._error(position, key, _wrong_flag(flag, offset if parts else None))
+            if flag > 3 or (flag in (0, 1)) != (not ranges):
+                raise self._error(position, key, _wrong_flag(flag, offset if ranges else None))
             start = position + 8
             stop = start + length
             position = stop + -length % 4
@@ -225,17 +225,17 @@ class RecordFile:
                 )
             if position != stop and any(data[stop:position]):
                 self.nonzero_paddings += 1
-            parts.append((start, stop))
+            ranges.append((start, stop))
             if flag in (0, 3):
-                return parts, position
+                return ranges, position
             if length % 4 and self.join == "magic":
                 self._warn_of_other_dialect(start - 8)
 
-    def _join(self, parts: list[tuple[int, int]]) -> bytes:
+    def _join(self, ranges: list[tuple[int, int]]) -> bytes:
         data = self.content
-        if len(parts) == 1:
-            return data[slice(*parts[0])]
-        return (MAGIC if self.join == "magic" else b"").join(data[a:b] for a, b in parts)
+        if len(ranges) == 1:
+            return data[slice(*ranges[0])]
+        return (MAGIC if self.join == "magic" else b"").join(data[a:b] for a, b in ranges)
 
     def _warn_of_other_dialect(self, offset: int) -> None:
         if not self._warned:
@@ -250,11 +250,11 @@ class RecordFile:
         self,
         offset: int,
         key: int | None,
-        found: str,
+        problem: str,
         advice: str = "restore the file, or save the whole records with facerec repair-records",
     ) -> RecordError:
         keyed = "" if key is None else f", key {key}"
-        return RecordError(f"{self.path}{keyed}, offset {offset}: {found}; {advice}")
+        return RecordError(f"{self.path}{keyed}, offset {offset}: {problem}; {advice}")
 
 
 def _wrong_magic(magic: bytes) -> str:
@@ -267,8 +267,8 @@ def _wrong_flag(flag: int, beginning: int | None) -> str:
     if flag > 3:
         return f"continuation flag {flag} is not valid (0 to 3)"
     if beginning is None:
-        part = "a middle" if flag == 2 else "the last"
-        return f"{part} part of a record (continuation flag {flag}) without a beginning"
+        which = "a middle" if flag == 2 else "the last"
+        return f"{which} part of a record (continuation flag {flag}) without a beginning"
     return (
         f"a new record begins (continuation flag {flag}) before the end of the split record at "
         f"offset {beginning}"
@@ -295,8 +295,8 @@ def encode_record(payload: bytes) -> bytes:
         position = payload.find(MAGIC, position + 4)
     pieces: list[bytes] = []
     starts, stops = [0, *(cut + 4 for cut in cuts)], [*cuts, len(payload)]
-    for part, (start, stop) in enumerate(zip(starts, stops, strict=True)):
-        first, last = part == 0, part == len(cuts)
+    for index, (start, stop) in enumerate(zip(starts, stops, strict=True)):
+        first, last = index == 0, index == len(cuts)
         flag = (0 if last else 1) if first else (3 if last else 2)
         pieces += (_CHUNK.pack(MAGIC, flag << 29 | stop - start), payload[start:stop])
     pieces.append(bytes(-len(payload) % 4))

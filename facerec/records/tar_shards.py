@@ -302,12 +302,12 @@ def index_shard(path: Path, stamp: NDArray[np.int64] | None = None) -> ShardInde
                 f"{path}, sample {_text(key)}: it has no image ({', '.join(_IMAGES)}); add it or "
                 "take its other members away"
             )
-    found = list(samples.values())
+    entries = list(samples.values())
     return ShardIndex(
         _bytes_array(list(samples), path),
-        np.array([sample.offset for sample in found], np.int64),
-        np.array([sample.size for sample in found], np.int64),
-        _bytes_array([sample.label for sample in found], path),
+        np.array([sample.offset for sample in entries], np.int64),
+        np.array([sample.size for sample in entries], np.int64),
+        _bytes_array([sample.label for sample in entries], path),
         stamp,
     )
 

@@ -146,13 +146,13 @@ def _open_set(
 def _join(data: Data, first: FaceDataset, seed: int, progress: Progress | None) -> FaceDataset:
     """Join the further sets to the first; what no set keeps has no class number afterwards."""
     sets = [first]
-    for number, part in enumerate(data.also):
-        alone = replace(data, path=part.path)
+    for number, further in enumerate(data.also):
+        alone = replace(data, path=further.path)
         field = f"data.also[{number}].path"
-        sets.append(_open_set(alone, field, seed, progress, part.labelled))
-    lists = [data.identities, *(part.identities for part in data.also)]
+        sets.append(_open_set(alone, field, seed, progress, further.labelled))
+    lists = [data.identities, *(further.identities for further in data.also)]
     classes = []
-    left_out = [data.exclude, *(part.exclude for part in data.also)]
+    left_out = [data.exclude, *(further.exclude for further in data.also)]
     for number, (dataset, path, excluded) in enumerate(zip(sets, lists, left_out, strict=True)):
         classes.append(np.arange(dataset.num_classes))
         if path is None and excluded is None:
@@ -166,11 +166,11 @@ def _join(data: Data, first: FaceDataset, seed: int, progress: Progress | None) 
             sets[number] = _without(excluded, dataset, sets[number], progress, relabel=False)
             labels = sets[number].labels
             classes[-1] = np.unique(labels[labels >= 0])
-    labelled = [True, *(part.labelled for part in data.also)]
+    labelled = [True, *(further.labelled for further in data.also)]
     joined = JoinedDataset(
         sets,
-        weights=[1.0, *(part.weight for part in data.also)],
-        shared_classes=[True, *(part.shared_classes for part in data.also)],
+        weights=[1.0, *(further.weight for further in data.also)],
+        shared_classes=[True, *(further.shared_classes for further in data.also)],
         labelled=labelled,
     )
     pairs = zip(classes, joined.offsets, labelled, strict=True)
@@ -231,7 +231,7 @@ def read_exclusions(path: Path, dataset: FaceDataset) -> tuple[set[int], set[int
     images: set[int] = set()
     names = dataset.class_names or [str(number) for number in range(dataset.num_classes)]
     people = {name: number for number, name in enumerate(names)}
-    places: dict[str, int] | None = None
+    index_of: dict[str, int] | None = None
     try:
         reader = csv.DictReader(read_text(path).splitlines(), strict=True)
         columns = [name for name in ("subject_id", "image_id") if name in (reader.fieldnames or ())]
@@ -253,14 +253,14 @@ def read_exclusions(path: Path, dataset: FaceDataset) -> tuple[set[int], set[int
                     )
                 classes.add(people[subject])
                 continue
-            if places is None:
-                places = {dataset.name(i): i for i in range(len(dataset))}
-            if image not in places:
+            if index_of is None:
+                index_of = {dataset.name(i): i for i in range(len(dataset))}
+            if image not in index_of:
                 raise DatasetError(
                     f"{where}: the data set has no image {image[:60]!r} among its "
-                    f"{len(places):,}; give the list that was made for this set"
+                    f"{len(index_of):,}; give the list that was made for this set"
                 )
-            images.add(places[image])
+            images.add(index_of[image])
     except csv.Error as problem:
         raise DatasetError(f"{path}: no CSV ({problem}); write it again") from problem
     return classes, images

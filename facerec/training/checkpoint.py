@@ -385,8 +385,8 @@ def _is_full(folder: Path, tensors: dict[str, torch.Tensor]) -> bool:
     """
     if not folder.exists():
         return False
-    parts = [t.to_local() if isinstance(t, DTensor) else t for t in tensors.values()]
-    return shutil.disk_usage(folder).free < sum(part.nbytes for part in parts)
+    shards = [t.to_local() if isinstance(t, DTensor) else t for t in tensors.values()]
+    return shutil.disk_usage(folder).free < sum(shard.nbytes for shard in shards)
 
 
 def _words(error: BaseException) -> str:

@@ -338,7 +338,7 @@ def _pairs(dataset: FaceDataset) -> list[tuple[int, int]]:
             if label >= 0:
                 images.setdefault(label, []).append(i)
     generator = sample_generator(0, 0, 0)
-    people = [label for label, found in images.items() if len(found) > 1]
+    people = [label for label, indices in images.items() if len(indices) > 1]
     chosen = generator.permutation(people)[:_PEOPLE].tolist()
     pairs = []
     for label in chosen:
@@ -393,12 +393,12 @@ class _Pass:
         shape: tuple[int, int],
         processes: Processes,
     ) -> None:
-        self.folder, self.part = folder, folder.with_name(f".{folder.name}.part")
+        self.folder, self.unfinished = folder, folder.with_name(f".{folder.name}.part")
         self.teacher, self.pictures, self.processes = teacher, pictures, processes
         self.images, self.views = shape
         self.block = max(1, _ROWS_PER_BLOCK // self.views)
         self.shape = (self.images, self.views, teacher.embedding_size)
-        self.path = self.part / ARRAY_FILE
+        self.path = self.unfinished / ARRAY_FILE
         self.row_bytes = self.views * teacher.embedding_size * 2
         self.start = 0  # of the numbers in the file
 
@@ -413,11 +413,11 @@ class _Pass:
             outcome = error
         except OSError as error:
             outcome = TrainingError(full_disk_sentence(self.path, error))
-        for found in self.processes.gather_objects(outcome):
-            if isinstance(found, ModelError) and self.processes.is_main:
-                shutil.rmtree(self.part, ignore_errors=True)  # a teacher that is of no use
-            if found is not None:
-                raise found
+        for failure in self.processes.gather_objects(outcome):
+            if isinstance(failure, ModelError) and self.processes.is_main:
+                shutil.rmtree(self.unfinished, ignore_errors=True)  # a teacher that is of no use
+            if failure is not None:
+                raise failure
 
     def finish(self, facts: dict[str, Any]) -> None:
         """Give the folder its name, with a note on what it holds."""
@@ -440,14 +440,14 @@ class _Pass:
             # To a mean square of 1 in a dimension.
             "scale": 1 / math.sqrt(mean_square),
         }
-        write_json(self.part / NOTE_FILE, note)
+        write_json(self.unfinished / NOTE_FILE, note)
         for path in self._lists():
             path.unlink()
-        self.part.rename(self.folder)
+        self.unfinished.rename(self.folder)
 
     def _begin(self) -> tuple[int, list[int]]:
         """Make or check the array; return where its numbers begin, and the missing blocks."""
-        self.part.mkdir(parents=True, exist_ok=True)
+        self.unfinished.mkdir(parents=True, exist_ok=True)
         head = io.BytesIO()
         description = {"descr": "<f2", "fortran_order": False, "shape": self.shape}
         np.lib.format.write_array_header_1_0(head, description)
@@ -484,7 +484,7 @@ class _Pass:
         batches = iter(BatchLoader(self.pictures, requests, workers=workers))
         total = sum(len(request.indices) for request in requests)
         done = 0
-        mine = self.part / f"finished.{self.processes.rank}.txt"
+        mine = self.unfinished / f"finished.{self.processes.rank}.txt"
         with self.path.open("r+b") as file, mine.open("a", encoding="ascii") as finished:
             for block in blocks:
                 first, last = self._range(block)
@@ -512,9 +512,9 @@ class _Pass:
             stored = vectors.astype(np.float16)
         bad = np.flatnonzero(~np.isfinite(stored).all(1))
         if len(bad):
-            place = self.pictures.where(int(batch.indices[bad[0]]))
+            where = self.pictures.where(int(batch.indices[bad[0]]))
             raise ModelError(
-                f"{self.teacher.path}: the teacher's embedding of {place} holds NaN, infinity or "
+                f"{self.teacher.path}: the teacher's embedding of {where} holds NaN, infinity or "
                 "numbers beyond 65,504; look at its preprocessing, or take another teacher"
             )
         _check_different(self.teacher, vectors, batch)
@@ -530,7 +530,7 @@ class _Pass:
         return bytes(file.read((last - first) * self.row_bytes))
 
     def _lists(self) -> list[Path]:
-        return list(self.part.glob("finished.*.txt"))
+        return list(self.unfinished.glob("finished.*.txt"))
 
     def _finished(self) -> Iterator[tuple[int, int]]:
         """Yield the blocks that are listed, with their checksums; a torn line is none."""

@@ -34,7 +34,7 @@ def create_head(recipe: Recipe, dataset: FaceDataset) -> MarginClassifier:
 
 
 @contextlib.contextmanager
-def told_of_full_memory(recipe: Recipe, dataset: FaceDataset) -> Iterator[None]:
+def explain_full_memory(recipe: Recipe, dataset: FaceDataset) -> Iterator[None]:
     """Word what torch raises when backbone and class centres find no room."""
     try:
         yield

@@ -334,13 +334,13 @@ def _chosen(
         require_layer(layer, source.tensors, f"{source.path} has", "init.layers")
         for name in (n for n in [*source.tensors, *own] if within(n, [layer])):
             if name not in chosen:
-                found, wanted = (
+                stored, wanted = (
                     f"{tuple(tensors[name].shape)}" if name in tensors else "nothing"
                     for tensors in (source.tensors, own)
                 )
                 raise ModelError(
                     f"{source.path}: tensor {name!r} of init.layers does not fit: the backbone has "
-                    f"{wanted} there, the file {found}; leave this layer out"
+                    f"{wanted} there, the file {stored}; leave this layer out"
                 )
     if not any(tensor.is_floating_point() for tensor in chosen.values()):
         raise ModelError(
@@ -377,9 +377,9 @@ def require_layer(layer: str, names: Iterable[str], owner: str, field: str) -> N
     known = list(names)
     if any(within(name, [layer]) for name in known):
         return
-    parts = {".".join(n.split(".")[: layer.count(".") + 1]) for n in known}
-    close = difflib.get_close_matches(layer, parts, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(sorted(parts)[:8])}"
+    layers = {".".join(n.split(".")[: layer.count(".") + 1]) for n in known}
+    close = difflib.get_close_matches(layer, layers, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(sorted(layers)[:8])}"
     raise RecipeError(f"{field}: {owner} no layer called {layer!r}; {hint}")
 
 
@@ -422,9 +422,9 @@ def set_class_means(
         # Black images fill gaps and the last batch.
         pixels = np.zeros((model.batch_size, *dataset.image_size, 3), np.uint8)
         usable = np.zeros(model.batch_size, bool)
-        for place, image in enumerate(images):
+        for position, image in enumerate(images):
             if image is not None:
-                pixels[place], usable[place] = image, True
+                pixels[position], usable[position] = image, True
         vectors = torch.from_numpy(model.embed(pixels)[usable]).double()
         finite = vectors.isfinite().all(dim=1)
         indices = own[start : start + len(images)][usable[: len(images)]]
@@ -439,7 +439,7 @@ def set_class_means(
     known = (lengths > 1e-6).to(head.weight.device)
     number = head.centers_per_class
     if number > 1:
-        means, known = (part.repeat_interleave(number, dim=0) for part in (means, known))
+        means, known = (tensor.repeat_interleave(number, dim=0) for tensor in (means, known))
         # Centres that are alike would stay so; all but the first begin some 10° beside the mean.
         beside = means + _BESIDE * nn.functional.normalize(drawn)
         first = torch.arange(len(means), device=means.device) % number == 0

@@ -82,7 +82,7 @@ class Monitor:
         self.path = folder / "metrics.jsonl" if folder is not None and self.active else None
         self.last: dict[str, float] = {}
         """The figures last read, with lr, norm_cv and images_per_second."""
-        self._told_at = -math.inf
+        self._printed_at = -math.inf
         self._losses: list[torch.Tensor] = []
         self._late: _Late | None = None
         self._logged_at, self._logged_step = time.perf_counter(), start
@@ -173,8 +173,8 @@ class Monitor:
         now = time.perf_counter()
         if self._display is not None:
             self._display.update(self._task, text=_line(self.last))
-        elif self.console is not None and now - self._told_at >= _SECONDS:
-            self._told_at = now
+        elif self.console is not None and now - self._printed_at >= _SECONDS:
+            self._printed_at = now
             self.console.print(
                 f"step {late.step:,}/{self.total_steps:,}  {_line(self.last)}", highlight=False
             )

@@ -57,7 +57,7 @@ def compiled(module: nn.Module, mode: str | None) -> nn.Module:
 
 
 @contextlib.contextmanager
-def told_of_compiling() -> Iterator[None]:
+def explain_compile_errors() -> Iterator[None]:
     """Word what torch raises when it cannot compile, in the first steps.
 
     Raises:

@@ -44,8 +44,8 @@ DeviceType = Literal["cuda", "cpu"]
 
 
 @dataclass(frozen=True)
-class Part:
-    """Bytes of one part of a rank's memory at the three moments when it is fullest."""
+class MemoryUse:
+    """Bytes of one use of a rank's memory at the three moments when it is fullest."""
 
     name: str
     head: int
@@ -79,7 +79,7 @@ class Plan:
     """Classes whose centres the rank holds."""
     visited: int
     """Classes that it visits in a step."""
-    parts: tuple[Part, ...]
+    uses: tuple[MemoryUse, ...]
     transfers: tuple[Transfer, ...]
     backbone_flop: int
     head_flop: int
@@ -92,13 +92,13 @@ class Plan:
         return forward_flop(self.recipe.backbone)
 
     @property
-    def totals(self) -> Part:
-        """All parts together."""
-        return Part(
+    def totals(self) -> MemoryUse:
+        """All uses together."""
+        return MemoryUse(
             "together",
-            sum(part.head for part in self.parts),
-            sum(part.backbone for part in self.parts),
-            sum(part.update for part in self.parts),
+            sum(use.head for use in self.uses),
+            sum(use.backbone for use in self.uses),
+            sum(use.update for use in self.uses),
         )
 
     @property
@@ -163,9 +163,9 @@ def plan_step(
         precision=precision,
         classes=classes,
         visited=visited,
-        parts=(
-            *_backbone_parts(recipe, backbone, share, ranks, device),
-            *_head_parts(recipe, classes * centers, visited * centers, ranks, device, fast_bf16),
+        uses=(
+            *_backbone_memory(recipe, backbone, share, ranks, device),
+            *_head_memory(recipe, classes * centers, visited * centers, ranks, device, fast_bf16),
         ),
         transfers=_transfers(recipe, backbone, ranks) if ranks > 1 else (),
         backbone_flop=share * backbone_flop(recipe),
@@ -498,9 +498,9 @@ def _bytes(tensors: Iterator[Tensor]) -> int:
     return sum(tensor.nbytes for tensor in tensors)
 
 
-def _backbone_parts(
+def _backbone_memory(
     recipe: Recipe, step: _BackboneStep, share: int, ranks: int, device: DeviceType
-) -> Iterator[Part]:
+) -> Iterator[MemoryUse]:
     gradients = 4 * sum(step.sizes)
     state = optimizer_state(recipe.optimizer)
     kept = gradients if recipe.accumulation > 1 else 0
@@ -517,15 +517,15 @@ def _backbone_parts(
         yield _constant("backbone: gradients", gradients)
     else:
         during = gradients if kept else step.gradients
-        yield Part("backbone: gradients", kept, during, gradients)
-    yield Part("activations", step.activations, step.working, embeddings)
-    yield Part("images", pixels + step.images, pixels + step.images, pixels)
+        yield MemoryUse("backbone: gradients", kept, during, gradients)
+    yield MemoryUse("activations", step.activations, step.working, embeddings)
+    yield MemoryUse("images", pixels + step.images, pixels + step.images, pixels)
     single = max(step.sizes, default=0) if device == "cpu" else sum(step.sizes)
-    yield Part("backbone: optimizer's work", 0, 0, state.work * single)
+    yield MemoryUse("backbone: optimizer's work", 0, 0, state.work * single)
 
 
-def _constant(name: str, size: int) -> Part:
-    return Part(name, size, size, size)
+def _constant(name: str, size: int) -> MemoryUse:
+    return MemoryUse(name, size, size, size)
 
 
 # ---------------------------------------------------------------- optimizer
@@ -567,9 +567,9 @@ def optimizer_state(config: Optimizer) -> OptimizerState:
 # ---------------------------------------------------------------- head
 
 
-def _head_parts(
+def _head_memory(
     recipe: Recipe, classes: int, visited: int, ranks: int, device: DeviceType, fast_bf16: bool
-) -> Iterator[Part]:
+) -> Iterator[MemoryUse]:
     # Classes are counted by their centres.
     size, count = recipe.backbone.embedding_size, recipe.accumulation
     state = optimizer_state(recipe.optimizer)
@@ -578,14 +578,14 @@ def _head_parts(
     # What micro-batches before the last, or all of a step that may be called off, have to keep.
     uncertain = recipe.on_nonfinite == "skip" or recipe.precision == "fp16"
     kept = 4 * visited * size if uncertain or count > 1 else 0
-    yield Part("head: gradient", kept, kept, kept if uncertain else 0)
+    yield MemoryUse("head: gradient", kept, kept, kept if uncertain else 0)
     if recipe.head.largest_sample_rate < 1:
         yield _constant("head: numbers of sampled classes", 8 * visited)
     work = _head_work(recipe, visited, ranks, device, fast_bf16, at_once=not uncertain)
-    yield Part("head: tiles and embeddings", work, 0, 0)
+    yield MemoryUse("head: tiles and embeddings", work, 0, 0)
     piece = min(chunk_rows(4 * size, torch.device(device)), visited)
     later = sum(_update_work(recipe, piece)) if uncertain else 0
-    yield Part("head: optimizer's work", 0, 0, later)
+    yield MemoryUse("head: optimizer's work", 0, 0, later)
 
 
 def _head_work(

@@ -192,7 +192,7 @@ class Recipe(Checked):
                 "finetune.freeze_steps without freeze_layers lets class centres alone learn, and "
                 "without a margin there are none; name layers, or leave it out"
             )
-        if not all(part.labelled for part in self.data.also):
+        if not all(further.labelled for further in self.data.also):
             if self.distillation is None:
                 raise RecipeError(
                     "images of data.also that are not labelled teach nothing without a teacher; "

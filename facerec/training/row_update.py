@@ -74,12 +74,12 @@ class RowUpdate:
         gradient = self.weight.grad
         if gradient is not None:
             values = _values(gradient)
-            for part, tile in tiles:
-                values[part] += tile
+            for block, tile in tiles:
+                values[block] += tile
             return
         values = empty_rows(len(self.weight if rows is None else rows), self.weight)
-        for part, tile in tiles:
-            values[part] = tile
+        for block, tile in tiles:
+            values[block] = tile
         self.weight.grad = values if rows is None else sparse_rows(rows, values, self.weight)
 
     @torch.no_grad()
@@ -97,17 +97,17 @@ class RowUpdate:
         matrices = [self.weight.detach(), *whole.values()]
         room: list[Tensor] = []
         after: dict[str, Any] = {}
-        for part, tile in _at_least_one(tiles, self.weight):
+        for block, tile in _at_least_one(tiles, self.weight):
             tile = tile.to(self.weight.dtype)
             if kept is not None:
-                tile += kept[part]
+                tile += kept[block]
             if rows is None:
-                views = [matrix[part] for matrix in matrices]
+                views = [matrix[block] for matrix in matrices]
             else:
                 # Fresh memory for every tile would cost more than what is done in it.
                 room = room or [torch.empty_like(tile) for _ in matrices]
                 views = [
-                    torch.index_select(matrix, 0, rows[part], out=memory[: len(tile)])
+                    torch.index_select(matrix, 0, rows[block], out=memory[: len(tile)])
                     for matrix, memory in zip(matrices, room, strict=True)
                 ]
             # Every tile begins with the count of steps that the last step left.
@@ -117,7 +117,7 @@ class RowUpdate:
             after = {name: stepped[name] for name in single}
             if rows is not None:
                 for matrix, view in zip(matrices, views, strict=True):
-                    matrix.index_copy_(0, rows[part], view)
+                    matrix.index_copy_(0, rows[block], view)
         state.update(after)
         # Whoever goes backward again through a graph that holds the old centres is told.
         torch.autograd.graph.increment_version(self.weight)
@@ -155,8 +155,8 @@ def _pieces(gradient: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """Cut a gradient (rows, D) into pieces whose rows stay in a CPU's cache."""
     size = chunk_rows(gradient.shape[1] * gradient.element_size(), gradient.device)
     for start in range(0, len(gradient), size):
-        part = slice(start, min(start + size, len(gradient)))
-        yield part, gradient[part]
+        block = slice(start, min(start + size, len(gradient)))
+        yield block, gradient[block]
 
 
 def _at_least_one(

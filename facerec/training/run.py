@@ -181,7 +181,7 @@ def check_same_run(
     changed = [
         name
         for name in recipes.differences(
-            _without_places(_completed(stored, path)), _without_places(recipes.to_dict(recipe))
+            _without_paths(_completed(stored, path)), _without_paths(recipes.to_dict(recipe))
         )
         if not any(name == free or name.startswith(free + ".") for free in FREE_TO_CHANGE)
     ]
@@ -254,10 +254,10 @@ def _completed(stored: dict[str, Any], path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{error}; this run cannot be resumed") from error
 
 
-def _without_places(recipe: dict[str, Any]) -> dict[str, Any]:
+def _without_paths(recipe: dict[str, Any]) -> dict[str, Any]:
     """Leave out where the further training sets lie; like the first, they may have moved."""
     data = recipe.get("data", {})
-    also = [{**part, "path": None} for part in data.get("also", [])]
+    also = [{**further, "path": None} for further in data.get("also", [])]
     return {**recipe, "data": {**data, "also": also}}
 
 
@@ -320,29 +320,29 @@ def write_manifest(
 
 def fingerprints(recipe: Recipe, dataset: FaceDataset) -> dict[str, Any]:
     """Identify the first training set, and under ``also`` the further ones."""
-    parts: list[Data | Part] = [recipe.data, *recipe.data.also]
+    configs: list[Data | Part] = [recipe.data, *recipe.data.also]
     first, *also = (
-        fingerprint(part.path)
+        fingerprint(config.path)
         | (
             {"names": source.names_sha256()}
             if isinstance(source, (FolderDataset, TarDataset))
             else {}
         )
-        | ({"identities": sha256(part.identities)} if part.identities else {})
-        | ({"exclude": sha256(part.exclude)} if part.exclude else {})
-        for part, source in zip(parts, dataset.sources, strict=True)
+        | ({"identities": sha256(config.identities)} if config.identities else {})
+        | ({"exclude": sha256(config.exclude)} if config.exclude else {})
+        for config, source in zip(configs, dataset.sources, strict=True)
     )
     return first | {"also": also}
 
 
 def image_identity(recipe: Recipe, dataset: FaceDataset) -> dict[str, Any]:
     """Return what tells the training images from others, wherever they lie, as JSON types."""
-    found = fingerprints(recipe, dataset)
+    first = fingerprints(recipe, dataset)
     return {
         "sets": [
             {name: entry[name] for name in ("names", "identities", "exclude") if name in entry}
             | {"records": sorted(map(list, _record_files(entry["files"])))}
-            for entry in (found, *found["also"])
+            for entry in (first, *first["also"])
         ],
         "min_images": recipe.data.min_images,
     }

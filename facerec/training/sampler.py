@@ -110,10 +110,13 @@ class GlobalBatchSampler(Sampler[BatchRequest]):
         labels: np.ndarray | None = None,
         weights: np.ndarray | None = None,
     ) -> None:
-        parts = world_size * accumulation
-        if batch_size % parts:
+        micro_batches = world_size * accumulation
+        if batch_size % micro_batches:
             fitting = sorted(
-                {max(batch_size // parts, 1) * parts, (batch_size // parts + 1) * parts}
+                {
+                    max(batch_size // micro_batches, 1) * micro_batches,
+                    (batch_size // micro_batches + 1) * micro_batches,
+                }
             )
             raise RecipeError(
                 f"batch_size {batch_size} does not divide among {world_size} processes × "

@@ -151,15 +151,15 @@ REFERENCE = Method(
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of each part of a step, by name."""
+    """Seconds of each phase of a step, by name."""
 
     plan: Plan
-    parts: tuple[tuple[str, float], ...]
+    phases: tuple[tuple[str, float], ...]
 
     @property
     def seconds(self) -> float:
         """Of the whole step."""
-        return sum(seconds for _, seconds in self.parts)
+        return sum(seconds for _, seconds in self.phases)
 
     @property
     def images_per_second(self) -> float:

@@ -54,7 +54,7 @@ from facerec.training.distillation import (
 from facerec.training.distributed import Processes
 from facerec.training.ema import WeightAverage
 from facerec.training.finetuning import Freezing, rate_factors
-from facerec.training.head import create_head, rate_warnings, told_of_full_memory
+from facerec.training.head import create_head, explain_full_memory, rate_warnings
 from facerec.training.initialization import Start, initialize
 from facerec.training.monitor import Figures, Monitor
 from facerec.training.network import (
@@ -62,7 +62,7 @@ from facerec.training.network import (
     FromPixels,
     compile_mode,
     compiled,
-    told_of_compiling,
+    explain_compile_errors,
 )
 from facerec.training.nonfinite import LIMIT, LateFigures, NonfiniteGuard
 from facerec.training.optimization import parameter_groups, set_learning_rate
@@ -154,7 +154,7 @@ class Trainer:
             self.distiller = create_distiller(taught, size, self.targets, recipe.seed)
             self.distiller.to(self.device)
             self.warnings += distillation_warnings(taught, recipe.backbone, self.targets)
-        with told_of_full_memory(recipe, dataset):
+        with explain_full_memory(recipe, dataset):
             backbone = create_backbone(recipe.backbone, seed=recipe.seed)
             if recipe.recompute:
                 recompute_activations(backbone)
@@ -276,7 +276,7 @@ class Trainer:
         if self._guard is not None:
             self._guard.remember()
         self.optimizer.zero_grad(set_to_none=True)
-        parts: list[Figures] = []
+        micro_figures: list[Figures] = []
         for position, (x, y, target) in enumerate(micro):
             last = position == count - 1
             with self._no_sync() if not last else contextlib.nullcontext():
@@ -298,9 +298,9 @@ class Trainer:
                         loss = loss + distilled.loss
                 with self.phase("backward"):
                     self.scaler.scale(loss / count).backward()
-            parts.append(self._figures(embeddings, output, regularized, distilled))
+            micro_figures.append(self._figures(embeddings, output, regularized, distilled))
 
-        figures = _average(parts)
+        figures = _average(micro_figures)
         self.freezing.drop_gradients()
         with self.phase("optimizer"):
             self.scaler.unscale_(self.optimizer)
@@ -416,8 +416,8 @@ class Trainer:
             self._signals(),
             self.monitor,
             self._writer or contextlib.nullcontext(),
-            self._told_of_dead_workers(),
-            told_of_compiling(),
+            self._explain_dead_workers(),
+            explain_compile_errors(),
         ):
             for batch in self._batches():
                 self.skipped += batch.skipped
@@ -515,11 +515,11 @@ class Trainer:
             workers=self.workers,
             pin_memory=self.device.type == "cuda",
         )
-        with self._told_of_dead_workers():
+        with self._explain_dead_workers():
             yield from prefetched(loader, self.device)
 
     @contextlib.contextmanager
-    def _told_of_dead_workers(self) -> Iterator[None]:
+    def _explain_dead_workers(self) -> Iterator[None]:
         """Word what torch raises, from wherever training is, when a loader process died."""
         try:
             yield
@@ -697,11 +697,13 @@ class Trainer:
             self.skipped = list(saved.skipped_images)
 
 
-def _average(parts: list[Figures]) -> Figures:
+def _average(micro_figures: list[Figures]) -> Figures:
     """Combine the figures of micro-batches of equal size."""
-    if len(parts) == 1:
-        return parts[0]
-    stacked = {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
+    if len(micro_figures) == 1:
+        return micro_figures[0]
+    stacked = {
+        name: torch.stack([figures[name] for figures in micro_figures]) for name in micro_figures[0]
+    }
     result = {name: values.mean() for name, values in stacked.items()}
     result["norm_min"] = stacked["norm_min"].min()
     # The spread inside the micro-batches and that between them.

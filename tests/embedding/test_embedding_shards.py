@@ -15,7 +15,7 @@ from facerec.commands.all_pairs import main
 from facerec.embedding import file as files
 from facerec.embedding.extract import Embeddings
 from facerec.embedding.file import (
-    embeddings_parts,
+    embedding_chunks,
     embeddings_sha256,
     is_embeddings,
     read_embeddings,
@@ -109,17 +109,17 @@ def test_equal_content_gives_equal_bytes(folder: Path) -> None:
     assert embeddings_sha256(folder) != before
 
 
-def test_parts_come_one_after_the_other(folder: Path) -> None:
-    parts = list(embeddings_parts(folder))
-    assert [len(part.norms) for part in parts] == list(SIZES)
-    assert [dict(part.failures) for part in parts][1:3] == [
+def test_chunks_come_one_after_the_other(folder: Path) -> None:
+    chunks = list(embedding_chunks(folder))
+    assert [len(chunk.norms) for chunk in chunks] == list(SIZES)
+    assert [dict(chunk.failures) for chunk in chunks][1:3] == [
         {0: "no face in 5"},
         {1: "no face in 7"},
     ]
     write_embeddings(folder.parent / "one.npz", made())
-    (whole,) = embeddings_parts(folder.parent / "one.npz")
+    (whole,) = embedding_chunks(folder.parent / "one.npz")
     same(whole, made())
-    stream = embeddings_parts(folder)
+    stream = embedding_chunks(folder)
     (folder / "part-3.parquet").write_bytes(b"")
     assert len(next(stream).norms) == SIZES[0]  # nothing of later shards is needed for the first
 

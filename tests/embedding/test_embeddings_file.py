@@ -326,7 +326,7 @@ def test_half_precision_of_our_own_form_is_widened(tmp_path: Path) -> None:
 
 # --- part by part ----------------------------------------------------------------------------
 
-COUNT = 2 * files.BATCHES_PER_PART * 3 + 5
+COUNT = 2 * files.BATCHES_PER_CHUNK * 3 + 5
 """Three whole parts of two images a batch, and a short one."""
 
 

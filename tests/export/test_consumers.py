@@ -17,8 +17,7 @@ from facerec.embedding import TorchModel
 from facerec.embedding.engines import openvino_core
 from facerec.embedding.onnx_file import METADATA_KEY, OnnxFile, parse_onnx
 from facerec.errors import ExportError
-from facerec.export import check_consumers, legacy_router_simulation, make_variant
-from facerec.export.consumers import ConsumerRow
+from facerec.export import check_consumers, consumers, legacy_router_simulation, make_variant
 from facerec.export.graph import finish
 
 pytestmark = pytest.mark.integration
@@ -61,8 +60,6 @@ def photos(faces: np.ndarray) -> np.ndarray:
 
 def only(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """Leave these consumers alone in the check."""
-    from facerec.export import consumers
-
     kept = tuple(c for c in consumers._CONSUMERS if c.name in names)
     assert len(kept) == len(names)
     monkeypatch.setattr(consumers, "_CONSUMERS", kept)
@@ -138,21 +135,38 @@ def test_a_missing_consumer_is_told(
     assert (row.outcome, row.version, row.max_abs) == ("not installed", None, None)
 
 
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("import cv2; raise cv2.error('unsupported opset')", "unsupported opset"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "signal 11"),
+        ("print('no embeddings')", ""),
+    ],
+)
 def test_an_opencv_that_cannot_read_the_file_is_told(
     bundle: Path,
     tiny_model: TorchModel,
     photos: np.ndarray,
     monkeypatch: pytest.MonkeyPatch,
+    code: str,
+    words: str,
 ) -> None:
-    def refuse(path: str) -> None:
-        raise cv2.error("unsupported opset\nin file x")
-
     only(monkeypatch, "OpenCV DNN")
-    monkeypatch.setattr(cv2.dnn, "readNetFromONNX", refuse)
+    monkeypatch.setattr(consumers, "_OPENCV", code)
     row = check_consumers(bundle, tiny_model, photos)[1]
-    assert row == ConsumerRow(
-        "OpenCV DNN", cv2.__version__, "cannot load", None, None, "unsupported opset"
-    )
+    assert (row.version, row.outcome) == (cv2.__version__, "cannot load")
+    assert words in row.note and row.note
+
+
+def test_an_opencv_that_computes_otherwise_is_told(
+    bundle: Path, tiny_model: TorchModel, photos: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(monkeypatch, "OpenCV DNN")
+    wrong = consumers._OPENCV.replace("net.forward()", "abs(net.forward())")
+    monkeypatch.setattr(consumers, "_OPENCV", wrong)
+    row = check_consumers(bundle, tiny_model, photos)[1]
+    assert row.outcome == "not suited" and "otherwise" in row.note
+    assert row.min_cosine is not None and row.min_cosine < 0.99
 
 
 def test_insightface_must_load_the_file(

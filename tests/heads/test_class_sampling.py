@@ -10,7 +10,7 @@ from torch import nn
 
 from facerec.errors import TrainingError
 from facerec.heads import AdaFace, ArcFace, CosFace, MarginClassifier, SphereFaceR
-from facerec.heads.class_sampling import place_among, sample_classes, sample_size
+from facerec.heads.class_sampling import position_among, sample_classes, sample_size
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +26,9 @@ def test_a_draw_has_the_classes_of_the_batch_and_others():
     assert len(classes) == 20 and classes.diff().min() > 0
     assert classes[0] >= 0 and classes[-1] < 100
     assert {0, 3, 7, 99} <= set(classes.tolist())
-    place = place_among(classes, column)
-    assert torch.equal(place < 0, column < 0)
-    assert torch.equal(classes[place[column >= 0]], column[column >= 0])
+    position = position_among(classes, column)
+    assert torch.equal(position < 0, column < 0)
+    assert torch.equal(classes[position[column >= 0]], column[column >= 0])
 
 
 def test_draws_depend_on_each_number_of_the_seed_and_on_nothing_else():

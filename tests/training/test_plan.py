@@ -35,7 +35,7 @@ from facerec.training import plan as plans
 from facerec.training.distributed import Processes
 from facerec.training.plan import (
     LiveMemory,
-    Part,
+    MemoryUse,
     Plan,
     forward_flop,
     optimizer_state,
@@ -63,8 +63,8 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GlooPool]:
     pool.close()
 
 
-def parts(plan: Plan) -> dict[str, Part]:
-    return {part.name: part for part in plan.parts}
+def parts(plan: Plan) -> dict[str, MemoryUse]:
+    return {part.name: part for part in plan.uses}
 
 
 def size(tensors: Any) -> int:
@@ -323,7 +323,7 @@ def test_rank_0_holds_the_most_classes(ranks: int, classes: int) -> None:
     sampled = plan_step(replace(recipe, head=Head(sample_rate=0.5)), classes, ranks)
     assert sampled.visited == max(plan.classes // 2, min(24, plan.classes))
     assert parts(sampled)["head: numbers of sampled classes"].update == 8 * sampled.visited
-    assert parts(sampled)["head: gradient"] == Part("head: gradient", 0, 0, 0)
+    assert parts(sampled)["head: gradient"] == MemoryUse("head: gradient", 0, 0, 0)
     careful = plan_step(replace(recipe, on_nonfinite="skip"), classes, ranks)
     assert parts(careful)["head: gradient"].update == 4 * 32 * plan.visited
 
@@ -481,7 +481,7 @@ def test_ten_million_people_on_64_ranks() -> None:
     assert plan.classes == 156_250 and plan.precision == "bf16"
     rows = 4 * 156_250 * 32
     for name in ("class centres", "optimizer state"):
-        assert parts(plan)[f"head: {name}"] == Part(f"head: {name}", rows, rows, rows)
+        assert parts(plan)[f"head: {name}"] == MemoryUse(f"head: {name}", rows, rows, rows)
     assert plan.memory == max(plan.totals.head, plan.totals.backbone, plan.totals.update)
 
 
@@ -490,7 +490,7 @@ def test_ten_million_people_on_one_card() -> None:
     recipe = Recipe(backbone=Backbone("iresnet50", embedding_size=512), batch_size=1024)
     recipe = replace(recipe, head=Head(precision="bf16"))
     plan = plan_step(recipe, 10_000_000)
-    head = [part for part in plan.parts if part.name.startswith("head")]
+    head = [part for part in plan.uses if part.name.startswith("head")]
     assert 2 * 20.48e9 < sum(part.head for part in head) < 41.5e9
 
 

@@ -37,7 +37,7 @@ def plan() -> Plan:
 
 
 def parts(plan: Plan, *arguments: object, **options: object) -> dict[str, float]:
-    return dict(predict(plan, *arguments, **options).parts)  # type: ignore[arg-type]
+    return dict(predict(plan, *arguments, **options).phases)  # type: ignore[arg-type]
 
 
 def test_every_card_can_be_named() -> None:

@@ -24,7 +24,7 @@ TEXELS = HEIGHT / (BOTTOM - TOP)
 
 Shade = Sequence[float] | float
 """A colour, or the value of a one-channel canvas."""
-Places = tuple[np.ndarray, np.ndarray]
+Pixels = tuple[np.ndarray, np.ndarray]
 """Columns and rows."""
 
 
@@ -42,7 +42,7 @@ def points(columns: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return result
 
 
-def texel(x: np.ndarray | float, y: np.ndarray | float) -> Places:
+def texel(x: np.ndarray | float, y: np.ndarray | float) -> Pixels:
     """Return (column, row) in the textures of the frontal position (x, y) in mm, |x| < A."""
     sine = np.asarray(x) / A
     half_sine = sine / np.sqrt(2 + 2 * np.sqrt(1 - sine * sine))
@@ -51,31 +51,31 @@ def texel(x: np.ndarray | float, y: np.ndarray | float) -> Places:
 
 def band(
     canvas: np.ndarray,
-    place: Callable[[np.ndarray, np.ndarray], Places],
+    to_pixels: Callable[[np.ndarray, np.ndarray], Pixels],
     x: np.ndarray,
     first: np.ndarray,
     second: np.ndarray,
     shade: Shade,
 ) -> None:
-    """Fill what lies between two curves over ``x``; ``place`` takes millimetres to the canvas."""
+    """Fill the area between two curves over ``x``; ``to_pixels`` takes mm to the canvas."""
     around = np.concatenate([first, second[::-1]])
-    fill_polygon(canvas, *place(np.concatenate([x, x[::-1]]), around), shade)
+    fill_polygon(canvas, *to_pixels(np.concatenate([x, x[::-1]]), around), shade)
 
 
 def fill_polygon(canvas: np.ndarray, columns: np.ndarray, rows: np.ndarray, shade: Shade) -> None:
-    """Fill the polygon through the given places."""
+    """Fill the polygon through the given points."""
     cv2.fillPoly(canvas, [points(columns, rows)], shade, cv2.LINE_AA, SHIFT)
 
 
 def line(
     canvas: np.ndarray, columns: np.ndarray, rows: np.ndarray, shade: Shade, thickness: int
 ) -> None:
-    """Draw a line through the given places; thickness in whole texels."""
+    """Draw a line through the given points; thickness in whole texels."""
     cv2.polylines(canvas, [points(columns, rows)], False, shade, thickness, cv2.LINE_AA, SHIFT)
 
 
 def ellipse(
-    canvas: np.ndarray, at: Places, width: float, height: float, shade: Shade, angle: float = 0.0
+    canvas: np.ndarray, at: Pixels, width: float, height: float, shade: Shade, angle: float = 0.0
 ) -> None:
     """Fill an ellipse around (column, row); half axes in millimetres, angle in degrees."""
     column, row = (round(float(value) * (1 << SHIFT)) for value in at)

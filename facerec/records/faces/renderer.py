@@ -18,7 +18,7 @@ from facerec.records.faces.drawing import (
     WIDTH,
     A,
     B,
-    Places,
+    Pixels,
     band,
     ellipse,
     fill_polygon,
@@ -312,22 +312,22 @@ def _paint(
     return skin, cover
 
 
-_Place = Callable[[np.ndarray | float, np.ndarray | float], Places]
+_ToPixels = Callable[[np.ndarray | float, np.ndarray | float], Pixels]
 
 
 def _patch(
     skin: np.ndarray, x: float, y: float, width: float, height: float
-) -> tuple[np.ndarray, _Place]:
+) -> tuple[np.ndarray, _ToPixels]:
     """Return a view of the texture around (x, y), and how to find positions in it."""
     corner = np.array([[x - width, x + width], [y - height, y + height]])
     columns, rows = texel(corner[0], corner[1])
     left, top = int(columns[0]), int(rows[0])
 
-    def place(x: np.ndarray | float, y: np.ndarray | float) -> Places:
+    def to_pixels(x: np.ndarray | float, y: np.ndarray | float) -> Pixels:
         column, row = texel(x, y)
         return column - left, row - top
 
-    return skin[top : int(rows[1]) + 2, left : int(columns[1]) + 2], place
+    return skin[top : int(rows[1]) + 2, left : int(columns[1]) + 2], to_pixels
 
 
 def _blend(target: np.ndarray, source: np.ndarray, mask: np.ndarray) -> None:
@@ -358,24 +358,24 @@ def _eye(skin: np.ndarray, identity: Identity, nuisance: Nuisance, age: float, s
     if nuisance.blink > 0.6:
         top = np.maximum(top, bottom - 0.9)
 
-    patch, place = _patch(skin, centre, 0, half + 7, 17)
+    patch, to_pixels = _patch(skin, centre, 0, half + 7, 17)
 
     # Upper lid: a soft shadow up to the crease.
     crease = top - (p.lid_crease + 1.0) * (1.04 - t * t)
     lid = patch.copy()
-    band(lid, place, across, top, crease, multiply(p.skin, (0.80, 0.70, 0.66)))
-    line(lid, *place(across, crease), multiply(p.skin, (0.58, 0.46, 0.42)), 1)
-    line(lid, *place(across, bottom + 1.0), multiply(p.skin, (0.80, 0.66, 0.62)), 1)
+    band(lid, to_pixels, across, top, crease, multiply(p.skin, (0.80, 0.70, 0.66)))
+    line(lid, *to_pixels(across, crease), multiply(p.skin, (0.58, 0.46, 0.42)), 1)
+    line(lid, *to_pixels(across, bottom + 1.0), multiply(p.skin, (0.80, 0.66, 0.62)), 1)
     cv2.addWeighted(cv2.GaussianBlur(lid, (3, 3), 0.7), 0.8, patch, 0.2, 0, dst=patch)
 
     mask = np.zeros(patch.shape[:2], np.uint8)
-    band(mask, place, across, top, bottom, 255)
+    band(mask, to_pixels, across, top, bottom, 255)
     eye = np.empty_like(patch)
     eye[:] = (226, 220, 214, 0)
     look_x, look_y = nuisance.gaze
     iris_x, iris_y = centre + look_x, -opening * 0.10 + look_y
-    centre_of_iris = column, row = place(iris_x, iris_y)
-    corner = place(centre - sign * half * 0.93, base[0])
+    centre_of_iris = column, row = to_pixels(iris_x, iris_y)
+    corner = to_pixels(centre - sign * half * 0.93, base[0])
     ellipse(eye, corner, 2.4, 1.9, (196, 138, 128))
     ellipse(eye, centre_of_iris, 6.1, 6.1, multiply(p.iris, (0.45, 0.45, 0.48)))
     ellipse(eye, centre_of_iris, 5.2, 5.2, multiply(p.iris, (0.95, 0.95, 0.95)))
@@ -383,22 +383,22 @@ def _eye(skin: np.ndarray, identity: Identity, nuisance: Nuisance, age: float, s
     ellipse(eye, centre_of_iris, 2.3, 2.3, (14, 12, 12))
     eye = cv2.GaussianBlur(eye, (3, 3), 0.5)
     # The upper lid throws a shadow on the eyeball.
-    _, top_row = place(centre, -upper)
+    _, top_row = to_pixels(centre, -upper)
     shadow = np.clip(0.60 + (np.arange(patch.shape[0]) - top_row) * 0.085, 0.5, 1.0)
     eye = (eye * shadow[:, None, None]).astype(np.uint8)
     glint = 1.5 * (1 if nuisance.light_azimuth > 0 else -1)
-    ellipse(eye, place(iris_x + glint, iris_y - 1.9), 0.85, 0.85, (250, 250, 250))
+    ellipse(eye, to_pixels(iris_x + glint, iris_y - 1.9), 0.85, 0.85, (250, 250, 250))
     _blend(patch, eye, mask)
 
     lash = multiply(0.35 * np.array(p.hair_colour) + 8, (0.8, 0.72, 0.7))
     thick = 2 if p.lashes > 0.65 else 1
-    line(patch, *place(across[1:], top[1:]), lash, thick)
+    line(patch, *to_pixels(across[1:], top[1:]), lash, thick)
     if p.lashes > 0.9:
         tip = centre + sign * half * np.array([1.0, 1.0 + 0.10 * p.lashes])
-        line(patch, *place(tip, base[-1] + np.array([0, -2.0 * p.lashes])), lash, 1)
+        line(patch, *to_pixels(tip, base[-1] + np.array([0, -2.0 * p.lashes])), lash, 1)
     if nuisance.blink < 0.6:
         lower_lid = multiply(p.skin, (0.60, 0.46, 0.42))
-        line(patch, *place(across[4:], bottom[4:] + 0.3), lower_lid, 1)
+        line(patch, *to_pixels(across[4:], bottom[4:] + 0.3), lower_lid, 1)
 
 
 _LIP = np.linspace(-1, 1, 15)
@@ -425,36 +425,36 @@ def _mouth(skin: np.ndarray, identity: Identity, nuisance: Nuisance, age: float)
     bottom = gap_down + lower * arc**1.2
     across = half * t
 
-    patch, place = _patch(skin, 0, p.mouth_y + 6, half + 8, 34)
+    patch, to_pixels = _patch(skin, 0, p.mouth_y + 6, half + 8, 34)
 
     lip = np.array(p.lip_colour) * (1 - 0.10 * old) + 0.10 * old * np.array(p.skin)
     paint = patch.copy()
     mask = np.zeros(patch.shape[:2], np.uint8)
-    band(paint, place, across, top, gap_up, multiply(lip, (0.86, 0.82, 0.82)))
-    band(paint, place, across, gap_down, bottom, multiply(lip, (0.97, 0.95, 0.95)))
-    gloss = place(0.0, gap_down[7] + lower * 0.42)
+    band(paint, to_pixels, across, top, gap_up, multiply(lip, (0.86, 0.82, 0.82)))
+    band(paint, to_pixels, across, gap_down, bottom, multiply(lip, (0.97, 0.95, 0.95)))
+    gloss = to_pixels(0.0, gap_down[7] + lower * 0.42)
     ellipse(paint, gloss, half * 0.36, lower * 0.2, multiply(lip, (1.10, 1.12, 1.12)))
-    band(mask, place, across, top, bottom, 255)
+    band(mask, to_pixels, across, top, bottom, 255)
     paint = cv2.GaussianBlur(paint, (5, 5), 0.9)
     _blend(patch, paint, cv2.GaussianBlur(mask, (5, 5), 1.1))
 
     if opened > 0.05:
         inside = patch.copy()
-        band(inside, place, across, gap_up, gap_down, (58, 24, 24))
+        band(inside, to_pixels, across, gap_up, gap_down, (58, 24, 24))
         teeth_low = np.minimum(gap_up + (3.2 + 3.2 * smile) * arc**0.5, gap_down - 0.6)
-        band(inside, place, across, gap_up, np.maximum(teeth_low, gap_up), (206, 197, 184))
+        band(inside, to_pixels, across, gap_up, np.maximum(teeth_low, gap_up), (206, 197, 184))
         if opened > 0.45:
-            tongue = place(0.0, gap_down[7] - 2.0)
+            tongue = to_pixels(0.0, gap_down[7] - 2.0)
             ellipse(inside, tongue, half * 0.42, 2.6 * opened, (150, 74, 74))
         hole = np.zeros_like(mask)
-        band(hole, place, across, gap_up, gap_down, 255)
+        band(hole, to_pixels, across, gap_up, gap_down, 255)
         _blend(patch, cv2.GaussianBlur(inside, (3, 3), 0.6), hole)
-        line(patch, *place(across, gap_up), multiply(lip, (0.5, 0.42, 0.42)), 1)
+        line(patch, *to_pixels(across, gap_up), multiply(lip, (0.5, 0.42, 0.42)), 1)
     else:
         dark = multiply(lip, (0.48, 0.38, 0.38))
-        line(patch, *place(across, seam), dark, 1)
+        line(patch, *to_pixels(across, seam), dark, 1)
     for sign in (-1, 1):
-        at = place(sign * (half + 0.4), corner)
+        at = to_pixels(sign * (half + 0.4), corner)
         ellipse(patch, at, 1.3, 1.1, multiply(p.skin, (0.58, 0.44, 0.42)))
 
 

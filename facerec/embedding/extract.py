@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,20 +12,17 @@ import numpy.typing as npt
 import facerec
 from facerec.embedding.align import Aligner, NotAcquiredError, face_template
 from facerec.embedding.model import EmbeddingModel
-from facerec.environment import available_cores
 from facerec.errors import ImageError, RecordError
 from facerec.progress import Progress
 from facerec.records.decode import decode_image
 from facerec.records.images import ImageSource
+from facerec.threads import batches_ahead
 
 Image = npt.NDArray[np.uint8]
 
 _Vectors = npt.NDArray[np.float32]
 _Finish = Callable[[], list[_Vectors]]
 """Waits for the raw embeddings of each view of a batch and returns them."""
-
-_THREADS = min(8, available_cores())
-"""Images decoded at once; OpenCV decodes outside Python's lock."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +183,7 @@ def _embed(
         return align.crop(image, str(source.ids[index]), where, model.image_size)
 
     def begun() -> Iterator[tuple[slice, _Finish]]:
-        for start, faces in _batches(face, rows, batch_size):
+        for start, faces in batches_ahead(face, rows, batch_size):
             batch = np.zeros((len(faces), *model.image_size, 3), np.uint8)
             for position, future in enumerate(faces):
                 try:
@@ -235,23 +230,6 @@ def describe_embedding(
         "align": None if align is None else align.describe(),
         "batch_size": batch_size,
     }
-
-
-def _batches(
-    face: Callable[[int], Image], rows: npt.NDArray[np.int64], batch_size: int
-) -> Iterator[tuple[int, list[Future[Image]]]]:
-    """Yield the first row and the images of each batch, while those of the next are decoded."""
-    pool = ThreadPoolExecutor(_THREADS)
-    waiting: deque[tuple[int, list[Future[Image]]]] = deque()
-    try:
-        for start in range(0, len(rows), batch_size):
-            batch = rows[start : start + batch_size].tolist()
-            waiting.append((start, [pool.submit(face, index) for index in batch]))
-            if len(waiting) == 2:
-                yield waiting.popleft()
-        yield from waiting
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def _begin(model: EmbeddingModel, batch: Image, flip: bool) -> _Finish:

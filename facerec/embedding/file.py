@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from facerec.embedding.check import check_embeddings, ids_of
 from facerec.embedding.extract import Embeddings
+from facerec.embedding.note import parse_note
 from facerec.embedding.parquet import parquet_chunks, parquet_rows, write_parquet
 from facerec.embedding.shards import (
     MANIFEST,
@@ -437,22 +438,8 @@ def _load(path: Path) -> dict[str, Array]:
 
 
 def _own(path: Path, arrays: Mapping[str, Array]) -> Embeddings:
+    note = parse_note(path, str(arrays["note"][()]), FORMAT)
     rows, reasons = arrays["failure_rows"], arrays["failure_reasons"]
-    try:
-        note = parse_json(str(arrays["note"][()]))
-        stored_format = note.pop("format")
-        flip = note["flip"]
-        if flip not in (True, False, None):
-            raise TypeError(f"flip is {flip!r}")
-    except (ValueError, KeyError, AttributeError, TypeError) as problem:
-        raise DatasetError(
-            f"{path}: its note is no JSON with format and flip ({problem!r}); make the file again"
-        ) from problem
-    if stored_format != FORMAT:
-        raise DatasetError(
-            f"{path}: written in format {stored_format!r}, this facerec reads format {FORMAT}; use "
-            "the facerec that wrote it, or a newer one"
-        )
     kinds = rows.dtype.kind + reasons.dtype.kind
     if rows.ndim != 1 or rows.shape != reasons.shape or kinds != "iU":
         raise DatasetError(
@@ -464,7 +451,7 @@ def _own(path: Path, arrays: Mapping[str, Array]) -> Embeddings:
         Embeddings(
             arrays["vectors"],
             arrays["norms"],
-            flip,
+            note["flip"],
             ids=arrays["ids"],
             subjects=arrays.get("subjects"),
             failures=dict(zip(rows.tolist(), reasons.tolist(), strict=True)),

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from facerec.embedding.extract import Embeddings
+from facerec.embedding.note import parse_note
 from facerec.embedding.table import ID, LIST, SUBJECT, embedding_columns
 from facerec.errors import DatasetError, MissingExtraError
-from facerec.files import parse_json
 from facerec.records.images import text_array
 
 FORMAT = 1
@@ -191,21 +191,10 @@ def _own_note(path: Path, text: bytes | None) -> tuple[dict[str, Any], int] | No
     """
     if text is None:
         return None
-    try:
-        note = parse_json(text)
-        stored_format, size, flip = note.pop("format"), note.pop("dimensions"), note["flip"]
-        if flip not in (True, False, None) or type(size) is not int or not 0 < size <= 1 << 20:
-            raise TypeError(f"flip is {flip!r}, dimensions are {size!r}")
-    except (ValueError, KeyError, AttributeError, TypeError) as problem:
-        raise DatasetError(
-            f"{path}: its note is no JSON with format, flip and dimensions ({problem!r}); make the "
-            "file again"
-        ) from problem
-    if stored_format != FORMAT:
-        raise DatasetError(
-            f"{path}: written in format {stored_format!r}, this facerec reads format {FORMAT}; use "
-            "the facerec that wrote it, or a newer one"
-        )
+    note = parse_note(path, text, FORMAT)
+    size = note.pop("dimensions", None)
+    if type(size) is not int or not 0 < size <= 1 << 20:
+        raise DatasetError(f"{path}: dimensions are {size!r} in its note; make the file again")
     return note, size
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -29,7 +28,6 @@ from facerec.embedding.model import (
     load_state_dict_file,
 )
 from facerec.embedding.state_dict import read_state_dict
-from facerec.environment import available_cores
 from facerec.errors import CheckpointError, FacerecError, ModelError, RecipeError
 from facerec.files import sha256
 from facerec.heads.classifier import MarginClassifier
@@ -37,6 +35,7 @@ from facerec.limits import Checked
 from facerec.progress import Progress
 from facerec.recipe import from_dict
 from facerec.records.dataset import FaceDataset
+from facerec.threads import batches_ahead
 from facerec.training import checkpoint
 from facerec.training.distributed import Processes
 
@@ -418,12 +417,21 @@ def set_class_means(
     own = own[np.argsort(labels[own], kind="stable")]
     sums = torch.zeros(head.num_local, head.embedding_size, dtype=torch.float64)
     counted = 0
-    for start, images in _batches(dataset, own, model.batch_size):
+
+    def decoded(index: int) -> np.ndarray | None:
+        try:
+            return dataset[index][0]
+        except FacerecError:
+            if dataset.on_error == "skip":
+                return None
+            raise
+
+    for start, images in batches_ahead(decoded, own, model.batch_size):
         # Black images fill gaps and the last batch.
         pixels = np.zeros((model.batch_size, *dataset.image_size, 3), np.uint8)
         usable = np.zeros(model.batch_size, bool)
-        for position, image in enumerate(images):
-            if image is not None:
+        for position, future in enumerate(images):
+            if (image := future.result()) is not None:
                 pixels[position], usable[position] = image, True
         vectors = torch.from_numpy(model.embed(pixels)[usable]).double()
         finite = vectors.isfinite().all(dim=1)
@@ -446,37 +454,6 @@ def set_class_means(
         means = torch.where(first[:, None], means, nn.functional.normalize(beside))
     head.weight.copy_(torch.where(known, means * drawn.norm(dim=1, keepdim=True), drawn))
     return counted
-
-
-def _batches(
-    dataset: FaceDataset, indices: np.ndarray, size: int
-) -> Iterator[tuple[int, list[np.ndarray | None]]]:
-    """Yield the first place and the images of each batch, while those of the next are decoded.
-
-    An image that is damaged is None where the data set skips such.
-    """
-
-    def decoded(index: int) -> np.ndarray | None:
-        try:
-            return dataset[index][0]
-        except FacerecError:
-            if dataset.on_error == "skip":
-                return None
-            raise
-
-    pool = ThreadPoolExecutor(min(8, available_cores()))
-    waiting: deque[tuple[int, list[Future[np.ndarray | None]]]] = deque()
-    try:
-        for start in range(0, len(indices), size):
-            batch = indices[start : start + size].tolist()
-            waiting.append((start, [pool.submit(decoded, index) for index in batch]))
-            if len(waiting) == 2:
-                first, images = waiting.popleft()
-                yield first, [image.result() for image in images]
-        for first, images in waiting:
-            yield first, [image.result() for image in images]
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def initialize(

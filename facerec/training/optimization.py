@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
@@ -59,29 +59,10 @@ class SGD(Checked):
 
 
 @dataclass(frozen=True)
-class AdamW(Checked):
-    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."""
+class _Moments(Checked):
+    """What both forms of Adam share."""
 
-    lr: Positive = 1e-3
-    """Learning rate at the end of the warm-up, for the recipe's batch size (never rescaled)."""
-    betas: tuple[Rest, Rest] = (0.9, 0.999)
-    """Averaging weights of the first and second moment."""
-    weight_decay: NonNegative = 0.1
-    """Share of the weight taken off per unit of learning rate."""
-    decay: Literal["all", "weights"] = "weights"
-    """What decays: all parameters, or only matrices and kernels (not batch-norms, biases and
-    PReLU slopes)."""
-
-    def create(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Build the optimizer over the given parameter groups."""
-        return torch.optim.AdamW(
-            groups, lr=self.lr, betas=self.betas, weight_decay=self.weight_decay, fused=True
-        )
-
-
-@dataclass(frozen=True)
-class Adam(Checked):
-    """Adam (Kingma and Ba, 2015), its L2 penalty added to the gradient."""
+    form: ClassVar[type[torch.optim.Adam]]
 
     lr: Positive = 1e-3
     """Learning rate at the end of the warm-up, for the recipe's batch size (never rescaled)."""
@@ -95,9 +76,26 @@ class Adam(Checked):
 
     def create(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Build the optimizer over the given parameter groups."""
-        return torch.optim.Adam(
+        return self.form(
             groups, lr=self.lr, betas=self.betas, weight_decay=self.weight_decay, fused=True
         )
+
+
+@dataclass(frozen=True)
+class AdamW(_Moments):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."""
+
+    form: ClassVar[type[torch.optim.Adam]] = torch.optim.AdamW
+
+    weight_decay: NonNegative = 0.1
+    """Share of the weight taken off per unit of learning rate."""
+
+
+@dataclass(frozen=True)
+class Adam(_Moments):
+    """Adam (Kingma and Ba, 2015), its L2 penalty added to the gradient."""
+
+    form: ClassVar[type[torch.optim.Adam]] = torch.optim.Adam
 
 
 @dataclass(frozen=True)

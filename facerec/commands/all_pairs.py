@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,17 @@ import facerec
 from facerec.commands.cli import Console, run_command
 from facerec.embedding.file import embeddings_sha256, read_embeddings
 from facerec.errors import DatasetError
-from facerec.files import atomic_path, write_json
+from facerec.files import write_json
 from facerec.records.images import text_array
 from facerec.report import words
-from facerec.report.csv_tables import write_csv
+from facerec.report.csv_tables import save_csv
 from facerec.report.progress import progress_bar
 from facerec.report.table import Cell, text_table
 from facerec.statistics.clustered import Bound, ClusteredShare
 from facerec.statistics.intervals import complement
 from facerec.statistics.operating_points import OperatingPoint, parse_rate
 from facerec.training.distributed import launched
+from facerec.verification.evaluate import json_number
 from facerec.verification.scoring import (
     BIN_WIDTH,
     FPR_TARGETS,
@@ -320,7 +320,7 @@ class Report:
             "operating_points": [
                 {
                     **point.to_json(),
-                    "threshold": _number(point.threshold),
+                    "threshold": json_number(point.threshold),
                     "tpr": point.tpr if point.resolvable else None,
                     "tpr_interval": asdict(complement(estimate.fnmr.interval()))
                     if point.resolvable
@@ -332,7 +332,7 @@ class Report:
             ],
             "thresholds": [
                 {
-                    "threshold": _number(estimate.table.threshold),
+                    "threshold": json_number(estimate.table.threshold),
                     "fmr": _share_to_json(estimate.fmr),
                     "fnmr": _share_to_json(estimate.fnmr),
                     "groups": estimate.groups_to_json(),
@@ -351,11 +351,11 @@ class Report:
             header = threshold, "false_accepts", "true_accepts", "fpr", "tpr"
             columns = roc.thresholds, roc.false_accepts, roc.true_accepts, roc.fpr, roc.tpr
             rows = zip(*(column.tolist() for column in columns), strict=True)
-            _write_csv(paths[-1], header, rows)
+            save_csv(paths[-1], header, rows)
         if self.result.groups is not None:
             paths.append(folder / "groups.csv")
             names = "at", "first", "second", "error", "errors", "comparisons"
-            _write_csv(paths[-1], (*names, "rate", "low", "high"), self._group_rows())
+            save_csv(paths[-1], (*names, "rate", "low", "high"), self._group_rows())
         return paths
 
     def _group_rows(self) -> Iterable[tuple[object, ...]]:
@@ -457,18 +457,6 @@ def _share_to_json(share: ClusteredShare) -> dict[str, Any]:
         "comparisons": share.comparisons,
         "interval": asdict(share.interval()),
     }
-
-
-def _number(value: float) -> float | str:
-    return value if isfinite(value) else str(value)
-
-
-def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    with (
-        atomic_path(path) as temporary,
-        temporary.open("w", encoding="utf-8", newline="") as file,
-    ):
-        write_csv(file, header, rows)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -20,6 +20,7 @@ from facerec.commands.cli import Console, run_command
 from facerec.commands.models import print_model
 from facerec.commands.networks import NETWORK, Network
 from facerec.embedding.align import Aligner, parse_align
+from facerec.embedding.check import check_alike
 from facerec.embedding.extract import Embeddings, embed_images, embed_views, unit_fusion
 from facerec.embedding.file import (
     embeddings_files,
@@ -672,17 +673,7 @@ def _calibrate(
             other, targets, name=path.name, device=device, progress=show
         )
         return calibration, [unknown], None
-    models = [side.note.get("model", {}).get("sha256") for side in (other, audited)]
-    if None not in models and models[0] != models[1]:
-        raise DatasetError(
-            f"{path}: these embeddings are of another model than the audited ones, so their "
-            "thresholds mean nothing here; embed the calibration data with the same model"
-        )
-    if None not in (other.flip, audited.flip) and other.flip != audited.flip:
-        raise DatasetError(
-            f"{path}: mirror images took part in one of the calibration and the audited "
-            "embeddings only; embed both with the same --flip"
-        )
+    check_alike(other, audited, f"{path} and the audited images")
     assert other.ids is not None and audited.ids is not None  # the reader sees to that
     shared = int(np.isin(other.ids, audited.ids).sum())
     remarks = []

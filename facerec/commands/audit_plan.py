@@ -225,9 +225,8 @@ def _print(planned: Plan, console: Console) -> None:
         markup=False,
     )
     console.print(answer_table(planned).terminal())
-    quantity = {"norms": "norms"}.get(question.kind, "false_matches")
-    if question.kind.startswith("fnmr"):
-        quantity = "misses"
+    quantities = {"norms": "norms", "fnmr": "misses", "fnmr-interval": "misses"}
+    quantity = quantities.get(question.kind, "false_matches")
     console.print(f"variation: {question.components.source[quantity]}", style="dim", markup=False)
     console.print(
         "Everybody has as many images; the threshold is given, and comparisons are all within "

@@ -26,7 +26,7 @@ from facerec.records.dataset import FaceDataset
 from facerec.records.proposals import Proposal, write_proposals
 from facerec.records.training_set import Data, open_dataset
 from facerec.report import words
-from facerec.report.csv_tables import write_csv
+from facerec.report.csv_tables import save_csv
 from facerec.report.page import Page, Section
 from facerec.report.progress import progress_bar
 from facerec.report.table import Cell, Column, Table
@@ -104,7 +104,7 @@ def clean(
             print_embeddings(source, embedded, console)
         else:
             dataset = open_dataset(Data(path=source, on_error=on_error), seed=0)
-            labels = _labels(dataset)
+            labels = dataset.label_names()
             if (model is None) == (embeddings is None):
                 raise DatasetError(
                     f"{source}: to compare faces takes embeddings; name a --model, or the file "
@@ -146,12 +146,6 @@ def clean(
         with atomic_path(page) as temporary:
             temporary.write_text(text, encoding="utf-8")
         console.print(f"page: {page}")
-
-
-def _labels(dataset: FaceDataset) -> NDArray[np.str_]:
-    """Return the name of the class of each image, ``(N,)``, empty where its record is damaged."""
-    names = [*(dataset.class_names or map(str, range(dataset.num_classes))), ""]
-    return np.array(names, np.str_)[dataset.labels]
 
 
 def _labelled(path: Path, embeddings: Embeddings) -> tuple[Embeddings, NDArray[np.str_]]:
@@ -205,11 +199,7 @@ def _write_scores(
         [None if np.isnan(value) else value for value in cleaning.wrong.own.tolist()],
         cleaning.wrong.other.tolist(),
     )
-    with (
-        atomic_path(path, DatasetError) as temporary,
-        temporary.open("w", encoding="utf-8", newline="") as file,
-    ):
-        write_csv(file, header, zip(*columns, strict=True))
+    save_csv(path, header, zip(*columns, strict=True), DatasetError)
 
 
 def contact_sheet(cleaning: Cleaning, source: str, dataset: FaceDataset | None) -> Page:
@@ -222,12 +212,9 @@ def contact_sheet(cleaning: Cleaning, source: str, dataset: FaceDataset | None) 
     """
     index_of = {} if dataset is None else {name: i for i, name in enumerate(dataset.ids.tolist())}
     first: dict[str, str] = {}
-    if dataset is not None and dataset.class_names is not None:
-        for name, label in zip(dataset.ids.tolist(), dataset.labels.tolist(), strict=True):
-            first.setdefault(dataset.class_names[label], name)
-    elif dataset is not None:
-        for name, label in zip(dataset.ids.tolist(), dataset.labels.tolist(), strict=True):
-            first.setdefault(str(label), name)
+    if dataset is not None:
+        for name, label in zip(dataset.ids.tolist(), dataset.label_names().tolist(), strict=True):
+            first.setdefault(label, name)
 
     def face(image: str, text: str) -> Cell:
         if dataset is None or image not in index_of:

@@ -226,23 +226,12 @@ def _records(path: Path, on_error: Literal["error", "skip"]) -> Source:
         tar = TarDataset(path, on_error=on_error, labelled=False)
         return Source(tar, {"kind": "webdataset", "path": str(path)}, tar.subjects)
     dataset = open_dataset(Data(path=path, on_error=on_error), seed=0)
-
-    def subjects() -> NDArray[np.str_]:
-        numbers = range(dataset.num_classes)
-        # The last name is for the label -1 of a damaged record.
-        names = [*(dataset.class_names or map(str, numbers)), ""]
-        return np.array(names, np.str_)[dataset.labels]
-
-    return Source(dataset, {"kind": "records", "path": str(path)}, subjects)
+    return Source(dataset, {"kind": "records", "path": str(path)}, dataset.label_names)
 
 
 def _folder(root: Path) -> Source:
     images = FolderImages(root)
-    subjects = np.array(
-        [name.split("/")[0] if "/" in name else "" for name in images.ids.tolist()], np.str_
-    )
-    known = subjects if subjects.astype(bool).any() else None
-    return Source(images, {"kind": "images", "path": str(root)}, lambda: known)
+    return Source(images, {"kind": "images", "path": str(root)}, images.first_folders)
 
 
 def _bench(name: str, data: Path | None) -> Source:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import tyro
@@ -10,11 +10,10 @@ import tyro
 from facerec.commands.cli import Console, run_command
 from facerec.commands.gallery_images import DEFAULT, Embedder
 from facerec.errors import DatasetError, FacerecError, MetricError
-from facerec.files import atomic_path
 from facerec.galleries.gallery import Enrolment, Fusion, Gallery, Space
 from facerec.galleries.threshold import Calibration, Fpir
 from facerec.report import words
-from facerec.report.csv_tables import write_csv
+from facerec.report.csv_tables import save_csv
 from facerec.report.progress import progress_bar
 
 FPIRS = ("1e-1", "1e-2", "1e-3")
@@ -82,7 +81,7 @@ def enroll(
         if enrolled is not None:
             _print_enrolment(enrolled, console)
             if failures is not None:
-                _write_failures(failures, enrolled.failures)
+                save_csv(failures, ("image_id", "failure"), enrolled.failures.items())
         if not len(opened):
             if not delete:
                 raise DatasetError(f"{images}: nobody could be enrolled, so no gallery is written")
@@ -131,14 +130,6 @@ def _print_enrolment(enrolled: Enrolment, console: Console) -> None:
         console.print(f"  … and {failed - _SHOWN_FAILURES:,} more; --failures lists all")
     for name in enrolled.not_enrolled[:_SHOWN_FAILURES]:
         console.print(f"  failure to enrol: {name}", style="yellow")
-
-
-def _write_failures(path: Path, failures: Mapping[str, str]) -> None:
-    with (
-        atomic_path(path) as temporary,
-        temporary.open("w", encoding="utf-8", newline="") as file,
-    ):
-        write_csv(file, ("image_id", "failure"), failures.items())
 
 
 def print_thresholds(calibration: Calibration | None, size: int, console: Console) -> None:

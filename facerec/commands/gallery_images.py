@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 
 from facerec.commands.all_pairs import read_members
@@ -75,9 +74,7 @@ class Embedder(Network):
                 on_error="skip",
                 progress=progress,
             )
-        folders = [name.split("/")[0] if "/" in name else "" for name in source.ids.tolist()]
-        known = np.array(folders, np.str_)
-        return replace(embeddings, subjects=known if (known != "").any() else None)
+        return replace(embeddings, subjects=source.first_folders())
 
 
 DEFAULT = Embedder()

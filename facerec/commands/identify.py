@@ -13,11 +13,11 @@ from facerec.commands.enroll import fpir_words
 from facerec.commands.gallery_images import DEFAULT, Embedder
 from facerec.embedding.extract import Embeddings
 from facerec.errors import FacerecError
-from facerec.files import atomic_path, write_json
+from facerec.files import write_json
 from facerec.galleries.gallery import Gallery, Identification, IndexKind
 from facerec.limits import Count, Number
 from facerec.report import words
-from facerec.report.csv_tables import write_csv
+from facerec.report.csv_tables import save_csv
 from facerec.report.progress import progress_bar
 from facerec.report.table import text_table
 
@@ -73,11 +73,7 @@ def identify(
         )
     _print(identification, probes, console)
     if out is not None:
-        with (
-            atomic_path(out) as temporary,
-            temporary.open("w", encoding="utf-8", newline="") as file,
-        ):
-            write_csv(file, _HEADER, _rows(identification, probes))
+        save_csv(out, _HEADER, _rows(identification, probes))
         console.print(f"answers: {out}")
     if json is not None:
         write_json(json, _to_json(identification, probes, gallery, enrolled))

@@ -17,6 +17,7 @@ from facerec.commands.embed import Job, open_source
 from facerec.commands.models import print_embeddings, print_model
 from facerec.commands.networks import NETWORK, Network
 from facerec.embedding.align import parse_align
+from facerec.embedding.check import check_alike
 from facerec.embedding.extract import Embeddings, describe_embedding, embed_images
 from facerec.embedding.file import is_embeddings, read_embeddings
 from facerec.embedding.model import EmbeddingModel
@@ -152,7 +153,7 @@ def overlap(
         return OpenSet(whole, opened.images, opened.description)
 
     first, second = open_set(a), open_set(b)
-    _check_same_network(a, b, first.embeddings, second.embeddings)
+    check_alike(first.embeddings, second.embeddings, f"{a} and {b}")
     names = (a.stem, b.stem) if a.stem != b.stem else (str(a), str(b))
     with progress_bar(console, "tiles") as show:
         result = find_overlap(
@@ -252,23 +253,6 @@ def _pictures(opened: OpenSet) -> Picture | None:
         return "" if index is None else face_picture(images.encoded, index)
 
     return picture
-
-
-def _check_same_network(a: Path, b: Path, first: Embeddings, second: Embeddings) -> None:
-    """Refuse embeddings of two networks, as far as the files say what made them."""
-    models = [each.note.get("model") for each in (first, second)]
-    hashes = [each.get("sha256") if isinstance(each, Mapping) else None for each in models]
-    if None not in hashes and hashes[0] != hashes[1]:
-        raise DatasetError(
-            f"{a} and {b} were embedded by two networks, whose scores mean nothing together; embed "
-            "both with one model"
-        )
-    flips = first.flip, second.flip
-    if None not in flips and flips[0] != flips[1]:
-        raise DatasetError(
-            f"{a} and {b}: one was embedded with mirror images and the other without; embed both "
-            "alike"
-        )
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -29,6 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 from facerec.devices import exact_products
 from facerec.errors import MetricError, MissingExtraError
 from facerec.progress import Progress
+from facerec.verification.identification import count_equal
 
 _NO_SCORE = -0x7F800001 << 32
 """The key of score −∞ and the last index: below every other."""
@@ -131,7 +132,7 @@ def retrieve(
     if block < 1 or any(k < 1 for k in ks):
         raise MetricError(f"block {block} and the numbers of neighbours {tuple(ks)} must be ≥ 1")
 
-    relevant = _count_references(queries.labels, others.labels) - itself
+    relevant = count_equal(queries.labels, others.labels) - itself
     kept = relevant > 0
     if not kept.any():
         raise MetricError(
@@ -406,15 +407,6 @@ class _Search:
         self._nearest[i].add(scores, self._columns[j])
         if self._mirrored and i != j:
             self._nearest[j].add(scores.T, self._rows[i])
-
-
-def _count_references(
-    labels: NDArray[np.int64], reference_labels: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return how many references there are of the class of each query."""
-    classes, counts = np.unique(reference_labels, return_counts=True)
-    index = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
-    return np.where(classes[index] == labels, counts[index], 0)
 
 
 def _divide(count: int, block: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,25 @@ def ids_of(path: Path, embeddings: Embeddings) -> npt.NDArray[np.str_]:
     if embeddings.ids is None:
         raise DatasetError(f"{path}: embeddings without ids cannot be joined with anything")
     return embeddings.ids
+
+
+def check_alike(one: Embeddings, other: Embeddings, where: str) -> None:
+    """Refuse embeddings that cannot be compared, as far as it is known what made them.
+
+    Raises:
+        DatasetError: two networks, or mirror images in one alone; ``where`` names both.
+    """
+    models = [each.note.get("model") for each in (one, other)]
+    hashes = [each.get("sha256") if isinstance(each, Mapping) else None for each in models]
+    if None not in hashes and hashes[0] != hashes[1]:
+        raise DatasetError(
+            f"{where} were embedded by two networks, whose scores mean nothing together; embed "
+            "both with one model"
+        )
+    if None not in (one.flip, other.flip) and one.flip != other.flip:
+        raise DatasetError(
+            f"{where}: mirror images took part in one of them only; embed both with the same --flip"
+        )
 
 
 def check_embeddings(path: Path, embeddings: Embeddings) -> None:

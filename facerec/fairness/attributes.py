@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -321,8 +321,7 @@ def join(
     }
     combinations: list[tuple[str, ...]] = [(name,) for name in attributes.groups]
     combinations += [tuple(combination) for combination in intersections]
-    left, groupings = form_groupings(combinations, labels, subjects, ~np.isnan(known))
-    subjects = np.unique(subjects[left], return_inverse=True)[1].astype(np.int64)
+    left, subjects, groupings = form_groupings(combinations, labels, subjects, ~np.isnan(known))
     return Joined(
         rows=rows[left],
         norms=known[left],
@@ -340,7 +339,7 @@ def form_groupings(
     labels: Mapping[str, NDArray[np.str_]],
     subjects: NDArray[np.int64],
     acquired: NDArray[np.bool_],
-) -> tuple[NDArray[np.bool_], tuple[Grouping, ...]]:
+) -> tuple[NDArray[np.bool_], NDArray[np.int64], tuple[Grouping, ...]]:
     """Make groups of images, small ones pooled, suppressed or set apart.
 
     Args:
@@ -350,7 +349,7 @@ def form_groupings(
         acquired: whether each image is in the figures, ``(n,)``.
 
     Returns:
-        Which images stay, ``(n,)``, and the groupings of those.
+        Which images stay, ``(n,)``, and running numbers of subjects and the groupings of those.
 
     Raises:
         DatasetError: too many groups.
@@ -358,7 +357,14 @@ def form_groupings(
     left, apart = _set_apart(labels, subjects, acquired)
     subjects = np.unique(subjects[left], return_inverse=True)[1].astype(np.int64)
     labels = {name: values[left] for name, values in labels.items()}
-    return left, _groupings(combinations, labels, subjects, acquired[left], apart)
+    return left, subjects, _groupings(combinations, labels, subjects, acquired[left], apart)
+
+
+def contradictory(subjects: NDArray[Any], values: NDArray[np.str_]) -> NDArray[Any]:
+    """Return the subjects ``(n,)`` with two values ``(n,)``; an empty one does not count."""
+    recorded = pd.DataFrame({"subject": subjects, "value": values})[values != ""]
+    distinct = recorded.drop_duplicates()["subject"]
+    return distinct[distinct.duplicated()].to_numpy().astype(subjects.dtype)
 
 
 def check_sources(path: Path, sources: Mapping[str, int], *, allow_inferred: bool) -> bool:
@@ -550,10 +556,7 @@ def _labels(
     """Return the value of an attribute for each joined image, empty where it cannot be used."""
     values = attributes.groups[name]
     # A contradiction anywhere in the file counts, also on lines that were not joined.
-    recorded = pd.DataFrame({"subject": attributes.subjects, "value": values})[values != ""]
-    torn = recorded.drop_duplicates()["subject"]
-    torn = torn[torn.duplicated()]
-    conflict = np.isin(attributes.subjects[chosen], torn.to_numpy().astype(np.str_))
+    conflict = np.isin(attributes.subjects[chosen], contradictory(attributes.subjects, values))
     _exclude(
         exclusions,
         "subject in several groups",

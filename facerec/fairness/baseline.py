@@ -30,6 +30,7 @@ from facerec.fairness.differentials import (
     rate_replicates,
 )
 from facerec.fairness.norms import SubjectNorms, percentile
+from facerec.fairness.pair_counts import LabelledImages
 from facerec.fairness.plain import plain
 from facerec.fairness.rate_results import UNKNOWN
 from facerec.fairness.rates import GroupErrors, all_pairs_group_rates, pair_group_rates
@@ -329,7 +330,7 @@ class _Frame:
         self.left_out = len(ids) - len(self.rows)
         self.person = np.unique(people[self.rows], return_inverse=True)[1].reshape(-1)
         self.persons = int(self.person.max()) + 1
-        self._set_groups(codes, names)
+        self._set_groups(LabelledImages(people[self.rows], codes[self.rows], names))
         sides, same = self._set_pairs(pairs)
         everyone = np.arange(self.persons)
         # One comparison a person, so that each is drawn even without a pair of the list.
@@ -345,16 +346,11 @@ class _Frame:
         self.weights = np.ones((replicates + 1, self.persons), np.uint8)
         self.weights[1:] = bootstrap.multiplicities
 
-    def _set_groups(self, codes: NDArray[np.integer], names: Sequence[str]) -> None:
+    def _set_groups(self, labelled: LabelledImages) -> None:
         """Number the groups that have a person."""
-        there = codes[self.rows]
-        if not UNKNOWN <= there.min() <= there.max() < len(names):
-            raise MetricError(
-                f"groups {there.min()} to {there.max()} do not fit {len(names)} names; codes run "
-                f"from 0, and {UNKNOWN} is unknown"
-            )
+        there = labelled.group
         present = np.unique(there[there >= 0])
-        self.names = tuple(names[code] for code in present)
+        self.names = tuple(labelled.names[code] for code in present)
         self.group = np.where(there >= 0, np.searchsorted(present, there), UNKNOWN)
         self.grouped = np.flatnonzero(self.group >= 0)
 

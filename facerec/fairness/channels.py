@@ -25,7 +25,7 @@ from facerec.fairness.differentials import (
 )
 from facerec.fairness.norms import percentile
 from facerec.fairness.pair_counts import SubjectCounts
-from facerec.fairness.rate_results import ErrorRate, error_rate
+from facerec.fairness.rate_results import ErrorRate, rate_of
 from facerec.fairness.rates import GroupErrors
 from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import ClusteredShare
@@ -600,7 +600,7 @@ def _discarded(gone: NDArray[np.bool_], person: NDArray[np.integer]) -> Discarde
 
 def _rate(events: NDArray[np.bool_], person: NDArray[np.integer]) -> ErrorRate:
     share = ClusteredShare.from_pairs(events, person, person) if events.size else None
-    return error_rate(share, int(np.count_nonzero(events)), events.size)
+    return rate_of(share)
 
 
 def _standardised(pairs: _MatedPairs, weights: NDArray[np.uint8]) -> StandardisedGap:
@@ -677,11 +677,11 @@ class _Counts:
         self.pairs = np.array([made[members].sum(axis=0) for members in own])
         self.errors = np.array([errors[members].sum(axis=0) for members in own])
         drawn = [weights[:, members].astype(np.float64) for members in own]
-        self.drawn_pairs = np.stack([w @ made[p] for w, p in zip(drawn, own, strict=True)], axis=1)
-        """``(R, D, BINS)``."""
-        self.drawn_errors = np.stack(
-            [w @ errors[p] for w, p in zip(drawn, own, strict=True)], axis=1
+        self.drawn_pairs, self.drawn_errors = (
+            np.stack([w @ counts[p] for w, p in zip(drawn, own, strict=True)], axis=1)
+            for counts in (made, errors)
         )
+        """``(R, D, BINS)`` each."""
 
 
 def _everyone(counts: Sequence[SubjectCounts], weights: NDArray[np.uint8]) -> NDArray[np.float64]:

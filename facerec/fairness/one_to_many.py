@@ -27,7 +27,7 @@ from facerec.embedding.extract import Embeddings
 from facerec.errors import DatasetError, MetricError
 from facerec.fairness.attributes import SMALLEST_CELL, Grouping, Joined
 from facerec.fairness.differentials import FEW_ERRORS
-from facerec.fairness.rate_results import ErrorRate, error_rate
+from facerec.fairness.rate_results import ErrorRate, rate_of
 from facerec.limits import Checked, Seed
 from facerec.progress import Progress
 from facerec.report.conclusions import ALPHA
@@ -560,10 +560,9 @@ class _Searcher:
         strata: Mapping[str, NDArray[np.bool_]],
     ) -> Iterator[SearchRate]:
         """Yield all rates, by threshold, figure and group."""
-        names, of = grouping.names, grouping.codes[searches.image]
-        rows = [(name, of == code) for code, name in enumerate(names)]
-        if kind == "mixed":  # nobody searches all homogeneous galleries
-            rows.append((EVERYBODY, np.ones(of.size, bool)))
+        names, rows = grouping.names, _rows(grouping, grouping.codes[searches.image])
+        if kind != "mixed":  # nobody searches all homogeneous galleries
+            del rows[-1]
         mated = searches.mated
 
         def figure(
@@ -577,12 +576,11 @@ class _Searcher:
             shares = [searches.share(events, bar, among & which) for _, which in rows]
             target = threshold.target if threshold and name == "FPIR" else None
             for code, ((row, _), share) in enumerate(zip(rows, shares, strict=True)):
-                counts = (0, 0) if share is None else (share.events, share.comparisons)
-                rate = error_rate(share, *counts, target)
                 ratio = None
                 if code not in (base, len(names)):
                     ratio = _ratio(share, shares[base], names[base])
                 kept = share if self._keep and stratum is None else None
+                rate = rate_of(share, target)
                 yield _row(rate, kind, threshold, row, name, ratio, stratum, kept)
 
         with np.errstate(invalid="ignore"):
@@ -654,8 +652,7 @@ class _Searcher:
         error[searches.image[missed]] = True
         made = lost.copy()
         made[searches.image[searches.mated]] = True
-        rows = [(name, grouping.codes == code) for code, name in enumerate(grouping.names)]
-        for name, which in (*rows, (EVERYBODY, np.ones(made.size, bool))):
+        for name, which in _rows(grouping, grouping.codes):
             subjects = self._subjects[made & which]
             share = None
             if subjects.size:
@@ -665,27 +662,19 @@ class _Searcher:
                     np.full(subjects.size, NOBODY),
                     np.full(self.persons, NOBODY),
                 )
-            counts = (0, 0) if share is None else (share.events, share.comparisons)
-            rate = error_rate(share, *counts)
-            kept = share if self._keep else None
+            rate, kept = rate_of(share), share if self._keep else None
             yield _row(rate, "mixed", threshold, name, "FNIR with failures", None, share=kept)
 
     def _failures(self, grouping: Grouping) -> Iterator[GroupFailures]:
         """Yield what could not be acquired and enrolled, by group and of everybody."""
-        codes = [grouping.codes == code for code in range(len(grouping.names))]
-        everyone = np.ones(self._subjects.size, bool)
-        for name, images in zip((*grouping.names, EVERYBODY), (*codes, everyone), strict=True):
+        for name, images in _rows(grouping, grouping.codes):
             subjects = self._subjects[images]
             failed = np.bincount(subjects, ~self._acquired[images], self.persons)
             made = np.bincount(subjects, minlength=self.persons)
             there = made > 0
             acquire = ClusteredShare.from_mated_counts(failed[there], made[there])
             enrol = ClusteredShare.from_mated_counts(~self._made[there], np.ones(there.sum()))
-            yield GroupFailures(
-                name,
-                error_rate(acquire, acquire.events, acquire.comparisons),
-                error_rate(enrol, enrol.events, enrol.comparisons),
-            )
+            yield GroupFailures(name, rate_of(acquire), rate_of(enrol))
 
 
 def audit_searches(
@@ -812,6 +801,12 @@ def correlate(new: OneToMany, old: OneToMany) -> dict[SearchKey, float]:
                 )
             correlations |= {name: value for name, value in known.items() if value is not None}
     return correlations
+
+
+def _rows(grouping: Grouping, codes: NDArray[np.int64]) -> list[tuple[str, NDArray[np.bool_]]]:
+    """Return which entries of codes are of each group, and at last those of everybody."""
+    rows = [(name, codes == code) for code, name in enumerate(grouping.names)]
+    return [*rows, (EVERYBODY, np.ones(codes.size, bool))]
 
 
 def _threshold(

@@ -38,7 +38,6 @@ from facerec.report.csv_tables import to_csv
 from facerec.report.estimate import Estimate
 from facerec.report.table import Table, escape_markdown
 
-SCHEMA = "facerec.audit/1"
 MANIFEST_SCHEMA = "facerec.audit-manifest/1"
 SCHEMA_FILE = Path(__file__).with_name("schema") / "audit.schema.json"
 """JSON Schema of ``audit.json``."""
@@ -122,7 +121,7 @@ def to_json(audit: Audit) -> Json:
     settings = audit.settings
     every = audit.groupings
     return {
-        "schema": SCHEMA,
+        "schema": against.SCHEMA,
         "facerec": audit.version,
         "banner": audit.banner,
         "inputs": {file.role: plain(file, leave=("role",)) for file in audit.inputs},

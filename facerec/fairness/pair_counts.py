@@ -19,7 +19,7 @@ from facerec.fairness.rate_results import (
     GroupComposition,
     IndependentShare,
     Share,
-    error_rate,
+    rate_of,
 )
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.curves import RocCurve
@@ -460,7 +460,7 @@ def _composition(
         share = None
         if subjects.size:
             share = ClusteredShare.from_mated_counts(np.bincount(index, failed), images)
-        fta = error_rate(share, int(failed.sum()), subjects.size)
+        fta = rate_of(share)
     return GroupComposition(
         name=name,
         subjects=images.size,

@@ -25,6 +25,7 @@ from scipy.special import betaln, gammaln, ndtri, psi
 from scipy.stats import multivariate_normal
 
 from facerec.errors import DatasetError
+from facerec.fairness.against import SCHEMA
 from facerec.fairness.channels import mated_pairs
 from facerec.fairness.norms import SubjectBootstrap, SubjectNorms, norm_table
 from facerec.fairness.pair_counts import SubjectCounts
@@ -417,7 +418,7 @@ def from_audit(document: Mapping[str, Any], *, source: str) -> Components:
         DatasetError: it is not an audit, or names no group.
     """
     try:
-        if document["schema"] != "facerec.audit/1":
+        if document["schema"] != SCHEMA:
             raise ValueError
         primary = document["settings"]["groups"][0]
         rows = [

@@ -282,6 +282,12 @@ class IndependentShare:
 Share = ClusteredShare | IndependentShare
 
 
+def rate_of(share: Share | None, target: str | None = None) -> ErrorRate:
+    """Describe the rate of a share, None where there is no comparison; see `error_rate`."""
+    events, comparisons = (0, 0) if share is None else (share.events, share.comparisons)
+    return error_rate(share, events, comparisons, target)
+
+
 def error_rate(
     share: Share | None, errors: int, comparisons: int, target: str | None = None
 ) -> ErrorRate:

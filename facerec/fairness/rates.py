@@ -31,7 +31,6 @@ from facerec.fairness.rate_results import (
     TARGETS,
     Calibration,
     DetMark,
-    ErrorRate,
     Exclusions,
     FmrMatrix,
     GlobalThreshold,
@@ -42,8 +41,8 @@ from facerec.fairness.rate_results import (
     GroupThreshold,
     RatesAtThreshold,
     ScoreHistogram,
-    Share,
     error_rate,
+    rate_of,
 )
 from facerec.progress import Progress
 from facerec.report.estimate import Estimate
@@ -54,6 +53,8 @@ from facerec.verification.scoring import AllPairs, score_all_pairs
 
 _DET_POINTS = 200
 """Points kept of a DET curve."""
+
+_LACKING = "the group lacks mated pairs or impostor pairs"
 
 
 @dataclass(frozen=True, eq=False)
@@ -311,8 +312,8 @@ def _assemble(
     points = tuple(
         RatesAtThreshold(
             threshold=_global_threshold(point, fixed.source),
-            fmr=_overall(counted.overall[0], point.target),
-            fnmr=_overall(counted.overall[1]),
+            fmr=rate_of(counted.overall[0], point.target),
+            fnmr=rate_of(counted.overall[1]),
             groups=tuple(
                 GroupPoint(
                     name,
@@ -347,10 +348,6 @@ def _assemble(
     )
 
 
-def _overall(share: Share, target: str | None = None) -> ErrorRate:
-    return error_rate(share, share.events, share.comparisons, target)
-
-
 def _global_threshold(point: OperatingPoint, source: str) -> GlobalThreshold:
     value, reason = _finite(point.threshold)
     return GlobalThreshold(
@@ -367,8 +364,7 @@ def _global_threshold(point: OperatingPoint, source: str) -> GlobalThreshold:
 
 def _own_threshold(alone: GroupAlone | None, index: int) -> GroupThreshold:
     if alone is None:
-        lacking = "the group lacks mated pairs or impostor pairs"
-        return GroupThreshold(None, Estimate(None), 0, 0, False, lacking)
+        return GroupThreshold(None, Estimate(None), 0, 0, False, _LACKING)
     point, share = alone.points[index], alone.shares[index]
     counts = point.false_accepts, point.non_mated
     if not point.resolvable:
@@ -414,8 +410,7 @@ def _det(
         for point in points
     )
     if alone is None:
-        lacking = "the group lacks mated pairs or impostor pairs"
-        return GroupDet(name, (), (), (), marks, lacking)
+        return GroupDet(name, (), (), (), marks, _LACKING)
     curve = alone.roc.det_points()
     reason = None if curve.x.size else "FMR or FNMR is 0 at every threshold"
     steps = np.abs(np.diff(curve.x)) + np.abs(np.diff(curve.y))

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from facerec.errors import DatasetError
@@ -24,6 +23,7 @@ from facerec.fairness.attributes import (
     Grouping,
     check_sources,
     check_values,
+    contradictory,
     form_groupings,
 )
 from facerec.fairness.audit import (
@@ -105,7 +105,7 @@ def audit_scores(
     inferred = check_sources(Path(name), sources, allow_inferred=allow_inferred)
     label_sources = tuple(sources) or (f"{name}, which does not say where its groups come from",)
     combinations = [(group,) for group in groups] + ([tuple(groups)] if intersect else [])
-    left, groupings = form_groupings(combinations, labels, sides.subjects, sides.scored)
+    left, _, groupings = form_groupings(combinations, labels, sides.subjects, sides.scored)
     unit = "subjects" if sides.subjects_known else "pairs"
     chosen = shown(groupings, groups, f"{name}: ", unit)
     settings = Settings(
@@ -238,26 +238,22 @@ class _Sides:
                 f"{self._name}: it does not name the persons of its pairs, so {attributes.path} "
                 "cannot tell their groups; add the columns subject_id_1 and subject_id_2"
             )
-        table = pd.DataFrame({"subject": attributes.subjects, "value": attributes.groups[group]})
-        table = table[table["value"] != ""].drop_duplicates()
-        if not table["subject"].isin(names).any():
+        recorded = attributes.groups[group] != ""
+        subjects, values = attributes.subjects[recorded], attributes.groups[group][recorded]
+        if not np.isin(subjects, names).any():
             raise DatasetError(
                 f"{attributes.path}: none of its subjects (as {str(attributes.subjects[0])[:60]!r})"
                 f" is in {self._name} (as {str(names[0])[:60]!r}); they must be equal to the letter"
             )
-        torn = table["subject"].duplicated(keep=False)
-        of_name: dict[str, str] = dict(table[~torn].itertuples(index=False))
-        values = np.array([of_name.get(name, "") for name in names.tolist()], np.str_)
-        conflict = np.isin(names, table["subject"][torn].to_numpy().astype(np.str_))
+        conflict = np.isin(names, contradictory(subjects, values))
         self._exclude("subject in several groups", conflict[self.subjects], group)
-        return values[self.subjects]
+        of_name = dict(zip(subjects.tolist(), values.tolist(), strict=True))
+        by_name = np.array([of_name.get(name, "") for name in names.tolist()], np.str_)
+        return np.where(conflict, "", by_name)[self.subjects]
 
     def _without_contradictions(self, group: str, values: NDArray[np.str_]) -> NDArray[np.str_]:
         """Take the value from persons who have two."""
-        table = pd.DataFrame({"subject": self.subjects, "value": values})[values != ""]
-        table = table.drop_duplicates()
-        torn = table["subject"][table["subject"].duplicated()].to_numpy()
-        conflict = np.isin(self.subjects, torn)
+        conflict = np.isin(self.subjects, contradictory(self.subjects, values))
         reason = "subject" if self.subjects_known else "mated pair"
         self._exclude(f"{reason} in several groups", conflict, group)
         return np.where(conflict, "", values)

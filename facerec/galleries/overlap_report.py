@@ -280,7 +280,6 @@ def write_page(
     shown = any(pictures)
     if progress is not None and shown:
         pictures = tuple(_counted(each, len(overlap.matches), progress) for each in pictures)  # type: ignore[assignment]
-    tails = {kind: tail for kind, tail in overlap.tails.items()}
     facts = {
         f"{name}: {key}": str(value)
         for name, side, source in zip(names, (overlap.a, overlap.b), sources, strict=True)
@@ -293,7 +292,7 @@ def write_page(
     }
     facts |= {
         f"impostors' tail, {kind}": f"slope {tail.slope:.3f} (1 is normal), shift {tail.shift:.3f}"
-        for kind, tail in tails.items()
+        for kind, tail in overlap.tails.items()
     }
     page = Page(
         title=f"Overlap of {names[0]} and {names[1]}",

@@ -227,6 +227,12 @@ class FaceDataset(Dataset, ImageSource):
             self._labels = self.read_labels(progress)
         return self._labels
 
+    def label_names(self) -> NDArray[np.str_]:
+        """Return the name of the class of each image, ``(N,)``, empty where it is damaged."""
+        # The last name is for the label -1 of a damaged sample.
+        names = [*(self.class_names or map(str, range(self.num_classes))), ""]
+        return np.array(names, np.str_)[self.labels]
+
     @property
     def weights(self) -> np.ndarray | None:
         """Visits of each sample in an epoch, float64 ``(N,)``; ``None`` where each has one."""

@@ -143,6 +143,11 @@ class FolderImages(ImageSource):
         """Name the path of image ``i``."""
         return str(self.root / str(self.ids[i]))
 
+    def first_folders(self) -> NDArray[np.str_] | None:
+        """Return the first folder of each path, ``(m,)``, empty without; None if none has one."""
+        folders = [name.split("/")[0] if "/" in name else "" for name in self.ids.tolist()]
+        return np.array(folders, np.str_) if any(folders) else None
+
 
 def _list_images(root: Path) -> list[str]:
     """Return the paths of all images below a folder, relative to it, sorted."""

@@ -13,7 +13,11 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TextIO
+
+from facerec.errors import FacerecError
+from facerec.files import atomic_path
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 """What OWASP names under "CSV injection", with the wide forms of East Asian keyboards."""
@@ -43,6 +47,20 @@ def write_csv(file: TextIO, header: Sequence[str], rows: Iterable[Iterable[objec
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(map(_harmless, header))
     writer.writerows(map(_harmless, row) for row in rows)
+
+
+def save_csv(
+    path: Path,
+    header: Sequence[str],
+    rows: Iterable[Iterable[object]],
+    error: type[FacerecError] = FacerecError,
+) -> None:
+    """Write a file as `write_csv` does, whole or not at all."""
+    with (
+        atomic_path(path, error) as temporary,
+        temporary.open("w", encoding="utf-8", newline="") as file,
+    ):
+        write_csv(file, header, rows)
 
 
 def _harmless(value: object) -> object:

@@ -142,12 +142,13 @@ class _Clustered(ABC):
             (self.plug_in + uneven, self.subjects - 1),
         ]
 
+    def _widest(self, tail: float) -> tuple[float, float]:
+        """Return the estimate with the largest variance × squared quantile of Student's t."""
+        return max(self._estimates, key=lambda one: one[0] * stdtrit(one[1], tail) ** 2)
+
     def _interval(self, confidence: float) -> Interval:
         tail = (1 + confidence) / 2
-        # Variance × the squared quantile of Student's t.
-        variance, freedom = max(
-            self._estimates, key=lambda estimate: estimate[0] * stdtrit(estimate[1], tail) ** 2
-        )
+        variance, freedom = self._widest(tail)
         if math.isinf(variance):
             few = (
                 f"{self.subjects} identities, effectively {self.effective_subjects:.1f}, "

@@ -186,9 +186,7 @@ def ratio_interval(
     tail = (1 + confidence) / 2
     terms = []
     for one in (share, reference):
-        variance, freedom = max(
-            one._estimates, key=lambda estimate: estimate[0] * stdtrit(estimate[1], tail) ** 2
-        )
+        variance, freedom = one._widest(tail)
         terms.append((variance / one.rate**2, freedom))
     total = terms[0][0] + terms[1][0]
     if math.isinf(total):

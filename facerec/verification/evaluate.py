@@ -642,7 +642,8 @@ def _over_acquired_pairs(lost: int, pairs: Pairs, accuracy: KFoldAccuracy | None
     return f"{said}; with lost pairs counted as errors, the accuracy is {counted:.2f} %"
 
 
-def _number(value: float) -> float | str:
+def json_number(value: float) -> float | str:
+    """Return a number as JSON has it: one that is not finite as text."""
     return value if math.isfinite(value) else str(value)
 
 
@@ -651,7 +652,7 @@ def _limits(interval: Interval | None) -> dict[str, Any] | None:
     if interval is None:
         return None
     return {
-        name: _number(value) if isinstance(value, float) else value
+        name: json_number(value) if isinstance(value, float) else value
         for name, value in asdict(interval).items()
     }
 
@@ -673,7 +674,7 @@ def _accuracy(
     return {
         **asdict(folds),
         "accuracies": list(folds.accuracies),
-        "thresholds": [_number(threshold) for threshold in folds.thresholds],
+        "thresholds": [json_number(threshold) for threshold in folds.thresholds],
         "interval": _limits(accuracy.interval) if with_interval else None,
     }
 
@@ -682,7 +683,7 @@ def _point(estimate: TprEstimate) -> dict[str, Any]:
     point = estimate.point
     return {
         **point.to_json(),
-        "threshold": _number(point.threshold),
+        "threshold": json_number(point.threshold),
         "tpr": estimate.tpr.value,
         "tpr_interval": _limits(estimate.tpr.interval),
         "fpr_interval": _limits(estimate.fpr.interval),

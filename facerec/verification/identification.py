@@ -120,7 +120,7 @@ def search_gallery(
         beaten = best >= bar[rows]  # few, so that the rest need not be counted
         higher = scores[beaten] >= bar[rows[beaten], np.newaxis]
         above[rows[beaten]] += np.count_nonzero(higher, axis=1)
-    mates = _count_mates(probe.subjects, other.subjects)
+    mates = count_equal(probe.subjects, other.subjects[other.subjects >= 0])
     rank = np.where(lost, entries - mates, above) + 1
     scale = np.float32(1 / _GRID)
     return Searches(
@@ -331,15 +331,13 @@ def _search_notes(name: str, result: GalleryResult) -> Iterator[str]:
         )
 
 
-def _count_mates(
-    probe_subjects: NDArray[np.int64], gallery_subjects: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return for every probe how many entries of the gallery show its subject, ``(P,)``."""
-    subjects, counts = np.unique(gallery_subjects[gallery_subjects >= 0], return_counts=True)
-    if not subjects.size:
-        return np.zeros(len(probe_subjects), np.int64)
-    indices = np.minimum(np.searchsorted(subjects, probe_subjects), subjects.size - 1)
-    return np.where(subjects[indices] == probe_subjects, counts[indices], 0)
+def count_equal(labels: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return for every label, ``(P,)``, how many of the others equal it, such as mates."""
+    distinct, counts = np.unique(others, return_counts=True)
+    if not distinct.size:
+        return np.zeros(len(labels), np.int64)
+    indices = np.minimum(np.searchsorted(distinct, labels), distinct.size - 1)
+    return np.where(distinct[indices] == labels, counts[indices], 0)
 
 
 class _Side:

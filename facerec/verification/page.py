@@ -14,6 +14,7 @@ from facerec.errors import FacerecError
 from facerec.files import check_replaceable, parse_json, write_folder
 from facerec.records.decode import decode_image
 from facerec.report import words
+from facerec.report.conclusions import of_interval
 from facerec.report.csv_tables import to_csv
 from facerec.report.documents import plain, provenance_of, to_json
 from facerec.report.figures import Drawing, Drawings, Files, data_uri, slug
@@ -29,7 +30,6 @@ from facerec.report.page import (
     Text,
 )
 from facerec.report.table import Table, facts_table
-from facerec.statistics.intervals import Interval
 from facerec.statistics.rates import RULE_OF_30
 from facerec.verification.compare import Comparison, PairedFigure, describe_result
 from facerec.verification.evaluate import VerificationResult
@@ -188,25 +188,15 @@ def _verdict(results: Results, comparisons: Sequence[Comparison]) -> str:
         said = f"From {' to '.join(ends)} of the pairs are judged rightly"
     if comparisons:
         conclusions = [
-            _conclusion(row.difference.interval)
+            of_interval(row.difference.interval)
             for comparison in comparisons
             if (row := _compared(comparison))
         ]
         said += (
-            f"; a difference is detected in {conclusions.count(_DETECTED)} of "
+            f"; a difference is detected in {conclusions.count('difference detected')} of "
             f"{words.counted(len(comparisons), 'comparison')}"
         )
     return f"{said}."
-
-
-_DETECTED, _UNDETECTED = "difference detected", "none detected at this precision"
-
-
-def _conclusion(interval: Interval | None) -> str:
-    """Say whether an interval of a difference lies beside zero."""
-    if interval is None:
-        return "insufficient data"
-    return _DETECTED if interval.low > 0 or interval.high < 0 else _UNDETECTED
 
 
 def _compared(comparison: Comparison) -> PairedFigure | None:
@@ -245,7 +235,7 @@ def _findings(results: Results, comparisons: Sequence[Comparison]) -> list[Findi
                 f"{comparison.second} less {comparison.first}",
                 words.NOTHING if row is None else f"{row.figure} {difference_points(row)} points",
                 "" if row is None else difference_limits(row),
-                _conclusion(None if row is None else row.difference.interval),
+                of_interval(None if row is None else row.difference.interval),
                 basis=pairs_of(comparison),
             )
         )

@@ -16,12 +16,10 @@ from numpy.typing import NDArray
 
 from facerec.errors import DatasetError
 from facerec.files import sha256
-from facerec.records.images import FolderImages
+from facerec.records.images import SUFFIXES, FolderImages
 from facerec.verification.bench import INFERRED, Pairs, infer_subjects
 from facerec.verification.protocols.matlab import many, read_mat
 from facerec.verification.templates import NOBODY, SearchSet, TemplateBench
-
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
 
 # The galleries of 1:N and their files, without "ijbb_" or "ijbc_" before and ".csv" behind.
 _GALLERIES = {
@@ -393,7 +391,7 @@ def _read_mat(path: Path, names: str, persons: str) -> tuple[list[str], NDArray[
 def _list_images(folder: Path) -> list[str]:
     """Return the names of the images in a folder, sorted."""
     try:
-        images = sorted(p.name for p in folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES)
+        images = sorted(p.name for p in folder.iterdir() if p.suffix.lower() in SUFFIXES)
     except OSError as problem:
         raise _unreadable(folder, problem) from problem
     if not images:

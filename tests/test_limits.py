@@ -196,6 +196,7 @@ def check_that_it_trains(recipe: Recipe) -> None:
         assert str(error)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("field", ["embedding_size", "width", "dropout"])
 def test_the_largest_backbones_are_planned(base: dict[str, Any], field: str) -> None:
     _, _, _, (limits,) = next(f for f in FIELDS if f[0] == ("backbone",) and f[2] == (field,))

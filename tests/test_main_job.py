@@ -11,6 +11,8 @@ from helpers.every_command import LINES
 
 from facerec.embedding import load_model, read_embeddings
 
+pytestmark = pytest.mark.integration
+
 
 def test_every_step_leaves_what_the_next_one_reads(main_job: Path) -> None:
     assert {path.name for path in main_job.iterdir()} >= {

@@ -45,6 +45,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return sentence
 
 
+@pytest.mark.integration
 def test_an_onnx_file_becomes_a_model_that_embeds_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -75,7 +75,14 @@ def relative(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("folds", [True, False])
-@pytest.mark.parametrize("name", ["iresnet18", "mbf", "mobilefacenet_half"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("iresnet18", marks=pytest.mark.integration),
+        pytest.param("mbf", marks=pytest.mark.integration),
+        "mobilefacenet_half",
+    ],
+)
 def test_the_backbone_embeds_as_the_one_that_was_exported(name: str, folds: bool) -> None:
     theirs = trained(name)
     file = exported(name) if folds else unfolded(theirs)
@@ -96,6 +103,7 @@ def test_the_half_of_a_network_starts_from_the_whole_by_name() -> None:
     }.items()
 
 
+@pytest.mark.integration
 def test_another_architecture_is_refused_by_what_is_missing_or_left() -> None:
     file = exported("mobilefacenet_half")
     with pytest.raises(ModelError, match=r"folded\.onnx: has too few layers"):

@@ -186,6 +186,7 @@ def test_the_files_of_a_bundle(written: BundleReport) -> None:
     assert [path.name for path in written.path.parent.iterdir()] == ["bundle"]
 
 
+@pytest.mark.integration
 def test_without_options_there_is_the_least(tmp_path: Path, saved: TorchModel, quick: None) -> None:
     report = export_bundle(saved, tmp_path / "b")
     assert set(files(report.path)) == {

@@ -251,6 +251,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         read_release(tmp_path / "missing.json")
 
 
+@pytest.mark.integration
 def test_the_page_and_the_files_have_it(old: dict[str, Any], new: dict[str, Any]) -> None:
     old["association"][0] |= {"p_perm": 0.4}
     found = compare_releases(release(old), new)

@@ -128,6 +128,7 @@ def batch(classes):
     return x, torch.randint(classes, (6,), generator=generator)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("margin", [ArcFace(), SphereFaceR(version="v2")], ids=str)
 def test_ranks_join_what_each_of_them_drew(pool, ranks, margin):

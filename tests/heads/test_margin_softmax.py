@@ -448,6 +448,7 @@ def some_rows(group, margin, share, options, dtype):
     return [t.detach() for t in (*found, to_x, to_weight)]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("margin", MARGINS, ids=str)
 def test_ranks_with_any_rows_equal_one_process(pool, margin, ranks):

@@ -318,6 +318,7 @@ def ranked(group, vectors, subjects, arguments, share):
     return score_all_pairs(vectors, subjects, process_group=group, **arguments)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("share", [8, search._SHARE])
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_ranks_change_nothing(pool: GlooPool, ranks: int, share: int) -> None:

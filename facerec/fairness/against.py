@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from facerec.errors import DatasetError, MetricError
 from facerec.fairness.baseline import BaselineComparison, Change
 from facerec.fairness.one_to_many import EVERYBODY, OTHERS, SearchKey, SearchPlan
-from facerec.fairness.plain import Json, plain
+from facerec.fairness.plain import AUDIT_SCHEMA, Json, plain
 from facerec.files import parse_json, sha256
 from facerec.report.conclusions import (
     Conclusion,
@@ -30,8 +30,6 @@ from facerec.report.conclusions import (
 from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import Interval
 from facerec.statistics.searches import SEARCHES
-
-SCHEMA = "facerec.audit/1"
 
 UNPAIRED = "MOVER of the intervals of both audits"
 TAKEN_AS_INDEPENDENT = (
@@ -127,9 +125,9 @@ def read_release(path: str | Path) -> Release:
     except (OSError, ValueError) as problem:
         raise DatasetError(f"{path}: it cannot be read as an audit.json ({problem})") from problem
     schema = document.get("schema") if isinstance(document, Mapping) else None
-    if schema != SCHEMA:
+    if schema != AUDIT_SCHEMA:
         raise DatasetError(
-            f"{path}: its schema is {schema!r} and not {SCHEMA!r}; give the audit.json of an audit"
+            f"{path}: its schema is {schema!r} and not {AUDIT_SCHEMA!r}; give an audit.json"
         )
     return Release(path.name, sha256(path), document)
 

@@ -19,7 +19,7 @@ from facerec.fairness.against_page import against_table
 from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import QUANTILES
 from facerec.fairness.one_to_many import OneToMany
-from facerec.fairness.plain import Json, flat, plain
+from facerec.fairness.plain import AUDIT_SCHEMA, Json, flat, plain
 from facerec.fairness.rate_results import SCORE_EDGES, GroupRates, RatesAtThreshold
 from facerec.fairness.result import Audit, GroupAudit
 from facerec.fairness.tables import (
@@ -121,7 +121,7 @@ def to_json(audit: Audit) -> Json:
     settings = audit.settings
     every = audit.groupings
     return {
-        "schema": against.SCHEMA,
+        "schema": AUDIT_SCHEMA,
         "facerec": audit.version,
         "banner": audit.banner,
         "inputs": {file.role: plain(file, leave=("role",)) for file in audit.inputs},

@@ -18,6 +18,9 @@ from facerec.statistics.intervals import Interval
 
 Json = dict[str, Any]
 
+AUDIT_SCHEMA = "facerec.audit/1"
+"""What ``audit.json`` says that it is."""
+
 
 def plain(value: Any, leave: Sequence[str] = (), *, limits: bool = True) -> Any:
     """Return anything as JSON types; what is not finite is null, as is an empty remark.

@@ -25,10 +25,10 @@ from scipy.special import betaln, gammaln, ndtri, psi
 from scipy.stats import multivariate_normal
 
 from facerec.errors import DatasetError
-from facerec.fairness.against import SCHEMA
 from facerec.fairness.channels import mated_pairs
 from facerec.fairness.norms import SubjectBootstrap, SubjectNorms, norm_table
 from facerec.fairness.pair_counts import SubjectCounts
+from facerec.fairness.plain import AUDIT_SCHEMA
 from facerec.fairness.rate_results import (
     Calibration,
     Exclusions,
@@ -418,7 +418,7 @@ def from_audit(document: Mapping[str, Any], *, source: str) -> Components:
         DatasetError: it is not an audit, or names no group.
     """
     try:
-        if document["schema"] != SCHEMA:
+        if document["schema"] != AUDIT_SCHEMA:
             raise ValueError
         primary = document["settings"]["groups"][0]
         rows = [

@@ -23,6 +23,7 @@ from facerec.files import atomic_path
 from facerec.galleries.cleaning import Cleaning, clean_set
 from facerec.limits import Limits
 from facerec.records.dataset import FaceDataset
+from facerec.records.decode import image_kind
 from facerec.records.proposals import Proposal, write_proposals
 from facerec.records.training_set import Data, open_dataset
 from facerec.report import words
@@ -220,7 +221,7 @@ def contact_sheet(cleaning: Cleaning, source: str, dataset: FaceDataset | None) 
         if dataset is None or image not in index_of:
             return Cell(text)
         data = dataset.encoded(index_of[image])
-        kind = "png" if data.startswith(b"\x89PNG") else "jpeg"
+        kind = image_kind(data)
         return Cell(text, picture=f"data:image/{kind};base64,{base64.b64encode(data).decode()}")
 
     columns: list[Column[Proposal]] = [

@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 from facerec.devices import exact_products
 from facerec.errors import MetricError, MissingExtraError
 from facerec.progress import Progress
-from facerec.verification.identification import count_equal
+from facerec.statistics.identification import count_equal
 
 _NO_SCORE = -0x7F800001 << 32
 """The key of score −∞ and the last index: below every other."""

@@ -6,6 +6,7 @@ import functools
 import struct
 import zlib
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 
@@ -172,11 +173,21 @@ def _decode_whole_jpeg(data: bytes, out: np.ndarray) -> bool:
 
 
 def _damaged(data: bytes, where: str) -> ImageError:
-    kind = "JPEG" if data.startswith(_JPEG) else "PNG"
+    kind = image_kind(data).upper()
     return ImageError(
         f"{where}: the {kind} of {len(data):,} bytes does not decode, its data is damaged or "
         "cut short; replace it or leave it out"
     )
+
+
+def image_kind(data: bytes) -> Literal["jpeg", "png"]:
+    """Return what encoded bytes are by their beginning; what is no PNG is taken for a JPEG."""
+    return "png" if data.startswith(_PNG) else "jpeg"
+
+
+def image_suffix(data: bytes) -> str:
+    """Return the ending of a file for encoded bytes, with its dot."""
+    return ".png" if image_kind(data) == "png" else ".jpg"
 
 
 def image_size(data: bytes, where: str) -> tuple[int, int]:

@@ -25,7 +25,7 @@ from facerec.records.dataset import (
     RecordDataset,
     Skipped,
 )
-from facerec.records.decode import decode_image, image_size
+from facerec.records.decode import decode_image, image_size, image_suffix
 from facerec.records.layout import Layout, write_image_records
 from facerec.records.proposals import Proposal, combine, read_proposals
 
@@ -248,7 +248,7 @@ def apply_proposals(
                     raise
                 skipped.append(Skipped(i, dataset.where(i), str(error)))
             else:
-                suffix = ".png" if data.startswith(b"\x89PNG") else ".jpg"
+                suffix = image_suffix(data)
                 file = dataset.name(i).replace("/", "_").removesuffix(suffix)
                 yield label, f"{classes[label]}/{file}{suffix}", data
             if progress is not None:
@@ -416,7 +416,7 @@ def export_folder(
                 key = int(dataset.records.keys[i])
                 components = paths.get(key, ())
                 folder = components[0] if by_name else f"{label:0{digits}d}"
-                suffix = ".png" if data.startswith(b"\x89PNG") else ".jpg"
+                suffix = image_suffix(data)
                 file = (
                     "_".join(components[1:] if by_name else components)
                     or f"{key:0{key_digits}d}{suffix}"

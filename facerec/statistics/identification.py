@@ -113,6 +113,15 @@ class Cmc:
         return self.hits / self.searches
 
 
+def count_equal(labels: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return for every label, ``(P,)``, how many of the others equal it, such as mates."""
+    distinct, counts = np.unique(others, return_counts=True)
+    if not distinct.size:
+        return np.zeros(len(labels), np.int64)
+    indices = np.minimum(np.searchsorted(distinct, labels), distinct.size - 1)
+    return np.where(distinct[indices] == labels, counts[indices], 0)
+
+
 def search(scores: ArrayLike, probe_subjects: ArrayLike, gallery_subjects: ArrayLike) -> Searches:
     """Reduce a matrix of scores to what the figures need.
 

@@ -15,6 +15,7 @@ from facerec.statistics.identification import (
     IdentificationPoint,
     Searches,
     cmc,
+    count_equal,
     tpir_at_fpir,
 )
 from facerec.statistics.intervals import Interval
@@ -329,15 +330,6 @@ def _search_notes(name: str, result: GalleryResult) -> Iterator[str]:
             f"{result.failed_entries} of {result.searches.gallery} entries have no vector; they "
             "find nobody and are never found"
         )
-
-
-def count_equal(labels: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return for every label, ``(P,)``, how many of the others equal it, such as mates."""
-    distinct, counts = np.unique(others, return_counts=True)
-    if not distinct.size:
-        return np.zeros(len(labels), np.int64)
-    indices = np.minimum(np.searchsorted(distinct, labels), distinct.size - 1)
-    return np.where(distinct[indices] == labels, counts[indices], 0)
 
 
 class _Side:

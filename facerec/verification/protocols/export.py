@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from facerec.errors import DatasetError
 from facerec.files import atomic_folder, atomic_path
 from facerec.progress import Progress
+from facerec.records.decode import image_suffix
 from facerec.records.images import NAMES, ImageSource, PackImages, check_relative
 from facerec.records.packs import write_pack
 from facerec.verification.bench import (
@@ -88,8 +89,7 @@ def export_folder(bench: Bench, out: Path, progress: Progress | None = None) -> 
         for i, name in enumerate(ids):
             content = images.encoded(i)
             if not named:
-                suffix = ".png" if content.startswith(b"\x89PNG") else ".jpg"
-                ids[i] = name = f"{int(name):06d}{suffix}"
+                ids[i] = name = f"{int(name):06d}{image_suffix(content)}"
             check_relative(name, images.where(i))
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)

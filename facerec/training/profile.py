@@ -1,6 +1,6 @@
 """Where the time and the memory of training steps go, measured on the spot.
 
-Times come from the ranges that `Trainer.train_step` names. On a GPU they are those of its stream of
+Times come from the ranges that `Learner.train_step` names. On a GPU they are those of its stream of
 work, taken by events in it, so nothing waits; elsewhere those of the host. torch.profiler is not
 used: it records every operator, which makes a CPU's steps 3 to 10 % longer, and on a GPU it would
 not tell which part the threads of autograd work for.
@@ -23,9 +23,10 @@ from torch import Tensor, nn
 from facerec.devices import has_fast_bf16
 from facerec.errors import RecipeError
 from facerec.heads.class_sampling import sample_size
+from facerec.training.learner import AUTOCAST, Learner
 from facerec.training.nonfinite import LateFigures
 from facerec.training.plan import backbone_flop, head_flop
-from facerec.training.trainer import AUTOCAST, Trainer
+from facerec.training.trainer import Trainer
 
 DATA = "data"
 
@@ -36,7 +37,7 @@ PHASES = {
     "backward": "backward",
     "optimizer": "optimizer",
 }
-"""The ranges of a step, all but the first named by `Trainer.train_step`, and their titles."""
+"""The ranges of a step, all but the first named by `Learner.train_step`, and their titles."""
 
 WARM_UP = 3
 """Steps before the first measured one, besides those whose batches the loader has ready."""
@@ -87,7 +88,7 @@ class Profile:
 
 
 class PhaseClock:
-    """Takes the place of `Trainer.phase` and adds up the time spent in each named range.
+    """Takes the place of `Learner.phase` and adds up the time spent in each named range.
 
     Args:
         device: where the work is done; a GPU's own clock is read there.
@@ -203,13 +204,13 @@ def _system_share(before: os.times_result, after: os.times_result) -> float:
 
 
 @contextlib.contextmanager
-def _tapped(trainer: Trainer, clock: PhaseClock) -> Iterator[None]:
-    """Let ``clock`` hear of the phases of the trainer's steps."""
-    original, trainer.phase = trainer.phase, clock
+def _tapped(learner: Learner, clock: PhaseClock) -> Iterator[None]:
+    """Let ``clock`` hear of the phases of the learner's steps."""
+    original, learner.phase = learner.phase, clock
     try:
         yield
     finally:
-        trainer.phase = original
+        learner.phase = original
 
 
 def _wait(device: torch.device) -> None:
@@ -220,10 +221,10 @@ def _wait(device: torch.device) -> None:
 # ---------------------------------------------------------------- products
 
 
-def _flop(trainer: Trainer) -> int:
+def _flop(learner: Learner) -> int:
     """Return the FLOP of backbone and head on this rank in a step."""
-    recipe, local = trainer.recipe, trainer.head.num_local
-    rate, share = trainer.head.sample_rate, recipe.batch_size // trainer.processes.world_size
+    recipe, local = learner.recipe, learner.head.num_local
+    rate, share = learner.head.sample_rate, recipe.batch_size // learner.processes.world_size
     visited = local if rate == 1 else sample_size(rate, local, recipe.batch_size)
     backbone = share * backbone_flop(recipe)
     return backbone + head_flop(recipe.batch_size, visited, recipe.backbone.embedding_size)
@@ -272,17 +273,17 @@ def product_rate(device: torch.device, kind: str, size: int | None = None) -> fl
 # ---------------------------------------------------------------- memory
 
 
-def _known_memory(trainer: Trainer, head_gradient: int) -> dict[str, int]:
+def _known_memory(learner: Learner, head_gradient: int) -> dict[str, int]:
     """Return the bytes of weights, gradients and optimizer state."""
-    backbone, head = trainer.backbone, trainer.head
+    backbone, head = learner.backbone, learner.head
     gradients = [p.grad for p in backbone.parameters() if p.grad is not None]
     return {
         "backbone: weights": _bytes([*backbone.parameters(), *backbone.buffers()]),
         "backbone: gradients": _bytes(gradients),
-        "backbone: optimizer state": _state(trainer.optimizer, backbone),
+        "backbone: optimizer state": _state(learner.optimizer, backbone),
         "head: class centres": _bytes([*head.parameters(), *head.buffers()]),
         "head: gradient": head_gradient,
-        "head: optimizer state": _state(trainer.optimizer, head),
+        "head: optimizer state": _state(learner.optimizer, head),
     }
 
 
@@ -291,13 +292,13 @@ def _bytes(tensors: list[Tensor]) -> int:
 
 
 @contextlib.contextmanager
-def _head_gradient(trainer: Trainer) -> Iterator[list[int]]:
+def _head_gradient(learner: Learner) -> Iterator[list[int]]:
     """Fill a list with the bytes of the head's gradients, of which there are none if none is kept.
 
     A step takes a gradient as soon as it can, so it is measured where it is made.
     """
     sizes: list[int] = []
-    centers = trainer.centers
+    centers = learner.centers
     if centers is None:
         yield sizes
         return
@@ -305,7 +306,7 @@ def _head_gradient(trainer: Trainer) -> Iterator[list[int]]:
 
     def measure(rows: Tensor | None, tiles: Iterator[tuple[slice, Tensor]]) -> None:
         keep(rows, tiles)
-        gradient = trainer.head.weight.grad
+        gradient = learner.head.weight.grad
         assert gradient is not None
         sizes.append(_bytes([gradient._values() if gradient.is_sparse else gradient]))
 

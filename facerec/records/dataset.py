@@ -13,6 +13,7 @@ import mmap
 import os
 import signal
 import struct
+import sys
 import threading
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -649,6 +650,11 @@ class Subset(FaceDataset):
         return None if weights is None else weights[self.indices]
 
 
+# Python 3.14 has Linux start a server that forks instead: every worker would unpickle an index of
+# its own, and torch would not hear of the death of a process that is no child of this one.
+_START_METHOD = "fork" if sys.platform == "linux" else None
+
+
 class BatchLoader:
     """Reads the batches that a sampler asks for, in worker processes or in this one.
 
@@ -674,7 +680,7 @@ class BatchLoader:
             workers: processes that read and decode; 0 does it in this process.
             pin_memory: return batches in page-locked memory.
             prefetch: batches that each worker prepares ahead.
-            start_method: of the workers; by default the system's.
+            start_method: of the workers; by default they are forked where that is safe.
         """
         self._loader: DataLoader = DataLoader(
             _Guarded(dataset),
@@ -684,7 +690,7 @@ class BatchLoader:
             pin_memory=pin_memory,
             prefetch_factor=prefetch if workers else None,
             persistent_workers=workers > 0,
-            multiprocessing_context=start_method if workers else None,
+            multiprocessing_context=start_method or _START_METHOD if workers else None,
             worker_init_fn=_start_worker,
             # By default it draws from torch's global generator, which a resumed run must not.
             generator=torch.Generator(),

@@ -295,14 +295,14 @@ def write_manifest(
         teacher: SHA-256 of the teacher's file; None without one.
         start: the weights that training starts from, if not from a seed.
     """
-    packages = ("torch", "numpy", "safetensors", "scipy")
+    packages = ("numpy", "safetensors", "scipy")
     manifest = {
         "facerec": facerec.__version__,
         "git": _git_commit(),
         "python": platform.python_version(),
         "packages": {name: metadata.version(name) for name in packages}
-        # OpenCV comes under several names of distributions.
-        | {"opencv": cv2.__version__},
+        # OpenCV comes under several names of distributions, torch in builds that only it can name.
+        | {"opencv": cv2.__version__, "torch": torch.__version__},
         "command": sys.argv,
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "seed": recipe.seed,

@@ -147,8 +147,9 @@ def check(hint: Any, value: Any, where: str, field: str = "recipe") -> Any:
         }
     if hint is Any or (hint is type(None) and value is None):
         return value
-    exact = hint is not type(None) and isinstance(hint, type) and isinstance(value, hint)
-    if exact and not (hint in (int, float) and isinstance(value, bool)):
+    # Python 3.10 takes tuple[int, ...] for a type.
+    plain = origin is None and isinstance(hint, type) and hint is not type(None)
+    if plain and isinstance(value, hint) and not (hint in (int, float) and isinstance(value, bool)):
         return value
     raise _wrong(where, field, getattr(hint, "__name__", str(hint)), value)
 

@@ -218,8 +218,8 @@ class Harness:
     def _search(self) -> bool:
         """Run one trial of the first arm that has one left for us."""
         for arm in self.comparison.ordered:
-            other = self.comparison.arm(arm.against) if arm.against else None
-            if self.search.is_done(arm) or (other and not self.search.is_done(other)):
+            base = self.search.base(arm)
+            if self.search.is_done(arm) or (base and not self.search.is_done(base)):
                 continue
             # What is proposed depends on the trials that have ended; where a trial takes seconds an
             # arm is searched by one worker, and the table does not depend on how many there are.

@@ -120,8 +120,11 @@ def write_parquet(path: Path, embeddings: Embeddings) -> None:
     count, size = embeddings.vectors.shape
     failed = np.zeros(count, bool)
     failed[list(embeddings.failures)] = True
-    vectors = pa.FixedSizeListArray.from_arrays(
-        pa.array(embeddings.vectors.reshape(-1)), size, mask=pa.array(failed)
+    # Lists of a fixed size of which some are null cannot be read back before pyarrow 26.
+    vectors = pa.LargeListArray.from_arrays(
+        np.concatenate([[0], np.cumsum(np.where(failed, 0, size))]).astype(np.int64),
+        pa.array(embeddings.vectors[~failed].reshape(-1)),
+        mask=pa.array(failed),
     )
     note = {**embeddings.note, "format": FORMAT, "flip": embeddings.flip, "dimensions": size}
     columns = {ID: _texts(pa, path, embeddings.ids)}

@@ -1,4 +1,4 @@
-"""A Metric Learning Reality Check (Musgrave, Belongie and Lim, ECCV 2020), and SEC on each loss.
+"""A Metric Learning Reality Check (Musgrave, Belongie and Lim, ECCV 2020).
 
     facerec compare recipes/papers/reality_check.py --features FILE
     facerec compare recipes/papers/reality_check.py --features FILE --smoke
@@ -6,16 +6,14 @@
 The 14 losses of the paper's table under its protocol: 32 × 1 batches for losses with a weight
 vector for each class and 8 × 4 for the others, 50 trials by the mean of 4 folds, the best setting
 trained anew with 10 seeds and scored as concatenated and separated embeddings. Trials begin with
-the library's defaults and the paper's optimum on CUB-200. Two claims are tested: each loss against
-the contrastive one of 2006, and each with SEC against itself, whose trials are the very same ones
-with a penalty. `reality_check_others.py` has losses that the table lacks,
-`reality_check_photos.py` trains whole networks.
+the library's defaults and the paper's optimum on CUB-200. Each loss is compared with the
+contrastive one of 2006. `reality_check_sec.py` puts SEC on each, `reality_check_others.py` has
+losses that the table lacks, `reality_check_photos.py` trains whole networks.
 """
 
-from _protocols import classes_alone, features, reality_check, weight, with_penalty
+from _protocols import classes_alone, features, reality_check
 
 from facerec.comparison import Arm, Comparison, losses
-from facerec.heads import SEC
 
 BASE = "Contrastive"
 
@@ -49,17 +47,11 @@ def plain(name: str, loss: losses.Loss) -> Arm:
 
 recipe = Comparison(
     name="reality_check",
-    question="Which losses differ from the contrastive loss of 2006, and does SEC help any?",
+    question="Which losses differ from the contrastive loss of 2006?",
     data=features,
     protocol=reality_check,
     declared=("batch",),
-    arms=tuple(
-        arm
-        for name, loss in table.items()
-        for base in (plain(name, loss),)
-        for arm in (base, with_penalty(base, "SEC", SEC(weight=0.1), weight))
-    ),
-    paired=True,
+    arms=tuple(plain(name, loss) for name, loss in table.items()),
     trials=50,
     repetitions=10,
 )

@@ -108,7 +108,9 @@ def test_parquet_gives_what_csv_gives(tmp_path: Path) -> None:
     people = [i.split("/")[0] for i in ids]
     rows = [*vectors.tolist(), None]
     wide = {f"e{k}": [None if row is None else row[k] for row in rows] for k in range(5)}
-    kinds = (pa.list_(pa.float32()), pa.list_(pa.float32(), 5), pa.large_list(pa.float64()))
+    kinds = [pa.list_(pa.float32()), pa.large_list(pa.float64())]
+    if int(pa.__version__.partition(".")[0]) >= 26:  # older ones cannot read such a null
+        kinds.append(pa.list_(pa.float32(), 5))
     tables = [pa.array(rows, kind) for kind in kinds]
     shared = {"image_id": [*ids, "lost.jpg"], "subject_id": [*people, None]}
     written = [pa.table({**shared, "embedding": column}) for column in tables]

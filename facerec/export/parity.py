@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +24,10 @@ BATCHES = (1, 2, 5, 64)
 CONSTANTS = (0.0, 1.0, -1.0)
 ROWS_ALONE = 5
 """Images that are also embedded one by one."""
+
+ROUNDING = 4.0
+"""A difference of so many times torch's own, between float32 and float64, passes as rounding, which
+some networks magnify (a batch norm over a channel of next to no variance)."""
 
 Vectors = npt.NDArray[np.float32]
 Inputs = npt.NDArray[np.float32] | npt.NDArray[np.uint8]
@@ -115,8 +121,12 @@ def check_parity(model: TorchModel, file: OnnxFile, bar: Bar | None = None) -> l
     batches = BATCHES if image.batch is None else (image.batch,)
     rows: list[ParityRow] = []
 
-    def add(check: str, batch: int, reference: Vectors, actual: Vectors) -> None:
+    def add(
+        check: str, batch: int, reference: Vectors, actual: Vectors, noise: Callable[[], float]
+    ) -> None:
         measured = deviation(reference, actual)
+        alike = measured.min_cosine >= bar.min_cosine
+        passed = bar.passes(measured) or (alike and measured.max_abs <= ROUNDING * noise())
         rows.append(
             ParityRow(
                 check,
@@ -124,7 +134,7 @@ def check_parity(model: TorchModel, file: OnnxFile, bar: Bar | None = None) -> l
                 measured.max_abs,
                 measured.min_cosine,
                 measured.max_norm_ratio,
-                bar.passes(measured),
+                passed,
             )
         )
 
@@ -133,16 +143,18 @@ def check_parity(model: TorchModel, file: OnnxFile, bar: Bar | None = None) -> l
         distinct = inputs[: len(CONSTANTS)] if check.startswith("constant") else inputs
         known = _torch_embeddings(model, distinct, stated)
         reference = np.resize(known, (len(inputs), known.shape[1]))
+        # In float64, which takes long, only where something differs.
+        noise = functools.cache(partial(_rounding, model, distinct, stated, known))
         for batch in batches:
             actual = engine.run(inputs[:batch])
-            add(check, batch, reference[:batch], actual)
+            add(check, batch, reference[:batch], actual, noise)
         if image.batch is None:
             together = engine.run(inputs[:ROWS_ALONE])
             alone = [engine.run(inputs[row : row + 1]) for row in range(ROWS_ALONE)]
-            add(f"{check}, rows alone", ROWS_ALONE, together, np.concatenate(alone))
+            add(f"{check}, rows alone", ROWS_ALONE, together, np.concatenate(alone), noise)
         if file.outputs[-1].name == NORM_OUTPUT:
             norms = np.linalg.norm(reference, axis=1, keepdims=True)
-            add(f"{check}, output {NORM_OUTPUT}", len(inputs), norms, _norms(file, inputs))
+            add(f"{check}, output {NORM_OUTPUT}", len(inputs), norms, _norms(file, inputs), noise)
     _raise_failed(rows, bar, engine, file)
     return rows
 
@@ -180,7 +192,20 @@ def _inputs(
     yield "constant", np.broadcast_to(constants, shape).astype(np.float32)
 
 
-def _torch_embeddings(model: TorchModel, inputs: Inputs, stated: Preprocessing | None) -> Vectors:
+def _rounding(
+    model: TorchModel, inputs: Inputs, stated: Preprocessing | None, known: Vectors
+) -> float:
+    """Return how far torch's float32 embeddings are from its float64, as `Deviation.max_abs`."""
+    exact = _torch_embeddings(model, inputs, stated, torch.float64)
+    return deviation(exact, known).max_abs
+
+
+def _torch_embeddings(
+    model: TorchModel,
+    inputs: Inputs,
+    stated: Preprocessing | None,
+    dtype: torch.dtype = torch.float32,
+) -> npt.NDArray[Any]:
     """Embed what goes into the file with the backbone, which may have been trained on other."""
     trained = model.preprocessing
     x = torch.from_numpy(inputs)
@@ -189,9 +214,9 @@ def _torch_embeddings(model: TorchModel, inputs: Inputs, stated: Preprocessing |
     elif stated != trained:
         x = x.flip(1) if stated.channels != trained.channels else x
         x = (x * stated.std + (stated.mean - trained.mean)) / trained.std
-    backbone = copy_for_export(model.backbone)
+    backbone = copy_for_export(model.backbone).to(dtype)
     with torch.no_grad():
-        return torch.cat([backbone(chunk) for chunk in x.split(16)]).numpy()
+        return torch.cat([backbone(chunk) for chunk in x.to(dtype).split(16)]).numpy()
 
 
 def _norms(file: OnnxFile, inputs: Inputs) -> Vectors:

@@ -24,7 +24,7 @@ from facerec.heads import SEC, ArcFace
 from facerec.records import Data
 from facerec.records.dataset import Batch, FaceDataset
 from facerec.training import Head, Recipe
-from facerec.training import trainer as trainer_module
+from facerec.training import learner as learner_module
 from facerec.training.distributed import Processes
 from facerec.training.monitor import Figures
 from facerec.training.prefetch import prefetched
@@ -133,7 +133,7 @@ def rehearse(recipe: Recipe, ranks: int = 1, steps: int = 3) -> Seen:
         # What DistributedDataParallel does in C++ is not looked at.
         with (
             pretend_cuda(),
-            mock.patch.object(trainer_module, "data_parallel", lambda m, _: m),
+            mock.patch.object(learner_module, "data_parallel", lambda m, _: m),
             _kernels_noted(),
         ):
             return _rehearse(recipe, Processes(0, ranks, CUDA), steps)

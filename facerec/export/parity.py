@@ -111,6 +111,8 @@ def check_parity(model: TorchModel, file: OnnxFile, bar: Bar | None = None) -> l
         file: the exported file.
         bar: what must be reached.
 
+    A row beyond the bar of differences passes where torch itself rounds as much, see `ROUNDING`.
+
     Raises:
         ExportError: a row does not pass; the sentence names it.
     """

@@ -67,6 +67,11 @@ def test_every_registered_backbone_reaches_the_bar(
 # --- controls: what must not pass ------------------------------------------------------------
 
 
+def test_what_torch_rounds_itself_is_no_fault(tiny_model: TorchModel, tiny_onnx: bytes) -> None:
+    rows = check_parity(tiny_model, parse_onnx(tiny_onnx, "tiny"), Bar(max_abs=0.0))
+    assert all(row.passed for row in rows) and max(row.max_abs for row in rows) > 0
+
+
 def test_slightly_other_weights_fail(tiny_model: TorchModel, tiny_onnx: bytes) -> None:
     backbone = copy.deepcopy(tiny_model.backbone)
     backbone.layer3[0].conv1.weight.data *= 1.001

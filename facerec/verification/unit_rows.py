@@ -12,9 +12,11 @@ _ROWS = 4096
 def row_norms(matrix: NDArray[np.floating]) -> NDArray[np.float64]:
     """Return the norm of every row; NaN for one that is zero or not finite."""
     norms = np.empty(len(matrix))
-    for start in range(0, len(matrix), _ROWS):
-        rows = matrix[start : start + _ROWS].astype(np.float64)
-        norms[start : start + _ROWS] = np.sqrt(np.einsum("nd,nd->n", rows, rows))
+    # A damaged file may hold signalling NaNs, which numpy warns of when it converts them.
+    with np.errstate(invalid="ignore", over="ignore"):
+        for start in range(0, len(matrix), _ROWS):
+            rows = matrix[start : start + _ROWS].astype(np.float64)
+            norms[start : start + _ROWS] = np.sqrt(np.einsum("nd,nd->n", rows, rows))
     return np.where((norms > 0) & np.isfinite(norms), norms, np.nan)
 
 

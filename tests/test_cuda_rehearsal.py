@@ -19,7 +19,7 @@ def outcome(*arguments: str, **environment: str) -> tuple[int, str]:
         capture_output=True,
         text=True,
         cwd=FOLDER.parents[1],
-        # Two threads beside another test that has a core make it five times as long.
+        # Two threads beside another test that has a core made it several times as long.
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", **environment},
     )
     return done.returncode, done.stdout
@@ -27,7 +27,7 @@ def outcome(*arguments: str, **environment: str) -> tuple[int, str]:
 
 @pytest.mark.integration
 def test_the_bodies_hold_when_the_cpu_is_compared_with_itself() -> None:
-    # One backbone of a family: the others are made of the same parts, and take most of the time.
+    # One backbone of a family: the others are made of the same parts.
     chosen = "not test_a_backbone or iresnet18 or mobilefacenet_half or vit_t"
     code, told = outcome("-k", chosen, FACEREC_CUDA_TESTS_ON="cpu")
     assert code == 0, told

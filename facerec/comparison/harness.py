@@ -218,7 +218,7 @@ class Harness:
     def _search(self) -> bool:
         """Run one trial of the first arm that has one left for us."""
         for arm in self.comparison.ordered:
-            base = self.search.base(arm)
+            base = self.comparison.begun_by(arm)
             if self.search.is_done(arm) or (base and not self.search.is_done(base)):
                 continue
             # What is proposed depends on the trials that have ended; where a trial takes seconds an

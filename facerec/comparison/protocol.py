@@ -46,6 +46,9 @@ NOTHING = "nothing"
 UNTRAINED = "untrained"
 """Name of the baseline that is not trained at all."""
 
+WEIGHT = "regularizer.weight"
+"""The field of a penalty's weight, of which 0 leaves the loss alone."""
+
 _FLOOR = 1e-4
 """Smallest weight of a penalty that a search tells from 0 (comparison.md §6.2 of the protocol)."""
 
@@ -196,7 +199,7 @@ class Range:
         return math.log1p(value / _FLOOR) / math.log1p(self.high / _FLOOR)
 
 
-PENALTY_RANGE = Range("regularizer.weight", 0.0, 10.0, "log_with_zero")
+PENALTY_RANGE = Range(WEIGHT, 0.0, 10.0, "log_with_zero")
 LOSS_LR_RANGE = Range("loss_lr", LEARNING_RATE.low, LEARNING_RATE.high, "log")
 
 Setting = Mapping[str, float]
@@ -346,6 +349,18 @@ class Comparison:
         other = self.arm(arm.against) if self.paired and arm.against is not None else None
         same = other is not None and other.loss == arm.loss and bool(shared_ranges(arm, other))
         return other if same else None
+
+    def begun_by(self, arm: Arm) -> Arm | None:
+        """Return the arm whose trials come before those of this one, which begin with theirs.
+
+        That is one of the same loss that it is compared with; None if the arm searches for itself.
+        """
+        paired = self.paired_with(arm)
+        if paired is not None or arm.against is None:
+            return paired
+        other = self.arm(arm.against)
+        contained = type(other.loss) is type(arm.loss) and WEIGHT in arm.defaults
+        return other if contained else None
 
     @property
     def ordered(self) -> tuple[Arm, ...]:

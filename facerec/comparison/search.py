@@ -17,6 +17,7 @@ import numpy as np
 
 from facerec.comparison.fit import Fit
 from facerec.comparison.protocol import (
+    WEIGHT,
     Arm,
     Comparison,
     Range,
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 """Of what is stored with the trials; another one is not read."""
-
-_WEIGHT = "regularizer.weight"
-"""The field of a penalty's weight, of which 0 leaves the loss alone."""
 
 FitFold = Callable[[Arm, int], Fit]
 """Trains an arm, its setting written into it, on one fold."""
@@ -215,18 +213,6 @@ class Search:
                 study.enqueue_trial(given, skip_if_exists=False)
         study.set_user_attr("enqueued", True)
 
-    def base(self, arm: Arm) -> Arm | None:
-        """Return the arm whose trials come before those of this one, which begin with theirs.
-
-        That is one of the same loss that it is compared with; None if the arm searches for itself.
-        """
-        paired = self.comparison.paired_with(arm)
-        if paired is not None or arm.against is None:
-            return paired
-        other = self.comparison.arm(arm.against)
-        contained = type(other.loss) is type(arm.loss) and _WEIGHT in arm.defaults
-        return other if contained else None
-
     def first_settings(self, arm: Arm) -> list[dict[str, float]]:
         """Return what is tried before the search proposes anything.
 
@@ -245,12 +231,12 @@ class Search:
                 {**defaults, **{k: v for k, v in setting.items() if k in defaults}}
                 for setting in self.first_settings(paired)
             ]
-        base = self.base(arm)
+        base = self.comparison.begun_by(arm)
         if base is not None:
             best = self.best(base)
             if best is not None:
                 shared = {k: v for k, v in self.setting(base, best).items() if k in defaults}
-                settings.append({**defaults, **shared, _WEIGHT: 0.0})
+                settings.append({**defaults, **shared, WEIGHT: 0.0})
         else:
             published = {f"loss.{k}": v for k, v in arm.loss.mlrc.items()}
             if arm.loss.mlrc_lr is not None:

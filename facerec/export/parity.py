@@ -104,14 +104,13 @@ def check_parity(model: TorchModel, file: OnnxFile, bar: Bar | None = None) -> l
     Random normal numbers, generated faces and constant inputs (0, 1, −1) go through in batches of
     1, 2, 5 and 64; in a file with a fixed batch, in that. Rows of a batch are also compared with
     the same images alone, which catches graphs whose rows depend on each other. A second output
-    ``norm`` is compared with the norms of the first.
+    ``norm`` is compared with the norms of the first. A row beyond the bar of differences passes
+    where torch itself rounds as much, see `ROUNDING`.
 
     Args:
         model: what was exported.
         file: the exported file.
         bar: what must be reached.
-
-    A row beyond the bar of differences passes where torch itself rounds as much, see `ROUNDING`.
 
     Raises:
         ExportError: a row does not pass; the sentence names it.

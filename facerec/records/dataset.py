@@ -680,7 +680,7 @@ class BatchLoader:
             workers: processes that read and decode; 0 does it in this process.
             pin_memory: return batches in page-locked memory.
             prefetch: batches that each worker prepares ahead.
-            start_method: of the workers; by default they are forked where that is safe.
+            start_method: of the workers; by default forked on Linux, elsewhere the system's.
         """
         self._loader: DataLoader = DataLoader(
             _Guarded(dataset),

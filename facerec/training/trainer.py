@@ -49,14 +49,10 @@ class Trainer(Learner):
         skipped: images of this rank that could not be used.
         best_accuracy: mean accuracy of the best validation so far, −1 before the first.
 
-    Args:
-        recipe: the whole configuration.
-        dataset: the training images.
-        processes: this rank among its peers.
+    Args, besides those of `Learner`:
         folder: the run's folder, or None to train without writing anything.
         validator: scores the packs of the recipe, or None.
         monitor: receives metrics and draws progress.
-        targets: of the recipe's teacher; by default they are made or opened here.
     """
 
     def __init__(

@@ -159,6 +159,10 @@ def test_intervals(measures: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Non
     rows = measures_intervals.coverage(3, 20)
     assert rows and all(0 <= row.value <= 100 for row in rows)
     assert all(row.value > 0 for row in measures_intervals.bootstrap_speed(20, 1))
+    monkeypatch.setattr(measures_intervals.Population, "truth", lambda self, draws: {"FNMR 5 %": 0})
+    rows = measures_intervals.coverage_mated(20, 30)
+    assert [row.bar for row in rows] == [93, 97, None, None, None, None] * 2
+    assert all(0 <= row.value <= 100 for row in rows)
 
 
 def test_norm_audit(measures: ModuleType) -> None:
@@ -180,12 +184,14 @@ def test_levels_of_the_norm_audit(measures: ModuleType, monkeypatch: pytest.Monk
     import measures_fairness_levels as levels
 
     rows = levels.subject_tests(runs=2, permutations=19)
-    assert len(rows) == 3 * len(levels.EQUAL)
-    assert [row.bar for row in rows[:3]] == [4, 6, None]
+    assert len(rows) == 4 * len(levels.EQUAL)
+    assert [row.bar for row in rows[:4]] == [4, 6, None, None]
     rows = levels.eta2_coverage(runs=2, permutations=39, replicates=49)
     assert all("agree in 2" in row.remark for row in rows)
     rows += levels.norm_coverage(runs=3)
     assert {row.bar for row in rows} == {92, 98} and all(0 <= row.value <= 100 for row in rows)
+    rows = levels.spread_coverage(runs=40)
+    assert len(rows) == 27 and all(row.value >= 70 for row in rows if "Bonett" in row.measure)
     monkeypatch.setattr(levels, "_EQUAL_FACES", levels._EQUAL_FACES[:1])
     rows = levels.differential_tests(runs=4, replicates=39)
     assert [row.bar for row in rows] == [3, 7, 3, 7, None, None]

@@ -31,12 +31,14 @@ def test_prediction(measures: ModuleType, tmp_path: Path) -> None:
     assert len(rows) == 2 * len(measures.crowds()) and all(row.bar == 20 for row in rows)
     assert rows[0].value < 60  # at this size
     vectors = np.random.default_rng(0).standard_normal((900, 32)).astype(np.float32)
-    names = np.arange(900).astype(np.str_)
+    names = np.char.zfill(np.arange(900).astype(np.str_), 3)
     norms = np.linalg.norm(vectors, axis=1)
     file = tmp_path / "lfw.npz"
     write_embeddings(file, Embeddings(vectors, norms, False, ids=names, subjects=names))
     rows = list(measures.lfw_threshold(embeddings=file, repeats=2))
-    assert [row.bar for row in rows] == [20, 20] and "900 images" in rows[0].measure
+    assert [row.bar for row in rows] == [20] * 4 and "900 images" in rows[0].measure
+    # With one image of everybody a tenth of the people is a tenth of the images.
+    assert [row.value for row in rows[:2]] == [row.value for row in rows[2:]]
     (missing,) = measures.lfw_threshold(embeddings=tmp_path / "none.npz")
     assert missing.value is None and "facerec embed" in missing.remark
 

@@ -192,7 +192,7 @@ def search_coverage(runs: int = 400, draws: int = 2000) -> list[Row]:
     return [row for figure, by_design in shares.items() for row in _rows(figure, by_design, runs)]
 
 
-def release_coverage(runs: int = 200, draws: int = 1000) -> list[Row]:
+def release_coverage(runs: int = 800, draws: int = 1000) -> list[Row]:
     """Count how often intervals of changes between two models hold the truth.
 
     Both models see the same persons and images, with noise that is correlated by 0.7; the second

@@ -98,7 +98,7 @@ def coverage_mated(repetitions: int = 1000, people: int = 60) -> list[Row]:
 
     From each subject's own comparisons (plug-in), from what all subjects suggest if those with
     many images are like the others (exchangeable), and the wider of the two, which is facerec's.
-    In every second design persons with more images than the median have images that scatter 1.25
+    In half of the designs persons with more images than the median have images that scatter 1.25
     times as far, so that they are not.
 
     Args:

@@ -119,11 +119,13 @@ def _print(report: BundleReport, console: Console) -> None:
         worst = replace(worst, check=f"worst of {len(rows)}: {worst.check}")
         shown = rows if name == MAIN else (worst,)
         checks += [(name if row is shown[0] else "", asdict(row)) for row in shown]
-    consumers = consumers_table([asdict(row) for row in report.consumers])
-    console.print(parity_table(checks).terminal())
-    console.print(consumers.terminal())
-    for remark in consumers.remarks:
-        _say(console, remark, "dim italic")
+    for table in (
+        parity_table(checks),
+        consumers_table([asdict(row) for row in report.consumers]),
+    ):
+        console.print(table.terminal())
+        for remark in table.remarks:
+            _say(console, remark, "dim italic")
     if report.bf16 is not None:
         gains = (f"{row.speedup:.2f} × as fast at batch {row.batch}" for row in report.bf16.loads)
         _say(

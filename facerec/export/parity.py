@@ -68,6 +68,8 @@ class ParityRow:
     min_cosine: float
     max_norm_ratio: float
     passed: bool
+    rounding: float | None = None
+    """Torch's own between float32 and float64, where a row beyond the bar was held against it."""
 
 
 def deviation(reference: Vectors, actual: Vectors) -> Deviation:
@@ -126,8 +128,11 @@ def check_parity(model: TorchModel, file: OnnxFile, bar: Bar | None = None) -> l
         check: str, batch: int, reference: Vectors, actual: Vectors, noise: Callable[[], float]
     ) -> None:
         measured = deviation(reference, actual)
-        alike = measured.min_cosine >= bar.min_cosine
-        passed = bar.passes(measured) or (alike and measured.max_abs <= ROUNDING * noise())
+        passed = bar.passes(measured)
+        rounding: float | None = None
+        if not passed and measured.min_cosine >= bar.min_cosine:
+            rounding = noise()
+            passed = measured.max_abs <= ROUNDING * rounding
         rows.append(
             ParityRow(
                 check,
@@ -136,6 +141,7 @@ def check_parity(model: TorchModel, file: OnnxFile, bar: Bar | None = None) -> l
                 measured.min_cosine,
                 measured.max_norm_ratio,
                 passed,
+                rounding,
             )
         )
 

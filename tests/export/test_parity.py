@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from facerec.embedding.onnx_file import OnnxFile, parse_onnx
 from facerec.errors import ExportError
 from facerec.export import Bar, check_parity, export_graph, make_variant, sample_faces
 from facerec.export.parity import BATCHES, deviation
+from facerec.export.tables import parity_table
 
 pytestmark = pytest.mark.integration
 
@@ -70,6 +72,10 @@ def test_every_registered_backbone_reaches_the_bar(
 def test_what_torch_rounds_itself_is_no_fault(tiny_model: TorchModel, tiny_onnx: bytes) -> None:
     rows = check_parity(tiny_model, parse_onnx(tiny_onnx, "tiny"), Bar(max_abs=0.0))
     assert all(row.passed for row in rows) and max(row.max_abs for row in rows) > 0
+    assert all((row.rounding is None) == (row.max_abs == 0) for row in rows)
+    shown = parity_table([("float32", asdict(row)) for row in rows])
+    assert len(shown.remarks) == sum(row.max_abs > 0 for row in rows)
+    assert "torch itself rounds by" in shown.remarks[0]
 
 
 def test_slightly_other_weights_fail(tiny_model: TorchModel, tiny_onnx: bytes) -> None:

@@ -19,7 +19,7 @@ from facerec.comparison.features import FeatureData
 from facerec.comparison.harness import Harness, Status
 from facerec.comparison.image_sets import ImageData
 from facerec.comparison.protocol import ClusterMetric, Comparison, Protocol, on_features
-from facerec.comparison.report import write_report
+from facerec.comparison.report import too_few_seeds, write_report
 from facerec.comparison.summary import summarize
 from facerec.comparison.tables import headline_table, pair_table
 from facerec.devices import choose_device
@@ -86,7 +86,7 @@ def compare(
     _set_threads(plan)
     with progress_bar(console, "images") as progress:
         harness = Harness(plan, folder, choose_device(device), storage, faces=progress)
-    for note in harness.manifest["notes"]:
+    for note in filter(None, (*harness.manifest["notes"], too_few_seeds(plan))):
         console.print(f"note: {note}", style="yellow", markup=False)
     with (
         _helpers(processes - 1, make, folder, harness.device, storage),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 
 from facerec.comparison.figures import (
@@ -18,8 +19,18 @@ from facerec.comparison.figures import (
 )
 from facerec.comparison.finals import VIEWS
 from facerec.comparison.harness import Results
-from facerec.comparison.summary import HEADLINE, Pair, Summary, is_declared, summarize, to_json
+from facerec.comparison.protocol import Comparison
+from facerec.comparison.summary import (
+    HEADLINE,
+    Pair,
+    Summary,
+    claim_of,
+    is_declared,
+    summarize,
+    to_json,
+)
 from facerec.comparison.tables import (
+    claims_of,
     cost_table,
     difference_table,
     headline_table,
@@ -247,6 +258,27 @@ def _notes(summary: Summary) -> list[str]:
         )
     notes += [f"{note}." for note in summary.manifest["notes"]]
     return notes
+
+
+def too_few_seeds(comparison: Comparison) -> str:
+    """Return, before anything is trained, why some claim cannot be decided; empty where all can.
+
+    The sign-flip test over n seeds gives no p below 2^(1 − n), and Holm's adjustment multiplies
+    the least p of m pairs by m: nothing can be declared where that exceeds 1 − confidence.
+    """
+    compared = [(arm, comparison.arm(arm.against)) for arm in comparison.arms if arm.against]
+    claims = [claim_of(arm, base) for arm, base in compared]
+    level, seeds = round(1 - comparison.confidence, 12), comparison.repetitions
+    short = [claim for claim in claims if claims.count(claim) * 2.0 ** (1 - seeds) > level]
+    if not short:
+        return ""
+    most = max(map(short.count, short))
+    enough = next(n for n in count(seeds) if most * 2.0 ** (1 - n) <= level)
+    return (
+        f"with {counted(seeds, 'seed')} no difference can be declared among {claims_of(short)}: "
+        f"after Holm's adjustment p is above {level:g}, whatever the runs give; "
+        f"it takes --repetitions {enough} at least"
+    )
 
 
 def _never_learned(summary: Summary) -> Iterator[str]:

@@ -612,12 +612,13 @@ def _pair(results: Results, name: str) -> Pair:
         norm_reduction=_norm_reduction(comparison, first, second),
         speeds=tuple(_speed(comparison, arm, base, first, second, x) for x in SHARES if seeds),
         fairness=_fairness(comparison, arm, base),
-        claim=_claim(arm.arm, base.arm),
+        claim=claim_of(arm.arm, base.arm),
         trials=_paired_trials(comparison, arm, base),
     )
 
 
-def _claim(arm: Arm, base: Arm) -> Claim:
+def claim_of(arm: Arm, base: Arm) -> Claim:
+    """Return what an arm and its base differ in first."""
     if arm.loss != base.loss:
         return "loss"
     return "penalty" if arm.regularizer != base.regularizer else "protocol"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from facerec.comparison.significance import SeedMean
 from facerec.comparison.summary import (
     HEADLINE,
     ArmSummary,
+    Claim,
     Cost,
     Difference,
     Measured,
@@ -219,11 +220,12 @@ def pair_table(summary: Summary) -> Table[Pair]:
         Column("fair", _fair_cell, words=True),
     ]
     means = [pair.headline.mean for pair in summary.pairs if pair.headline]
+    claims = claims_of(pair.claim for pair in summary.pairs)
     remarks = [
         "Points of percent, arm − base, paired by seed: equal seeds, splits and data order. The "
         f"interval below the difference is the {percent(summary)} one over seeds and test "
         "classes; it is not adjusted. p: two-sided sign-flip test over seeds; Holm: adjusted for "
-        f"the {claims_of(summary)}. Bold: adjusted p ≤ {1 - summary.confidence:.2g}. Found at "
+        f"the {claims}. Bold: adjusted p ≤ {1 - summary.confidence:.2g}. Found at "
         "80 %: the smallest true difference that as many seeds with this spread find, after the "
         "adjustment, four times in five.",
         *words.assumptions(
@@ -260,9 +262,9 @@ def difference_table(summary: Summary, view: View) -> Table[Pair]:
     return Table(f"All figures, {view}", columns, summary.pairs, [remark])
 
 
-def claims_of(summary: Summary) -> str:
-    """Return how many pairs answer each question together."""
-    counts = Counter(pair.claim for pair in summary.pairs)
+def claims_of(claims: Iterable[Claim]) -> str:
+    """Return how many pairs, of which each has a claim, answer each question together."""
+    counts = Counter(claims)
     return ", ".join(
         words.counted(count, f"pair of another {claim}", f"pairs of another {claim}")
         for claim, count in counts.items()

@@ -15,6 +15,8 @@ from helpers.tiny_comparison import comparison, write_images
 
 from facerec.commands.compare import main, smaller
 from facerec.comparison import Comparison
+from facerec.comparison.report import too_few_seeds
+from facerec.comparison.significance import sign_flip_p
 from facerec.recipe import load_recipe
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -87,6 +89,22 @@ def test_mistakes_are_one_sentence(
     assert words in message and "Traceback" not in message
 
 
+@pytest.mark.parametrize("pairs", [1, 3, 25, 26, 30])
+def test_seeds_too_few_for_a_claim_are_told_before_training(pairs: int) -> None:
+    plan = comparison(Path("x"))
+    base, arm = plan.arms
+    arms = (base, *(replace(arm, name=f"{arm.name}{i}") for i in range(pairs)))
+    decided = {
+        seeds: not too_few_seeds(replace(plan, arms=arms, repetitions=seeds))
+        for seeds in range(1, 14)
+    }
+    # All seeds of a pair alike give the least p that there is; of m pairs Holm takes it m times.
+    assert decided == {seeds: sign_flip_p([1.0] * seeds) * pairs <= 0.05 for seeds in decided}
+    fewest = min(seeds for seeds, enough in decided.items() if enough)
+    said = too_few_seeds(replace(plan, arms=arms, repetitions=fewest - 1))
+    assert f"--repetitions {fewest}" in said and f"{pairs} pair" in said
+
+
 def test_a_smoke_test_is_small() -> None:
     plan = comparison(Path("x"), trials=50, repetitions=10)
     small = smaller(plan)
@@ -112,6 +130,7 @@ def test_every_recipe_is_fair(path: Path) -> None:
     plan.check()
     smaller(plan).check()
     assert plan.name == path.stem and plan.question.endswith("?")
+    assert path.parent.name != "papers" or not too_few_seeds(plan)
     for arm in plan.arms:
         if arm.against is not None:
             base = plan.arm(arm.against)

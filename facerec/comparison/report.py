@@ -20,6 +20,7 @@ from facerec.comparison.figures import (
 from facerec.comparison.finals import VIEWS
 from facerec.comparison.harness import Results
 from facerec.comparison.protocol import Comparison
+from facerec.comparison.significance import least_p
 from facerec.comparison.summary import (
     HEADLINE,
     Pair,
@@ -250,7 +251,7 @@ def _notes(summary: Summary) -> list[str]:
             "One seed each: no interval and no p; single runs say nothing of their spread."
         )
     elif seeds:
-        least = 2.0 ** (1 - seeds)
+        least = least_p(seeds)
         most = max(pair.claim_pairs for pair in summary.pairs)
         notes.append(
             f"With {seeds} seeds the sign-flip test cannot give a p below {p_value(least)}, "
@@ -263,17 +264,17 @@ def _notes(summary: Summary) -> list[str]:
 def too_few_seeds(comparison: Comparison) -> str:
     """Return, before anything is trained, why some claim cannot be decided; empty where all can.
 
-    The sign-flip test over n seeds gives no p below 2^(1 − n), and Holm's adjustment multiplies
-    the least p of m pairs by m: nothing can be declared where that exceeds 1 − confidence.
+    Holm's adjustment multiplies the lowest of the p of m pairs by m: nothing can be declared where
+    m times the lowest p that the seeds can give exceeds 1 − confidence.
     """
     compared = [(arm, comparison.arm(arm.against)) for arm in comparison.arms if arm.against]
     claims = [claim_of(arm, base) for arm, base in compared]
     level, seeds = round(1 - comparison.confidence, 12), comparison.repetitions
-    short = [claim for claim in claims if claims.count(claim) * 2.0 ** (1 - seeds) > level]
+    short = [claim for claim in claims if claims.count(claim) * least_p(seeds) > level]
     if not short:
         return ""
     most = max(map(short.count, short))
-    enough = next(n for n in count(seeds) if most * 2.0 ** (1 - n) <= level)
+    enough = next(n for n in count(seeds) if most * least_p(n) <= level)
     return (
         f"with {counted(seeds, 'seed')} no difference can be declared among {claims_of(short)}: "
         f"after Holm's adjustment p is above {level:g}, whatever the runs give; "

@@ -221,6 +221,11 @@ def sign_flip_p(differences: ArrayLike, draws: int = 99_999, seed: int = 0) -> f
     return (beyond + 1) / (draws + 1)
 
 
+def least_p(seeds: int) -> float:
+    """Return the lowest p that `sign_flip_p` can give for so many seeds, if all are enumerated."""
+    return 2.0 ** (1 - seeds)
+
+
 def smallest_difference(
     differences: ArrayLike,
     level: float = 0.05,
@@ -255,7 +260,7 @@ def smallest_difference(
 @lru_cache(maxsize=256)
 def _needed(count: int, level: float, power: float) -> float | None:
     """Return that difference in standard deviations of the paired differences."""
-    if count < 2 or 2.0 ** (1 - count) > level:
+    if count < 2 or least_p(count) > level:
         return None
     if count > _SIMULATED_SEEDS:
         least = float(stdtrit(count - 1, 1 - level / 2))

@@ -18,6 +18,7 @@ from facerec.commands.cli import Console, run_command
 from facerec.comparison.features import FeatureData
 from facerec.comparison.harness import Harness, Status
 from facerec.comparison.image_sets import ImageData
+from facerec.comparison.photo_features import write_features as write_photo_features
 from facerec.comparison.protocol import ClusterMetric, Comparison, Protocol, on_features
 from facerec.comparison.report import too_few_seeds, write_report
 from facerec.comparison.summary import summarize
@@ -45,6 +46,7 @@ def compare(
     storage: str | None = None,
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
     processes: int = 1,
+    write_features: Path | None = None,
 ) -> None:
     """Compare losses and penalties fairly: equal trials, paired seeds, classes held out.
 
@@ -60,7 +62,8 @@ def compare(
         features: an embeddings file of a frozen network, with the class of every image (.npz of
             facerec embed or of others, .csv, .parquet), in place of images: the recipe's trunk
             becomes the identity, a linear embedder on it is trained, and a trial takes seconds.
-        second_views: features of other views of the same images, for losses that need two views.
+        second_views: features of other views of the same images, for losses that need two views;
+            with --write-features the file to write them to.
         out: folder of state and results; by default compare/NAME.
         smoke: three trials, two seeds and few steps: shows that everything works, in minutes.
         trials: settings tried for each arm, in place of the recipe's number.
@@ -73,8 +76,21 @@ def compare(
         device: where to compute.
         processes: processes on this machine that share the work. On features each uses one core and
             searches arms of its own, so the table is the same for any number of them.
+        write_features: compare nothing; write what the recipe's trunk makes of all photos to this
+            file for --features, and of a random crop of each to that of --second-views.
     """
     console = Console()
+    if write_features is not None:
+        if features is not None:
+            raise RecipeError("--write-features takes photos (--data), not --features")
+        plan = _plan(recipe, data, None, None, False, None, None, None, None)
+        with progress_bar(console, "images") as progress:
+            count = write_photo_features(
+                plan, write_features, second_views, choose_device(device), progress
+            )
+        files = " and ".join(str(file) for file in (write_features, second_views) if file)
+        console.print(f"features of {count:,} images: {files}", soft_wrap=True, markup=False)
+        return
     if processes < 1:
         raise RecipeError(f"--processes is 1 or more, found {processes}")
     make = partial(

@@ -3,8 +3,8 @@
 Chen et al., "MobileFaceNets: Efficient CNNs for Accurate Real-Time Face Verification on Mobile
 Devices" (2018). ``mbf`` and ``mbf_large`` have the form and sizes of ``deepinsight/insightface:
 recognition/arcface_torch/backbones/mobilefacenet.py``, so that its state dicts load strictly;
-``mobilefacenet`` has the paper's sizes and the activations of MobileNetV2, as networks published
-elsewhere do.
+``w600k_mbf`` is the form in its model packs, which hold an ``.onnx`` alone; ``mobilefacenet`` has
+the paper's sizes and the activations of MobileNetV2, as networks published elsewhere do.
 """
 
 from __future__ import annotations
@@ -79,6 +79,8 @@ class MobileFaceNet(nn.Module):
         config: embedding size, width, last batch norm and dropout. InsightFace's own models have
             ``embedding_bn="affine"``.
         activation: what follows the convolutions outside the first group.
+        pooled: whether a depthwise 7×7 convolution makes one position of the last 7×7, as in the
+            paper; else a 1×1 convolution narrows them and the linear layer sees all of them.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class MobileFaceNet(nn.Module):
         scale: int,
         config: Backbone,
         activation: Activation = nn.PReLU,
+        pooled: bool = True,
     ) -> None:
         super().__init__()
         # One rounded unit keeps all channel counts divisible by their groups at any width.
@@ -109,11 +112,17 @@ class MobileFaceNet(nn.Module):
             ]
         )
         self.conv_sep = conv(wide, last, 1)
+        shrink: nn.Module
+        if pooled:
+            convolution = nn.Conv2d(last, last, 7, groups=last, bias=False)
+            shrink, features = _Layers(convolution, nn.BatchNorm2d(last)), last
+        else:
+            shrink, features = conv(last, unit, 1), unit * 7 * 7
         tail: list[nn.Module] = [
-            _Layers(nn.Conv2d(last, last, 7, groups=last, bias=False), nn.BatchNorm2d(last)),
+            shrink,
             # Two modules without state under one number: dropout leaves the names as they are.
             nn.Sequential(nn.Flatten(), nn.Dropout(config.dropout)),
-            nn.Linear(last, config.embedding_size, bias=False),
+            nn.Linear(features, config.embedding_size, bias=False),
         ]
         norm = embedding_batch_norm(config)
         self.features = _Layers(*tail, *([] if norm is None else [norm]))
@@ -186,6 +195,12 @@ def mbf(config: Backbone) -> MobileFaceNet:
 def mbf_large(config: Backbone) -> MobileFaceNet:
     """6.31 million parameters."""
     return MobileFaceNet((2, 8, 12, 4), 4, config)
+
+
+@register_backbone
+def w600k_mbf(config: Backbone) -> MobileFaceNet:
+    """3.40 million parameters: mbf that ends without pooling, of InsightFace's buffalo_s pack."""
+    return MobileFaceNet((1, 4, 6, 2), 2, config, pooled=False)
 
 
 @register_backbone

@@ -23,9 +23,9 @@ class Backbone(Checked):
     """The network from an aligned face to its raw embedding."""
 
     name: str = "iresnet50"
-    """Registered architecture (iresnet18, 34, 50, 100, 200, mbf, mbf_large, mobilefacenet,
-    mobilefacenet_half, vit_t, vit_s, vit_b, vit_l, or your own), timm:NAME for one of timm's
-    networks (extra `timm`), or init for the whole section of the weights at init.path."""
+    """Registered architecture (iresnet18, 34, 50, 100, 200, mbf, mbf_large, w600k_mbf,
+    mobilefacenet, mobilefacenet_half, vit_t, vit_s, vit_b, vit_l, or your own), timm:NAME for one
+    of timm's networks (extra `timm`), or init for the whole section of the weights at init.path."""
     embedding_size: Annotated[int, Limits(1, 2**16)] = 512
     """Dimensions D of the embedding."""
     width: Annotated[float, Limits(0.0, 16.0, above=True)] = 1.0

@@ -44,8 +44,8 @@ def import_weights(
     Args:
         weights: a .pth that torch.save wrote from a backbone's state_dict(), or an .onnx.
         backbone: architecture: iresnet18, 34, 50, 100, 200 (InsightFace's r18 to r200), mbf,
-            mbf_large (InsightFace's), mobilefacenet (the paper's sizes, ReLU6), vit_t, vit_s, vit_b
-            or vit_l (of a .pth alone).
+            mbf_large (InsightFace's), w600k_mbf (of its pack buffalo_s, an .onnx), mobilefacenet
+            (the paper's sizes, ReLU6), vit_t, vit_s, vit_b or vit_l (of a .pth alone).
         out: the file to write; by default the same name with .safetensors.
         embedding_size: dimensions of the embedding.
         width: factor on all channel counts.

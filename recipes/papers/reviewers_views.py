@@ -3,8 +3,9 @@
     facerec compare recipes/papers/reviewers_views.py --features FILE --second-views FILE
 
 The second file holds features of the same images seen otherwise: mirrored, or another crop. SimCLR
-is told nothing of the classes: the other view is the only positive. The penalty's weight grows
-linearly, as in the authors' code.
+is told nothing of the classes: the other view is the only positive, and a batch has one image of
+each of 32 classes. For SupCon it has four of each of 8, without which it would be SimCLR. The
+penalty's weight grows linearly, as in the authors' code.
 """
 
 from dataclasses import replace
@@ -14,17 +15,20 @@ from _protocols import classes_alone, features, reality_check, weight, with_pena
 from facerec.comparison import Arm, Comparison, losses
 from facerec.heads import SEC, L2Norm
 
-contestants = {"SimCLR": losses.NTXent(views=2), "SupCon": losses.SupCon(views=2)}
+contestants = (
+    Arm("SimCLR", losses.NTXent(views=2)),
+    Arm("SupCon", losses.SupCon(views=2), protocol=reality_check),
+)
 
 recipe = Comparison(
     name="reviewers_views",
     question="Does a penalty on norms help SimCLR and SupCon?",
     data=replace(features, second_views=features.path.with_name("second_views.npz")),
     protocol=classes_alone(reality_check),
+    declared=("batch",),
     arms=tuple(
         arm
-        for name, loss in contestants.items()
-        for base in (Arm(name, loss),)
+        for base in contestants
         for arm in (
             base,
             with_penalty(base, "SEC", SEC(weight=0.1, schedule="linear"), weight),

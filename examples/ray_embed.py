@@ -177,8 +177,8 @@ def open_one(job: Job, source: str) -> Source:
     """Open one source of images."""
     path = Path(source)
     if job.records is None:
-        return open_source(replace(job, images=path))
-    return open_source(replace(job, records=path))
+        return open_source(images=path, on_error=job.on_error)
+    return open_source(records=path, on_error=job.on_error)
 
 
 def plan(job: Job, shard_size: int, progress: Progress) -> tuple[list[Block], NDArray[np.void]]:

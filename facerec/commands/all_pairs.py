@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,12 +92,10 @@ def all_pairs(
         ids = file.ids
         assert ids is not None  # the reader sees to that
         members = _members(embeddings, ids, file.subjects, subjects, group)
-        console.print(f"embeddings {embeddings}: {len(ids):,} images", markup=False)
+        console.print(f"embeddings {embeddings}: {len(ids):,} images")
         if members.unused:
             console.print(
-                f"note: {members.unused:,} rows of {subjects} have no embedding",
-                style="yellow",
-                markup=False,
+                f"note: {members.unused:,} rows of {subjects} have no embedding", style="yellow"
             )
         compared = members.compared
         blank = np.unique(members.subjects[~compared])
@@ -105,7 +104,6 @@ def all_pairs(
                 f"note: {np.count_nonzero(~compared):,} images of {blank.size:,} subjects have no "
                 f"{group} in {subjects} and are left out of all figures",
                 style="yellow",
-                markup=False,
             )
         with progress_bar(console) as show:
             result = score_all_pairs(
@@ -142,7 +140,7 @@ def all_pairs(
                 write_json(out / "all_pairs.json", figures)
                 written += [out / "all_pairs.json", *report.write_tables(out)]
             for path in written:
-                console.print(f"figures: {path}", markup=False)
+                console.print(f"figures: {path}")
 
         ranks.on_main(finish)
 
@@ -459,6 +457,4 @@ def _share_to_json(share: ClusteredShare) -> dict[str, Any]:
     }
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command."""
-    run_command(all_pairs, argv)
+main = partial(run_command, all_pairs)

@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,7 +20,7 @@ from facerec.commands.benches import open_benches
 from facerec.commands.cli import Console, run_command
 from facerec.commands.models import print_model
 from facerec.commands.networks import NETWORK, Network
-from facerec.embedding.align import Aligner, parse_align
+from facerec.embedding.align import parse_align
 from facerec.embedding.check import check_alike
 from facerec.embedding.extract import Embeddings, embed_images, embed_views, unit_fusion
 from facerec.embedding.file import (
@@ -28,7 +29,6 @@ from facerec.embedding.file import (
     is_embeddings,
     read_embeddings,
 )
-from facerec.embedding.model import EmbeddingModel
 from facerec.errors import DatasetError, MetricError
 from facerec.fairness.against import Release, check_settings, compare_releases, read_release
 from facerec.fairness.against_page import against_table, notable
@@ -49,14 +49,13 @@ from facerec.fairness.one_to_many import (
 from facerec.fairness.one_to_many_page import summary_tables
 from facerec.fairness.outputs import check_audit_folder, to_json, write_audit
 from facerec.fairness.page import render
-from facerec.fairness.quality import Quality, add_quality, read_quality
+from facerec.fairness.quality import add_quality, read_quality
 from facerec.fairness.rate_results import TARGETS, Calibration
 from facerec.fairness.result import Audit, InputFile
 from facerec.fairness.scores import audit_scores
 from facerec.fairness.tables import SUPPRESSED, norm_table, rate_table, working_point
 from facerec.files import sha256
 from facerec.progress import Progress, section
-from facerec.records.images import ImageSource
 from facerec.report.progress import progress_bar
 from facerec.statistics.operating_points import parse_rate
 from facerec.verification.bench import Bench
@@ -200,7 +199,7 @@ def audit(
     console = Console(highlight=False)
     # Whatever can be wrong is found before minutes of embedding.
     check_audit_folder(out)
-    targets = _listed(fmr)
+    targets, groups = _listed(fmr), _listed(group)
     for target in targets:
         parse_rate(target)
     searches = _search_plan(flags)
@@ -219,7 +218,7 @@ def audit(
         elsewhere = () if measured is None else measured.measures
         labels = read_attributes(
             attributes,
-            _listed(group),
+            groups,
             subject=subject,
             covariates=[name for name in _listed(covariates) if name not in elsewhere],
             allow_inferred=allow_inferred_labels,
@@ -229,108 +228,137 @@ def audit(
     earlier = None if against is None else read_release(against)
     if earlier is not None:
         recorded = None if labels is None else labels.sha256
-        check_settings(earlier, _listed(group), intersect, targets, recorded, searches)
-    if scores is not None:
-        with progress_bar(console) as show:
-            result = _audit_scores(
-                scores,
-                _listed(group),
-                labels,
-                subject=subject,
-                distances=distances,
-                intersect=intersect,
-                targets=targets,
-                threshold_from=threshold_from,
-                allow_inferred=allow_inferred_labels,
-                replicates=replicates,
-                seed=seed,
-                device=network.device,
-                show=show,
-            )
-            result = _compare(result, earlier)
-            page = _write(result, out, command, show)
-        _finish(result, page, asserted, console)
-        return
-    assert labels is not None  # as attributes were given
+        check_settings(earlier, groups, intersect, targets, recorded, searches)
     opened = _open_bench(bench, pairs, format, images, data)
-    files = [_attributes_file(labels)]
-    unit: NDArray[np.float32] | None = None
+    files: list[InputFile] = []
+    remarks: list[str] = []
+
+    def stored_embeddings(role: Literal["embeddings", "baseline"], path: Path) -> Embeddings:
+        found = read_embeddings(path)
+        files.append(InputFile(role, path.name, embeddings_sha256(path), _describe(found)))
+        return found
+
+    def embed(role: Literal["model", "baseline"], path: Path) -> tuple[str, list[Embeddings]]:
+        """Embed the bench's images; those of the model that is audited without flip, too."""
+        loaded = network.load(path)
+        print_model(loaded, flip, aligner, console)
+        if opened is None:
+            raise DatasetError("--model needs --bench or --pairs, whose images it embeds")
+        options: dict[str, Any] = {
+            "align": aligner,
+            "batch_size": network.batch_size,
+            "on_error": on_error,
+            "progress": section(show, f"{loaded.name}: embedding"),
+        }
+        if flip and role == "model":
+            views = [*embed_views(loaded, opened.images, **options)]
+        else:
+            views = [embed_images(loaded, opened.images, flip=flip, **options)]
+        described = views[0].note["model"]
+        name = described["name"] if loaded.path is None else loaded.path.name
+        files.append(InputFile(role, name, str(described["sha256"]), _describe(views[0])))
+        return str(loaded.path), views
+
     with progress_bar(console) as show:
         aligner = parse_align(align, align_threshold)
-        embedder = _Embedder(opened, aligner, network.batch_size, on_error, show)
-        if embeddings is not None:
-            audited, source = read_embeddings(embeddings), str(embeddings)
-            files.insert(0, _embeddings_file("embeddings", embeddings, audited))
+        audited: Embeddings | None = None
+        unit: NDArray[np.float32] | None = None
+        if scores is not None:
+            if is_embeddings(scores):
+                raise DatasetError(f"{scores}: it holds embeddings; name it with --embeddings")
+            source, columns = scores.name, () if labels is not None else groups
+            scored = read_scores(scores, distances=distances, groups=columns, subject=subject)
+            details = {"pairs": len(scored), "score": scored.kind}
+            details["format"] = scored.source.get("format")
+            files.append(InputFile("scores", source, sha256(scores), details))
+        elif embeddings is not None:
+            source, audited = str(embeddings), stored_embeddings("embeddings", embeddings)
         else:
             assert model is not None
-            loaded = network.load(model)
-            print_model(loaded, flip, aligner, console)
-            source = str(loaded.path)
-            if flip:
-                audited, one = embedder.embed_views(loaded)
-                unit = unit_fusion(audited, one)
-            else:
-                audited = embedder.embed(loaded, flip)
-            files.insert(0, _model_file("model", loaded.path, audited))
+            source, (audited, *alone) = embed("model", model)
+            unit = unit_fusion(audited, *alone) if alone else None
+        if labels is not None:
+            details = {"lines": len(labels.lines), "label_source": list(labels.label_sources)}
+            files.append(InputFile("attributes", labels.path.name, labels.sha256, details))
         if opened is not None:
             files.append(_bench_file(opened))
-        listed = None if pairs == ALL else opened
+        if measured is not None:
+            details = {"lines": len(measured.files), "measures": list(measured.measures)}
+            files.append(InputFile("quality", measured.path.name, measured.sha256, details))
+            remarks += filter(None, [measured.remark])
         calibration: Calibration | None = None
         others: OtherPeople | None = None
-        remarks: list[str] = []
-        if measured is not None:
-            files.append(_quality_file(measured))
-            remarks += filter(None, [measured.remark])
         if threshold_from is not None:
-            calibration, known, people = _calibrate(
+            calibration, known, others = _calibrate(
                 threshold_from, targets, audited, distances, network.device, show
             )
-            others = people if searches is not None else None
             remarks += known
             total = embeddings_sha256(threshold_from)
             files.append(InputFile("calibration", threshold_from.name, total, {}))
         other = None
         if baseline is not None and is_embeddings(baseline):
-            other = read_embeddings(baseline)
-            files.append(_embeddings_file("baseline", baseline, other))
+            other = stored_embeddings("baseline", baseline)
         elif baseline is not None:
             if model is None:
                 raise DatasetError(
                     f"{baseline}: with --embeddings the baseline is a file of embeddings too "
                     "(.npz); make it with facerec embed"
                 )
-            loaded = network.load(baseline)
-            print_model(loaded, flip, aligner, console)
-            other = embedder.embed(loaded, flip)
-            files.append(_model_file("baseline", loaded.path, other))
-        result = audit_embeddings(
-            audited,
-            labels,
-            intersect=intersect,
-            pairs=listed,
-            targets=targets,
-            calibration=calibration,
-            unit=unit,
-            baseline=other,
-            baseline_name=str(baseline),
-            searches=searches,
-            search_baseline=earlier is not None,
-            search_others=others,
-            gating=gating,
-            confidence=confidence,
-            permutations=permutations,
-            replicates=replicates,
-            seed=seed,
-            inputs=files,
-            remarks=remarks,
-            source=source,
-            device=network.device,
-            progress=show,
-        )
+            _, (other,) = embed("baseline", baseline)
+        settings: dict[str, Any] = {
+            "intersect": intersect,
+            "targets": targets,
+            "calibration": calibration,
+            "replicates": replicates,
+            "seed": seed,
+            "inputs": files,
+            "remarks": remarks,
+            "progress": show,
+        }
+        if audited is None:
+            result = audit_scores(
+                scored,
+                groups,
+                name=source,
+                attributes=labels,
+                allow_inferred=allow_inferred_labels,
+                **settings,
+            )
+        else:
+            assert labels is not None  # as attributes were given
+            result = audit_embeddings(
+                audited,
+                labels,
+                pairs=None if pairs == ALL else opened,
+                unit=unit,
+                baseline=other,
+                baseline_name=str(baseline),
+                searches=searches,
+                search_baseline=earlier is not None,
+                search_others=None if searches is None else others,
+                gating=gating,
+                confidence=confidence,
+                permutations=permutations,
+                source=source,
+                device=network.device,
+                **settings,
+            )
         result = _compare(result, earlier)
-        page = _write(result, out, command, show)
+        show("drawing", 0, 1)
+        page = write_audit(out, result, render(result, command), command)
+        show("drawing", 1, 1)
+    print_audit(result, console)
+    console.print(f"report: {page}", soft_wrap=True)
     stored = [path for path in (embeddings, baseline) if path is not None and is_embeddings(path)]
-    _finish(result, page, asserted, console, stored if delete_embeddings else ())
+    for path in stored if delete_embeddings else ():
+        for file in embeddings_files(path):
+            file.unlink()
+        console.print(f"deleted: {path}", soft_wrap=True)
+    failed = [text for check in asserted if (text := check.failure(result)) is not None]
+    for text in failed:
+        console.print(f"assertion failed: {text}", style="red", soft_wrap=True)
+    if failed:
+        raise SystemExit(1)
 
 
 def _compare(result: Audit, earlier: Release | None) -> Audit:
@@ -362,41 +390,8 @@ def _search_plan(flags: Mapping[str, Any]) -> SearchPlan | None:
     targets = _listed(flags["fpir"])
     for target in targets:
         parse_rate(target)
-    return SearchPlan(
-        targets=targets,
-        reference=flags["reference"],
-        homogeneous=flags["homogeneous"],
-        template=flags["template"],
-        seed=flags["seed"],
-    )
-
-
-def _write(result: Audit, out: Path, command: str, show: Progress) -> Path:
-    show("drawing", 0, 1)
-    page = write_audit(out, result, render(result, command), command)
-    show("drawing", 1, 1)
-    return page
-
-
-def _finish(
-    result: Audit,
-    page: Path,
-    asserted: Sequence[_Assertion],
-    console: Console,
-    delete: Sequence[Path] = (),
-) -> None:
-    """Print the result, delete what is to go, and end with status 1 if an assertion fails."""
-    print_audit(result, console)
-    console.print(f"report: {page}", soft_wrap=True, markup=False)
-    for path in delete:
-        for file in embeddings_files(path):
-            file.unlink()
-        console.print(f"deleted: {path}", soft_wrap=True, markup=False)
-    failed = [text for check in asserted if (text := check.failure(result)) is not None]
-    for text in failed:
-        console.print(f"assertion failed: {text}", style="red", soft_wrap=True, markup=False)
-    if failed:
-        raise SystemExit(1)
+    names = "reference", "homogeneous", "template", "seed"
+    return SearchPlan(targets=targets, **{name: flags[name] for name in names})
 
 
 def _defaults() -> dict[str, Any]:
@@ -415,54 +410,6 @@ def _refuse_with_scores(flags: Mapping[str, Any]) -> None:
                 f"--{name.replace('_', '-')} belongs to an audit of embeddings; leave it out with "
                 "--scores"
             )
-
-
-def _audit_scores(
-    path: Path,
-    groups: Sequence[str],
-    labels: Attributes | None,
-    *,
-    subject: str,
-    distances: bool,
-    intersect: bool,
-    targets: Sequence[str],
-    threshold_from: Path | None,
-    allow_inferred: bool,
-    replicates: int,
-    seed: int,
-    device: str,
-    show: Progress,
-) -> Audit:
-    """Read scores with their groups, and audit them."""
-    if is_embeddings(path):
-        raise DatasetError(f"{path}: it holds embeddings; name it with --embeddings")
-    scored = read_scores(
-        path, distances=distances, groups=() if labels is not None else groups, subject=subject
-    )
-    details = {"pairs": len(scored), "score": scored.kind, "format": scored.source.get("format")}
-    files = [InputFile("scores", path.name, sha256(path), details)]
-    if labels is not None:
-        files.append(_attributes_file(labels))
-    calibration: Calibration | None = None
-    remarks: list[str] = []
-    if threshold_from is not None:
-        calibration, remarks, _ = _calibrate(threshold_from, targets, None, distances, device, show)
-        files.append(InputFile("calibration", threshold_from.name, sha256(threshold_from), {}))
-    return audit_scores(
-        scored,
-        groups,
-        name=path.name,
-        attributes=labels,
-        intersect=intersect,
-        targets=targets,
-        calibration=calibration,
-        allow_inferred=allow_inferred,
-        replicates=replicates,
-        seed=seed,
-        inputs=files,
-        remarks=remarks,
-        progress=show,
-    )
 
 
 @dataclass(frozen=True)
@@ -524,94 +471,51 @@ class _Assertion:
 
 def print_audit(audit: Audit, console: Console) -> None:
     """Print findings, norms and rates of every grouping, as fits 80 columns."""
-    _say(
-        console,
+    console.print(
         f"{audit.lead}, {audit.failures:,} failures to acquire; labels: "
         f"{'; '.join(audit.label_sources)}",
-        "bold",
+        style="bold",
     )
     if audit.banner is not None:
-        _say(console, audit.banner, "bold red")
+        console.print(audit.banner, style="bold red")
     for gone in audit.exclusions:
         of = "" if gone.attribute is None else f"{gone.attribute}: "
-        _say(console, f"left out: {of}{gone.images:,} × {gone.reason}", "yellow")
+        console.print(f"left out: {of}{gone.images:,} × {gone.reason}", style="yellow")
     console.print()
     for finding in audit.findings:
-        _say(console, f"• {finding.text}", "")
+        console.print(f"• {finding.text}")
     if audit.against is not None:
         console.print()
-        _say(console, f"against {audit.against.name}: {audit.against.summary}", "bold")
+        console.print(f"against {audit.against.name}: {audit.against.summary}", style="bold")
         console.print(against_table(notable(audit.against)).terminal())
         for note in audit.against.notes:
-            _say(console, f"note: {note}", "dim")
+            console.print(f"note: {note}", style="dim")
     for grouping in audit.groupings:
         console.print()
-        _say(console, f"by {grouping.name}", "bold")
+        console.print(f"by {grouping.name}", style="bold")
         if grouping.suppressed:
-            _say(console, f"suppressed, {SUPPRESSED}: {', '.join(grouping.suppressed)}", "yellow")
+            console.print(
+                f"suppressed, {SUPPRESSED}: {', '.join(grouping.suppressed)}", style="yellow"
+            )
         if grouping.norms is not None:
             console.print(norm_table(grouping.norms).terminal())
         point = working_point(audit, grouping)
         if isinstance(grouping.rates, NoComparison):
-            _say(console, f"no error rates: {grouping.rates.reason}", "yellow")
+            console.print(f"no error rates: {grouping.rates.reason}", style="yellow")
         elif point is not None:
             console.print(rate_table(point).terminal())
     if isinstance(audit.one_to_many, OneToMany):
         console.print()
-        _say(console, audit.one_to_many.protocol, "")
+        console.print(audit.one_to_many.protocol)
         for table in summary_tables(audit.one_to_many):
             console.print(table.terminal())
     elif audit.one_to_many is not None:
-        _say(console, f"no identification: {audit.one_to_many.reason}", "yellow")
+        console.print(f"no identification: {audit.one_to_many.reason}", style="yellow")
     for skipped in audit.skipped:
-        _say(console, f"{skipped.name}: {skipped.reason}", "yellow")
+        console.print(f"{skipped.name}: {skipped.reason}", style="yellow")
     console.print()
     for warning in audit.warnings:
-        _say(console, f"note: {warning}", "yellow")
-
-
-def _say(console: Console, sentence: str, style: str) -> None:
-    console.print(sentence, style=style, markup=False)
-
-
-@dataclass(frozen=True)
-class _Embedder:
-    """Embeds the images of a bench, in the way that the flags say."""
-
-    bench: Bench | None
-    align: Aligner | None
-    batch_size: int
-    on_error: Literal["error", "skip"]
-    show: Progress
-
-    def embed(self, model: EmbeddingModel, flip: bool) -> Embeddings:
-        """Return raw embeddings, of images alone or added to those of their mirror images."""
-        return embed_images(
-            model,
-            self._images,
-            flip=flip,
-            align=self.align,
-            batch_size=self.batch_size,
-            on_error=self.on_error,
-            progress=section(self.show, f"{model.name}: embedding"),
-        )
-
-    def embed_views(self, model: EmbeddingModel) -> tuple[Embeddings, Embeddings]:
-        """Return raw embeddings added to those of their mirror images, and those alone."""
-        return embed_views(
-            model,
-            self._images,
-            align=self.align,
-            batch_size=self.batch_size,
-            on_error=self.on_error,
-            progress=section(self.show, f"{model.name}: embedding"),
-        )
-
-    @property
-    def _images(self) -> ImageSource:
-        if self.bench is None:
-            raise DatasetError("--model needs --bench or --pairs, whose images it embeds")
-        return self.bench.images
+        console.print(f"note: {warning}", style="yellow")
 
 
 def _listed(values: Sequence[str]) -> tuple[str, ...]:
@@ -685,20 +589,6 @@ def _calibrate(
     return calibration, remarks, OtherPeople.of(other, path.name)
 
 
-def _embeddings_file(
-    role: Literal["embeddings", "baseline"], path: Path, embeddings: Embeddings
-) -> InputFile:
-    return InputFile(role, path.name, embeddings_sha256(path), _describe(embeddings))
-
-
-def _model_file(
-    role: Literal["model", "baseline"], path: Path | None, embeddings: Embeddings
-) -> InputFile:
-    described = embeddings.note["model"]
-    name = described["name"] if path is None else path.name
-    return InputFile(role, name, str(described["sha256"]), _describe(embeddings))
-
-
 def _describe(embeddings: Embeddings) -> dict[str, Any]:
     model = embeddings.note.get("model", {})
     return {
@@ -710,16 +600,6 @@ def _describe(embeddings: Embeddings) -> dict[str, Any]:
         "model": {key: model.get(key) for key in ("name", "sha256", "preprocessing")},
         "align": embeddings.note.get("align"),
     }
-
-
-def _attributes_file(labels: Attributes) -> InputFile:
-    details = {"lines": len(labels.lines), "label_source": list(labels.label_sources)}
-    return InputFile("attributes", labels.path.name, labels.sha256, details)
-
-
-def _quality_file(quality: Quality) -> InputFile:
-    details = {"lines": len(quality.files), "measures": list(quality.measures)}
-    return InputFile("quality", quality.path.name, quality.sha256, details)
 
 
 def _bench_file(bench: Bench) -> InputFile:
@@ -746,6 +626,4 @@ def _command(flags: Mapping[str, Any]) -> str:
     return shlex.join(words)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command."""
-    run_command(audit, argv)
+main = partial(run_command, audit)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -126,10 +126,10 @@ def audit_plan(
     _print(planned, console)
     if json is not None:
         write_json(json, planned.to_json())
-        console.print(f"json: {json}", soft_wrap=True, markup=False)
+        console.print(f"json: {json}", soft_wrap=True)
     if plot is not None and (figure := power_figure(planned)) is not None:
         write_figure(figure, plot)
-        console.print(f"power curve: {plot}", soft_wrap=True, markup=False)
+        console.print(f"power curve: {plot}", soft_wrap=True)
 
 
 def _wanted(question: Kind, effect: Effect, people: int | None) -> float | None:
@@ -214,29 +214,25 @@ def _numbered(names: ArrayLike) -> NDArray[np.int64]:
 
 def _print(planned: Plan, console: Console) -> None:
     question = planned.question
-    console.print(question.text, style="bold", markup=False)
+    console.print(question.text, style="bold")
     if planned.effect is not None:
         goal = f"{question.effect} {question.said(planned.effect)}"
     else:
         goal = f"{planned.people:,} people"
     console.print(
         f"{goal}, power {100 * planned.power:g} % at the 5 % level; {planned.audits:,} audits "
-        f"drawn at each answer, seed {planned.seed}",
-        markup=False,
+        f"drawn at each answer, seed {planned.seed}"
     )
     console.print(answer_table(planned).terminal())
     quantities = {"norms": "norms", "fnmr": "misses", "fnmr-interval": "misses"}
     quantity = quantities.get(question.kind, "false_matches")
-    console.print(f"variation: {question.components.source[quantity]}", style="dim", markup=False)
+    console.print(f"variation: {question.components.source[quantity]}", style="dim")
     console.print(
         "Everybody has as many images; the threshold is given, and comparisons are all within "
         "groups. The interval of the power is that of the drawing alone: people who vary "
         "otherwise than these need other numbers.",
         style="dim",
-        markup=False,
     )
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command."""
-    run_command(audit_plan, argv)
+main = partial(run_command, audit_plan)

@@ -6,6 +6,7 @@ import base64
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -296,6 +297,4 @@ def examples(proposals: Sequence[Proposal], each: int = 5) -> Table[Proposal]:
     return Table("the surest of each kind", columns, rows)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command."""
-    run_command(clean, argv)
+main = partial(run_command, clean)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from facerec.commands.benches import open_benches
@@ -51,12 +51,11 @@ def convert(
     with progress_bar(errors) as progress:
         notes = write(source, out, progress)
     for note in (*source.notes, *notes):
-        errors.print(f"note: {note}", markup=False)
+        errors.print(f"note: {note}")
     if out.suffix == ".bin":
         errors.print(
             "note: .bin is a pickle, and most readers run whatever such a file says; keep and "
-            "share .npz",
-            markup=False,
+            "share .npz"
         )
     same = int(source.pairs.issame.sum())
     print(
@@ -65,6 +64,4 @@ def convert(
     )
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command."""
-    run_command(convert, argv)
+main = partial(run_command, convert)

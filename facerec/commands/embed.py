@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -97,7 +97,13 @@ class Worker:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.model: EmbeddingModel = job.load(job.model)
-        self.source = open_source(job)
+        self.source = open_source(
+            records=job.records,
+            images=job.images,
+            bench=job.bench,
+            data=job.data,
+            on_error=job.on_error,
+        )
         self.aligner = parse_align(job.align, job.align_threshold) or self.source.aligner
 
     def writer(self) -> EmbeddingsWriter:
@@ -152,17 +158,12 @@ def run(
 ) -> None:
     """Embed this rank's share of the chunks; the main rank joins them and prints.
 
-    Args:
-        job: the flags.
-        ranks: the processes of this job.
-        processes: that each rank starts.
-        console: to print to.
-        claims: gets the main rank's claim on the folder of chunks.
+    ``claims`` gets the main rank's claim on the folder of chunks.
     """
     worker = Worker(job)
     writer = worker.writer()
     source = worker.source
-    say = functools.partial(console.print, soft_wrap=True, markup=False)
+    say = partial(console.print, soft_wrap=True)
     print_model(worker.model, job.flip, worker.aligner, console)
     say(f"images {source.description['path']}: {len(source.images):,}")
 
@@ -205,33 +206,32 @@ def _embed_share(
             done += len(writer.rows(chunk))
 
 
-def open_source(job: Job) -> Source:
+def open_source(
+    *,
+    records: Path | None = None,
+    images: Path | None = None,
+    bench: str | None = None,
+    data: Path | None = None,
+    on_error: Literal["error", "skip"] = "error",
+) -> Source:
     """Open the record file, folder or bench that the flags name.
 
     Raises:
         FacerecError: not exactly one is named, or it cannot be read.
     """
-    if sum(choice is not None for choice in (job.records, job.images, job.bench)) != 1:
+    if sum(choice is not None for choice in (records, images, bench)) != 1:
         raise DatasetError("name the images with exactly one of --records, --images and --bench")
-    if job.records is not None:
-        return _records(job.records, job.on_error)
-    if job.images is not None:
-        return _folder(job.images)
-    assert job.bench is not None
-    return _bench(job.bench, job.data)
-
-
-def _records(path: Path, on_error: Literal["error", "skip"]) -> Source:
-    if is_tar_shards(path):
-        tar = TarDataset(path, on_error=on_error, labelled=False)
-        return Source(tar, {"kind": "webdataset", "path": str(path)}, tar.subjects)
-    dataset = open_dataset(Data(path=path, on_error=on_error), seed=0)
-    return Source(dataset, {"kind": "records", "path": str(path)}, dataset.label_names)
-
-
-def _folder(root: Path) -> Source:
-    images = FolderImages(root)
-    return Source(images, {"kind": "images", "path": str(root)}, images.first_folders)
+    if records is not None and is_tar_shards(records):
+        tar = TarDataset(records, on_error=on_error, labelled=False)
+        return Source(tar, {"kind": "webdataset", "path": str(records)}, tar.subjects)
+    if records is not None:
+        dataset = open_dataset(Data(path=records, on_error=on_error), seed=0)
+        return Source(dataset, {"kind": "records", "path": str(records)}, dataset.label_names)
+    if images is not None:
+        folder = FolderImages(images)
+        return Source(folder, {"kind": "images", "path": str(images)}, folder.first_folders)
+    assert bench is not None
+    return _bench(bench, data)
 
 
 def _bench(name: str, data: Path | None) -> Source:
@@ -254,13 +254,6 @@ def share_out(
     job: Job, chunks: Sequence[int], processes: int, total: int, progress: Progress
 ) -> None:
     """Embed chunks in several processes of this machine, each of which takes the next one left.
-
-    Args:
-        job: the flags.
-        chunks: their numbers.
-        processes: how many.
-        total: images in all chunks.
-        progress: called with the images embedded.
 
     Raises:
         FacerecError: a process failed or died; the chunks under way are finished first.
@@ -293,7 +286,7 @@ def _start_worker(done: Any, threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-@functools.cache
+@cache
 def _open_worker(job: Job) -> tuple[Worker, EmbeddingsWriter]:
     worker = Worker(job)
     return worker, worker.writer()
@@ -340,6 +333,4 @@ def _norms(norms: NDArray[np.float64], subjects: NDArray[np.str_] | None) -> str
     return f"mean norm {mean:.4g}{bounds} ({basis}), {cv}std {std:.4g}"
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command."""
-    run_command(embed, argv)
+main = partial(run_command, embed)

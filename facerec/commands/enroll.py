@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import tyro
@@ -159,6 +159,4 @@ def fpir_words(point: Fpir) -> str:
     )
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command."""
-    run_command(enroll, argv)
+main = partial(run_command, enroll)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -37,6 +37,4 @@ def export_folder(
     )
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command on ``argv``."""
-    run_command(export_folder, argv)
+main = partial(run_command, export_folder)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -97,8 +97,8 @@ def export_onnx(
     _print(report, console)
     if json is not None:
         write_json(json, report.to_json())
-        console.print(f"figures: {json}", soft_wrap=True, markup=False)
-    console.print(f"bundle: {report.path}", soft_wrap=True, markup=False)
+        console.print(f"figures: {json}", soft_wrap=True)
+    console.print(f"bundle: {report.path}", soft_wrap=True)
 
 
 def default_folder(model: Path) -> Path:
@@ -160,9 +160,7 @@ def _print(report: BundleReport, console: Console) -> None:
 
 
 def _say(console: Console, sentence: str, style: str) -> None:
-    console.print(sentence, style=style, markup=False, highlight=False)
+    console.print(sentence, style=style, highlight=False)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command."""
-    run_command(export_onnx, argv)
+main = partial(run_command, export_onnx)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import tyro
@@ -162,6 +163,4 @@ def _names(probes: Embeddings) -> list[str]:
     return [str(name) for name in probes.ids]
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command."""
-    run_command(identify, argv)
+main = partial(run_command, identify)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -98,6 +98,4 @@ def check_torch(weights: Path, version: str, trust: bool) -> None:
         )
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command."""
-    run_command(import_weights, argv)
+main = partial(run_command, import_weights)

@@ -73,7 +73,7 @@ def inspect(model: tyro.conf.Positional[Path], load: bool = True, json: Path | N
         inspection = _inspect_safetensors(path, console)
     if json is not None:
         write_json(json, inspection)
-        console.print(f"inspection: {json}", soft_wrap=True, markup=False)
+        console.print(f"inspection: {json}", soft_wrap=True)
 
 
 def _inspect_onnx(
@@ -288,6 +288,4 @@ def _print_verdicts(verdicts: Sequence[Verdict], console: Console) -> None:
     console.print(Table("", columns, verdicts).terminal())
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command."""
-    run_command(inspect, argv)
+main = partial(run_command, inspect)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -99,6 +100,4 @@ def print_skipped(skipped: Sequence[Skipped]) -> None:
         print(f"left out: {item.cause}")
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command on ``argv``."""
-    run_command(make_records, argv)
+main = partial(run_command, make_records)

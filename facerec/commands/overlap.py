@@ -5,20 +5,21 @@ from __future__ import annotations
 import shlex
 import sys
 import zipfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
 from facerec.commands.cli import Console, run_command
-from facerec.commands.embed import Job, open_source
+from facerec.commands.embed import Source, open_source
 from facerec.commands.models import print_embeddings, print_model
 from facerec.commands.networks import NETWORK, Network
 from facerec.embedding.align import parse_align
 from facerec.embedding.check import check_alike
-from facerec.embedding.extract import Embeddings, describe_embedding, embed_images
+from facerec.embedding.extract import Embeddings, embed_images
 from facerec.embedding.file import is_embeddings, read_embeddings
 from facerec.embedding.model import EmbeddingModel
 from facerec.errors import DatasetError, FacerecError
@@ -97,17 +98,6 @@ def overlap(
         raise FacerecError("--images shows pictures on the page; give --page too")
     console = Console(highlight=False, soft_wrap=True)
 
-    def job(**chosen: Any) -> Job:
-        return Job(
-            model=model or Path(),
-            out=Path(),
-            flip=flip,
-            align=align,
-            on_error=on_error,
-            **vars(network),
-            **chosen,
-        )
-
     loaded: EmbeddingModel | None = None
 
     def open_set(path: Path) -> OpenSet:
@@ -119,13 +109,13 @@ def overlap(
             print_embeddings(path, embeddings, console)
             known = embeddings.note.get("source")
             source = dict(known) if isinstance(known, Mapping) else {}
-            return OpenSet(embeddings, _images_of(source, job) if images else None, source)
+            return OpenSet(embeddings, _images_of(source, on_error) if images else None, source)
         if model is None:
             raise DatasetError(
                 f"{path}: to embed its images takes a model; name one with --model, or give an "
                 "embeddings file"
             )
-        opened = open_source(job(**{kind_of(path): path}))
+        opened = _open(kind_of(path), path, on_error)
         if loaded is None:
             loaded = network.load(model)
             print_model(loaded, flip, parse_align(align), console)
@@ -140,17 +130,9 @@ def overlap(
                 on_error=on_error,
                 progress=section(show, f"embedding {path.name}"),
             )
-        note = describe_embedding(loaded, flip=flip, align=aligner, batch_size=network.batch_size)
-        whole = Embeddings(
-            embedded.vectors,
-            embedded.norms,
-            embedded.flip,
-            ids=opened.images.ids,
-            subjects=opened.subjects(),
-            failures=embedded.failures,
-            note=note,
+        return OpenSet(
+            replace(embedded, subjects=opened.subjects()), opened.images, opened.description
         )
-        return OpenSet(whole, opened.images, opened.description)
 
     first, second = open_set(a), open_set(b)
     check_alike(first.embeddings, second.embeddings, f"{a} and {b}")
@@ -233,14 +215,18 @@ def kind_of(path: Path) -> str:
     )
 
 
-def _images_of(source: Mapping[str, Any], job: Any) -> ImageSource | None:
+def _images_of(source: Mapping[str, Any], on_error: Literal["error", "skip"]) -> ImageSource | None:
     """Open the images that embeddings were made of, if they are still where they were."""
     path = Path(str(source.get("path", "")))
     kind = source.get("kind")
     if kind not in ("records", "images", "bench") or not path.exists():
         return None
-    chosen: Path | str = str(path) if kind == "bench" else path
-    return open_source(job(**{kind: chosen})).images
+    return _open(kind, path, on_error).images
+
+
+def _open(kind: str, path: Path, on_error: Literal["error", "skip"]) -> Source:
+    chosen: dict[str, Any] = {kind: str(path) if kind == "bench" else path}
+    return open_source(**chosen, on_error=on_error)
 
 
 def _pictures(opened: OpenSet) -> Picture | None:
@@ -255,6 +241,4 @@ def _pictures(opened: OpenSet) -> Picture | None:
     return picture
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command."""
-    run_command(overlap, argv)
+main = partial(run_command, overlap)

@@ -72,7 +72,7 @@ def show_plan(recipe: Recipe, options: Options, console: Console) -> None:
     if options.device_memory is not None:
         _print_verdict(plan, options.device_memory, console)
     for line in _assumptions(plan):
-        console.print(line, style="dim", highlight=False, markup=False)
+        console.print(line, style="dim", highlight=False)
 
 
 def _facts(plan: Plan) -> Iterator[tuple[str, str]]:

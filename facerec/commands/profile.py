@@ -81,7 +81,7 @@ def show(profiles: list[Profile], trainer: Trainer, console: Console) -> None:
     console.print(_memory(profiles, trainer.device).terminal())
     sentence = hint(profiles, trainer)
     if sentence is not None:
-        console.print(f"\nhint: {sentence}", style="yellow", highlight=False, markup=False)
+        console.print(f"\nhint: {sentence}", style="yellow", highlight=False)
 
 
 def _times(profiles: list[Profile]) -> Table[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -78,6 +78,4 @@ def _salvage(records: Path, out: Path, keys: Literal["ids", "order"]) -> None:
     print(f"{out}: {count:,} whole records, {len(file.damages)} damaged places passed over")
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command on ``argv``."""
-    run_command(repair_records, argv)
+main = partial(run_command, repair_records)

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -276,7 +277,7 @@ def _audit_run(
             progress=progress,
         )
     for finding in audited.findings:
-        console.print(f"  {finding.text}", markup=False, highlight=False)
+        console.print(f"  {finding.text}", highlight=False)
     return StudyRun(run, raw, unit, audited)
 
 
@@ -312,11 +313,9 @@ def _write(
 def _print_answer(plan: FairnessStudy, results: Sequence[SetResult], console: Console) -> None:
     console.rule("answer")
     for result in results:
-        console.print(result.faces.title, style="bold", markup=False)
+        console.print(result.faces.title, style="bold")
         for line in answer(plan, result):
-            console.print(f"  {line}", markup=False, highlight=False)
+            console.print(f"  {line}", highlight=False)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command with ``argv``, or with the arguments of the process."""
-    run_command(study, argv)
+main = partial(run_command, study)

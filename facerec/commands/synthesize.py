@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -48,6 +48,4 @@ def synthesize(
     )
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command with ``argv``, or with the arguments of the process."""
-    run_command(synthesize, argv)
+main = partial(run_command, synthesize)

@@ -139,7 +139,7 @@ def _train(
         if console is not None:
             console.print(fact_lines(_summary(trainer, folder, processes)))
             for note in [*dataset.notes, *trainer.warnings]:
-                console.print(f"note: {note}", style="yellow", markup=False)
+                console.print(f"note: {note}", style="yellow")
         trainer.fit(options.max_steps)
     if console is not None:
         _print_end(console, trainer, folder, options.max_steps)
@@ -229,7 +229,6 @@ def _print_end(console: Console, trainer: Trainer, folder: Path, max_steps: int 
             f"{len(trainer.skipped)} images were skipped and replaced; first: "
             f"{trainer.skipped[0].where}: {trainer.skipped[0].cause}",
             style="yellow",
-            markup=False,
         )
     console.print(f"model: {folder / 'model.safetensors'}", soft_wrap=True, highlight=False)
 

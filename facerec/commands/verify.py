@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 import sys
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict
 
 import numpy as np
 import tyro
@@ -66,15 +66,26 @@ Verified: TypeAlias = "tuple[dict[str, VerificationResult], list[IdentificationR
 NORM_WEIGHTINGS: tuple[Literal["raw", "unit"], ...] = ("raw", "unit")
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(TypedDict):
     """How figures are computed, the same for every bench and both sides of a comparison."""
 
     fpr: tuple[str, ...]
-    compat: Compat | None
     metrics: tuple[Metric, ...]
     replicates: int
     seed: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """Something that has embeddings for images."""
+
+    embed: Callable[[ImageSource, str, Aligner | None], Embeddings]
+    """Returns those of all images of a bench of this name; points that come with it align them
+    where no other way was asked for."""
+    model: Mapping[str, Any]
+    """What a report must say about the model."""
+    training_data: Mapping[str, Any]
+    """The section ``data`` of the recipe that trained the model; empty if unknown."""
 
 
 def verify(
@@ -160,7 +171,7 @@ def verify(
         check_report_folder(out)
     if with_images and (out is None or scores is not None):
         raise MetricError("--with-images shows pictures in the report of a bench; give --out too")
-    settings = Settings(fpr, compat, metrics, replicates, seed)
+    settings = Settings(fpr=fpr, metrics=metrics, replicates=replicates, seed=seed)
     console = Console(highlight=False)
     given = None if overlap is None else read_overlap(overlap)
 
@@ -168,10 +179,26 @@ def verify(
 
     def source(path: Path | None) -> Source:
         if path is not None and (path == embeddings or is_embeddings(path)):
-            return StoredEmbeddings(path, console)
+            return _stored(path, console)
         loaded = network.load(path or newest_run(runs))
         aligner = parse_align(align, align_threshold)
-        return LiveModel(loaded, flip, aligner, network.batch_size, on_error, console)
+        print_model(loaded, flip, aligner, console)
+
+        def embed(images: ImageSource, name: str, points: Aligner | None) -> Embeddings:
+            with progress_bar(console, "images") as progress:
+                return embed_images(
+                    loaded,
+                    images,
+                    flip=flip,
+                    align=aligner or points,
+                    batch_size=network.batch_size,
+                    on_error=on_error,
+                    progress=section(progress, f"embedding {name}"),
+                )
+
+        recipe = loaded.recipe if isinstance(loaded, TorchModel) else {}
+        data = recipe.get("data")
+        return Source(embed, loaded.describe(), data if isinstance(data, Mapping) else {})
 
     if try_preprocessing:
         if scores is not None or embeddings is not None or compare is not None:
@@ -202,7 +229,7 @@ def verify(
         benches = open_benches(names, pairs, format, images, data)
 
         def verified(path: Path | None) -> Verified:
-            return _verify_all(source(path), benches, settings, console, given)
+            return _verify_all(source(path), benches, settings, compat, console, given)
 
     results, searches = verified(scores or embeddings or model)
     others, more = ({}, []) if compare is None else verified(compare)
@@ -245,106 +272,39 @@ def _try_preprocessing(
             bench,
             align=align,
             batch_size=model.batch_size,
-            replicates=max(settings.replicates, 1),
-            seed=settings.seed,
+            replicates=max(settings["replicates"], 1),
+            seed=settings["seed"],
             progress=progress,
         )
     print_trials(trials, console)
     if json is not None:
         document = {"facerec": facerec.__version__, "model": model.describe()}
         write_json(json, {**document, "preprocessing": trials.to_json()})
-        console.print(f"figures: {json}", soft_wrap=True, markup=False)
+        console.print(f"figures: {json}", soft_wrap=True)
 
 
-class Source(ABC):
-    """Something that has embeddings for images."""
-
-    @abstractmethod
-    def embed(self, images: ImageSource, name: str, points: Aligner | None = None) -> Embeddings:
-        """Return the embeddings of all images of a bench, in their order."""
-
-    @abstractmethod
-    def describe(self) -> Mapping[str, Any] | None:
-        """Return what a report must say about the model, if anything is known."""
-
-    def training_data(self) -> Mapping[str, Any]:
-        """Return the section ``data`` of the recipe that trained the model; empty if unknown."""
-        return {}
-
-
-class StoredEmbeddings(Source):
-    """An embeddings file, joined by image id."""
-
-    def __init__(self, path: Path, console: Console) -> None:
-        self.path = path
-        self.embeddings = read_embeddings(path)
-        print_embeddings(path, self.embeddings, console)
-
-    def embed(self, images: ImageSource, name: str, points: Aligner | None = None) -> Embeddings:
-        """Return the stored embeddings of these images."""
-        return select_embeddings(self.embeddings, images.ids, name)
-
-    def describe(self) -> Mapping[str, Any] | None:
-        """Return the model from the file's note, named after the file."""
-        return {**self.embeddings.note.get("model", {}), "name": self.path.stem}
-
-
-class LiveModel(Source):
-    """A model that embeds now."""
-
-    def __init__(
-        self,
-        model: EmbeddingModel,
-        flip: bool,
-        align: Aligner | None,
-        batch_size: int,
-        on_error: Literal["error", "skip"],
-        console: Console,
-    ) -> None:
-        self.model, self.flip, self.align = model, flip, align
-        self.batch_size, self.on_error = batch_size, on_error
-        self.console = console
-        print_model(model, flip, align, console)
-
-    def embed(self, images: ImageSource, name: str, points: Aligner | None = None) -> Embeddings:
-        """Embed the images; ``points`` align them where no other way was asked for."""
-        with progress_bar(self.console, "images") as progress:
-            return embed_images(
-                self.model,
-                images,
-                flip=self.flip,
-                align=self.align or points,
-                batch_size=self.batch_size,
-                on_error=self.on_error,
-                progress=section(progress, f"embedding {name}"),
-            )
-
-    def describe(self) -> Mapping[str, Any] | None:
-        """Return the model's own description."""
-        return self.model.describe()
-
-    def training_data(self) -> Mapping[str, Any]:
-        """Return the section of the recipe that a model file of facerec holds."""
-        recipe = self.model.recipe if isinstance(self.model, TorchModel) else {}
-        data = recipe.get("data", {})
-        return data if isinstance(data, Mapping) else {}
+def _stored(path: Path, console: Console) -> Source:
+    """Open an embeddings file, which is joined by image id, and named after the file."""
+    embeddings = read_embeddings(path)
+    print_embeddings(path, embeddings, console)
+    return Source(
+        lambda images, name, points: select_embeddings(embeddings, images.ids, name),
+        {**embeddings.note.get("model", {}), "name": path.stem},
+        {},
+    )
 
 
 def _verify_all(
     source: Source,
     benches: Sequence[Bench | TemplateBench],
     settings: Settings,
+    compat: Compat | None,
     console: Console,
-    given: KnownOverlap | None = None,
+    given: KnownOverlap | None,
 ) -> Verified:
     """Return the 1:1 results of every bench by name, and those of 1:N.
 
-    Args:
-        source: of embeddings.
-        benches: to verify on.
-        settings: of the figures.
-        console: to print to.
-        given: an overlap that the user named; it must be of one of the benches.
+    An overlap that the user has given must be of one of the benches.
     """
     pairwise = [bench for bench in benches if isinstance(bench, Bench)]
     if given is not None and not any(given.is_of(bench) for bench in pairwise):
@@ -352,28 +312,20 @@ def _verify_all(
             f"{given.path}: its second set, {str(given.b.get('path'))!r}, is none of the benches; "
             "compute the overlap with the bench that is verified"
         )
-    known = training_overlaps(source.training_data()) if given is None else [given]
+    known = training_overlaps(source.training_data) if given is None else [given]
     results: dict[str, VerificationResult] = {}
     searches: list[IdentificationResult] = []
     for bench in benches:
-        console.print(f"bench {bench.source.get('path', bench.name)}", soft_wrap=True, markup=False)
+        console.print(f"bench {bench.source.get('path', bench.name)}", soft_wrap=True)
         if isinstance(bench, TemplateBench):
             verified, identified = _verify_templates(source, bench, settings)
             searches += identified
         else:
-            embeddings = source.embed(bench.images, bench.name)
+            embeddings = source.embed(bench.images, bench.name, None)
             verified = {}
             for name, each in _with_and_without(bench, known, console).items():
-                result = evaluate_embeddings(
-                    embeddings,
-                    each,
-                    fpr=settings.fpr,
-                    compat=settings.compat,
-                    metrics=settings.metrics,
-                    replicates=settings.replicates,
-                    seed=settings.seed,
-                )
-                verified[name] = replace(result, model=source.describe())
+                result = evaluate_embeddings(embeddings, each, compat=compat, **settings)
+                verified[name] = replace(result, model=source.model)
         for name, result in verified.items():
             # Two files of one name in different folders are two benches.
             results[name if name not in results else str(bench.source.get("path"))] = result
@@ -394,14 +346,13 @@ def _with_and_without(
         clean = ~(trained_on[pairs.first] | trained_on[pairs.second])
         left = int(np.count_nonzero(clean))
         if left == len(pairs):
-            console.print(f"{said} ({overlap.path})", soft_wrap=True, markup=False)
+            console.print(f"{said} ({overlap.path})", soft_wrap=True)
             continue
         console.print(
             f"warning: {said}, in {len(pairs) - left:,} of {len(pairs):,} pairs "
             f"({overlap.path}); figures with and without these pairs follow",
             style="yellow",
             soft_wrap=True,
-            markup=False,
         )
         if not (pairs.issame[clean].any() and (~pairs.issame[clean]).any()):
             console.print(
@@ -475,22 +426,19 @@ def _verify_templates(source: Source, bench: TemplateBench, settings: Settings) 
                 scores,
                 bench.pairs,
                 name=name,
-                fpr=settings.fpr,
-                metrics=settings.metrics,
-                replicates=settings.replicates,
-                seed=settings.seed,
                 notes=notes,
                 subjects_from=bench.subjects_from,
                 items=bench.template_ids,
                 reasons=dict.fromkeys(
                     np.flatnonzero(np.isnan(scores)).tolist(), "a template has no embedding"
                 ),
+                **settings,
             )
             results[name] = replace(
                 result,
                 flip=embeddings.flip,
                 align=embeddings.note.get("align"),
-                model=source.describe(),
+                model=source.model,
                 source=bench.source,
             )
         if bench.probes is not None:
@@ -504,12 +452,9 @@ def _score_file(path: Path, distances: bool, settings: Settings) -> Verified:
         scored.scores,
         scored.pairs(),
         name=path.stem,
-        fpr=settings.fpr,
-        metrics=settings.metrics,
-        replicates=settings.replicates,
-        seed=settings.seed,
         notes=scored.notes,
         subjects_from="the list",
+        **settings,
     )
     return {"scores": replace(result, score=scored.kind, source=scored.source)}, []
 
@@ -533,7 +478,7 @@ def _save(
         if comparisons:
             figures["comparisons"] = [each.to_json() for each in comparisons.values()]
         write_json(json, figures)
-        console.print(f"figures: {json}", soft_wrap=True, markup=False)
+        console.print(f"figures: {json}", soft_wrap=True)
     if roc is not None:
         plot_roc(
             {
@@ -542,7 +487,7 @@ def _save(
             },
             roc,
         )
-        console.print(f"ROC: {roc}", soft_wrap=True, markup=False)
+        console.print(f"ROC: {roc}", soft_wrap=True)
     if out is not None:
         pictures = {
             bench.name: bench.images.encoded for bench in benches if isinstance(bench, Bench)
@@ -554,9 +499,7 @@ def _save(
             pictures=pictures if with_images else None,
             command=shlex.join(["facerec", "verify", *sys.argv[1:]]),
         )
-        console.print(f"report: {out / 'report.html'}", soft_wrap=True, markup=False)
+        console.print(f"report: {out / 'report.html'}", soft_wrap=True)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command."""
-    run_command(verify, argv)
+main = partial(run_command, verify)

@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 import pytest
 
-from facerec.commands.embed import Job, open_source
+from facerec.commands.embed import open_source
 from facerec.errors import DatasetError, FacerecError, RecordError
 from facerec.records import tar_shards
 from facerec.records.dataset import BatchLoader, BatchRequest, FaceDataset, FolderDataset
@@ -260,7 +260,7 @@ def test_images_without_labels(tmp_path: Path) -> None:
     )
     assert joined.labels.tolist() == [0, -1, -1]
     for path, subjects in ((folder, ["anna", ""]), (bare, None)):
-        source = open_source(Job(model=path, out=path, records=path))
+        source = open_source(records=path)
         known = source.subjects()
         assert (None if known is None else known.tolist()) == subjects
         assert source.description["kind"] == "webdataset"

@@ -32,10 +32,11 @@ from facerec.embedding.recognizer import FaceRecognizer
 from facerec.export.consumers import check_consumers
 from facerec.export.graph import export_graph
 from facerec.export.manifest import MANIFEST_FILE, package_manifest
-from facerec.export.measure import compare_accuracy, median_ratio, take_turns
+from facerec.export.measure import median_ratio, take_turns
 from facerec.export.parity import Bar, check_parity, deviation, sample_faces
 from facerec.export.quantize import MIN_IMAGES, calibration_images, quantize_int8
-from facerec.verification import pack_bench
+from facerec.verification import evaluate_bench, pack_bench
+from facerec.verification.compare import compare
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NOTE = {"format": 1, "name": "benchmark"}
@@ -243,7 +244,8 @@ def accuracy(model: Path, bench: Path, calibration: Path) -> list[Row]:
         for file, content in zip(files, (main, quantize_int8(main, images)), strict=True):
             file.write_bytes(content)
         reference, variant = map(load_model, files)
-        found = compare_accuracy(reference, variant, pack_bench(bench))
+        pairs = pack_bench(bench)
+        found = compare(*(evaluate_bench(each, pairs) for each in (reference, variant)))
     row = next(row for row in found.rows if row.figure == "accuracy")
     before, after, interval = row.first.value, row.second.value, row.difference.interval
     assert before is not None and after is not None

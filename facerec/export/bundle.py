@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ from facerec.export.consumers import (
     OPENVINO_EXACT,
     OPENVINO_ROUNDED,
     ConsumerRow,
+    bar_row,
     check_consumers,
 )
 from facerec.export.graph import OPSET, export_graph
@@ -143,13 +144,6 @@ class Bf16Report:
     comparisons: tuple[Comparison, ...]
     """With float32, on each bench."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON types."""
-        return {
-            "loads": [asdict(row) for row in self.loads],
-            "comparisons": [comparison.to_json() for comparison in self.comparisons],
-        }
-
 
 @dataclass(frozen=True)
 class BundleReport:
@@ -171,21 +165,8 @@ class BundleReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON types."""
-        return {
-            "bundle": str(self.path),
-            "note": dict(self.note),
-            "parity": {name: [asdict(row) for row in rows] for name, rows in self.parity.items()},
-            "consumers": [asdict(row) for row in self.consumers],
-            "variants": [
-                {
-                    **asdict(row),
-                    "comparisons": [comparison.to_json() for comparison in row.comparisons],
-                }
-                for row in self.variants
-            ],
-            "loads": {name: [asdict(row) for row in rows] for name, rows in self.loads.items()},
-            "bf16": None if self.bf16 is None else self.bf16.to_json(),
-        }
+        values: dict[str, Any] = _json(self)
+        return {"bundle": str(values.pop("path")), **values}
 
 
 def parse_variant(text: str) -> Choice:
@@ -235,8 +216,13 @@ def export_bundle(
     thresholds = (
         [] if options.thresholds is None else read_thresholds(options.thresholds, model.sha256)
     )
-    with _folder(out, force) as folder:
-        return _Export(model, out, folder, options, thresholds, progress).run(choices)
+    with atomic_folder(out, ExportError, replace=force) as folder:
+        try:
+            return _Export(model, out, folder, options, thresholds, progress).run(choices)
+        except FacerecError as error:
+            # The user knows nothing of the temporary name.
+            text = str(error).replace(str(folder), str(out))
+            raise type(error)(f"{text}; no bundle was written") from error
 
 
 def _check(options: BundleOptions, out: Path, force: bool) -> list[Choice]:
@@ -272,39 +258,21 @@ def _check(options: BundleOptions, out: Path, force: bool) -> list[Choice]:
     return choices
 
 
-@contextlib.contextmanager
-def _folder(out: Path, force: bool) -> Iterator[Path]:
-    """Give a temporary folder that becomes ``out`` if the block succeeds."""
-    with atomic_folder(out, ExportError, replace=force) as folder:
-        try:
-            yield folder
-        except FacerecError as error:
-            # The user knows nothing of the temporary name.
-            text = str(error).replace(str(folder), str(out))
-            raise type(error)(f"{text}; no bundle was written") from error
-
-
+@dataclass
 class _Export:
     """The work on one bundle, in a folder that nobody sees yet."""
 
-    def __init__(
-        self,
-        model: TorchModel,
-        out: Path,
-        folder: Path,
-        options: BundleOptions,
-        thresholds: list[Threshold],
-        progress: Progress | None,
-    ) -> None:
-        self.model, self.out, self.folder = model, out, folder
-        self.options, self.thresholds, self.progress = options, thresholds, progress
-        self.faces = np.empty((0, *model.image_size, 3), np.uint8)
-        self.faces_sha256 = ""
-        self.references: list[VerificationResult] = []
-        self.parity: dict[str, tuple[ParityRow, ...]] = {}
-        self.loads: dict[str, tuple[LoadMeasure, ...]] = {}
-        self.variants: list[VariantReport] = []
-        self.entries: list[dict[str, Any]] = []
+    model: TorchModel
+    out: Path
+    folder: Path
+    options: BundleOptions
+    thresholds: list[Threshold]
+    progress: Progress | None
+    references: list[VerificationResult] = field(default_factory=list)
+    parity: dict[str, tuple[ParityRow, ...]] = field(default_factory=dict)
+    loads: dict[str, tuple[LoadMeasure, ...]] = field(default_factory=dict)
+    variants: list[VariantReport] = field(default_factory=list)
+    entries: list[dict[str, Any]] = field(default_factory=list)
 
     def run(self, choices: list[Choice]) -> BundleReport:
         """Do all of it, in the order of what is likely to fail."""
@@ -398,7 +366,11 @@ class _Export:
         exact = kind.bar == Bar()
         path = f"{VARIANTS_FOLDER}/{choice.name}.onnx"
         with self._stage(f"making variant {choice.name}"):
-            file = parse_onnx(self._made(choice, main), str(self.out / path))
+            if choice.kind == "int8":
+                made = quantize_int8(main.content, self.faces, method=self.options.method)
+            else:
+                made = make_variant(choice.kind, main.content, batch=choice.batch or 1)
+            file = parse_onnx(made, str(self.out / path))
             self.parity[choice.name] = tuple(
                 check_parity(self.model, file, kind.bar or Bar(np.inf, -1.0))
             )
@@ -443,11 +415,6 @@ class _Export:
             }
         )
 
-    def _made(self, choice: Choice, main: OnnxFile) -> bytes:
-        if choice.kind == "int8":
-            return quantize_int8(main.content, self.faces, method=self.options.method)
-        return make_variant(choice.kind, main.content, batch=choice.batch or 1)
-
     def _calibration(self) -> dict[str, Any]:
         assert self.options.calibration is not None
         return {
@@ -464,34 +431,34 @@ class _Export:
             model = OnnxModel(file, engine="openvino")
             measured = deviation(OnnxModel(file).embed(faces), model.embed(faces))
         except MissingExtraError as error:
-            return ConsumerRow(OPENVINO, None, "not installed", None, None, str(error))
+            return ConsumerRow(OPENVINO, None, "not installed", note=str(error))
         except ModelError as error:
             reason = str(error).removeprefix(f"{file.where}: ")
-            return ConsumerRow(OPENVINO, None, "cannot load", None, None, reason)
+            return ConsumerRow(OPENVINO, None, "cannot load", note=reason)
         version = model.describe()["runtime"].removeprefix(f"{OPENVINO} ")
-        figures = measured.max_abs, measured.min_cosine
         bar = OPENVINO_EXACT if exact else OPENVINO_ROUNDED
-        if bar.passes(measured):
-            return ConsumerRow(OPENVINO, version, "same", *figures, "")
-        return ConsumerRow(
-            OPENVINO, version, "not suited", *figures, "it embeds otherwise than onnxruntime"
-        )
+        return bar_row(OPENVINO, version, measured, bar, "it embeds otherwise than onnxruntime")
 
     def _results(
         self, model: OnnxModel, main: OnnxFile
     ) -> list[tuple[VerificationResult, VerificationResult]]:
         """Verify the main file in onnxruntime and another model on every bench."""
-        benches = self.options.benches
-        if not self.references:
-            reference = OnnxModel(main, name=MAIN)
-            self.references = [self._evaluate(reference, bench) for bench in benches]
-        results = [self._evaluate(model, bench) for bench in benches]
-        return list(zip(self.references, results, strict=True))
-
-    def _evaluate(self, model: OnnxModel, bench: Bench) -> VerificationResult:
-        progress = section(self.progress, f"{model.name} on {bench.name}")
         flip = flip_mode(self.thresholds) != "none"
-        return evaluate_bench(model, bench, flip=flip, progress=progress)
+
+        def verify(model: OnnxModel) -> list[VerificationResult]:
+            return [
+                evaluate_bench(
+                    model,
+                    bench,
+                    flip=flip,
+                    progress=section(self.progress, f"{model.name} on {bench.name}"),
+                )
+                for bench in self.options.benches
+            ]
+
+        if not self.references:
+            self.references = verify(OnnxModel(main, name=MAIN))
+        return list(zip(self.references, verify(model), strict=True))
 
     def _loss(self, comparisons: Sequence[Comparison]) -> str | None:
         """Return why a variant loses too much, or None."""
@@ -607,6 +574,17 @@ def _recipe_hash(recipe: Mapping[str, Any]) -> str | None:
     """Return the SHA-256 of a recipe as JSON with sorted keys, or None without one."""
     text = json.dumps(recipe, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest() if recipe else None
+
+
+def _json(value: Any) -> Any:
+    """Return dataclasses as JSON types, of a comparison what it says itself."""
+    if isinstance(value, Comparison):
+        return value.to_json()
+    if is_dataclass(value):
+        value = vars(value)
+    if isinstance(value, Mapping):
+        return {name: _json(inner) for name, inner in value.items()}
+    return [_json(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def _row(row: ParityRow | ConsumerRow) -> dict[str, Any]:

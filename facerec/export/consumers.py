@@ -7,7 +7,7 @@ import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ from facerec.embedding.onnx_file import (
 from facerec.embedding.trial import run_opencv
 from facerec.errors import ExportError, ModelError
 from facerec.export.graph import copy_for_export, quiet
-from facerec.export.parity import Bar, Vectors, deviation
+from facerec.export.parity import Bar, Deviation, Vectors, deviation
 
 Photos = npt.NDArray[np.uint8]
 Outcome = Literal["same", "not installed", "cannot load", "not suited", "not available"]
@@ -47,10 +47,10 @@ class ConsumerRow:
     outcome: Outcome
     """``not suited``: it can only feed models trained on other pixels, or computes otherwise. ``not
     available``: this processor lacks what it needs."""
-    max_abs: float | None
+    max_abs: float | None = None
     """Largest difference to torch on unit-scale embeddings."""
-    min_cosine: float | None
-    note: str
+    min_cosine: float | None = None
+    note: str = ""
     """Why it is not the same; empty otherwise."""
 
 
@@ -58,9 +58,6 @@ class ConsumerRow:
 class LegacyRoute:
     """What insightface's package makes of a bare path."""
 
-    handler: Literal[
-        "detector", "landmarks", "attributes", "swapper", "recognition", "none", "error"
-    ]
     mean: float | None
     """What it subtracts from RGB pixels 0…255; None unless it takes the file for recognition."""
     std: float | None
@@ -75,34 +72,24 @@ def legacy_router_simulation(file: OnnxFile) -> LegacyRoute:
     ``ModelRouter``, and ``arcface_onnx.py``; alike from 0.7 to 2.1).
     """
     shape = file.inputs[0].shape
-    if len(file.outputs) >= 5:
-        return _other("detector", "5 outputs or more make it a detector")
-    if len(shape) != 4:
-        return _other("error", f"the input has {len(shape)} dimensions, not 4")
-    height, width = shape[2:]
-    named: dict[tuple[Any, Any], Literal["landmarks", "attributes"]] = {
-        (192, 192): "landmarks",
-        (96, 96): "attributes",
+    height, width = shape[2:] if len(shape) == 4 else (None, None)
+    side = f"images of {height}×{width}"
+    problems = {
+        "5 outputs or more make it a detector": len(file.outputs) >= 5,
+        f"the input has {len(shape)} dimensions, not 4": len(shape) != 4,
+        f"{side} make it a model of landmarks": (height, width) == (192, 192),
+        f"{side} make it a model of attributes": (height, width) == (96, 96),
+        "2 inputs and images of 128×128 make it a face swapper": len(file.inputs) == 2
+        and (height, width) == (128, 128),
+        f"{side} are not square": height != width,
+        f"the image size is open ({height})": not isinstance(height, int),
+        f"{height} pixels are below 112 or no multiple of 16": isinstance(height, int)
+        and (height < 112 or height % 16 != 0),
     }
-    if handler := named.get((height, width)):
-        return _other(handler, f"images of {height}×{width} make it a model of {handler}")
-    if len(file.inputs) == 2 and (height, width) == (128, 128):
-        return _other("swapper", "2 inputs and images of 128×128 make it a face swapper")
-    if height != width:
-        return _other("none", f"images of {height}×{width} are not square")
-    if not isinstance(height, int):
-        return _other("error", f"the image size is open ({height})")
-    if height < 112 or height % 16:
-        return _other("none", f"{height} pixels are below 112 or no multiple of 16")
+    if problem := next((words for words, applies in problems.items() if applies), None):
+        return LegacyRoute(None, None, problem)
     mean, std = (127.5, 127.5) if insightface_normalizes(file) else (0.0, 1.0)
-    return LegacyRoute("recognition", mean, std, _recognition_problem(file))
-
-
-def _other(
-    handler: Literal["detector", "landmarks", "attributes", "swapper", "none", "error"],
-    problem: str,
-) -> LegacyRoute:
-    return LegacyRoute(handler, None, None, problem)
+    return LegacyRoute(mean, std, _recognition_problem(file))
 
 
 def _recognition_problem(file: OnnxFile) -> str | None:
@@ -175,9 +162,9 @@ def _row(consumer: _Consumer, bundle: _Bundle, images: Photos, reference: Vector
         with quiet():
             version = str(importlib.import_module(consumer.module).__version__)
     except ImportError as error:
-        return ConsumerRow(name, None, "not installed", None, None, first_line(error))
+        return ConsumerRow(name, None, "not installed", note=first_line(error))
     if consumer.only is not None and consumer.only != bundle.preprocessing:
-        return ConsumerRow(name, version, "not suited", None, None, _unsuited(bundle.preprocessing))
+        return ConsumerRow(name, version, "not suited", note=_unsuited(bundle.preprocessing))
     try:
         with quiet():
             embeddings = consumer.embed(bundle, images)
@@ -187,7 +174,7 @@ def _row(consumer: _Consumer, bundle: _Bundle, images: Photos, reference: Vector
                 f"{where}: {name} {version} cannot use it ({first_line(error)}); try another opset"
             ) from error
         note = first_line(error).removeprefix(f"{where}: ")
-        return ConsumerRow(name, version, "cannot load", None, None, note)
+        return ConsumerRow(name, version, "cannot load", note=note)
     measured = deviation(reference, embeddings)
     if not consumer.bar.passes(measured):
         if consumer.embed_normalized is not None:
@@ -203,7 +190,7 @@ def _row(consumer: _Consumer, bundle: _Bundle, images: Photos, reference: Vector
             f"{measured.min_cosine:.7f} (at least {consumer.bar.min_cosine:g}); its pixels go "
             "through another channel order, mean or std than the bundle states"
         )
-    return ConsumerRow(name, version, "same", measured.max_abs, measured.min_cosine, "")
+    return ConsumerRow(name, version, "same", measured.max_abs, measured.min_cosine)
 
 
 def _bf16_row(
@@ -214,15 +201,21 @@ def _bf16_row(
         engine = OpenVinoEngine(bundle.file, "bf16")
         if engine.precision != "bf16":
             note = "this processor does not compute in bfloat16"
-            return ConsumerRow(OPENVINO_BF16, version, "not available", None, None, note)
+            return ConsumerRow(OPENVINO_BF16, version, "not available", note=note)
         measured = deviation(reference, _with_engine(lambda file: engine)(bundle, images))
     except ModelError as error:
-        return ConsumerRow(OPENVINO_BF16, version, "cannot load", None, None, first_line(error))
-    figures = measured.max_abs, measured.min_cosine
-    if OPENVINO_ROUNDED.passes(measured):
-        return ConsumerRow(OPENVINO_BF16, version, "same", *figures, "")
+        return ConsumerRow(OPENVINO_BF16, version, "cannot load", note=first_line(error))
     note = f"its cosines to float32 fall below {OPENVINO_ROUNDED.min_cosine:g}"
-    return ConsumerRow(OPENVINO_BF16, version, "not suited", *figures, note)
+    return bar_row(OPENVINO_BF16, version, measured, OPENVINO_ROUNDED, note)
+
+
+def bar_row(
+    name: str, version: str | None, measured: Deviation, bar: Bar, note: str
+) -> ConsumerRow:
+    """Return ``same`` where the bar is reached, else ``not suited`` with the note."""
+    outcome: Outcome = "same" if bar.passes(measured) else "not suited"
+    figures = measured.max_abs, measured.min_cosine
+    return ConsumerRow(name, version, outcome, *figures, "" if outcome == "same" else note)
 
 
 def _simulated_row(file: OnnxFile, stated: Preprocessing) -> ConsumerRow:
@@ -236,8 +229,8 @@ def _simulated_row(file: OnnxFile, stated: Preprocessing) -> ConsumerRow:
             f"nodes ({', '.join(file.nodes[:8])}), but it wants {_words(stated)}"
         )
     if (route.mean, route.std) != (stated.mean, stated.std):
-        return ConsumerRow(name, None, "not suited", None, None, _unsuited(stated))
-    return ConsumerRow(name, None, "same", None, None, "")
+        return ConsumerRow(name, None, "not suited", note=_unsuited(stated))
+    return ConsumerRow(name, None, "same")
 
 
 def _unsuited(stated: Preprocessing) -> str:
@@ -249,9 +242,13 @@ def _words(preprocessing: Preprocessing) -> str:
 
 
 def _reference(model: TorchModel, images: Photos) -> Vectors:
-    rgb = torch.from_numpy(np.ascontiguousarray(images[..., ::-1]))
     with torch.no_grad():
-        return copy_for_export(model.backbone)(normalize(rgb, model.preprocessing)).numpy()
+        return copy_for_export(model.backbone)(_fed(images, model.preprocessing)).numpy()
+
+
+def _fed(photos: Photos, preprocessing: Preprocessing) -> torch.Tensor:
+    """Return what a backbone is fed of BGR photos."""
+    return normalize(torch.from_numpy(np.ascontiguousarray(photos[..., ::-1])), preprocessing)
 
 
 def _with_engine(open_engine: Callable[[OnnxFile], Engine]) -> Callable[[_Bundle, Photos], Vectors]:
@@ -264,8 +261,7 @@ def _with_engine(open_engine: Callable[[OnnxFile], Engine]) -> Callable[[_Bundle
 
 
 def _normalized(bundle: _Bundle, images: Photos) -> Vectors:
-    rgb = torch.from_numpy(np.ascontiguousarray(images[..., ::-1]))
-    return np.ascontiguousarray(normalize(rgb, bundle.preprocessing).numpy())
+    return np.ascontiguousarray(_fed(images, bundle.preprocessing).numpy())
 
 
 def _insightface_path(bundle: _Bundle, images: Photos) -> Vectors:

@@ -12,7 +12,6 @@ import io
 import json
 import logging
 import warnings
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -25,6 +24,7 @@ import facerec
 from facerec.backbones import Preprocessing
 from facerec.embedding.onnx_file import METADATA_KEY, first_line
 from facerec.errors import ExportError, MissingExtraError
+from facerec.export.rewrites import Graph, attributes, epsilon_of
 
 INPUT = "data"
 OUTPUT = "embedding"
@@ -60,13 +60,14 @@ def export_graph(
     """
     module = copy_for_export(backbone)
     model = _trace(module, opset)
-    graph = model.graph
+    graph = Graph(model)
     _flatten_before_linear(graph)
     _fold_batch_norm_into_linear(graph)
     wanted = graph_preprocessing(preprocessing)
     if wanted != preprocessing:
         _fold_preprocessing(graph, preprocessing, wanted)
-    _check_interface(graph)
+    graph.finish()
+    _check_interface(model.graph)
     return finish(model, {**note, "preprocessing": asdict(wanted)}, opset)
 
 
@@ -215,104 +216,60 @@ def _check_interface(graph: Any) -> None:
         )
 
 
-def _flatten_before_linear(graph: Any) -> None:
+def _flatten_before_linear(graph: Graph) -> None:
     """Replace a reshape to two dimensions by Flatten, which needs no stored shape."""
     import onnx
 
-    stored = _initializers(graph)
-    for node in graph.node:
-        if node.op_type != "Reshape" or node.input[1] not in stored:
-            continue
-        shape = onnx.numpy_helper.to_array(stored[node.input[1]])
+    for node in graph.nodes("Reshape"):
+        shape = graph.values(node.input[1]) if node.input[1] in graph.stored else np.empty(0)
         if len(shape) == 2 and shape[0] == -1:
             node.CopyFrom(onnx.helper.make_node("Flatten", node.input[:1], node.output, axis=1))
-    _drop_unused(graph)
 
 
-def _fold_batch_norm_into_linear(graph: Any) -> None:
+def _fold_batch_norm_into_linear(graph: Graph) -> None:
     """Fold batch norm → flatten → linear, which no padding lies between, into the linear layer.
 
     With ``y = W(s·x + t) + b``: ``W' = W·s``, ``b' = b + W·t``, computed in float64.
     """
-    import onnx
-
-    stored = _initializers(graph)
-    made = {node.output[0]: node for node in graph.node}
-    uses = Counter(name for node in graph.node for name in node.input)
-    for linear in graph.node:
-        flatten = made.get(linear.input[0]) if linear.op_type == "Gemm" else None
+    made = {node.output[0]: node for node in graph.graph.node}
+    for linear in graph.nodes("Gemm"):
+        flatten = made.get(linear.input[0])
         norm = made.get(flatten.input[0]) if flatten and flatten.op_type == "Flatten" else None
         if flatten is None or norm is None or norm.op_type != "BatchNormalization":
             continue
-        options = {a.name: onnx.helper.get_attribute_value(a) for a in linear.attribute}
+        options = attributes(linear)
         names = [*norm.input[1:], *linear.input[1:]]
         plain = options.get("transB") == 1 and not options.get("transA")
         if (
             not plain
             or {options.get("alpha", 1.0), options.get("beta", 1.0)} != {1.0}
-            or not stored.keys() >= set(names)
-            or any(uses[name] > 1 for name in (*linear.input, norm.output[0]))
+            or not graph.stored.keys() >= set(names)
+            or any(len(graph.readers(name)) > 1 for name in (*linear.input, norm.output[0]))
         ):
             continue
-        gamma, beta, mean, variance, weight, *bias = (
-            onnx.numpy_helper.to_array(stored[name]).astype(np.float64) for name in names
-        )
-        epsilon = next((a.f for a in norm.attribute if a.name == "epsilon"), 1e-5)
-        scale = gamma / np.sqrt(variance + epsilon)
+        gamma, beta, mean, variance, weight = map(graph.values, names[:5])
+        scale = gamma / np.sqrt(variance + epsilon_of(norm))
         pixels = weight.shape[1] // len(scale)
         shift = np.repeat(beta - mean * scale, pixels)
-        total = weight @ shift + (bias[0] if bias else 0.0)
-        bias_name = linear.input[2] if bias else f"{linear.input[1]}_bias"
-        _store(graph, linear.input[1], weight * np.repeat(scale, pixels))
-        _store(graph, bias_name, total)
-        if not bias:
-            linear.input.append(bias_name)
+        graph.set(linear.input[1], weight * np.repeat(scale, pixels))
+        graph.add_bias(linear, weight @ shift)
         flatten.input[0] = norm.input[0]
-        graph.node.remove(norm)
-        _drop_unused(graph)
+        graph.remove(norm)
         return
 
 
-def _fold_preprocessing(graph: Any, trained: Preprocessing, wanted: Preprocessing) -> None:
-    import onnx
-
-    readers = [node for node in graph.node if INPUT in node.input]
-    stored = _initializers(graph)
-    first = readers[0]
-    if len(readers) > 1 or first.op_type != "Conv" or first.input[1] not in stored:
+def _fold_preprocessing(graph: Graph, trained: Preprocessing, wanted: Preprocessing) -> None:
+    first, *others = graph.readers(INPUT)
+    if others or first.op_type != "Conv" or first.input[1] not in graph.stored:
         raise ExportError(
             f"the backbone was trained with {trained.channels} and std {trained.std:g}, which only "
             f"a first convolution can absorb, but it begins with {first.op_type}; train it with "
             f"{wanted.channels} and std {wanted.std:g}"
         )
-    weight = onnx.numpy_helper.to_array(stored[first.input[1]])
+    weight = graph.values(first.input[1])
     if trained.channels != wanted.channels:
         weight = weight[:, ::-1]
-    _store(graph, first.input[1], weight * np.float64(wanted.std / trained.std))
-
-
-def _initializers(graph: Any) -> dict[str, Any]:
-    return {tensor.name: tensor for tensor in graph.initializer}
-
-
-def _store(graph: Any, name: str, values: np.ndarray) -> None:
-    """Set an initialiser, as float32."""
-    import onnx
-
-    tensor = onnx.numpy_helper.from_array(np.ascontiguousarray(values, np.float32), name)
-    stored = _initializers(graph)
-    if name in stored:
-        stored[name].CopyFrom(tensor)
-    else:
-        graph.initializer.append(tensor)
-
-
-def _drop_unused(graph: Any) -> None:
-    used = {name for node in graph.node for name in node.input}
-    kept = [tensor for tensor in graph.initializer if tensor.name in used]
-    if len(kept) < len(graph.initializer):
-        del graph.initializer[:]
-        graph.initializer.extend(kept)
+    graph.set(first.input[1], weight * (wanted.std / trained.std))
 
 
 def _name_all(graph: Any, keep: Collection[str]) -> None:
@@ -322,7 +279,7 @@ def _name_all(graph: Any, keep: Collection[str]) -> None:
     in the graph, and then feeds raw pixels. Names from here are in lower case.
     """
     outer = {value.name for value in (*graph.input, *graph.output)}
-    stored = _initializers(graph)
+    stored = {tensor.name for tensor in graph.initializer}
     names: dict[str, str] = {}
     for index, node in enumerate(graph.node):
         if node.name not in keep:

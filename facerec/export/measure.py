@@ -1,4 +1,4 @@
-"""What a variant costs and gains: speed on this machine, and accuracy with its interval."""
+"""What a variant gains: its speed on this machine."""
 
 from __future__ import annotations
 
@@ -9,12 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from facerec.embedding import EmbeddingModel
 from facerec.embedding.engines import Engine
-from facerec.verification import Bench, evaluate_bench
-from facerec.verification.compare import Comparison, compare
-
-BATCHES = (1, 32)
 
 
 @dataclass(frozen=True)
@@ -32,7 +27,7 @@ class LoadMeasure:
 
 def measure_engine(
     engine: Engine,
-    batches: Sequence[int] = BATCHES,
+    batches: Sequence[int],
     *,
     reference: Engine | None = None,
     repeats: int = 5,
@@ -93,24 +88,6 @@ def take_turns(
 def median_ratio(first: Sequence[float], second: Sequence[float]) -> float:
     """Return the median of the ratios ``first / second`` of what was measured side by side."""
     return statistics.median(a / b for a, b in zip(first, second, strict=True))
-
-
-def compare_accuracy(
-    reference: EmbeddingModel, variant: EmbeddingModel, bench: Bench, *, flip: bool = True
-) -> Comparison:
-    """Verify two models on one bench; differences are those of the variant to the reference.
-
-    Args:
-        reference: the model in float32.
-        variant: the same in other numbers.
-        bench: images and pairs.
-        flip: sum the raw embeddings of each image and its mirror image.
-
-    Raises:
-        FacerecError: an image does not decode, or the bench has pairs of one kind only.
-    """
-    first, second = (evaluate_bench(model, bench, flip=flip) for model in (reference, variant))
-    return compare(first, second)
 
 
 def _random_batch(engine: Engine, count: int) -> np.ndarray:

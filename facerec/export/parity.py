@@ -133,17 +133,7 @@ def check_parity(model: TorchModel, file: OnnxFile, bar: Bar | None = None) -> l
         if not passed and measured.min_cosine >= bar.min_cosine:
             rounding = noise()
             passed = measured.max_abs <= ROUNDING * rounding
-        rows.append(
-            ParityRow(
-                check,
-                batch,
-                measured.max_abs,
-                measured.min_cosine,
-                measured.max_norm_ratio,
-                passed,
-                rounding,
-            )
-        )
+        rows.append(ParityRow(check, batch, **vars(measured), passed=passed, rounding=rounding))
 
     for check, inputs in _inputs(image, stated, max(batches)):
         # The constants repeat; torch need not embed them again.
@@ -168,7 +158,7 @@ def check_parity(model: TorchModel, file: OnnxFile, bar: Bar | None = None) -> l
 
 def sample_faces(count: int) -> npt.NDArray[np.uint8]:
     """Render faces, each of another person: uint8 RGB, ``(count, 112, 112, 3)``."""
-    return np.stack([_face(index) for index in range(count)])
+    return np.stack(list(map(_face, range(count))))
 
 
 @functools.cache

@@ -33,7 +33,7 @@ def split_prelus(model: Any) -> None:
     """
     from onnx.helper import make_node as make
 
-    graph = _Graph(model)
+    graph = Graph(model)
     for prelu in graph.nodes("PRelu"):
         (given, slope), (output,) = prelu.input, prelu.output
         readers = graph.readers(output)
@@ -45,7 +45,7 @@ def split_prelus(model: Any) -> None:
         for reader in readers:
             if reader.op_type == "BatchNormalization":
                 mean, variance = (graph.values(name) for name in reader.input[3:])
-                epsilon = _epsilon(reader)
+                epsilon = epsilon_of(reader)
                 graph.set(reader.input[3], mean / share)
                 graph.set(reader.input[4], (variance + epsilon) / share**2 - epsilon)
             else:
@@ -79,7 +79,7 @@ def split_batch_norms(model: Any) -> None:
     """
     from onnx.helper import make_node as make
 
-    graph = _Graph(model)
+    graph = Graph(model)
     sizes = _image_sizes(model)
     for norm in graph.nodes("BatchNormalization"):
         readers = graph.readers(norm.output[0])
@@ -88,7 +88,7 @@ def split_batch_norms(model: Any) -> None:
             continue
         convolution = readers[0]
         gamma, beta, mean, variance = (graph.values(name) for name in norm.input[1:5])
-        deviation = np.sqrt(variance + _epsilon(norm))
+        deviation = np.sqrt(variance + epsilon_of(norm))
         scale = gamma / deviation
         with np.errstate(divide="ignore", invalid="ignore"):
             wanted_mean = beta / scale
@@ -122,7 +122,7 @@ def split_batch_norms(model: Any) -> None:
     graph.finish()
 
 
-def _move(graph: _Graph, norm: Any, by: Array) -> bool:
+def _move(graph: Graph, norm: Any, by: Array) -> bool:
     """Add a number to each channel of what a batch norm reads, without a change for other readers.
 
     Returns:
@@ -143,7 +143,7 @@ def _move(graph: _Graph, norm: Any, by: Array) -> bool:
             if other is None:
                 return False
             changes.append((other, -by))
-        elif graph.convolves(reader, value) and not any(_attributes(reader).get("pads", [])):
+        elif graph.convolves(reader, value) and not any(attributes(reader).get("pads", [])):
             weight = graph.values(reader.input[1])
             change = (weight * _per_input(by, reader, weight)).sum(axis=(1, 2, 3))
             changes.append((reader, -change))
@@ -154,14 +154,15 @@ def _move(graph: _Graph, norm: Any, by: Array) -> bool:
     return True
 
 
-class _Graph:
-    """The graph of a model with its weights by name."""
+class Graph:
+    """The graph of an ``onnx.ModelProto`` with its weights by name."""
 
     def __init__(self, model: Any) -> None:
         self.graph = model.graph
         self.stored = {tensor.name: tensor for tensor in model.graph.initializer}
 
     def nodes(self, kind: str) -> list[Any]:
+        """Return the nodes of a kind."""
         return [node for node in self.graph.node if node.op_type == kind]
 
     def readers(self, name: str) -> list[Any]:
@@ -175,7 +176,7 @@ class _Graph:
             node is not None
             and node.op_type == "Conv"
             and node.input[0] == given
-            and _attributes(node).get("auto_pad", b"NOTSET") == b"NOTSET"
+            and attributes(node).get("auto_pad", b"NOTSET") == b"NOTSET"
             and all(name in self.stored and len(self.readers(name)) == 1 for name in node.input[1:])
         )
 
@@ -213,6 +214,7 @@ class _Graph:
         return self.convolution_of(name)
 
     def values(self, name: str) -> Array:
+        """Return stored numbers in float64."""
         import onnx
 
         return onnx.numpy_helper.to_array(self.stored[name]).astype(np.float64)
@@ -224,6 +226,7 @@ class _Graph:
         self.stored[name] = onnx.numpy_helper.from_array(values.astype(np.float32), name)
 
     def add_bias(self, convolution: Any, values: Array) -> None:
+        """Add to the bias of a convolution or a linear layer, which may have none yet."""
         if len(convolution.input) < 3:
             convolution.input.append(f"{convolution.input[1]}_bias")
             self.set(convolution.input[2], values)
@@ -231,11 +234,13 @@ class _Graph:
             self.set(convolution.input[2], values + self.values(convolution.input[2]))
 
     def insert_after(self, anchor: Any, *nodes: Any) -> None:
+        """Insert nodes behind another."""
         index = list(self.graph.node).index(anchor) + 1
         for node in reversed(nodes):
             self.graph.node.insert(index, node)
 
     def remove(self, node: Any) -> None:
+        """Take a node out."""
         self.graph.node.remove(node)
 
     def finish(self) -> None:
@@ -247,14 +252,16 @@ class _Graph:
         del self.graph.value_info[:]
 
 
-def _attributes(node: Any) -> dict[str, Any]:
+def attributes(node: Any) -> dict[str, Any]:
+    """Return the attributes of a node by name."""
     import onnx
 
     return {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
 
 
-def _epsilon(norm: Any) -> float:
-    return _attributes(norm).get("epsilon", 1e-5)
+def epsilon_of(norm: Any) -> float:
+    """Return what a batch norm adds to the variance."""
+    return attributes(norm).get("epsilon", 1e-5)
 
 
 def _image_sizes(model: Any) -> dict[str, tuple[int, int]]:
@@ -272,7 +279,7 @@ def _image_sizes(model: Any) -> dict[str, tuple[int, int]]:
 
 def _per_input(values: Array, convolution: Any, weight: Array) -> Array:
     """Lay numbers, one an input channel or one for all, along weights ``(O, I / g, h, w)``."""
-    groups = _attributes(convolution).get("group", 1)
+    groups = attributes(convolution).get("group", 1)
     per_group = np.broadcast_to(values, groups * weight.shape[1]).reshape(groups, -1)
     return np.repeat(per_group, len(weight) // groups, axis=0)[:, :, None, None]
 
@@ -285,12 +292,12 @@ def _taps_on_image(
     Returns:
         ``(H', h)`` for rows and ``(W', w)`` for columns.
     """
-    attributes = _attributes(convolution)
+    options = attributes(convolution)
     taps = []
     for axis in (0, 1):
-        before, after = attributes.get("pads", [0, 0, 0, 0])[axis::2]
-        step = attributes.get("strides", [1, 1])[axis]
-        spread = attributes.get("dilations", [1, 1])[axis]
+        before, after = options.get("pads", [0, 0, 0, 0])[axis::2]
+        step = options.get("strides", [1, 1])[axis]
+        spread = options.get("dilations", [1, 1])[axis]
         reach = spread * (kernel[axis] - 1)
         starts = np.arange(-before, size[axis] + after - reach, step)
         positions = starts[:, None] + spread * np.arange(kernel[axis])

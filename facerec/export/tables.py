@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from facerec.export.measure import LoadMeasure
 from facerec.report import words
-from facerec.report.table import Column, Table
+from facerec.report.table import Table, text_table
 
 if TYPE_CHECKING:  # which writes the card, with these tables
     from facerec.export.bundle import BundleReport
@@ -21,153 +21,139 @@ UNRESOLVED = "not resolvable"
 Row = Mapping[str, Any]
 
 
-def parity_table(rows: Sequence[tuple[str, Row]]) -> Table[tuple[str, Row]]:
+def parity_table(rows: Sequence[tuple[str, Row]]) -> Table[Any]:
     """Return how far files are from torch.
 
     Args:
         rows: name of the file, and a check as JSON types.
     """
-    columns: list[Column[tuple[str, Row]]] = [
-        Column("file", lambda row: row[0]),
-        Column("check", lambda row: row[1]["check"], words=True),
-        Column("batch", lambda row: str(row[1]["batch"])),
-        Column("max |Δ|", lambda row: words.number(row[1]["max_abs"], ".1e")),
-        Column("min cosine", lambda row: words.number(row[1]["min_cosine"], ".7f")),
+    cells = [
+        (
+            name,
+            row["check"],
+            str(row["batch"]),
+            words.number(row["max_abs"], ".1e"),
+            words.number(row["min_cosine"], ".7f"),
+        )
+        for name, row in rows
     ]
+    headings = "file", "check", "batch", "max |Δ|", "min cosine"
+    caption = "onnxruntime against torch, embeddings of length 1"
     remarks = [
         f"{row['check']}, batch {row['batch']}: beyond the bar, but torch itself rounds by "
         f"{words.number(row['rounding'], '.1e')} between float32 and float64"
         for _, row in rows
         if row.get("rounding") is not None
     ]
-    return Table("onnxruntime against torch, embeddings of length 1", columns, rows, remarks)
+    return replace(text_table(caption, headings, cells, words=("check",)), remarks=remarks)
 
 
-def consumers_table(rows: Sequence[Row]) -> Table[Row]:
+def consumers_table(rows: Sequence[Row]) -> Table[Any]:
     """Return what every consumer makes of the bundle; reasons stand below."""
-
-    def figure(row: Row, name: str, form: str) -> str:
-        return "" if row[name] is None else words.number(row[name], form)
-
-    columns: list[Column[Row]] = [
-        Column("consumer", lambda row: row["consumer"]),
-        Column("version", lambda row: (row["version"] or "").split("-")[0], words=True),
-        Column("outcome", lambda row: row["outcome"], words=True),
-        Column("max |Δ|", lambda row: figure(row, "max_abs", ".1e")),
-        Column("min cosine", lambda row: figure(row, "min_cosine", ".7f")),
+    cells = [
+        (
+            row["consumer"],
+            (row["version"] or "").split("-")[0],
+            row["outcome"],
+            *(
+                "" if row[name] is None else words.number(row[name], form)
+                for name, form in (("max_abs", ".1e"), ("min_cosine", ".7f"))
+            ),
+        )
+        for row in rows
     ]
+    headings = "consumer", "version", "outcome", "max |Δ|", "min cosine"
+    caption = "consumers, fed the same BGR images"
     remarks = [f"{row['consumer']}: {row['note']}" for row in rows if row["note"]]
-    return Table("consumers, fed the same BGR images", columns, rows, remarks)
+    return replace(text_table(caption, headings, cells, words=headings[:3]), remarks=remarks)
 
 
-def speeds_table(report: BundleReport) -> Table[tuple[str, LoadMeasure]]:
+def speeds_table(report: BundleReport) -> Table[Any]:
     """Return size and speed of the main file and of every variant, on this machine."""
     size = report.note["model"]["bytes"]
     sizes = {MAIN: size, **{variant.name: variant.bytes for variant in report.variants}}
-    cosines = {variant.name: variant.min_cosine for variant in report.variants}
-    rows = [(name, load) for name, loads in report.loads.items() for load in loads]
-    firsts = {(name, loads[0].batch) for name, loads in report.loads.items()}
-
-    def once(row: tuple[str, LoadMeasure], text: str) -> str:
-        return text if (row[0], row[1].batch) in firsts else ""
-
-    def cosine(row: tuple[str, LoadMeasure]) -> str:
-        return once(row, f"{cosines[row[0]]:.7f}" if row[0] in cosines else "")
-
-    def speedup(row: tuple[str, LoadMeasure]) -> str:
-        return "" if row[1].speedup is None else f"{row[1].speedup:.2f}"
-
-    columns: list[Column[tuple[str, LoadMeasure]]] = [
-        Column("file", lambda row: once(row, row[0])),
-        Column("MB", lambda row: once(row, f"{sizes[row[0]] / 1e6:.2f}")),
-        Column("× size", lambda row: once(row, f"{sizes[row[0]] / size:.2f}")),
-        Column("min cosine", cosine),
-        Column("batch", lambda row: str(row[1].batch)),
-        Column("ms", lambda row: f"{row[1].latency_ms:.1f}"),
-        Column("images/s", lambda row: f"{row[1].images_per_second:.1f}"),
-        Column("× speed", speedup),
-    ]
-    return Table("variants, in onnxruntime on this machine", columns, rows)
+    cosines = {variant.name: f"{variant.min_cosine:.7f}" for variant in report.variants}
+    cells = []
+    for name, loads in report.loads.items():
+        about = name, f"{sizes[name] / 1e6:.2f}", f"{sizes[name] / size:.2f}", cosines.get(name, "")
+        for load in loads:
+            speed = "" if load.speedup is None else f"{load.speedup:.2f}"
+            times = f"{load.latency_ms:.1f}", f"{load.images_per_second:.1f}", speed
+            cells.append((*about, str(load.batch), *times))
+            about = "", "", "", ""  # once for each file
+    headings = "file", "MB", "× size", "min cosine", "batch", "ms", "images/s", "× speed"
+    return text_table("variants, in onnxruntime on this machine", headings, cells)
 
 
-def thresholds_table(rows: Sequence[Row]) -> Table[Row]:
+def thresholds_table(rows: Sequence[Row]) -> Table[Any]:
     """Return the thresholds that a bundle states, with what they gave where they were found."""
 
     def share(row: Row, rate: str, counts: str) -> str:
         return f"{_percent(row[rate])} ({'/'.join(map(str, row[counts]))})"
 
-    def accepted(row: Row) -> str:
-        return share(row, "tpr", "true_accepts") + ("" if row["reliable"] else ", few errors")
-
-    def interval(row: Row) -> str:
-        ends = row["threshold_interval"]
-        return f"[{ends[0]:.4f}, {ends[1]:.4f}]" if ends else "none"
-
-    def source(row: Row) -> str:
-        return f"{row['source']['report']}, SHA-256 {row['source']['sha256'][:12]}"
-
-    columns: list[Column[Row]] = [
-        Column("bench", lambda row: row["bench"]),
-        Column("target FPR", lambda row: row["fpr"], words=True),
-        Column("threshold", lambda row: f"{row['threshold']:.4f}"),
-        Column("95 % interval", interval, words=True),
-        Column("FPR there", lambda row: share(row, "fpr_realised", "false_accepts"), words=True),
-        Column("TPR there", accepted, words=True),
-        Column("source", source, words=True),
-    ]
-    return Table("Thresholds", columns, rows)
+    cells = []
+    for row in rows:
+        ends, source = row["threshold_interval"], row["source"]
+        few = "" if row["reliable"] else ", few errors"
+        cells.append(
+            (
+                row["bench"],
+                row["fpr"],
+                f"{row['threshold']:.4f}",
+                f"[{ends[0]:.4f}, {ends[1]:.4f}]" if ends else "none",
+                share(row, "fpr_realised", "false_accepts"),
+                share(row, "tpr", "true_accepts") + few,
+                f"{source['report']}, SHA-256 {source['sha256'][:12]}",
+            )
+        )
+    around = "95 % interval", "FPR there", "TPR there", "source"
+    headings = "bench", "target FPR", "threshold", *around
+    return text_table("Thresholds", headings, cells, words=("target FPR", *around))
 
 
-def variants_table(variants: Sequence[Row], size: int) -> Table[Row]:
+def variants_table(variants: Sequence[Row], size: int) -> Table[Any]:
     """Return how large the variants are, and how near to the main file.
 
     Args:
         variants: as a bundle's note has them.
         size: bytes of the main file.
     """
-
-    def image(row: Row) -> str:
-        given = row["inputs"][0]
-        return f"{given['dtype']} {' × '.join(map(str, given['shape']))}"
-
-    def preprocessing(row: Row) -> str:
-        return "in the graph" if row["preprocessing"] == "embedded" else "as the main file"
-
-    columns: list[Column[Row]] = [
-        Column("variant", lambda row: row["name"]),
-        Column("bytes", lambda row: f"{row['bytes']:,}"),
-        Column("of float32", lambda row: f"{row['bytes'] / size:.2f}"),
-        Column("min cosine to float32 on faces", lambda row: f"{row['min_cosine']:.7f}"),
-        Column("input", image, words=True),
-        Column("preprocessing", preprocessing, words=True),
-    ]
-    return Table("Variants", columns, variants)
-
-
-def accuracy_table(variant: Row) -> Table[tuple[str, Row]]:
-    """Return what a variant costs on each bench."""
-
-    def interval(row: tuple[str, Row]) -> str:
-        limits = row[1]["interval"]
-        return (
-            "none" if not limits else f"[{100 * limits['low']:+.2f}, {100 * limits['high']:+.2f}]"
+    cells = [
+        (
+            row["name"],
+            f"{row['bytes']:,}",
+            f"{row['bytes'] / size:.2f}",
+            f"{row['min_cosine']:.7f}",
+            f"{row['inputs'][0]['dtype']} {' × '.join(map(str, row['inputs'][0]['shape']))}",
+            "in the graph" if row["preprocessing"] == "embedded" else "as the main file",
         )
-
-    def difference(row: tuple[str, Row]) -> str:
-        value = row[1]["difference"]
-        return UNRESOLVED if value is None else f"{100 * value:+.2f}"
-
-    columns: list[Column[tuple[str, Row]]] = [
-        Column("figure", lambda row: f"{row[0]}, {row[1]['figure']}"),
-        Column(MAIN, lambda row: _percent(row[1]["first"])),
-        Column(variant["name"], lambda row: _percent(row[1]["second"])),
-        Column("difference", difference),
-        Column("95 % interval", interval, words=True),
+        for row in variants
     ]
-    rows = [
-        (bench["bench"], row) for bench in variant["accuracy"] or () for row in bench["differences"]
-    ]
-    return Table(f"{variant['name']} against {MAIN}", columns, rows)
+    fed = "input", "preprocessing"
+    headings = "variant", "bytes", "of float32", "min cosine to float32 on faces", *fed
+    return text_table("Variants", headings, cells, words=fed)
+
+
+def accuracy_table(variant: Row) -> Table[Any]:
+    """Return what a variant costs on each bench."""
+    cells = []
+    for bench in variant["accuracy"] or ():
+        for row in bench["differences"]:
+            limits, value = row["interval"], row["difference"]
+            cells.append(
+                (
+                    f"{bench['bench']}, {row['figure']}",
+                    _percent(row["first"]),
+                    _percent(row["second"]),
+                    UNRESOLVED if value is None else f"{100 * value:+.2f}",
+                    f"[{100 * limits['low']:+.2f}, {100 * limits['high']:+.2f}]"
+                    if limits
+                    else "none",
+                )
+            )
+    headings = "figure", MAIN, variant["name"], "difference", "95 % interval"
+    caption = f"{variant['name']} against {MAIN}"
+    return text_table(caption, headings, cells, words=("95 % interval",))
 
 
 def _percent(share: float | None) -> str:

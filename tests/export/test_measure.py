@@ -5,20 +5,13 @@ from __future__ import annotations
 import itertools
 from typing import Any, Literal
 
-import cv2
 import numpy as np
 import pytest
-import torch
 
-from facerec.backbones import Preprocessing
-from facerec.embedding import EmbeddingModel
 from facerec.embedding.engines import Engine
 from facerec.embedding.onnx_file import ImageInput
 from facerec.export import measure
-from facerec.export.measure import compare_accuracy, measure_engine, median_ratio, take_turns
-from facerec.records.images import MemoryImages
-from facerec.verification import Bench, Pairs, evaluate_bench
-from facerec.verification.bench import contiguous_folds
+from facerec.export.measure import measure_engine, median_ratio, take_turns
 
 
 class Recorder(Engine):
@@ -95,60 +88,3 @@ def test_an_engine_alone() -> None:
     assert len(log) == 3
     assert found.batch == 4 and found.speedup is None
     assert found.images_per_second == pytest.approx(4000 / found.latency_ms)
-
-
-class Tiles(EmbeddingModel):
-    """Embeds an image as the means of its 16×16 tiles, of which it takes only some."""
-
-    path, sha256, embedding_size, batch_size, recipe = None, None, 147, 64, {}
-    preprocessing = Preprocessing()
-
-    def __init__(self, name: str, blind: int = 0) -> None:
-        self.name, self.blind = name, blind
-
-    def describe(self) -> dict[str, Any]:
-        return {"name": self.name}
-
-    def _forward(self, pixels: torch.Tensor) -> np.ndarray:
-        tiles = pixels.numpy().reshape(-1, 7, 16, 7, 16, 3).mean(axis=(2, 4)) - 127.5
-        vectors = tiles.reshape(len(pixels), -1).astype(np.float32)
-        vectors[:, : self.blind] = 1.0
-        return vectors
-
-
-@pytest.fixture(scope="module")
-def bench() -> Bench:
-    """Same pairs share the tiles of which they are made, but for noise."""
-    generator = np.random.default_rng(0)
-    issame = np.tile([True, False], 40)
-    people = generator.integers(256, size=(80, 7, 7, 3))
-    faces = []
-    for place, same in enumerate(issame):
-        other = people[place] if same else people[place - 1]
-        faces += [people[place], other + generator.normal(0, 90, other.shape)]
-    tiles = np.clip(faces, 0, 255).astype(np.uint8)
-    encoded = [
-        cv2.imencode(".png", tile.repeat(16, axis=0).repeat(16, axis=1))[1].tobytes()
-        for tile in tiles
-    ]
-    first = 2 * np.arange(80)
-    pairs = Pairs(first, first + 1, issame, folds=contiguous_folds(80))
-    return Bench("tiles", MemoryImages("memory", [str(i) for i in range(160)], encoded), pairs)
-
-
-def test_the_loss_of_accuracy_is_that_of_two_verifications(bench: Bench) -> None:
-    models = Tiles("float32"), Tiles("int8", blind=135)
-    found = compare_accuracy(models[0], models[1], bench)
-    assert (found.first, found.second) == ("tiles · float32", "tiles · int8")
-    results = [evaluate_bench(model, bench) for model in models]
-    accuracies = [result.accuracy.value for result in results if result.accuracy]
-    (row,) = (row for row in found.rows if row.figure == "accuracy")
-    assert [row.first.value, row.second.value] == pytest.approx(accuracies)
-    difference = row.difference
-    assert difference.value < 0 and difference.low <= difference.value <= difference.high
-
-
-@pytest.mark.integration
-def test_equal_models_lose_nothing(bench: Bench) -> None:
-    found = compare_accuracy(Tiles("float32"), Tiles("copy"), bench, flip=False)
-    assert all(row.difference.value in (0, None) for row in found.rows)

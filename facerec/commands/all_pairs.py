@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,22 +36,9 @@ from facerec.verification.scoring import (
     score_all_pairs,
 )
 
-
-@dataclass(frozen=True, eq=False)
-class Members:
-    """Who is on the images of an embeddings file, in its order."""
-
-    subjects: NDArray[np.str_]
-    """``(N,)``."""
-    groups: NDArray[np.str_] | None
-    """``(N,)``, empty where none is recorded."""
-    unused: int
-    """Rows of the table whose image has no embedding."""
-
-    @property
-    def compared(self) -> NDArray[np.bool_]:
-        """Which images take part, ``(N,)``: with groups, those that have one."""
-        return np.ones(len(self.subjects), bool) if self.groups is None else self.groups != ""
+Members: TypeAlias = "tuple[NDArray[np.str_], NDArray[np.str_] | None, int]"
+"""Who is on the images ``(N,)``, in which group ``(N,)`` (empty where none is recorded), if groups
+are asked for, and how many rows of the table are of other images."""
 
 
 def all_pairs(
@@ -91,14 +78,12 @@ def all_pairs(
         file = read_embeddings(embeddings)
         ids = file.ids
         assert ids is not None  # the reader sees to that
-        members = _members(embeddings, ids, file.subjects, subjects, group)
+        people, groups, unused = _members(embeddings, ids, file.subjects, subjects, group)
         console.print(f"embeddings {embeddings}: {len(ids):,} images")
-        if members.unused:
-            console.print(
-                f"note: {members.unused:,} rows of {subjects} have no embedding", style="yellow"
-            )
-        compared = members.compared
-        blank = np.unique(members.subjects[~compared])
+        if unused:
+            console.print(f"note: {unused:,} rows of {subjects} have no embedding", style="yellow")
+        compared = np.ones(len(ids), bool) if groups is None else groups != ""
+        blank = np.unique(people[~compared])
         if blank.size:
             console.print(
                 f"note: {np.count_nonzero(~compared):,} images of {blank.size:,} subjects have no "
@@ -108,10 +93,10 @@ def all_pairs(
         with progress_bar(console) as show:
             result = score_all_pairs(
                 file.vectors[compared],
-                members.subjects[compared],
+                people[compared],
                 fpr=fpr,
                 thresholds=threshold,
-                groups=None if members.groups is None else members.groups[compared],
+                groups=None if groups is None else groups[compared],
                 device=ranks.device,
                 progress=show,
             )
@@ -145,19 +130,8 @@ def all_pairs(
         ranks.on_main(finish)
 
 
-def read_members(
-    path: Path, ids: NDArray[np.str_], group: str | None
-) -> tuple[NDArray[np.str_], NDArray[np.str_] | None, int]:
+def read_members(path: Path, ids: NDArray[np.str_], group: str | None) -> Members:
     """Look up subjects and groups of images in a table with the columns image_id and subject_id.
-
-    Args:
-        path: a .csv file with a header.
-        ids: images, ``(N,)``.
-        group: a further column, or None.
-
-    Returns:
-        subjects ``(N,)``, groups ``(N,)`` (empty where none is recorded) or None, and the number of
-        rows of other images.
 
     Raises:
         DatasetError: no such table or column, an image twice or without a row, a row without a
@@ -221,7 +195,7 @@ def _members(
 ) -> Members:
     """Take subjects from the table, or else from the embeddings file."""
     if table is not None:
-        return Members(*read_members(table, ids, group))
+        return read_members(table, ids, group)
     if group is not None:
         raise DatasetError(f"--group {group}: name the table with that column with --subjects")
     unknown = len(ids) if known is None else int(np.count_nonzero(known == ""))
@@ -230,7 +204,7 @@ def _members(
             f"{embeddings}: of {unknown:,} of {len(ids):,} images it does not say who is on them; "
             "name a table with the columns image_id,subject_id with --subjects"
         )
-    return Members(known, None, 0)
+    return known, None, 0
 
 
 class Report:
@@ -289,10 +263,7 @@ class Report:
     def _named(self) -> list[tuple[str, _Estimate]]:
         """Return the estimates with their names; none at targets that cannot be resolved."""
         points = [
-            (
-                f"FPR {point.target} (threshold {words.threshold(point.threshold)})",
-                estimate,
-            )
+            (f"FPR {point.target} (threshold {words.threshold(point.threshold)})", estimate)
             for point, estimate in self._points
             if point.resolvable
         ]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import tyro
@@ -31,7 +31,7 @@ from facerec.report import words
 from facerec.report.csv_tables import save_csv
 from facerec.report.page import Page, Section
 from facerec.report.progress import progress_bar
-from facerec.report.table import Cell, Column, Table
+from facerec.report.table import Cell, Column, Table, text_table
 
 _SHOWN = 60
 """Proposals of a kind on a page."""
@@ -102,7 +102,13 @@ def clean(
                 )
             if images:
                 raise DatasetError(f"{source}: holds no faces to show; leave out --images")
-            embedded, labels = _labelled(source, read_embeddings(source))
+            embedded = read_embeddings(source)
+            if embedded.subjects is None:
+                raise DatasetError(
+                    f"{source}: does not say who is on the images; make it with facerec embed "
+                    "--records"
+                )
+            labels = embedded.subjects
             print_embeddings(source, embedded, console)
         else:
             dataset = open_dataset(Data(path=source, on_error=on_error), seed=0)
@@ -148,14 +154,6 @@ def clean(
         with atomic_path(page) as temporary:
             temporary.write_text(text, encoding="utf-8")
         console.print(f"page: {page}")
-
-
-def _labelled(path: Path, embeddings: Embeddings) -> tuple[Embeddings, NDArray[np.str_]]:
-    if embeddings.subjects is None:
-        raise DatasetError(
-            f"{path}: does not say who is on the images; make it with facerec embed --records"
-        )
-    return embeddings, embeddings.subjects
 
 
 def _matched(path: Path, embeddings: Embeddings, dataset: FaceDataset) -> Embeddings:
@@ -282,19 +280,23 @@ def summary(cleaning: Cleaning) -> Table[str]:
     return Table("proposals", columns, list(KINDS), [remark])
 
 
-def examples(proposals: Sequence[Proposal], each: int = 5) -> Table[Proposal]:
+def examples(proposals: Sequence[Proposal], each: int = 5) -> Table[Any]:
     """Return the surest proposals of every kind."""
-    rows: list[Proposal] = []
+    chosen: list[Proposal] = []
     for kind in KINDS:
-        rows += [item for item in proposals if item.kind == kind][:each]
-    columns: list[Column[Proposal]] = [
-        Column("kind", lambda item: KINDS[item.kind][0], words=True),
-        Column("image", lambda item: item.image_id or "all", words=True),
-        Column("label", lambda item: item.label, words=True),
-        Column("proposed label", lambda item: item.proposed_label or "none: leave out", words=True),
-        Column("score", lambda item: f"{item.score:.4f}"),
+        chosen += [item for item in proposals if item.kind == kind][:each]
+    rows = [
+        (
+            KINDS[item.kind][0],
+            item.image_id or "all",
+            item.label,
+            item.proposed_label or "none: leave out",
+            f"{item.score:.4f}",
+        )
+        for item in chosen
     ]
-    return Table("the surest of each kind", columns, rows)
+    headings = "kind", "image", "label", "proposed label", "score"
+    return text_table("the surest of each kind", headings, rows, words=("image", "proposed label"))
 
 
 main = partial(run_command, clean)

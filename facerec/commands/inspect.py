@@ -15,7 +15,6 @@ from facerec.backbones import Preprocessing
 from facerec.commands.cli import Console, run_command
 from facerec.commands.models import preprocessing_words
 from facerec.embedding.bundle import Bundle, is_bundle, read_bundle
-from facerec.embedding.engines import EngineName
 from facerec.embedding.model import OnnxModel, TorchModel, load_model
 from facerec.embedding.onnx_file import (
     METADATA_KEY,
@@ -31,7 +30,7 @@ from facerec.export.consumers import legacy_router_simulation
 from facerec.export.triton import triton_config
 from facerec.files import write_json
 from facerec.recipe import to_dict
-from facerec.report.table import Column, Table, fact_lines
+from facerec.report.table import fact_lines, text_table
 
 SHOWN = 12
 """Operators and metadata entries in the printed table; the JSON file has all."""
@@ -99,7 +98,10 @@ def _inspect_onnx(
         facts.append(("bundle", f"{len(bundle.sums)} files, all checksums right"))
         facts.append(("variants", ", ".join(bundle.variants) or "none"))
     _print_facts(facts, console)
-    _print_verdicts(verdicts, console)
+    said = {True: "yes", False: "no", None: "?"}
+    rows = [(row.consumer, row.basis, said[row.suits], row.remark) for row in verdicts]
+    headings = "consumer", "basis", "suits", "remark"
+    console.print(text_table("", headings, rows, words=headings).terminal())
     return {
         "file": file.where,
         "sha256": file.sha256,
@@ -163,16 +165,14 @@ def _verdicts(file: OnnxFile, guess: GuessedPreprocessing, load: bool) -> Iterat
         yield _insightface_path(file, guess)
         return
     yield Verdict("facerec", "rule", True, "")
-    engines: tuple[tuple[str, EngineName], ...] = (
-        ("onnxruntime", "onnxruntime"),
-        ("OpenVINO", "openvino"),
-    )
-    for name, engine in engines:
-        yield _tried(name, file.where, load, partial(_engine_size, file, engine))
-    yield _tried("OpenCV DNN", file.where, load, partial(_opencv_size, file))
+    yield _tried("onnxruntime", file, load, lambda: OnnxModel(file).embedding_size)
+    yield _tried("OpenVINO", file, load, lambda: OnnxModel(file, engine="openvino").embedding_size)
+    yield _tried("OpenCV DNN", file, load, partial(_opencv_size, file))
     yield _insightface_path(file, guess)
     yield _insightface_manifest(file, guess)
-    yield _face_recognizer_sf(guess, image.dtype)
+    suits = guess.preprocessing is None and image.dtype == "float32"
+    remark = "feeds float32 RGB 0…255" + ("" if suits else ", which is not what it wants")
+    yield Verdict("OpenCV FaceRecognizerSF", "rule", suits, remark)
     try:
         triton_config("model", file)
     except ExportError as error:
@@ -181,19 +181,15 @@ def _verdicts(file: OnnxFile, guess: GuessedPreprocessing, load: bool) -> Iterat
         yield Verdict("Triton, dynamic batching", "rule", True, "")
 
 
-def _tried(name: str, where: str, load: bool, embed: Callable[[], str]) -> Verdict:
+def _tried(name: str, file: OnnxFile, load: bool, size: Callable[[], int]) -> Verdict:
     if not load:
         return Verdict(name, "tried", None, "not tried")
     try:
-        return Verdict(name, "tried", True, embed())
+        return Verdict(name, "tried", True, f"embeddings of {size()} numbers")
     except MissingExtraError as error:
         return Verdict(name, "tried", None, str(error))
     except ModelError as error:
-        return Verdict(name, "tried", False, str(error).removeprefix(f"{where}: "))
-
-
-def _engine_size(file: OnnxFile, engine: EngineName) -> str:
-    return f"embeddings of {OnnxModel(file, engine=engine).embedding_size} numbers"
+        return Verdict(name, "tried", False, str(error).removeprefix(f"{file.where}: "))
 
 
 _OPENCV_TRIAL = """
@@ -206,12 +202,11 @@ print(embeddings.size // shape[0])
 """
 
 
-def _opencv_size(file: OnnxFile) -> str:
+def _opencv_size(file: OnnxFile) -> int:
     """Try OpenCV in a process of its own: it divides by zero on some files that others refuse."""
     image = file.image_input()
     sides = ",".join(map(str, (image.batch or 1, *image.shape)))
-    size = run_opencv(file.where, _OPENCV_TRIAL, file.content, sides, image.dtype)
-    return f"embeddings of {int(size)} numbers"
+    return int(run_opencv(file.where, _OPENCV_TRIAL, file.content, sides, image.dtype))
 
 
 def _insightface_path(file: OnnxFile, guess: GuessedPreprocessing) -> Verdict:
@@ -248,12 +243,6 @@ def _insightface_manifest(file: OnnxFile, guess: GuessedPreprocessing) -> Verdic
     return Verdict("insightface ≥ 2, a manifest", "rule", True, words)
 
 
-def _face_recognizer_sf(guess: GuessedPreprocessing, dtype: str) -> Verdict:
-    suits = guess.preprocessing is None and dtype == "float32"
-    remark = "feeds float32 RGB 0…255" + ("" if suits else ", which is not what it wants")
-    return Verdict("OpenCV FaceRecognizerSF", "rule", suits, remark)
-
-
 def _counted(file: OnnxFile) -> str:
     shown = [f"{printable(kind)} {count}" for kind, count in list(file.operators.items())[:SHOWN]]
     more = len(file.operators) - len(shown)
@@ -275,17 +264,6 @@ def _print_facts(facts: Sequence[tuple[str, str]], console: Console) -> None:
             for name, lines in itertools.groupby(facts, key=lambda fact: fact[0])
         )
     )
-
-
-def _print_verdicts(verdicts: Sequence[Verdict], console: Console) -> None:
-    suits = {True: "yes", False: "no", None: "?"}
-    columns: list[Column[Verdict]] = [
-        Column("consumer", lambda row: row.consumer),
-        Column("basis", lambda row: row.basis, words=True),
-        Column("suits", lambda row: suits[row.suits], words=True),
-        Column("remark", lambda row: row.remark, words=True),
-    ]
-    console.print(Table("", columns, verdicts).terminal())
 
 
 main = partial(run_command, inspect)

@@ -35,13 +35,7 @@ def print_embeddings(path: Path, embeddings: Embeddings, console: Console) -> No
             printable(str(value))
             for value in (model.get("name"), *map(known.get, ("channels", "mean", "std")))
         )
-        views = (
-            "flip unknown"
-            if embeddings.flip is None
-            else "with flip"
-            if embeddings.flip
-            else "no flip"
-        )
+        views = {None: "flip unknown", True: "with flip", False: "no flip"}[embeddings.flip]
         words = f"{name}, {channels.upper()}, (pixel − {mean}) / {std}, {views}"
     console.print(f"embeddings {path}: {words}", soft_wrap=True, markup=False)
 

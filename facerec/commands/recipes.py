@@ -69,7 +69,5 @@ def _with_values(arguments: list[str]) -> list[str]:
 
 def open_data(recipe: Recipe, console: Console | None) -> FaceDataset:
     """Open the training images; a bar shows where all labels must be read for that."""
-    if console is None:
-        return open_dataset(recipe.data, recipe.seed)
-    with progress_bar(console, "images") as progress:
+    with progress_bar(console or Console(quiet=True), "images") as progress:
         return open_dataset(recipe.data, recipe.seed, progress)

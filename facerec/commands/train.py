@@ -152,10 +152,7 @@ def _targets(
     """Open or make the teacher's embeddings, with a bar while that takes long."""
     if recipe.distillation is None:
         return None
-    with contextlib.ExitStack() as stack:
-        progress = (
-            None if console is None else stack.enter_context(progress_bar(console, "pictures"))
-        )
+    with progress_bar(console or Console(quiet=True), "pictures") as progress:
         return teacher_targets(
             recipe.distillation,
             dataset,

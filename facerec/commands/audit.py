@@ -7,7 +7,7 @@ import operator
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -72,20 +72,11 @@ _RELATIONS: Mapping[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_WITH_SCORES = frozenset(
-    {
-        *("group", "out", "attributes", "scores", "distances", "intersect", "subject", "fmr"),
-        *(
-            "threshold_from",
-            "allow_inferred_labels",
-            "assertion",
-            "against",
-            "replicates",
-            "seed",
-            "device",
-        ),
-    }
-)
+_WITH_SCORES = frozenset((
+    "group", "out", "attributes", "scores", "distances", "intersect", "subject", "fmr",
+    "threshold_from", "allow_inferred_labels", "assertion", "against", "replicates", "seed",
+    "device",
+))  # fmt: skip
 """Flags that mean something in an audit of scores."""
 
 _FIGURES = ("eta2", "p", "fmr_ratio", "fnmr_ratio")
@@ -203,7 +194,7 @@ def audit(
     for target in targets:
         parse_rate(target)
     searches = _search_plan(flags)
-    asserted = [_Assertion.parse(text) for text in assertion]
+    asserted = [_assertion(text) for text in assertion]
     if sum(given is not None for given in (embeddings, model, scores)) != 1:
         raise DatasetError("give one of --embeddings, --model and --scores, to say what is audited")
     if attributes is None and scores is None:
@@ -354,7 +345,7 @@ def audit(
         for file in embeddings_files(path):
             file.unlink()
         console.print(f"deleted: {path}", soft_wrap=True)
-    failed = [text for check in asserted if (text := check.failure(result)) is not None]
+    failed = [text for failure in asserted if (text := failure(result)) is not None]
     for text in failed:
         console.print(f"assertion failed: {text}", style="red", soft_wrap=True)
     if failed:
@@ -412,61 +403,51 @@ def _refuse_with_scores(flags: Mapping[str, Any]) -> None:
             )
 
 
-@dataclass(frozen=True)
-class _Assertion:
-    """A bound on a figure of the primary attribute."""
+def _assertion(text: str) -> Callable[[Audit], str | None]:
+    """Read ``eta2<0.01``; return what says how an audit does not meet that, None if it does.
 
-    figure: str
-    relation: str
-    bound: float
+    Raises:
+        MetricError: another form.
+    """
+    match = _ASSERTION.fullmatch(text)
+    try:
+        if match is None or match[1] not in _FIGURES:
+            raise ValueError
+        figure, relation, bound = match[1], match[2], float(match[3])
+    except ValueError as problem:
+        raise MetricError(
+            f"--assert {text!r} is not of the form eta2<0.01; known are {', '.join(_FIGURES)}"
+        ) from problem
 
-    @classmethod
-    def parse(cls, text: str) -> _Assertion:
-        """Read ``eta2<0.01``.
-
-        Raises:
-            MetricError: another form.
-        """
-        match = _ASSERTION.fullmatch(text)
-        try:
-            if match is None or match[1] not in _FIGURES:
-                raise ValueError
-            return cls(match[1], match[2], float(match[3]))
-        except ValueError as problem:
-            raise MetricError(
-                f"--assert {text!r} is not of the form eta2<0.01; known are {', '.join(_FIGURES)}"
-            ) from problem
-
-    def failure(self, audit: Audit) -> str | None:
-        """Say how the bound is not met; None if it is."""
-        wanted = f"{self.figure}{self.relation}{self.bound:g}"
-        value, reason = self._value(audit)
+    def failure(audit: Audit) -> str | None:
+        value, reason = _figure(audit, figure)
         if value is None:
-            return f"{wanted}, but there is no such figure ({reason})"
-        if _RELATIONS[self.relation](value, self.bound):
+            return f"{figure}{relation}{bound:g}, but there is no such figure ({reason})"
+        if _RELATIONS[relation](value, bound):
             return None
-        return f"{wanted}, found {value:.6g}"
+        return f"{figure}{relation}{bound:g}, found {value:.6g}"
 
-    def _value(self, audit: Audit) -> tuple[float | None, str | None]:
-        grouping = next((grouping for grouping in audit.groupings if grouping.primary), None)
-        if grouping is None:
-            return None, "the primary attribute has no group to show"
-        if self.figure in ("eta2", "p"):
-            association = grouping.association
-            if isinstance(association, NoComparison):
-                return None, association.reason
-            return (
-                (association.p, None)
-                if self.figure == "p"
-                else (association.eta2.value, association.eta2.remark)
-            )
-        measures, of = grouping.differentials, self.figure.partition("_")[0].upper()
-        if isinstance(measures, NoComparison):
-            return None, measures.reason
-        for row in measures.rows:
-            if (row.measure, row.of, row.target) == (HEADLINE, of, audit.target):
-                return row.value, row.remark
-        return None, measures.reason or "no target is resolvable"
+    return failure
+
+
+def _figure(audit: Audit, name: str) -> tuple[float | None, str | None]:
+    """Return a figure of the primary attribute, and why it is missing or what is to be known."""
+    grouping = next((grouping for grouping in audit.groupings if grouping.primary), None)
+    if grouping is None:
+        return None, "the primary attribute has no group to show"
+    if name in ("eta2", "p"):
+        association = grouping.association
+        if isinstance(association, NoComparison):
+            return None, association.reason
+        eta2 = association.eta2
+        return (association.p, None) if name == "p" else (eta2.value, eta2.remark)
+    measures, of = grouping.differentials, name.partition("_")[0].upper()
+    if isinstance(measures, NoComparison):
+        return None, measures.reason
+    for row in measures.rows:
+        if (row.measure, row.of, row.target) == (HEADLINE, of, audit.target):
+            return row.value, row.remark
+    return None, measures.reason or "no target is resolvable"
 
 
 def print_audit(audit: Audit, console: Console) -> None:
@@ -553,18 +534,10 @@ def _calibrate(
     device: str,
     show: Progress,
 ) -> tuple[Calibration, list[str], OtherPeople | None]:
-    """Fix thresholds on other data.
+    """Fix thresholds on other data: embeddings or scores.
 
     Also returns what a reader must know of them, and who is on the images, unless scores are
-    given or audited.
-
-    Args:
-        path: embeddings or scores.
-        targets: nominal FMRs.
-        audited: None if scores are audited.
-        distances: whether scores are distances.
-        device: where scores are computed.
-        show: shows how far that is.
+    given or audited (``audited`` is None).
     """
     unknown = f"Whether the scores of {path.name} come from the same model is not known."
     if not is_embeddings(path):
@@ -572,21 +545,17 @@ def _calibrate(
         remarks = [unknown, *(f"{note}." for note in scored.notes)]
         return calibrate_on_scores(scored, targets, name=path.name), remarks, None
     other = read_embeddings(path)
-    if audited is None:
-        calibration = calibrate_on_embeddings(
-            other, targets, name=path.name, device=device, progress=show
-        )
-        return calibration, [unknown], None
-    check_alike(other, audited, f"{path} and the audited images")
-    assert other.ids is not None and audited.ids is not None  # the reader sees to that
-    shared = int(np.isin(other.ids, audited.ids).sum())
-    remarks = []
-    if shared:
-        remarks.append(f"{shared:,} images of {path.name} are audited too; it is not disjoint.")
+    remarks, others = [unknown], None
+    if audited is not None:
+        check_alike(other, audited, f"{path} and the audited images")
+        assert other.ids is not None and audited.ids is not None  # the reader sees to that
+        shared = int(np.isin(other.ids, audited.ids).sum())
+        note = f"{shared:,} images of {path.name} are audited too; it is not disjoint."
+        remarks, others = [note] if shared else [], OtherPeople.of(other, path.name)
     calibration = calibrate_on_embeddings(
         other, targets, name=path.name, device=device, progress=show
     )
-    return calibration, remarks, OtherPeople.of(other, path.name)
+    return calibration, remarks, others
 
 
 def _describe(embeddings: Embeddings) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from facerec.report import words
 from facerec.report.csv_tables import save_csv
 from facerec.report.page import Page, Section
 from facerec.report.progress import progress_bar
-from facerec.report.table import Cell, Column, Table, text_table
+from facerec.report.table import Cell, Table, text_table
 
 _SHOWN = 60
 """Proposals of a kind on a page."""
@@ -223,30 +223,26 @@ def contact_sheet(cleaning: Cleaning, source: str, dataset: FaceDataset | None) 
         kind = image_kind(data)
         return Cell(text, picture=f"data:image/{kind};base64,{base64.b64encode(data).decode()}")
 
-    columns: list[Column[Proposal]] = [
-        Column(
-            "image",
-            lambda item: face(item.image_id or first.get(item.label, ""), item.image_id or "all"),
-            words=True,
-        ),
-        Column("label", lambda item: face(first.get(item.label, ""), item.label), words=True),
-        Column(
-            "proposed label",
-            lambda item: face(
-                item.other_id or first.get(item.proposed_label, ""),
-                item.proposed_label or "none: leave out",
-            ),
-            words=True,
-        ),
-        Column("score", lambda item: f"{item.score:.4f}"),
-    ]
+    headings = "image", "label", "proposed label", "score"
     sections = []
     for kind, (name, meaning) in KINDS.items():
-        rows = [item for item in cleaning.proposals if item.kind == kind]
+        found = [item for item in cleaning.proposals if item.kind == kind]
+        rows = [
+            (
+                face(item.image_id or first.get(item.label, ""), item.image_id or "all"),
+                face(first.get(item.label, ""), item.label),
+                face(
+                    item.other_id or first.get(item.proposed_label, ""),
+                    item.proposed_label or "none: leave out",
+                ),
+                f"{item.score:.4f}",
+            )
+            for item in found[:_SHOWN]
+        ]
         if rows:
-            shown = f"the surest {_SHOWN} of {len(rows):,}" if len(rows) > _SHOWN else "all"
-            table = Table(f"{name}: {shown}", columns, rows[:_SHOWN])
-            sections.append(Section(name, [table], f"{meaning}: {len(rows):,} proposals."))
+            shown = f"the surest {_SHOWN} of {len(found):,}" if len(found) > _SHOWN else "all"
+            table = text_table(f"{name}: {shown}", headings, rows, words=headings[:3])
+            sections.append(Section(name, [table], f"{meaning}: {len(found):,} proposals."))
     faces = (
         "" if dataset is None else "This page shows faces of real people: keep it as you keep them."
     )
@@ -258,26 +254,22 @@ def contact_sheet(cleaning: Cleaning, source: str, dataset: FaceDataset | None) 
     return Page("Cleaning a set", verdict, lead, [], [summary(cleaning)], sections, banner=faces)
 
 
-def summary(cleaning: Cleaning) -> Table[str]:
+def summary(cleaning: Cleaning) -> Table[Any]:
     """Return how many proposals there are of each kind."""
-    counts = Counter(item.kind for item in cleaning.proposals)
+    counts = Counter(str(item.kind) for item in cleaning.proposals)
     shares = {
-        "wrong_label": cleaning.wrong.share,
-        "mixture": cleaning.mixtures.share,
-        "merge": cleaning.twins.share,
+        "wrong_label": words.percent(cleaning.wrong.share),
+        "mixture": words.percent(cleaning.mixtures.share),
+        "merge": words.percent(cleaning.twins.share),
     }
-
-    def share(kind: str) -> str:
-        return words.percent(shares[kind]) if kind in shares else ""
-
-    columns: list[Column[str]] = [
-        Column("kind", lambda kind: KINDS[kind][0], words=True),
-        Column("proposed", lambda kind: f"{counts.get(kind, 0):,}"),  # type: ignore[call-overload]
-        Column("share estimated", share),
-        Column("what", lambda kind: KINDS[kind][1], words=True),
+    rows = [
+        (name, f"{counts[kind]:,}", shares.get(kind, ""), meaning)
+        for kind, (name, meaning) in KINDS.items()
     ]
+    headings = "kind", "proposed", "share estimated", "what"
     remark = "shares: of images, of labels and of labels, estimated without a threshold"
-    return Table("proposals", columns, list(KINDS), [remark])
+    table = text_table("proposals", headings, rows, words=("what",))
+    return replace(table, remarks=[remark])
 
 
 def examples(proposals: Sequence[Proposal], each: int = 5) -> Table[Any]:

@@ -12,7 +12,7 @@ import tyro
 from facerec.commands.cli import Console, run_command
 from facerec.environment import available_cores
 from facerec.records.dataset import FolderDataset, Skipped
-from facerec.records.make import apply_proposals
+from facerec.records.make import ApplySummary, MakeSummary, apply_proposals
 from facerec.records.make import make_records as write_records
 from facerec.records.training_set import Data, open_dataset
 from facerec.report.progress import progress_bar
@@ -46,52 +46,40 @@ def make_records(
         apply: A .csv file of proposals from facerec clean; lines with no in the column accept are
             passed over.
     """
-    if apply is not None:
-        _apply(folder, apply, out, layout, on_error)
-        return
-    dataset = FolderDataset(folder)
-    with progress_bar(Console(stderr=True)) as progress:
-        summary = write_records(
-            dataset,
-            out,
-            processes=processes or available_cores(),
-            size=size,
-            resize=resize,
-            quality=quality,
-            layout=layout,
-            on_error=on_error,
-            progress=progress,
+    summary: MakeSummary | ApplySummary
+    bar = progress_bar(Console(stderr=True))
+    if apply is None:
+        images = FolderDataset(folder)
+        with bar as progress:
+            summary = write_records(
+                images,
+                out,
+                processes=processes or available_cores(),
+                size=size,
+                resize=resize,
+                quality=quality,
+                layout=layout,
+                on_error=on_error,
+                progress=progress,
+            )
+        scaled = f", {summary.resized:,} of them scaled" if summary.resized else ""
+        left_out = f"{len(summary.skipped):,} of {len(images):,} left out"
+        said = f"{scaled}, {summary.layout} layout; {left_out}"
+    else:
+        dataset = open_dataset(Data(path=folder, on_error=on_error), seed=0)
+        with bar as progress:
+            summary = apply_proposals(
+                dataset, apply, out, layout=layout, on_error=on_error, progress=progress
+            )
+        said = (
+            f"; {summary.dropped:,} images left out and {summary.relabelled:,} relabelled as "
+            f"proposed, {summary.merged:,} labels merged, {summary.refused:,} proposals not "
+            "accepted"
         )
     print_skipped(summary.skipped)
     for note in summary.notes:
         print(f"note: {note}")
-    scaled = f", {summary.resized:,} of them scaled" if summary.resized else ""
-    print(
-        f"{summary.path}: {summary.images:,} images of {summary.identities:,} identities"
-        f"{scaled}, {summary.layout} layout; {len(summary.skipped):,} of {len(dataset):,} left out"
-    )
-
-
-def _apply(
-    source: Path,
-    proposals: Path,
-    out: Path,
-    layout: Literal["auto", "insightface", "im2rec"],
-    on_error: Literal["error", "skip"],
-) -> None:
-    dataset = open_dataset(Data(path=source, on_error=on_error), seed=0)
-    with progress_bar(Console(stderr=True)) as progress:
-        summary = apply_proposals(
-            dataset, proposals, out, layout=layout, on_error=on_error, progress=progress
-        )
-    print_skipped(summary.skipped)
-    for note in summary.notes:
-        print(f"note: {note}")
-    print(
-        f"{summary.path}: {summary.images:,} images of {summary.identities:,} identities; "
-        f"{summary.dropped:,} images left out and {summary.relabelled:,} relabelled as proposed, "
-        f"{summary.merged:,} labels merged, {summary.refused:,} proposals not accepted"
-    )
+    print(f"{summary.path}: {summary.images:,} images of {summary.identities:,} identities{said}")
 
 
 def print_skipped(skipped: Sequence[Skipped]) -> None:

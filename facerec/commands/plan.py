@@ -199,12 +199,12 @@ def _unit(largest: int) -> tuple[int, str]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command; the recipe's path comes first."""
-    given = recipe_argument("plan", argv)
+    _, given, arguments = recipe_argument("plan", argv)
 
     @tyro.conf.configure(tyro.conf.AvoidSubcommands)
     def plan(
         options: Annotated[Options, tyro.conf.arg(name="")] = Options(),
-        recipe: Annotated[Recipe, tyro.conf.arg(name="")] = given.recipe,
+        recipe: Annotated[Recipe, tyro.conf.arg(name="")] = given,
     ) -> None:
         """Predict memory, network traffic and arithmetic of a step: RECIPE.py [--ranks W].
 
@@ -213,4 +213,4 @@ def main(argv: Sequence[str] | None = None) -> None:
         """
         show_plan(recipe, options, Console())
 
-    run_command(plan, given.arguments)
+    run_command(plan, arguments)

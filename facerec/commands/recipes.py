@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from facerec.commands.cli import Console, exit_on_error
@@ -16,28 +15,15 @@ from facerec.report.progress import progress_bar
 from facerec.training.recipe import Recipe
 
 
-@dataclass(frozen=True)
-class RecipeArgument:
-    """A command line whose first argument is a recipe file."""
-
-    path: Path | None
-    """None where only help is asked for."""
-    recipe: Recipe
-    arguments: list[str]
-    """Everything behind it."""
-
-    @property
-    def name(self) -> str:
-        """The file's name without its suffix."""
-        return self.path.stem if self.path else "run"
-
-
-def recipe_argument(command: str, argv: Sequence[str] | None) -> RecipeArgument:
+def recipe_argument(command: str, argv: Sequence[str] | None) -> tuple[str, Recipe, list[str]]:
     """Take the recipe off a command line; a wrong one ends the process with status 2.
 
     Args:
         command: its name, for the error sentence.
         argv: arguments without the program's name; None takes ``sys.argv``.
+
+    Returns:
+        The file's name without its suffix, the recipe, and everything behind it.
     """
     given = list(sys.argv[1:] if argv is None else argv)
     arguments = [word for word in given if word != "--debug"]
@@ -51,7 +37,7 @@ def recipe_argument(command: str, argv: Sequence[str] | None) -> RecipeArgument:
                 "for example recipes/arcface_sec_r50.py"
             )
         loaded = load_recipe(path, Recipe) if path else Recipe()
-    return RecipeArgument(path, loaded, ["--debug"] * debug + _with_values(arguments))
+    return path.stem if path else "run", loaded, ["--debug"] * debug + _with_values(arguments)
 
 
 def _with_values(arguments: list[str]) -> list[str]:

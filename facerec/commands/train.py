@@ -232,12 +232,12 @@ def _print_end(console: Console, trainer: Trainer, folder: Path, max_steps: int 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command; the recipe's path comes first."""
-    given = recipe_argument("train", argv)
+    name, given, arguments = recipe_argument("train", argv)
 
     @tyro.conf.configure(tyro.conf.AvoidSubcommands)
     def train(
         options: Annotated[Options, tyro.conf.arg(name="")] = Options(),
-        recipe: Annotated[Recipe, tyro.conf.arg(name="")] = given.recipe,
+        recipe: Annotated[Recipe, tyro.conf.arg(name="")] = given,
     ) -> None:
         """Train a recipe: RECIPE.py [--name NAME] [--resume] [--FIELD VALUE …].
 
@@ -251,6 +251,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
             profile_recipe(recipe, options.device, options.profile_steps, Console())
             return
-        train_recipe(recipe, given.name, options, Console())
+        train_recipe(recipe, name, options, Console())
 
-    run_command(train, given.arguments)
+    run_command(train, arguments)

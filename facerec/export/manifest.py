@@ -87,13 +87,8 @@ def server_manifest(
 ) -> dict[str, Any]:
     """Return ``manifest.json`` of version 1, which InsightFace's server reads.
 
-    It names a detector that facerec does not have; `SERVER_REMARK` says so to people.
-
-    Args:
-        name: shown to people.
-        file: the model.
-        preprocessing: what its input must have been through; None if the graph does all of it.
-        path: the model's place, relative to the manifest.
+    It names a detector that facerec does not have; `SERVER_REMARK` says so to people. Arguments are
+    those of `package_manifest`.
 
     Raises:
         ExportError: the server cannot feed such a model.

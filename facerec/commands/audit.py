@@ -404,11 +404,7 @@ def _refuse_with_scores(flags: Mapping[str, Any]) -> None:
 
 
 def _assertion(text: str) -> Callable[[Audit], str | None]:
-    """Read ``eta2<0.01``; return what says how an audit does not meet that, None if it does.
-
-    Raises:
-        MetricError: another form.
-    """
+    """Read ``eta2<0.01``; return what says how an audit does not meet that, None if it does."""
     match = _ASSERTION.fullmatch(text)
     try:
         if match is None or match[1] not in _FIGURES:

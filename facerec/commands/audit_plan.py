@@ -133,11 +133,7 @@ def audit_plan(
 
 
 def _wanted(question: Kind, effect: Effect, people: int | None) -> float | None:
-    """Return the effect that was asked for; None if people are at hand.
-
-    Raises:
-        MetricError: none, several, or one of another question.
-    """
+    """Return the effect that was asked for; None if people are at hand."""
     names = {"norms": ("eta2", "difference"), "fmr": ("ratio",), "fnmr": ("ratio",)}
     own = names.get(question, ("width",))
     given = {name: value for name, value in vars(effect).items() if value is not None}

@@ -203,13 +203,7 @@ def _write_scores(
 
 
 def contact_sheet(cleaning: Cleaning, source: str, dataset: FaceDataset | None) -> Page:
-    """Return a page of the surest proposals of each kind.
-
-    Args:
-        cleaning: what was found.
-        source: where, in words.
-        dataset: the faces to show; none are shown without.
-    """
+    """Return a page of the surest proposals of each kind, with the faces of a data set if given."""
     index_of = {} if dataset is None else {name: i for i, name in enumerate(dataset.ids.tolist())}
     first: dict[str, str] = {}
     if dataset is not None:

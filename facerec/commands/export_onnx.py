@@ -125,14 +125,13 @@ def _print(report: BundleReport, console: Console) -> None:
     ):
         console.print(table.terminal())
         for remark in table.remarks:
-            _say(console, remark, "dim italic")
+            console.print(remark, style="dim italic")
     if report.bf16 is not None:
         gains = (f"{row.speedup:.2f} × as fast at batch {row.batch}" for row in report.bf16.loads)
-        _say(
-            console,
+        console.print(
             f"OpenVINO in bf16 is {' and '.join(gains)} as in float32, which stays the default; a "
             "cosine to float32 is not an accuracy",
-            "dim italic",
+            style="dim italic",
         )
         for comparison in report.bf16.comparisons:
             print_comparison(comparison, console)
@@ -142,25 +141,20 @@ def _print(report: BundleReport, console: Console) -> None:
         for comparison in variant.comparisons:
             print_comparison(comparison, console)
         if variant.refused is not None:
-            _say(console, f"{variant.name} was not written: {variant.refused}", "yellow")
+            console.print(f"{variant.name} was not written: {variant.refused}", style="yellow")
         if variant.openvino.outcome in ("cannot load", "not suited"):
-            _say(console, f"{variant.name} in OpenVINO: {variant.openvino.note}", "yellow")
+            console.print(f"{variant.name} in OpenVINO: {variant.openvino.note}", style="yellow")
     unknown = [
         entry["name"]
         for entry in report.note["variants"]
         if not entry["exact"] and not entry["accuracy"]
     ]
     if unknown:
-        _say(
-            console,
+        console.print(
             f"what {' and '.join(unknown)} cost in accuracy is unknown, and a cosine does not tell "
             "it; give a --bench",
-            "yellow",
+            style="yellow",
         )
-
-
-def _say(console: Console, sentence: str, style: str) -> None:
-    console.print(sentence, style=style, highlight=False)
 
 
 main = partial(run_command, export_onnx)

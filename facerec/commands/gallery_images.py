@@ -32,11 +32,7 @@ class Embedder(Network):
     def read(self, images: Path, flip: bool, subjects: Path | None, console: Console) -> Embeddings:
         """Return the embeddings of a folder's images, or those of a file.
 
-        Args:
-            images: a folder, or an embeddings file. The first folders of a folder are persons.
-            flip: add mirror images, where images are embedded.
-            subjects: a .csv file with the columns image_id and subject_id, in place of folders.
-            console: to print to.
+        The first folders of a folder are persons, where no table of ``subjects`` is given.
 
         Raises:
             FacerecError: no model for a folder, or what cannot be read.
@@ -44,37 +40,34 @@ class Embedder(Network):
         if is_embeddings(images):
             embeddings = read_embeddings(images)
             print_embeddings(images, embeddings, console)
+        elif self.model is None:
+            raise DatasetError(
+                f"{images}: images must be embedded; name a model with --model, or give a file of "
+                "embeddings (.npz, .parquet, .csv)"
+            )
         else:
-            embeddings = self._embed(images, flip, console)
+            source = FolderImages(images)
+            model = self.load(self.model)
+            aligner = parse_align(self.align, self.align_threshold)
+            print_model(model, flip, aligner, console)
+            console.print(f"images {images}: {len(source):,}")
+            with progress_bar(console, "images") as progress:
+                embeddings = embed_images(
+                    model,
+                    source,
+                    flip=flip,
+                    align=aligner,
+                    batch_size=self.batch_size,
+                    on_error="skip",
+                    progress=progress,
+                )
+            embeddings = replace(embeddings, subjects=source.first_folders())
         if subjects is not None:
             assert embeddings.ids is not None
             embeddings = replace(
                 embeddings, subjects=read_members(subjects, embeddings.ids, None)[0]
             )
         return embeddings
-
-    def _embed(self, images: Path, flip: bool, console: Console) -> Embeddings:
-        if self.model is None:
-            raise DatasetError(
-                f"{images}: images must be embedded; name a model with --model, or give a file of "
-                "embeddings (.npz, .parquet, .csv)"
-            )
-        source = FolderImages(images)
-        model = self.load(self.model)
-        aligner = parse_align(self.align, self.align_threshold)
-        print_model(model, flip, aligner, console)
-        console.print(f"images {images}: {len(source):,}")
-        with progress_bar(console, "images") as progress:
-            embeddings = embed_images(
-                model,
-                source,
-                flip=flip,
-                align=aligner,
-                batch_size=self.batch_size,
-                on_error="skip",
-                progress=progress,
-            )
-        return replace(embeddings, subjects=source.first_folders())
 
 
 DEFAULT = Embedder()

@@ -81,11 +81,6 @@ def import_weights(
 def check_torch(weights: Path, version: str, trust: bool) -> None:
     """Refuse the files of strangers on a torch whose loader can be attacked.
 
-    Args:
-        weights: named in the sentence.
-        version: of torch.
-        trust: the user vouches for the file.
-
     Raises:
         ModelError: the release is too old.
     """

@@ -157,11 +157,12 @@ def overlap(
     console.print(f"{summary(result, names)}.", style="bold")
     for sentence in ASSUMED:
         console.print(f"assumed: {sentence}", style="dim italic")
-    sources = [
-        {"path": str(path), **({"sha256": sha256(path)} if is_image_file(path) else {})}
-        | dict(each.source)
-        for path, each in ((a, first), (b, second))
-    ]
+    sources = []
+    for path, each in ((a, first), (b, second)):
+        # Of a pack, the hash of the images themselves.
+        pack = path.is_file() and not holds_embeddings(path)
+        known = {"path": str(path), **({"sha256": sha256(path)} if pack else {})}
+        sources.append({**known, **each.source})
     given = sys.argv[1:]
     command = shlex.join(["facerec", *(["overlap"] if given[:1] != ["overlap"] else []), *given])
     if csv is not None:
@@ -194,11 +195,6 @@ def holds_embeddings(path: Path) -> bool:
             return True  # whose reader says what is wrong
         return bool(names & {"vectors", "embeddings"})
     return is_embeddings(path)
-
-
-def is_image_file(path: Path) -> bool:
-    """Tell whether one file holds the images themselves, as a pack does."""
-    return path.is_file() and not holds_embeddings(path)
 
 
 def kind_of(path: Path) -> str:

@@ -32,12 +32,6 @@ def profile_recipe(recipe: Recipe, device: str, steps: int, console: Console) ->
 
     Nothing is written. Only the main process prints.
 
-    Args:
-        recipe: what would be trained.
-        device: see `choose_device`.
-        steps: how many to measure, after those that warm up.
-        console: where the main process prints.
-
     Raises:
         FacerecError: the recipe cannot be trained, or is too short for so many steps.
     """
@@ -126,12 +120,7 @@ def _flops(rate: float) -> str:
 
 
 def hint(profiles: list[Profile], trainer: Trainer) -> str | None:
-    """Return a sentence on the largest part of the step that other settings would avoid, if any.
-
-    Args:
-        profiles: of all ranks.
-        trainer: what was measured.
-    """
+    """Return a sentence on the largest part of the step that other settings would avoid, if any."""
     count = len(profiles)
     step = sum(profile.seconds for profile in profiles) / count
     share = {

@@ -145,11 +145,7 @@ def _generated_set(
 
 
 def _is_generated(folder: Path, faces: SyntheticSet) -> bool:
-    """Tell whether the folder holds these faces; refuse others.
-
-    Raises:
-        RecipeError: it holds other faces.
-    """
+    """Tell whether the folder holds these faces; refuse others."""
     try:
         stored = parse_json((folder / "dataset.json").read_bytes())["config"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -237,12 +233,7 @@ def _known_truths(
 def _train(
     recipe: Recipe, runs: Path, name: str, device: str, console: Console
 ) -> tuple[Path, float | None]:
-    """Train a run to its end, from its last checkpoint if it has one, unless it is complete.
-
-    Raises:
-        CheckpointError: a run of this name was started with another recipe or other data.
-        TrainingError: training was interrupted.
-    """
+    """Train a run to its end, from its last checkpoint if it has one, unless it is complete."""
     folder = runs / name
     if folder.exists():
         complete = (folder / "model.safetensors").is_file()

@@ -59,11 +59,7 @@ def train_recipe(
 ) -> Path | None:
     """Train ``recipe``, alone or as one of torchrun's processes.
 
-    Args:
-        recipe: what to train.
-        name: the run's name unless ``options`` has one.
-        options: where to write and compute.
-        console: where the main process prints; None prints nothing.
+    The run has this name unless ``options`` has one; no console prints nothing.
 
     Returns:
         The run's folder; None if the run was interrupted by SIGTERM or has more steps to do.

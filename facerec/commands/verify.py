@@ -388,10 +388,8 @@ def _with_and_without(
 def training_overlaps(data: Mapping[str, Any]) -> list[KnownOverlap]:
     """Return the overlaps whose facts lie beside a model's training set, and are of that set.
 
-    A list that was left out in training is none: its people were not trained on.
-
-    Args:
-        data: the recipe's section ``data``; empty where it is not known.
+    A list that was left out in training is none: its people were not trained on. ``data`` is the
+    recipe's section, empty where it is not known.
     """
     training_sets = [data, *data.get("also", ())] if data else []
     known = []

@@ -200,12 +200,7 @@ def export_bundle(
 
     Equal inputs give equal bytes on one machine.
 
-    Args:
-        model: a backbone with its preprocessing.
-        out: the folder to make.
-        options: what goes into it.
-        force: replace a bundle that is there.
-        progress: called with each stage of the work and the steps of it.
+    ``progress`` is called with each stage of the work and the steps of it.
 
     Raises:
         ExportError: what was asked for cannot be, a check fails, or the folder is taken. Nothing is

@@ -43,20 +43,13 @@ BROADER_IMPACT.md has the sources."""
 
 
 def data_terms(path: str | None) -> str | None:
-    """Return what is known of the terms of a training set, judged by the name of its folder alone.
-
-    Args:
-        path: where the set lay when the model was trained; None if unknown.
-    """
+    """Return what is known of the terms of a training set, judged by its folder's name alone."""
     name = "" if path is None else Path(path).name.lower()
     return next((terms for fragment, terms in DATA_TERMS.items() if fragment in name), None)
 
 
 def training_facts(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a card says about the training, from the recipe as JSON types.
-
-    Args:
-        recipe: of the run; empty for imported weights.
+    """Return what a card says about the training, from the recipe (perhaps empty) as JSON types.
 
     Returns:
         ``data``, the name of the training set's folder; ``terms``, see `data_terms`; ``settings``.
@@ -75,11 +68,7 @@ def training_facts(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def model_card(note: Mapping[str, Any]) -> str:
-    """Return the card of a bundle as Markdown.
-
-    Args:
-        note: the bundle's ``facerec.json``.
-    """
+    """Return the card of a bundle, given its ``facerec.json``, as Markdown."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("facerec.export"),
         undefined=jinja2.StrictUndefined,
@@ -87,7 +76,7 @@ def model_card(note: Mapping[str, Any]) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["cell"] = _cell
+    environment.filters["cell"] = lambda value: escape_markdown(str(value))
     model = note["model"]
     return environment.get_template("model_card.md.j2").render(
         note,
@@ -105,7 +94,3 @@ def _words(value: Any) -> str:
         return str(value)
     fields = (f"{name}={_words(inner)}" for name, inner in value.items() if name != "type")
     return f"{value.get('type', '')}({', '.join(fields)})"
-
-
-def _cell(value: object) -> str:
-    return escape_markdown(str(value))

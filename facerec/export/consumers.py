@@ -111,10 +111,8 @@ def check_consumers(folder: Path, model: TorchModel, images: Photos) -> list[Con
 
     Each gets the first photo alone and the others as one batch.
 
-    Args:
-        folder: holds ``model.onnx`` and insightface's ``manifest.json``.
-        model: what was exported.
-        images: aligned photos as OpenCV reads them, uint8 BGR ``(N, 112, 112, 3)``, N ≥ 2.
+    The folder holds ``model.onnx`` and insightface's ``manifest.json``; images are aligned photos
+    as OpenCV reads them, uint8 BGR ``(N, 112, 112, 3)``, N ≥ 2.
 
     Raises:
         ExportError: a consumer embeds otherwise, or one that must load the file does not.

@@ -88,11 +88,8 @@ def finish(
 ) -> bytes:
     """Name, annotate, check and serialise an ``onnx.ModelProto``, always to the same bytes.
 
-    Args:
-        model: the model; changed in place.
-        note: becomes the metadata entry that `facerec.embedding.onnx_file` reads.
-        opset: the one that the model must have.
-        keep_names: nodes that keep their name.
+    The model is changed in place. The note becomes the metadata entry that
+    `facerec.embedding.onnx_file` reads; nodes of ``keep_names`` keep their name.
 
     Raises:
         ExportError: another opset, or onnx.checker finds a fault.

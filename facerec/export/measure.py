@@ -36,12 +36,6 @@ def measure_engine(
 
     Each batch is computed once before it counts. The reference computes every batch right after
     the engine, so that whatever else the machine does falls on both.
-
-    Args:
-        engine: a loaded file.
-        batches: images at once; a file with a fixed batch takes no others.
-        reference: another engine that takes batches of these sizes.
-        repeats: of each batch.
     """
     sides = [engine] if reference is None else [engine, reference]
     measures = []

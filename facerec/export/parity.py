@@ -73,11 +73,7 @@ class ParityRow:
 
 
 def deviation(reference: Vectors, actual: Vectors) -> Deviation:
-    """Compare embeddings row by row.
-
-    Args:
-        reference: ``(N, D)``, what they should be.
-        actual: ``(N, D)``.
+    """Compare embeddings ``(N, D)`` row by row with what they should be.
 
     Returns:
         NaN throughout where a value is not finite, or an embedding is zero on one side only. Two
@@ -108,11 +104,6 @@ def check_parity(model: TorchModel, file: OnnxFile, bar: Bar | None = None) -> l
     the same images alone, which catches graphs whose rows depend on each other. A second output
     ``norm`` is compared with the norms of the first. A row beyond the bar of differences passes
     where torch itself rounds as much, see `ROUNDING`.
-
-    Args:
-        model: what was exported.
-        file: the exported file.
-        bar: what must be reached.
 
     Raises:
         ExportError: a row does not pass; the sentence names it.

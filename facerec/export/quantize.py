@@ -153,13 +153,9 @@ def quantize_int8(
 def calibrate(
     model: Any, names: list[str], batches: Iterator[NDArray[np.float32]], method: Method
 ) -> Ranges:
-    """Return the range of each value; one batch at a time is in memory.
+    """Return the range of each value in an ``onnx.ModelProto``; see `quantize_int8`.
 
-    Args:
-        model: an ``onnx.ModelProto`` with input ``data``.
-        names: values in it.
-        batches: its inputs.
-        method: see `quantize_int8`.
+    One batch at a time is in memory.
     """
     import onnx
     import onnxruntime

@@ -3,7 +3,7 @@
 onnxruntime has integer kernels for convolutions, linear layers, sums, products and leaky
 rectifiers, but none for the batch norm before a convolution or for PReLU. Each of those left
 between two convolutions turns all values into float32 and back. Both are exactly made of what has
-kernels; weights are computed in float64.
+kernels; weights are computed in float64. An ``onnx.ModelProto`` is changed in place.
 """
 
 from __future__ import annotations
@@ -27,9 +27,6 @@ def split_prelus(model: Any) -> None:
     ``c``, ``PReLU(y) = (a − c)/(1 − c) · (y + k·l(y))`` where ``k = (1 − a)/(a − c)``. The first
     factor goes into the weights of what reads it. ``c`` lies so far below all ``a`` that neither
     factor grows beyond bounds; where no slope is negative it is −1, and ``l(y) = |y|``.
-
-    Args:
-        model: an ``onnx.ModelProto``, changed in place.
     """
     from onnx.helper import make_node as make
 
@@ -73,9 +70,6 @@ def split_batch_norms(model: Any) -> None:
     read it can take ``m`` off again in the same way; else ``m`` is added. For channels where it
     would widen the range of ``x``, ``m`` is 0 and the last term stays: one number, which joins
     ``b``, and a map where the kernel reaches into the padding.
-
-    Args:
-        model: an ``onnx.ModelProto``, changed in place.
     """
     from onnx.helper import make_node as make
 

@@ -22,11 +22,7 @@ Row = Mapping[str, Any]
 
 
 def parity_table(rows: Sequence[tuple[str, Row]]) -> Table[Any]:
-    """Return how far files are from torch.
-
-    Args:
-        rows: name of the file, and a check as JSON types.
-    """
+    """Return how far files are from torch, of each its name and a check as JSON types."""
     cells = [
         (
             name,
@@ -112,12 +108,7 @@ def thresholds_table(rows: Sequence[Row]) -> Table[Any]:
 
 
 def variants_table(variants: Sequence[Row], size: int) -> Table[Any]:
-    """Return how large the variants are, and how near to the main file.
-
-    Args:
-        variants: as a bundle's note has them.
-        size: bytes of the main file.
-    """
+    """Return how large variants are beside the main file, and how near to it."""
     cells = [
         (
             row["name"],

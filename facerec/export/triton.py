@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 
 from facerec.embedding.onnx_file import OnnxFile, TensorInfo
 from facerec.errors import ExportError
@@ -24,10 +23,7 @@ def triton_config(name: str, file: OnnxFile, max_batch: int = MAX_BATCH) -> str:
     The fields are those of ``protobuf/model_config.proto`` in ``triton-inference-server/common``.
     Triton adds the batch itself where ``max_batch_size`` is above 0, so dims leave it out.
 
-    Args:
-        name: of the model, which is also that of its folder.
-        file: the model.
-        max_batch: images that Triton puts into one batch at most.
+    The name is also that of its folder; Triton puts ``max_batch`` images into one batch at most.
 
     Raises:
         ExportError: the batch is fixed, or a tensor has an open size or another type.
@@ -36,8 +32,8 @@ def triton_config(name: str, file: OnnxFile, max_batch: int = MAX_BATCH) -> str:
         f"name: {json.dumps(name)}",
         'backend: "onnxruntime"',
         f"max_batch_size: {max_batch}",
-        *_tensors("input", file.inputs),
-        *_tensors("output", file.outputs),
+        *(f"input [ {{ {_tensor(tensor)} }} ]" for tensor in file.inputs),
+        *(f"output [ {{ {_tensor(tensor)} }} ]" for tensor in file.outputs),
         "dynamic_batching { }",
         "instance_group [ { count: 1 kind: KIND_AUTO } ]",
         # On a GPU; by default onnxruntime would round float32 to 10 bits (TF32) there.
@@ -45,10 +41,6 @@ def triton_config(name: str, file: OnnxFile, max_batch: int = MAX_BATCH) -> str:
         '{ name: "cuda" parameters { key: "use_tf32" value: "0" } } ] } }',
     ]
     return "\n".join(lines) + "\n"
-
-
-def _tensors(field: str, tensors: Sequence[TensorInfo]) -> list[str]:
-    return [f"{field} [ {{ {_tensor(tensor)} }} ]" for tensor in tensors]
 
 
 def _tensor(tensor: TensorInfo) -> str:

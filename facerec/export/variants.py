@@ -82,12 +82,9 @@ VARIANTS: Mapping[VariantKind, Variant] = {
 
 
 def make_variant(kind: GraphVariant, main: bytes, *, batch: int = 1) -> bytes:
-    """Make a variant of an exported file.
+    """Make a variant of what `export_graph` returned; ``int8`` is made elsewhere.
 
-    Args:
-        kind: which; ``int8`` needs calibration and comes from elsewhere.
-        main: what `export_graph` returned.
-        batch: images in a batch, for ``fixed-batch``.
+    ``batch`` is the images in a batch, for ``fixed-batch``.
 
     Raises:
         ExportError: not a main file of ours, or a batch below 1.

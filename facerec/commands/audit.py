@@ -338,10 +338,21 @@ def audit(
         show("drawing", 0, 1)
         page = write_audit(out, result, render(result, command), command)
         show("drawing", 1, 1)
+    stored = [path for path in (embeddings, baseline) if path is not None and is_embeddings(path)]
+    _finish(result, page, asserted, stored if delete_embeddings else [], console)
+
+
+def _finish(
+    result: Audit,
+    page: Path,
+    asserted: Sequence[Callable[[Audit], str | None]],
+    delete: Sequence[Path],
+    console: Console,
+) -> None:
+    """Print the result, delete what is to go, and end with status 1 if an assertion fails."""
     print_audit(result, console)
     console.print(f"report: {page}", soft_wrap=True)
-    stored = [path for path in (embeddings, baseline) if path is not None and is_embeddings(path)]
-    for path in stored if delete_embeddings else ():
+    for path in delete:
         for file in embeddings_files(path):
             file.unlink()
         console.print(f"deleted: {path}", soft_wrap=True)

@@ -266,11 +266,11 @@ def summary(cleaning: Cleaning) -> Table[Any]:
     return replace(table, remarks=[remark])
 
 
-def examples(proposals: Sequence[Proposal], each: int = 5) -> Table[Any]:
-    """Return the surest proposals of every kind."""
+def examples(proposals: Sequence[Proposal]) -> Table[Any]:
+    """Return the five surest proposals of every kind."""
     chosen: list[Proposal] = []
     for kind in KINDS:
-        chosen += [item for item in proposals if item.kind == kind][:each]
+        chosen += [item for item in proposals if item.kind == kind][:5]
     rows = [
         (
             KINDS[item.kind][0],

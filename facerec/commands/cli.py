@@ -62,6 +62,9 @@ def run_command(function: Callable[..., None], argv: Sequence[str] | None = None
     debug = "--debug" in arguments
     if debug:
         arguments.remove("--debug")
+    # How the user called us: ``facerec verify``, or a file under ``tools/``.
+    script, name = Path(sys.argv[0]).name, function.__name__.replace("_", "-")
+    program = script if script.endswith(".py") else f"facerec {name}"
     parsed = False
 
     @functools.wraps(function)
@@ -74,7 +77,7 @@ def run_command(function: Callable[..., None], argv: Sequence[str] | None = None
         try:
             # Of the processes of a machine one explains wrong flags and gives help.
             speaks = os.environ.get("LOCAL_RANK", "0") == "0"
-            tyro.cli(call, args=arguments, prog=program_name(function), console_outputs=speaks)
+            tyro.cli(call, args=arguments, prog=program, console_outputs=speaks)
         except ValueError as error:
             if parsed:  # no matter of flags
                 raise
@@ -96,13 +99,6 @@ def _exit_on_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, previous)
-
-
-def program_name(function: Callable[..., None]) -> str:
-    """Return how the user called us: ``facerec verify`` or the file under ``tools/``."""
-    script = Path(sys.argv[0]).name
-    name = function.__name__.replace("_", "-")
-    return script if script.endswith(".py") else f"facerec {name}"
 
 
 class exit_on_error:

@@ -12,7 +12,6 @@ import facerec
 from facerec.commands.cli import Console, run_command
 from facerec.commands.enroll import fpir_words
 from facerec.commands.gallery_images import DEFAULT, Embedder
-from facerec.embedding.extract import Embeddings
 from facerec.errors import FacerecError
 from facerec.files import write_json
 from facerec.galleries.gallery import Gallery, Identification, IndexKind
@@ -62,6 +61,8 @@ def identify(
     enrolled = Gallery.read(gallery)
     console.print(f"gallery {gallery}: {len(enrolled):,} people, {enrolled.space.name}")
     probes = embedder.read(images, bool(enrolled.space.flip), None, console)
+    assert probes.ids is not None  # the readers see to that
+    names = probes.ids.tolist()
     with progress_bar(console, "probes") as progress:
         identification = enrolled.identify(
             probes,
@@ -72,16 +73,16 @@ def identify(
             where=str(images),
             progress=progress,
         )
-    _print(identification, probes, console)
+    _print(identification, names, console)
     if out is not None:
-        save_csv(out, _HEADER, _rows(identification, probes))
+        save_csv(out, _HEADER, _rows(identification, names))
         console.print(f"answers: {out}")
     if json is not None:
-        write_json(json, _to_json(identification, probes, gallery, enrolled))
+        write_json(json, _to_json(identification, names, gallery, enrolled))
         console.print(f"answers: {json}")
 
 
-def _print(identification: Identification, probes: Embeddings, console: Console) -> None:
+def _print(identification: Identification, names: Sequence[str], console: Console) -> None:
     if identification.fpir is None:
         console.print(
             f"threshold {words.threshold(identification.threshold)}; its FPIR is not known, "
@@ -98,7 +99,7 @@ def _print(identification: Identification, probes: Embeddings, console: Console)
         style="bold",
     )
     rows = []
-    for name, answer in zip(_names(probes)[:_SHOWN], identification.answers, strict=False):
+    for name, answer in zip(names[:_SHOWN], identification.answers, strict=False):
         remark = answer.failure or ""
         if not remark and answer.subject is None:
             remark = "below the threshold"
@@ -129,11 +130,11 @@ _HEADER = (
 )
 
 
-def _rows(identification: Identification, probes: Embeddings) -> Iterator[Sequence[object]]:
+def _rows(identification: Identification, names: Sequence[str]) -> Iterator[Sequence[object]]:
     point = identification.fpir
     fpir = ("", "", "") if point is None else (point.value, point.low, point.high)
     common = identification.threshold, *("" if value is None else value for value in fpir)
-    for name, answer in zip(_names(probes), identification.answers, strict=True):
+    for name, answer in zip(names, identification.answers, strict=True):
         score, margin = ("" if x is None else x for x in (answer.score, answer.margin))
         first = name, answer.subject or "", score, margin
         for rank, candidate in enumerate(answer.candidates, 1):
@@ -143,7 +144,7 @@ def _rows(identification: Identification, probes: Embeddings) -> Iterator[Sequen
 
 
 def _to_json(
-    identification: Identification, probes: Embeddings, path: Path, gallery: Gallery
+    identification: Identification, names: Sequence[str], path: Path, gallery: Gallery
 ) -> dict[str, object]:
     return {
         "facerec": facerec.__version__,
@@ -153,14 +154,9 @@ def _to_json(
         "fpir": None if identification.fpir is None else identification.fpir.to_json(),
         "answers": [
             {"image_id": name, **answer.to_json()}
-            for name, answer in zip(_names(probes), identification.answers, strict=True)
+            for name, answer in zip(names, identification.answers, strict=True)
         ],
     }
-
-
-def _names(probes: Embeddings) -> list[str]:
-    assert probes.ids is not None  # the readers see to that
-    return [str(name) for name in probes.ids]
 
 
 main = partial(run_command, identify)

@@ -123,7 +123,11 @@ def study(
         results.append(_examine(plan, real_set, {}, out / "runs", device, console))
     seconds = time.perf_counter() - started
     _write(out, plan, results, smoke, seconds)
-    _print_answer(plan, results, console)
+    console.rule("answer")
+    for result in results:
+        console.print(result.faces.title, style="bold")
+        for line in answer(plan, result):
+            console.print(f"  {line}", highlight=False)
     console.print(f"{seconds:.0f} seconds; answer: {(out / 'answer.md').resolve()}", soft_wrap=True)
 
 
@@ -299,14 +303,6 @@ def _write(
     text = "\n".join(answer_page(plan, results, smoke, command, cost))
     with atomic_path(out / "answer.md") as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")
-
-
-def _print_answer(plan: FairnessStudy, results: Sequence[SetResult], console: Console) -> None:
-    console.rule("answer")
-    for result in results:
-        console.print(result.faces.title, style="bold")
-        for line in answer(plan, result):
-            console.print(f"  {line}", highlight=False)
 
 
 main = partial(run_command, study)

@@ -36,7 +36,7 @@ from facerec.records.images import FolderImages, ImageSource, PackImages
 from facerec.records.tar_shards import TarDataset, is_tar_shards
 from facerec.records.training_set import Data, open_dataset
 from facerec.report.progress import progress_bar
-from facerec.training.distributed import Processes, launched
+from facerec.training.distributed import launched
 from facerec.verification.bench import INFERRED, folders_of
 from facerec.verification.templates import TemplateBench
 from facerec.verification.uncertainty import mean_interval
@@ -142,68 +142,58 @@ def embed(job: tyro.conf.OmitArgPrefixes[Job], processes: int = 1) -> None:
     """
     if processes < 1:
         raise FacerecError("--processes is 1 or more")
-    with launched("cpu", timeout_minutes=_WAIT_MINUTES) as ranks:
+    with (
+        launched("cpu", timeout_minutes=_WAIT_MINUTES) as ranks,
+        contextlib.ExitStack() as claims,
+    ):
         if ranks.world_size > 1:
             if processes > 1:
                 raise DatasetError("torchrun already starts processes; leave out --processes")
             device = str(choose_device(job.device, int(os.environ.get("LOCAL_RANK", "0"))))
             job = replace(job, device=device)
         console = Console(quiet=not ranks.is_main, highlight=False)
-        with contextlib.ExitStack() as claims:
-            run(job, ranks, processes, console, claims)
+        say = partial(console.print, soft_wrap=True)
+        worker = Worker(job)
+        writer, source = worker.writer(), worker.source
+        print_model(worker.model, job.flip, worker.aligner, console)
+        say(f"images {source.description['path']}: {len(source.images):,}")
 
+        def begin() -> list[int]:
+            claims.enter_context(exclusive(writer.folder, DatasetError))
+            writer.subjects = source.subjects()
+            return writer.begin()
 
-def run(
-    job: Job, ranks: Processes, processes: int, console: Console, claims: contextlib.ExitStack
-) -> None:
-    """Embed this rank's share of the chunks; the main rank joins them and prints.
+        def size(chunks: Sequence[int]) -> int:
+            return sum(len(writer.rows(chunk)) for chunk in chunks)
 
-    ``claims`` gets the main rank's claim on the folder of chunks.
-    """
-    worker = Worker(job)
-    writer = worker.writer()
-    source = worker.source
-    say = partial(console.print, soft_wrap=True)
-    print_model(worker.model, job.flip, worker.aligner, console)
-    say(f"images {source.description['path']}: {len(source.images):,}")
-
-    def begin() -> list[int]:
-        claims.enter_context(exclusive(writer.folder, DatasetError))
-        writer.subjects = source.subjects()
-        return writer.begin()
-
-    missing: list[int] = ranks.on_main(begin)
-    first, last = (len(missing) * rank // ranks.world_size for rank in (ranks.rank, ranks.rank + 1))
-    if kept := len(source.images) - sum(len(writer.rows(chunk)) for chunk in missing):
-        say(f"going on: {kept:,} images are embedded already")
-    try:
-        _embed_share(worker, writer, missing[first:last], processes, console)
-    except BaseException:
-        if ranks.is_main and (kept := writer.abandon()):
-            say(f"{kept:,} images are kept in {writer.folder}; the same command goes on from there")
-        raise
-    try:
-        ranks.barrier()
-    except RuntimeError as problem:
-        raise FacerecError(f"{job.out}: another process stopped early, see there") from problem
-    ranks.on_main(lambda: print_summary(writer.finish(), writer, say))
-
-
-def _embed_share(
-    worker: Worker,
-    writer: EmbeddingsWriter,
-    chunks: Sequence[int],
-    processes: int,
-    console: Console,
-) -> None:
-    with progress_bar(console, "images") as progress:
-        total, done = sum(len(writer.rows(chunk)) for chunk in chunks), 0
-        if processes > 1 and chunks:
-            share_out(worker.job, chunks, processes, total, progress)
-            return
-        for chunk in chunks:
-            worker.embed(writer, chunk, section(progress, "embedding", done, total))
-            done += len(writer.rows(chunk))
+        missing: list[int] = ranks.on_main(begin)
+        first, last = (
+            len(missing) * rank // ranks.world_size for rank in (ranks.rank, ranks.rank + 1)
+        )
+        own = missing[first:last]  # the main rank joins everybody's
+        done, total = 0, size(own)
+        if kept := len(source.images) - size(missing):
+            say(f"going on: {kept:,} images are embedded already")
+        try:
+            with progress_bar(console, "images") as progress:
+                if processes > 1 and own:
+                    share_out(job, own, processes, total, progress)
+                else:
+                    for chunk in own:
+                        worker.embed(writer, chunk, section(progress, "embedding", done, total))
+                        done += size([chunk])
+        except BaseException:
+            if ranks.is_main and (kept := writer.abandon()):
+                say(
+                    f"{kept:,} images are kept in {writer.folder}; the same command goes on from "
+                    "there"
+                )
+            raise
+        try:
+            ranks.barrier()
+        except RuntimeError as problem:
+            raise FacerecError(f"{job.out}: another process stopped early, see there") from problem
+        ranks.on_main(lambda: print_summary(writer.finish(), writer, say))
 
 
 def open_source(

@@ -273,9 +273,14 @@ class _Export:
         """Do all of it, in the order of what is likely to fail."""
         if self.options.calibration is not None:
             with self._stage("reading faces to calibrate on"):
-                self.faces, self.faces_sha256 = calibration_images(
-                    self.options.calibration, self.options.calibration_images
-                )
+                path, count = self.options.calibration, self.options.calibration_images
+                self.faces, digest = calibration_images(path, count)
+                self.calibration = {
+                    "source": path.name,
+                    "images": len(self.faces),
+                    "sha256": digest,
+                    "method": self.options.method,
+                }
         main = self._main()
         consumers = self._consumers(main)
         bf16 = self._bf16(main, consumers)
@@ -302,17 +307,6 @@ class _Export:
             self.progress(doing, steps, steps)
 
     def _main(self) -> OnnxFile:
-        with self._stage("exporting the graph"):
-            main = parse_onnx(self._graph(), str(self.out / ONNX_FILE))
-            self._write(ONNX_FILE, main.content)
-        with self._stage("comparing with torch"):
-            self.parity[MAIN] = tuple(check_parity(self.model, main))
-        self.engine = OnnxruntimeEngine(main)
-        if self.options.variants:
-            self._measure(main, MAIN)
-        return main
-
-    def _graph(self) -> bytes:
         model = self.model
         note = {
             "format": METADATA_FORMAT,
@@ -328,9 +322,17 @@ class _Export:
             "thresholds": self.thresholds,
             "license": self.options.license,
         }
-        return export_graph(
-            model.backbone, model.preprocessing, opset=self.options.opset, note=note
-        )
+        with self._stage("exporting the graph"):
+            opset = self.options.opset
+            graph = export_graph(model.backbone, model.preprocessing, opset=opset, note=note)
+            main = parse_onnx(graph, str(self.out / ONNX_FILE))
+            self._write(ONNX_FILE, main.content)
+        with self._stage("comparing with torch"):
+            self.parity[MAIN] = tuple(check_parity(model, main))
+        self.engine = OnnxruntimeEngine(main)
+        if self.options.variants:
+            self._measure(main, MAIN)
+        return main
 
     def _consumers(self, main: OnnxFile) -> tuple[ConsumerRow, ...]:
         with self._stage("loading it with every consumer"):
@@ -401,7 +403,7 @@ class _Export:
                 "openvino": _row(openvino),
                 "exact": exact,
                 "min_cosine": round(cosine, 7),
-                "calibration": self._calibration() if choice.kind == "int8" else None,
+                "calibration": self.calibration if choice.kind == "int8" else None,
                 "accuracy": [
                     {"bench": name, **comparison.to_json()}
                     for name, comparison in zip(benches, comparisons, strict=True)
@@ -409,15 +411,6 @@ class _Export:
                 "thresholds": thresholds,
             }
         )
-
-    def _calibration(self) -> dict[str, Any]:
-        assert self.options.calibration is not None
-        return {
-            "source": self.options.calibration.name,
-            "images": len(self.faces),
-            "sha256": self.faces_sha256,
-            "method": self.options.method,
-        }
 
     def _openvino(self, file: OnnxFile, exact: bool) -> ConsumerRow:
         """Compare OpenVINO with onnxruntime on the same file."""

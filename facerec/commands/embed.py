@@ -105,16 +105,13 @@ class Worker:
             on_error=job.on_error,
         )
         self.aligner = parse_align(job.align, job.align_threshold) or self.source.aligner
-
-    def writer(self) -> EmbeddingsWriter:
-        """Return the writer of the file that this job makes."""
         note = describe_embedding(
-            self.model, flip=self.job.flip, align=self.aligner, batch_size=self.job.batch_size
+            self.model, flip=job.flip, align=self.aligner, batch_size=job.batch_size
         )
         note["source"] = self.source.description
-        return EmbeddingsWriter(self.job.out, self.source.images.ids, note)
+        self.writer = EmbeddingsWriter(job.out, self.source.images.ids, note)
 
-    def embed(self, writer: EmbeddingsWriter, chunk: int, progress: Progress | None) -> None:
+    def embed(self, chunk: int, progress: Progress | None) -> None:
         """Embed and write one chunk."""
         embeddings = embed_images(
             self.model,
@@ -123,10 +120,10 @@ class Worker:
             align=self.aligner,
             batch_size=self.job.batch_size,
             on_error=self.job.on_error,
-            indices=writer.rows(chunk),
+            indices=self.writer.rows(chunk),
             progress=progress,
         )
-        writer.write(chunk, embeddings)
+        self.writer.write(chunk, embeddings)
 
 
 def embed(job: tyro.conf.OmitArgPrefixes[Job], processes: int = 1) -> None:
@@ -154,7 +151,7 @@ def embed(job: tyro.conf.OmitArgPrefixes[Job], processes: int = 1) -> None:
         console = Console(quiet=not ranks.is_main, highlight=False)
         say = partial(console.print, soft_wrap=True)
         worker = Worker(job)
-        writer, source = worker.writer(), worker.source
+        writer, source = worker.writer, worker.source
         print_model(worker.model, job.flip, worker.aligner, console)
         say(f"images {source.description['path']}: {len(source.images):,}")
 
@@ -180,7 +177,7 @@ def embed(job: tyro.conf.OmitArgPrefixes[Job], processes: int = 1) -> None:
                     share_out(job, own, processes, total, progress)
                 else:
                     for chunk in own:
-                        worker.embed(writer, chunk, section(progress, "embedding", done, total))
+                        worker.embed(chunk, section(progress, "embedding", done, total))
                         done += size([chunk])
         except BaseException:
             if ranks.is_main and (kept := writer.abandon()):
@@ -276,15 +273,10 @@ def _start_worker(done: Any, threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-@cache
-def _open_worker(job: Job) -> tuple[Worker, EmbeddingsWriter]:
-    worker = Worker(job)
-    return worker, worker.writer()
+_open_worker = cache(Worker)
 
 
 def _embed_chunk(job: Job, chunk: int) -> None:
-    worker, writer = _open_worker(job)
-
     before = 0
 
     def count(doing: str, done: int, total: int) -> None:
@@ -293,7 +285,7 @@ def _embed_chunk(job: Job, chunk: int) -> None:
             _done.value += done - before
         before = done
 
-    worker.embed(writer, chunk, count)
+    _open_worker(job).embed(chunk, count)
 
 
 def print_summary(written: Written, writer: EmbeddingsWriter, say: Callable[[str], None]) -> None:

@@ -170,10 +170,7 @@ def overlap(
         facts = write_facts(csv, result, sources, command)
         console.print(f"list: {csv}, facts: {facts}")
     if page is not None:
-        pictures: list[Picture | None] = [
-            None if not images or each.images is None else _pictures(each)
-            for each in (first, second)
-        ]
+        pictures = (_pictures(first), _pictures(second)) if images else (None, None)
         for path, picture in zip((a, b), pictures, strict=True):
             if images and picture is None:
                 console.print(
@@ -181,7 +178,7 @@ def overlap(
                     style="yellow",
                 )
         with progress_bar(console, "pictures") as show:
-            write_page(page, result, names, sources, command, (pictures[0], pictures[1]), show)
+            write_page(page, result, names, sources, command, pictures, show)
         console.print(f"page: {page}")
 
 
@@ -227,7 +224,8 @@ def _open(kind: str, path: Path, on_error: Literal["error", "skip"]) -> Source:
 
 def _pictures(opened: OpenSet) -> Picture | None:
     images, ids = opened.images, opened.embeddings.ids
-    assert images is not None and ids is not None
+    if images is None or ids is None:
+        return None
     indices = {name: index for index, name in enumerate(images.ids.tolist())}
 
     def picture(row: int) -> str:

@@ -146,17 +146,14 @@ def quiet() -> Iterator[None]:
 
 def copy_for_export(backbone: nn.Module) -> nn.Module:
     """Copy a backbone to the CPU in float32 and eval mode, without what DDP or compile add."""
-    while isinstance(wrapped := _wrapped(backbone), nn.Module):
+    while True:
+        ddp = isinstance(backbone, nn.parallel.DistributedDataParallel)
+        wrapped = getattr(backbone, "module" if ddp else "_orig_mod", None)
+        if not isinstance(wrapped, nn.Module):
+            break
         backbone = wrapped
     module = copy.deepcopy(backbone).to("cpu", torch.float32).eval()
     return module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-
-
-def _wrapped(module: nn.Module) -> nn.Module | None:
-    """Return what DistributedDataParallel or ``torch.compile`` wraps."""
-    if isinstance(module, nn.parallel.DistributedDataParallel):
-        return module.module
-    return getattr(module, "_orig_mod", None)
 
 
 def _trace(module: nn.Module, opset: int) -> Any:

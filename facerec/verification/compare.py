@@ -95,13 +95,8 @@ def compare(
 
     Every figure is computed anew on the pairs that have a score in both. All intervals come from
     one resample, of the subjects where they are known, else of the pairs; both results are weighted
-    alike in each replicate, so what they share cancels out.
-
-    Args:
-        first: one result; its FPR targets and subjects count.
-        second: another result on the same pairs, of another model for example.
-        replicates: resamples, 1 or more; fewer are drawn where there are very many pairs.
-        seed: of the resampling.
+    alike in each replicate, so what they share cancels out. FPR targets and subjects are those of
+    the first result; where there are very many pairs, fewer replicates are drawn.
 
     Raises:
         MetricError: the pairs differ, or those with two scores are of one class only.
@@ -139,13 +134,13 @@ def compare(
         doubt = "persons are unknown" if number is None else f"only {number} persons"
         over, independent = f"pairs, {INDEPENDENT} ({doubt})", True
     rows = []
-    for a, b in zip(*(side.figures() for side in sides), strict=True):
+    for (name, a, reliable), (_, b, _) in zip(*(side.figures() for side in sides), strict=True):
         difference = Estimate(None)
-        if a.estimate.value is not None and b.estimate.value is not None:
-            value = b.estimate.value - a.estimate.value
-            differences = drawn[1][a.name] - drawn[0][a.name]
+        if a.value is not None and b.value is not None:
+            differences = drawn[1][name] - drawn[0][name]
+            value = b.value - a.value
             difference = Estimate(value, _interval(value, differences, independent))
-        rows.append(PairedFigure(a.name, a.estimate, b.estimate, difference, a.reliable))
+        rows.append(PairedFigure(name, a, b, difference, reliable))
     constant = [
         row.figure
         for row in rows
@@ -176,13 +171,6 @@ def describe_result(result: VerificationResult) -> str:
     return result.name if model is None else f"{result.name} · {model}"
 
 
-@dataclass(frozen=True)
-class _Figure:
-    name: str
-    estimate: Estimate
-    reliable: bool = True
-
-
 @dataclass(frozen=True, eq=False)
 class _Side:
     """One result on the pairs that have a score in both."""
@@ -200,29 +188,23 @@ class _Side:
         thresholds = kfold_accuracy(self.scores, self.same, self.folds).thresholds
         return (self.scores >= np.asarray(thresholds)[self.folds]) == self.same
 
-    def figures(self) -> list[_Figure]:
-        """Return accuracy, TPR at every target, AUC and EER."""
+    def figures(self) -> list[tuple[str, Estimate, bool]]:
+        """Return accuracy, TPR at every target, AUC and EER, and whether each is reliable."""
         figures = []
         if self.right is not None:
             events, total = int(self.right.sum()), self.right.size
-            accuracy = Estimate(events / total, events=events, total=total)
-            figures.append(_Figure("accuracy", accuracy))
+            figures.append(("accuracy", Estimate(events / total, None, events, total), True))
         ordered = sort_scores(self.scores[self.same], self.scores[~self.same])
         for point in map(ordered.tpr_at_fpr, self.targets):
             value = point.tpr if point.resolvable else None
-            tpr = Estimate(value, events=point.true_accepts, total=point.mated)
-            figures.append(_Figure(_tpr(point.target), tpr, point.reliable))
-        return [
-            *figures,
-            _Figure("AUC", Estimate(ordered.auc())),
-            _Figure("EER", Estimate(ordered.eer_rocch().rate)),
-        ]
+            tpr = Estimate(value, None, point.true_accepts, point.mated)
+            figures.append((_tpr(point.target), tpr, point.reliable))
+        eer = Estimate(ordered.eer_rocch().rate)
+        return [*figures, ("AUC", Estimate(ordered.auc()), True), ("EER", eer, True)]
 
 
-def _counts(estimate: Estimate) -> tuple[int, int] | None:
-    if estimate.events is None or estimate.total is None:
-        return None
-    return estimate.events, estimate.total
+def _counts(estimate: Estimate) -> tuple[int, int | None] | None:
+    return None if estimate.events is None else (estimate.events, estimate.total)
 
 
 def _tpr(target: str) -> str:
@@ -242,11 +224,8 @@ def _over_subjects(side: _Side, bootstrap: VertexBootstrap) -> dict[str, Replica
 
 
 def _over_pairs(side: _Side, replicates: int, seed: int) -> dict[str, Replicates]:
-    """Return the figures of one side in every resample of the pairs, ``(R,)`` each.
-
-    Same and different pairs are drawn apart; equal seeds draw equal pairs.
-    """
-    generator = np.random.default_rng(seed)
+    """Return the figures of one side in every resample of the pairs of each kind, ``(R,)`` each."""
+    generator = np.random.default_rng(seed)  # equal seeds draw equal pairs
     # Sorted once; repeating keeps the order.
     order = np.argsort(side.scores, kind="stable")
     same = side.same[order]
@@ -299,25 +278,19 @@ def _check_pairs(first: VerificationResult, second: VerificationResult) -> list[
             f"{_both(first, second)}: the first has {len(one)} pairs and the second {len(other)}; "
             "verify both models on the same bench"
         )
-    facts: list[tuple[str, NDArray[Any], NDArray[Any]]] = [
-        (
-            "labelled",
-            np.where(one.issame, "same", "different"),
-            np.where(other.issame, "same", "different"),
-        )
-    ]
-    items = first.items, second.items
-    for side, a, b in (
-        ("first image", one.first, other.first),
-        ("second image", one.second, other.second),
-    ):
-        if items[0] is not None and items[1] is not None:
-            facts.append((f"with the {side}", items[0][a], items[1][b]))
-        elif items[0] is None and items[1] is None:
-            facts.append((f"with the {side}", a, b))
+    facts: dict[str, list[NDArray[Any]]] = {
+        "labelled": [np.where(pairs.issame, "same", "different") for pairs in (one, other)]
+    }
+    one_named = (first.items is None) != (second.items is None)
+    for side in () if one_named else ("first", "second"):
+        facts[f"with the {side} image"] = [
+            images if result.items is None else result.items[images]
+            for result in (first, second)
+            for images in [getattr(result.pairs, side)]
+        ]
     if one.folds is not None and other.folds is not None:
-        facts.append(("in fold", one.folds + 1, other.folds + 1))
-    for what, left, right in facts:
+        facts["in fold"] = [one.folds + 1, other.folds + 1]
+    for what, (left, right) in facts.items():
         unequal = np.flatnonzero(left != right)
         if unequal.size:
             pair = int(unequal[0])
@@ -326,7 +299,7 @@ def _check_pairs(first: VerificationResult, second: VerificationResult) -> list[
                 f"and {right[pair]} in the second ({unequal.size} of {len(one)} pairs differ so); "
                 "verify both models on the same bench"
             )
-    if (items[0] is None) != (items[1] is None):
+    if one_named:
         return ["only one result names its images, so only labels and folds were checked"]
     return []
 

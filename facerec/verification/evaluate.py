@@ -99,6 +99,17 @@ class TprEstimate:
             ),
         )
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures as JSON types."""
+        return {
+            **self.point.to_json(),
+            "threshold": self.point.threshold,
+            "tpr": self.tpr.value,
+            "tpr_interval": _limits(self.tpr),
+            "fpr_interval": _limits(self.fpr),
+            "threshold_interval": _limits(self.threshold),
+        }
+
 
 @dataclass(frozen=True)
 class NormSummary:
@@ -115,6 +126,16 @@ class NormSummary:
     def cv(self) -> float:
         """Coefficient of variation, standard deviation over mean."""
         return self.std / self.mean.value if self.mean.value else math.nan
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures as JSON types."""
+        return {
+            "mean": self.mean.value,
+            "std": self.std,
+            "cv": self.cv if math.isfinite(self.cv) else None,
+            "interval": _limits(self.mean),
+            "images": self.values.size,
+        }
 
 
 @dataclass(frozen=True)
@@ -202,7 +223,7 @@ class VerificationResult:
         A TPR that the data cannot resolve is null; a threshold that is not finite is the text
         "inf", "-inf" (accept all) or "nan" (reject all).
         """
-        return {
+        document: dict[str, Any] = {
             "bench": self.name,
             "pairs": {
                 "same": self.mated,
@@ -210,33 +231,31 @@ class VerificationResult:
                 "failures": [asdict(failure) for failure in self.failures],
             },
             "persons": self.subjects,
-            "accuracy": _accuracy(self.accuracy),
-            # Its interval stands in tables alone.
+            "accuracy": _accuracy(self.accuracy, self.accuracy),
             "insightface": None,
-            **(
-                {self.compat: _accuracy(self.compatible, with_interval=False)}
-                if self.compat
-                else {}
-            ),
-            "tpr_at_fpr": [_point(estimate) for estimate in self.points],
-            "auc": _figure(self.auc),
-            "eer": {**_figure(self.eer), "method": "ROC convex hull"},
+            # Its interval stands in tables alone.
+            **({self.compat: _accuracy(self.compatible, None)} if self.compat else {}),
+            "tpr_at_fpr": [estimate.to_json() for estimate in self.points],
+            "auc": {"value": self.auc.value, "interval": _limits(self.auc)},
+            "eer": {
+                "value": self.eer.value,
+                "interval": _limits(self.eer),
+                "method": "ROC convex hull",
+            },
             "eer_step": {"value": self.eer_step.rate, **asdict(self.eer_step)},
             "d_prime": self.d_prime if math.isfinite(self.d_prime) else None,
-            "norms": None if self.norms is None else _norms(self.norms),
+            "norms": self.norms and self.norms.to_json(),
             "flip": self.flip,
-            "align": None if self.align is None else dict(self.align),
+            "align": self.align,
             "score": self.score,
             "intervals": self.basis,
-            "model": None if self.model is None else dict(self.model),
-            "source": None if self.source is None else dict(self.source),
-            "notes": list(self.notes),
-            **(
-                {"metrics": {name: asdict(each) for name, each in self.metrics.items()}}
-                if self.metrics
-                else {}
-            ),
+            "model": self.model,
+            "source": self.source,
+            "notes": self.notes,
         }
+        if self.metrics:
+            document["metrics"] = {name: asdict(each) for name, each in self.metrics.items()}
+        return dict(_as_json(document))
 
 
 def score_pairs(
@@ -300,7 +319,7 @@ def evaluate(
     Args:
         scores: similarities, ``(n,)``.
         pairs: labels, folds and subjects.
-        name: name of the bench.
+        name: of the bench.
         fpr: targets; text is taken exactly.
         reasons: pair → why it has no score, for the list of failures.
         replicates: resamplings of the subjects behind the intervals of TPR@FPR and its threshold;
@@ -384,16 +403,9 @@ def evaluate_embeddings(
     """Score the pairs of a bench and compute all figures.
 
     Where the bench knows persons by nothing but its same pairs, and the embeddings name the person
-    on each image without contradicting a label, those names count.
-
-    Args:
-        embeddings: of the bench's images, in their order (see `select_embeddings`).
-        bench: pairs, folds, subjects.
-        fpr: targets; text is taken exactly.
-        compat: adds the accuracy as that project computes it.
-        replicates: see `evaluate`.
-        seed: see `evaluate`.
-        metrics: see `evaluate`.
+    on each image without contradicting a label, those names count. Embeddings are in the order of
+    the bench's images (see `select_embeddings`); ``compat`` adds the accuracy as that project
+    computes it; all else is as in `evaluate`.
 
     Raises:
         MetricError: another number of embeddings than images, an impossible target, or a class
@@ -468,20 +480,11 @@ def evaluate_bench(
     progress: Progress | None = None,
     on_error: Literal["error", "skip"] = "error",
 ) -> VerificationResult:
-    """Embed each image of a bench once, and compute all figures.
+    """Embed each image of a bench once, and compute all figures as `evaluate_embeddings` does.
 
-    Args:
-        model: uint8 RGB images to raw embeddings.
-        bench: images and pairs.
-        flip: sum the raw embeddings of each image and its mirror image.
-        fpr: targets; text is taken exactly.
-        compat: adds the accuracy as that project computes it.
-        replicates: see `evaluate`.
-        align: finds the face in photos that are not aligned yet.
-        batch_size: images decoded and embedded at once.
-        progress: called with the images embedded.
-        on_error: what an image that does not decode does: end the evaluation, or make its pairs
-            failures to acquire.
+    With ``flip`` the raw embeddings of each image and its mirror image are summed; ``align`` finds
+    the face in photos that are not aligned yet. An image that does not decode ends the evaluation,
+    or with ``on_error="skip"`` makes its pairs failures to acquire.
 
     Raises:
         ImageError: an image does not decode and ``on_error`` is ``"error"``.
@@ -503,14 +506,9 @@ def evaluate_bench(
 
 
 def select_embeddings(embeddings: Embeddings, wanted: NDArray[np.str_], name: str) -> Embeddings:
-    """Pick embeddings by the ids of their images.
+    """Pick the embeddings of ``wanted`` images, ids ``(m,)``, in their order.
 
     Embeddings without ids are taken as they are if their number is right.
-
-    Args:
-        embeddings: of these images and perhaps others, in any order.
-        wanted: ids in the order that is needed, ``(m,)``.
-        name: of the bench, for errors.
 
     Raises:
         MetricError: one of the images has no embedding.
@@ -606,7 +604,15 @@ def _notes(
             f"left out of all rates; the first is pair {failures[0].pair}: {failures[0].reason}"
         )
     if len(failures) > MANY_LOST * len(pairs):
-        notes.append(_over_acquired_pairs(len(failures), pairs, accuracy))
+        kept = len(pairs) - len(failures)
+        said = (
+            f"accuracy and all rates are over acquired pairs only: {kept} of {len(pairs)} "
+            f"({100 * kept / len(pairs):.1f} % of the list)"
+        )
+        if accuracy is not None:
+            worst = 100 * accuracy.correct / len(pairs)
+            said += f"; with lost pairs counted as errors, the accuracy is {worst:.2f} %"
+        notes.append(said)
     sides = np.sort(np.stack([pairs.first, pairs.second], axis=1), axis=1)
     selves = np.flatnonzero(sides[:, 0] == sides[:, 1])
     if selves.size:
@@ -629,73 +635,22 @@ def _notes(
     return notes + check_folds(pairs.issame, pairs.folds, subjects=subjects, images=names[sides])
 
 
-def _over_acquired_pairs(lost: int, pairs: Pairs, accuracy: KFoldAccuracy | None) -> str:
-    """Say that rates are not of the whole list, and what the accuracy of that would be at worst."""
-    kept = len(pairs) - lost
-    said = (
-        f"accuracy and all rates are over acquired pairs only: {kept} of {len(pairs)} "
-        f"({100 * kept / len(pairs):.1f} % of the list)"
-    )
-    if accuracy is None:
-        return said
-    counted = 100 * accuracy.correct / len(pairs)
-    return f"{said}; with lost pairs counted as errors, the accuracy is {counted:.2f} %"
-
-
-def json_number(value: float) -> float | str:
-    """Return a number as JSON has it: one that is not finite as text."""
-    return value if math.isfinite(value) else str(value)
-
-
-def _limits(interval: Interval | None) -> dict[str, Any] | None:
-    """Return an interval as JSON types; a limit may be infinite, that of a threshold above all."""
-    if interval is None:
-        return None
-    return {
-        name: json_number(value) if isinstance(value, float) else value
-        for name, value in asdict(interval).items()
-    }
-
-
-def _figure(estimate: Estimate) -> dict[str, Any]:
-    return {"value": estimate.value, "interval": _limits(estimate.interval)}
-
-
 def _over_folds(folds: KFoldAccuracy, interval: Interval) -> AccuracyEstimate:
     return AccuracyEstimate(folds.mean, interval, folds.correct, folds.pairs, kfold=folds)
 
 
-def _accuracy(
-    accuracy: AccuracyEstimate | None, *, with_interval: bool = True
-) -> dict[str, Any] | None:
-    if accuracy is None:
-        return None
-    folds = accuracy.kfold
-    return {
-        **asdict(folds),
-        "accuracies": list(folds.accuracies),
-        "thresholds": [json_number(threshold) for threshold in folds.thresholds],
-        "interval": _limits(accuracy.interval) if with_interval else None,
-    }
+def _as_json(value: Any) -> Any:
+    """Return JSON types; numbers that are not finite, such as thresholds, become text."""
+    if isinstance(value, Mapping):
+        return {name: _as_json(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_json(each) for each in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _point(estimate: TprEstimate) -> dict[str, Any]:
-    point = estimate.point
-    return {
-        **point.to_json(),
-        "threshold": json_number(point.threshold),
-        "tpr": estimate.tpr.value,
-        "tpr_interval": _limits(estimate.tpr.interval),
-        "fpr_interval": _limits(estimate.fpr.interval),
-        "threshold_interval": _limits(estimate.threshold.interval),
-    }
+def _limits(estimate: Estimate | None) -> dict[str, Any] | None:
+    return None if estimate is None or estimate.interval is None else asdict(estimate.interval)
 
 
-def _norms(norms: NormSummary) -> dict[str, Any]:
-    return {
-        "mean": norms.mean.value,
-        "std": norms.std,
-        "cv": norms.cv if math.isfinite(norms.cv) else None,
-        "interval": _limits(norms.mean.interval),
-        "images": norms.values.size,
-    }
+def _accuracy(accuracy: AccuracyEstimate | None, limits: Estimate | None) -> dict[str, Any] | None:
+    return None if accuracy is None else {**asdict(accuracy.kfold), "interval": _limits(limits)}

@@ -38,7 +38,6 @@ from facerec.verification.report import describe_flip
 from facerec.verification.tables import (
     LISTED,
     comparison_table,
-    csv_rows,
     difference_limits,
     difference_points,
     failures_table,
@@ -168,11 +167,7 @@ def write_report(
 
 def _verdict(results: Results, comparisons: Sequence[Comparison]) -> str:
     """Return the sentence at the head of the page, made by rule."""
-    judged = {
-        name: result.accuracy.kfold.mean
-        for name, result in results.items()
-        if result.accuracy is not None
-    }
+    judged = {name: one.accuracy.kfold.mean for name, one in results.items() if one.accuracy}
     if not judged:
         areas = [result.auc.value or 0 for result in results.values()]
         low, high = f"{min(areas):.4f}", f"{max(areas):.4f}"
@@ -181,21 +176,17 @@ def _verdict(results: Results, comparisons: Sequence[Comparison]) -> str:
         said = f"{words.percent(next(iter(judged.values())))} of the pairs are judged rightly"
         said += f" ({next(iter(judged))})" if len(results) > 1 else ""
     else:
-        ends = [
-            f"{words.percent(judged[name])} ({name})"
-            for name in (min(judged, key=judged.__getitem__), max(judged, key=judged.__getitem__))
-        ]
+        extremes = (pick(judged, key=judged.__getitem__) for pick in (min, max))
+        ends = [f"{words.percent(judged[name])} ({name})" for name in extremes]
         said = f"From {' to '.join(ends)} of the pairs are judged rightly"
     if comparisons:
-        conclusions = [
-            of_interval(row.difference.interval)
-            for comparison in comparisons
-            if (row := _compared(comparison))
-        ]
-        said += (
-            f"; a difference is detected in {conclusions.count('difference detected')} of "
-            f"{words.counted(len(comparisons), 'comparison')}"
+        detected = sum(
+            of_interval(row.difference.interval) == "difference detected"
+            for row in map(_compared, comparisons)
+            if row
         )
+        compared = words.counted(len(comparisons), "comparison")
+        said += f"; a difference is detected in {detected} of {compared}"
     return f"{said}."
 
 
@@ -251,9 +242,9 @@ def _curves(results: Results, drawings: Drawings) -> list[Drawing]:
         f"{name}: EER {words.percent(result.eer.value)}" for name, result in results.items()
     )
     norms = ", ".join(
-        f"{name}: mean {result.norms.mean.value:.4g}, CV {result.norms.cv:.4f}"
-        for name, result in results.items()
-        if result.norms is not None
+        f"{name}: mean {one.norms.mean.value:.4g}, CV {one.norms.cv:.4f}"
+        for name, one in results.items()
+        if one.norms
     )
     return [
         *drawings.draw(
@@ -287,13 +278,10 @@ def _section(
 ) -> Section:
     """Return all that is said of one result."""
     picture = None if encoded is None else functools.partial(face_picture, encoded)
-    notes = [words.sentence(note) for note in result.notes]
     folds = folds_table(name, result)
-    none = Text("None: every pair has a score.")
     warning = Text("These pictures show persons. Handle this page as you handle the bench itself.")
-    hardest = [hardest_table(name, result, picture, mated=mated) for mated in (True, False)]
-    blocks: list[Block | None] = [
-        Listed(notes, "notes") if notes else None,
+    blocks: list[Block] = [
+        *([Listed(list(map(words.sentence, result.notes)), "notes")] if result.notes else []),
         figures_table(result),
         points_table(name, result),
         thresholds_table(name, result),
@@ -305,16 +293,18 @@ def _section(
             "Scores on a logarithmic count axis; dashed lines are the thresholds of the operating "
             "points.",
         ),
-        folds,
+        *([folds] if folds else []),
         Heading("Hardest pairs"),
-        None if picture is None else warning,
-        Beside(hardest),
+        *([warning] if picture else []),
+        Beside([hardest_table(name, result, picture, mated=mated) for mated in (True, False)]),
         Heading("Failures to acquire"),
-        failures_table(name, result, LISTED) if result.failures else none,
+        failures_table(name, result, LISTED)
+        if result.failures
+        else Text("None: every pair has a score."),
     ]
     return Section(
         name,
-        [block for block in blocks if block is not None],
+        blocks,
         lead=f"{describe_result(result)}: {result.mated:,} genuine and {result.non_mated:,} "
         f"impostor pairs with a score; {describe_flip(result.flip)}; score: {result.score}.",
     )
@@ -387,7 +377,10 @@ def _tables(results: Results, comparisons: Sequence[Comparison], scores: bool) -
         "scores": [scores_table(*one) for one in named] if scores else [],
         "comparison": [comparison_table(comparison) for comparison in comparisons],
     }
-    rows = {name: csv_rows(kind) for name, kind in tables.items()}
+    rows = {
+        name: [row for table in kind if table for row in table.records()]
+        for name, kind in tables.items()
+    }
     return {f"tables/{name}.csv": to_csv(each) for name, each in rows.items() if each}
 
 

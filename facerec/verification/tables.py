@@ -6,8 +6,8 @@ The terminal, the page and the files for spreadsheets show these.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from facerec.report import words
 from facerec.report.estimate import Estimate
-from facerec.report.table import Cell, Column, Table
+from facerec.report.table import Cell, Column, Table, text_table
 from facerec.statistics.clustered import Bound
 from facerec.statistics.intervals import Interval
 from facerec.verification.compare import Comparison, PairedFigure
@@ -26,7 +26,7 @@ from facerec.verification.evaluate import (
     VerificationResult,
 )
 from facerec.verification.identification import IdentificationResult
-from facerec.verification.preprocessing import Trial, Trials
+from facerec.verification.preprocessing import Trials
 
 Picture = Callable[[int], str]
 """Item of a bench → data URI of its small picture; empty if it cannot be shown."""
@@ -80,19 +80,12 @@ class _Figure:
 
 def figures_table(result: VerificationResult) -> Table[_Figure]:
     """Return accuracy, areas, error rates, norms and failures of one result."""
-    rows = []
-    for accuracy, name in (
-        (result.accuracy, "accuracy"),
-        (result.compatible, f"{result.compat}’s accuracy"),
-    ):
-        if accuracy is not None:
-            rows.append(
-                _share(
-                    f"{name}, {accuracy.kfold.folds} folds\n{spread(accuracy)}",
-                    accuracy,
-                    of_total(accuracy),
-                )
-            )
+    named = {"accuracy": result.accuracy, f"{result.compat}’s accuracy": result.compatible}
+    rows = [
+        _share(f"{name}, {each.kfold.folds} folds\n{spread(each)}", each, of_total(each))
+        for name, each in named.items()
+        if each is not None
+    ]
     sides = f"{result.mated} × {result.non_mated}"
     area, step, norms = result.auc, result.eer_step, result.norms
     low, high = (f"{100 * end:.2f}" for end in (step.low, step.high))
@@ -121,7 +114,7 @@ def figures_table(result: VerificationResult) -> Table[_Figure]:
     acquired = Estimate(failed / total, None, failed, total)
     rows.append(_share("failures to acquire", acquired, f"{of_total(acquired)} pairs"))
     columns: list[Column[_Figure]] = [
-        Column("figure", lambda row: _two_lines(row.name)),
+        Column("figure", lambda row: Cell(*row.name.split("\n"))),
         Column("value", lambda row: row.value),
         Column(_INTERVAL, lambda row: row.limits),
         Column("counts", lambda row: row.counts),
@@ -141,8 +134,10 @@ def points_table(name: str, result: VerificationResult) -> Table[TprEstimate]:
         Column("target FPR", lambda row: row.point.target, _target, "target_fpr"),
         Column("", data=lambda row: row.point.resolvable, key="resolvable"),
         Column("", data=lambda row: row.point.reliable, key="reliable"),
-        Column("threshold", _if_resolvable(_threshold), _threshold_value, "threshold"),
-        Column("TPR", _tpr_cell, lambda row: _data("tpr", row.tpr)),
+        Column(
+            "threshold", _if_resolvable(_threshold), lambda row: row.point.threshold, "threshold"
+        ),
+        Column("TPR", lambda row: _rate_cell(row.tpr), lambda row: _data("tpr", row.tpr)),
         Column(_INTERVAL, lambda row: words.percent_limits(row.tpr.interval) or words.NOTHING),
         Column(
             "accepted",
@@ -183,9 +178,8 @@ def thresholds_table(name: str, result: VerificationResult) -> Table[TprEstimate
     """Return the threshold of every target FPR that the pairs can resolve."""
 
     def limits(row: TprEstimate) -> Cell:
-        interval = row.threshold.interval
-        text = words.limits(interval, form=words.threshold)
-        return Cell(text) if interval else Cell(words.NOTHING, row.threshold.remark)
+        text = words.limits(row.threshold.interval, form=words.threshold)
+        return Cell(text or words.NOTHING, row.threshold.remark)
 
     columns: list[Column[TprEstimate]] = [
         Column("", data=lambda row: name, key="result"),
@@ -215,12 +209,7 @@ def folds_table(name: str, result: VerificationResult) -> Table[tuple[int, float
             "threshold",
         ),
     ]
-    rows = [
-        (fold, share, threshold)
-        for fold, (share, threshold) in enumerate(
-            zip(kfold.accuracies, kfold.thresholds, strict=True), start=1
-        )
-    ]
+    rows = list(zip(range(1, kfold.folds + 1), kfold.accuracies, kfold.thresholds, strict=True))
     caption = f"Accuracy by fold: mean {words.percent(kfold.mean)} {spread(result.accuracy)}"
     return Table(caption, columns, rows)
 
@@ -284,11 +273,8 @@ def _pair_columns(
     def cell(side: str, row: Any) -> Cell:
         face = picture and picture(int(getattr(result.pairs, side)[pair_of(row)]))
         # Only a picture that was asked for can be missed.
-        return Cell(
-            item(side, row),
-            "its picture cannot be shown" if face == "" else "",
-            picture=face or "",
-        )
+        missed = "its picture cannot be shown" if face == "" else ""
+        return Cell(item(side, row), missed, picture=face or "")
 
     def issame(row: Any) -> bool:
         return bool(result.pairs.issame[pair_of(row)])
@@ -334,6 +320,9 @@ def summary_table(results: Mapping[str, VerificationResult]) -> Table[Any]:
             return Cell(words.NOTHING)
         return Cell(words.percent(estimate.value), words.percent_limits(estimate.interval))
 
+    def stacked(figure: _Figure) -> Cell:
+        return Cell(figure.value, figure.limits)
+
     def tpr(target: str, row: Row) -> Cell:
         points = {estimate.point.target: estimate for estimate in row[1].points}
         if target not in points:
@@ -355,8 +344,8 @@ def summary_table(results: Mapping[str, VerificationResult]) -> Table[Any]:
             )
             for target in targets
         ),
-        Column("AUC", lambda row: _stacked(_number("", row[1].auc, ".4f", "", ".4f"))),
-        Column("EER", lambda row: _stacked(_share("", row[1].eer, ""))),
+        Column("AUC", lambda row: stacked(_number("", row[1].auc, ".4f", "", ".4f"))),
+        Column("EER", lambda row: stacked(_share("", row[1].eer, ""))),
         Column("failures", lambda row: f"{len(row[1].failures):,}"),
     ]
     remarks = [
@@ -427,63 +416,54 @@ def difference_limits(row: PairedFigure) -> str:
 # --- 1:N and preprocessing --------------------------------------------------------------------
 
 
-def identification_table(result: IdentificationResult) -> Table[tuple[str, str, Estimate, str]]:
+def identification_table(result: IdentificationResult) -> Table[Any]:
     """Return the figures of 1:N by gallery, and their means where there are several."""
-    rows: list[tuple[str, str, Estimate, str]] = []
+    rows: list[list[Cell | str]] = []
+
+    def add(figure: str, gallery: str, rate: Estimate, counts: str) -> None:
+        limits = words.percent_limits(rate.interval) or words.NOTHING
+        rows.append([figure, gallery, _rate_cell(rate), limits, counts])
+
     for gallery in result.galleries:
         for point in gallery.points:
             counts = f"{of_total(point.tpir)} at {of_total(point.fpir)}"
             if point.tpir.value is None:
                 counts = f"N={point.fpir.total}"
-            rows.append((f"TPIR@FPIR={point.point.target}", gallery.name, point.tpir, counts))
-        rows += [
-            (f"rank {rank}", gallery.name, rate, of_total(rate))
-            for rank, rate in gallery.ranks.items()
-        ]
+            add(f"TPIR@FPIR={point.point.target}", gallery.name, point.tpir, counts)
+        for rank, rate in gallery.ranks.items():
+            add(f"rank {rank}", gallery.name, rate, of_total(rate))
     if len(result.galleries) > 1:
-        rows += [(f"TPIR@FPIR={target}", "mean", mean, "") for target, mean in result.tpir.items()]
-        rows += [(f"rank {rank}", "mean", mean, "") for rank, mean in result.rank_rates.items()]
-    columns: list[Column[tuple[str, str, Estimate, str]]] = [
-        Column("figure", lambda row: row[0]),
-        Column("gallery", lambda row: row[1], words=True),
-        Column("value", lambda row: _rate_cell(row[2])),
-        Column(_INTERVAL, lambda row: words.percent_limits(row[2].interval) or words.NOTHING),
-        Column("counts", lambda row: row[3]),
-    ]
-    return Table(f"{result.name}: 1:N identification", columns, rows)
+        for target, mean in result.tpir.items():
+            add(f"TPIR@FPIR={target}", "mean", mean, "")
+        for rank, mean in result.rank_rates.items():
+            add(f"rank {rank}", "mean", mean, "")
+    headings = ("figure", "gallery", "value", _INTERVAL, "counts")
+    return text_table(f"{result.name}: 1:N identification", headings, rows, words=("gallery",))
 
 
-def trials_table(trials: Trials) -> Table[Trial]:
+def trials_table(trials: Trials) -> Table[Any]:
     """Return the ways of preprocessing, the best first."""
-
-    def behind(row: Trial) -> str:
-        if row.behind.interval is None:
-            return ""
-        return f"{row.behind.value:.3f} {words.limits(row.behind.interval, form='.3f')}"
-
-    columns: list[Column[Trial]] = [
-        Column("channels, mean, std", lambda row: _given(row)),
-        Column("accuracy", lambda row: words.percent(row.accuracy.value)),
-        Column("AUC", lambda row: f"{row.auc:.5f}"),
-        Column("d′", lambda row: f"{row.d_prime:.3f}"),
-        Column("behind the best", behind),
-        Column(
-            "",
-            lambda row: "assumed" if row.preprocessing == trials.assumed else "",
-            words=True,
-        ),
-    ]
+    rows = []
+    for row in trials.rows:
+        given, behind = row.preprocessing, row.behind
+        limits = words.limits(behind.interval, form=".3f")
+        rows.append(
+            (
+                f"{given.channels} {given.mean:g} {given.std:g}",
+                words.percent(row.accuracy.value),
+                f"{row.auc:.5f}",
+                f"{row.d_prime:.3f}",
+                limits and f"{behind.value:.3f} {limits}",
+                "assumed" if given == trials.assumed else "",
+            )
+        )
     caption = f"ways of preprocessing on {trials.pairs:,} pairs of {trials.bench}, no flip"
+    headings = ("channels, mean, std", "accuracy", "AUC", "d′", "behind the best", "")
     remark = (
         "d′: difference of the mean scores of same and different pairs over their pooled SD; "
         f"{trials.basis}"
     )
-    return Table(caption, columns, trials.rows, [remark])
-
-
-def _given(row: Trial) -> str:
-    given = row.preprocessing
-    return f"{given.channels} {given.mean:g} {given.std:g}"
+    return replace(text_table(caption, headings, rows, words=("",)), remarks=[remark])
 
 
 # --- cells ------------------------------------------------------------------------------------
@@ -519,23 +499,10 @@ def _number(name: str, estimate: Estimate, form: str, counts: str, ends: str = "
     return _Figure(name, estimate, value, limits, counts)
 
 
-def _stacked(figure: _Figure) -> Cell:
-    return Cell(figure.value, figure.limits)
-
-
-def _two_lines(text: str) -> Cell:
-    first, _, second = text.partition("\n")
-    return Cell(first, second)
-
-
 def _rate_cell(estimate: Estimate) -> Cell:
     if estimate.value is None:
         return Cell(_UNRESOLVED, estimate.remark)
     return Cell(words.percent(estimate.value), estimate.remark)
-
-
-def _tpr_cell(row: TprEstimate) -> Cell:
-    return _rate_cell(row.tpr)
 
 
 def _target(row: TprEstimate) -> str:
@@ -544,10 +511,6 @@ def _target(row: TprEstimate) -> str:
 
 def _threshold(row: TprEstimate) -> str:
     return words.threshold(row.point.threshold)
-
-
-def _threshold_value(row: TprEstimate) -> float:
-    return row.point.threshold
 
 
 def _if_resolvable(
@@ -561,14 +524,5 @@ def _data(name: str, estimate: Estimate) -> dict[str, Any]:
 
 
 def _limits(name: str, interval: Interval | None) -> dict[str, Any]:
-    return {
-        f"{name}_low": None if interval is None else interval.low,
-        f"{name}_high": None if interval is None else interval.high,
-        f"{name}_interval": None if interval is None else interval.method,
-        f"{name}_assumption": None if interval is None else interval.assumption,
-    }
-
-
-def csv_rows(tables: Sequence[Table[Any] | None]) -> list[dict[str, Any]]:
-    """Return the rows of several tables of one kind, for one file."""
-    return [row for table in tables if table is not None for row in table.records()]
+    facts = {"low": "low", "high": "high", "interval": "method", "assumption": "assumption"}
+    return {f"{name}_{key}": getattr(interval, fact, None) for key, fact in facts.items()}

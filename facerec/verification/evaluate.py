@@ -639,13 +639,18 @@ def _over_folds(folds: KFoldAccuracy, interval: Interval) -> AccuracyEstimate:
     return AccuracyEstimate(folds.mean, interval, folds.correct, folds.pairs, kfold=folds)
 
 
+def json_number(value: float) -> float | str:
+    """Return a number as JSON has it: one that is not finite as text."""
+    return value if math.isfinite(value) else str(value)
+
+
 def _as_json(value: Any) -> Any:
     """Return JSON types; numbers that are not finite, such as thresholds, become text."""
     if isinstance(value, Mapping):
         return {name: _as_json(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [_as_json(each) for each in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    return json_number(value) if isinstance(value, float) else value
 
 
 def _limits(estimate: Estimate | None) -> dict[str, Any] | None:

@@ -98,14 +98,10 @@ def search_gallery(
     Raises:
         MetricError: shapes that do not fit, or an empty gallery.
     """
-    probe = _Side(probes, probe_subjects, "probes")
-    other = _Side(gallery, gallery_subjects, "the gallery")
+    probe, other = _sides(
+        probes, probe_subjects, gallery, gallery_subjects, " and a gallery that is not empty"
+    )
     entries = len(other.matrix)
-    if probe.matrix.shape[1] != other.matrix.shape[1] or not entries:
-        raise MetricError(
-            f"probes have shape {probe.matrix.shape} and the gallery {other.matrix.shape}; a "
-            "search needs one length of vectors and a gallery that is not empty"
-        )
     mate, best_other = np.full((2, len(probe.matrix)), -np.inf, np.float32)
     above = np.zeros(len(mate), np.int64)
     # The best mate must be known before anyone can be counted as scoring above it.
@@ -156,24 +152,12 @@ def nearest_entries(
     gallery: ArrayLike,
     gallery_subjects: ArrayLike,
 ) -> NearestEntries:
-    """Search a gallery with every probe, as `search_gallery` does, for the two best entries.
-
-    Args:
-        probes: vectors, ``(P, D)``, of any norm.
-        probe_subjects: subject of each, ``(P,)``.
-        gallery: vectors, ``(G, D)``; a subject may have several.
-        gallery_subjects: subject of each, ``(G,)``; a negative number is nobody's mate.
+    """Search a gallery, which may be empty, as `search_gallery` does, for the two best entries.
 
     Raises:
         MetricError: shapes that do not fit.
     """
-    probe = _Side(probes, probe_subjects, "probes")
-    other = _Side(gallery, gallery_subjects, "the gallery")
-    if probe.matrix.shape[1] != other.matrix.shape[1]:
-        raise MetricError(
-            f"probes have shape {probe.matrix.shape} and the gallery {other.matrix.shape}; a "
-            "search needs one length of vectors"
-        )
+    probe, other = _sides(probes, probe_subjects, gallery, gallery_subjects)
     best, second, mate = np.full((3, len(probe.matrix)), -np.inf, np.float32)
     entry = np.full(len(best), -1, np.int64)
     for rows, columns, scores, same in _score_tiles(probe, other, only_mates=False):
@@ -264,25 +248,19 @@ def _identify(
         identified = (closed.rank <= point.rank) & (closed.mate >= point.threshold)
         alarms = searches.best_other[~mated] >= point.threshold
         tpir, fpir = fnmr_interval(identified, subjects), fnmr_interval(alarms, others)
-        if point.resolvable and tpir.effective is not None and fpir.effective is not None:
-            # A mate beyond the list is not found, however low the threshold.
-            listed = np.where(closed.rank <= point.rank, closed.mate, np.float32(-np.inf))
-            roc = roc_curve(listed, searches.best_other[~mated])
-            effective = tpir.effective, fpir.effective
-            both = tpr_interval(roc, roc.tpr_at_fpr(target), effective=effective)
-            tpir = replace(both, assumption=DEPENDENT)
-        resolvable = point.resolvable
-        return TpirEstimate(
-            point,
-            Estimate(
-                point.tpir if resolvable else None,
-                tpir if resolvable else None,
-                point.hits,
-                point.mated,
-                "few errors" if resolvable and not point.reliable else "",
-            ),
-            Estimate(point.fpir_realised, fpir, point.false_alarms, point.non_mated),
-        )
+        found = Estimate(None, None, point.hits, point.mated)
+        if point.resolvable:
+            if tpir.effective is not None and fpir.effective is not None:
+                # A mate beyond the list is not found, however low the threshold.
+                listed = np.where(closed.rank <= point.rank, closed.mate, np.float32(-np.inf))
+                roc = roc_curve(listed, searches.best_other[~mated])
+                effective = tpir.effective, fpir.effective
+                both = tpr_interval(roc, roc.tpr_at_fpr(target), effective=effective)
+                tpir = replace(both, assumption=DEPENDENT)
+            few = "" if point.reliable else "few errors"
+            found = replace(found, value=point.tpir, interval=tpir, remark=few)
+        alarmed = Estimate(point.fpir_realised, fpir, point.false_alarms, point.non_mated)
+        return TpirEstimate(point, found, alarmed)
 
     return GalleryResult(
         name=gallery.name,
@@ -333,14 +311,7 @@ def _search_notes(name: str, result: GalleryResult) -> Iterator[str]:
 
 
 class _Side:
-    """One side of a search: vectors that can be scored, ordered by subject to bring mates together.
-
-    Attributes:
-        matrix: vectors as given.
-        subjects: as given.
-        norms: NaN for a vector that cannot be scored.
-        order: rows that can be scored, in the order of their subjects.
-    """
+    """One side of a search; `order` has the rows that can be scored, subject by subject."""
 
     def __init__(self, vectors: ArrayLike, subjects: ArrayLike, what: str) -> None:
         self.matrix = real_matrix(vectors, what)
@@ -359,6 +330,24 @@ class _Side:
         for start in range(0, len(self.order), _TILE):
             rows = self.order[start : start + _TILE]
             yield rows, self.matrix[rows].astype(np.float64) / self.norms[rows, np.newaxis]
+
+
+def _sides(
+    probes: ArrayLike,
+    probe_subjects: ArrayLike,
+    gallery: ArrayLike,
+    gallery_subjects: ArrayLike,
+    or_empty: str = "",
+) -> tuple[_Side, _Side]:
+    """Return both sides of a search; ``or_empty`` says so where a gallery must not be empty."""
+    probe = _Side(probes, probe_subjects, "probes")
+    other = _Side(gallery, gallery_subjects, "the gallery")
+    if probe.matrix.shape[1] != other.matrix.shape[1] or (or_empty and not len(other.matrix)):
+        raise MetricError(
+            f"probes have shape {probe.matrix.shape} and the gallery {other.matrix.shape}; a "
+            f"search needs one length of vectors{or_empty}"
+        )
+    return probe, other
 
 
 def _score_tiles(

@@ -40,11 +40,7 @@ _COLUMNS = 4000
 
 
 def plot_roc(results: Mapping[str, VerificationResult], path: str | Path) -> None:
-    """Draw ROC curves, one a result, into a PNG, SVG or PDF file.
-
-    Args:
-        results: name in the legend → result; several benches or models share the plot.
-        path: the file; its suffix chooses the format.
+    """Draw ROC curves, one a result by its name in the legend, into a PNG, SVG or PDF file.
 
     Raises:
         FacerecError: another suffix, or the file cannot be written.
@@ -141,18 +137,18 @@ def score_figure(results: Mapping[str, VerificationResult]) -> Figure:
         figure.subplots(len(results), squeeze=False)[:, 0], results.items(), strict=True
     ):
         tidy(axes)
-        sets = {"genuine": result.mated_scores, "impostor": result.non_mated_scores}
-        finite = {kind: scores[np.isfinite(scores)] for kind, scores in sets.items()}
-        edges = np.histogram_bin_edges(
-            np.concatenate(list(finite.values())).astype(np.float64), _BINS
-        )
+        there = result.scores[np.isfinite(result.scores)].astype(np.float64)
+        edges = np.histogram_bin_edges(there, _BINS)
         highest = 1
-        for (kind, scores), colour in zip(finite.items(), (_MATED, _NON_MATED), strict=True):
-            beyond = sets[kind].size - scores.size
-            text = f"{kind} ({sets[kind].size:,} pairs)" + (
-                f", {beyond:,} infinite not shown" if beyond else ""
-            )
-            counts = np.histogram(scores, edges)[0]
+        for kind, scores, colour in (
+            ("genuine", result.mated_scores, _MATED),
+            ("impostor", result.non_mated_scores, _NON_MATED),
+        ):
+            finite = scores[np.isfinite(scores)]
+            beyond = scores.size - finite.size
+            text = f"{kind} ({scores.size:,} pairs)"
+            text += f", {beyond:,} infinite not shown" if beyond else ""
+            counts = np.histogram(finite, edges)[0]
             _bars(axes, counts, edges, colour, "-", text)
             highest = max(highest, counts.max())
         # Room for the legend above the highest bar.
@@ -166,12 +162,11 @@ def score_figure(results: Mapping[str, VerificationResult]) -> Figure:
 
 def norm_figure(results: Mapping[str, VerificationResult]) -> Figure | None:
     """Draw histograms of the raw embedding norms; None where no result has any."""
-    known = {name: result.norms for name, result in results.items() if result.norms is not None}
+    known = [result.norms.values for result in results.values() if result.norms]
     if not known:
         return None
     figure, axes = new_figure(7, 3.2)
-    values = np.concatenate([norms.values for norms in known.values()]).astype(np.float64)
-    edges = np.histogram_bin_edges(values, _BINS)
+    edges = np.histogram_bin_edges(np.concatenate(known).astype(np.float64), _BINS)
     for name, result, style in _styled(results):
         norms = result.norms
         if norms is None:
@@ -185,10 +180,10 @@ def norm_figure(results: Mapping[str, VerificationResult]) -> Figure | None:
     axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
     note(axes, "images count as often as pairs name them; vertical lines: means")
     # Outside, so that it hides no bar.
-    columns = 1 if max(map(len, known)) > 16 else min(len(known), 2)
-    verbatim(
-        figure.legend(loc="outside lower center", frameon=False, fontsize=SMALL, ncols=columns)
-    )
+    long = max(len(name) for name, result in results.items() if result.norms) > 16
+    columns = 1 if long else min(len(known), 2)
+    drawn = figure.legend(loc="outside lower center", frameon=False, fontsize=SMALL, ncols=columns)
+    verbatim(drawn)
     return figure
 
 
@@ -217,13 +212,7 @@ def _steps(result: VerificationResult) -> tuple[NDArray[np.float64], NDArray[np.
 
 
 def _visible(x: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Mark the points of a falling or rising curve that differ on paper, ``(n,)``.
-
-    They are the first and the last in each of many columns: all else lies between them.
-
-    Args:
-        x: places along the axis, ascending, ``(n,)``.
-    """
+    """Mark the first and the last point in each of many columns; all else lies between them."""
     if x.size <= _COLUMNS:
         return np.ones(x.size, bool)
     column = np.floor((x - x[0]) / (x[-1] - x[0]) * _COLUMNS)

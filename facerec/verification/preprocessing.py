@@ -164,16 +164,10 @@ def try_preprocessing(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Trials:
-    """Score the pairs of the first folds of a bench with every likely preprocessing, without flip.
+    """Score pairs of a bench with every likely preprocessing of others' model, without flip.
 
-    Args:
-        model: of others.
-        bench: its first two folds are used, or the first 1,200 pairs where it has no folds.
-        align: finds the face in photos that are not aligned yet.
-        batch_size: images that are embedded together.
-        replicates: resamples of the subjects, or of the pairs where these are not known.
-        seed: of the resamples.
-        progress: called with the images embedded.
+    The first two folds are used, or 1,200 pairs where it has no folds. ``align`` finds the face in
+    photos that are not aligned yet; subjects are resampled, or pairs where these are not known.
 
     Raises:
         ModelError: the preprocessing is known.
@@ -184,6 +178,7 @@ def try_preprocessing(
     chosen, used = sample(bench)
     pairs = bench.pairs
     scores = []
+    total, doing = len(candidates) * len(used), "trying ways of preprocessing"
     for number, candidate in enumerate(candidates):
         embeddings = embed_images(
             model.with_preprocessing(candidate),
@@ -192,12 +187,7 @@ def try_preprocessing(
             align=align,
             batch_size=batch_size,
             indices=used,
-            progress=section(
-                progress,
-                "trying ways of preprocessing",
-                number * len(used),
-                len(candidates) * len(used),
-            ),
+            progress=section(progress, doing, number * len(used), total),
         )
         vectors = np.full((len(bench.images), model.embedding_size), np.nan, np.float32)
         vectors[used] = embeddings.vectors
@@ -257,22 +247,12 @@ def _rank(
         behind = float(whole[best] - whole[index])
         if index != best:
             interval = percentile_interval(behind, drawn[best] - drawn[index], confidence)
-        rows.append(
-            Trial(
-                preprocessing=candidates[index],
-                d_prime=float(whole[index]),
-                accuracy=_accuracy(bench, chosen, values[index], same),
-                auc=sort_scores(values[index][same], values[index][~same]).auc(),
-                behind=Estimate(behind, interval),
-            )
-        )
-    return Trials(
-        tuple(rows),
-        candidates[0],
-        bench.name,
-        int(same.size),
-        f"{basis}; each at {100 * confidence:.2f} %, so that all hold together in 95 %",
-    )
+        accuracy = _accuracy(bench, chosen, values[index], same)
+        auc = sort_scores(values[index][same], values[index][~same]).auc()
+        d_prime, candidate = float(whole[index]), candidates[index]
+        rows.append(Trial(candidate, d_prime, accuracy, auc, Estimate(behind, interval)))
+    basis += f"; each at {100 * confidence:.2f} %, so that all hold together in 95 %"
+    return Trials(tuple(rows), candidates[0], bench.name, int(same.size), basis)
 
 
 def _accuracy(

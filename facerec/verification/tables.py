@@ -101,20 +101,16 @@ def figures_table(result: VerificationResult) -> Table[_Figure]:
     ]
     if norms is not None:
         decimals = max(0, 3 - math.floor(math.log10(norms.mean.value))) if norms.mean.value else 2
-        rows.append(
-            _number(
-                f"norm, insightface’s “XNorm”\nCV {norms.cv:.4f}, std {norms.std:.4g}",
-                norms.mean,
-                ".4g",
-                f"{norms.values.size} images",
-                f".{decimals}f",
-            )
-        )
+        name = f"norm, insightface’s “XNorm”\nCV {norms.cv:.4f}, std {norms.std:.4g}"
+        images = f"{norms.values.size} images"
+        rows.append(_number(name, norms.mean, ".4g", images, f".{decimals}f"))
     failed, total = len(result.failures), len(result.pairs)
     acquired = Estimate(failed / total, None, failed, total)
     rows.append(_share("failures to acquire", acquired, f"{of_total(acquired)} pairs"))
     columns: list[Column[_Figure]] = [
-        Column("figure", lambda row: Cell(*row.name.split("\n"))),
+        Column(
+            "figure", lambda row: Cell(row.name.partition("\n")[0], row.name.partition("\n")[2])
+        ),
         Column("value", lambda row: row.value),
         Column(_INTERVAL, lambda row: row.limits),
         Column("counts", lambda row: row.counts),

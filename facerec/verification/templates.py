@@ -150,13 +150,9 @@ def template_vectors(
 
     Sums run in float64 and in the order of (template, media, row), a block of rows at a time.
 
-    Args:
-        vectors: raw embeddings of all images, ``(m, D)``, with flip the sum of both views. A row
-            that is zero or not finite is a failure to acquire: its image is left out, also of the
-            mean over its media.
-        bench: which image is in which template.
-        norm_weighting: ``"raw"`` or ``"unit"``.
-        detector_score: whether to weight with ``bench.detector_scores``.
+    Vectors are raw embeddings of all images, ``(m, D)``, with flip the sum of both views. A row
+    that is zero or not finite is a failure to acquire: its image is left out, also of the mean
+    over its media.
 
     Raises:
         MetricError: a shape that does not fit, or detector scores that the bench has not.

@@ -45,19 +45,9 @@ class Uncertainty:
 
     Rates at a threshold, AUC and EER get an interval with the effective number of comparisons,
     TPR@FPR and its threshold a bootstrap over subjects. Where subjects are unknown, or no bootstrap
-    is asked for, TPR@FPR and the threshold follow from order statistics.
-
-    Args:
-        pairs: labels and subjects.
-        scores: ``(n,)``, NaN where there is none.
-        figures: the same scores, sorted.
-        subjects_from: how subjects are known.
-        replicates: of the bootstrap at most (see `MAX_CELLS`); 0 for none.
-        seed: of the bootstrap.
-
-    Attributes:
-        subjects: different subjects among the scored pairs; None if unknown.
-        basis: what the intervals rest on, in a few words.
+    is asked for, TPR@FPR and the threshold follow from order statistics. Scores ``(n,)`` are NaN
+    where there is none; ``figures`` has them sorted. `subjects` becomes the number of different
+    subjects among the scored pairs, None if unknown, and `basis` what the intervals rest on.
     """
 
     def __init__(
@@ -98,13 +88,10 @@ class Uncertainty:
         sides = self._pairs.subject_pairs()
         if sides is None:
             return []
-        one = sides[0] == sides[1]
+        wrong = self._pairs.issame != (sides[0] == sides[1])
         doubts = []
-        for label, kind, fact in (
-            (True, "same", "two persons"),
-            (False, "different", "one person"),
-        ):
-            odd = np.flatnonzero((self._pairs.issame == label) & (one != label))
+        for label, kind, fact in ((1, "same", "two persons"), (0, "different", "one person")):
+            odd = np.flatnonzero(wrong & (self._pairs.issame == label))
             if odd.size:
                 doubts.append(
                     f"{odd.size} pairs labelled {kind} show {fact} by the names or the other "
@@ -157,22 +144,16 @@ class Uncertainty:
             return tpr, fpr, percentile_interval(point.threshold, drawn.threshold)
         if fpr.effective is None or fnmr.effective is None or not point.resolvable:
             return tpr, fpr, None
-        roc, effective = self._figures.roc(), (fnmr.effective, fpr.effective)
-        tpr = tpr_interval(roc, point, effective=effective)
+        roc = self._figures.roc()
+        tpr = tpr_interval(roc, point, effective=(fnmr.effective, fpr.effective))
         threshold = threshold_interval(roc, point, effective=fpr.effective)
-        return (
-            replace(tpr, assumption=DEPENDENT),
-            fpr,
-            replace(threshold, assumption=DEPENDENT),
-        )
+        return replace(tpr, assumption=DEPENDENT), fpr, replace(threshold, assumption=DEPENDENT)
 
     def auc(self) -> Interval:
         """Return the interval of the area under the ROC."""
         area = self._figures.auc()
         if not self._known:
             return self._figures.auc_interval()
-        if area in (0, 1):
-            return self._separated(area)
         positives, negatives = self._figures.mated, self._figures.non_mated
         # Share of the other class that each score beats, ties counting one half.
         beaten = _below(negatives, self._scores) - area
@@ -184,8 +165,6 @@ class Uncertainty:
         """Return the interval of the equal error rate."""
         if not self._known:
             return eer.interval()
-        if eer.rate in (0, 1):
-            return self._separated(eer.rate)
         # Small errors a of the FPR and b of the FNMR move the crossing by (s·a + b)/(s + 1).
         weight = 1.0 if np.isinf(eer.slope) else eer.slope / (eer.slope + 1)
         accepted = self._scores >= self._figures.roc().eer_threshold()
@@ -194,16 +173,14 @@ class Uncertainty:
         return self._clustered(eer.rate, np.where(self._same, misses, false_accepts))
 
     def _clustered(self, value: float, influences: NDArray[np.float64]) -> Interval:
-        return ClusteredFigure.from_influences(
-            value, influences, self._first, self._second
-        ).interval()
-
-    def _separated(self, rate: float) -> Interval:
-        """Return an interval where the scores do not overlap: disjoint pairs of subjects count."""
         assert self.subjects is not None
+        if value not in (0, 1):
+            figure = ClusteredFigure.from_influences(value, influences, self._first, self._second)
+            return figure.interval()
+        # The scores do not overlap: disjoint pairs of subjects count.
         disjoint = self.subjects // 2
         return replace(
-            wilson(rate * disjoint, disjoint),
+            wilson(value * disjoint, disjoint),
             assumption="conservative: disjoint pairs of persons alone are counted",
             effective=float(disjoint),
         )
@@ -228,9 +205,7 @@ def mean_interval(values: NDArray[np.floating], clusters: NDArray[np.integer]) -
     variance is that of the ratio estimator, Σ_c (Σ_{i∈c} (x_i − x̄))² / n² · C/(C − 1), the quantile
     that of t with C − 1 degrees of freedom (Cochran, Sampling Techniques, 1977, 9A).
 
-    Args:
-        values: ``(n,)``.
-        clusters: cluster of each value, ``(n,)``.
+    Both arrays are ``(n,)``.
     """
     mean = float(values.mean())
     _, cluster = np.unique(clusters, return_inverse=True)

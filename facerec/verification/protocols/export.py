@@ -40,8 +40,10 @@ def export_pack(bench: Bench, out: Path, progress: Progress | None = None) -> tu
     """
     if out.exists():
         raise DatasetError(f"{out}: is there already; choose another name or take it away")
-    order, notes = _pack_order(bench.pairs)
     pairs = bench.pairs
+    folds = np.zeros(len(pairs), dtype=np.int64) if pairs.folds is None else pairs.folds
+    order = np.argsort(folds, kind="stable")
+    notes = ("a pack is read in ten contiguous folds, which are not those of the protocol",)
     entries = np.stack([pairs.first[order], pairs.second[order]], axis=1).reshape(-1)
     names = _names_csv(bench, entries) if has_names(bench.images) else None
     names_path = out.with_name(out.stem + NAMES)
@@ -51,7 +53,11 @@ def export_pack(bench: Bench, out: Path, progress: Progress | None = None) -> tu
             f"{names_path}: it names the images of another pack, and {out.name} would be read with "
             "it; choose another name or take it away"
         )
-    contents = _read_images(bench.images, progress)
+    contents = []
+    for i in range(len(bench.images)):
+        contents.append(bench.images.encoded(i))
+        if progress is not None:
+            progress("images", i + 1, len(bench.images))
     # Names first: a pack that is there is whole.
     if names is not None:
         with atomic_path(names_path, DatasetError) as temporary:
@@ -62,7 +68,7 @@ def export_pack(bench: Bench, out: Path, progress: Progress | None = None) -> tu
         if there is None:
             names_path.unlink(missing_ok=True)
         raise
-    return notes
+    return () if _are_contiguous(folds[order]) else notes
 
 
 def export_folder(bench: Bench, out: Path, progress: Progress | None = None) -> tuple[str, ...]:
@@ -119,12 +125,9 @@ def lfw_text(ids: list[str], pairs: Pairs) -> str | None:
 
     With folds it is View 2, without it is View 1, with a count where it is of both classes.
     """
-    named = []
-    for name in ids:
-        parsed = _person_and_number(name)
-        if parsed is None:
-            return None
-        named.append(parsed)
+    named = [parsed for name in ids if (parsed := _person_and_number(name))]
+    if len(named) < len(ids):
+        return None
     sizes = np.bincount(pairs.issame, minlength=2)
     header = f"{sizes[0]}\n" if sizes[0] == sizes[1] else ""
     if pairs.folds is not None:
@@ -168,15 +171,6 @@ def _flat_text(ids: list[str], pairs: Pairs, name: str) -> str:
     return text.getvalue()
 
 
-def _pack_order(pairs: Pairs) -> tuple[NDArray[np.intp], tuple[str, ...]]:
-    """Return the order of pairs in a pack, and what is lost in it."""
-    folds = np.zeros(len(pairs), dtype=np.int64) if pairs.folds is None else pairs.folds
-    order = np.argsort(folds, kind="stable")
-    if _are_contiguous(folds[order]):
-        return order, ()
-    return order, ("a pack is read in ten contiguous folds, which are not those of the protocol",)
-
-
 def _are_contiguous(folds: NDArray[np.int64] | None) -> bool:
     """Tell whether folds are the ten that a list without folds is read in."""
     blocks = None if folds is None else contiguous_folds(len(folds))
@@ -190,24 +184,14 @@ def _names_csv(bench: Bench, entries: NDArray[np.int64]) -> bytes:
     ids, subjects = bench.images.ids, bench.pairs.subjects
     by_folder = subjects_from_names(ids)
     known = subjects if bench.subjects_from != INFERRED else None
-    if known is None or (by_folder is not None and _same_partition(known, by_folder)):
+    if by_folder is not None and known is not None:
+        both = len(np.unique(np.stack([known, by_folder]), axis=1).T)
+        if both == len(np.unique(known)) == len(np.unique(by_folder)):
+            known = None  # as the folders tell
+    if known is None:
         writer.writerow(["index", "image_id"])
         writer.writerows([index, ids[image]] for index, image in enumerate(entries))
     else:
         writer.writerow(["index", "image_id", "subject_id"])
         writer.writerows([i, ids[image], known[image]] for i, image in enumerate(entries))
     return text.getvalue().encode()
-
-
-def _same_partition(first: NDArray[np.int64], second: NDArray[np.int64]) -> bool:
-    both = len(np.unique(np.stack([first, second]), axis=1).T)
-    return both == len(np.unique(first)) == len(np.unique(second))
-
-
-def _read_images(images: ImageSource, progress: Progress | None) -> list[bytes]:
-    contents = []
-    for i in range(len(images)):
-        contents.append(images.encoded(i))
-        if progress is not None:
-            progress("images", i + 1, len(images))
-    return contents

@@ -48,11 +48,7 @@ class ListedImages(ImageSource):
     """Images that a protocol names, in a copy that may keep them under other paths.
 
     Re-packed copies insert a folder or hold ``.png`` in place of ``.jpg``. Ids are the protocol's
-    own names, so that attributes and embeddings fit every copy.
-
-    Args:
-        ids: text ``(m,)``, unique.
-        folder: where they lie, in the same order.
+    own names, unique, so that attributes and embeddings fit every copy.
     """
 
     def __init__(self, ids: Sequence[str], folder: FolderImages) -> None:
@@ -70,14 +66,11 @@ class ListedImages(ImageSource):
 
 
 class PairTable:
-    """Pairs of named images, collected one after the other.
-
-    Attributes:
-        names: every name with its number, in the order in which they first occur.
-    """
+    """Pairs of named images, collected one after the other."""
 
     def __init__(self) -> None:
         self.names: dict[str, int] = {}
+        """Every name with its number, in the order in which they first occur."""
         self._pairs: list[tuple[int, int, bool]] = []
 
     def __len__(self) -> int:
@@ -128,15 +121,8 @@ def make_bench(
 ) -> Bench:
     """Make a bench, with persons by name where that agrees with every label.
 
-    Args:
-        name: name of the bench.
-        table: the pairs.
-        images: one for each name of the table, in its order.
-        folds: int64 ``(n,)``, or None.
-        persons: name of the person on every image, if names tell; else same pairs do.
-        persons_from: where these names come from.
-        source: files and format.
-        notes: what a reader must know.
+    Images and persons are those of the table's names, in their order; persons are None where names
+    do not tell, and then same pairs do.
 
     Raises:
         DatasetError: there are no pairs.
@@ -241,15 +227,12 @@ def folder_images(
 ) -> ListedImages:
     """Find images below ``root``, by the suffix of the list or by that of an aligned copy.
 
-    Args:
-        root: the folder.
-        ids: the protocol's names.
-        paths: where they lie in it, in the same order; by default under their ids.
+    They lie under their ids, the protocol's names, or else under ``paths``.
 
     Raises:
         DatasetError: there is no such folder.
     """
-    paths = ids if paths is None else paths
+    paths = paths or ids
     suffix = _suffix_there(root, paths)
     if suffix is not None:
         paths = [str(PurePosixPath(path).with_suffix(suffix)) for path in paths]

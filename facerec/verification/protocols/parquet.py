@@ -65,6 +65,7 @@ def read_parquet(path: Path, images: Path | None) -> Bench:
     for i, same in enumerate(labels):
         table.add(ids[entries[2 * i]], ids[entries[2 * i + 1]], same, f"{path}, row {i}")
     named = subjects_from_names(text_array(ids, str(path)))
+    of_files = (path, "parquet") if len(files) == 1 else (path.parent, "parquet", files)
     return make_bench(
         SHARD.sub("", path.stem),
         table,
@@ -72,25 +73,20 @@ def read_parquet(path: Path, images: Path | None) -> Bench:
         folds=contiguous_folds(len(labels)),
         persons=None if named is None else [str(person) for person in named],
         persons_from="image names",
-        source=file_source(path, "parquet")
-        if len(files) == 1
-        else file_source(path.parent, "parquet", files),
+        source=file_source(*of_files),
     )
 
 
 def _shards(path: Path) -> list[Path]:
     """Return all files of the split that ``path`` is one of."""
-    match = SHARD.search(path.stem)
-    count = int(match[2]) if match else 1
-    if match is None or count > 10_000:
-        files = [path]
-    else:
-        stem = SHARD.sub("", path.stem)
-        files = [path.with_name(f"{stem}-{i:05d}-of-{match[2]}{path.suffix}") for i in range(count)]
-    for file in files or [path]:
+    match, files = SHARD.search(path.stem), [path]
+    if match and 0 < int(match[2]) <= 10_000:
+        numbers = (f"-{i:05d}-of-{match[2]}" for i in range(int(match[2])))
+        files = [path.with_stem(SHARD.sub(number, path.stem)) for number in numbers]
+    for file in files:
         if not file.is_file():
             raise DatasetError(f"{file}: there is no such file; get the whole split")
-    return files or [path]
+    return files
 
 
 def _image(cell: Any, where: str) -> tuple[bytes, str | None]:
@@ -107,21 +103,16 @@ def _image(cell: Any, where: str) -> tuple[bytes, str | None]:
 
 
 def _label(value: Any, where: str) -> bool:
-    label = LABELS.get(str(value).lower())
-    if label is None:
-        raise DatasetError(
-            f"{where}: its label is {str(value)[:60]!r}, not 0 or 1; check the table"
-        )
-    return label
+    text = str(value)
+    if text.lower() not in LABELS:
+        raise DatasetError(f"{where}: its label is {text[:60]!r}, not 0 or 1; check the table")
+    return LABELS[text.lower()]
 
 
 def _distinct(
     cells: list[tuple[bytes, str | None]],
 ) -> tuple[list[str], list[bytes], list[int]]:
-    """Find equal images; return the ids and bytes of the distinct ones, and the index of each cell.
-
-    Indices count the images in the order in which they first occur.
-    """
+    """Return ids and bytes of distinct images as they first occur, and the index of each cell."""
     index_of: dict[bytes, int] = {}
     firsts: list[int] = []
     entries = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -164,8 +164,9 @@ def read_scores(
         folds=_folds(frame["fold"], table) if "fold" in frame else None,
         subjects=subjects,
         groups={
-            name: (_stripped(frame[sides[0]]), _stripped(frame[sides[1]]))
+            name: (values[0], values[1])
             for name, sides in recorded.items()
+            for values in [[np.take(*_stripped(frame[side], table)) for side in sides]]
         },
         names=names,
         label_sources=_sources(frame[SOURCE], table) if SOURCE in frame else {},
@@ -179,19 +180,16 @@ def _notes(
 ) -> tuple[str, ...]:
     """Say what was done to the scores, and whether they seem to run the other way."""
     notes = []
+    advice = "if they are distances (smaller means more alike), give --distances"
     if distances:
         notes.append(
             f"{path.name}: distances were read with their sign changed, so a threshold of −d "
             "accepts distances up to d"
         )
+        advice = "leave out --distances if larger means more alike"
     there = ~np.isnan(scores)
     same, different = scores[there & issame], scores[there & ~issame]
     if same.size and different.size and (auc := sort_scores(same, different).auc()) < 0.5:
-        advice = (
-            "leave out --distances if larger means more alike"
-            if distances
-            else "if they are distances (smaller means more alike), give --distances"
-        )
         notes.append(
             f"{path.name}: different pairs tend to score higher than same pairs (AUC {auc:.4f}, "
             f"below one half); {advice}"
@@ -200,14 +198,9 @@ def _notes(
 
 
 class _Table:
-    """The text of a score file and what its first line says of the rest.
+    """The text of a score file, UTF-8 without mark or last line end, and what its first line says.
 
-    Attributes:
-        content: UTF-8 without mark or last line end.
-        columns: name of each column.
-        separator: comma or TAB; empty for any blanks.
-        skipped: 1 if the first line is a header, else 0.
-        format: for the source.
+    `skipped` is 1 if that is a header; `separator` is comma, TAB or, for any blanks, empty.
     """
 
     def __init__(self, path: Path, subject: str) -> None:
@@ -340,18 +333,26 @@ def _both(columns: Sequence[str], name: str) -> tuple[str, str] | None:
     return (name, name) if name in columns else None
 
 
-def _stripped(column: pd.Series) -> NDArray[np.str_]:
+def _stripped(
+    column: pd.Series, table: _Table, fits: Callable[[str], Any] = lambda _: True, but: str = ""
+) -> tuple[NDArray[np.str_], NDArray[Any]]:
+    """Return the distinct texts of a column and the place of each row's among them.
+
+    A line whose text does not fit is refused; ``but`` says so of the text.
+    """
     texts = np.array([str(text).strip() for text in _texts(column)], np.str_)
-    return texts[column.cat.codes.to_numpy()]
+    codes = column.cat.codes.to_numpy()
+    wrong = [code for code, text in enumerate(texts.tolist()) if not fits(text)]
+    if wrong:
+        row = int(np.flatnonzero(np.isin(codes, wrong))[0])
+        raise DatasetError(f"{table.where(row)}: {but.format(str(texts[codes[row]])[:60])}")
+    return texts, codes
 
 
 def _sources(column: pd.Series, table: _Table) -> dict[str, int]:
-    texts = _stripped(column)
-    if (empty := np.flatnonzero(texts == "")).size:
-        raise DatasetError(
-            f"{table.where(empty[0])}: {SOURCE} is empty; write there where the groups come from"
-        )
-    names, counts = np.unique(texts, return_counts=True)
+    empty = f"{SOURCE} is empty; write there where the groups come from"
+    texts, codes = _stripped(column, table, bool, empty)
+    names, counts = np.unique(texts[codes], return_counts=True)
     return dict(zip(names.tolist(), counts.tolist(), strict=True))
 
 
@@ -378,29 +379,15 @@ def _texts(column: pd.Series) -> NDArray[Any]:
 
 
 def _labels(column: pd.Series, table: _Table) -> NDArray[np.bool_]:
-    texts = [str(text).strip() for text in _texts(column)]
-    codes = column.cat.codes.to_numpy()
-    unknown = [code for code, text in enumerate(texts) if text.lower() not in LABELS]
-    if unknown:
-        row = int(np.flatnonzero(np.isin(codes, unknown))[0])
-        raise DatasetError(
-            f"{table.where(row)}: {texts[codes[row]][:60]!r} where a label, 0 or 1, belongs; mend "
-            "the line"
-        )
-    return np.array([LABELS[text.lower()] for text in texts])[codes]
+    no_label = "{!r} where a label, 0 or 1, belongs; mend the line"
+    texts, codes = _stripped(column, table, lambda text: text.lower() in LABELS, no_label)
+    return np.array([LABELS[text.lower()] for text in texts.tolist()])[codes]
 
 
 def _folds(column: pd.Series, table: _Table) -> NDArray[np.int64]:
-    texts = [str(text).strip() for text in _texts(column)]
-    codes = column.cat.codes.to_numpy()
-    wrong = [code for code, text in enumerate(texts) if not re.fullmatch("[0-9]{1,9}", text)]
-    if wrong:
-        row = int(np.flatnonzero(np.isin(codes, wrong))[0])
-        raise DatasetError(
-            f"{table.where(row)}: the fold {texts[codes[row]][:60]!r} is no whole number; mend the "
-            "line"
-        )
-    numbers = np.array([int(text) for text in texts])
+    no_fold = "the fold {!r} is no whole number; mend the line"
+    texts, codes = _stripped(column, table, re.compile("[0-9]{1,9}").fullmatch, no_fold)
+    numbers = texts.astype(np.int64)
     if np.unique(numbers).size < 2:
         raise DatasetError(
             f"{table.path}: all pairs are in fold {texts[0][:60]}; accuracy needs two folds or "

@@ -96,7 +96,7 @@ def score_all_pairs(
     everyone = searches[EVERYONE]
     given = [float32_at_least(threshold) for threshold in thresholds]
     sought = everyone.allowed if tables_at_points else []
-    false = count_non_mated(tiles, people, given, sought, searches, pair_limit)
+    histogram, false = count_non_mated(tiles, people, given, sought, searches, pair_limit)
 
     cuts = [everyone.cut(count) for count in everyone.allowed]
     edges = [np.full(people.rows, edge) for edge in (*given, *cuts)]
@@ -135,7 +135,7 @@ def score_all_pairs(
                 mated.missed[index],
                 mated.by_group[index],
             )
-            for index, table in enumerate(false.tables)
+            for index, table in enumerate(false)
         ),
         groups=people.groups,
         alone=tuple(
@@ -145,13 +145,13 @@ def score_all_pairs(
                 searches.get(group),
                 group_fpr,
                 at_own,
-                (mated.histogram[group], false.histogram[group]),
+                (mated.histogram[group], histogram[group]),
             )
             for group in range(people.alone_count)
         ),
         mated_scores=mated.mated_scores,
         mated_histogram=mated.histogram[EVERYONE],
-        non_mated_histogram=false.histogram[EVERYONE] if fpr else None,
+        non_mated_histogram=histogram[EVERYONE] if fpr else None,
         groupings=people.names,
         cells=people.cells,
     )
@@ -192,16 +192,7 @@ def _alone(
     missed: NDArray[np.int64],
     histograms: tuple[NDArray[np.int64], NDArray[np.int64]],
 ) -> GroupAlone | None:
-    """Put together what one group alone gives.
-
-    Args:
-        people: all.
-        group: number of the group.
-        search: its operating points; None if it lacks mated or non-mated pairs.
-        fpr: their targets.
-        missed: mated scores below the thresholds of groups by subject, ``(K, T, G)``.
-        histograms: of mated and non-mated scores.
-    """
+    """Put together what one group alone gives; ``missed`` by grouping, point and subject."""
     if search is None:
         return None
     groups = people.groups

@@ -15,14 +15,7 @@ from facerec.verification.scoring.tiles import Tiles, images_of
 
 
 class _MatedScores:
-    """Counts the mated scores below thresholds, and collects the scores.
-
-    Args:
-        tiles: whose scores come.
-        people: subjects and groups of the images.
-        edges: thresholds, of each cell of groups its own, ``(E, cells)``.
-        keep: whether to collect the scores.
-    """
+    """Counts the mated scores below thresholds ``(E, cells)``, and collects the scores."""
 
     def __init__(
         self, tiles: Tiles, people: People, edges: NDArray[np.float32], keep: bool
@@ -78,9 +71,7 @@ def count_mated(
     )
     mated_scores = None
     if keep:
-        own = np.concatenate(
-            [tile_scores for kernel in kernels for tile_scores in kernel.mated_scores]
-        )
+        own = np.concatenate([scores for kernel in kernels for scores in kernel.mated_scores])
         mated_scores = np.sort(np.concatenate(tiles.gather([own])))
     histogram, missed, by_group = (
         tiles.total([getattr(kernel, name) for kernel in kernels])

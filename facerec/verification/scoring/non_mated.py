@@ -36,10 +36,7 @@ _KEPT = 2**24
 
 
 class _PairCounts:
-    """Counts events by pair of subjects, each once, in a sparse matrix; gives up at a limit.
-
-    All threads add to one of these.
-    """
+    """Counts events by pair of subjects in a sparse matrix that threads share, up to a limit."""
 
     def __init__(self, subjects: int, limit: int) -> None:
         self._shape = subjects, subjects
@@ -83,14 +80,9 @@ class _PairCounts:
 class _Scan:
     """Looks at the non-mated scores: histograms, false matches, and scores that may be thresholds.
 
-    Args:
-        tiles: whose scores come.
-        people: subjects and groups of the images.
-        lines: thresholds at which false matches are counted, or where each will be.
-        windows: in which scores are kept, of all pairs and of those within a group.
-        binned: of which pairs the histograms are wanted.
-        pairs: count the false matches of each line by subject: within groups that are looked at
-            alone, and all others.
+    False matches are counted on ``lines``, thresholds or where each will be, and by subject in
+    ``pairs``: within groups that are looked at alone, and all others. Scores in ``windows`` are
+    kept, and of the scopes in ``binned`` there are histograms.
     """
 
     def __init__(
@@ -215,15 +207,6 @@ class FalseMatches:
     within: csr_array | None
 
 
-@dataclass(frozen=True, eq=False)
-class NonMated:
-    """What there is to know of the non-mated scores."""
-
-    histogram: NDArray[np.int64]
-    """Over `BIN_EDGES`: within each group that is looked at alone, then of all pairs."""
-    tables: Sequence[FalseMatches]
-
-
 def count_non_mated(
     tiles: Tiles,
     people: People,
@@ -231,16 +214,14 @@ def count_non_mated(
     sought: Sequence[int],
     searches: Mapping[int, Search],
     pair_limit: int,
-) -> NonMated:
-    """Find the operating points, and count false matches at thresholds.
+) -> tuple[NDArray[np.int64], list[FalseMatches]]:
+    """Find the operating points of all ``searches``, and count false matches at thresholds.
 
-    Args:
-        tiles: scores.
-        people: whose scores these are.
-        given: thresholds.
-        sought: false accepts of the operating points of everyone at which they are counted too.
-        searches: operating points to find, by scope: `EVERYONE`, or a group by its number.
-        pair_limit: see `score_all_pairs`.
+    These are ``given``, or those of everyone with so many false accepts as are ``sought``.
+
+    Returns:
+        Histograms over `BIN_EDGES`, within each group that is looked at alone and of all pairs, and
+        the false matches at each threshold.
     """
     everyone = searches[EVERYONE]
     known = [within_cosines(edge) for edge in given]
@@ -286,7 +267,7 @@ def count_non_mated(
             tables[position] = table
         open_lines = {position: line(position) for position in open_lines if position not in tables}
         binned, stage = (), "comparing all pairs again"
-    return NonMated(histogram, [tables[position] for position in sorted(tables)])
+    return histogram, [tables[position] for position in sorted(tables)]
 
 
 def _false_matches(
@@ -306,10 +287,8 @@ def _false_matches(
         inside, by_pair = sum(tiles.gather([within.matrix()])), None
         if count[index] <= pair_limit:
             by_pair = inside + sum(tiles.gather([others.matrix()]))
-        yield (
-            position,
-            FalseMatches(int(count[index]), involved[index], by_group[index], by_pair, inside),
-        )
+        of_line = int(count[index]), involved[index], by_group[index]
+        yield position, FalseMatches(*of_line, by_pair, inside)
 
 
 def _at_least(values: Tensor, edge: float | np.float32, out: Tensor) -> Tensor:

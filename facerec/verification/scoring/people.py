@@ -15,9 +15,10 @@ from facerec.verification.unit_rows import row_norms, unit_rows
 
 
 class People:
-    """The usable images, sorted by subject, or by group and then subject.
+    """The usable images, sorted by subject, or with ``by_group`` by group and then subject.
 
-    Either way the images of a subject are neighbours.
+    Either way the images of a subject are neighbours. There may be several groupings, each with
+    the group of every image, ``(N,)``; of numbers, negative ones are none.
     """
 
     def __init__(
@@ -27,17 +28,6 @@ class People:
         groupings: Sequence[ArrayLike],
         by_group: bool,
     ) -> None:
-        """Sort images.
-
-        Args:
-            vectors: raw embeddings, ``(N, D)``.
-            subjects: of the images, ``(N,)``.
-            groupings: group of each image, ``(N,)`` each; of numbers, negative ones are none.
-            by_group: whether each group is looked at alone.
-
-        Raises:
-            MetricError: see `score_all_pairs`.
-        """
         raw, names = np.asarray(vectors), np.asarray(subjects)
         if raw.ndim != 2 or raw.dtype.kind != "f":
             raise MetricError(
@@ -73,14 +63,9 @@ class People:
             codes = np.stack([index for _, index in numbered])
             self.cells, self.group = np.unique(codes, axis=1, return_inverse=True)
             self.group = self.group.reshape(-1)
-            texts = None
-            if len(given) == 1 and self.cells.min() >= 0:
-                texts = [str(name) for name in self.names[0]]
-            self.groups = Groups.count(
-                texts or [str(cell) for cell in range(self.cells.shape[1])],
-                subject,
-                self.group,
-            )
+            alone = len(given) == 1 and self.cells.min() >= 0
+            texts = self.names[0] if alone else range(self.cells.shape[1])
+            self.groups = Groups.count([str(text) for text in texts], subject, self.group)
         if by_group and (self.groups is None or self.groups.of_subject is None):
             raise MetricError(
                 "to look at each group alone takes groups of images that have no identity in common"

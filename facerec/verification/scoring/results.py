@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -107,13 +107,7 @@ class Groups:
     def count(
         cls, names: Sequence[str], subject: NDArray[np.int64], group: NDArray[np.int64]
     ) -> Groups:
-        """Count the pairs between groups.
-
-        Args:
-            names: of the groups.
-            subject: of each image, ``(N,)``.
-            group: of each image, ``(N,)``.
-        """
+        """Count the pairs between groups, given subject and group of each image, ``(N,)``."""
         ones = np.ones(group.size, np.int64)
         shape = int(subject.max()) + 1, len(names)
         members = csr_array((ones, (subject, group)), shape)
@@ -233,7 +227,6 @@ class AllPairs:
         images = self.images_per_subject[kept]
         kinds = np.unique(self.cells >= 0, axis=1)[grouping]
         start = sum(map(len, self.groupings[:grouping]))
-        within = _within(group[kept])
         mated, non_mated = pair_counts(images)
 
         def table(whole: ErrorTable) -> ErrorTable:
@@ -254,9 +247,10 @@ class AllPairs:
                 by_pair=counts,
                 group_false_matches=false_matches,
                 group_false_non_matches=_coarser(whole.group_false_non_matches, cells, names.size),
-                within=within(whole.within[kept][:, kept]),
+                within=_within(whole.within[kept][:, kept], group[kept]),
             )
 
+        subject, group_of = (np.repeat(of, images) for of in (np.arange(kept.size), group[kept]))
         return replace(
             self,
             images=int(images.sum()),
@@ -264,12 +258,8 @@ class AllPairs:
             non_mated=non_mated,
             subjects=self.subjects[kept],
             images_per_subject=images,
-            tables=tuple(table(whole) for whole in self.tables),
-            groups=Groups.count(
-                [str(name) for name in names],
-                np.repeat(np.arange(kept.size), images),
-                np.repeat(group[kept], images),
-            ),
+            tables=tuple(map(table, self.tables)),
+            groups=Groups.count([str(name) for name in names], subject, group_of),
             alone=self.alone[start : start + names.size],
         )
 
@@ -288,12 +278,7 @@ def pair_counts(images: NDArray[np.integer]) -> tuple[int, int]:
 
 
 def check_pairs(images: NDArray[np.integer], failures: int) -> None:
-    """Refuse images without a mated or without a non-mated pair.
-
-    Args:
-        images: usable ones of each subject.
-        failures: images without a usable embedding.
-    """
+    """Refuse usable images, counted by subject, without a mated or without a non-mated pair."""
     mated, non_mated = pair_counts(images)
     if not mated or not non_mated:
         raise MetricError(
@@ -317,13 +302,9 @@ def _coarser(counts: NDArray[np.int64], cells: NDArray[np.int64], size: int) -> 
     return symmetric((member.T @ np.triu(counts) @ member).reshape(-1))
 
 
-def _within(group: NDArray[np.int64]) -> Callable[[csr_array], csr_array]:
-    """Return what keeps the counts of pairs of subjects of one group."""
-
-    def keep(counts: csr_array) -> csr_array:
-        entries = counts.tocoo()
-        rows, columns = entries.coords
-        same = group[rows] == group[columns]
-        return coo_array((entries.data[same], (rows[same], columns[same])), counts.shape).tocsr()
-
-    return keep
+def _within(counts: csr_array, group: NDArray[np.int64]) -> csr_array:
+    """Keep the counts of pairs of subjects of one group."""
+    entries = counts.tocoo()
+    rows, columns = entries.coords
+    same = group[rows] == group[columns]
+    return coo_array((entries.data[same], (rows[same], columns[same])), counts.shape).tocsr()

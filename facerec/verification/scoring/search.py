@@ -49,14 +49,7 @@ def prepare_searches(
 
 
 class Search:
-    """Operating points among the non-mated scores of everyone, or of one group alone.
-
-    Args:
-        tiles: have the embeddings.
-        images: whose scores these are, ``(n,)``.
-        non_mated: how many there are.
-        fpr: targets.
-    """
+    """Operating points among the non-mated scores of some images, everyone's or one group's."""
 
     def __init__(
         self, tiles: Tiles, images: NDArray[np.int64], non_mated: int, fpr: Sequence[Rate]
@@ -88,10 +81,7 @@ class Search:
     ) -> None:
         """Find the scores that are in their windows, and learn the windows of the others.
 
-        Args:
-            histogram: over `BIN_EDGES`.
-            scores: distinct ones, ascending, among them all in the windows.
-            counts: of these.
+        The distinct scores, ascending, have all that are in the windows.
         """
         bin_of = bins_of(scores)
         reached = histogram[::-1].cumsum()[::-1]  # scores in a bin and above
@@ -122,13 +112,7 @@ class Search:
     def points(
         self, fpr: Sequence[Rate], missed: Sequence[int] | NDArray[np.int64], mated: int
     ) -> tuple[OperatingPoint, ...]:
-        """Describe the operating points.
-
-        Args:
-            fpr: the targets.
-            missed: mated scores below the threshold of each.
-            mated: all mated scores.
-        """
+        """Describe the operating points; of the mated scores ``missed`` are below each one's."""
         pairs = mated, self._non_mated
         return tuple(
             operating_point(
@@ -141,10 +125,8 @@ class Search:
 def _guess(
     tiles: Tiles, images: NDArray[np.int64], non_mated: int, ranks: Sequence[int]
 ) -> dict[int, tuple[int, int]]:
-    """Guess the bins that hold the scores of some ranks: of each its first, and one past its last.
-
-    The sample are all pairs of some random images with some others, many times over.
-    """
+    """Guess the first bin, and one past the last, that may hold the score of each rank."""
+    # The sample are all pairs of some random images with some others, many times over.
     blocks = non_mated // (_SHARE * _BLOCK**2)
     generator = np.random.default_rng(0)
     bins = [np.empty(0, np.int64)]

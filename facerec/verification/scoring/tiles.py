@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,28 +22,15 @@ from facerec.verification.scoring.people import People
 EVERYONE = -1
 """Row, after those of the groups that are looked at alone, for all pairs."""
 
-K = TypeVar("K", bound="Kernel")
-
-
-class Kernel(Protocol):
-    """Takes what it needs from one tile of scores after another."""
-
-    def __call__(self, scores: Tensor, rows: slice, columns: slice) -> None:
-        """Look at the scores of two spans of images with each other."""
+K = TypeVar("K", bound=Callable[[Tensor, slice, slice], None])
+"""What takes what it needs from one tile after another: scores of two spans with each other."""
 
 
 class ScoreTiles:
-    """Products of the rows of two matrices, tile by tile; the tiles are dealt to ranks.
+    """Products of float32 rows, ``(R, D)`` by ``(C, D)``, tile by tile; ranks share the tiles.
 
-    Args:
-        rows: float32 ``(R, D)``, on the device.
-        columns: float32 ``(C, D)``, on the device; it may be the same.
-        spans: those of rows and columns of each tile, int64 ``(T, 2, 2)``, in the order in
-            which this rank visits them.
-        near: how many of them, from the first on, hold mated pairs.
-        size: rows and columns of a tile, at most.
-        process_group: the ranks that share the work; by default all.
-        progress: see `facerec.progress.Progress`.
+    This rank visits the spans of rows and columns ``(T, 2, 2)`` in their order; the first ``near``
+    tiles hold mated pairs. No tile has more rows or columns than ``size``.
     """
 
     def __init__(
@@ -61,13 +48,7 @@ class ScoreTiles:
         self._process_group, self._progress = process_group, progress
 
     def visit(self, make: Callable[[], K], stage: str, near_only: bool = False) -> list[K]:
-        """Hand every tile of this rank to one of the kernels that ``make`` makes, one a thread.
-
-        Args:
-            make: makes a kernel.
-            stage: what is being done, for the progress.
-            near_only: only tiles with mated pairs.
-        """
+        """Hand every tile of this rank to one of the kernels that ``make`` makes, one a thread."""
         spans = self._spans[: self._near] if near_only else self._spans
         turn, lock, stop = iter(spans.tolist()), threading.Lock(), threading.Event()
         done = 0
@@ -176,14 +157,9 @@ class Tiles(ScoreTiles):
 
 
 class CrossTiles(ScoreTiles):
-    """The products of every row of one matrix with every row of another, in tiles.
+    """The products of every row ``(R, D)`` with every row ``(C, D)``, computed in float32.
 
-    Args:
-        rows: ``(R, D)``; computed with in float32.
-        columns: ``(C, D)``.
-        device: where products are computed.
-        size: rows and columns of a tile, at most; by default 1024 on the CPU, 8192 elsewhere.
-        progress: see `facerec.progress.Progress`.
+    Tiles have at most ``size`` rows and columns: by default 1024 on the CPU, 8192 elsewhere.
     """
 
     def __init__(

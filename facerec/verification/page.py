@@ -31,26 +31,11 @@ from facerec.report.page import (
 )
 from facerec.report.table import Table, facts_table
 from facerec.statistics.rates import RULE_OF_30
+from facerec.verification import tables
 from facerec.verification.compare import Comparison, PairedFigure, describe_result
 from facerec.verification.evaluate import VerificationResult
 from facerec.verification.plots import det_figure, norm_figure, roc_figure, score_figure
 from facerec.verification.report import describe_flip
-from facerec.verification.tables import (
-    LISTED,
-    comparison_table,
-    difference_limits,
-    difference_points,
-    failures_table,
-    figures_table,
-    folds_table,
-    hardest_table,
-    pairs_of,
-    points_table,
-    scores_table,
-    subjects_of,
-    summary_table,
-    thresholds_table,
-)
 
 Encoded = Callable[[int], bytes]
 """Item of a bench → its encoded image, such as `ImageSource.encoded`."""
@@ -138,7 +123,7 @@ def write_report(
             "files": names,
         }
     )
-    differences = [comparison_table(comparison) for comparison in comparisons]
+    differences = [tables.comparison_table(comparison) for comparison in comparisons]
     models = {str(result.model.get("name")) for result in results.values() if result.model}
     total = sum(result.mated + result.non_mated for result in results.values())
     page = Page(
@@ -149,7 +134,7 @@ def write_report(
         findings=_findings(results, comparisons),
         headline=curves[:1],
         sections=[
-            Section("All figures", [summary_table(results)]),
+            Section("All figures", [tables.summary_table(results)]),
             *([Section("Comparison", differences)] if differences else []),
             Section("Curves", curves[1:]),
             *sections,
@@ -217,17 +202,19 @@ def _findings(results: Results, comparisons: Sequence[Comparison]) -> list[Findi
             )
         if result.failures:
             rate += f"; {words.counted(len(result.failures), 'pair')} not acquired, in no rate"
-        basis = f"{pairs_of(result)}, {subjects_of(result)}"
+        basis = f"{tables.pairs_of(result)}, {tables.subjects_of(result)}"
         lines.append(FindingLine(name, estimate, limits, detail=rate, basis=basis))
     for comparison in comparisons:
         row = _compared(comparison)
         lines.append(
             FindingLine(
                 f"{comparison.second} less {comparison.first}",
-                words.NOTHING if row is None else f"{row.figure} {difference_points(row)} points",
-                "" if row is None else difference_limits(row),
+                words.NOTHING
+                if row is None
+                else f"{row.figure} {tables.difference_points(row)} points",
+                "" if row is None else tables.difference_limits(row),
                 of_interval(None if row is None else row.difference.interval),
-                basis=pairs_of(comparison),
+                basis=tables.pairs_of(comparison),
             )
         )
     return lines
@@ -278,13 +265,13 @@ def _section(
 ) -> Section:
     """Return all that is said of one result."""
     picture = None if encoded is None else functools.partial(face_picture, encoded)
-    folds = folds_table(name, result)
+    folds = tables.folds_table(name, result)
     warning = Text("These pictures show persons. Handle this page as you handle the bench itself.")
     blocks: list[Block] = [
         *([Listed(list(map(words.sentence, result.notes)), "notes")] if result.notes else []),
-        figures_table(result),
-        points_table(name, result),
-        thresholds_table(name, result),
+        tables.figures_table(result),
+        tables.points_table(name, result),
+        tables.thresholds_table(name, result),
         *drawings.draw(
             f"scores-{slug(number, name)}",
             score_figure({name: result}),
@@ -296,9 +283,11 @@ def _section(
         *([folds] if folds else []),
         Heading("Hardest pairs"),
         *([warning] if picture else []),
-        Beside([hardest_table(name, result, picture, mated=mated) for mated in (True, False)]),
+        Beside(
+            [tables.hardest_table(name, result, picture, mated=mated) for mated in (True, False)]
+        ),
         Heading("Failures to acquire"),
-        failures_table(name, result, LISTED)
+        tables.failures_table(name, result, tables.LISTED)
         if result.failures
         else Text("None: every pair has a score."),
     ]
@@ -366,20 +355,20 @@ def face_picture(encoded: Encoded, item: int) -> str:
 
 def _tables(results: Results, comparisons: Sequence[Comparison], scores: bool) -> Files:
     named = list(results.items())
-    tables: dict[str, Sequence[Table[Any] | None]] = {
-        "operating_points": [points_table(*one) for one in named],
-        "thresholds": [thresholds_table(*one) for one in named],
-        "folds": [folds_table(*one) for one in named],
-        "failures": [failures_table(*one) for one in named],
+    kinds: dict[str, Sequence[Table[Any] | None]] = {
+        "operating_points": [tables.points_table(*one) for one in named],
+        "thresholds": [tables.thresholds_table(*one) for one in named],
+        "folds": [tables.folds_table(*one) for one in named],
+        "failures": [tables.failures_table(*one) for one in named],
         "hardest_pairs": [
-            hardest_table(*one, mated=mated) for one in named for mated in (True, False)
+            tables.hardest_table(*one, mated=mated) for one in named for mated in (True, False)
         ],
-        "scores": [scores_table(*one) for one in named] if scores else [],
-        "comparison": [comparison_table(comparison) for comparison in comparisons],
+        "scores": [tables.scores_table(*one) for one in named] if scores else [],
+        "comparison": [tables.comparison_table(comparison) for comparison in comparisons],
     }
     rows = {
         name: [row for table in kind if table for row in table.records()]
-        for name, kind in tables.items()
+        for name, kind in kinds.items()
     }
     return {f"tables/{name}.csv": to_csv(each) for name, each in rows.items() if each}
 

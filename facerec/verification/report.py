@@ -10,22 +10,11 @@ from rich.console import Console
 from facerec.embedding.align import alignment_words
 from facerec.report import words
 from facerec.report.table import Table
+from facerec.verification import tables
 from facerec.verification.compare import Comparison, describe_result
 from facerec.verification.evaluate import TprEstimate, VerificationResult
 from facerec.verification.identification import IdentificationResult
 from facerec.verification.preprocessing import Trials
-from facerec.verification.tables import (
-    THRESHOLD_ADVICE,
-    comparison_table,
-    failures_table,
-    figures_table,
-    identification_table,
-    of_total,
-    pairs_of,
-    points_table,
-    thresholds_table,
-    trials_table,
-)
 
 LISTED_FAILURES = 10
 
@@ -40,7 +29,7 @@ def format_rate(estimate: TprEstimate) -> str:
         return f"not resolvable (N={fpr.total})"
     rate = f"{words.percent(tpr.value)} {words.percent_limits(tpr.interval)}"
     few = f", {tpr.remark}" if tpr.remark else ""
-    return f"{rate} ({of_total(tpr)} at {of_total(fpr)}){few}"
+    return f"{rate} ({tables.of_total(tpr)} at {tables.of_total(fpr)}){few}"
 
 
 def describe_flip(flip: bool | None) -> str:
@@ -53,17 +42,17 @@ def describe_flip(flip: bool | None) -> str:
 def print_result(result: VerificationResult, console: Console) -> None:
     """Print one bench as tables, with notes and failures below."""
     console.print()
-    _say(console, f"{describe_result(result)}: {pairs_of(result)}", "bold")
-    _print_table(figures_table(result), console)
-    _print_table(points_table(result.name, result), console)
-    _print_table(thresholds_table(result.name, result), console, [THRESHOLD_ADVICE])
+    _say(console, f"{describe_result(result)}: {tables.pairs_of(result)}", "bold")
+    _print_table(tables.figures_table(result), console)
+    _print_table(tables.points_table(result.name, result), console)
+    _print_table(tables.thresholds_table(result.name, result), console, [tables.THRESHOLD_ADVICE])
     remarks = [
         f"{describe_flip(result.flip)}; score: {result.score}; intervals: {result.basis}",
         *([] if result.align is None else [alignment_words(result.align)]),
     ]
     _print_remarks(remarks, result.notes, console)
     if len(result.failures) > 1:
-        _print_table(failures_table(result.name, result, LISTED_FAILURES), console)
+        _print_table(tables.failures_table(result.name, result, LISTED_FAILURES), console)
         more = len(result.failures) - LISTED_FAILURES
         if more > 0:
             _say(console, f"and {more:,} more, all listed by --json and --out", "yellow")
@@ -72,21 +61,21 @@ def print_result(result: VerificationResult, console: Console) -> None:
 def print_comparison(comparison: Comparison, console: Console) -> None:
     """Print the differences between two results on the same pairs."""
     console.print()
-    _say(console, f"difference B − A on {pairs_of(comparison)}", "bold")
-    _print_table(comparison_table(comparison), console)
+    _say(console, f"difference B − A on {tables.pairs_of(comparison)}", "bold")
+    _print_table(tables.comparison_table(comparison), console)
     basis = f"intervals of the differences: {comparison.basis}"
     _print_remarks([basis], comparison.notes, console)
 
 
 def print_identification(result: IdentificationResult, console: Console) -> None:
     """Print the figures of 1:N by gallery, and their means where there are several."""
-    _print_table(identification_table(result), console)
+    _print_table(tables.identification_table(result), console)
     _print_remarks([], result.notes, console)
 
 
 def print_trials(trials: Trials, console: Console) -> None:
     """Print the ways of preprocessing, the best first, and the verdict."""
-    table = trials_table(trials)
+    table = tables.trials_table(trials)
     _print_table(table, console, table.remarks)
     console.print(trials.verdict, style="bold", soft_wrap=True, markup=False)
 

@@ -6,6 +6,7 @@ import csv
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -61,7 +62,7 @@ def read_ijb(root: str | Path, name: Literal["ijbb", "ijbc"]) -> TemplateBench:
         subjects, subjects_from = persons, "the list"
         clashes = (persons[pairs.first] == persons[pairs.second]) != pairs.issame
         if clashes.any():
-            line = _line_of_row(pairs_file, int(clashes.argmax()))
+            line, _ = _row(pairs_file, int(clashes.argmax()))
             notes.append(
                 f"{pairs_file}: {int(clashes.sum())} labels contradict the persons of the 1:N "
                 f"lists, the first in line {line}"
@@ -227,34 +228,6 @@ def _read_searches(
 
 def _read_subjects(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Read the columns TEMPLATE_ID and SUBJECT_ID of a list of 1:N, a line an image."""
-    header = _read_header(path)
-    columns = [header.index(name) for name in _SUBJECT_COLUMNS]
-    try:
-        with np.errstate(invalid="ignore"):  # an infinity where a whole number belongs
-            frame = pd.read_csv(
-                path,
-                header=0,
-                names=range(len(header)),
-                usecols=columns,
-                index_col=False,
-                dtype=np.int64,
-                na_filter=False,
-                quoting=csv.QUOTE_NONE,
-            )
-    except (OSError, ValueError, OverflowError) as problem:
-
-        def fits(line: str) -> bool:
-            fields = line.split(",")
-            return len(fields) > max(columns) and all(_is(int, fields[c]) for c in columns)
-
-        raise _explain(path, problem, ",".join(_SUBJECT_COLUMNS), fits, header=1) from problem
-    if frame.empty:
-        raise DatasetError(f"{path}: the list is empty; put the list of the protocol there")
-    return frame[columns[0]].to_numpy(), frame[columns[1]].to_numpy()
-
-
-def _read_header(path: Path) -> list[str]:
-    """Return the names of the columns in capitals, among them those of template and person."""
     number, line = next(_lines(path), (1, ""))
     header = [name.strip().upper() for name in line.split(",")]
     if not set(_SUBJECT_COLUMNS) <= set(header):
@@ -262,41 +235,63 @@ def _read_header(path: Path) -> list[str]:
             f"{path}, line {number}: it should name the columns {' and '.join(_SUBJECT_COLUMNS)}, "
             f"found {_shown(line.strip())}; put the header of the protocol there"
         )
-    return header
+    columns = [header.index(name) for name in _SUBJECT_COLUMNS]
+
+    def fits(line: str) -> bool:
+        fields = line.split(",")
+        return len(fields) > max(columns) and all(_is(int, fields[c]) for c in columns)
+
+    with _explained(path, ",".join(_SUBJECT_COLUMNS), fits, header=1):
+        frame = pd.read_csv(
+            path,
+            header=0,
+            names=range(len(header)),
+            usecols=columns,
+            index_col=False,
+            dtype=np.int64,
+            na_filter=False,
+            quoting=csv.QUOTE_NONE,
+        )
+    if frame.empty:
+        raise DatasetError(f"{path}: the list is empty; put the list of the protocol there")
+    return frame[columns[0]].to_numpy(), frame[columns[1]].to_numpy()
 
 
 def _frames(path: Path, layout: _Layout) -> Iterator[pd.DataFrame]:
     """Yield the lines of a list, some at a time, as columns 0, 1, …; at least one line in all."""
     types = {str: str, int: np.int64, float: np.float64}
+    with _explained(path, layout.words, layout.fits), pd.read_csv(
+        path, sep=r"\s+", header=None, engine="c", quoting=csv.QUOTE_NONE, na_filter=False,
+        dtype={i: types[kind] for i, kind in enumerate(layout.kinds)}, chunksize=_LINES,
+        low_memory=False,
+    ) as reader:  # fmt: skip
+        for frame in reader:
+            if frame.shape[1] != len(layout.kinds):
+                raise ValueError(f"{frame.shape[1]} fields in a line")
+            yield frame
+
+
+@contextmanager
+def _explained(
+    path: Path, words: str, fits: Callable[[str], bool], header: int = 0
+) -> Iterator[None]:
+    """Say which line it is that the fast parser stumbles over, and what is wrong with it."""
     try:
-        with np.errstate(invalid="ignore"), pd.read_csv(
-            path, sep=r"\s+", header=None, engine="c", quoting=csv.QUOTE_NONE, na_filter=False,
-            dtype={i: types[kind] for i, kind in enumerate(layout.kinds)}, chunksize=_LINES,
-            low_memory=False,
-        ) as reader:  # fmt: skip
-            for frame in reader:
-                if frame.shape[1] != len(layout.kinds):
-                    raise ValueError(f"{frame.shape[1]} fields in a line")
-                yield frame
-    except (OSError, ValueError, OverflowError) as problem:
-        raise _explain(path, problem, layout.words, layout.fits) from problem
-
-
-def _explain(
-    path: Path, problem: Exception, words: str, fits: Callable[[str], bool], header: int = 0
-) -> DatasetError:
-    """Find the line that the fast parser stumbled over, and word what is wrong with it."""
-    if isinstance(problem, OSError):
-        return _unreadable(path, problem)
-    for number, line in _lines(path, header):
-        if not fits(line):
-            return DatasetError(
-                f"{path}, line {number}: it should hold '{words}', found {_shown(line.strip())}; "
-                "mend the line or get the list again"
-            )
-    if isinstance(problem, pd.errors.EmptyDataError):
-        return DatasetError(f"{path}: the list is empty; put the list of the protocol there")
-    return DatasetError(f"{path}: it cannot be read as lines of '{words}' ({problem})")
+        with np.errstate(invalid="ignore"):  # an infinity where a whole number belongs
+            yield
+    except OSError as problem:
+        raise _unreadable(path, problem) from problem
+    except (ValueError, OverflowError) as problem:
+        said = f"it cannot be read as lines of '{words}' ({problem})"
+        if isinstance(problem, pd.errors.EmptyDataError):
+            said = "the list is empty; put the list of the protocol there"
+        for number, line in _lines(path, header):
+            if not fits(line):
+                raise DatasetError(
+                    f"{path}, line {number}: it should hold '{words}', found "
+                    f"{_shown(line.strip())}; mend the line or get the list again"
+                ) from problem
+        raise DatasetError(f"{path}: {said}") from problem
 
 
 def _unreadable(path: Path, problem: OSError) -> DatasetError:
@@ -307,15 +302,15 @@ def _unreadable(path: Path, problem: OSError) -> DatasetError:
 
 def _wrong_row(path: Path, row: int, problem: str, header: int = 0) -> DatasetError:
     """Word what is wrong with a line that could be parsed."""
-    number, line = next(itertools.islice(_lines(path, header), row, None))
+    number, line = _row(path, row, header)
     return DatasetError(
         f"{path}, line {number}: {_shown(line.strip())} {problem}; mend the line or get the lists "
         "again"
     )
 
 
-def _line_of_row(path: Path, row: int) -> int:
-    return next(itertools.islice(_lines(path), row, None))[0]
+def _row(path: Path, row: int, header: int = 0) -> tuple[int, str]:
+    return next(itertools.islice(_lines(path, header), row, None))
 
 
 def _lines(path: Path, header: int = 0) -> Iterator[tuple[int, str]]:
@@ -336,11 +331,7 @@ def _positions(
     done: int = 0,
     header: int = 0,
 ) -> NDArray[np.int64]:
-    """Return the position of every wanted value among the known ones.
-
-    Raises:
-        DatasetError: one is unknown; ``done`` rows of the list came before these.
-    """
+    """Return where every wanted value is; ``done`` rows of the list came before these."""
     positions = pd.Index(known).get_indexer(pd.Index(wanted))
     if (positions < 0).any():
         raise _wrong_row(path, done + int((positions < 0).argmax()), problem, header)

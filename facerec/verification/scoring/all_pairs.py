@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from facerec.devices import choose_device
 from facerec.errors import MetricError
@@ -25,7 +25,7 @@ from facerec.verification.scoring.results import (
     pair_counts,
     symmetric,
 )
-from facerec.verification.scoring.search import Search, prepare_searches
+from facerec.verification.scoring.search import prepare_searches
 from facerec.verification.scoring.tiles import EVERYONE, Tiles
 
 FPR_TARGETS = ("1e-1", "1e-2", "1e-3", "1e-4", "1e-5", "1e-6")
@@ -116,6 +116,44 @@ def score_all_pairs(
     at_own = mated.missed[at_points.stop :].reshape(
         len(people.alone), len(group_fpr), people.images.size
     )
+
+    def table(index: int, counts: FalseMatches) -> ErrorTable:
+        """Put the errors at one threshold together."""
+        missed, grouped = mated.missed[index], people.groups is not None
+        return ErrorTable(
+            threshold=float([*given, *cuts][index]),
+            target=targets[index],
+            false_matches=counts.count,
+            non_mated=people.non_mated,
+            false_non_matches=int(missed.sum()),
+            mated=people.mated,
+            images=people.images,
+            missed=missed,
+            involved_by_kind=counts.involved.reshape(people.kinds, -1),
+            by_pair=counts.by_pair,
+            group_false_matches=symmetric(counts.by_group) if grouped else None,
+            group_false_non_matches=symmetric(mated.by_group[index]) if grouped else None,
+            within=counts.within if people.by_group else None,
+        )
+
+    def alone(group: int) -> GroupAlone | None:
+        """Put together what one group alone gives, unless it lacks mated or non-mated pairs."""
+        if group not in searches:
+            return None
+        assert (
+            people.groups is not None and people.groups.of_subject is not None
+        )  # as was made sure
+        grouping, cells = np.nonzero(people.alone == group)
+        members = np.isin(people.groups.of_subject, cells)
+        missed, images = at_own[grouping[0]][:, members], people.images[members]
+        return GroupAlone(
+            points=searches[group].points(group_fpr, missed.sum(axis=1), pair_counts(images)[0]),
+            images=images,
+            missed=missed,
+            mated_histogram=mated.histogram[group],
+            non_mated_histogram=histogram[group],
+        )
+
     return AllPairs(
         images=len(people.subject),
         failures=people.failures,
@@ -126,84 +164,12 @@ def score_all_pairs(
         subjects=people.labels,
         images_per_subject=people.images,
         points=everyone.points(fpr, mated.missed[at_points].sum(axis=1), people.mated),
-        tables=tuple(
-            _table(
-                people,
-                float([*given, *cuts][index]),
-                targets[index],
-                table,
-                mated.missed[index],
-                mated.by_group[index],
-            )
-            for index, table in enumerate(false)
-        ),
+        tables=tuple(table(index, counts) for index, counts in enumerate(false)),
         groups=people.groups,
-        alone=tuple(
-            _alone(
-                people,
-                group,
-                searches.get(group),
-                group_fpr,
-                at_own,
-                (mated.histogram[group], histogram[group]),
-            )
-            for group in range(people.alone_count)
-        ),
+        alone=tuple(map(alone, range(people.alone_count))),
         mated_scores=mated.mated_scores,
         mated_histogram=mated.histogram[EVERYONE],
         non_mated_histogram=histogram[EVERYONE] if fpr else None,
         groupings=people.names,
         cells=people.cells,
-    )
-
-
-def _table(
-    people: People,
-    threshold: float,
-    target: str | None,
-    false: FalseMatches,
-    missed: NDArray[np.int64],
-    missed_by_group: NDArray[np.int64],
-) -> ErrorTable:
-    """Put the errors at one threshold together."""
-    grouped = people.groups is not None
-    return ErrorTable(
-        threshold=threshold,
-        target=target,
-        false_matches=false.count,
-        non_mated=people.non_mated,
-        false_non_matches=int(missed.sum()),
-        mated=people.mated,
-        images=people.images,
-        missed=missed,
-        involved_by_kind=false.involved.reshape(people.kinds, -1),
-        by_pair=false.by_pair,
-        group_false_matches=symmetric(false.by_group) if grouped else None,
-        group_false_non_matches=symmetric(missed_by_group) if grouped else None,
-        within=false.within if people.by_group else None,
-    )
-
-
-def _alone(
-    people: People,
-    group: int,
-    search: Search | None,
-    fpr: Sequence[Rate],
-    missed: NDArray[np.int64],
-    histograms: tuple[NDArray[np.int64], NDArray[np.int64]],
-) -> GroupAlone | None:
-    """Put together what one group alone gives; ``missed`` by grouping, point and subject."""
-    if search is None:
-        return None
-    groups = people.groups
-    assert groups is not None and groups.of_subject is not None  # as was made sure
-    grouping, cells = np.nonzero(people.alone == group)
-    members = np.isin(groups.of_subject, cells)
-    own, images = missed[grouping[0]][:, members], people.images[members]
-    return GroupAlone(
-        points=search.points(fpr, own.sum(axis=1), pair_counts(images)[0]),
-        images=images,
-        missed=own,
-        mated_histogram=histograms[0],
-        non_mated_histogram=histograms[1],
     )

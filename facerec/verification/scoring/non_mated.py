@@ -126,7 +126,7 @@ class _Scan:
         edge = min([*self._in_all, *lowest], default=np.float32(np.inf))
         if edge > 1:
             return
-        positions = _positions(_at_least(flat, edge, out=self._hits[: flat.numel()]))
+        positions = _at_least(flat, edge, self._hits[: flat.numel()])
         if positions.numel():
             cosines = np.clip(flat[positions].cpu().numpy(), -1, 1)
             first, second = images_of(positions.cpu().numpy(), rows, columns)
@@ -291,18 +291,10 @@ def _false_matches(
         yield position, FalseMatches(*of_line, by_pair, inside)
 
 
-def _at_least(values: Tensor, edge: float | np.float32, out: Tensor) -> Tensor:
-    """Mark the values that are at least ``edge``; numpy does it ten times as fast as torch."""
-    if values.device.type == "cpu":
-        array = values.numpy()
-        np.greater_equal(array, array.dtype.type(edge), out=out.numpy())
-    else:
-        torch.ge(values, float(edge), out=out)
-    return out
-
-
-def _positions(marks: Tensor) -> Tensor:
-    """Return the indices of true values, ``(K,)``; numpy is the faster one on the CPU."""
-    if marks.device.type == "cpu":
-        return torch.from_numpy(np.flatnonzero(marks.numpy()))
-    return marks.nonzero().view(-1)
+def _at_least(values: Tensor, edge: np.float32, marks: Tensor) -> Tensor:
+    """Return the places of values from ``edge`` on, ``(K,)``, using memory for their marks."""
+    if values.device.type != "cpu":
+        return torch.ge(values, float(edge), out=marks).nonzero().view(-1)
+    # On the CPU numpy is ten times as fast as torch.
+    hits = np.greater_equal(values.numpy(), edge, out=marks.numpy())
+    return torch.from_numpy(np.flatnonzero(hits))

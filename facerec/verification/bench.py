@@ -69,10 +69,7 @@ class Pairs:
         """Return the persons of some pairs, in agreement with every label, and their number.
 
         Where a label contradicts the persons, the label stands: both sides of a same pair are one,
-        the second side of a different pair is a person of its own.
-
-        Args:
-            chosen: which pairs, ``(n,)``.
+        the second side of a different pair is a person of its own. ``chosen`` is ``(n,)``.
         """
         sides = self.subject_pairs()
         if sides is None:

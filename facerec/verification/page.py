@@ -205,18 +205,13 @@ def _findings(results: Results, comparisons: Sequence[Comparison]) -> list[Findi
         basis = f"{tables.pairs_of(result)}, {tables.subjects_of(result)}"
         lines.append(FindingLine(name, estimate, limits, detail=rate, basis=basis))
     for comparison in comparisons:
-        row = _compared(comparison)
-        lines.append(
-            FindingLine(
-                f"{comparison.second} less {comparison.first}",
-                words.NOTHING
-                if row is None
-                else f"{row.figure} {tables.difference_points(row)} points",
-                "" if row is None else tables.difference_limits(row),
-                of_interval(None if row is None else row.difference.interval),
-                basis=tables.pairs_of(comparison),
-            )
-        )
+        title, basis = f"{comparison.second} less {comparison.first}", tables.pairs_of(comparison)
+        line = FindingLine(title, words.NOTHING, "", of_interval(None), basis=basis)
+        if row := _compared(comparison):
+            estimate = f"{row.figure} {tables.difference_points(row)} points"
+            limits, concluded = tables.difference_limits(row), of_interval(row.difference.interval)
+            line = FindingLine(title, estimate, limits, concluded, basis=basis)
+        lines.append(line)
     return lines
 
 
@@ -265,6 +260,7 @@ def _section(
 ) -> Section:
     """Return all that is said of one result."""
     picture = None if encoded is None else functools.partial(face_picture, encoded)
+    hardest = functools.partial(tables.hardest_table, name, result, picture)
     folds = tables.folds_table(name, result)
     warning = Text("These pictures show persons. Handle this page as you handle the bench itself.")
     blocks: list[Block] = [
@@ -283,9 +279,7 @@ def _section(
         *([folds] if folds else []),
         Heading("Hardest pairs"),
         *([warning] if picture else []),
-        Beside(
-            [tables.hardest_table(name, result, picture, mated=mated) for mated in (True, False)]
-        ),
+        Beside([hardest(mated=True), hardest(mated=False)]),
         Heading("Failures to acquire"),
         tables.failures_table(name, result, tables.LISTED)
         if result.failures

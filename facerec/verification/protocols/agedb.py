@@ -60,11 +60,7 @@ def read_agedb(path: Path, images: Path | None) -> Bench:
 
 
 def _split(cell: Any) -> tuple[list[str], list[str], list[float]]:
-    """Return the names on both sides and the labels of one split.
-
-    Raises:
-        ValueError: it has another structure.
-    """
+    """Return the names on both sides and the labels of one split, else raise a ValueError."""
     fields = list(cell.values())[:2] if isinstance(cell, dict) else []
     if len(fields) < 2:
         raise ValueError(f"a split is a {type(cell).__name__}, not a structure of two parts")

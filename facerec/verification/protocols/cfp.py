@@ -23,13 +23,9 @@ def read_cfp(path: Path, images: Path | None, split: str) -> Bench:
     """Read ``Protocol/Split/{FF,FP}/{01…}/{same,diff}.txt`` with the image lists beside them.
 
     Lines ``i,j`` count from 1 into ``Pair_list_F.txt``, in FP on the second side into
-    ``Pair_list_P.txt``. An image id is ``person/view/file``, wherever a copy keeps it.
-
-    Args:
-        path: the folder ``Protocol``, or the one that holds it.
-        images: the folder of the persons' folders, also one level above them; by default where the
-            lists say, ``../Data/Images``.
-        split: ``FF`` or ``FP``.
+    ``Pair_list_P.txt``. An image id is ``person/view/file``, wherever a copy keeps it. ``path`` is
+    the folder ``Protocol`` or the one that holds it, ``images`` that of the persons' folders or one
+    level above them; by default where the lists say, ``../Data/Images``.
 
     Raises:
         DatasetError: files are missing or have another grammar.
@@ -38,10 +34,10 @@ def read_cfp(path: Path, images: Path | None, split: str) -> Bench:
     folders = _fold_folders(protocol / "Split" / split)
     frontal = protocol / "Pair_list_F.txt"
     profile = protocol / "Pair_list_P.txt" if split == "FP" else frontal
-    files = list(dict.fromkeys([frontal, profile]))
-    firsts, notes = _image_list(frontal)
-    seconds, remarks = _image_list(profile) if split == "FP" else (firsts, [])
-    notes += remarks
+    listed = {file: _image_list(file) for file in (frontal, profile)}
+    files = list(listed)
+    notes = [note for _, remarks in listed.values() for note in remarks]
+    firsts, seconds = listed[frontal][0], listed[profile][0]
     table = PairTable()
     folds = []
     for fold, folder in enumerate(folders):
@@ -55,8 +51,7 @@ def read_cfp(path: Path, images: Path | None, split: str) -> Bench:
                 i, j = _indices(text, where, len(firsts), len(seconds))
                 table.add(_id(firsts[i]), _id(seconds[j]), same, where)
                 folds.append(fold)
-    listed = protocol / PurePosixPath(firsts[0]).parents[2]
-    root = _root(listed, protocol) if images is None else images
+    root = images or _root(protocol / PurePosixPath(firsts[0]).parents[2], protocol)
     located, remark = _locate(root, list(table.names))
     return make_bench(
         f"cfp_{split.lower()}",
@@ -141,10 +136,9 @@ def _locate(root: Path, ids: list[str]) -> tuple[ListedImages, list[str]]:
         if not (root / person).is_dir():
             for level in levels:
                 if (root / level / person).is_dir():
-                    level_of[person] = f"{level}/"
+                    level_of[person] = level
                     break
-    paths = [f"{level_of.get(PurePosixPath(name).parts[0], '')}{name}" for name in ids]
-    located = folder_images(root, ids, paths)
-    used_levels = sorted({level.rstrip("/") for level in level_of.values()})
-    note = f"{root}: {len(level_of):,} persons lie one folder deeper, in {', '.join(used_levels)}"
-    return located, [note] if level_of else []
+    paths = [str(PurePosixPath(level_of.get(name.split("/")[0], ""), name)) for name in ids]
+    deeper = ", ".join(sorted(set(level_of.values())))
+    note = f"{root}: {len(level_of):,} persons lie one folder deeper, in {deeper}"
+    return folder_images(root, ids, paths), [note] if level_of else []

@@ -34,7 +34,7 @@ def read_flat(path: Path, images: Path | None) -> Bench:
     """
     lines, notes = read_lines(path)
     rows = _split(path, lines)
-    at = _header_column(rows[0][1])
+    at = next((at for at in (2, 0) if rows[0][1][at].lower() in HEADERS), None)
     if at is None:
         at = _label_column(path, rows)
     else:
@@ -42,8 +42,14 @@ def read_flat(path: Path, images: Path | None) -> Bench:
     table = PairTable()
     for line, fields in rows:
         where = f"{path}, line {line}"
-        first, second = fields[:2] if at == 2 else fields[1:]
-        table.add(first, second, _label(fields[at], where), where)
+        label = fields.pop(at)
+        first, second = fields
+        if label.lower() not in LABELS:
+            raise DatasetError(
+                f"{where}: {label[:60]!r} where a label, 0 or 1, belongs; mend the line or check "
+                "the format"
+            )
+        table.add(first, second, LABELS[label.lower()], where)
     ids = list(table.names)
     # Only a folder for each person says who is who.
     persons = subjects_from_names(text_array(ids, str(path)))
@@ -90,10 +96,6 @@ def _by_comma(text: str) -> list[str]:
         return []
 
 
-def _header_column(fields: list[str]) -> int | None:
-    return next((at for at in (2, 0) if fields[at].lower() in HEADERS), None)
-
-
 def _label_column(path: Path, rows: list[tuple[int, list[str]]]) -> int:
     counts = {at: sum(fields[at].lower() in LABELS for _, fields in rows) for at in (0, 2)}
     full = [at for at, count in counts.items() if count == len(rows)]
@@ -104,13 +106,3 @@ def _label_column(path: Path, rows: list[tuple[int, list[str]]]) -> int:
         )
     # With no full column, the fuller one leads to the first line that is wrong.
     return full[0] if full else max(counts, key=lambda at: (counts[at], at))
-
-
-def _label(text: str, where: str) -> bool:
-    label = LABELS.get(text.lower())
-    if label is None:
-        raise DatasetError(
-            f"{where}: {text[:60]!r} where a label, 0 or 1, belongs; mend the line or check the "
-            "format"
-        )
-    return label

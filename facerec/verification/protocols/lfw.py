@@ -54,7 +54,7 @@ def read_lfw(path: Path, images: Path | None, format: str = "lfw") -> Bench:
         table,
         folder_images(path.parent if images is None else images, list(table.names)),
         folds=folds,
-        persons=[str(PurePosixPath(name).parent) for name in table.names],
+        persons=[name.partition("/")[0] for name in table.names],
         persons_from="the list",
         source=file_source(path, format),
         notes=notes,
@@ -64,30 +64,30 @@ def read_lfw(path: Path, images: Path | None, format: str = "lfw") -> Bench:
 def read_rfw(path: Path, images: Path | None) -> Bench:
     """Read one list of RFW, or the folder ``txts`` with those of several races.
 
-    There is no header; every list has ten contiguous folds of its own. Image ids begin with the
-    race. Persons who occur under two races are dropped, with their pairs.
-
-    Args:
-        path: ``{race}_pairs.txt``, or a folder of these or of ``{race}/{race}_pairs.txt``.
-        images: the folder that holds ``{race}/{person}/``, or of a single list also ``{person}/``;
-            by default ``data`` beside ``txts``.
+    Lists are ``{race}_pairs.txt`` or ``{race}/{race}_pairs.txt``, without a header and with ten
+    contiguous folds each. Image ids begin with the race. Persons who occur under two races are
+    dropped, with their pairs. The folder of images holds ``{race}/{person}/``, or of a single list
+    also ``{person}/``; by default it is ``data`` beside ``txts``.
 
     Raises:
         DatasetError: no list, or another grammar.
     """
+    files = [path]
     if path.is_dir():
         files = sorted([*path.glob("*_pairs.txt"), *path.glob("*/*_pairs.txt")])
-        if not files:
-            raise DatasetError(f"{path}: no file *_pairs.txt in it; name the folder of RFW's lists")
-    else:
-        files = [path]
+    if not files:
+        raise DatasetError(f"{path}: no file *_pairs.txt in it; name the folder of RFW's lists")
     notes: list[str] = []
     lists: dict[Path, tuple[str, list[Row]]] = {}
     for file in files:
         lines, remarks = read_lines(file)
         notes += remarks
         lists[file] = file.stem.removesuffix("_pairs"), list(parse_rows(file, lines))
-    dropped = _in_two_races(list(lists.values()))
+    races: dict[str, set[str]] = {}
+    for race, rows in lists.values():
+        for person in {_person(image) for row in rows for image in row[:2]}:
+            races.setdefault(person, set()).add(race)
+    dropped = {person for person, occurs_in in races.items() if len(occurs_in) > 1}
     table = PairTable()
     folds = []
     for file, (race, rows) in lists.items():
@@ -182,15 +182,6 @@ def _check_counts(where: str, rows: list[Row], size: int, span: str) -> None:
             f"{where}: {size:,} same and {size:,} different pairs belong here, but {span} there "
             f"are {same:,} and {len(rows) - same:,}; get the whole list or check the format"
         )
-
-
-def _in_two_races(lists: list[tuple[str, list[Row]]]) -> set[str]:
-    races: dict[str, set[str]] = {}
-    for race, rows in lists:
-        for first, second, _, _ in rows:
-            for image in (first, second):
-                races.setdefault(_person(image), set()).add(race)
-    return {person for person, occurs_in in races.items() if len(occurs_in) > 1}
 
 
 def _rfw_images(path: Path) -> Path:

@@ -52,10 +52,6 @@ def read_mat(path: Path, names: Sequence[str]) -> dict[str, Any]:
     Dimensions of length one are left out, so a list of one element comes as that element; see
     `many`. Another process reads, with bounded memory and time.
 
-    Args:
-        path: the file.
-        names: the variables, all of which must be there.
-
     Raises:
         DatasetError: it cannot be read, is no such file, or lacks a variable.
     """

@@ -19,11 +19,8 @@ def read_parquet(path: Path, images: Path | None) -> Bench:
     """Read a split ``lfw.parquet`` or ``lfw-00000-of-00002.parquet`` with ten contiguous folds.
 
     Of a split in several files any one stands for all. Cells are bytes, or bytes with their path;
-    paths become ids where they tell the images apart, else ids count the cells.
-
-    Args:
-        path: the file.
-        images: must be None, since the table holds the images.
+    paths become ids where they tell the images apart, else ids count the cells. There is no folder
+    of images, since the table holds them.
 
     Raises:
         DatasetError: the table lacks the columns, or a cell has another content.
@@ -60,7 +57,12 @@ def read_parquet(path: Path, images: Path | None) -> Bench:
         for row, (first, second, label) in enumerate(zip(*columns, strict=True)):
             where = f"{file}, row {row}"
             cells += [_image(first, where), _image(second, where)]
-            labels.append(_label(label, where))
+            text = str(label)
+            if text.lower() not in LABELS:
+                raise DatasetError(
+                    f"{where}: its label is {text[:60]!r}, not 0 or 1; check the table"
+                )
+            labels.append(LABELS[text.lower()])
     ids, contents, entries = _distinct(cells)
     for i, same in enumerate(labels):
         table.add(ids[entries[2 * i]], ids[entries[2 * i + 1]], same, f"{path}, row {i}")
@@ -91,9 +93,9 @@ def _shards(path: Path) -> list[Path]:
 
 def _image(cell: Any, where: str) -> tuple[bytes, str | None]:
     """Return the bytes of a cell, and its path if it has one."""
-    content, name = (
-        (cell.get("bytes"), cell.get("path")) if isinstance(cell, dict) else (cell, None)
-    )
+    content, name = cell, None
+    if isinstance(cell, dict):
+        content, name = cell.get("bytes"), cell.get("path")
     if not isinstance(content, bytes) or not content:
         raise DatasetError(
             f"{where}: the cell of an image holds {type(content).__name__} where encoded bytes "
@@ -102,29 +104,18 @@ def _image(cell: Any, where: str) -> tuple[bytes, str | None]:
     return content, name if isinstance(name, str) and name else None
 
 
-def _label(value: Any, where: str) -> bool:
-    text = str(value)
-    if text.lower() not in LABELS:
-        raise DatasetError(f"{where}: its label is {text[:60]!r}, not 0 or 1; check the table")
-    return LABELS[text.lower()]
-
-
 def _distinct(
     cells: list[tuple[bytes, str | None]],
 ) -> tuple[list[str], list[bytes], list[int]]:
     """Return ids and bytes of distinct images as they first occur, and the index of each cell."""
-    index_of: dict[bytes, int] = {}
-    firsts: list[int] = []
-    entries = []
-    for i, (content, _) in enumerate(cells):
-        index = index_of.setdefault(hashlib.sha256(content).digest(), len(firsts))
-        if index == len(firsts):
-            firsts.append(i)
-        entries.append(index)
+    hashes = [hashlib.sha256(content).digest() for content, _ in cells]
+    first_of: dict[bytes, int] = {}
+    for i, digest in enumerate(hashes):
+        first_of.setdefault(digest, i)
+    firsts, number = list(first_of.values()), {digest: i for i, digest in enumerate(first_of)}
+    entries = [number[digest] for digest in hashes]
     names = {(name, index) for (_, name), index in zip(cells, entries, strict=True)}
     known = {name for name, _ in names if name is not None}
-    if len(names) == len(known) == len(firsts):
-        ids = [str(cells[i][1]) for i in firsts]
-    else:
-        ids = [str(i) for i in firsts]
+    named = len(names) == len(known) == len(firsts)
+    ids = [str(cells[i][1] if named else i) for i in firsts]
     return ids, [cells[i][0] for i in firsts], entries

@@ -59,14 +59,10 @@ def read_two_lines(path: Path, images: Path | None, format: str) -> Bench:
 
 
 def deal(same: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.int64] | None]:
-    """Order pairs so that ten contiguous folds have both classes.
+    """Return an order in which ten contiguous folds have both classes, and the fold of every pair.
 
-    Args:
-        same: bool ``(n,)``; where all same pairs come first, fold k gets the k-th tenth of these,
-            then the k-th tenth of the others; any other order stays.
-
-    Returns:
-        The order, ``(n,)``, and the fold of every pair in that order; None if they are too few.
+    Where all same pairs come first, fold k gets the k-th tenth of these, then the k-th tenth of the
+    others; any other order stays. All are ``(n,)``; folds are None if pairs are too few.
     """
     count = int(same.sum())
     order = np.arange(len(same))

@@ -26,8 +26,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 def to_csv(rows: Iterable[Mapping[str, Any]]) -> bytes:
     """Return a table as UTF-8 with a header; no cell is a formula for a spreadsheet.
 
-    Args:
-        rows: column → number, text or None; a column may be missing in some.
+    Rows are column → number, text or None; a column may be missing in some.
     """
     rows = list(rows)
     columns = list(dict.fromkeys(name for row in rows for name in row))
@@ -39,10 +38,7 @@ def to_csv(rows: Iterable[Mapping[str, Any]]) -> bytes:
 def write_csv(file: TextIO, header: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
     """Write a table row by row; no cell is a formula for a spreadsheet.
 
-    Args:
-        file: opened with ``newline=""``.
-        header: names of the columns.
-        rows: numbers, texts or None. Numbers given as text are text: ``"-1"`` gets its mark too.
+    The file was opened with ``newline=""``. Numbers given as text are text: ``"-1"`` gets its mark.
     """
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(map(_harmless, header))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import platform
 from collections.abc import Callable, Mapping, Sequence
@@ -35,20 +36,16 @@ def to_json(document: Any) -> bytes:
 def plain(value: Any, named: Callable[[Any], Any] | None = None, *, infinities: bool = True) -> Any:
     """Return anything as JSON types; what is not a number becomes null.
 
-    Args:
-        value: dataclasses, mappings, sequences, numbers and text.
-        named: what is written of a dataclass, by default `by_name`; what that holds is converted in
-            turn.
-        infinities: write an infinity as its name, rather than as null too.
+    Of a dataclass what ``named`` returns is written, by default `by_name`; an infinity is written
+    as its name, or without ``infinities`` as null too.
     """
+    convert = functools.partial(plain, named=named, infinities=infinities)
     if is_dataclass(value) and not isinstance(value, type):
         value = (named or by_name)(value)
     if isinstance(value, Mapping):
-        return {
-            str(key): plain(inner, named, infinities=infinities) for key, inner in value.items()
-        }
+        return {str(key): convert(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(inner, named, infinities=infinities) for inner in value]
+        return list(map(convert, value))
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):

@@ -148,16 +148,8 @@ def probit_axis(axis: Axis, lowest: float) -> None:
 def legend(figure: Figure, shown: Sequence[Style], title: str | None = None) -> None:
     """Put a legend below a figure, which grows where names take many lines."""
     handles = [
-        Line2D(
-            [],
-            [],
-            color=style.colour,
-            linestyle=style.line,
-            marker=style.marker,
-            markersize=5,
-            label=style.name,
-        )
-        for style in shown
+        Line2D([], [], color=one.colour, ls=one.line, marker=one.marker, ms=5, label=one.name)
+        for one in shown
     ]
     drawn = figure.legend(
         handles=handles,
@@ -194,12 +186,6 @@ class Drawings:
     """Draws figures, keeps their files, and returns what shows them in a page."""
 
     def __init__(self, prefix: str = "", files: Files | None = None) -> None:
-        """Begin with no file.
-
-        Args:
-            prefix: of all names.
-            files: where to put the files; a new place if None.
-        """
         self.files: Files = {} if files is None else files
         self._prefix = prefix
 

@@ -6,13 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Display
 
 from facerec.progress import Progress
@@ -20,12 +14,7 @@ from facerec.progress import Progress
 
 @contextmanager
 def progress_bar(console: Console, unit: str = "") -> Iterator[Progress]:
-    """Show progress on a terminal while the block runs; nothing elsewhere, and nothing stays.
-
-    Args:
-        console: where to show it.
-        unit: what is counted, such as ``images``; empty shows numbers alone.
-    """
+    """Show progress on a terminal while the block runs; nothing elsewhere, and nothing stays."""
     display = Display(
         TextColumn("{task.description}", markup=False),
         BarColumn(),

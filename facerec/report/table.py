@@ -187,20 +187,19 @@ def text_table(
     headings: Sequence[str],
     rows: Iterable[Sequence[Cell | str]],
     words: Sequence[str] = (),
+    page_only: Sequence[str] = (),
 ) -> Table[Sequence[Cell | str]]:
     """Return a table of cells that are there already, for people alone.
 
-    Args:
-        caption: above the table.
-        headings: of its columns.
-        rows: a cell for each of them.
-        words: headings of the columns that hold words, beside the first.
+    Beside the first column those whose heading is in ``words`` hold words; those in ``page_only``
+    are not for the terminal.
     """
 
-    def column(index: int) -> Column[Sequence[Cell | str]]:
-        return Column(headings[index], lambda row: row[index], words=headings[index] in words)
+    def column(index: int, heading: str) -> Column[Sequence[Cell | str]]:
+        kind, narrow = heading in words, heading not in page_only
+        return Column(heading, lambda row: row[index], words=kind, terminal=narrow)
 
-    return Table(caption, list(map(column, range(len(headings)))), list(rows))
+    return Table(caption, [column(*numbered) for numbered in enumerate(headings)], list(rows))
 
 
 def facts_table(caption: str, facts: Mapping[str, str]) -> Table[Sequence[Cell | str]]:

@@ -35,10 +35,8 @@ def limits(
 ) -> str:
     """Return an interval as ``[low, high]``; empty if there is none.
 
-    Args:
-        interval: to be said.
-        scale: by which both ends are multiplied; 100 for percent.
-        form: of both ends, as `format` takes it, or what says one.
+    Both ends are multiplied by ``scale``, 100 for percent; ``form`` is theirs as `format` takes it,
+    or what says one.
     """
     if interval is None:
         return ""

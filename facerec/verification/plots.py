@@ -276,15 +276,12 @@ def _bars(
 
 
 def _mark_thresholds(axes: Axes, result: VerificationResult) -> None:
-    marks = [
-        (estimate.point.threshold, f"FPR {estimate.point.target}")
-        for estimate in result.points
-        if estimate.point.resolvable and math.isfinite(estimate.point.threshold)
-    ]
-    for threshold, _ in marks:
-        axes.axvline(threshold, color="0.2", linewidth=0.9, linestyle="--")
+    points = [one.point for one in result.points if one.point.resolvable]
+    points = [point for point in points if math.isfinite(point.threshold)]
+    for point in points:
+        axes.axvline(point.threshold, color="0.2", linewidth=0.9, linestyle="--")
     top = axes.secondary_xaxis("top")
-    top.set_ticks([threshold for threshold, _ in marks], [text for _, text in marks])
+    top.set_ticks([one.threshold for one in points], [f"FPR {one.target}" for one in points])
     top.tick_params(labelrotation=60, labelsize=SMALL, length=3)
     top.spines["top"].set_visible(False)
 
@@ -292,8 +289,7 @@ def _mark_thresholds(axes: Axes, result: VerificationResult) -> None:
 def _caption(axes: Axes, results: Mapping[str, VerificationResult], more: str) -> None:
     """Say above the axes what the whiskers rest on."""
     bases = {name: result.basis for name, result in results.items()}
-    if len(set(bases.values())) == 1:
-        lines = [f"whiskers: 95 % intervals; {next(iter(bases.values()))}"]
-    else:
+    lines = [f"whiskers: 95 % intervals; {next(iter(bases.values()))}"]
+    if len(set(bases.values())) > 1:
         lines = ["whiskers: 95 % intervals", *(f"{name}: {text}" for name, text in bases.items())]
     note(axes, "\n".join([*lines, more]), 92)

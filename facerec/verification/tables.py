@@ -6,8 +6,8 @@ The terminal, the page and the files for spreadsheets show these.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -69,58 +69,42 @@ def of_total(estimate: Estimate) -> str:
 # --- one result -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Figure:
-    name: str
-    estimate: Estimate
-    value: str
-    limits: str = words.NOTHING
-    counts: str = ""
-
-
-def figures_table(result: VerificationResult) -> Table[_Figure]:
+def figures_table(result: VerificationResult) -> Table[Any]:
     """Return accuracy, areas, error rates, norms and failures of one result."""
+    rows: list[Sequence[Cell | str]] = []
+    intervals = []
+
+    def add(name: Cell, estimate: Estimate, said: tuple[str, str], counts: str) -> None:
+        rows.append((name, *said, counts, how_cell(estimate.interval)))
+        intervals.append(estimate.interval)
+
     named = {"accuracy": result.accuracy, f"{result.compat}’s accuracy": result.compatible}
-    rows = [
-        _share(f"{name}, {each.kfold.folds} folds\n{spread(each)}", each, of_total(each))
-        for name, each in named.items()
-        if each is not None
-    ]
+    for title, each in named.items():
+        if each is not None:
+            name = Cell(f"{title}, {each.kfold.folds} folds", spread(each))
+            add(name, each, _share(each), of_total(each))
     sides = f"{result.mated} × {result.non_mated}"
     area, step, norms = result.auc, result.eer_step, result.norms
     low, high = (f"{100 * end:.2f}" for end in (step.low, step.high))
     rule = f"step rule: {low if low == high else f'{low} to {high}'} %"
-    rows += [
-        _number("AUC", area, ".4f", sides, ".4f"),
-        _share(f"EER on the ROC hull\n{rule}", result.eer, sides),
-        _number("d′", Estimate(result.d_prime), ".3f", sides),
-        *(
-            _number(f"{name}\n{each.remark}", each, ".4f", sides)
-            for name, each in result.metrics.items()
-        ),
-    ]
+    d_prime = Estimate(result.d_prime)
+    add(Cell("AUC"), area, _number(area, ".4f", ".4f"), sides)
+    add(Cell("EER on the ROC hull", rule), result.eer, _share(result.eer), sides)
+    add(Cell("d′"), d_prime, _number(d_prime, ".3f"), sides)
+    for title, metric in result.metrics.items():
+        add(Cell(title, metric.remark), metric, _number(metric, ".4f"), sides)
     if norms is not None:
         decimals = max(0, 3 - math.floor(math.log10(norms.mean.value))) if norms.mean.value else 2
-        name = f"norm, insightface’s “XNorm”\nCV {norms.cv:.4f}, std {norms.std:.4g}"
-        images = f"{norms.values.size} images"
-        rows.append(_number(name, norms.mean, ".4g", images, f".{decimals}f"))
+        said = _number(norms.mean, ".4g", f".{decimals}f")
+        name = Cell("norm, insightface’s “XNorm”", f"CV {norms.cv:.4f}, std {norms.std:.4g}")
+        add(name, norms.mean, said, f"{norms.values.size} images")
     failed, total = len(result.failures), len(result.pairs)
     acquired = Estimate(failed / total, None, failed, total)
-    rows.append(_share("failures to acquire", acquired, f"{of_total(acquired)} pairs"))
-    columns: list[Column[_Figure]] = [
-        Column(
-            "figure", lambda row: Cell(row.name.partition("\n")[0], row.name.partition("\n")[2])
-        ),
-        Column("value", lambda row: row.value),
-        Column(_INTERVAL, lambda row: row.limits),
-        Column("counts", lambda row: row.counts),
-        _how(lambda row: row.estimate),
-    ]
-    remarks = [
-        f"Intervals: {result.basis}.",
-        *words.assumptions(row.estimate.interval for row in rows),
-    ]
-    return Table("Figures", columns, rows, remarks)
+    add(Cell("failures to acquire"), acquired, _share(acquired), f"{of_total(acquired)} pairs")
+    headings = ("figure", "value", _INTERVAL, "counts", _HOW)
+    remarks = [f"Intervals: {result.basis}.", *words.assumptions(intervals)]
+    table = text_table("Figures", headings, rows, words=(_HOW,), page_only=(_HOW,))
+    return replace(table, remarks=remarks)
 
 
 def points_table(name: str, result: VerificationResult) -> Table[TprEstimate]:
@@ -182,7 +166,7 @@ def thresholds_table(name: str, result: VerificationResult) -> Table[TprEstimate
         Column("target FPR", _target, _target, "target_fpr"),
         Column("threshold", _threshold, lambda row: _data("threshold", row.threshold)),
         Column(_INTERVAL, limits),
-        _how(lambda row: row.threshold),
+        Column(_HOW, lambda row: how_cell(row.threshold.interval), words=True, terminal=False),
     ]
     rows = [estimate for estimate in result.points if estimate.point.resolvable]
     assumed = words.assumptions(row.threshold.interval for row in rows)
@@ -316,9 +300,6 @@ def summary_table(results: Mapping[str, VerificationResult]) -> Table[Any]:
             return Cell(words.NOTHING)
         return Cell(words.percent(estimate.value), words.percent_limits(estimate.interval))
 
-    def stacked(figure: _Figure) -> Cell:
-        return Cell(figure.value, figure.limits)
-
     def tpr(target: str, row: Row) -> Cell:
         points = {estimate.point.target: estimate for estimate in row[1].points}
         if target not in points:
@@ -340,8 +321,8 @@ def summary_table(results: Mapping[str, VerificationResult]) -> Table[Any]:
             )
             for target in targets
         ),
-        Column("AUC", lambda row: stacked(_number("", row[1].auc, ".4f", "", ".4f"))),
-        Column("EER", lambda row: stacked(_share("", row[1].eer, ""))),
+        Column("AUC", lambda row: Cell(*_number(row[1].auc, ".4f", ".4f"))),
+        Column("EER", lambda row: Cell(*_share(row[1].eer))),
         Column("failures", lambda row: f"{len(row[1].failures):,}"),
     ]
     remarks = [
@@ -479,20 +460,15 @@ def how_cell(interval: Interval | None, remark: str = "") -> Cell:
     return Cell(method, remark)
 
 
-def _how(estimate_of: Callable[[Any], Estimate]) -> Column[Any]:
-    return Column(_HOW, lambda row: how_cell(estimate_of(row).interval), words=True, terminal=False)
-
-
-def _share(name: str, estimate: Estimate, counts: str) -> _Figure:
+def _share(estimate: Estimate) -> tuple[str, str]:
     limits = words.percent_limits(estimate.interval) or words.NOTHING
-    return _Figure(name, estimate, words.percent(estimate.value), limits, counts)
+    return words.percent(estimate.value), limits
 
 
-def _number(name: str, estimate: Estimate, form: str, counts: str, ends: str = "") -> _Figure:
+def _number(estimate: Estimate, form: str, ends: str = "") -> tuple[str, str]:
     finite = estimate.value is not None and math.isfinite(estimate.value)
     value = words.number(estimate.value if finite else None, form)
-    limits = words.limits(estimate.interval, form=ends) or words.NOTHING
-    return _Figure(name, estimate, value, limits, counts)
+    return value, words.limits(estimate.interval, form=ends) or words.NOTHING
 
 
 def _rate_cell(estimate: Estimate) -> Cell:

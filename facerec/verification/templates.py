@@ -179,7 +179,10 @@ def template_vectors(
     template = bench.template_rows[usable]
     order = np.lexsort((bench.media_rows[usable], template))
     rows, template = bench.image_rows[usable][order], template[order]
-    weights = weights[rows] / _run_lengths(template, bench.media_rows[usable][order])
+    media = bench.media_rows[usable][order]
+    run = np.zeros(len(rows), np.int64)  # of frames of one video in one template
+    run[1:] = np.cumsum((template[1:] != template[:-1]) | (media[1:] != media[:-1]))
+    weights = weights[rows] / np.bincount(run)[run]
     sums = np.zeros((count, matrix.shape[1]))
     for start in range(0, len(rows), _ROWS):
         chunk = slice(start, start + _ROWS)
@@ -208,12 +211,3 @@ def real_matrix(values: ArrayLike, what: str) -> NDArray[np.floating]:
             f"{what}: rows of real numbers are needed, found {matrix.dtype} of shape {matrix.shape}"
         )
     return matrix
-
-
-def _run_lengths(*keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return for every row how many rows share all its keys; equal ones follow each other."""
-    change = np.zeros(len(keys[0]), np.bool_)
-    for key in keys:
-        change[1:] |= key[1:] != key[:-1]
-    run = np.cumsum(change)
-    return np.bincount(run)[run]

@@ -23,13 +23,7 @@ def row_norms(matrix: NDArray[np.floating]) -> NDArray[np.float64]:
 def unit_rows(
     matrix: NDArray[np.floating], norms: NDArray[np.float64], rows: NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    """Return chosen rows divided by their norms, ``(n, D)``, as float32.
-
-    Args:
-        matrix: raw embeddings, ``(N, D)``.
-        norms: of its rows, ``(N,)``, see `row_norms`.
-        rows: which ones, ``(n,)``.
-    """
+    """Return chosen ``rows`` of ``(N, D)``, divided by their `row_norms`, as float32 ``(n, D)``."""
     unit = np.empty((len(rows), matrix.shape[1]), np.float32)
     for start in range(0, len(rows), _ROWS):
         block = rows[start : start + _ROWS]

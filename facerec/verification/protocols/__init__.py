@@ -65,13 +65,10 @@ FORMATS: Mapping[str, Format] = {
 def read_pairs(path: str | Path, format: str, images: str | Path | None = None) -> Bench:
     """Read a pair list as a bench.
 
-    Whether images are there is not looked at before one is read; see `missing_images`.
-
-    Args:
-        path: the list; the folder of lists for CFP and, with several races, RFW.
-        format: a key of `FORMATS`.
-        images: the folder that image paths are relative to; by default that of the list, or where
-            the data set's own tree has them (CFP, RFW). Packs and parquet hold their images.
+    The format is a key of `FORMATS`; CFP, and RFW with several races, is a folder of lists. Image
+    paths are relative to the folder of images, by default that of the list, or where the data set's
+    own tree has them (CFP, RFW); packs and parquet hold their images. Whether images are there is
+    not looked at before one is read; see `missing_images`.
 
     Raises:
         DatasetError: the format is unknown, or the list is missing or malformed; the sentence

@@ -13,10 +13,7 @@ ALPHA = 0.05
 Conclusion = Literal["difference detected", "none detected at this precision", "insufficient data"]
 
 DirectedConclusion = Literal[
-    "increase detected",
-    "decrease detected",
-    "none detected at this precision",
-    "insufficient data",
+    "increase detected", "decrease detected", "none detected at this precision", "insufficient data"
 ]
 
 

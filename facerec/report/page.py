@@ -167,13 +167,8 @@ class Page:
             trim_blocks=True,
         )
         style = files(_HERE).joinpath("pages", "page.css").read_text(encoding="utf-8")
-        widgets = [
-            block
-            for section in self.sections
-            for block in section.blocks
-            if isinstance(block, Widget)
-        ]
-        widget = widgets[0] if widgets else None
+        blocks = (block for section in self.sections for block in section.blocks)
+        widget = next((block for block in blocks if isinstance(block, Widget)), None)
         return environment.get_template("page.html.j2").render(
             page=self,
             style=Markup(style),

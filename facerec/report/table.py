@@ -84,12 +84,8 @@ class Spanning:
 class Table(Generic[Row]):
     """A table; its first column has the headings of the rows.
 
-    Attributes:
-        caption: above the table.
-        columns: from left to right.
-        rows: anything that the columns understand, or `Spanning`, which is for people alone.
-        remarks: below the table, a sentence each.
-        groups: headings above the columns, and how many of these each has.
+    Rows are anything that the columns understand, or `Spanning`, which is for people alone. Remarks
+    stand below the table; `groups` are headings above the columns, and how many of these each has.
 
     Examples:
         >>> counts = {"men": (3, 100), "women": (1, 90)}

@@ -263,11 +263,8 @@ def score_pairs(
 ) -> NDArray[np.float32]:
     """Return the cosine of every pair, ``(n,)``; NaN where an embedding is zero or not finite.
 
-    Args:
-        vectors: raw embeddings, ``(m, D)``. Half precision is widened before anything is
-            normalised; sums run in float64.
-        first: row of the first item of each pair, ``(n,)``.
-        second: row of the second item, ``(n,)``.
+    Pairs name rows of the raw embeddings ``(m, D)``. Half precision is widened before anything is
+    normalised; sums run in float64.
 
     Raises:
         MetricError: not a matrix of real numbers, or a pair names a row that it lacks.
@@ -328,8 +325,7 @@ def evaluate(
         notes: remarks on the bench, to be passed on.
         subjects_from: how subjects are known, see `Bench`.
         items: ids of the images, ``(m,)``, to name them in notes.
-        metrics: further figures: ``"cost"``, the least detection costs and the least Cllr;
-            ``"pauc"``, partial areas under the ROC.
+        metrics: ``"cost"``: least detection costs and Cllr; ``"pauc"``: partial areas of the ROC.
 
     Raises:
         MetricError: shapes that do not fit, an impossible target, or a class without any score.

@@ -78,22 +78,14 @@ class IdentificationResult:
 
 
 def search_gallery(
-    probes: ArrayLike,
-    probe_subjects: ArrayLike,
-    gallery: ArrayLike,
-    gallery_subjects: ArrayLike,
+    probes: ArrayLike, probe_subjects: ArrayLike, gallery: ArrayLike, gallery_subjects: ArrayLike
 ) -> Searches:
-    """Search a gallery with every probe, tile by tile; the score matrix is never held as a whole.
+    """Search a gallery ``(G, D)`` with every probe ``(P, D)``, tile by tile.
 
     Scores are cosines: computed in float64, rounded to multiples of 2⁻²⁴ and held in float32, so
     that equal vectors tie. A vector that is zero or not finite has score −∞ with all others: a
-    failed probe raises no alarm, and a mate without a score has the last rank.
-
-    Args:
-        probes: vectors, ``(P, D)``, of any norm.
-        probe_subjects: subject of each, ``(P,)``.
-        gallery: vectors, ``(G, D)``; a subject may have several.
-        gallery_subjects: subject of each, ``(G,)``; a negative number is nobody's mate.
+    failed probe raises no alarm, and a mate without a score has the last rank. A subject, ``(P,)``
+    and ``(G,)``, may be several times in the gallery; a negative number there is nobody's mate.
 
     Raises:
         MetricError: shapes that do not fit, or an empty gallery.
@@ -147,10 +139,7 @@ class NearestEntries:
 
 
 def nearest_entries(
-    probes: ArrayLike,
-    probe_subjects: ArrayLike,
-    gallery: ArrayLike,
-    gallery_subjects: ArrayLike,
+    probes: ArrayLike, probe_subjects: ArrayLike, gallery: ArrayLike, gallery_subjects: ArrayLike
 ) -> NearestEntries:
     """Search a gallery, which may be empty, as `search_gallery` does, for the two best entries.
 
@@ -188,13 +177,8 @@ def identify(
     """Search every gallery of a bench with all its probes and average the figures.
 
     A probe whose subject is not in the gallery, but perhaps in the other one, is a non-mated
-    search. Rates at a rank are shares of the mated searches.
-
-    Args:
-        vectors: of all templates, ``(T, D)``, as in `TemplateVectors`.
-        bench: with its probes and galleries.
-        fpir: targets; text is taken exactly.
-        ranks: lengths of candidate lists.
+    search. Rates at a rank are shares of the mated searches. Vectors are those of all templates,
+    ``(T, D)``, as in `TemplateVectors`.
 
     Raises:
         MetricError: the bench has no searches or none is mated, another number of templates, or an

@@ -220,9 +220,7 @@ def _visible(x: NDArray[np.float64]) -> NDArray[np.bool_]:
     return change[:-1] | change[1:]
 
 
-def _points(
-    result: VerificationResult,
-) -> Iterator[tuple[float, float, float, float, bool]]:
+def _points(result: VerificationResult) -> Iterator[tuple[float, float, float, float, bool]]:
     """Yield target FPR, TPR, its limits and whether it is reliable, where resolvable."""
     for estimate in result.points:
         point, interval = estimate.point, estimate.tpr.interval

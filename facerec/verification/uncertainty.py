@@ -10,11 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from facerec.statistics.bootstrap import (
-    OperatingReplicates,
-    VertexBootstrap,
-    percentile_interval,
-)
+from facerec.statistics.bootstrap import OperatingReplicates, VertexBootstrap, percentile_interval
 from facerec.statistics.clustered import (
     DEPENDENT,
     ClusteredFigure,

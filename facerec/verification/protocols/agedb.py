@@ -10,12 +10,7 @@ import numpy as np
 
 from facerec.errors import DatasetError
 from facerec.verification.bench import Bench
-from facerec.verification.protocols.lists import (
-    PairTable,
-    file_source,
-    folder_images,
-    make_bench,
-)
+from facerec.verification.protocols.lists import PairTable, file_source, folder_images, make_bench
 from facerec.verification.protocols.matlab import many, read_mat
 
 

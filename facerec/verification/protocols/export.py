@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +17,7 @@ from facerec.progress import Progress
 from facerec.records.decode import image_suffix
 from facerec.records.images import NAMES, ImageSource, PackImages, check_relative
 from facerec.records.packs import write_pack
-from facerec.verification.bench import (
-    INFERRED,
-    Bench,
-    Pairs,
-    contiguous_folds,
-    subjects_from_names,
-)
+from facerec.verification.bench import INFERRED, Bench, Pairs, contiguous_folds, subjects_from_names
 
 
 def export_pack(bench: Bench, out: Path, progress: Progress | None = None) -> tuple[str, ...]:
@@ -107,7 +102,7 @@ def export_folder(bench: Bench, out: Path, progress: Progress | None = None) -> 
         if text is not None:
             (temporary / "pairs.txt").write_bytes(text.encode())
             return ()
-        (temporary / "pairs.csv").write_bytes(_flat_text(ids, bench.pairs, bench.name).encode())
+        (temporary / "pairs.csv").write_bytes(_flat_text(ids, bench.pairs, bench.name))
     if _are_contiguous(bench.pairs.folds):
         return ()
     return ("pairs.csv cannot keep the folds of the protocol; it is read in ten contiguous ones",)
@@ -157,18 +152,21 @@ def _person_and_number(name: str) -> tuple[str, int] | None:
     return match[1], int(match[2])
 
 
-def _flat_text(ids: list[str], pairs: Pairs, name: str) -> str:
+def _flat_text(ids: list[str], pairs: Pairs, name: str) -> bytes:
     for image in ids:
         if image != image.strip() or any(mark in image for mark in "\t\r\n"):
             raise DatasetError(
                 f"{name}: the image id {image[:60]!r} fits no list, because of blanks around it or "
                 "a TAB or line end inside; rename it"
             )
+    sides = zip(pairs.first, pairs.second, pairs.issame, strict=True)
+    return _csv([ids[first], ids[second], int(same)] for first, second, same in sides)
+
+
+def _csv(rows: Iterable[Iterable[object]]) -> bytes:
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    for first, second, same in zip(pairs.first, pairs.second, pairs.issame, strict=True):
-        writer.writerow([ids[first], ids[second], int(same)])
-    return text.getvalue()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()
 
 
 def _are_contiguous(folds: NDArray[np.int64] | None) -> bool:
@@ -179,8 +177,6 @@ def _are_contiguous(folds: NDArray[np.int64] | None) -> bool:
 
 def _names_csv(bench: Bench, entries: NDArray[np.int64]) -> bytes:
     """Return the file of names for entries that are these images."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     ids, subjects = bench.images.ids, bench.pairs.subjects
     by_folder = subjects_from_names(ids)
     known = subjects if bench.subjects_from != INFERRED else None
@@ -188,10 +184,7 @@ def _names_csv(bench: Bench, entries: NDArray[np.int64]) -> bytes:
         both = len(np.unique(np.stack([known, by_folder]), axis=1).T)
         if both == len(np.unique(known)) == len(np.unique(by_folder)):
             known = None  # as the folders tell
-    if known is None:
-        writer.writerow(["index", "image_id"])
-        writer.writerows([index, ids[image]] for index, image in enumerate(entries))
-    else:
-        writer.writerow(["index", "image_id", "subject_id"])
-        writer.writerows([i, ids[image], known[image]] for i, image in enumerate(entries))
-    return text.getvalue().encode()
+    columns = {"index": np.arange(len(entries)), "image_id": ids[entries]}
+    if known is not None:
+        columns["subject_id"] = known[entries]
+    return _csv([columns, *zip(*columns.values(), strict=True)])

@@ -93,19 +93,16 @@ class PairTable:
         number = self.names.get(name)
         if number is None:
             check_relative(name, where)
-            if not _can_be_file(name):
+            # Ids also become one array as wide as the longest.
+            content = name.encode("utf-8", "surrogatepass")
+            longest = max(map(len, content.split(b"/")))
+            if len(content) > MAX_NAME or longest > MAX_COMPONENT:
                 raise DatasetError(
                     f"{where}: {name[:60]!r}… is too long for the name of a file; check that this "
                     "is the right list"
                 )
             number = self.names[name] = len(self.names)
         return number
-
-
-def _can_be_file(name: str) -> bool:
-    """Tell whether systems take ``name``; ids also become one array as wide as the longest."""
-    content = name.encode("utf-8", "surrogatepass")
-    return len(content) <= MAX_NAME and max(map(len, content.split(b"/"))) <= MAX_COMPONENT
 
 
 def make_bench(

@@ -104,9 +104,7 @@ def _image(cell: Any, where: str) -> tuple[bytes, str | None]:
     return content, name if isinstance(name, str) and name else None
 
 
-def _distinct(
-    cells: list[tuple[bytes, str | None]],
-) -> tuple[list[str], list[bytes], list[int]]:
+def _distinct(cells: list[tuple[bytes, str | None]]) -> tuple[list[str], list[bytes], list[int]]:
     """Return ids and bytes of distinct images as they first occur, and the index of each cell."""
     hashes = [hashlib.sha256(content).digest() for content, _ in cells]
     first_of: dict[bytes, int] = {}

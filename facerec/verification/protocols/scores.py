@@ -103,13 +103,8 @@ def read_scores(
     a group may also have one column, for pairs within a group. Without a header, separated by
     blanks or comma: ``label score``, or bob's ``claimed real probe score`` and ``claimed model real
     probe score``. An empty or NaN score is a failure to acquire. A note says so where same pairs
-    tend to have the lower scores.
-
-    Args:
-        path: the file.
-        distances: smaller means more alike; the sign of every score is changed.
-        groups: attributes to read, such as ``sex``, which may miss; case does not matter.
-        subject: what the columns of persons are called.
+    tend to have the lower scores. Of ``distances`` the sign is changed; attributes in ``groups``,
+    such as ``sex``, may miss and be in any case; ``subject`` is the name of columns of persons.
 
     Raises:
         DatasetError: another form; the sentence names the line.

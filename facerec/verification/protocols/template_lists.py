@@ -5,8 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -130,27 +129,24 @@ def read_tinyface(root: str | Path) -> TemplateBench:
 
 @dataclass(frozen=True)
 class _Layout:
-    """What a line of a list holds, its fields apart by blanks."""
+    """What the fields of a line hold, by their places; below a header, which has commas, some."""
 
     words: str
-    kinds: tuple[type, ...]
+    kinds: Mapping[int, type]
+    header: Sequence[str] = ()
 
     def fits(self, line: str) -> bool:
-        """Say whether a line is of this layout."""
-        fields = line.split()
-        return len(fields) == len(self.kinds) and all(
-            _is(kind, word) for kind, word in zip(self.kinds, fields, strict=True)
-        )
+        fields = line.split("," if self.header else None)
+        enough = len(fields) > max(self.kinds) if self.header else len(fields) == len(self.kinds)
+        return enough and all(_is(kind, fields[place]) for place, kind in self.kinds.items())
 
 
-_POINTS = _Layout("image x1 y1 … x5 y5 score", (str, *[float] * 11))
-_MEDIA = _Layout("image template media", (str, int, int))
-_PAIRS = _Layout("template template label", (int, int, int))
+_POINTS = _Layout("image x1 y1 … x5 y5 score", {0: str, **dict.fromkeys(range(1, 12), float)})
+_MEDIA = _Layout("image template media", {0: str, 1: int, 2: int})
+_PAIRS = _Layout("template template label", {0: int, 1: int, 2: int})
 
 
-def _read_points(
-    path: Path,
-) -> tuple[NDArray[Any], NDArray[np.float32], NDArray[np.float32]]:
+def _read_points(path: Path) -> tuple[NDArray[Any], NDArray[np.float32], NDArray[np.float32]]:
     """Read names ``(m,)``, five points ``(m, 5, 2)`` and detector scores ``(m,)`` of all images."""
     frame = pd.concat(_frames(path, _POINTS), ignore_index=True)
     with np.errstate(over="ignore"):  # found on the next line
@@ -236,61 +232,42 @@ def _read_subjects(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
             f"found {_shown(line.strip())}; put the header of the protocol there"
         )
     columns = [header.index(name) for name in _SUBJECT_COLUMNS]
-
-    def fits(line: str) -> bool:
-        fields = line.split(",")
-        return len(fields) > max(columns) and all(_is(int, fields[c]) for c in columns)
-
-    with _explained(path, ",".join(_SUBJECT_COLUMNS), fits, header=1):
-        frame = pd.read_csv(
-            path,
-            header=0,
-            names=range(len(header)),
-            usecols=columns,
-            index_col=False,
-            dtype=np.int64,
-            na_filter=False,
-            quoting=csv.QUOTE_NONE,
-        )
+    layout = _Layout(",".join(_SUBJECT_COLUMNS), dict.fromkeys(columns, int), header)
+    frame = pd.concat(_frames(path, layout))
     if frame.empty:
         raise DatasetError(f"{path}: the list is empty; put the list of the protocol there")
     return frame[columns[0]].to_numpy(), frame[columns[1]].to_numpy()
 
 
 def _frames(path: Path, layout: _Layout) -> Iterator[pd.DataFrame]:
-    """Yield the lines of a list, some at a time, as columns 0, 1, …; at least one line in all."""
+    """Yield the lines of a list, some at a time, as columns named by their places."""
     types = {str: str, int: np.int64, float: np.float64}
-    with _explained(path, layout.words, layout.fits), pd.read_csv(
-        path, sep=r"\s+", header=None, engine="c", quoting=csv.QUOTE_NONE, na_filter=False,
-        dtype={i: types[kind] for i, kind in enumerate(layout.kinds)}, chunksize=_LINES,
-        low_memory=False,
-    ) as reader:  # fmt: skip
-        for frame in reader:
-            if frame.shape[1] != len(layout.kinds):
-                raise ValueError(f"{frame.shape[1]} fields in a line")
-            yield frame
-
-
-@contextmanager
-def _explained(
-    path: Path, words: str, fits: Callable[[str], bool], header: int = 0
-) -> Iterator[None]:
-    """Say which line it is that the fast parser stumbles over, and what is wrong with it."""
+    places = {"header": 0, "names": range(len(layout.header)), "index_col": False}
+    separated: dict[str, Any] = places if layout.header else {"sep": r"\s+", "header": None}
+    header = int(bool(layout.header))
     try:
-        with np.errstate(invalid="ignore"):  # an infinity where a whole number belongs
-            yield
+        # An infinity may stand where a whole number belongs.
+        with np.errstate(invalid="ignore"), pd.read_csv(
+            path, engine="c", quoting=csv.QUOTE_NONE, na_filter=False, low_memory=False,
+            dtype={place: types[kind] for place, kind in layout.kinds.items()}, chunksize=_LINES,
+            usecols=list(layout.kinds) if layout.header else None, **separated,
+        ) as reader:  # fmt: skip
+            for frame in reader:
+                if frame.shape[1] != len(layout.kinds):
+                    raise ValueError(f"{frame.shape[1]} fields in a line")
+                yield frame
     except OSError as problem:
         raise _unreadable(path, problem) from problem
     except (ValueError, OverflowError) as problem:
-        said = f"it cannot be read as lines of '{words}' ({problem})"
-        if isinstance(problem, pd.errors.EmptyDataError):
-            said = "the list is empty; put the list of the protocol there"
         for number, line in _lines(path, header):
-            if not fits(line):
+            if not layout.fits(line):
                 raise DatasetError(
-                    f"{path}, line {number}: it should hold '{words}', found "
+                    f"{path}, line {number}: it should hold '{layout.words}', found "
                     f"{_shown(line.strip())}; mend the line or get the list again"
                 ) from problem
+        said = f"it cannot be read as lines of '{layout.words}' ({problem})"
+        if isinstance(problem, pd.errors.EmptyDataError):
+            said = "the list is empty; put the list of the protocol there"
         raise DatasetError(f"{path}: {said}") from problem
 
 
@@ -391,8 +368,4 @@ def _list_images(folder: Path) -> list[str]:
 
 
 def _source(root: str | Path, kind: str, files: Sequence[Path]) -> dict[str, Any]:
-    return {
-        "path": str(root),
-        "format": kind,
-        "files": {path.name: sha256(path) for path in files},
-    }
+    return {"path": str(root), "format": kind, "files": {path.name: sha256(path) for path in files}}

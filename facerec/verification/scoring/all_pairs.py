@@ -60,7 +60,7 @@ def score_all_pairs(
     Args:
         vectors: raw embeddings, ``(N, D)``. They are normalised in float64 and scored in float32;
             scores that rounding carries beyond ±1 count as ±1.
-        subjects: subject of each image, ``(N,)``: numbers or text.
+        subjects: of the images, ``(N,)``: numbers or text.
         fpr: targets; text is taken exactly.
         thresholds: at which errors are counted.
         groups: group of each image, ``(N,)``, for counts between groups.

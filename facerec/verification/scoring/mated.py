@@ -65,9 +65,7 @@ def count_mated(
     """Count the mated scores below thresholds, given for every cell of groups."""
     keep = people.mated <= mated_limit
     kernels = tiles.visit(
-        lambda: _MatedScores(tiles, people, edges, keep),
-        "comparing mated pairs",
-        near_only=True,
+        lambda: _MatedScores(tiles, people, edges, keep), "comparing mated pairs", near_only=True
     )
     mated_scores = None
     if keep:

@@ -74,10 +74,7 @@ class Search:
         return cut, cut
 
     def settle(
-        self,
-        histogram: NDArray[np.int64],
-        scores: NDArray[np.float32],
-        counts: NDArray[np.int64],
+        self, histogram: NDArray[np.int64], scores: NDArray[np.float32], counts: NDArray[np.int64]
     ) -> None:
         """Find the scores that are in their windows, and learn the windows of the others.
 

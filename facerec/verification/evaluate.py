@@ -567,7 +567,6 @@ def _summarise_norms(norms: NDArray[np.floating], pairs: Pairs) -> NormSummary:
 
 
 def _further(roc: RocCurve, metrics: Sequence[Metric]) -> dict[str, Estimate]:
-    """Return the figures that were asked for, by name."""
     figures = {}
     if "cost" in metrics:
         for prior in PRIORS:

@@ -310,7 +310,6 @@ class _Side:
         self.order = order[~np.isnan(self.norms[order])]
 
     def tiles(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-        """Yield rows and their unit vectors."""
         for start in range(0, len(self.order), _TILE):
             rows = self.order[start : start + _TILE]
             yield rows, self.matrix[rows].astype(np.float64) / self.norms[rows, np.newaxis]

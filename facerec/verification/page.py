@@ -86,7 +86,7 @@ def write_report(
 
     The page begins with what was found; it needs nothing but itself: no network, no script. Equal
     results give equal bytes. The folder appears whole or not at all; an earlier report there is
-    replaced.
+    replaced. The path of the page is returned.
 
     Args:
         folder: of the report.
@@ -96,9 +96,6 @@ def write_report(
             by the ids of their images alone.
         scores: also write ``tables/scores.csv`` with the score of every pair.
         command: the command line that led to this report, for the record.
-
-    Returns:
-        The path of the page.
 
     Raises:
         FacerecError: the folder holds anything but a report, or cannot be written.
@@ -181,7 +178,6 @@ def _compared(comparison: Comparison) -> PairedFigure | None:
 
 
 def _findings(results: Results, comparisons: Sequence[Comparison]) -> list[FindingLine]:
-    """Return a line for every result, and one for every comparison."""
     lines = []
     for name, result in results.items():
         estimate = f"AUC {words.number(result.auc.value, '.4f')}"
@@ -252,13 +248,8 @@ def _curves(results: Results, drawings: Drawings) -> list[Drawing]:
 
 
 def _section(
-    number: int,
-    name: str,
-    result: VerificationResult,
-    encoded: Encoded | None,
-    drawings: Drawings,
+    number: int, name: str, result: VerificationResult, encoded: Encoded | None, drawings: Drawings
 ) -> Section:
-    """Return all that is said of one result."""
     picture = None if encoded is None else functools.partial(face_picture, encoded)
     hardest = functools.partial(tables.hardest_table, name, result, picture)
     folds = tables.folds_table(name, result)

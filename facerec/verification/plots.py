@@ -60,7 +60,7 @@ def roc_figure(results: Mapping[str, VerificationResult]) -> Figure:
     for name, result, style in _styled(results):
         x, y = _steps(result)
         text = f"{name}   AUC {result.auc.value:.4f}"
-        _curve(axes, x, y, style, text)
+        axes.step(x, y, where="post", color=style.colour, ls=style.line, lw=1.5, label=text)
         for target, tpr, low, high, reliable in _points(result):
             _whisker(axes, (target, tpr), (low, high), style, reliable)
             lowest = min(lowest, low)
@@ -100,8 +100,8 @@ def det_figure(results: Mapping[str, VerificationResult]) -> Figure:
     for name, result, style in _styled(results):
         det = sort_scores(result.mated_scores, result.non_mated_scores).roc().det_points("drop")
         shown = _visible(det.x)
-        text = f"{name}   EER {words.percent(result.eer.value)}"
-        _curve(axes, det.x[shown], det.y[shown], style, text)
+        x, y, text = det.x[shown], det.y[shown], f"{name}   EER {words.percent(result.eer.value)}"
+        axes.step(x, y, where="post", color=style.colour, ls=style.line, lw=1.5, label=text)
         for target, tpr, low, high, reliable in _points(result):
             if target < 1 and 0 < tpr < 1:
                 # A limit of exactly 0 or 1 lies at infinity; far outside will do.
@@ -227,14 +227,6 @@ def _points(result: VerificationResult) -> Iterator[tuple[float, float, float, f
         if interval is not None:
             target = float(parse_rate(point.target))
             yield target, point.tpr, interval.low, interval.high, point.reliable
-
-
-def _curve(
-    axes: Axes, x: NDArray[np.float64], y: NDArray[np.float64], style: Style, text: str
-) -> None:
-    axes.step(
-        x, y, where="post", color=style.colour, linestyle=style.line, linewidth=1.5, label=text
-    )
 
 
 def _whisker(

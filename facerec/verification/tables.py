@@ -291,9 +291,7 @@ def summary_table(results: Mapping[str, VerificationResult]) -> Table[Any]:
 
     def accuracy(row: Row) -> Cell:
         estimate = row[1].accuracy
-        if estimate is None:
-            return Cell(words.NOTHING)
-        return Cell(words.percent(estimate.value), words.percent_limits(estimate.interval))
+        return Cell(*_share(estimate)) if estimate else Cell(words.NOTHING)
 
     def tpr(target: str, row: Row) -> Cell:
         points = {estimate.point.target: estimate for estimate in row[1].points}

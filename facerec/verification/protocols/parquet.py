@@ -92,7 +92,6 @@ def _shards(path: Path) -> list[Path]:
 
 
 def _image(cell: Any, where: str) -> tuple[bytes, str | None]:
-    """Return the bytes of a cell, and its path if it has one."""
     content, name = cell, None
     if isinstance(cell, dict):
         content, name = cell.get("bytes"), cell.get("path")

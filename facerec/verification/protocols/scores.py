@@ -199,7 +199,7 @@ class _Table:
     """
 
     def __init__(self, path: Path, subject: str) -> None:
-        self.path, self._subject = path, subject
+        self.path = path
         raw = read_content(path)
         if raw.startswith((b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")) or b"\0" in raw:
             raw = decode_text(path, raw).encode()
@@ -209,9 +209,17 @@ class _Table:
         fields = [name.strip().lower() for name in self.fields(first)]
         self.skipped = int("score" in fields)
         if self.skipped:
-            self.format = "csv"
-            self._check_header(fields)
-            self.columns = tuple(fields)
+            self.format, self.columns = "csv", tuple(fields)
+            if len({*fields, SURPLUS}) <= len(fields):
+                raise DatasetError(
+                    f"{path}, line 1: a column occurs twice or is called {SURPLUS}; rename it"
+                )
+            if "label" not in fields and _sides(fields, subject) is None:
+                first, second = (column.format(subject) for column in SIDES[0])
+                raise DatasetError(
+                    f"{path}, line 1: the columns are {', '.join(fields)[:200]}; beside score "
+                    f"there must be label, or {first} and {second}"
+                )
         else:
             self.format = "text"
             if not self.content:
@@ -236,7 +244,6 @@ class _Table:
             return [text]
 
     def where(self, row: int) -> str:
-        """Name the line of a row."""
         return f"{self.path}, line {row + 1 + self.skipped}"
 
     def with_header(self, columns: list[str]) -> bytes:
@@ -245,7 +252,6 @@ class _Table:
         return (self.separator or " ").join(columns).encode() + b"\n" + body
 
     def rows(self) -> list[str]:
-        """Return the lines below the header."""
         return decode_text(self.path, self.content).split("\n")[self.skipped :]
 
     def check(self, frame: pd.DataFrame, scores: NDArray[np.float64]) -> None:
@@ -294,18 +300,6 @@ class _Table:
             "the first line has; mend the line"
         )
 
-    def _check_header(self, names: list[str]) -> None:
-        if len({*names, SURPLUS}) <= len(names):
-            raise DatasetError(
-                f"{self.path}, line 1: a column occurs twice or is called {SURPLUS}; rename it"
-            )
-        if "label" not in names and _sides(names, self._subject) is None:
-            first, second = (column.format(self._subject) for column in SIDES[0])
-            raise DatasetError(
-                f"{self.path}, line 1: the columns are {', '.join(names)[:200]}; beside score "
-                f"there must be label, or {first} and {second}"
-            )
-
 
 def _exact() -> dict[str, Any]:
     """Ask older pandas to round as Python does, which newer ones do anyway."""
@@ -324,7 +318,6 @@ def _sides(columns: Sequence[str], name: str) -> tuple[str, str] | None:
 
 
 def _both(columns: Sequence[str], name: str) -> tuple[str, str] | None:
-    """Return the one column that says the same of both sides."""
     return (name, name) if name in columns else None
 
 

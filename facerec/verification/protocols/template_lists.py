@@ -357,7 +357,6 @@ def _read_mat(path: Path, names: str, persons: str) -> tuple[list[str], NDArray[
 
 
 def _list_images(folder: Path) -> list[str]:
-    """Return the names of the images in a folder, sorted."""
     try:
         images = sorted(p.name for p in folder.iterdir() if p.suffix.lower() in SUFFIXES)
     except OSError as problem:

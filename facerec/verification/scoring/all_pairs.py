@@ -25,7 +25,7 @@ from facerec.verification.scoring.results import (
     pair_counts,
     symmetric,
 )
-from facerec.verification.scoring.search import prepare_searches
+from facerec.verification.scoring.search import Search
 from facerec.verification.scoring.tiles import EVERYONE, Tiles
 
 FPR_TARGETS = ("1e-1", "1e-2", "1e-3", "1e-4", "1e-5", "1e-6")
@@ -92,8 +92,13 @@ def score_all_pairs(
     size = tile or (1024 if chosen.type == "cpu" else 8192)
     tiles = Tiles(people, chosen, size, process_group, progress)
 
-    searches = prepare_searches(people, tiles, fpr, group_fpr)
-    everyone = searches[EVERYONE]
+    everyone = Search(tiles, np.arange(len(people.subject)), people.non_mated, fpr)
+    searches = {EVERYONE: everyone}
+    for group in range(people.alone_count):
+        images = people.members(group)
+        group_mated, group_non_mated = pair_counts(np.bincount(people.subject[images]))
+        if group_mated and group_non_mated:
+            searches[group] = Search(tiles, images, group_non_mated, group_fpr)
     given = [float32_at_least(threshold) for threshold in thresholds]
     sought = everyone.allowed if tables_at_points else []
     histogram, false = count_non_mated(tiles, people, given, sought, searches, pair_limit)
@@ -118,7 +123,6 @@ def score_all_pairs(
     )
 
     def table(index: int, counts: FalseMatches) -> ErrorTable:
-        """Put the errors at one threshold together."""
         missed, grouped = mated.missed[index], people.groups is not None
         return ErrorTable(
             threshold=float([*given, *cuts][index]),

@@ -173,7 +173,6 @@ class _Scan:
                     self._kept, self.dropped = [], True
 
     def _add(self, line: int, first: NDArray[np.integer], second: NDArray[np.integer]) -> None:
-        """Count false matches."""
         if not first.size:
             return
         people = self._people

@@ -24,28 +24,13 @@ from facerec.verification.scoring.bins import (
     window_of_bins,
     within_cosines,
 )
-from facerec.verification.scoring.people import People
-from facerec.verification.scoring.results import pair_counts
-from facerec.verification.scoring.tiles import EVERYONE, Tiles
+from facerec.verification.scoring.tiles import Tiles
 
 _SHARE = 1024
 """One of so many pairs is in the sample, so that it takes little time beside all pairs."""
 
 _BLOCK = 32
 """Images a side of the blocks of pairs in the sample: a compromise of speed and independence."""
-
-
-def prepare_searches(
-    people: People, tiles: Tiles, fpr: Sequence[Rate], group_fpr: Sequence[Rate]
-) -> dict[int, Search]:
-    """Prepare the search for operating points of everyone, and of each group alone."""
-    searches = {EVERYONE: Search(tiles, np.arange(len(people.subject)), people.non_mated, fpr)}
-    for group in range(people.alone_count):
-        images = people.members(group)
-        mated, non_mated = pair_counts(np.bincount(people.subject[images]))
-        if mated and non_mated:
-            searches[group] = Search(tiles, images, non_mated, group_fpr)
-    return searches
 
 
 class Search:

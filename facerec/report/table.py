@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -165,8 +165,7 @@ class Table(Generic[Row]):
 
     def _cells(self, row: Row | Spanning, columns: Sequence[Column[Row]]) -> list[Cell]:
         if isinstance(row, Spanning):
-            span = {**asdict(row.cell), "span": len(columns) - 1}
-            return [Cell(row.name), Cell(**span)]
+            return [Cell(row.name), replace(row.cell, span=len(columns) - 1)]
         cells = [column.show(row) for column in columns if column.show is not None]
         return [Cell(cell) if isinstance(cell, str) else cell for cell in cells]
 

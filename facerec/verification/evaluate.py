@@ -79,24 +79,16 @@ class TprEstimate:
         cls, point: OperatingPoint, tpr: Interval, fpr: Interval, threshold: Interval | None = None
     ) -> TprEstimate:
         """Return a point with the intervals of its TPR, its realised FPR and its threshold."""
-        finest = f"finest {1 / point.non_mated:.1e}"
-        few = "" if point.reliable else "few errors"
-        resolvable = point.resolvable
+        counts = point.true_accepts, point.mated
+        accepted = Estimate(point.tpr, tpr, *counts, "" if point.reliable else "few errors")
+        if not point.resolvable:
+            accepted = Estimate(None, None, *counts, f"finest {1 / point.non_mated:.1e}")
+        unknown = "" if threshold else "too few subjects for an interval"
         return cls(
             point,
-            Estimate(
-                point.tpr if resolvable else None,
-                tpr if resolvable else None,
-                point.true_accepts,
-                point.mated,
-                few if resolvable else finest,
-            ),
+            accepted,
             Estimate(point.fpr_realised, fpr, point.false_accepts, point.non_mated),
-            Estimate(
-                point.threshold,
-                threshold,
-                remark="" if threshold else "too few subjects for an interval",
-            ),
+            Estimate(point.threshold, threshold, remark=unknown),
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -216,6 +216,22 @@ def test_scores_with_groups(workplace: Path, capsys: pytest.CaptureFixture[str])
     assert "no such figure" in " ".join(capsys.readouterr().out.split())
 
 
+def test_scores_at_a_threshold_from_shards_of_embeddings(workplace: Path) -> None:
+    pytest.importorskip("pyarrow")
+    write_scores(workplace / "s.csv")
+    (workplace / "shards").mkdir()
+    write_embeddings(workplace / "shards" / "0.parquet", read_embeddings("E.npz"))
+    documents = []
+    for others in ("E.npz", "shards"):
+        flags = ["--group", "gender", "--fmr", "1e-1", "--replicates", "40", "--out", others[:1]]
+        main(["--scores", "s.csv", *flags, "--threshold-from", others])
+        documents.append(json.loads(Path(others[:1], "audit.json").read_text()))
+    one, sharded = documents
+    assert sharded["rates"] == one["rates"]
+    assert sharded["thresholds"][0]["value"] == one["thresholds"][0]["value"]
+    assert sharded["inputs"]["calibration"]["name"] == "shards"
+
+
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [

@@ -94,7 +94,7 @@ class _SameConv(nn.Conv2d):
         )
         if height % 2 or width % 2:
             x = functional.pad(x, (0, width % 2, 0, height % 2))
-        # Where both sides get as much, the convolution pads by itself, several times faster.
+        # What both sides get the convolution pads by itself, without a copy of the image.
         padding = (height // 2, width // 2)
         return functional.conv2d(x, self.weight, None, stride, padding, groups=self.groups)
 

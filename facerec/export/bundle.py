@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,7 @@ from facerec.export.variants import VARIANTS, VariantKind, make_variant
 from facerec.files import atomic_folder, fsync_directory, json_bytes
 from facerec.progress import Progress, section
 from facerec.recipe import to_dict
+from facerec.report.documents import by_name, plain
 from facerec.verification import Bench, VerificationResult, evaluate_bench
 from facerec.verification.compare import Comparison, compare
 from facerec.verification.tables import difference_limits, difference_points
@@ -165,7 +166,7 @@ class BundleReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON types."""
-        values: dict[str, Any] = _json(self)
+        values: dict[str, Any] = plain(self, _named)
         return {"bundle": str(values.pop("path")), **values}
 
 
@@ -564,15 +565,9 @@ def _recipe_hash(recipe: Mapping[str, Any]) -> str | None:
     return hashlib.sha256(text.encode()).hexdigest() if recipe else None
 
 
-def _json(value: Any) -> Any:
-    """Return dataclasses as JSON types, of a comparison what it says itself."""
-    if isinstance(value, Comparison):
-        return value.to_json()
-    if is_dataclass(value):
-        value = vars(value)
-    if isinstance(value, Mapping):
-        return {name: _json(inner) for name, inner in value.items()}
-    return [_json(inner) for inner in value] if isinstance(value, list | tuple) else value
+def _named(value: Any) -> Any:
+    """Return what is written of a dataclass: its fields, of a comparison what it says itself."""
+    return value.to_json() if isinstance(value, Comparison) else by_name(value)
 
 
 def _row(row: ParityRow | ConsumerRow) -> dict[str, Any]:

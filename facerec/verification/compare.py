@@ -282,12 +282,13 @@ def _check_pairs(first: VerificationResult, second: VerificationResult) -> list[
         "labelled": [np.where(pairs.issame, "same", "different") for pairs in (one, other)]
     }
     one_named = (first.items is None) != (second.items is None)
-    for side in () if one_named else ("first", "second"):
-        facts[f"with the {side} image"] = [
-            images if result.items is None else result.items[images]
-            for result in (first, second)
-            for images in [getattr(result.pairs, side)]
-        ]
+    if not one_named:
+        sides = {"first": (one.first, other.first), "second": (one.second, other.second)}
+        for side, images in sides.items():
+            facts[f"with the {side} image"] = [
+                rows if result.items is None else result.items[rows]
+                for result, rows in zip((first, second), images, strict=True)
+            ]
     if one.folds is not None and other.folds is not None:
         facts["in fold"] = [one.folds + 1, other.folds + 1]
     for what, (left, right) in facts.items():

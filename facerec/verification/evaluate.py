@@ -236,7 +236,7 @@ class VerificationResult:
             },
             "eer_step": {"value": self.eer_step.rate, **asdict(self.eer_step)},
             "d_prime": self.d_prime if math.isfinite(self.d_prime) else None,
-            "norms": self.norms and self.norms.to_json(),
+            "norms": None if self.norms is None else self.norms.to_json(),
             "flip": self.flip,
             "align": self.align,
             "score": self.score,

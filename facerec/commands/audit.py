@@ -6,7 +6,7 @@ import inspect
 import operator
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -49,7 +49,7 @@ from facerec.fairness.one_to_many import (
 from facerec.fairness.one_to_many_page import summary_tables
 from facerec.fairness.outputs import check_audit_folder, to_json, write_audit
 from facerec.fairness.page import render
-from facerec.fairness.quality import add_quality, read_quality
+from facerec.fairness.quality import Quality, add_quality, read_quality
 from facerec.fairness.rate_results import TARGETS, Calibration
 from facerec.fairness.result import Audit, InputFile
 from facerec.fairness.scores import audit_scores
@@ -59,7 +59,7 @@ from facerec.progress import Progress, section
 from facerec.report.progress import progress_bar
 from facerec.statistics.operating_points import parse_rate
 from facerec.verification.bench import Bench
-from facerec.verification.protocols import read_scores
+from facerec.verification.protocols import ScoredPairs, read_scores
 from facerec.verification.templates import TemplateBench
 
 ALL = "all"
@@ -195,107 +195,47 @@ def audit(
         parse_rate(target)
     searches = _search_plan(flags)
     asserted = [_assertion(text) for text in assertion]
-    if sum(given is not None for given in (embeddings, model, scores)) != 1:
-        raise DatasetError("give one of --embeddings, --model and --scores, to say what is audited")
-    if attributes is None and scores is None:
-        raise DatasetError("name the table of groups with --attributes")
-    if scores is not None:
-        _refuse_with_scores(flags)
-    elif distances and (threshold_from is None or is_embeddings(threshold_from)):
-        raise DatasetError("--distances says what scores are; leave it out without scores")
-    labels: Attributes | None = None
+    _check_source(flags)
     measured = None if quality is None else read_quality(quality, _listed(covariates))
-    if attributes is not None:
-        elsewhere = () if measured is None else measured.measures
-        labels = read_attributes(
-            attributes,
-            groups,
-            subject=subject,
-            covariates=[name for name in _listed(covariates) if name not in elsewhere],
-            allow_inferred=allow_inferred_labels,
-        )
-        if measured is not None:
-            labels = add_quality(labels, measured)
+    labels = None if attributes is None else _read_labels(attributes, groups, measured, flags)
     earlier = None if against is None else read_release(against)
     if earlier is not None:
         recorded = None if labels is None else labels.sha256
         check_settings(earlier, groups, intersect, targets, recorded, searches)
     opened = _open_bench(bench, pairs, format, images, data)
-    files: list[InputFile] = []
-    remarks: list[str] = []
-
-    def stored_embeddings(role: Literal["embeddings", "baseline"], path: Path) -> Embeddings:
-        found = read_embeddings(path)
-        files.append(InputFile(role, path.name, embeddings_sha256(path), _describe(found)))
-        return found
-
-    def embed(role: Literal["model", "baseline"], path: Path) -> tuple[str, list[Embeddings]]:
-        """Embed the bench's images; those of the model that is audited without flip, too."""
-        loaded = network.load(path)
-        print_model(loaded, flip, aligner, console)
-        if opened is None:
-            raise DatasetError("--model needs --bench or --pairs, whose images it embeds")
-        options: dict[str, Any] = {
-            "align": aligner,
-            "batch_size": network.batch_size,
-            "on_error": on_error,
-            "progress": section(show, f"{loaded.name}: embedding"),
-        }
-        if flip and role == "model":
-            views = [*embed_views(loaded, opened.images, **options)]
-        else:
-            views = [embed_images(loaded, opened.images, flip=flip, **options)]
-        described = views[0].note["model"]
-        name = described["name"] if loaded.path is None else loaded.path.name
-        files.append(InputFile(role, name, str(described["sha256"]), _describe(views[0])))
-        return str(loaded.path), views
-
+    audited: Embeddings | None = None
+    unit: NDArray[np.float32] | None = None
+    other: Embeddings | None = None
     with progress_bar(console) as show:
-        aligner = parse_align(align, align_threshold)
-        audited: Embeddings | None = None
-        unit: NDArray[np.float32] | None = None
+        options = {"align": parse_align(align, align_threshold), "on_error": on_error}
+        embed = partial(_embed, network, opened, flip, options, console, show)
         if scores is not None:
-            if is_embeddings(scores):
-                raise DatasetError(f"{scores}: it holds embeddings; name it with --embeddings")
             source, columns = scores.name, () if labels is not None else groups
-            scored = read_scores(scores, distances=distances, groups=columns, subject=subject)
-            details = {"pairs": len(scored), "score": scored.kind}
-            details["format"] = scored.source.get("format")
-            files.append(InputFile("scores", source, sha256(scores), details))
+            scored, file = _read_scores(scores, distances, columns, subject)
         elif embeddings is not None:
-            source, audited = str(embeddings), stored_embeddings("embeddings", embeddings)
+            source, audited = str(embeddings), read_embeddings(embeddings)
+            file = _embeddings_file("embeddings", embeddings, audited)
         else:
             assert model is not None
-            source, (audited, *alone) = embed("model", model)
+            source, file, (audited, *alone) = embed("model", model)
             unit = unit_fusion(audited, *alone) if alone else None
-        if labels is not None:
-            details = {"lines": len(labels.lines), "label_source": list(labels.label_sources)}
-            files.append(InputFile("attributes", labels.path.name, labels.sha256, details))
-        if opened is not None:
-            files.append(_bench_file(opened))
-        if measured is not None:
-            details = {"lines": len(measured.files), "measures": list(measured.measures)}
-            files.append(InputFile("quality", measured.path.name, measured.sha256, details))
-            remarks += filter(None, [measured.remark])
-        calibration: Calibration | None = None
-        others: OtherPeople | None = None
-        if threshold_from is not None:
-            calibration, known, others = _calibrate(
-                threshold_from, targets, audited, distances, network.device, show
-            )
-            remarks += known
-            total = embeddings_sha256(threshold_from)
-            files.append(InputFile("calibration", threshold_from.name, total, {}))
-        other = None
+        calibration, remarks, others = _calibrate(
+            threshold_from, targets, audited, distances, network.device, show
+        )
+        if measured is not None and measured.remark:
+            remarks.insert(0, measured.remark)
+        files = [file, *_shared_files(labels, opened, measured, threshold_from)]
         if baseline is not None and is_embeddings(baseline):
-            other = stored_embeddings("baseline", baseline)
+            other = read_embeddings(baseline)
+            files.append(_embeddings_file("baseline", baseline, other))
         elif baseline is not None:
             if model is None:
                 raise DatasetError(
                     f"{baseline}: with --embeddings the baseline is a file of embeddings too "
                     "(.npz); make it with facerec embed"
                 )
-            _, (other,) = embed("baseline", baseline)
+            _, file, (other,) = embed("baseline", baseline)
+            files.append(file)
         settings: dict[str, Any] = {
             "intersect": intersect,
             "targets": targets,
@@ -334,7 +274,8 @@ def audit(
                 device=network.device,
                 **settings,
             )
-        result = _compare(result, earlier)
+        if earlier is not None:
+            result = _add_changes(result, earlier)
         show("drawing", 0, 1)
         page = write_audit(out, result, render(result, command), command)
         show("drawing", 1, 1)
@@ -363,10 +304,8 @@ def _finish(
         raise SystemExit(1)
 
 
-def _compare(result: Audit, earlier: Release | None) -> Audit:
-    """Add what changed since the audit of an earlier release, if there is one."""
-    if earlier is None:
-        return result
+def _add_changes(result: Audit, earlier: Release) -> Audit:
+    """Add what changed since the audit of an earlier release."""
     changes = compare_releases(
         earlier, to_json(result), result.comparison, result.search_correlations
     )
@@ -404,14 +343,37 @@ def _defaults() -> dict[str, Any]:
     return flags
 
 
-def _refuse_with_scores(flags: Mapping[str, Any]) -> None:
-    """Refuse flags of embeddings, which would do nothing."""
-    for name, default in _defaults().items():
-        if name not in _WITH_SCORES and flags[name] != default:
-            raise DatasetError(
-                f"--{name.replace('_', '-')} belongs to an audit of embeddings; leave it out with "
-                "--scores"
-            )
+def _check_source(flags: Mapping[str, Any]) -> None:
+    """Refuse several sources or none, and flags that mean nothing with the one that is given."""
+    scores, calibration = flags["scores"], flags["threshold_from"]
+    if sum(flags[name] is not None for name in ("embeddings", "model", "scores")) != 1:
+        raise DatasetError("give one of --embeddings, --model and --scores, to say what is audited")
+    if flags["attributes"] is None and scores is None:
+        raise DatasetError("name the table of groups with --attributes")
+    if scores is not None:
+        for name, default in _defaults().items():
+            if name not in _WITH_SCORES and flags[name] != default:
+                raise DatasetError(
+                    f"--{name.replace('_', '-')} belongs to an audit of embeddings; leave it out "
+                    "with --scores"
+                )
+    elif flags["distances"] and (calibration is None or is_embeddings(calibration)):
+        raise DatasetError("--distances says what scores are; leave it out without scores")
+
+
+def _read_labels(
+    path: Path, groups: Sequence[str], measured: Quality | None, flags: Mapping[str, Any]
+) -> Attributes:
+    """Read the table of groups, with covariates of its own and those that were measured."""
+    elsewhere = () if measured is None else measured.measures
+    labels = read_attributes(
+        path,
+        groups,
+        subject=flags["subject"],
+        covariates=[name for name in _listed(flags["covariates"]) if name not in elsewhere],
+        allow_inferred=flags["allow_inferred_labels"],
+    )
+    return labels if measured is None else add_quality(labels, measured)
 
 
 def _assertion(text: str) -> Callable[[Audit], str | None]:
@@ -533,19 +495,61 @@ def _open_bench(
     return opened
 
 
-def _calibrate(
+def _read_scores(
+    path: Path, distances: bool, groups: Sequence[str], subject: str
+) -> tuple[ScoredPairs, InputFile]:
+    if is_embeddings(path):
+        raise DatasetError(f"{path}: it holds embeddings; name it with --embeddings")
+    scored = read_scores(path, distances=distances, groups=groups, subject=subject)
+    details = {"pairs": len(scored), "score": scored.kind, "format": scored.source.get("format")}
+    return scored, InputFile("scores", path.name, sha256(path), details)
+
+
+def _embed(
+    network: Network,
+    bench: Bench | None,
+    flip: bool,
+    options: Mapping[str, Any],
+    console: Console,
+    show: Progress,
+    role: Literal["model", "baseline"],
     path: Path,
+) -> tuple[str, InputFile, list[Embeddings]]:
+    """Embed the images of a bench; those of the model that is audited without flip, too.
+
+    Also returns what the model is called in errors, and what it is in the report.
+    """
+    loaded = network.load(path)
+    print_model(loaded, flip, options["align"], console)
+    if bench is None:
+        raise DatasetError("--model needs --bench or --pairs, whose images it embeds")
+    tell = section(show, f"{loaded.name}: embedding")
+    options = {**options, "batch_size": network.batch_size, "progress": tell}
+    if flip and role == "model":
+        views = [*embed_views(loaded, bench.images, **options)]
+    else:
+        views = [embed_images(loaded, bench.images, flip=flip, **options)]
+    described = views[0].note["model"]
+    name = described["name"] if loaded.path is None else loaded.path.name
+    file = InputFile(role, name, str(described["sha256"]), _describe(views[0]))
+    return str(loaded.path), file, views
+
+
+def _calibrate(
+    path: Path | None,
     targets: Sequence[str],
     audited: Embeddings | None,
     distances: bool,
     device: str,
     show: Progress,
-) -> tuple[Calibration, list[str], OtherPeople | None]:
-    """Fix thresholds on other data: embeddings or scores.
+) -> tuple[Calibration | None, list[str], OtherPeople | None]:
+    """Fix thresholds on other data, embeddings or scores, if they are given.
 
     Also returns what a reader must know of them, and who is on the images, unless scores are
     given or audited (``audited`` is None).
     """
+    if path is None:
+        return None, [], None
     unknown = f"Whether the scores of {path.name} come from the same model is not known."
     if not is_embeddings(path):
         scored = read_scores(path, distances=distances)
@@ -565,6 +569,12 @@ def _calibrate(
     return calibration, remarks, others
 
 
+def _embeddings_file(
+    role: Literal["embeddings", "baseline"], path: Path, found: Embeddings
+) -> InputFile:
+    return InputFile(role, path.name, embeddings_sha256(path), _describe(found))
+
+
 def _describe(embeddings: Embeddings) -> dict[str, Any]:
     model = embeddings.note.get("model", {})
     return {
@@ -578,11 +588,28 @@ def _describe(embeddings: Embeddings) -> dict[str, Any]:
     }
 
 
-def _bench_file(bench: Bench) -> InputFile:
-    source = bench.source
-    name = Path(str(source.get("path", bench.name))).name
-    details = {"pairs": len(bench.pairs), "format": source.get("format"), "notes": [*bench.notes]}
-    return InputFile("pairs", name, str(source.get("sha256", "")), details)
+def _shared_files(
+    labels: Attributes | None,
+    bench: Bench | None,
+    measured: Quality | None,
+    calibration: Path | None,
+) -> Iterator[InputFile]:
+    """Yield the files beside embeddings, a model or scores."""
+    details: dict[str, Any]
+    if labels is not None:
+        details = {"lines": len(labels.lines), "label_source": list(labels.label_sources)}
+        yield InputFile("attributes", labels.path.name, labels.sha256, details)
+    if bench is not None:
+        source = bench.source
+        name = Path(str(source.get("path", bench.name))).name
+        details = {"pairs": len(bench.pairs), "format": source.get("format")}
+        details["notes"] = [*bench.notes]
+        yield InputFile("pairs", name, str(source.get("sha256", "")), details)
+    if measured is not None:
+        details = {"lines": len(measured.files), "measures": list(measured.measures)}
+        yield InputFile("quality", measured.path.name, measured.sha256, details)
+    if calibration is not None:
+        yield InputFile("calibration", calibration.name, embeddings_sha256(calibration), {})
 
 
 def _command(flags: Mapping[str, Any]) -> str:

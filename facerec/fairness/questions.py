@@ -92,30 +92,17 @@ class Question(ABC):
     """
 
     components: Components
-    least_images: ClassVar[int] = 2
-    """Of a person: without mated comparisons an audit leaves a group out of its error rates."""
+    kind: Kind
+    text: str
+    """The question in a sentence, without its effect."""
+    effect: str
+    """What the effect is, as words."""
+    strongest: float
+    """Strength up to which is searched."""
     weakest: ClassVar[float] = 1e-3
     """Strength from which on is searched."""
-
-    @property
-    @abstractmethod
-    def kind(self) -> Kind:
-        """Its name."""
-
-    @property
-    @abstractmethod
-    def text(self) -> str:
-        """The question in a sentence, without its effect."""
-
-    @property
-    @abstractmethod
-    def effect(self) -> str:
-        """What the effect is, as words."""
-
-    @property
-    @abstractmethod
-    def strongest(self) -> float:
-        """Strength up to which is searched."""
+    least_images: ClassVar[int] = 2
+    """Of a person: without mated comparisons an audit leaves a group out of its error rates."""
 
     @abstractmethod
     def count(self, design: Design, effect: float, audits: int, seed: Sequence[int]) -> int:
@@ -157,35 +144,25 @@ class Question(ABC):
             )
 
 
-@dataclass(frozen=True)
 class NormQuestion(Question):
-    """Do the mean norms of persons differ between groups?"""
+    """Do the mean norms of persons differ between groups?
 
-    components: Components
-    measure: Literal["eta2", "difference"] = "eta2"
-    """η² of persons' means as the audit reports it, or the difference of the last group's mean in
-    SDs of images within a group."""
-    least_images: ClassVar[int] = 1
+    Args:
+        components: of the variation.
+        measure: η² of persons' means as the audit reports it, or the difference of the last
+            group's mean in SDs of images within a group.
+    """
 
-    @property
-    def kind(self) -> Kind:
-        """Its name."""
-        return "norms"
+    kind = "norms"
+    text = "Do the mean norms of persons differ between groups? (Welch's F, permuted)"
+    strongest = 10.0  # a group wholly apart
+    least_images = 1
 
-    @property
-    def text(self) -> str:
-        """The question in a sentence."""
-        return "Do the mean norms of persons differ between groups? (Welch's F, permuted)"
-
-    @property
-    def effect(self) -> str:
-        """What the effect is, as words."""
-        return "η²" if self.measure == "eta2" else "difference of means in SDs of images"
-
-    @property
-    def strongest(self) -> float:
-        """A group wholly apart."""
-        return 10.0
+    def __init__(
+        self, components: Components, measure: Literal["eta2", "difference"] = "eta2"
+    ) -> None:
+        self.components, self.measure = components, measure
+        self.effect = "η²" if measure == "eta2" else "difference of means in SDs of images"
 
     def strength(self, effect: float) -> float:
         """Return Cohen's f of η², or the difference."""
@@ -226,37 +203,24 @@ class NormQuestion(Question):
         return _needed(power) ** 2 / (ratio**2 * share * (1 - share))
 
 
-@dataclass(frozen=True)
 class RateQuestion(Question):
-    """Is the FMR, or the FNMR, of a group higher than that of the others?"""
+    """Is the FMR, or the FNMR, of a group higher than that of the others?
 
-    components: Components
-    of: Rate
-    rate: float
-    """Of all groups but the last."""
+    Args:
+        components: of the variation.
+        of: the error.
+        rate: of all groups but the last.
+    """
 
-    @property
-    def kind(self) -> Kind:
-        """Its name."""
-        return "fmr" if self.of == "FMR" else "fnmr"
-
-    @property
-    def text(self) -> str:
-        """The question in a sentence."""
-        return (
-            f"Is the {self.of} of a group higher than that of the others, {self.rate:g}, at one "
-            "threshold? (max/geomean against equal rates)"
+    def __init__(self, components: Components, of: Rate, rate: float) -> None:
+        self.components, self.of, self.rate = components, of, rate
+        self.kind = "fmr" if of == "FMR" else "fnmr"
+        self.text = (
+            f"Is the {of} of a group higher than that of the others, {rate:g}, at one threshold? "
+            "(max/geomean against equal rates)"
         )
-
-    @property
-    def effect(self) -> str:
-        """What the effect is, as words."""
-        return f"ratio of {self.of}"
-
-    @property
-    def strongest(self) -> float:
-        """The ratio that makes the largest rate for which plans hold."""
-        return math.log(LARGEST[self.of] / self.rate)
+        self.effect = f"ratio of {of}"
+        self.strongest = math.log(LARGEST[of] / rate)
 
     def strength(self, effect: float) -> float:
         """Return the logarithm of the ratio."""
@@ -298,33 +262,22 @@ class RateQuestion(Question):
         return _first(enough)
 
 
-@dataclass(frozen=True)
 class IntervalQuestion(Question):
-    """Is the 95 % interval of the FMR, or the FNMR, of one group narrow?"""
+    """Is the 95 % interval of the FMR, or the FNMR, of one group narrow?
 
-    components: Components
-    of: Rate
-    rate: float
+    Args:
+        components: of the variation.
+        of: the error.
+        rate: of the group.
+    """
 
-    @property
-    def kind(self) -> Kind:
-        """Its name."""
-        return "fmr-interval" if self.of == "FMR" else "fnmr-interval"
+    effect = "half width of the interval over the rate"
+    strongest = 10.0  # an interval that says nothing
 
-    @property
-    def text(self) -> str:
-        """The question in a sentence."""
-        return f"How wide is the 95 % interval of one group's {self.of} of {self.rate:g}?"
-
-    @property
-    def effect(self) -> str:
-        """What the effect is, as words."""
-        return "half width of the interval over the rate"
-
-    @property
-    def strongest(self) -> float:
-        """An interval that says nothing."""
-        return 10.0
+    def __init__(self, components: Components, of: Rate, rate: float) -> None:
+        self.components, self.of, self.rate = components, of, rate
+        self.kind = "fmr-interval" if of == "FMR" else "fnmr-interval"
+        self.text = f"How wide is the 95 % interval of one group's {of} of {rate:g}?"
 
     def said(self, effect: float) -> str:
         """Return the half width as words."""

@@ -9,6 +9,7 @@ old release is its intervals.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import Any, ClassVar
 from facerec.errors import DatasetError, MetricError
 from facerec.fairness.baseline import BaselineComparison, Change
 from facerec.fairness.one_to_many import EVERYBODY, OTHERS, SearchKey, SearchPlan
-from facerec.fairness.plain import AUDIT_SCHEMA, Json, plain
+from facerec.fairness.plain import AUDIT_SCHEMA, plain
 from facerec.files import parse_json, sha256
 from facerec.report.conclusions import (
     Conclusion,
@@ -57,7 +58,7 @@ class ReleaseChange(Estimate):
 
     in_files: ClassVar = (
         "grouping group figure fmr_nominal=target old new change=value interval paired "
-        "old_verdict new_verdict reason=remark"
+        "old_verdict new_verdict reason=remark verdict_changed conclusion"
     )
     grouping: str
     group: str | None
@@ -83,11 +84,17 @@ class ReleaseChange(Estimate):
         """Whether the interval of the change excludes zero."""
         return of_change(self)
 
+    @property
+    def moved(self) -> bool:
+        """Whether it does, on either side."""
+        return self.conclusion in ("increase detected", "decrease detected")
+
 
 @dataclass(frozen=True)
 class ReleaseComparison:
     """All that can be said of two releases."""
 
+    in_files: ClassVar = "name sha256 facerec summary rows notes"
     name: str
     """File of the earlier audit."""
     sha256: str
@@ -98,18 +105,13 @@ class ReleaseComparison:
     notes: tuple[str, ...]
 
     @property
-    def changed(self) -> tuple[ReleaseChange, ...]:
-        """Rows whose verdict changed."""
-        return tuple(row for row in self.rows if row.verdict_changed)
-
-    @property
     def summary(self) -> str:
         """What happened, in a sentence."""
-        detected = sum(row.conclusion.endswith("e detected") for row in self.rows)
-        verdicts = len(self.changed)
+        verdicts = sum(row.verdict_changed for row in self.rows)
+        moved = sum(row.moved for row in self.rows)
         return (
             f"{verdicts} {'verdict' if verdicts == 1 else 'verdicts'} changed, and of "
-            f"{len(self.rows)} figures {detected} moved by more than their interval"
+            f"{len(self.rows)} figures {moved} moved by more than their interval"
         )
 
 
@@ -154,15 +156,14 @@ def check_settings(
         DatasetError: they differ.
     """
     with _reading(release):
-        settings = release.document["settings"]
-        _same(release, "groups", (list(groups), settings["groups"]), "--group")
-        _same(release, "the intersection", (intersect, settings["intersect"]), "--intersect")
-        _same(release, "nominal FMRs", (list(targets), settings["fmr"]), "--fmr")
-        labels = release.document["inputs"].get("attributes", {}).get("sha256")
+        old = release.document
+        asked = {"groups": list(groups), "intersect": intersect, "fmr": list(targets)}
+        _compare(release, _SETTINGS, asked, old["settings"])
+        labels = old["inputs"].get("attributes", {}).get("sha256")
         _same(release, "SHA-256 of the table of groups", (attributes, labels), "--attributes")
-        if searches is not None and (old := _searches(release.document)) is not None:
-            plan = {**plain(searches, leave=("targets",)), "fpir": list(searches.targets)}
-            _check_searches(release, plan, old)
+        if searches is not None and (plan := _searches(old)) is not None:
+            asked = {**plain(searches), "fpir": list(searches.targets)}
+            _compare(release, _SEARCHES, asked, plan)
 
 
 def compare_releases(
@@ -191,25 +192,44 @@ def compare_releases(
         rows = list(_rows(release.document, new, comparison, correlations or {}))
         notes = list(_notes(release.document, new, comparison))
         version = str(release.document["facerec"])
-    order = {"increase detected": 1, "decrease detected": 1}
-    rows.sort(key=lambda row: 0 if row.verdict_changed else order.get(row.conclusion, 2))
+    rows.sort(key=lambda row: 0 if row.verdict_changed else 1 if row.moved else 2)
     return ReleaseComparison(release.name, release.sha256, version, tuple(rows), tuple(notes))
 
 
-class _reading:
+@contextlib.contextmanager
+def _reading(release: Release) -> Iterator[None]:
     """Turn what an earlier audit lacks into a sentence."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as problem:
+        raise DatasetError(
+            f"{release.name}: it is not as facerec audit writes it ({problem!r}); make it again"
+        ) from problem
 
-    def __init__(self, release: Release) -> None:
-        self._name = release.name
 
-    def __enter__(self) -> None:
-        return None
+_SETTINGS = (
+    ("groups", "groups", "--group"),
+    ("intersect", "the intersection", "--intersect"),
+    ("fmr", "nominal FMRs", "--fmr"),
+)
+_SEARCHES = (
+    ("fpir", "target FPIRs", "--fpir"),
+    ("reference", "the reference group", "--reference"),
+    ("homogeneous", "homogeneous galleries", "--homogeneous"),
+    ("template", "the template", "--template"),
+    ("seed", "the seed of galleries", "--seed"),
+)
+"""What must be the same in both audits: name in the document, as words, flag."""
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (KeyError, TypeError, AttributeError, IndexError, ValueError)):
-            raise DatasetError(
-                f"{self._name}: it is not as facerec audit writes it ({error!r}); make it again"
-            ) from error
+
+def _compare(
+    release: Release,
+    fields: Iterable[tuple[str, str, str]],
+    new: Mapping[str, Any],
+    old: Mapping[str, Any],
+) -> None:
+    for name, what, flag in fields:
+        _same(release, what, (new[name], old[name]), flag)
 
 
 def _same(release: Release, what: str, sides: Iterable[object], flag: str) -> None:
@@ -239,16 +259,10 @@ def _check(release: Release, new: Mapping[str, Any]) -> None:
     for role, flag in (("attributes", "--attributes"), ("pairs", "--bench or --pairs")):
         hashes = [side.get(role, {}).get("sha256") for side in files]
         _same(release, f"SHA-256 of the {role}", hashes, flag)
-    settings = [side["settings"] for side in (new, old)]
-    for name, what, flag in (
-        ("groups", "groups", "--group"),
-        ("intersect", "the intersection", "--intersect"),
-        ("fmr", "nominal FMRs", "--fmr"),
-        ("policy", "impostors", "--bench or --pairs"),
-    ):
-        _same(release, what, [side[name] for side in settings], flag)
-    for name in ("images", "pairs", "subjects"):
-        _same(release, name, [side["counts"][name] for side in (new, old)], "data")
+    policy = ("policy", "impostors", "--bench or --pairs")
+    _compare(release, (*_SETTINGS, policy), new["settings"], old["settings"])
+    totals = ((name, name, "data") for name in ("images", "pairs", "subjects"))
+    _compare(release, totals, new["counts"], old["counts"])
     calibrated = ["calibration" in side for side in files]
     _same(release, "thresholds from other data:", calibrated, "--threshold-from")
     if calibrated[0]:
@@ -270,7 +284,7 @@ def _check(release: Release, new: Mapping[str, Any]) -> None:
     plans = [_searches(side) for side in (new, old)]
     known = [plan for plan in plans if plan is not None]
     if len(known) == len(plans):
-        _check_searches(release, *known)
+        _compare(release, _SEARCHES, *known)
         searches = [
             [
                 point["non_mated"]
@@ -287,18 +301,6 @@ def _searches(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return what an audit has of identification; files of earlier versions have nothing."""
     identification: Mapping[str, Any] | None = document.get("one_to_many")
     return identification
-
-
-def _check_searches(release: Release, new: Mapping[str, Any], old: Mapping[str, Any]) -> None:
-    """Refuse galleries, searches or thresholds that were made otherwise."""
-    for name, what, flag in (
-        ("fpir", "target FPIRs", "--fpir"),
-        ("reference", "the reference group", "--reference"),
-        ("homogeneous", "homogeneous galleries", "--homogeneous"),
-        ("template", "the template", "--template"),
-        ("seed", "the seed of galleries", "--seed"),
-    ):
-        _same(release, what, [side[name] for side in (new, old)], flag)
 
 
 def _check_baseline(release: Release, new: Mapping[str, Any]) -> None:
@@ -477,25 +479,21 @@ def _change(
     correlations: Mapping[SearchKey, float],
 ) -> ReleaseChange:
     grouping, group, figure, target = key
-    values = [None if side is None else side.estimate["value"] for side in (old, new)]
+    before, now = (None if side is None else side.estimate["value"] for side in (old, new))
     tested = [None if side is None else side.verdict for side in (old, new)]
     if any(verdict is not None for verdict in tested):
         tested = [verdict or "insufficient data" for verdict in tested]
-    before, now = values
-    change, interval, remark = None, None, ""
-    joint = paired is not None and paired.interval is not None
+    change, interval, remark, joint = None, None, "", False
     if before is None or now is None:
-        lacking = "earlier" if before is None else "new"
-        side = old if before is None else new
+        lacking, side = ("earlier", old) if before is None else ("new", new)
         reason = None if side is None else side.estimate.get("reason")
         remark = f"no value in the {lacking} audit" + (f": {reason}" if reason else "")
     else:
+        assert old is not None and new is not None
         change = now - before
-        if joint:
-            assert paired is not None
-            interval = paired.interval
+        if paired is not None and paired.interval is not None:
+            interval, joint = paired.interval, True
         else:
-            assert old is not None and new is not None
             common = None if new.search is None else correlations.get(new.search)
             interval = mover(before, old.estimate["ci"], now, new.estimate["ci"], common)
             joint = common is not None and interval is not None
@@ -511,7 +509,7 @@ def _change(
         target=target,
         old=before,
         new=now,
-        paired=joint and change is not None,
+        paired=joint,
         old_verdict=tested[0],
         new_verdict=tested[1],
     )
@@ -549,22 +547,3 @@ def mover(
     change = new - old
     how = (UNPAIRED, TAKEN_AS_INDEPENDENT) if correlation is None else (CORRELATED, SEARCHES)
     return Interval(change - low, change + high, method=how[0], assumption=how[1])
-
-
-def to_json(comparison: ReleaseComparison) -> Json:
-    """Return the comparison as JSON types."""
-    return {
-        "name": comparison.name,
-        "sha256": comparison.sha256,
-        "facerec": comparison.facerec,
-        "summary": comparison.summary,
-        "rows": [
-            {
-                **plain(row),
-                "verdict_changed": row.verdict_changed,
-                "conclusion": row.conclusion,
-            }
-            for row in comparison.rows
-        ],
-        "notes": list(comparison.notes),
-    }

@@ -61,11 +61,7 @@ def against_table(rows: Sequence[ReleaseChange], caption: str = "") -> Table[Rel
 
 def notable(comparison: ReleaseComparison) -> list[ReleaseChange]:
     """Return the rows whose verdict changed or whose change is detected."""
-    return [
-        row
-        for row in comparison.rows
-        if row.verdict_changed or row.conclusion in ("increase detected", "decrease detected")
-    ]
+    return [row for row in comparison.rows if row.verdict_changed or row.moved]
 
 
 def section(comparison: ReleaseComparison) -> Section:

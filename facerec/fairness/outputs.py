@@ -14,7 +14,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from facerec.fairness import against
 from facerec.fairness.against_page import against_table
 from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import QUANTILES
@@ -138,11 +137,8 @@ def to_json(audit: Audit) -> Json:
             "perm": settings.permutations,
         },
         "counts": {
-            "images": audit.images,
-            "pairs": audit.pairs,
-            "failures": audit.failures,
-            "subjects": audit.subjects,
-            "single_images": audit.single_images,
+            name: getattr(audit, name)
+            for name in ("images", "pairs", "failures", "subjects", "single_images")
         },
         "exclusions": plain(audit.exclusions),
         "thresholds": [
@@ -215,7 +211,7 @@ def to_json(audit: Audit) -> Json:
             for change in changes
         ],
         "comparison": None if audit.comparison is None else plain(audit.comparison.to_json()),
-        "against": None if audit.against is None else against.to_json(audit.against),
+        "against": plain(audit.against),
         "one_to_many": _one_to_many(audit.one_to_many),
         "not_computed": list(_not_computed(audit)),
         "caveats": list(audit.caveats),
@@ -541,13 +537,9 @@ def _search_tables(document: Json | None) -> dict[str, list[Json]]:
         f"one_to_many_{name}": [
             {"grouping": grouping["grouping"], **flat(row)}
             for grouping in (() if document is None else document["groupings"])
-            for row in grouping[key]
+            for row in grouping[name]
         ]
-        for name, key in (
-            ("rates", "rates"),
-            ("thresholds", "thresholds"),
-            ("failures", "failures"),
-        )
+        for name in ("rates", "thresholds", "failures")
     }
 
 

@@ -88,7 +88,7 @@ class GroupExcess(Estimate):
     varies.
     """
 
-    in_files: ClassVar = "target of group rate others excess=value interval"
+    in_files: ClassVar = "target of group rate others excess=value interval higher"
     target: str
     of: Literal["FMR", "FNMR"]
     group: str
@@ -225,16 +225,7 @@ class SetResult:
             "attributes_sha256": self.faces.attributes.sha256,
             "runs": [run.to_json() for run in self.runs],
             "comparison": self.comparison.to_json(),
-            "known_truth": [
-                {
-                    "run": known.run,
-                    "faces": known.faces,
-                    "excess": [
-                        plain(one, limits=False) | {"higher": one.higher} for one in known.excess
-                    ],
-                }
-                for known in self.known
-            ],
+            "known_truth": plain(self.known, limits=False),
         }
 
 

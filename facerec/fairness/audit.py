@@ -8,10 +8,11 @@ of the figures.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -55,6 +56,8 @@ from facerec.verification.bench import Bench
 from facerec.verification.evaluate import select_embeddings
 
 PERMUTATIONS = 9999
+
+T = TypeVar("T")
 
 
 def audit(
@@ -343,6 +346,14 @@ def measure(errors: GroupErrors | NoComparison, settings: Settings) -> Different
     return differentials(errors, replicates=settings.replicates, seed=settings.seed)
 
 
+def attempt(name: str, compute: Callable[[], T]) -> T | NoComparison:
+    """Return what is computed, or why it cannot be."""
+    try:
+        return compute()
+    except MetricError as problem:
+        return NoComparison(name, str(problem))
+
+
 @contextlib.contextmanager
 def stage(progress: Progress | None, name: str) -> Iterator[None]:
     """Say when something begins and when it is done."""
@@ -400,32 +411,32 @@ class _Auditor:
         """
         joined, ids = self._joined, self._embeddings.ids
         chosen = shown(joined.groupings, self._settings.groups)
-        keep = baseline is not None
-        try:
-            one_to_many = audit_searches(
-                self._embeddings.vectors, joined, chosen, plan, self._progress, others, keep
-            )
-        except MetricError as problem:
-            return NoComparison("one to many", str(problem)), None
-        if baseline is None:
-            return one_to_many, None
+        search = partial(
+            audit_searches,
+            groupings=chosen,
+            plan=plan,
+            progress=self._progress,
+            keep=baseline is not None,
+        )
+        found = attempt(
+            "one to many", partial(search, self._embeddings.vectors, joined, others=others)
+        )
+        if baseline is None or isinstance(found, NoComparison):
+            return found, None
         assert ids is not None  # else nothing would have been joined
         other = select_embeddings(baseline, ids[joined.rows], name)
         same = replace(
             joined, rows=np.arange(len(joined.rows)), norms=other.norms.astype(np.float64)
         )
-        try:
-            before = audit_searches(other.vectors, same, chosen, plan, self._progress, keep=keep)
-        except MetricError:
-            return one_to_many, None
-        return one_to_many, correlate(one_to_many, before)
+        before = attempt(name, partial(search, other.vectors, same))
+        return found, None if isinstance(before, NoComparison) else correlate(found, before)
 
     def compare(self, baseline: Embeddings, name: str) -> BaselineComparison:
         """Return the changes from a baseline, by the primary attribute."""
         joined, settings, ids = self._joined, self._settings, self._embeddings.ids
         assert ids is not None  # else nothing would have been joined
         grouping = joined.groupings[0]
-        codes = self._over_rows(grouping.codes, np.int64(UNKNOWN))
+        codes = self._codes(grouping)
         chosen = ids[joined.rows] if self._bench is None else self._bench.images.ids
         rows = pd.Index(ids).get_indexer(pd.Index(chosen))
         with stage(self._progress, "comparing with the baseline"):
@@ -463,10 +474,7 @@ class _Auditor:
         calibration: Calibration | None,
     ) -> list[GroupErrors | NoComparison]:
         """Count errors by all groupings, or say why not."""
-        chosen = [
-            (self._over_rows(grouping.codes, np.int64(UNKNOWN)), grouping.names)
-            for grouping in groupings
-        ]
+        chosen = [(self._codes(grouping), grouping.names) for grouping in groupings]
         return counted(comparisons, groupings, chosen, self._settings.targets, calibration)
 
     def _no_unit(
@@ -535,19 +543,19 @@ class _Auditor:
             return NoComparison(grouping.name, "no target has a threshold on these data")
         if mated is None:
             return NoComparison(grouping.name, f"there are more than {MOST_MATED:,} mated pairs")
-        try:
-            return norm_channels(
+        return attempt(
+            grouping.name,
+            lambda: norm_channels(
                 *mated,
                 self._norms,
                 self._subject,
-                self._over_rows(grouping.codes, np.int64(UNKNOWN)),
+                self._codes(grouping),
                 grouping.names,
                 threshold=value,
                 replicates=self._settings.replicates,
                 seed=self._settings.seed,
-            )
-        except MetricError as problem:
-            return NoComparison(grouping.name, str(problem))
+            ),
+        )
 
     def _fusion(
         self,
@@ -555,15 +563,18 @@ class _Auditor:
         raw: GroupErrors | NoComparison,
         unit: GroupErrors | NoComparison,
     ) -> tuple[FusionChange, ...] | NoComparison:
-        for errors in (raw, unit):
-            if isinstance(errors, NoComparison):
-                return errors
-        assert not isinstance(raw, NoComparison) and not isinstance(unit, NoComparison)
+        if isinstance(raw, NoComparison):
+            return raw
+        if isinstance(unit, NoComparison):
+            return unit
         settings = self._settings
-        try:
-            return compare_fusion(raw, unit, replicates=settings.replicates, seed=settings.seed)
-        except MetricError as problem:
-            return NoComparison(grouping.name, str(problem))
+        return attempt(
+            grouping.name,
+            lambda: compare_fusion(raw, unit, replicates=settings.replicates, seed=settings.seed),
+        )
+
+    def _codes(self, grouping: Grouping) -> NDArray[np.int64]:
+        return self._over_rows(grouping.codes, np.int64(UNKNOWN))
 
     def _over_rows(self, values: NDArray[Any], missing: np.generic) -> NDArray[Any]:
         """Spread values of joined images over all rows of the embeddings."""
@@ -581,12 +592,8 @@ def counted(
 ) -> list[GroupErrors | NoComparison]:
     """Count errors by all groupings, or say why not.
 
-    Args:
-        comparisons: whose errors.
-        groupings: of the images.
-        chosen: codes of groups over all rows, and names, of each grouping.
-        targets: nominal FMRs.
-        calibration: gives the thresholds, else these data.
+    ``chosen`` are codes of groups over all rows, and names, of each grouping; ``calibration`` gives
+    the thresholds, else these data.
     """
     results: Sequence[GroupErrors | MetricError]
     try:
@@ -625,7 +632,4 @@ def _adjusted(
 ) -> AdjustedAssociation | NoComparison | None:
     if not sample.covariates:
         return None
-    try:
-        return adjust_for_covariates(sample, bootstrap)
-    except MetricError as problem:
-        return NoComparison(sample.name, str(problem))
+    return attempt(sample.name, lambda: adjust_for_covariates(sample, bootstrap))

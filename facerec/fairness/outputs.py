@@ -94,13 +94,7 @@ def write_audit(folder: str | Path, audit: Audit, pages: Mapping[str, bytes], co
 
 
 def manifest(audit: Audit, files: Mapping[str, bytes], command: str) -> Json:
-    """Return what the report was made from, with what, and what it consists of.
-
-    Args:
-        audit: the audit.
-        files: path → contents, of all files but the manifest.
-        command: that makes the same report again.
-    """
+    """Return what the report was made from, with what, and which other files it consists of."""
     return {
         "schema": MANIFEST_SCHEMA,
         "facerec": audit.version,
@@ -222,9 +216,7 @@ def to_json(audit: Audit) -> Json:
 def csv_tables(audit: Audit, document: Json) -> dict[str, list[Json]]:
     """Return the rows of all tables by name: those of the page, and what only files have.
 
-    Args:
-        audit: what the page shows.
-        document: see `to_json`.
+    The document is that of `to_json`.
     """
     channels = document["norm_channels"]
 
@@ -333,59 +325,44 @@ def csv_tables(audit: Audit, document: Json) -> dict[str, list[Json]]:
 
 def model_card(audit: Audit) -> str:
     """Return sections for a model card, under the headings of the Hugging Face template."""
-    settings = audit.settings
     sources = escape_markdown("; ".join(audit.label_sources))
     names = ", ".join(escape_markdown(grouping.name) for grouping in audit.groupings)
-    lines = ["<!-- Sections for a model card, made by facerec audit. -->", ""]
+    blocks = ["<!-- Sections for a model card, made by facerec audit. -->"]
     if audit.banner is not None:
-        lines += [f"> **{escape_markdown(audit.banner)}**", ""]
-    lines += [
+        blocks.append(f"> **{escape_markdown(audit.banner)}**")
+    metrics = "" if audit.of_scores else _METRICS
+    intervals = (
+        "take pairs as independent, since their subjects are not known"
+        if audit.subjects is None
+        else "allow for images and pairs that share a subject"
+    )
+    files = [
+        f"- {file.role}: `{_code(file.name)}`, SHA-256 `{file.sha256}`" for file in audit.inputs
+    ]
+    blocks += [
         "## Uses",
-        "",
         "### Out-of-Scope Use",
-        "",
         "The figures below describe one data set at one threshold. They are no basis for a "
         "decision about people, and say nothing of other data or thresholds.",
-        "",
         "## Bias, Risks, and Limitations",
-        "",
-        *(f"- {escape_markdown(finding.text)}" for finding in audit.findings),
-        "",
-        *(f"- {escape_markdown(caveat)}" for caveat in (*audit.caveats, *audit.warnings)),
-        "",
+        "\n".join(f"- {escape_markdown(finding.text)}" for finding in audit.findings),
+        "\n".join(f"- {escape_markdown(text)}" for text in (*audit.caveats, *audit.warnings)),
         "## Evaluation",
-        "",
         "### Testing Data, Factors & Metrics",
-        "",
         "#### Testing Data",
-        "",
-        f"{audit.lead}, of which {audit.failures:,} were not acquired.",
-        "",
-        *(f"- {file.role}: `{_code(file.name)}`, SHA-256 `{file.sha256}`" for file in audit.inputs),
-        "",
+        "\n".join([f"{audit.lead}, of which {audit.failures:,} were not acquired.", "", *files]),
         "#### Factors",
-        "",
         f"{names}; labels from {sources}. Groups under ten subjects are pooled or left out.",
-        "",
         "#### Metrics",
-        "",
-        f"{_METRICS if not audit.of_scores else ''}"
-        "FMR and FNMR within groups at one threshold for all, with 95 % intervals that "
-        + (
-            "take pairs as independent, since their subjects are not known. "
-            if audit.subjects is None
-            else "allow for images and pairs that share a subject. "
-        )
-        + f"Impostor pairs are drawn {escape_markdown(audit.policy)}.",
-        "",
+        f"{metrics}FMR and FNMR within groups at one threshold for all, with 95 % intervals that "
+        f"{intervals}. Impostor pairs are drawn {escape_markdown(audit.policy)}.",
         "### Results",
-        "",
+        *(card_table(audit, grouping).markdown() for grouping in audit.groupings),
+        "#### Entries",
+        "\n".join(["```yaml", *_eval_results(audit), "```"]),
+        f"Made by facerec {audit.version} with seed {audit.settings.seed}.\n",
     ]
-    for grouping in audit.groupings:
-        lines += [card_table(audit, grouping).markdown(), ""]
-    lines += ["#### Entries", "", "```yaml", *_eval_results(audit), "```", ""]
-    lines.append(f"Made by facerec {audit.version} with seed {settings.seed}.")
-    return "\n".join(lines) + "\n"
+    return "\n\n".join(blocks)
 
 
 def _eval_results(audit: Audit) -> Iterator[str]:

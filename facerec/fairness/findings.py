@@ -60,11 +60,8 @@ def find(
 ) -> tuple[Finding, ...]:
     """Return the findings, those on the primary attribute first.
 
-    Args:
-        groupings: audited.
-        target: FMR target whose error rates are looked at; None without any.
-        comparison: with a baseline, whose lines come right after the error rates.
-        one_to_many: identification, of which only differences that are detected make lines.
+    Error rates are those at the ``target`` FMR. Lines on the change from a baseline come right
+    after them; of identification only differences that are detected make lines.
     """
     searches: dict[str, SearchAudit] = {}
     if isinstance(one_to_many, OneToMany):
@@ -86,7 +83,7 @@ def verdict(findings: Sequence[Finding]) -> str:
     sentences = []
     for conclusion in get_args(Conclusion):
         said = [
-            f"{_TOPICS.get(finding.topic) or _change(finding)} by {finding.grouping}"
+            f"{_topic(finding)} by {finding.grouping}"
             for finding in findings
             if finding.conclusion == conclusion
         ]
@@ -97,33 +94,23 @@ def verdict(findings: Sequence[Finding]) -> str:
 
 
 _TOPICS: dict[Topic, str] = {
-    "norm": "norm",
     "adjusted norm": "norm at equal covariates",
-    "FMR": "FMR",
-    "FNMR": "FNMR",
-    "FPIR": "FPIR",
-    "FNIR": "FNIR",
     "norm and FNMR": "FNMR at equal norms",
     "fusion": "FNMR with unit fusion",
 }
 
 
-def _change(finding: Finding) -> str:
-    """Return what changes from the baseline: the figure, without its target."""
-    return finding.figure.partition(" at ")[0].removesuffix(" from the baseline")
+def _topic(finding: Finding) -> str:
+    """Return what a finding is about; of a change from the baseline the figure, without target."""
+    if finding.topic == "baseline":
+        return finding.figure.partition(" at ")[0].removesuffix(" from the baseline")
+    return _TOPICS.get(finding.topic, finding.topic)
 
 
 def caveats(
     label_sources: Sequence[str], policy: str, *, lfw: bool = False, norms: bool = True
 ) -> tuple[str, ...]:
-    """Return the fixed sentences of every report.
-
-    Args:
-        label_sources: where labels come from.
-        policy: see `facerec.fairness.audit.Audit.policy`.
-        lfw: whether the images are those of LFW.
-        norms: whether norms were audited.
-    """
+    """Return the fixed sentences of every report; see `facerec.fairness.result.Audit.policy`."""
     source = "; ".join(label_sources)
     known = [caveat for caveat in _CAVEATS if norms or caveat not in _OF_NORMS]
     sentences = [caveat.format(source=source, policy=policy) for caveat in known]
@@ -212,24 +199,26 @@ def _searches(grouping: GroupAudit, audits: Mapping[str, SearchAudit]) -> Iterat
     if grouping.name not in audits:
         return
     for ratio in audits[grouping.name].largest:
-        ends = (("highest", ratio.highest), ("lowest", ratio.lowest))
         threshold = ratio.threshold
-        yield Finding(
-            topic="FPIR" if ratio.figure == "FPIR" else "FNIR",
-            grouping=grouping.name,
-            figure=f"largest ratio of {ratio.figure} between groups, threshold at FPIR "
+        unit = "non-mated searches" if ratio.figure == "FPIR" else "mated searches"
+        yield _line(
+            "FPIR" if ratio.figure == "FPIR" else "FNIR",
+            grouping.name,
+            f"largest ratio of {ratio.figure} between groups, threshold at FPIR "
             f"{threshold.target} of {threshold.basis}",
-            value=ratio.value,
-            interval=ratio.interval,
-            total=ratio.total,
-            unit="non-mated searches" if ratio.figure == "FPIR" else "mated searches",
-            conclusion="difference detected",
-            remark=", ".join(
-                f"{end} in {name} {events:,}/{total:,}" for end, (name, events, total) in ends
-            ),
-            p=None,
-            exploratory=True,
+            ratio,
+            (ratio.total, unit),
+            "difference detected",
+            _ends(ratio.highest, ratio.lowest),
         )
+
+
+def _ends(highest: tuple[str, int, int], lowest: tuple[str, int, int]) -> str:
+    """Name the groups with the highest and the lowest rate, with their counts."""
+    return ", ".join(
+        f"{end} in {name} {events:,}/{total:,}"
+        for end, (name, events, total) in (("highest", highest), ("lowest", lowest))
+    )
 
 
 def _is_headline(row: Differential, of: str, target: str) -> bool:
@@ -237,17 +226,16 @@ def _is_headline(row: Differential, of: str, target: str) -> bool:
 
 
 def _extremes(point: RatesAtThreshold, of: str, compared: Sequence[str]) -> str:
-    """Name the groups with the highest and the lowest rate, with their counts."""
     rates = {
         group.name: group.fmr if of == "FMR" else group.fnmr
         for group in point.groups
         if group.name in compared
     }
     ordered = sorted(rates, key=lambda name: rates[name].value or 0.0)
-    ends = (("highest", ordered[-1]), ("lowest", ordered[0]))
-    return ", ".join(
-        f"{end} in {name} {rates[name].events:,}/{rates[name].total:,}" for end, name in ends
+    highest, lowest = (
+        (name, rates[name].events, rates[name].total) for name in (ordered[-1], ordered[0])
     )
+    return _ends(highest, lowest)
 
 
 def _parity(row: Differential) -> str:

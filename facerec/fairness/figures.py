@@ -299,9 +299,7 @@ def rate_figure(rates: GroupRates) -> Figure | None:
     points = [point for point in rates.points if point.threshold.resolvable]
     if not points:
         return None
-    height = 0.95 + _ROW * len(rates.names)
-    figure = Figure(figsize=(_WIDTH + 1, height * len(points) + 0.3), layout="constrained")
-    panels = figure.subplots(len(points), 2, squeeze=False, sharey=True)
+    figure, panels = _error_figure(rates.names, len(points))
     for (left, right), point in zip(panels, points, strict=True):
         _rate_panels((left, right), point)
         if point.fnmr.value is not None:
@@ -318,15 +316,11 @@ def search_figure(
 ) -> Figure | None:
     """Draw FPIR and FNIR of every group at each threshold; None without any.
 
-    Args:
-        names: of the groups.
-        points: of each threshold the target FPIR, whose target it is, and FPIR and FNIR by group.
+    Points are the target FPIR, whose target it is, and FPIR and FNIR by group.
     """
     if not points:
         return None
-    height = 0.95 + _ROW * len(names)
-    figure = Figure(figsize=(_WIDTH + 1, height * len(points) + 0.3), layout="constrained")
-    panels = figure.subplots(len(points), 2, squeeze=False, sharey=True)
+    figure, panels = _error_figure(names, len(points))
     for (left, right), (target, basis, fpir, fnir) in zip(panels, points, strict=True):
         _both_errors((left, right), names, (fpir, fnir), float(parse_rate(target)))
         left.set_xlabel(f"FPIR; dashed: target {target} of {label(basis)}", fontsize=SMALL)
@@ -506,7 +500,9 @@ def differential_figure(differentials: Differentials) -> Figure | None:
         for edge in range(1, len(of_panel)):
             axes.axhline(edge - 0.5, color="0.9", linewidth=0.6, zorder=0)
         name_rows(axes, [f"{m} {of}" if of in ("FMR", "FNMR") else m for m, of in of_panel])
-    _plain_log(ratios)
+    ratios.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    ratios.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    ratios.xaxis.set_minor_formatter(NullFormatter())
     ratios.set_xlabel("ratio; 1: equal rates", fontsize=SMALL)
     ratios.axvline(1, color="0.2", linewidth=0.9)
     shares.set_xlim(-0.02, 1.02)
@@ -565,13 +561,8 @@ def _whisker(
 ) -> None:
     """Draw a figure with its interval; hollow without one, or where it rests on few errors.
 
-    Args:
-        axes: to draw on.
-        at: row or, upright, column.
-        style: of the group.
-        estimate: nothing is drawn without a value.
-        upright: whether the line stands.
-        floor: left end of the axis; an arrow stands there for a figure of less.
+    It stands at a row or, upright, at a column. An arrow stands at the ``floor``, the left end of
+    the axis, for a figure of less.
     """
     if estimate.value is None:
         return
@@ -623,6 +614,13 @@ def _differences(axes: Axes, table: NormTable) -> None:
         assert group.difference is not None  # all groups together alone have none
         _whisker(axes, row, style, group.difference)
     axes.axvline(0, color="0.2", linewidth=0.9)
+
+
+def _error_figure(names: Sequence[str], points: int) -> tuple[Figure, NDArray[np.object_]]:
+    """Return panels for both errors of all groups, a row a threshold."""
+    height = 0.95 + _ROW * len(names)
+    figure = Figure(figsize=(_WIDTH + 1, height * points + 0.3), layout="constrained")
+    return figure, figure.subplots(points, 2, squeeze=False, sharey=True)
 
 
 def _rate_panels(panels: Sequence[Axes], point: RatesAtThreshold) -> None:
@@ -691,15 +689,9 @@ def _matrix(
     *,
     lower: bool = False,
 ) -> tuple[Figure, Axes]:
-    """Draw a matrix of groups with a bar of its colours; cells without a value are hatched.
+    """Draw a matrix of groups, ``(D, D)``, with a bar of its colours; cells of NaN are hatched.
 
-    Args:
-        values: ``(D, D)``, NaN for none.
-        texts: of the cells.
-        names: of the groups.
-        colours: of the values.
-        scale: of the colours.
-        lower: draw the lower triangle alone, with the diagonal; values go beyond the scale.
+    With ``lower`` the lower triangle alone, with the diagonal; values go beyond the scale.
     """
     size = len(names)
     side = min(max(3.6, 1.2 + 0.95 * size), 13.0)
@@ -710,17 +702,8 @@ def _matrix(
         for j in range(i + 1 if lower else size):
             empty = np.isnan(values[i, j])
             if empty and (lower or i != j):
-                axes.add_patch(
-                    Rectangle(
-                        (j - 0.5, i - 0.5),
-                        1,
-                        1,
-                        facecolor="none",
-                        edgecolor="0.7",
-                        hatch="///",
-                        linewidth=0,
-                    )
-                )
+                corner = (j - 0.5, i - 0.5)
+                axes.add_patch(Rectangle(corner, 1, 1, fc="none", ec="0.7", hatch="///", lw=0))
             if size <= _MOST_TEXT:
                 dark = not empty and _luminance(colours(scale(values[i, j]))) < 0.4
                 axes.text(
@@ -777,13 +760,6 @@ def _dodge(turn: int, size: int, width: float) -> float:
 
 def _percent(axis: Axis) -> None:
     axis.set_major_formatter(PercentFormatter(1, symbol=" %"))
-
-
-def _plain_log(axes: Axes) -> None:
-    """Mark a logarithmic axis with plain numbers."""
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _limits(interval: Interval | None, sign: int) -> str:

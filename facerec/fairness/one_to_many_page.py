@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from facerec.fairness.figures import search_figure
@@ -11,19 +11,18 @@ from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.one_to_many import (
     EVERYBODY,
     Figure,
-    GroupFailures,
     OneToMany,
     SearchAudit,
     SearchRate,
     SearchThreshold,
     working_thresholds,
 )
-from facerec.fairness.tables import fmr_cell, rate_cell
+from facerec.fairness.tables import figure_cell, fmr_cell, rate_cell
 from facerec.report import words
 from facerec.report.estimate import Estimate
 from facerec.report.figures import Drawings, slug
 from facerec.report.page import Block, Folded, Heading, Section, Text
-from facerec.report.table import Cell, Column, Table
+from facerec.report.table import Cell, Column, Table, text_table
 from facerec.statistics.intervals import complement
 
 TITLE = "One to many: identification by group"
@@ -40,18 +39,15 @@ class _Line:
     with_failures: SearchRate | None
 
 
-def failure_table(audit: SearchAudit) -> Table[GroupFailures]:
+def failure_table(audit: SearchAudit) -> Table[Sequence[Cell | str]]:
     """Return failures to acquire and to enrol by group."""
-    columns: list[Column[GroupFailures]] = [
-        Column("group", lambda row: row.group),
-        Column("failure to acquire, images", lambda row: rate_cell(row.acquire)),
-        Column("failure to enrol, persons", lambda row: rate_cell(row.enrol)),
-    ]
-    remarks = [
+    headings = ("group", "failure to acquire, images", "failure to enrol, persons")
+    rows = [(row.group, rate_cell(row.acquire), rate_cell(row.enrol)) for row in audit.failures]
+    remark = (
         "Images without an embedding; persons of whom no image to enrol was acquired, so that "
         "they are in no gallery."
-    ]
-    return Table(f"{audit.name}: failures", columns, audit.failures, remarks)
+    )
+    return replace(text_table(f"{audit.name}: failures", headings, rows), remarks=[remark])
 
 
 def rank_table(audit: SearchAudit, kind: str) -> Table[SearchRate]:
@@ -182,10 +178,7 @@ def _rank_one(row: SearchRate) -> Cell:
 
 
 def _ratio(ratio: Estimate | None) -> Cell:
-    if ratio is None:
-        return Cell("")
-    small = words.limits(ratio.interval) or ratio.remark
-    return Cell(words.number(ratio.value), small, withheld=ratio.value is None)
+    return Cell("") if ratio is None else figure_cell(ratio, ".3g")
 
 
 def summary_tables(one_to_many: OneToMany) -> list[Table[Any]]:

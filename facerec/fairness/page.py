@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from importlib.resources import files
-from typing import Any
 
 import jinja2
 from markupsafe import Markup
@@ -35,7 +34,7 @@ from facerec.report.page import (
     Text,
     Widget,
 )
-from facerec.report.table import Table, facts_table
+from facerec.report.table import facts_table
 from facerec.statistics.operating_points import RULE_OF_30
 
 _SPOKEN = 12
@@ -43,6 +42,10 @@ _SPOKEN = 12
 _LONG = 40
 """Rows from which on a table is folded."""
 _MARKS = "Full marks: at least 30 errors; half: 3 to 29; hollow: fewer."
+_RATES_CAPTION = (
+    "FMR (left) and FNMR (right) at the global thresholds, errors/pairs beside. An arrow: no "
+    f"error, the line ends at the upper limit. {_MARKS}"
+)
 _RATES = "Recognition at the global threshold"
 """Title of the section that others refer to."""
 
@@ -83,9 +86,7 @@ _TERMS = {
 def render(audit: Audit, command: str | None = None) -> Files:
     """Return ``report.html`` and ``figures/*.{svg,png}``; equal audits give equal bytes.
 
-    Args:
-        audit: what to show.
-        command: the command line that led to it, for the record.
+    The command line that led to the audit is for the record.
     """
     drawings = Drawings()
     of = "audit of scores" if audit.of_scores else "norm audit"
@@ -136,7 +137,7 @@ def _headline(audit: Audit, drawings: Drawings) -> list[Drawing]:
     if grouping.norms is None:
         rates = grouping.rates
         picture = None if isinstance(rates, NoComparison) else figures.rate_figure(rates)
-        return drawings.draw("headline", picture, spoken, f"{grouping.name}: {_rates_caption()}")
+        return drawings.draw("headline", picture, spoken, f"{grouping.name}: {_RATES_CAPTION}")
     caption = f"{grouping.name}: mean norm of each group less that of all groups"
     if point is not None:
         caption += (
@@ -147,13 +148,6 @@ def _headline(audit: Audit, drawings: Drawings) -> list[Drawing]:
     alt = f"Mean norm of subjects less that of all groups: {means}. {spoken}".strip()
     picture = figures.headline_figure(grouping.norms, point)
     return drawings.draw("headline", picture, alt, f"{caption}.")
-
-
-def _rates_caption() -> str:
-    return (
-        "FMR (left) and FNMR (right) at the global thresholds, errors/pairs beside. An arrow: no "
-        f"error, the line ends at the upper limit. {_MARKS}"
-    )
 
 
 # --- the sections -----------------------------------------------------------------------------
@@ -340,7 +334,7 @@ def _rates(audit: Audit, grouping: GroupAudit, drawings: Drawings) -> Iterator[B
         figures.rate_figure(rates),
         "FMR and FNMR of every group at every target that the data resolve. "
         + ("" if point is None else _spoken_rates(point)),
-        _rates_caption(),
+        _RATES_CAPTION,
     )
     if point is not None:
         yield tables.rate_table(point)
@@ -416,15 +410,11 @@ def _comparison(audit: Audit, drawings: Drawings) -> Section:
         [
             Listed([*comparison.reading, *comparison.notes]),
             *picture,
-            _folded_if_long(table, words.counted(len(table.rows), "change")),
+            table if len(table.rows) <= _LONG else Folded(f"{len(table.rows):,} changes", [table]),
         ],
         "The same images, pairs and subjects in both arms; thresholds fixed anew per model at the "
         f"same nominal FMR. Groups: {comparison.attribute}.",
     )
-
-
-def _folded_if_long(table: Table[Any], summary: str) -> Block:
-    return table if len(table.rows) <= _LONG else Folded(summary, [table])
 
 
 def _provenance(audit: Audit, command: str | None) -> Section:

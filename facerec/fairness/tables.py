@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from facerec.fairness.association import Association, PairDifference, SpreadTest
@@ -19,7 +19,7 @@ from facerec.fairness.channels import (
     StandardisedGap,
 )
 from facerec.fairness.covariates import AdjustedAssociation
-from facerec.fairness.differentials import MEASURES, Differential, Differentials, Measure
+from facerec.fairness.differentials import MEASURES, Differential, Differentials
 from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import NormSummary, NormTable
 from facerec.fairness.plain import flat, plain
@@ -33,7 +33,7 @@ from facerec.fairness.rate_results import (
 from facerec.fairness.result import Audit, GroupAudit, InputFile
 from facerec.report import words
 from facerec.report.estimate import Estimate
-from facerec.report.table import Cell, Column, Spanning, Table
+from facerec.report.table import Cell, Column, Spanning, Table, text_table
 
 _ALL = "all groups"
 SUPPRESSED = "under ten subjects, or else such a cell would follow from totals"
@@ -128,11 +128,11 @@ def norm_table(table: NormTable) -> Table[NormSummary]:
         Column("group", lambda group: group.name),
         Column("subjects", lambda group: f"{group.subjects:,}"),
         Column("images", lambda group: f"{group.images:,}"),
-        Column("mean of subjects", lambda group: _figure(group.subject_mean)),
-        Column("minus all groups", lambda group: _figure(group.difference), terminal=False),
-        Column("mean of images", lambda group: _figure(group.mean), terminal=False),
-        Column("SD", lambda group: _figure(group.sd)),
-        Column("CV", lambda group: _figure(group.cv)),
+        Column("mean of subjects", lambda group: figure_cell(group.subject_mean)),
+        Column("minus all groups", lambda group: figure_cell(group.difference), terminal=False),
+        Column("mean of images", lambda group: figure_cell(group.mean), terminal=False),
+        Column("SD", lambda group: figure_cell(group.sd)),
+        Column("CV", lambda group: figure_cell(group.cv)),
     ]
     remarks = [
         *words.assumptions(group.subject_mean.interval for group in table.groups),
@@ -146,12 +146,12 @@ def component_table(table: NormTable) -> Table[NormSummary]:
     columns: list[Column[NormSummary]] = [
         Column("group", lambda group: group.name),
         *(
-            Column(name, lambda group, name=name: _figure(group.quantiles[name]))  # type: ignore[misc]
+            Column(name, lambda group, name=name: figure_cell(group.quantiles[name]))  # type: ignore[misc]
             for name in table.overall.quantiles
         ),
-        Column("SD between subjects", lambda group: _figure(group.between_sd)),
-        Column("SD within subjects", lambda group: _figure(group.within_sd)),
-        Column("ICC(1)", lambda group: _figure(group.icc)),
+        Column("SD between subjects", lambda group: figure_cell(group.between_sd)),
+        Column("SD within subjects", lambda group: figure_cell(group.within_sd)),
+        Column("ICC(1)", lambda group: figure_cell(group.icc)),
         Column("m", lambda group: f"{group.images_per_subject:.3g}"),
         Column("design effect", lambda group: words.number(group.design_effect)),
         Column("effective images", lambda group: words.number(group.effective_images, ",.0f")),
@@ -163,34 +163,24 @@ def component_table(table: NormTable) -> Table[NormSummary]:
 # --- association ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Effect:
-    """An effect, or a test without one."""
-
-    name: Cell
-    estimate: Estimate | None
-    p: float | None
-    test: Cell
-
-
 def effect_table(
     association: Association, adjusted: AdjustedAssociation | NoComparison | None
-) -> Table[_Effect]:
+) -> Table[Sequence[Cell | str]]:
     """Return the effects of the group on the norm with their tests."""
     primary = association.role == "primary"
     permuted = f"{association.permutations:,} permutations over subjects, seed {association.seed}"
-    rows = [
-        _Effect(
+    rows: list[Sequence[Cell | str]] = [
+        (
             Cell("η²", "declared in advance") if primary else Cell("η² [E]"),
-            association.eta2,
-            association.p,
+            figure_cell(association.eta2),
+            words.p_value(association.p),
             Cell(_welch(association.welch_f), permuted),
         ),
-        _Effect(Cell("ω² [E]"), association.omega2, None, Cell("η² without its upward bias")),
-        _Effect(
+        ("ω² [E]", figure_cell(association.omega2), words.NOTHING, "η² without its upward bias"),
+        (
             Cell("ε² [E]", f"without bias {association.eta2_h:.3g}"),
-            association.epsilon2,
-            association.rank_p,
+            figure_cell(association.epsilon2),
+            words.p_value(association.rank_p),
             Cell("Welch’s F of ranks, permuted", f"Kruskal–Wallis H = {association.kruskal_h:.4g}"),
         ),
         _spread("spread between subjects [E]", association.spread_between),
@@ -200,10 +190,10 @@ def effect_table(
         before = "" if adjusted.eta2.value is None else f"η² before {adjusted.eta2.value:.3g}"
         wald = words.number(adjusted.wald_f, ".4g")
         rows.append(
-            _Effect(
+            (
                 Cell(f"partial η² given {', '.join(adjusted.covariates)} [E]", before),
-                adjusted.partial_eta2,
-                adjusted.p,
+                figure_cell(adjusted.partial_eta2),
+                words.p_value(adjusted.p),
                 Cell(
                     f"clustered Wald F = {wald}, df {adjusted.df[0]:g}, {adjusted.df[1]:.1f}",
                     f"{adjusted.images:,} images, {adjusted.dropped:,} without a covariate",
@@ -220,20 +210,15 @@ def effect_table(
         f"p = {words.p_value(association.equivalence_p)}, "
         + ("established." if association.equivalent else "not established.")
     )
-    columns: list[Column[_Effect]] = [
-        Column("effect", lambda row: row.name),
-        Column("estimate [95 %]", lambda row: _figure(row.estimate)),
-        Column("p", lambda row: words.p_value(row.p)),
-        Column("test", lambda row: row.test, words=True),
-    ]
-    return Table("Effects and tests", columns, rows, remarks)
+    headings = ("effect", "estimate [95 %]", "p", "test")
+    return replace(text_table("Effects and tests", headings, rows, ["test"]), remarks=remarks)
 
 
-def _spread(name: str, test: SpreadTest | None) -> _Effect:
+def _spread(name: str, test: SpreadTest | None) -> Sequence[Cell | str]:
     if test is None:
-        return _Effect(Cell(name), None, None, Cell("each subject has one image"))
+        return name, words.NOTHING, words.NOTHING, "each subject has one image"
     said = Cell(f"{_welch(test.f)} of deviations", f"{test.subjects:,} subjects")
-    return _Effect(Cell(name), None, test.p, said)
+    return name, words.NOTHING, words.p_value(test.p), said
 
 
 def _welch(f: float | None) -> str:
@@ -245,9 +230,9 @@ def pair_table(association: Association) -> Table[PairDifference]:
     columns: list[Column[PairDifference]] = [
         Column("groups", lambda pair: f"{pair.first} − {pair.second}"),
         Column("subjects", lambda pair: f"{pair.subjects[0]:,} + {pair.subjects[1]:,}"),
-        Column("Cliff’s δ", lambda pair: _figure(pair.delta)),
-        Column("Hodges–Lehmann shift", lambda pair: _figure(pair.shift)),
-        Column("W₁ / pooled SD", lambda pair: _figure(pair.wasserstein)),
+        Column("Cliff’s δ", lambda pair: figure_cell(pair.delta)),
+        Column("Hodges–Lehmann shift", lambda pair: figure_cell(pair.shift)),
+        Column("W₁ / pooled SD", lambda pair: figure_cell(pair.wasserstein)),
         Column("p [E]", lambda pair: words.p_value(pair.p)),
         Column("p, Holm [E]", lambda pair: words.p_value(pair.p_holm)),
         Column(
@@ -269,32 +254,25 @@ def pair_table(association: Association) -> Table[PairDifference]:
 # --- does the norm matter? --------------------------------------------------------------------
 
 
-def channel_table(channels: Sequence[Channel]) -> Table[Channel]:
+def channel_table(channels: Sequence[Channel]) -> Table[Sequence[Cell | str]]:
     """Return through which channels norms reach decisions."""
     active = {True: "active", False: "not active", None: "cannot be told"}
-    columns: list[Column[Channel]] = [
-        Column("channel", lambda channel: channel.name),
-        Column("in this run", lambda channel: active[channel.active], words=True),
-        Column("evidence", lambda channel: channel.evidence, words=True),
-    ]
-    return Table("Channels from norm to decision", columns, channels)
+    headings = ("channel", "in this run", "evidence")
+    rows = [(channel.name, active[channel.active], channel.evidence) for channel in channels]
+    return text_table("Channels from norm to decision", headings, rows, headings[1:])
 
 
-def discard_table(channels: NormChannels) -> Table[int]:
+def discard_table(channels: NormChannels) -> Table[Sequence[Cell | str]]:
     """Return the share of the images of each group that common norm cuts discard."""
     cuts = channels.cuts
-    columns: list[Column[int]] = [
-        Column("group", lambda index: cuts[0].groups[index].group or _ALL),
-        *(
-            Column(_cut_name(cut), lambda index, cut=cut: _cut(cut.groups[index].images))  # type: ignore[misc]
-            for cut in cuts
-        ),
+    rows = [
+        (groups[0].group or _ALL, *(_cut(group.images) for group in groups))
+        for groups in _all_last([*zip(*(cut.groups for cut in cuts), strict=True)])
     ]
-    remark = "Images below the cut among the images of mated pairs. Norms: " + ", ".join(
-        f"{cut.norm:.4g}" for cut in cuts
-    )
+    norms = ", ".join(f"{cut.norm:.4g}" for cut in cuts)
+    remark = f"Images below the cut among the images of mated pairs. Norms: {norms}."
     caption = "Share of each group that a common norm cut discards"
-    return Table(caption, columns, _all_last(range(len(cuts[0].groups))), [f"{remark}."])
+    return replace(text_table(caption, ["group", *map(_cut_name, cuts)], rows), remarks=[remark])
 
 
 def cut_table(channels: NormChannels) -> Table[tuple[CommonCut, GroupCut]]:
@@ -313,17 +291,13 @@ def _cut_name(cut: CommonCut) -> str:
     return f"cut at {100 * float(cut.share):g} %"
 
 
-def standardised_table(gap: StandardisedGap) -> Table[tuple[str, Estimate, Estimate]] | None:
+def standardised_table(gap: StandardisedGap) -> Table[Sequence[Cell | str]] | None:
     """Return FNMR as it is and at equal norms; None where there are no figures."""
     if gap.raw_gap is None or gap.standardised_gap is None or gap.change is None:
         return None
-    columns: list[Column[tuple[str, Estimate, Estimate]]] = [
-        Column("group", lambda row: row[0]),
-        Column("as it is", lambda row: _contrast(row[1])),
-        Column("at equal norms", lambda row: _contrast(row[2])),
-    ]
-    rows = [(group.group, group.raw, group.standardised) for group in gap.groups]
-    rows.append(("highest − lowest", gap.raw_gap, gap.standardised_gap))
+    figures = [(group.group, group.raw, group.standardised) for group in gap.groups]
+    figures.append(("highest − lowest", gap.raw_gap, gap.standardised_gap))
+    rows = [(name, _contrast(raw), _contrast(equal)) for name, raw, equal in figures]
     change = _contrast(gap.change)
     bins = words.counted(gap.bins, "norm bin")
     remarks = [
@@ -331,14 +305,16 @@ def standardised_table(gap: StandardisedGap) -> Table[tuple[str, Estimate, Estim
         f"{bins} with {words.percent(gap.support)} of the mated pairs.",
         f"{gap.method}.",
     ]
-    return Table("FNMR as it is, and if all groups had the same norms", columns, rows, remarks)
+    caption = "FNMR as it is, and if all groups had the same norms"
+    table = text_table(caption, ("group", "as it is", "at equal norms"), rows)
+    return replace(table, remarks=remarks)
 
 
 def correlation_table(channels: NormChannels) -> Table[NormCorrelation]:
     """Return the rank correlation of norm and score by group."""
     columns: list[Column[NormCorrelation]] = [
         Column("group", lambda row: row.group or _ALL),
-        Column("Spearman’s ρ [E]", lambda row: _figure(row, ".3g")),
+        Column("Spearman’s ρ [E]", lambda row: figure_cell(row, ".3g")),
         Column("mated pairs", lambda row: f"{row.total:,}"),
         Column("subjects", lambda row: f"{row.subjects:,}"),
     ]
@@ -358,7 +334,7 @@ def fusion_table(changes: Sequence[FusionChange]) -> Table[FusionChange]:
         ),
         Column("raw fusion", lambda row: rate_cell(row.raw)),
         Column("unit fusion", lambda row: rate_cell(row.unit)),
-        Column("unit − raw", lambda row: _figure(row, "+.2g")),
+        Column("unit − raw", lambda row: figure_cell(row, "+.2g")),
         _whole("target"),
     ]
     methods = words.assumptions(change.interval for change in changes)
@@ -380,7 +356,7 @@ def threshold_table(audit: Audit) -> Table[GlobalThreshold]:
             lambda row: row.target,
             "fmr_nominal",
         ),
-        Column("threshold", lambda row: _figure(Estimate(row.value, remark=row.reason or ""))),
+        Column("threshold", lambda row: figure_cell(Estimate(row.value, remark=row.reason or ""))),
         Column(
             "false matches where it was fixed",
             lambda row: f"{row.false_matches:,}/{row.non_mated:,}",
@@ -452,7 +428,7 @@ def matrix_table(point: RatesAtThreshold, names: Sequence[str]) -> Table[_Betwee
     columns: list[Column[_Between]] = [
         Column("groups", lambda row: row[0] if row[0] == row[1] else f"{row[0]} – {row[1]}"),
         Column("FMR", lambda row: _rate_alone(row[2])),
-        Column("log10 FMR", lambda row: _figure(Estimate(row[3]), ".2f")),
+        Column("log10 FMR", lambda row: figure_cell(Estimate(row[3]), ".2f")),
         Column("false matches", lambda row: f"{row[2].events:,}/{row[2].total:,}"),
         Column("", data=_between),
     ]
@@ -488,18 +464,14 @@ def _between(row: _Between) -> dict[str, Any]:
 def differential_table(
     differentials: Differentials, headline: str | None = None
 ) -> Table[Differential]:
-    """Return measures of how far the rates of groups lie apart.
-
-    Args:
-        differentials: of a grouping.
-        headline: the one measure to return; all if None.
-    """
+    """Return measures of how far the rates of groups lie apart, or the ``headline`` alone."""
     rows = [row for row in differentials.rows if headline in (None, row.measure)]
     caption = "All measures" if headline is None else f"Headline: {headline}"
     columns: list[Column[Differential]] = [
         Column("measure", lambda row: f"{row.measure}, {row.of}"),
         Column("target FMR", lambda row: row.target, lambda row: row.target, "fmr_nominal"),
-        Column("value [95 %]", _differential),
+        # What is remarked has a column of its own.
+        Column("value [95 %]", lambda row: figure_cell(replace(row, remark=""))),
         Column("p [E]", lambda row: words.p_value(row.p_value)),
         Column("equal rates reach", lambda row: words.number(row.at_parity, ".4g")),
         Column("fewest errors", lambda row: row.mark),
@@ -517,11 +489,6 @@ def differential_table(
     return Table(caption, columns, rows, remarks)
 
 
-def _differential(row: Differential) -> Cell:
-    # What is remarked has a column of its own.
-    return _figure(replace(row, remark=""))
-
-
 def _remark(row: Differential) -> str:
     """Say what is missing and why; what is closer to equal rates where nothing is."""
     said = [row.remark] if row.remark else []
@@ -530,14 +497,11 @@ def _remark(row: Differential) -> str:
     return "; ".join(said) or f"{row.better} is closer to equal rates"
 
 
-def measure_table() -> Table[Measure]:
+def measure_table() -> Table[Sequence[Cell | str]]:
     """Return the definitions of all measures."""
-    columns: list[Column[Measure]] = [
-        Column("measure", lambda measure: f"{measure.name}, {measure.of}"),
-        Column("definition", lambda measure: measure.definition, words=True),
-        Column("better", lambda measure: measure.better, words=True),
-    ]
-    return Table("Measures of differentials", columns, MEASURES)
+    headings = ("measure", "definition", "better")
+    rows = [(f"{one.name}, {one.of}", one.definition, one.better) for one in MEASURES]
+    return text_table("Measures of differentials", headings, rows, headings[1:])
 
 
 # --- comparison, provenance and model card ------------------------------------------------------
@@ -547,9 +511,9 @@ def change_table(comparison: BaselineComparison) -> Table[Change]:
     """Return the changes from a baseline."""
     columns: list[Column[Change]] = [
         Column("figure", lambda row: Cell(row.name, row.role)),
-        Column("baseline", lambda row: _figure(Estimate(row.baseline), ".3g")),
-        Column("treated", lambda row: _figure(Estimate(row.treated), ".3g")),
-        Column("change [95 %]", lambda row: _figure(row, "+.3g")),
+        Column("baseline", lambda row: figure_cell(Estimate(row.baseline), ".3g")),
+        Column("treated", lambda row: figure_cell(Estimate(row.treated), ".3g")),
+        Column("change [95 %]", lambda row: figure_cell(row, "+.3g")),
         Column("over seeds alone", lambda row: words.limits(row.over_seeds) or words.NOTHING),
         Column(
             "seeds of one sign",
@@ -568,21 +532,14 @@ def change_table(comparison: BaselineComparison) -> Table[Change]:
     return Table("Changes", columns, comparison.changes, [remark])
 
 
-def input_table(inputs: Sequence[InputFile]) -> Table[InputFile]:
+def input_table(inputs: Sequence[InputFile]) -> Table[Sequence[Cell | str]]:
     """Return the files that were read, with their hashes."""
-    columns: list[Column[InputFile]] = [
-        Column("file", lambda file: Cell(file.role, file.name)),
-        Column("SHA-256", lambda file: file.sha256, words=True),
-        Column("details", lambda file: _details(file.details), words=True),
-    ]
-    return Table("Inputs", columns, inputs)
-
-
-def _details(details: Mapping[str, Any]) -> str:
-    return (
-        "; ".join(f"{key}: {words.setting(value)}" for key, value in details.items())
-        or words.NOTHING
-    )
+    headings = ("file", "SHA-256", "details")
+    rows = []
+    for file in inputs:
+        details = "; ".join(f"{key}: {words.setting(one)}" for key, one in file.details.items())
+        rows.append((Cell(file.role, file.name), file.sha256, details or words.NOTHING))
+    return text_table("Inputs", headings, rows, headings[1:])
 
 
 def card_table(audit: Audit, grouping: GroupAudit) -> Table[int]:
@@ -642,7 +599,7 @@ def _counted(rate: ErrorRate, text: str, scale: float) -> Cell:
     return Cell(text, "\n".join(filter(None, small)))
 
 
-def _figure(estimate: Estimate | None, form: str = ".4g") -> Cell:
+def figure_cell(estimate: Estimate | None, form: str = ".4g") -> Cell:
     """Return a figure with its interval, or with why there is none; hatched if missing."""
     if estimate is None:
         return Cell(words.NOTHING)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -135,10 +135,7 @@ def to_json(audit: Audit) -> Json:
             for name in ("images", "pairs", "failures", "subjects", "single_images")
         },
         "exclusions": plain(audit.exclusions),
-        "thresholds": [
-            {"fmr_nominal": point.target, **plain(point, leave=("target",))}
-            for point in audit.thresholds
-        ],
+        "thresholds": [*map(_at_target, audit.thresholds)],
         "target": audit.target,
         "channels": plain(audit.channels),
         "findings": [{**plain(finding), "text": finding.text} for finding in audit.findings],
@@ -180,8 +177,7 @@ def to_json(audit: Audit) -> Json:
             {
                 "grouping": grouping.name,
                 "groups": list(differentials.groups),
-                "fmr_nominal": row.target,
-                **plain(row, leave=("target",)),
+                **_at_target(row),
             }
             for grouping, differentials in _known(audit, "differentials")
             for row in differentials.rows
@@ -196,11 +192,7 @@ def to_json(audit: Audit) -> Json:
             for curve in channels.curves
         ],
         "fusion": [
-            {
-                "grouping": grouping.name,
-                "fmr_nominal": change.target,
-                **plain(change, leave=("target",)),
-            }
+            {"grouping": grouping.name, **_at_target(change)}
             for grouping, changes in _known(audit, "fusion")
             for change in changes
         ],
@@ -219,9 +211,21 @@ def csv_tables(audit: Audit, document: Json) -> dict[str, list[Json]]:
     The document is that of `to_json`.
     """
     channels = document["norm_channels"]
+    searches = document["one_to_many"]
 
-    def of_page(grouping: GroupAudit, table: Table[Any], **shared: Any) -> list[Json]:
-        return [{"grouping": grouping.name, **shared, **row} for row in table.records()]
+    def of_page(what: str, table: Callable[[Any], Table[Any]]) -> list[Json]:
+        return [
+            {"grouping": grouping.name, **row}
+            for grouping, figures in _known(audit, what)
+            for row in table(figures).records()
+        ]
+
+    def within(groupings: Iterable[Json], name: str) -> list[Json]:
+        return [
+            {"grouping": grouping["grouping"], **flat(row)}
+            for grouping in groupings
+            for row in grouping[name]
+        ]
 
     return {
         "findings": [flat(row) for row in document["findings"]],
@@ -234,11 +238,7 @@ def csv_tables(audit: Audit, document: Json) -> dict[str, list[Json]]:
             if row[name] is not None
         ],
         "association": [flat(row) for row in document["association"]],
-        "pairs": [
-            row
-            for grouping, association in _known(audit, "association")
-            for row in of_page(grouping, pair_table(association))
-        ],
+        "pairs": of_page("association", pair_table),
         "adjusted": [flat(row) for row in document["adjusted"]],
         "thresholds": threshold_table(audit).records(),
         "rates": [
@@ -253,12 +253,10 @@ def csv_tables(audit: Audit, document: Json) -> dict[str, list[Json]]:
             if row["own_threshold"] is not None
         ],
         "fmr_matrix": [
-            row
+            {"grouping": grouping.name, "fmr_nominal": point.threshold.target, **row}
             for grouping, rates in _known(audit, "rates")
             for point in rates.points
-            for row in of_page(
-                grouping, matrix_table(point, rates.names), fmr_nominal=point.threshold.target
-            )
+            for row in matrix_table(point, rates.names).records()
         ],
         "det": [
             {"grouping": row["grouping"], "group": row["name"], "threshold": t, "x": x, "y": y}
@@ -278,16 +276,8 @@ def csv_tables(audit: Audit, document: Json) -> dict[str, list[Json]]:
                 SCORE_EDGES[:-1].tolist(), row["genuine"], row["impostor"], strict=True
             )
         ],
-        "differentials": [
-            row
-            for grouping, differentials in _known(audit, "differentials")
-            for row in of_page(grouping, differential_table(differentials))
-        ],
-        "norm_correlations": [
-            {"grouping": row["grouping"], **flat(correlation)}
-            for row in channels
-            for correlation in row["correlations"]
-        ],
+        "differentials": of_page("differentials", differential_table),
+        "norm_correlations": within(channels, "correlations"),
         "norm_bins": [
             {"grouping": row["grouping"], **flat(tenth, only=("bin", "low", "high"))}
             | {"group": rate["group"], **flat(rate["fnmr"])}
@@ -311,14 +301,13 @@ def csv_tables(audit: Audit, document: Json) -> dict[str, list[Json]]:
             for row in document["edc"]
             for x, y in zip(row["discarded"], row["fnmr"], strict=True)
         ],
-        "fusion": [
-            row
-            for grouping, changes in _known(audit, "fusion")
-            for row in of_page(grouping, fusion_table(changes))
-        ],
+        "fusion": of_page("fusion", fusion_table),
         "comparison": change_table(audit.comparison).records() if audit.comparison else [],
         "against": against_table(audit.against.rows).records() if audit.against else [],
-        **_search_tables(document["one_to_many"]),
+        **{
+            f"one_to_many_{name}": within(searches["groupings"] if searches else (), name)
+            for name in ("rates", "thresholds", "failures")
+        },
         "not_computed": [flat(row) for row in document["not_computed"]],
     }
 
@@ -405,6 +394,10 @@ def _known(audit: Audit, what: str) -> Iterator[tuple[GroupAudit, Any]]:
         figures = getattr(grouping, what)
         if figures is not None and not isinstance(figures, NoComparison):
             yield grouping, figures
+
+
+def _at_target(row: Any) -> Json:
+    return {"fmr_nominal": row.target, **plain(row, leave=("target",))}
 
 
 def _groups(grouping: GroupAudit) -> Iterator[Json]:
@@ -505,18 +498,6 @@ def _one_to_many(result: OneToMany | NoComparison | None) -> Json | None:
             }
             for grouping in result.groupings
         ],
-    }
-
-
-def _search_tables(document: Json | None) -> dict[str, list[Json]]:
-    """Return the tables of identification, one row a figure."""
-    return {
-        f"one_to_many_{name}": [
-            {"grouping": grouping["grouping"], **flat(row)}
-            for grouping in (() if document is None else document["groupings"])
-            for row in grouping[name]
-        ]
-        for name in ("rates", "thresholds", "failures")
     }
 
 

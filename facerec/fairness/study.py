@@ -329,11 +329,6 @@ def embed_faces(
 ) -> tuple[Embeddings, NDArray[np.float32]]:
     """Embed all images and their mirror images.
 
-    Args:
-        model: what embeds.
-        faces: the images.
-        progress: called with the images done.
-
     Returns:
         Raw fusion, and the vectors of unit fusion ``(m, D)``.
     """
@@ -361,14 +356,7 @@ def errors_by_group(
     targets: Sequence[str],
     progress: Progress | None = None,
 ) -> GroupErrors:
-    """Embed images and count errors by group among all pairs.
-
-    Args:
-        model: what embeds.
-        faces: the images.
-        targets: nominal FMRs.
-        progress: called with the images done.
-    """
+    """Embed images and count errors by group among all pairs."""
     raw, _ = embed_faces(model, faces, progress)
     group, names = faces.groups(raw)
     pairs = faces.pairs
@@ -382,14 +370,7 @@ def compare_arms(
     runs: Sequence[StudyRun],
     progress: Progress | None,
 ) -> BaselineComparison:
-    """Compare the arms of all seeds on the same images.
-
-    Args:
-        plan: the study.
-        faces: the images.
-        runs: one an arm and seed.
-        progress: called after each model.
-    """
+    """Compare the arms of all seeds on the same images."""
     of = {(run.trained.seed, run.trained.arm): run for run in runs}
     group, names = faces.groups(runs[0].embeddings)
     pairs = faces.pairs

@@ -53,12 +53,7 @@ def answer_page(
 ) -> Iterator[str]:
     """Yield the lines of the whole answer, in Markdown.
 
-    Args:
-        plan: the study.
-        results: what was found, one a set of images.
-        smoke: whether this was a smoke run.
-        command: that makes the same answer again.
-        cost: ``seconds``, ``cores``, and the runs that were ``trained`` and ``complete_before``.
+    ``cost`` has ``seconds``, ``cores``, and the runs that were ``trained`` and ``complete_before``.
     """
     yield "# Does SEC change what norms and error rates have to do with groups?"
     if smoke:

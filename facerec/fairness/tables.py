@@ -141,23 +141,23 @@ def norm_table(table: NormTable) -> Table[NormSummary]:
     return Table("Norms by group", columns, [*table.groups, table.overall], remarks)
 
 
-def component_table(table: NormTable) -> Table[NormSummary]:
+def component_table(table: NormTable) -> Table[Sequence[Cell | str]]:
     """Return quantiles and variance components of the norms by group."""
-    columns: list[Column[NormSummary]] = [
-        Column("group", lambda group: group.name),
-        *(
-            Column(name, lambda group, name=name: figure_cell(group.quantiles[name]))  # type: ignore[misc]
-            for name in table.overall.quantiles
-        ),
-        Column("SD between subjects", lambda group: figure_cell(group.between_sd)),
-        Column("SD within subjects", lambda group: figure_cell(group.within_sd)),
-        Column("ICC(1)", lambda group: figure_cell(group.icc)),
-        Column("m", lambda group: f"{group.images_per_subject:.3g}"),
-        Column("design effect", lambda group: words.number(group.design_effect)),
-        Column("effective images", lambda group: words.number(group.effective_images, ",.0f")),
+    components = ("SD between subjects", "SD within subjects", "ICC(1)")
+    sizes = ("m", "design effect", "effective images")
+    rows: list[Sequence[Cell | str]] = [
+        (
+            group.name,
+            *(figure_cell(group.quantiles[name]) for name in table.overall.quantiles),
+            *map(figure_cell, (group.between_sd, group.within_sd, group.icc)),
+            f"{group.images_per_subject:.3g}",
+            words.number(group.design_effect),
+            words.number(group.effective_images, ",.0f"),
+        )
+        for group in (*table.groups, table.overall)
     ]
-    rows = [*table.groups, table.overall]
-    return Table("Quantiles over images and variance components", columns, rows)
+    headings = ("group", *table.overall.quantiles, *components, *sizes)
+    return text_table("Quantiles over images and variance components", headings, rows)
 
 
 # --- association ------------------------------------------------------------------------------
@@ -427,7 +427,10 @@ def matrix_table(point: RatesAtThreshold, names: Sequence[str]) -> Table[_Betwee
     matrix, log10 = point.matrix.cells, point.matrix.log10
     columns: list[Column[_Between]] = [
         Column("groups", lambda row: row[0] if row[0] == row[1] else f"{row[0]} – {row[1]}"),
-        Column("FMR", lambda row: _rate_alone(row[2])),
+        Column(
+            "FMR",
+            lambda row: Cell(words.number(row[2].value, ".2g"), words.limits(row[2].interval)),
+        ),
         Column("log10 FMR", lambda row: figure_cell(Estimate(row[3]), ".2f")),
         Column("false matches", lambda row: f"{row[2].events:,}/{row[2].total:,}"),
         Column("", data=_between),
@@ -438,10 +441,6 @@ def matrix_table(point: RatesAtThreshold, names: Sequence[str]) -> Table[_Betwee
         for j, second in enumerate(names[: i + 1])
     ]
     return Table(f"Target FMR {point.threshold.target}", columns, rows)
-
-
-def _rate_alone(rate: ErrorRate) -> Cell:
-    return Cell(words.number(rate.value, ".2g"), words.limits(rate.interval))
 
 
 def _between(row: _Between) -> dict[str, Any]:

@@ -159,7 +159,9 @@ class Trainer:
     def create_trunk(self, config: Trunk, seed: int) -> nn.Module:
         """Build the network for these images or features; see `trunks.create_trunk`."""
         features = self.images.size if isinstance(self.images, FeatureSet) else None
-        return create_trunk(config, seed, features).to(self.device)
+        trunk = create_trunk(config, seed, features)
+        # Convolutions on a CPU take half the time so.
+        return trunk.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def fit(
         self,

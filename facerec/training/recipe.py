@@ -153,7 +153,7 @@ class Recipe(Checked):
     workers: Annotated[int, Limits(0, 1024)] = 2
     """Processes per rank that read and decode images; 0 decodes in the training process."""
     log_every: Count = 10
-    """Optimizer steps between two lines of metrics.jsonl."""
+    """Optimizer steps between two lines of metrics.jsonl; an epoch's last step has one as well."""
     tensorboard: bool = False
     """Write TensorBoard event files too (extra `tensorboard`)."""
     seed: Seed = 0

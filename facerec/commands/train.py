@@ -172,10 +172,12 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[t
     )
     if recipe.sampling != Shuffle():
         yield "sampling", str(recipe.sampling)
-    if recipe.head.sample_rate < 1 or recipe.head.sample_rates:
-        later = "".join(f", {rate:g} from epoch {at:g} on" for at, rate in recipe.head.sample_rates)
-        rate = f"{recipe.head.sample_rate:g}{later}"
-        yield "head", f"visits {rate} of the classes in a step"
+    if recipe.head.centers_per_class > 1 and recipe.margin is not None:
+        yield "head", f"{recipe.head.centers_per_class} centres for each class"
+    (_, rate), *later = recipe.head.rates
+    if later or rate < 1:
+        changes = "".join(f", {other:g} from epoch {at:g} on" for at, other in later)
+        yield "head", f"visits {rate:g}{changes} of the classes in a step"
     yield "backbone", f"{recipe.backbone.name}, {count:,} parameters"
     yield from trainer.start.rows() if trainer.start else ()
     if recipe.finetune != Finetune():

@@ -217,22 +217,38 @@ def _joined(plan: Plan, chosen: Sequence[Remedy]) -> Remedy:
 def _levers(plan: Plan) -> Iterator[dict[str, Recipe]]:
     """Yield the settings of each kind, the mildest first."""
     recipe = plan.recipe
-    yield {
-        f"head.sample_rate {rate:g}": replace(
-            recipe, head=replace(recipe.head, sample_rate=rate, sample_rates=())
-        )
-        for rate in (0.3, 0.1)
-        if rate < recipe.head.largest_sample_rate
-    }
-    if not recipe.recompute and recipe.compile in (False, "auto") and _has_blocks(recipe.backbone):
-        yield {"recompute": replace(recipe, recompute=True)}
+    yield _allowed(
+        recipe,
+        {
+            f"head.sample_rate {rate:g}": {
+                "head": replace(recipe.head, sample_rate=rate, sample_rates=())
+            }
+            for rate in (0.3, 0.1)
+            if rate < recipe.head.largest_sample_rate
+        },
+    )
+    if not recipe.recompute and _has_blocks(recipe.backbone):
+        yield _allowed(recipe, {"recompute": {"recompute": True}})
     counts = [recipe.accumulation * factor for factor in (2, 4, 8, 16)]
-    yield {
-        f"accumulation {count}": replace(recipe, accumulation=count)
-        for count in counts
-        if recipe.batch_size % (plan.ranks * count) == 0
-        and recipe.batch_size // (plan.ranks * count) > 1  # or batch norms have nothing to average
-    }
+    yield _allowed(
+        recipe,
+        {
+            f"accumulation {count}": {"accumulation": count}
+            for count in counts
+            if recipe.batch_size % (plan.ranks * count) == 0
+            # Or batch norms have nothing to average.
+            and recipe.batch_size // (plan.ranks * count) > 1
+        },
+    )
+
+
+def _allowed(recipe: Recipe, changes: dict[str, dict[str, Any]]) -> dict[str, Recipe]:
+    """Change the recipe in each of these ways that go together with its other fields."""
+    allowed = {}
+    for words, fields in changes.items():
+        with contextlib.suppress(RecipeError):
+            allowed[words] = replace(recipe, **fields)
+    return allowed
 
 
 def _mildest(recipes: dict[str, Recipe], plan: Plan, limit: int) -> Remedy | None:

@@ -194,7 +194,11 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[t
     yield "optimizer", f"{recipe.optimizer}, {recipe.schedule}"
     sizes: Counter[float] = Counter()
     for group in trainer.optimizer.param_groups:
-        sizes[group["weight_decay"]] += sum(p.numel() for p in group["params"])
+        for parameter in group["params"]:
+            # Of the class centres each process has a share.
+            rows = trainer.head.num_classes * trainer.head.centers_per_class
+            whole = rows * parameter.shape[1] if parameter is trainer.head.weight else None
+            sizes[group["weight_decay"]] += whole or parameter.numel()
     for decay, size in sizes.items():
         yield "", f"{size:,} parameters with weight decay {decay:g}"
     factors = {group.get("rate_factor", 1.0) for group in trainer.optimizer.param_groups} - {1.0}

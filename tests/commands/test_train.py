@@ -430,6 +430,7 @@ def test_a_run_that_is_being_trained_is_left_alone(
         ),
         (["--device", "cpu", "arc.py"], "facerec train needs a recipe file as its first argument"),
         (["gone.py"], "gone.py: no such recipe file; recipes there: arc.py, wrong.py"),
+        (["."], ".: is a folder, not a recipe file; recipes there: arc.py, wrong.py"),
         (["gone.py", "--help"], "gone.py: no such recipe file"),
         (["wrong.py"], "wrong.py: line 4: Recipe has no field 'batchsize', did you mean"),
         (["arc.py", "--data.path", "gone"], "gone: there is no such file or folder; check"),

@@ -177,7 +177,7 @@ def test_a_rate_that_never_holds_is_not_told_of(many: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"schedule": Cosine(warmup_epochs=2.0)}, ["warm-up of 2 epochs is never over"]),
+        ({"schedule": Cosine(warmup_epochs=2.0)}, ["warmup_epochs 2 is never over"]),
         ({"schedule": Cosine(warmup_epochs=1.9)}, []),
         (
             {"schedule": MultiStep(milestones=(1, 2, 7.5))},

@@ -75,17 +75,15 @@ def _train(
     find_packs(recipe.validation)  # before the labels are read, which may take long
     launches = {launch for launch in processes.gather_objects(runs.launch()) if launch}
 
-    def continued() -> Path | None:
-        folder = runs.find_folder(
-            options.runs,
-            options.name or name,
-            resume=options.resume,
-            exact=options.name is not None,
-            launches=launches,
-        )
-        return folder if folder and checkpoint.latest(folder / "checkpoints") else None
+    name, exact = options.name or name, options.name is not None
 
-    run = processes.on_main(continued)
+    def find() -> tuple[Path | None, Path | None]:
+        folder = runs.find_folder(
+            options.runs, name, resume=options.resume, exact=exact, launches=launches
+        )
+        return folder, folder if folder and checkpoint.latest(folder / "checkpoints") else None
+
+    begun, run = processes.on_main(find)
     recipe = processes.on_main(functools.partial(resolved, recipe, run))
     dataset = open_data(recipe, console)
     targets = _targets(recipe, dataset, processes, console)
@@ -98,13 +96,7 @@ def _train(
             trainer.initialize(progress)
 
     def prepare() -> tuple[Path, bool]:
-        folder = runs.choose_folder(
-            options.runs,
-            options.name or name,
-            resume=options.resume,
-            exact=options.name is not None,
-            launches=launches,
-        )
+        folder = begun or runs.new_folder(options.runs, name, exact=exact)
         stack.enter_context(locked(folder))
         runs.remember_launches(folder, launches)
         runs.remove_leftovers(folder)

@@ -37,6 +37,9 @@ took. ``nonfinite`` counts the steps so far that were skipped for not being fini
 _SECONDS = 10.0
 """Between two lines of a log file."""
 
+_WIDE = 120
+"""Columns of a terminal that has room for all figures and a bar beside steps and times."""
+
 
 @dataclass(frozen=True)
 class _Late:
@@ -105,9 +108,10 @@ class Monitor:
                 TimeRemainingColumn,
             )
 
+            wide = self.console.width >= _WIDE
             self._display = Progress(
                 TextColumn("epoch {task.fields[epoch]}"),
-                BarColumn(),
+                *([BarColumn()] if wide else []),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[text]}"),
                 TimeElapsedColumn(),
@@ -176,7 +180,8 @@ class Monitor:
         self._write("train", late.step, **self.last, skipped=late.skipped)
         now = time.perf_counter()
         if self._display is not None:
-            self._display.update(self._task, text=_line(self.last))
+            short = self._display.console.width < _WIDE
+            self._display.update(self._task, text=_line(self.last, short))
         elif self.console is not None and now - self._printed_at >= _SECONDS:
             self._printed_at = now
             self.console.print(
@@ -218,7 +223,8 @@ class Monitor:
                 with self.path.open("a", encoding="utf-8") as file:
                     file.write(line + "\n")
             except OSError as error:
-                raise TrainingError(full_disk_sentence(self.path, error)) from error
+                sentence = full_disk_sentence(self.path, error, "go on with --resume")
+                raise TrainingError(sentence) from error
         if self._board is not None and kind == "train":
             for name, value in values.items():
                 self._board.add_scalar(name, value, step)
@@ -230,10 +236,13 @@ def _finite(values: dict[str, Any]) -> dict[str, Any]:
     return {name: None if name in bad else value for name, value in values.items()}
 
 
-def _line(values: dict[str, float]) -> str:
+def _line(values: dict[str, float], short: bool = False) -> str:
+    beginning = f"loss {values['loss']:.3f}  {values['images_per_second']:.0f} img/s"
+    if short:
+        return beginning
     return (
-        f"loss {values['loss']:.3f}  {values['images_per_second']:.0f} img/s  "
-        f"lr {values['lr']:.4g}  ‖f‖ {values['norm_mean']:.2f}  CV {values['norm_cv']:.3f}"
+        f"{beginning}  lr {values['lr']:.4g}  ‖f‖ {values['norm_mean']:.2f}  "
+        f"CV {values['norm_cv']:.3f}"
     )
 
 

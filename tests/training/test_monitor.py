@@ -147,6 +147,24 @@ def test_a_terminal_shows_the_figures_and_a_file_some_lines(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_steps_and_times_have_room_on_every_terminal(width: int) -> None:
+    output = io.StringIO()
+    recipe = tiny_recipe(Path("nowhere"))
+    with Monitor(
+        None,
+        recipe,
+        MAIN,
+        total_steps=181_980,
+        steps_per_epoch=9_099,
+        console=Console(file=output, force_terminal=True, width=width, color_system=None),
+    ) as monitor:
+        monitor.record(100_089, figures(loss=12.3456), lr=0.0123456, skipped=0)
+    shown = [line for line in re.split(r"[\r\n]", output.getvalue()) if "epoch" in line][-1]
+    assert "epoch 11" in shown and "100089/181980" in shown and "loss 12.346" in shown
+    assert "…" not in shown and re.search(r"\d:\d\d:\d\d ETA +\S", shown)
+
+
 def test_a_log_file_gets_a_line_when_figures_are_read_but_not_too_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,7 +183,7 @@ def test_a_log_file_gets_a_line_when_figures_are_read_but_not_too_often(
 def test_a_full_disk_is_a_sentence(tmp_path: Path) -> None:
     monitor = make_monitor(tmp_path)
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
-    with pytest.raises(FacerecError, match=r"metrics\.jsonl: the disk is full"):
+    with pytest.raises(FacerecError, match=r"metrics\.jsonl: the disk is full.*--resume"):
         monitor.record(1, figures(), lr=0.1, skipped=0)
 
 

@@ -151,7 +151,7 @@ def make_records(
         )
         names.write_text("".join(f"{name}\n" for name in dataset.class_names), encoding="utf-8")
     empty = dataset.num_classes - len(filled)
-    note = f"of {empty:,} of {dataset.num_classes:,} identities no image is left; their classes stay"
+    note = f"{empty:,} of {dataset.num_classes:,} identities have no image left; their classes stay"
     return MakeSummary(
         written.path,
         written.layout,

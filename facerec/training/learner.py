@@ -387,8 +387,8 @@ def _length_warnings(recipe: Recipe, total_steps: int) -> Iterator[str]:
     epochs = f"since the run has {recipe.epochs} epoch{'s' * (recipe.epochs > 1)}"
     if recipe.schedule.warmup_epochs >= recipe.epochs:
         yield (
-            f"schedule.warmup_epochs {recipe.schedule.warmup_epochs:g} is never over, {epochs}: the "
-            "learning rate only rises"
+            f"schedule.warmup_epochs {recipe.schedule.warmup_epochs:g} is never over, {epochs}; "
+            "the learning rate only rises"
         )
     milestones = recipe.schedule.milestones if isinstance(recipe.schedule, MultiStep) else ()
     for milestone in milestones:

@@ -56,7 +56,8 @@ class Monitor:
     """Collects what the steps return and shows it, on the main process only.
 
     Values are read from the device every ``log_every`` steps and at the end of each epoch; from a
-    GPU a step late, so that it always has work queued. As a context manager it opens and closes the display and the files.
+    GPU a step late, so that it always has work queued. As a context manager it opens and closes
+    the display and the files.
 
     Args:
         folder: the run's folder for ``metrics.jsonl``; None writes nothing.

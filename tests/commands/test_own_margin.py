@@ -54,7 +54,7 @@ def test_what_is_no_margin_is_refused(workplace: Path) -> None:
     for kind in (OwnMargin, Bare):
         with pytest.raises(RecipeError, match=rf"{kind.__name__}: .*target_cosine"):
             kind()
-    with pytest.raises(RecipeError, match="recipe.margin is 'Gone'"):
+    with pytest.raises(RecipeError, match=r"recipe\.margin is 'Gone'"):
         from_dict(Recipe, {"margin": {"type": "Gone"}}, "recipe")
 
 

@@ -39,7 +39,7 @@ from facerec.training.distillation import (
 )
 from facerec.training.distributed import Processes
 from facerec.training.ema import WeightAverage
-from facerec.training.finetuning import Freezing, rate_factors
+from facerec.training.finetuning import Freezing, rate_factors, refuse_single_images
 from facerec.training.head import create_head, explain_full_memory, rate_warnings
 from facerec.training.initialization import Start, initialize
 from facerec.training.monitor import Figures
@@ -133,6 +133,8 @@ class Learner:
         )
         self.average = WeightAverage(self.backbone, recipe.ema) if recipe.ema is not None else None
         self.freezing = Freezing(self.backbone, recipe.finetune)
+        micro_batch = recipe.batch_size // (processes.world_size * recipe.accumulation)
+        refuse_single_images(micro_batch, self.backbone, recipe.finetune)
         self.compile_mode = compile_mode(recipe.compile, self.device.type, recipe.recompute)
         self._plain_model = FromPixels(self.backbone, recipe.preprocessing)
         self.model = compiled(self._plain_model, self.compile_mode)

@@ -32,7 +32,7 @@ from facerec.errors import RecipeError
 from facerec.heads.class_sampling import sample_size
 from facerec.heads.collectives import shard_bounds
 from facerec.heads.margin_softmax import default_chunk
-from facerec.training.finetuning import Finetune, Freezing
+from facerec.training.finetuning import Finetune, Freezing, refuse_single_images
 from facerec.training.optimization import Optimizer
 from facerec.training.recipe import Recipe
 from facerec.training.row_update import chunk_rows
@@ -149,7 +149,7 @@ def plan_step(
         recipe.backbone,
         share // recipe.accumulation,
         precision,
-        frozen=_frozen(recipe),
+        finetune=recipe.finetune,
         recompute=recipe.recompute,
         bucketed=ranks > 1,
         accumulating=recipe.accumulation > 1,
@@ -307,13 +307,13 @@ def backbone_flop(recipe: Recipe) -> int:
     """
     coupled = recipe.regularizer is not None and recipe.regularizer.couples_samples
     again = recipe.recompute + (recipe.accumulation > 1 and coupled)
-    frozen, forward = _frozen(recipe), forward_flop(recipe.backbone)
+    frozen, forward = _frozen(recipe.finetune), forward_flop(recipe.backbone)
     return again * forward + (3 * forward if frozen is None else _flop(recipe.backbone, frozen))
 
 
-def _frozen(recipe: Recipe) -> Finetune | None:
+def _frozen(finetune: Finetune) -> Finetune | None:
     """Return what rests for good; layers that rest for some steps spare the later ones nothing."""
-    return recipe.finetune if recipe.finetune.freeze_steps is None else None
+    return finetune if finetune.freeze_steps is None else None
 
 
 @functools.cache
@@ -430,7 +430,7 @@ def _backbone_step(
     batch: int,
     precision: str,
     *,
-    frozen: Finetune | None,
+    finetune: Finetune,
     recompute: bool,
     bucketed: bool,
     accumulating: bool,
@@ -441,7 +441,7 @@ def _backbone_step(
         config: which backbone.
         batch: images of a micro-batch.
         precision: of the autocast.
-        frozen: what rests for good.
+        finetune: says what rests for good, of which alone is taken account.
         recompute: whether its blocks compute their activations again.
         bucketed: whether each gradient moves into the memory of DistributedDataParallel.
         accumulating: whether gradients of an earlier micro-batch are there.
@@ -451,14 +451,13 @@ def _backbone_step(
         backbone = _outline(config).train()
         if recompute:
             recompute_activations(backbone)
+        frozen = _frozen(finetune)
         freezing = None if frozen is None else Freezing(backbone, frozen)
         if freezing is not None:
             freezing.begin(0)
+        refuse_single_images(batch, backbone, finetune)
         if batch == 1 and backbone.embedding_norm is not None:
-            raise RecipeError(
-                "a micro-batch of a rank has a single image, over which the last batch norm cannot "
-                "average; set a larger batch_size, or fewer ranks or a smaller accumulation"
-            )
+            backbone.embedding_norm.eval()  # frozen, or it was refused
         trainable = [p for p in backbone.parameters() if p.requires_grad]
         present = [*backbone.parameters(), *backbone.buffers()]
         if accumulating and not bucketed:

@@ -14,14 +14,12 @@ import torch
 import tyro
 
 from facerec.commands.cli import Console, run_command
-from facerec.commands.recipes import open_data, recipe_argument
+from facerec.commands.recipes import open_data, open_targets, recipe_argument
 from facerec.limits import Checked, Count
-from facerec.records.dataset import FaceDataset
 from facerec.report.progress import progress_bar
 from facerec.report.table import fact_lines
 from facerec.training import checkpoint
 from facerec.training import run as runs
-from facerec.training.distillation import TeacherTargets, teacher_targets
 from facerec.training.distributed import Processes, launched
 from facerec.training.finetuning import Finetune
 from facerec.training.initialization import resolved
@@ -49,7 +47,8 @@ class Options(Checked):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to compute; auto takes CUDA, then MPS, then the CPU."""
     profile: bool = False
-    """Instead of training measure some steps, print where time and memory go, and write nothing."""
+    """Instead of training measure some steps, print where time and memory go, and write nothing but
+    a teacher's embeddings that are not there yet."""
     profile_steps: Count = 10
     """Steps that --profile measures, after a few to warm up."""
 
@@ -86,7 +85,7 @@ def _train(
     begun, run = processes.on_main(find)
     recipe = processes.on_main(functools.partial(resolved, recipe, run))
     dataset = open_data(recipe, console)
-    targets = _targets(recipe, dataset, processes, console)
+    targets = open_targets(recipe, dataset, processes, console)
     validator = PackValidator(recipe, processes) if recipe.validation.benches else None
     teacher = None if targets is None else str(targets.note["teacher"])
     # The trainer before the run, so that what cannot be trained at all leaves none behind.
@@ -132,23 +131,6 @@ def _train(
     if console is not None:
         _print_end(console, trainer, folder, options.max_steps)
     return None if trainer.interrupted else folder
-
-
-def _targets(
-    recipe: Recipe, dataset: FaceDataset, processes: Processes, console: Console | None
-) -> TeacherTargets | None:
-    """Open or make the teacher's embeddings, with a bar while that takes long."""
-    if recipe.distillation is None:
-        return None
-    with progress_bar(console or Console(quiet=True), "pictures") as progress:
-        return teacher_targets(
-            recipe.distillation,
-            dataset,
-            runs.image_identity(recipe, dataset),
-            processes,
-            workers=recipe.workers,
-            progress=progress,
-        )
 
 
 def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[tuple[str, str]]:

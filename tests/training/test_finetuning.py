@@ -193,7 +193,7 @@ def test_single_images_are_refused_where_the_last_batch_norm_averages(data: Path
     for config in (Finetune(), Finetune(freeze_steps=None, freeze_layers=("layer1",))):
         recipe = narrow_recipe(data, finetune=config, **single)
         for meet in (make_trainer, lambda recipe: plan_step(recipe, 7)):
-            with pytest.raises(RecipeError, match="single image.*batch norm.*batch_size"):
+            with pytest.raises(RecipeError, match=r"single image.*batch norm.*batch_size"):
                 meet(recipe)
     for config in (Finetune(batch_norm="frozen"), Finetune(freeze_steps=None)):
         recipe = narrow_recipe(data, finetune=config, **single)

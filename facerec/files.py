@@ -35,13 +35,19 @@ def fsync_directory(folder: Path) -> None:
         os.close(descriptor)
 
 
-def full_disk_sentence(path: Path, error: OSError) -> str:
-    """Word an ``OSError`` met while writing ``path``; a full disk gets its own advice."""
+def full_disk_sentence(path: Path, error: OSError, then: str = "run the same command again") -> str:
+    """Word an ``OSError`` met while writing ``path``; a full disk gets its own advice.
+
+    Args:
+        path: what is written.
+        error: what was raised.
+        then: what to do when there is space again.
+    """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         free = shutil.disk_usage(path.parent).free if path.parent.exists() else 0
         return (
             f"{path}: the disk is full ({free:,} bytes free), nothing was written; "
-            "free some space or choose another folder, then run the same command again"
+            f"free some space or choose another folder, then {then}"
         )
     return f"{path}: cannot be written ({error.strerror or error}); check the folder and its rights"
 

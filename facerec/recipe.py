@@ -35,9 +35,11 @@ def load_recipe(path: str | Path, kind: type[T]) -> T:
     """
     path = Path(path)
     if not path.is_file():
-        known = sorted(str(p) for p in path.parent.glob("*.py") if not p.name.startswith("_"))
+        folder = path if path.is_dir() else path.parent
+        known = sorted(str(p) for p in folder.glob("*.py") if not p.name.startswith("_"))
         hint = f"; recipes there: {', '.join(known)}" if known else ""
-        raise RecipeError(f"{path}: no such recipe file{hint}")
+        found = "is a folder, not a recipe file" if path.is_dir() else "no such recipe file"
+        raise RecipeError(f"{path}: {found}{hint}")
     names = run_python(path)
     recipe = names.get("recipe")
     if not isinstance(recipe, kind):
@@ -112,7 +114,8 @@ def check(hint: Any, value: Any, where: str, field: str = "recipe") -> Any:
 
     Dataclasses may come as instances or as dictionaries of ``to_dict``; integers are taken for
     floats and text for paths, nothing else is converted. Of a union's dataclass that
-    ``admits_subclasses`` an instance may be of a class of the user's own, which has no dictionary.
+    ``admits_subclasses`` a value may be of a class of the user's own; a dictionary, if the file
+    that has the class was run.
     """
     origin, options = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
@@ -157,7 +160,10 @@ def check(hint: Any, value: Any, where: str, field: str = "recipe") -> Any:
 def _check_union(options: tuple[Any, ...], value: Any, where: str, field: str) -> Any:
     if isinstance(value, dict):
         kinds = {
-            o.__name__: o for o in options if dataclasses.is_dataclass(o) and isinstance(o, type)
+            kind.__name__: kind
+            for option in options
+            if dataclasses.is_dataclass(option) and isinstance(option, type)
+            for kind in (option, *_own_kinds(option))
         }
         name = value.get("type")
         if not isinstance(name, str) or name not in kinds:
@@ -180,6 +186,13 @@ def _check_union(options: tuple[Any, ...], value: Any, where: str, field: str) -
         "None" if o is type(None) else getattr(o, "__name__", str(o)) for o in options
     )
     raise _wrong(where, field, wanted, value)
+
+
+def _own_kinds(option: type[Any]) -> list[type[Any]]:
+    """Return the user's classes that stand for a union's one, the newest of a name last."""
+    if not getattr(option, "admits_subclasses", False):
+        return []
+    return [own for kind in option.__subclasses__() for own in (kind, *_own_kinds(kind))]
 
 
 def _check_dataclass(kind: type[Any], value: Any, where: str, field: str) -> Any:

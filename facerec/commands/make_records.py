@@ -11,6 +11,7 @@ import tyro
 
 from facerec.commands.cli import Console, run_command
 from facerec.environment import available_cores
+from facerec.errors import DatasetError
 from facerec.records.dataset import FolderDataset, Skipped
 from facerec.records.make import ApplySummary, MakeSummary, apply_proposals
 from facerec.records.make import make_records as write_records
@@ -28,6 +29,7 @@ def make_records(
     layout: Literal["auto", "insightface", "im2rec"] = "auto",
     on_error: Literal["error", "skip"] = "error",
     apply: Path | None = None,
+    force: bool = False,
 ) -> None:
     """Write train.rec, .idx, .lst, property and classes.txt from a folder of aligned faces.
 
@@ -45,7 +47,12 @@ def make_records(
         on_error: Stop at a bad image, or leave it out and list it.
         apply: A .csv file of proposals from facerec clean; lines with no in the column accept are
             passed over.
+        force: Replace the records that OUT holds already.
     """
+    if (out / "train.rec").exists() and not force:
+        raise DatasetError(
+            f"{out}: holds a train.rec already; choose another --out, or replace it by --force"
+        )
     summary: MakeSummary | ApplySummary
     bar = progress_bar(Console(stderr=True))
     if apply is None:

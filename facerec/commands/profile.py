@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from facerec.commands.cli import Console
-from facerec.commands.recipes import open_data
+from facerec.commands.recipes import open_data, open_targets
 from facerec.environment import available_cores
 from facerec.heads.class_sampling import sample_size
 from facerec.report.table import Cell, Table, text_table
@@ -42,11 +42,14 @@ def profile_recipe(recipe: Recipe, device: str, steps: int, console: Console) ->
 
 def _profile(recipe: Recipe, processes: Processes, steps: int, console: Console) -> None:
     recipe = processes.on_main(functools.partial(resolved, recipe))
-    # Steps as most of them are: with all layers that learn.
-    finetune = replace(recipe.finetune, freeze_steps=0, freeze_layers=())
-    recipe = replace(recipe, finetune=finetune)
-    dataset = open_data(recipe, console if processes.is_main else None)
-    trainer = Trainer(recipe, dataset, processes)
+    if recipe.finetune.freeze_steps is not None:
+        # Steps as most of them are: with all layers that learn.
+        finetune = replace(recipe.finetune, freeze_steps=0, freeze_layers=())
+        recipe = replace(recipe, finetune=finetune)
+    speaker = console if processes.is_main else None
+    dataset = open_data(recipe, speaker)
+    targets = open_targets(recipe, dataset, processes, speaker)
+    trainer = Trainer(recipe, dataset, processes, targets=targets)
     profiles = processes.gather_objects(profile_steps(trainer, steps))
     if processes.is_main:
         show(profiles, trainer, console)

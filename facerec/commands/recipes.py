@@ -12,7 +12,10 @@ from facerec.recipe import load_recipe
 from facerec.records.dataset import FaceDataset
 from facerec.records.training_set import open_dataset
 from facerec.report.progress import progress_bar
+from facerec.training.distillation import TeacherTargets, teacher_targets
+from facerec.training.distributed import Processes
 from facerec.training.recipe import Recipe
+from facerec.training.run import image_identity
 
 
 def recipe_argument(command: str, argv: Sequence[str] | None) -> tuple[str, Recipe, list[str]]:
@@ -57,3 +60,20 @@ def open_data(recipe: Recipe, console: Console | None) -> FaceDataset:
     """Open the training images; a bar shows where all labels must be read for that."""
     with progress_bar(console or Console(quiet=True), "images") as progress:
         return open_dataset(recipe.data, recipe.seed, progress)
+
+
+def open_targets(
+    recipe: Recipe, dataset: FaceDataset, processes: Processes, console: Console | None
+) -> TeacherTargets | None:
+    """Open or make the teacher's embeddings, if there is one; a bar shows while that takes long."""
+    if recipe.distillation is None:
+        return None
+    with progress_bar(console or Console(quiet=True), "pictures") as progress:
+        return teacher_targets(
+            recipe.distillation,
+            dataset,
+            image_identity(recipe, dataset),
+            processes,
+            workers=recipe.workers,
+            progress=progress,
+        )

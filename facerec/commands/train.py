@@ -14,14 +14,12 @@ import torch
 import tyro
 
 from facerec.commands.cli import Console, run_command
-from facerec.commands.recipes import open_data, recipe_argument
+from facerec.commands.recipes import open_data, open_targets, recipe_argument
 from facerec.limits import Checked, Count
-from facerec.records.dataset import FaceDataset
 from facerec.report.progress import progress_bar
 from facerec.report.table import fact_lines
 from facerec.training import checkpoint
 from facerec.training import run as runs
-from facerec.training.distillation import TeacherTargets, teacher_targets
 from facerec.training.distributed import Processes, launched
 from facerec.training.finetuning import Finetune
 from facerec.training.initialization import resolved
@@ -49,7 +47,8 @@ class Options(Checked):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to compute; auto takes CUDA, then MPS, then the CPU."""
     profile: bool = False
-    """Instead of training measure some steps, print where time and memory go, and write nothing."""
+    """Instead of training measure some steps, print where time and memory go, and write nothing but
+    a teacher's embeddings that are not there yet."""
     profile_steps: Count = 10
     """Steps that --profile measures, after a few to warm up."""
 
@@ -75,20 +74,18 @@ def _train(
     find_packs(recipe.validation)  # before the labels are read, which may take long
     launches = {launch for launch in processes.gather_objects(runs.launch()) if launch}
 
-    def continued() -> Path | None:
-        folder = runs.find_folder(
-            options.runs,
-            options.name or name,
-            resume=options.resume,
-            exact=options.name is not None,
-            launches=launches,
-        )
-        return folder if folder and checkpoint.latest(folder / "checkpoints") else None
+    name, exact = options.name or name, options.name is not None
 
-    run = processes.on_main(continued)
+    def find() -> tuple[Path | None, Path | None]:
+        folder = runs.find_folder(
+            options.runs, name, resume=options.resume, exact=exact, launches=launches
+        )
+        return folder, folder if folder and checkpoint.latest(folder / "checkpoints") else None
+
+    begun, run = processes.on_main(find)
     recipe = processes.on_main(functools.partial(resolved, recipe, run))
     dataset = open_data(recipe, console)
-    targets = _targets(recipe, dataset, processes, console)
+    targets = open_targets(recipe, dataset, processes, console)
     validator = PackValidator(recipe, processes) if recipe.validation.benches else None
     teacher = None if targets is None else str(targets.note["teacher"])
     # The trainer before the run, so that what cannot be trained at all leaves none behind.
@@ -98,13 +95,7 @@ def _train(
             trainer.initialize(progress)
 
     def prepare() -> tuple[Path, bool]:
-        folder = runs.choose_folder(
-            options.runs,
-            options.name or name,
-            resume=options.resume,
-            exact=options.name is not None,
-            launches=launches,
-        )
+        folder = begun or runs.new_folder(options.runs, name, exact=exact)
         stack.enter_context(locked(folder))
         runs.remember_launches(folder, launches)
         runs.remove_leftovers(folder)
@@ -142,23 +133,6 @@ def _train(
     return None if trainer.interrupted else folder
 
 
-def _targets(
-    recipe: Recipe, dataset: FaceDataset, processes: Processes, console: Console | None
-) -> TeacherTargets | None:
-    """Open or make the teacher's embeddings, with a bar while that takes long."""
-    if recipe.distillation is None:
-        return None
-    with progress_bar(console or Console(quiet=True), "pictures") as progress:
-        return teacher_targets(
-            recipe.distillation,
-            dataset,
-            runs.image_identity(recipe, dataset),
-            processes,
-            workers=recipe.workers,
-            progress=progress,
-        )
-
-
 def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[tuple[str, str]]:
     """Yield what is about to be trained, as the settings really are."""
     recipe, dataset = trainer.recipe, trainer.dataset
@@ -172,10 +146,12 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[t
     )
     if recipe.sampling != Shuffle():
         yield "sampling", str(recipe.sampling)
-    if recipe.head.sample_rate < 1 or recipe.head.sample_rates:
-        later = "".join(f", {rate:g} from epoch {at:g} on" for at, rate in recipe.head.sample_rates)
-        rate = f"{recipe.head.sample_rate:g}{later}"
-        yield "head", f"visits {rate} of the classes in a step"
+    if recipe.head.centers_per_class > 1 and recipe.margin is not None:
+        yield "head", f"{recipe.head.centers_per_class} centres for each class"
+    (_, rate), *later = recipe.head.rates
+    if later or rate < 1:
+        changes = "".join(f", {other:g} from epoch {at:g} on" for at, other in later)
+        yield "head", f"visits {rate:g}{changes} of the classes in a step"
     yield "backbone", f"{recipe.backbone.name}, {count:,} parameters"
     yield from trainer.start.rows() if trainer.start else ()
     if recipe.finetune != Finetune():
@@ -192,7 +168,11 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[t
     yield "optimizer", f"{recipe.optimizer}, {recipe.schedule}"
     sizes: Counter[float] = Counter()
     for group in trainer.optimizer.param_groups:
-        sizes[group["weight_decay"]] += sum(p.numel() for p in group["params"])
+        for parameter in group["params"]:
+            # Of the class centres each process has a share.
+            rows = trainer.head.num_classes * trainer.head.centers_per_class
+            whole = rows * parameter.shape[1] if parameter is trainer.head.weight else None
+            sizes[group["weight_decay"]] += whole or parameter.numel()
     for decay, size in sizes.items():
         yield "", f"{size:,} parameters with weight decay {decay:g}"
     factors = {group.get("rate_factor", 1.0) for group in trainer.optimizer.param_groups} - {1.0}
@@ -211,7 +191,8 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[t
 
 def _print_end(console: Console, trainer: Trainer, folder: Path, max_steps: int | None) -> None:
     if trainer.interrupted:
-        why = "--max-steps" if trainer.step == max_steps else "a signal"
+        # A resumed run may have had more steps behind it already.
+        why = "--max-steps" if max_steps is not None and trainer.step >= max_steps else "a signal"
         console.print(
             f"stopped by {why} at step {trainer.step} of {trainer.total_steps}; the state is "
             "saved, continue with --resume"

@@ -436,6 +436,51 @@ class MagFace(NormMargin):
         return torch.where(angle > math.pi, cosine - margin * margin.sin(), angle.cos())
 
 
+@dataclass(frozen=True)
+class OwnMargin(_Margin):
+    """Base of margins of your own, which need no change of facerec.
+
+    Derive a frozen dataclass from it, in the recipe or in a file that it imports, and give it ψ as
+    ``target_cosine``; every other attribute of a margin may be given as well. Its fields are set on
+    the command line and kept in ``recipe.json`` like all others.
+
+    Raises:
+        RecipeError: it has no ``target_cosine``.
+
+    Examples:
+        >>> @dataclass(frozen=True)
+        ... class Shrunk(OwnMargin):
+        ...     factor: float = 0.5
+        ...     def target_cosine(self, cosine, step=0):
+        ...         return self.factor * cosine.float()
+        >>> Shrunk(scale=16.0).target_cosine(torch.tensor([0.5]))
+        tensor([0.2500])
+    """
+
+    admits_subclasses: ClassVar[bool] = True
+    """Whether a recipe may hold what derives from this; see `facerec.recipe.check`."""
+
+    scale: Positive = 64.0
+    """Factor s on all cosines."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if type(self).target_cosine is OwnMargin.target_cosine:
+            raise RecipeError(
+                f"{type(self).__name__}: a margin of one's own needs a method "
+                "target_cosine(cosine, step=0); give it one"
+            )
+
+    def target_cosine(self, cosine: Tensor, step: Tensor | int = 0) -> Tensor:
+        """Return ψ of target cosines, any shape, in float32, with a gradient.
+
+        Args:
+            cosine: of faces and the centres of their own classes.
+            step: optimizer steps done, for margins that change over a run.
+        """
+        raise NotImplementedError
+
+
 Margin = (
     Softmax
     | CosFace
@@ -446,5 +491,6 @@ Margin = (
     | SphereFaceR
     | AdaFace
     | MagFace
+    | OwnMargin
 )
 """Any margin of this module; give one to a classifier."""

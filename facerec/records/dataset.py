@@ -479,7 +479,10 @@ class FolderDataset(FaceDataset):
         super().__init__(**options)
         given = Path(path)
         if not given.is_dir():
-            raise DatasetError(f"{given}: there is no such folder; check the path")
+            found = "is a file, not a folder" if given.exists() else "there is no such folder"
+            raise DatasetError(
+                f"{given}: {found}; images are expected as FOLDER/identity/image.jpg"
+            )
         self.root = given.resolve()
         identities = [entry.name for entry in _entries(given, self.root) if entry.is_dir()]
         if not identities:

@@ -609,7 +609,8 @@ def write_image_records(
             _write_identities(writer, groups, key)
         num_classes = largest + 1 if num_classes is None else num_classes
         height, width = image_size
-        side.write(f"{num_classes},{height},{width}\n{images}\n".encode())
+        # Without a second line, at which InsightFace's `load_property` for mxnet would stop.
+        side.write(f"{num_classes},{height},{width}\n".encode())
     return WriteSummary(path, chosen, images, num_classes, writer.size, tuple(notes))
 
 

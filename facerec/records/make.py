@@ -121,6 +121,7 @@ def make_records(
         )
     assert dataset.class_names is not None
     skipped: list[Skipped] = []
+    filled: set[int] = set()
     resized = 0
 
     def items() -> Iterator[tuple[int, str, bytes]]:
@@ -134,6 +135,7 @@ def make_records(
                 skipped.append(Skipped(i, dataset.where(i), str(image)))
             else:
                 resized += changed
+                filled.add(int(dataset.labels[i]))
                 yield int(dataset.labels[i]), dataset.name(i), image
             if progress is not None:
                 progress("images", i + 1, len(dataset))
@@ -148,6 +150,8 @@ def make_records(
             layout=layout,
         )
         names.write_text("".join(f"{name}\n" for name in dataset.class_names), encoding="utf-8")
+    empty = dataset.num_classes - len(filled)
+    note = f"{empty:,} of {dataset.num_classes:,} identities have no image left; their classes stay"
     return MakeSummary(
         written.path,
         written.layout,
@@ -155,7 +159,7 @@ def make_records(
         dataset.num_classes,
         resized,
         tuple(skipped),
-        written.notes,
+        (*written.notes, *([note] if empty else [])),
     )
 
 
@@ -311,7 +315,14 @@ def _check_chunk(
         try:
             data = dataset.encoded(i)
             where = dataset.where(i)
-            changed = resize and image_size(data, where) != (size, size)
+            height, width = image_size(data, where)
+            changed = (height, width) != (size, size)
+            if changed and not resize:
+                raise ImageError(
+                    f"{where}: the image is {height}×{width} (height×width) where {size}×{size} is "
+                    "needed; align and crop the faces to that size first, or have square images "
+                    "scaled by --resize"
+                )
             if changed:
                 data = _resize(data, where, size, quality)
             else:

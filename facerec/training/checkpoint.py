@@ -196,7 +196,7 @@ class CheckpointWriter:
                 if not isinstance(cause, OSError) and _is_full(temporary, tensors):
                     cause = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 problem = (
-                    full_disk_sentence(final, cause)
+                    full_disk_sentence(final, cause, "go on with --resume")
                     if isinstance(cause, OSError)
                     else f"{final}: not saved ({_words(cause)})"
                 )

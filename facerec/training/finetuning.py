@@ -43,6 +43,26 @@ class Finetune(Checked):
             )
 
 
+def refuse_single_images(micro_batch: int, backbone: nn.Module, config: Finetune) -> None:
+    """Refuse micro-batches over which the last batch norm cannot average.
+
+    Args:
+        micro_batch: images of a rank that go through the backbone together.
+        backbone: the bare module, with its last batch norm as ``embedding_norm``.
+        config: says whether batch norms average at all.
+
+    Raises:
+        RecipeError: there is a single image, and such a batch norm.
+    """
+    at_rest = config.freeze_steps is None and not config.freeze_layers
+    averages = config.batch_norm == "train" and not at_rest
+    if micro_batch == 1 and averages and getattr(backbone, "embedding_norm", None) is not None:
+        raise RecipeError(
+            "a micro-batch of a rank has a single image, over which the last batch norm cannot "
+            "average; set a larger batch_size, or fewer ranks or a smaller accumulation"
+        )
+
+
 def rate_factors(backbone: nn.Module, config: Finetune) -> dict[int, float]:
     """Return the factor on the learning rate of each parameter, by its id.
 

@@ -53,16 +53,15 @@ def explain_full_memory(recipe: Recipe, dataset: FaceDataset) -> Iterator[None]:
 
 def rate_warnings(recipe: Recipe, num_local: int) -> Iterator[str]:
     """Say which sample rates of the head do nothing."""
-    head, before = recipe.head, recipe.head.sample_rate
-    for epoch, rate in head.sample_rates:
+    (_, before), *later = recipe.head.rates
+    for epoch, rate in later:
         pair = f"the pair {epoch:g} {rate:g} of head.sample_rates"
         if epoch >= recipe.epochs:
             yield f"{pair} never holds, since the run has {recipe.epochs} epochs"
         elif rate == before:
             yield f"{pair} changes nothing, since that rate holds already"
         before = rate
-    rates = {head.sample_rate, *(rate for _, rate in head.sample_rates)} - {1.0}
-    for rate in sorted(rates):
+    for rate in sorted({rate for _, rate in recipe.head.rates} - {1.0}):
         visited = sample_size(rate, num_local, recipe.batch_size)
         if visited > max(int(rate * num_local), 1):
             yield (

@@ -179,6 +179,11 @@ def _read(path: Path) -> _Source:
         ModelError: missing, damaged, foreign, with numbers that are not finite, or an ONNX graph.
         CheckpointError: a checkpoint that is damaged or whose run's recipe is.
     """
+    if not path.exists():
+        raise ModelError(
+            f"{path}: no such weights; init.path is a run's folder, one of its checkpoints, a "
+            ".safetensors that facerec wrote, or a .pth of InsightFace"
+        )
     if path.suffix == ".onnx" or (path.is_dir() and is_bundle(path)):
         raise ModelError(
             f"{path}: an ONNX graph computes but does not train; start from the .safetensors or "
@@ -188,7 +193,7 @@ def _read(path: Path) -> _Source:
         folder = path if _is_checkpoint(path) else checkpoint.latest(path / "checkpoints")
         if folder is not None:
             return _read_checkpoint(folder.resolve())
-    if path.exists() and not path.is_dir() and path.suffix != ".safetensors":
+    if not path.is_dir() and path.suffix != ".safetensors":
         tensors = read_state_dict(path)
         _check_finite(path, tensors)
         return _Source(path, tensors)

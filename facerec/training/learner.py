@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -39,13 +39,13 @@ from facerec.training.distillation import (
 )
 from facerec.training.distributed import Processes
 from facerec.training.ema import WeightAverage
-from facerec.training.finetuning import Freezing, rate_factors
+from facerec.training.finetuning import Freezing, rate_factors, refuse_single_images
 from facerec.training.head import create_head, explain_full_memory, rate_warnings
 from facerec.training.initialization import Start, initialize
 from facerec.training.monitor import Figures
 from facerec.training.network import CUDA_GRAPHS, FromPixels, compile_mode, compiled
 from facerec.training.nonfinite import NonfiniteGuard
-from facerec.training.optimization import parameter_groups, set_learning_rate
+from facerec.training.optimization import MultiStep, parameter_groups, set_learning_rate
 from facerec.training.recipe import Recipe
 from facerec.training.row_update import RowUpdate
 from facerec.training.run import image_identity
@@ -133,6 +133,8 @@ class Learner:
         )
         self.average = WeightAverage(self.backbone, recipe.ema) if recipe.ema is not None else None
         self.freezing = Freezing(self.backbone, recipe.finetune)
+        micro_batch = recipe.batch_size // (processes.world_size * recipe.accumulation)
+        refuse_single_images(micro_batch, self.backbone, recipe.finetune)
         self.compile_mode = compile_mode(recipe.compile, self.device.type, recipe.recompute)
         self._plain_model = FromPixels(self.backbone, recipe.preprocessing)
         self.model = compiled(self._plain_model, self.compile_mode)
@@ -169,6 +171,7 @@ class Learner:
         self.total_steps = self.sampler.total_steps
         self.steps_per_epoch = self.sampler.steps_per_epoch
         self.warnings += rate_warnings(recipe, self.head.num_local)
+        self.warnings += _length_warnings(recipe, self.total_steps)
         if recipe.finetune.freeze_steps:
             # A checkpoint has the state of parameters that have not moved yet, too.
             self.state.create_optimizer_state()
@@ -379,6 +382,25 @@ class Learner:
         if self.regularizer is not None:
             changing += self.regularizer.parameters()  # a first batch sets a learned radius
         return NonfiniteGuard(self.optimizer, changing, self.processes, self.scaler.is_enabled())
+
+
+def _length_warnings(recipe: Recipe, total_steps: int) -> Iterator[str]:
+    """Say what of the schedules lies behind the end of the run."""
+    epochs = f"since the run has {recipe.epochs} epoch{'s' * (recipe.epochs > 1)}"
+    if recipe.schedule.warmup_epochs >= recipe.epochs:
+        yield (
+            f"schedule.warmup_epochs {recipe.schedule.warmup_epochs:g} is never over, {epochs}; "
+            "the learning rate only rises"
+        )
+    milestones = recipe.schedule.milestones if isinstance(recipe.schedule, MultiStep) else ()
+    for milestone in milestones:
+        if milestone >= recipe.epochs:
+            yield f"the milestone {milestone:g} of the schedule is never reached, {epochs}"
+    if (recipe.finetune.freeze_steps or 0) >= total_steps:
+        yield (
+            f"what finetune.freeze_steps {recipe.finetune.freeze_steps} freezes never learns, "
+            f"since the run has {total_steps:,} steps"
+        )
 
 
 def _average(micro_figures: list[Figures]) -> Figures:

@@ -37,6 +37,9 @@ took. ``nonfinite`` counts the steps so far that were skipped for not being fini
 _SECONDS = 10.0
 """Between two lines of a log file."""
 
+_WIDE = 120
+"""Columns of a terminal that has room for all figures and a bar beside steps and times."""
+
 
 @dataclass(frozen=True)
 class _Late:
@@ -52,8 +55,9 @@ class _Late:
 class Monitor:
     """Collects what the steps return and shows it, on the main process only.
 
-    Values are read from the device every ``log_every`` steps and, from a GPU, a step late, so that
-    it always has work queued. As a context manager it opens and closes the display and the files.
+    Values are read from the device every ``log_every`` steps and at the end of each epoch; from a
+    GPU a step late, so that it always has work queued. As a context manager it opens and closes
+    the display and the files.
 
     Args:
         folder: the run's folder for ``metrics.jsonl``; None writes nothing.
@@ -90,7 +94,7 @@ class Monitor:
         self._task: Any = None
         if self.path is not None:
             _forget_after(self.path, start)
-        self._board = _summary_writer(folder) if recipe.tensorboard and self.path else None
+        self._board = _summary_writer(folder, start) if recipe.tensorboard and self.path else None
 
     def __enter__(self) -> Monitor:
         self._logged_at = time.perf_counter()
@@ -105,9 +109,10 @@ class Monitor:
                 TimeRemainingColumn,
             )
 
+            wide = self.console.width >= _WIDE
             self._display = Progress(
                 TextColumn("epoch {task.fields[epoch]}"),
-                BarColumn(),
+                *([BarColumn()] if wide else []),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[text]}"),
                 TimeElapsedColumn(),
@@ -136,7 +141,11 @@ class Monitor:
             self._board.close()
 
     def record(self, step: int, figures: Figures, lr: float, skipped: int) -> None:
-        """Take the result of one step; that of every ``log_every``-th is shown and written."""
+        """Take the result of one step; that of every ``log_every``-th is shown and written.
+
+        So is that of an epoch's last step: the epoch's line tells of it, and no interval over which
+        the speed is taken has a validation in it.
+        """
         if not self.active:
             return
         self._tell()
@@ -145,7 +154,7 @@ class Monitor:
             self._display.update(
                 self._task, completed=step, epoch=f"{(step - 1) // self.steps_per_epoch + 1}"
             )
-        if step % self.recipe.log_every and step != self.total_steps:
+        if step % self.recipe.log_every and step % self.steps_per_epoch:
             return
         losses = torch.stack(self._losses)
         # Without steps that were left out; picking the others would wait for their number.
@@ -172,7 +181,8 @@ class Monitor:
         self._write("train", late.step, **self.last, skipped=late.skipped)
         now = time.perf_counter()
         if self._display is not None:
-            self._display.update(self._task, text=_line(self.last))
+            short = self._display.console.width < _WIDE
+            self._display.update(self._task, text=_line(self.last, short))
         elif self.console is not None and now - self._printed_at >= _SECONDS:
             self._printed_at = now
             self.console.print(
@@ -194,8 +204,12 @@ class Monitor:
         self._tell()
         for name, result in results.items():
             self._write("validation", step, epoch=epoch, **result.to_json())
-            if self.console is not None and result.accuracy is not None:
-                accuracy = result.accuracy.kfold
+            if result.accuracy is None:  # fewer pairs than folds
+                continue
+            accuracy = result.accuracy.kfold
+            if self._board is not None:
+                self._board.add_scalar(f"accuracy/{name}", accuracy.mean, step)
+            if self.console is not None:
                 mean, sem = 100 * accuracy.mean, 100 * accuracy.sem
                 self.console.print(
                     f"  {name}: accuracy {mean:.2f} % ± {sem:.2f} (SEM)",
@@ -210,7 +224,8 @@ class Monitor:
                 with self.path.open("a", encoding="utf-8") as file:
                     file.write(line + "\n")
             except OSError as error:
-                raise TrainingError(full_disk_sentence(self.path, error)) from error
+                sentence = full_disk_sentence(self.path, error, "go on with --resume")
+                raise TrainingError(sentence) from error
         if self._board is not None and kind == "train":
             for name, value in values.items():
                 self._board.add_scalar(name, value, step)
@@ -222,10 +237,13 @@ def _finite(values: dict[str, Any]) -> dict[str, Any]:
     return {name: None if name in bad else value for name, value in values.items()}
 
 
-def _line(values: dict[str, float]) -> str:
+def _line(values: dict[str, float], short: bool = False) -> str:
+    beginning = f"loss {values['loss']:.3f}  {values['images_per_second']:.0f} img/s"
+    if short:
+        return beginning
     return (
-        f"loss {values['loss']:.3f}  {values['images_per_second']:.0f} img/s  "
-        f"lr {values['lr']:.4g}  ‖f‖ {values['norm_mean']:.2f}  CV {values['norm_cv']:.3f}"
+        f"{beginning}  lr {values['lr']:.4g}  ‖f‖ {values['norm_mean']:.2f}  "
+        f"CV {values['norm_cv']:.3f}"
     )
 
 
@@ -244,7 +262,8 @@ def _forget_after(path: Path, step: int) -> None:
         temporary.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
 
 
-def _summary_writer(folder: Path | None) -> Any:
+def _summary_writer(folder: Path | None, start: int) -> Any:
+    """Open an event file; what earlier ones have behind step ``start`` is shown no more."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
@@ -252,4 +271,4 @@ def _summary_writer(folder: Path | None) -> Any:
             "the recipe asks for tensorboard, which is not installed; "
             "run pip install 'facerec[tensorboard]'"
         ) from error
-    return SummaryWriter(str(folder))
+    return SummaryWriter(str(folder), purge_step=start + 1 if start else None)

@@ -32,7 +32,7 @@ from facerec.errors import RecipeError
 from facerec.heads.class_sampling import sample_size
 from facerec.heads.collectives import shard_bounds
 from facerec.heads.margin_softmax import default_chunk
-from facerec.training.finetuning import Finetune, Freezing
+from facerec.training.finetuning import Finetune, Freezing, refuse_single_images
 from facerec.training.optimization import Optimizer
 from facerec.training.recipe import Recipe
 from facerec.training.row_update import chunk_rows
@@ -149,7 +149,7 @@ def plan_step(
         recipe.backbone,
         share // recipe.accumulation,
         precision,
-        frozen=_frozen(recipe),
+        finetune=recipe.finetune,
         recompute=recipe.recompute,
         bucketed=ranks > 1,
         accumulating=recipe.accumulation > 1,
@@ -217,22 +217,38 @@ def _joined(plan: Plan, chosen: Sequence[Remedy]) -> Remedy:
 def _levers(plan: Plan) -> Iterator[dict[str, Recipe]]:
     """Yield the settings of each kind, the mildest first."""
     recipe = plan.recipe
-    yield {
-        f"head.sample_rate {rate:g}": replace(
-            recipe, head=replace(recipe.head, sample_rate=rate, sample_rates=())
-        )
-        for rate in (0.3, 0.1)
-        if rate < recipe.head.largest_sample_rate
-    }
-    if not recipe.recompute and recipe.compile in (False, "auto") and _has_blocks(recipe.backbone):
-        yield {"recompute": replace(recipe, recompute=True)}
+    yield _allowed(
+        recipe,
+        {
+            f"head.sample_rate {rate:g}": {
+                "head": replace(recipe.head, sample_rate=rate, sample_rates=())
+            }
+            for rate in (0.3, 0.1)
+            if rate < recipe.head.largest_sample_rate
+        },
+    )
+    if not recipe.recompute and _has_blocks(recipe.backbone):
+        yield _allowed(recipe, {"recompute": {"recompute": True}})
     counts = [recipe.accumulation * factor for factor in (2, 4, 8, 16)]
-    yield {
-        f"accumulation {count}": replace(recipe, accumulation=count)
-        for count in counts
-        if recipe.batch_size % (plan.ranks * count) == 0
-        and recipe.batch_size // (plan.ranks * count) > 1  # or batch norms have nothing to average
-    }
+    yield _allowed(
+        recipe,
+        {
+            f"accumulation {count}": {"accumulation": count}
+            for count in counts
+            if recipe.batch_size % (plan.ranks * count) == 0
+            # Or batch norms have nothing to average.
+            and recipe.batch_size // (plan.ranks * count) > 1
+        },
+    )
+
+
+def _allowed(recipe: Recipe, changes: dict[str, dict[str, Any]]) -> dict[str, Recipe]:
+    """Change the recipe in each of these ways that go together with its other fields."""
+    allowed = {}
+    for words, fields in changes.items():
+        with contextlib.suppress(RecipeError):
+            allowed[words] = replace(recipe, **fields)
+    return allowed
 
 
 def _mildest(recipes: dict[str, Recipe], plan: Plan, limit: int) -> Remedy | None:
@@ -291,13 +307,13 @@ def backbone_flop(recipe: Recipe) -> int:
     """
     coupled = recipe.regularizer is not None and recipe.regularizer.couples_samples
     again = recipe.recompute + (recipe.accumulation > 1 and coupled)
-    frozen, forward = _frozen(recipe), forward_flop(recipe.backbone)
+    frozen, forward = _frozen(recipe.finetune), forward_flop(recipe.backbone)
     return again * forward + (3 * forward if frozen is None else _flop(recipe.backbone, frozen))
 
 
-def _frozen(recipe: Recipe) -> Finetune | None:
+def _frozen(finetune: Finetune) -> Finetune | None:
     """Return what rests for good; layers that rest for some steps spare the later ones nothing."""
-    return recipe.finetune if recipe.finetune.freeze_steps is None else None
+    return finetune if finetune.freeze_steps is None else None
 
 
 @functools.cache
@@ -414,7 +430,7 @@ def _backbone_step(
     batch: int,
     precision: str,
     *,
-    frozen: Finetune | None,
+    finetune: Finetune,
     recompute: bool,
     bucketed: bool,
     accumulating: bool,
@@ -425,7 +441,7 @@ def _backbone_step(
         config: which backbone.
         batch: images of a micro-batch.
         precision: of the autocast.
-        frozen: what rests for good.
+        finetune: says what rests for good, of which alone is taken account.
         recompute: whether its blocks compute their activations again.
         bucketed: whether each gradient moves into the memory of DistributedDataParallel.
         accumulating: whether gradients of an earlier micro-batch are there.
@@ -435,14 +451,13 @@ def _backbone_step(
         backbone = _outline(config).train()
         if recompute:
             recompute_activations(backbone)
+        frozen = _frozen(finetune)
         freezing = None if frozen is None else Freezing(backbone, frozen)
         if freezing is not None:
             freezing.begin(0)
+        refuse_single_images(batch, backbone, finetune)
         if batch == 1 and backbone.embedding_norm is not None:
-            raise RecipeError(
-                "a micro-batch of a rank has a single image, over which the last batch norm cannot "
-                "average; set a larger batch_size, or fewer ranks or a smaller accumulation"
-            )
+            backbone.embedding_norm.eval()  # frozen, or it was refused
         trainable = [p for p in backbone.parameters() if p.requires_grad]
         present = [*backbone.parameters(), *backbone.buffers()]
         if accumulating and not bucketed:

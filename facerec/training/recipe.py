@@ -59,16 +59,20 @@ class Head(Checked):
                 "ascend; put the pairs in order"
             )
 
+    @property
+    def rates(self) -> tuple[tuple[float, float], ...]:
+        """Pairs of an epoch and the sample rate from there on, the first of epoch 0."""
+        begins = self.sample_rates[:1] and self.sample_rates[0][0] == 0
+        return self.sample_rates if begins else ((0.0, self.sample_rate), *self.sample_rates)
+
     def sample_rate_at(self, epoch: float) -> float:
         """Return the sample rate that holds when so many epochs are done."""
-        begun = [rate for start, rate in self.sample_rates if start <= epoch]
-        return begun[-1] if begun else self.sample_rate
+        return [rate for start, rate in self.rates if start <= epoch][-1]
 
     @property
     def largest_sample_rate(self) -> float:
         """The rate of the steps that need most."""
-        held = () if self.sample_rates and self.sample_rates[0][0] == 0 else (self.sample_rate,)
-        return max([*held, *(rate for _, rate in self.sample_rates)])
+        return max(rate for _, rate in self.rates)
 
 
 @dataclass(frozen=True)
@@ -153,7 +157,7 @@ class Recipe(Checked):
     workers: Annotated[int, Limits(0, 1024)] = 2
     """Processes per rank that read and decode images; 0 decodes in the training process."""
     log_every: Count = 10
-    """Optimizer steps between two lines of metrics.jsonl."""
+    """Optimizer steps between two lines of metrics.jsonl; an epoch's last step has one as well."""
     tensorboard: bool = False
     """Write TensorBoard event files too (extra `tensorboard`)."""
     seed: Seed = 0

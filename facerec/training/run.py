@@ -66,10 +66,10 @@ def launch() -> str | None:
     return str(Path(file).parents[2]) if file else None
 
 
-def choose_folder(
+def find_folder(
     runs: Path, name: str, *, resume: bool, exact: bool, launches: Collection[str] = ()
-) -> Path:
-    """Make the folder of a new run, or return that of a run to continue.
+) -> Path | None:
+    """Return the folder of a run to continue, or None where a new one is to be begun.
 
     Args:
         runs: the folder of all runs.
@@ -80,26 +80,50 @@ def choose_folder(
             `remember_launches`) is continued, whether it has a checkpoint or not.
 
     Raises:
-        RecipeError: the name is taken, or the folder cannot be made.
-        CheckpointError: nothing to resume.
-    """
-    begun = find_folder(runs, name, resume=resume, exact=exact, launches=launches)
-    return _new_folder(runs, name, exact) if begun is None else begun
-
-
-def find_folder(
-    runs: Path, name: str, *, resume: bool, exact: bool, launches: Collection[str] = ()
-) -> Path | None:
-    """Return the run that `choose_folder` would continue, or None where it would make a new one.
-
-    Raises:
+        RecipeError: the name is taken.
         CheckpointError: nothing to resume.
     """
     candidates = [runs / name] if exact else list(_of_name(runs, name).values())
     begun = [path for path in candidates if not _launches(path).isdisjoint(launches)]
     if begun:
         return begun[-1]
-    return _resumable(candidates, runs / name) if resume else None
+    if resume:
+        return _resumable(candidates, runs / name)
+    if exact and (runs / name).exists():
+        raise _taken(runs / name)
+    return None
+
+
+def new_folder(runs: Path, name: str, *, exact: bool) -> Path:
+    """Make the folder of a new run.
+
+    Args:
+        runs: the folder of all runs.
+        name: the run's name.
+        exact: refuse an existing name rather than take ``name-2``, ``name-3``, …
+
+    Raises:
+        RecipeError: the name is taken, or the folder cannot be made.
+    """
+    number = 1 if exact else max(_of_name(runs, name), default=0) + 1
+    while True:
+        folder = runs / (name if number == 1 else f"{name}-{number}")
+        try:
+            # Made at once: runs that start together each get a folder of their own.
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError as error:
+            if exact:
+                raise _taken(folder) from error
+            number += 1
+        except OSError as error:
+            raise RecipeError(
+                f"{folder}: cannot be made ({error.strerror}); choose another folder with --runs"
+            ) from error
+
+
+def _taken(folder: Path) -> RecipeError:
+    return RecipeError(f"{folder} exists already; use --resume or another --name")
 
 
 def remember_launches(folder: Path, launches: Collection[str]) -> None:
@@ -129,26 +153,6 @@ def _resumable(candidates: list[Path], first: Path) -> Path:
     raise CheckpointError(
         f"{first}: no checkpoint to resume from; start the run without --resume{taken}"
     )
-
-
-def _new_folder(runs: Path, name: str, exact: bool) -> Path:
-    number = 1 if exact else max(_of_name(runs, name), default=0) + 1
-    while True:
-        folder = runs / (name if number == 1 else f"{name}-{number}")
-        try:
-            # Made at once: runs that start together each get a folder of their own.
-            folder.mkdir(parents=True)
-            return folder
-        except FileExistsError as error:
-            if exact:
-                raise RecipeError(
-                    f"{folder} exists already; use --resume or another --name"
-                ) from error
-            number += 1
-        except OSError as error:
-            raise RecipeError(
-                f"{folder}: cannot be made ({error.strerror}); choose another folder with --runs"
-            ) from error
 
 
 def _of_name(runs: Path, name: str) -> dict[int, Path]:

@@ -67,7 +67,13 @@ class Trainer(Learner):
     ) -> None:
         super().__init__(recipe, dataset, processes, targets)
         self.folder, self.validator = folder, validator
-        self.monitor = monitor or Monitor(None, recipe, processes, total_steps=0, steps_per_epoch=1)
+        self.monitor = monitor or Monitor(
+            None,
+            recipe,
+            processes,
+            total_steps=self.total_steps,
+            steps_per_epoch=self.steps_per_epoch,
+        )
         self.skipped: list[Skipped] = []
         self.best_accuracy = -1.0
         self._stop_signal: int | None = None

@@ -165,3 +165,19 @@ def test_the_command_writes_nothing(
     assert exit_.value.code == 2
     assert "the recipe has 7 steps, too few to measure 10" in capsys.readouterr().err
     assert {path.name for path in tmp_path.iterdir()} == {"arc.py", "data"}
+
+
+@pytest.mark.parametrize(("steps", "resting"), [("3", False), ("None", True)])
+def test_what_rests_for_good_rests_in_the_profile_too(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: str, resting: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("arc.py").write_text(RECIPE)
+    Path("data").symlink_to(data)
+    seen: list[Any] = []
+    monkeypatch.setattr(command, "profile_steps", lambda trainer, steps: seen.append(trainer))
+    monkeypatch.setattr(command, "show", lambda profiles, trainer, console: None)
+    main(["arc.py", "--device", "cpu", "--profile", "--finetune.freeze-steps", steps])
+    (trainer,) = seen
+    trainer.freezing.begin(0)
+    assert trainer.freezing.whole == resting

@@ -387,8 +387,9 @@ def test_a_trial_stops_after_some_steps_and_a_damaged_image_is_skipped_on_resume
     run = workplace / "runs" / "arc"
     newest = checkpoint.latest(run / "checkpoints")
     assert newest is not None and newest.name == "step-00000002"
-    train(*flags, "--resume", "--max-steps", "2")  # which it has
-    assert "(resumed at step 2)" in capsys.readouterr().out
+    train(*flags, "--resume", "--max-steps", "1")  # and more
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "(resumed at step 2)" in printed and "stopped by --max-steps at step 2" in printed
     content = bytearray((records / "train.rec").read_bytes())
     for place in [match.start() for match in re.finditer(b"\xff\xd8\xff", content)][::3]:
         content[place : place + 3] = b"xyz"
@@ -429,6 +430,7 @@ def test_a_run_that_is_being_trained_is_left_alone(
         ),
         (["--device", "cpu", "arc.py"], "facerec train needs a recipe file as its first argument"),
         (["gone.py"], "gone.py: no such recipe file; recipes there: arc.py, wrong.py"),
+        (["."], ".: is a folder, not a recipe file; recipes there: arc.py, wrong.py"),
         (["gone.py", "--help"], "gone.py: no such recipe file"),
         (["wrong.py"], "wrong.py: line 4: Recipe has no field 'batchsize', did you mean"),
         (["arc.py", "--data.path", "gone"], "gone: there is no such file or folder; check"),

@@ -378,7 +378,7 @@ def test_writing_insightface(tmp_path):
     assert summary.bytes == (tmp_path / "train.rec").stat().st_size
     assert summary.notes == ()
     assert sorted(snapshot(tmp_path)) == ["property", "train.idx", "train.lst", "train.rec"]
-    assert (tmp_path / "property").read_text() == "3,112,96\n3\n"
+    assert (tmp_path / "property").read_text() == "3,112,96\n"
     assert (tmp_path / "train.lst").read_text() == "1\t2\tb/1.jpg\n2\t2\tb/2.jpg\n3\t0\ta/1.jpg\n"
     records = open_image_records(tmp_path)
     assert (records.layout, records.num_classes, records.notes) == ("insightface", 3, [])
@@ -398,7 +398,7 @@ def test_writing_im2rec(tmp_path):
     ungrouped = [ITEMS[0], ITEMS[2], ITEMS[1]]
     summary = write_image_records(tmp_path / "val", ungrouped, num_classes=10, layout="im2rec")
     assert (summary.layout, summary.num_classes) == ("im2rec", 10)
-    assert (tmp_path / "property").read_text() == "10,112,112\n3\n"
+    assert (tmp_path / "property").read_text() == "10,112,112\n"
     assert (tmp_path / "val.idx").read_text().split("\t")[0] == "0"
     records = open_image_records(tmp_path)
     assert (records.layout, records.num_classes) == ("im2rec", 10)

@@ -134,6 +134,13 @@ def test_skip_leaves_bad_images_out_and_lists_them(tmp_path: Path) -> None:
     assert summary.images + len(summary.skipped) == len(BAD)
     dataset = RecordDataset(tmp_path / "out")
     assert dataset.num_classes == 3 and dataset.labels.tolist() == [0, 2]
+    assert len(summary.notes) == 1 and "1 of 3 identities" in summary.notes[0]
+
+
+def test_an_image_of_another_size_leads_to_the_flag_that_scales(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "in", {"a/1.jpg": encode(1, 224, 200)})
+    with pytest.raises(ImageError, match=r"/a/1\.jpg: .*224×200 .*112×112 is needed.*--resize"):
+        make_records(folder, tmp_path / "out")
 
 
 def test_resize_scales_square_images_only(tmp_path: Path) -> None:
@@ -300,6 +307,11 @@ def test_the_commands_go_round(tmp_path: Path) -> None:
     assert status == 0, errors
     assert "2 images of 2 identities" in output
     assert read_folder(back) == read_folder(folder)
+    before = read_folder(records)
+    status, _, errors = run("make_records", folder / "..", "--out", records)
+    assert status == 2 and "holds a train.rec already" in errors and "--force" in errors
+    assert read_folder(records) == before
+    assert run("make_records", folder, "--out", records, "--force")[0] == 0
 
 
 def test_the_commands_end_with_one_sentence(tmp_path: Path) -> None:

@@ -35,7 +35,17 @@ from facerec.backbones import (
 from facerec.errors import RecipeError, TrainingError
 from facerec.recipe import from_dict, to_dict
 from facerec.records.dataset import Batch
-from facerec.training import Adam, AdamW, DataParallel, Head, Recipe, RMSprop
+from facerec.training import (
+    Adam,
+    AdamW,
+    Cosine,
+    DataParallel,
+    Finetune,
+    Head,
+    MultiStep,
+    Recipe,
+    RMSprop,
+)
 from facerec.training.network import FromPixels, compile_mode
 from facerec.training.prefetch import prefetched
 
@@ -155,6 +165,34 @@ def test_schedules_of_the_sample_rate_that_do_nothing_are_told(many: Path) -> No
         Head(sample_rates=((2.0, 1.5),))
     assert Head(sample_rates=((0.0, 0.3), (2.0, 0.5))).largest_sample_rate == 0.5
     assert Head(sample_rates=((1.0, 0.3),)).largest_sample_rate == 1.0
+
+
+def test_a_rate_that_never_holds_is_not_told_of(many: Path) -> None:
+    head = Head(sample_rate=0.01, sample_rates=((0.0, 0.3), (1.0, 0.4)))
+    assert head.rates == ((0.0, 0.3), (1.0, 0.4))
+    assert Head(sample_rate=0.2, sample_rates=((1.0, 0.4),)).rates == ((0.0, 0.2), (1.0, 0.4))
+    assert not make_trainer(tiny_recipe(many, regularizer=None, head=head)).warnings
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"schedule": Cosine(warmup_epochs=2.0)}, ["warmup_epochs 2 is never over"]),
+        ({"schedule": Cosine(warmup_epochs=1.9)}, []),
+        (
+            {"schedule": MultiStep(milestones=(1, 2, 7.5))},
+            ["the milestone 2 of", "the milestone 7.5 of"],
+        ),
+        ({"finetune": Finetune(freeze_steps=None)}, []),
+        ({"finetune": Finetune(freeze_steps=10_000)}, ["freeze_steps 10000 freezes never learns"]),
+    ],
+)
+def test_schedules_that_outlast_the_run_are_told(
+    many: Path, changes: dict[str, object], words: list[str]
+) -> None:
+    told = make_trainer(tiny_recipe(many, regularizer=None, **changes)).warnings
+    assert len(told) == len(words)
+    assert all(word in warning for word, warning in zip(words, told, strict=True)), told
 
 
 # ---------------------------------------------------------------- activations

@@ -29,7 +29,7 @@ from facerec.embedding.model import save_model
 from facerec.errors import CheckpointError, RecipeError
 from facerec.training import checkpoint
 from facerec.training.distributed import own_space
-from facerec.training.run import LAUNCH_FILE, choose_folder, launch, remember_launches
+from facerec.training.run import LAUNCH_FILE, find_folder, launch, new_folder, remember_launches
 
 RECIPES = {
     # Batch-norm, dropout and momentum: every kind of state.
@@ -334,7 +334,8 @@ def test_lives_that_share_a_store_do_not_hear_each_other() -> None:
 
 def test_a_launch_knows_its_own_run_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def chosen(launches: set[str], *, resume: bool = False, exact: bool = False) -> str:
-        folder = choose_folder(tmp_path, "arc", resume=resume, exact=exact, launches=launches)
+        folder = find_folder(tmp_path, "arc", resume=resume, exact=exact, launches=launches)
+        folder = folder or new_folder(tmp_path, "arc", exact=exact)
         remember_launches(folder, launches)
         return folder.relative_to(tmp_path).as_posix()
 

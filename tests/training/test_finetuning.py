@@ -17,6 +17,7 @@ from facerec.backbones import Backbone, create_backbone
 from facerec.errors import RecipeError
 from facerec.training import SGD, Adam, AdamW, Distillation, Finetune, Init, Recipe, RMSprop
 from facerec.training.finetuning import rate_factors
+from facerec.training.plan import plan_step
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +186,22 @@ def test_frozen_statistics_stay_and_weights_learn(data: Path) -> None:
         first = fresh.backbone.state_dict()[name]
         fixed = name.split(".")[-1] in ("running_mean", "running_var", "num_batches_tracked")
         assert torch.equal(value, first) == fixed, name
+
+
+def test_single_images_are_refused_where_the_last_batch_norm_averages(data: Path) -> None:
+    single = {"batch_size": 4, "accumulation": 4}
+    for config in (Finetune(), Finetune(freeze_steps=None, freeze_layers=("layer1",))):
+        recipe = narrow_recipe(data, finetune=config, **single)
+        for meet in (make_trainer, lambda recipe: plan_step(recipe, 7)):
+            with pytest.raises(RecipeError, match=r"single image.*batch norm.*batch_size"):
+                meet(recipe)
+    for config in (Finetune(batch_norm="frozen"), Finetune(freeze_steps=None)):
+        recipe = narrow_recipe(data, finetune=config, **single)
+        assert plan_step(recipe, 7).memory > 0
+        trainer = make_trainer(recipe)
+        trainer.fit(max_steps=1)
+        assert trainer.step == 1
+    make_trainer(tiny_recipe(data, **single))  # has no batch norm
 
 
 def test_frozen_statistics_are_those_that_training_computes_with(data: Path) -> None:

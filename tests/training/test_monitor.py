@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.tiny_training import tiny_recipe
+from helpers.toy_results import make_result
 from rich.console import Console
 
 from facerec.errors import FacerecError, MissingExtraError
@@ -43,9 +44,10 @@ def test_a_line_has_the_figures_and_the_mean_loss_since_the_last(tmp_path: Path)
     with make_monitor(tmp_path, log_every=3) as monitor:
         for step in range(1, 9):
             monitor.record(step, figures(loss=float(step)), lr=0.1 / step, skipped=step)
-    first, second, last = lines(tmp_path)
-    assert [line["step"] for line in (first, second, last)] == [3, 6, 8]  # the last step always
-    assert [line["loss"] for line in (first, second, last)] == [2.0, 5.0, 7.5]
+    first, end, second, last = lines(tmp_path)
+    # The last step of an epoch always.
+    assert [line["step"] for line in (first, end, second, last)] == [3, 4, 6, 8]
+    assert [line["loss"] for line in (first, end, second, last)] == [2.0, 4.0, 5.5, 7.5]
     assert first["kind"] == "train"
     assert (first["lr"], first["skipped"]) == (pytest.approx(0.1 / 3), 3)
     assert first["norm_cv"] == pytest.approx(0.25)
@@ -94,6 +96,28 @@ def test_speed_counts_only_the_steps_of_this_part(tmp_path: Path) -> None:
     assert line["images_per_second"] == pytest.approx(2 * 12 / 6, rel=0.01)
 
 
+def test_speed_counts_no_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    with make_monitor(tmp_path, log_every=3) as monitor:
+        for step in range(1, 9):
+            now += 2.0
+            monitor.record(step, figures(), lr=0.1, skipped=0)
+            if step == 4:
+                now += 100.0
+                monitor.validation(step, 1, {})
+    assert [line["images_per_second"] for line in lines(tmp_path)] == [12 / 2.0] * 4
+
+
+def test_the_line_of_an_epoch_is_of_its_end() -> None:
+    output = io.StringIO()
+    with make_monitor(None, log_every=3, console=Console(file=output, width=120)) as monitor:
+        for step in range(1, 5):
+            monitor.record(step, figures(loss=float(step)), lr=0.1, skipped=0)
+        monitor.end_epoch(1)
+    assert "epoch 1/2  loss 4.000" in output.getvalue()
+
+
 def test_only_the_main_process_writes_and_shows(tmp_path: Path) -> None:
     output = io.StringIO()
     console = Console(file=output, force_terminal=True)
@@ -123,6 +147,24 @@ def test_a_terminal_shows_the_figures_and_a_file_some_lines(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_steps_and_times_have_room_on_every_terminal(width: int) -> None:
+    output = io.StringIO()
+    recipe = tiny_recipe(Path("nowhere"))
+    with Monitor(
+        None,
+        recipe,
+        MAIN,
+        total_steps=181_980,
+        steps_per_epoch=9_099,
+        console=Console(file=output, force_terminal=True, width=width, color_system=None),
+    ) as monitor:
+        monitor.record(100_089, figures(loss=12.3456), lr=0.0123456, skipped=0)
+    shown = [line for line in re.split(r"[\r\n]", output.getvalue()) if "epoch" in line][-1]
+    assert "epoch 11" in shown and "100089/181980" in shown and "loss 12.346" in shown
+    assert "…" not in shown and re.search(r"\d:\d\d:\d\d ETA +\S", shown)
+
+
 def test_a_log_file_gets_a_line_when_figures_are_read_but_not_too_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,7 +183,7 @@ def test_a_log_file_gets_a_line_when_figures_are_read_but_not_too_often(
 def test_a_full_disk_is_a_sentence(tmp_path: Path) -> None:
     monitor = make_monitor(tmp_path)
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
-    with pytest.raises(FacerecError, match=r"metrics\.jsonl: the disk is full"):
+    with pytest.raises(FacerecError, match=r"metrics\.jsonl: the disk is full.*--resume"):
         monitor.record(1, figures(), lr=0.1, skipped=0)
 
 
@@ -154,7 +196,23 @@ def test_tensorboard_writes_the_figures_or_names_the_extra(
         with pytest.raises(MissingExtraError, match=r"pip install 'facerec\[tensorboard\]'"):
             make_monitor(tmp_path, tensorboard=True)
         return
+    result = make_result(replicates=0)
+    assert result.accuracy is not None
     with make_monitor(tmp_path, tensorboard=True) as monitor:
         monitor.record(1, figures(), lr=0.1, skipped=0)
-    assert len(list(tmp_path.glob("events.out.tfevents.*"))) == 1
-    assert len(lines(tmp_path)) == 1
+        monitor.record(2, figures(loss=9.0), lr=0.1, skipped=0)
+        monitor.validation(2, 1, {"lfw": make_result(noise=2, replicates=0)})
+    with make_monitor(tmp_path, tensorboard=True, start=1) as monitor:  # resumed from step 1
+        monitor.record(2, figures(loss=3.0), lr=0.1, skipped=0)
+        monitor.validation(2, 1, {"lfw": result})
+    assert len(list(tmp_path.glob("events.out.tfevents.*"))) >= 1
+    assert len(lines(tmp_path)) == 3
+
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(1, 2.0), (2, 3.0)]
+    assert [(event.step, event.value) for event in events.Scalars("accuracy/lfw")] == [
+        (2, pytest.approx(result.accuracy.kfold.mean))
+    ]

@@ -518,6 +518,17 @@ def test_remedies_are_plans_of_their_own() -> None:
     assert last.plan.memory < min(remedy.plan.memory for remedy in single)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"compile": "reduce-overhead"}, {"data_parallel": DataParallel(static_graph=True)}],
+)
+def test_remedies_go_together_with_the_rest_of_the_recipe(changes: dict[str, object]) -> None:
+    recipe = replace(Recipe(backbone=NARROW, batch_size=64, precision="fp32"), **changes)
+    words = " ".join(remedy.words for remedy in remedies(plan_step(recipe, 1_000_000, 2), 1))
+    assert "sample_rate 0.1" in words and "accumulation" not in words
+    assert ("recompute" in words) == ("compile" not in changes)
+
+
 def test_nothing_helps_where_nothing_is_left_to_change() -> None:
     recipe = Recipe(
         backbone=NARROW,

@@ -34,8 +34,9 @@ from facerec.training.distributed import Processes
 from facerec.training.run import (
     FREE_TO_CHANGE,
     check_same_run,
-    choose_folder,
+    find_folder,
     fingerprint,
+    new_folder,
     write_manifest,
     write_recipe,
 )
@@ -49,7 +50,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def new(runs: Path, name: str = "arc", *, exact: bool = False) -> str:
-    folder = choose_folder(runs, name, resume=False, exact=exact)
+    assert find_folder(runs, name, resume=False, exact=exact) is None
+    folder = new_folder(runs, name, exact=exact)
     assert folder.is_dir()
     return folder.relative_to(runs).as_posix()
 
@@ -91,18 +93,22 @@ def test_a_name_given_by_the_user_is_never_changed(tmp_path: Path) -> None:
     assert new(tmp_path, "mine", exact=True) == "mine"
     with pytest.raises(RecipeError, match=r"mine exists already; use --resume or another --name"):
         new(tmp_path, "mine", exact=True)
+    with pytest.raises(RecipeError, match="mine exists already"):  # begun since it was looked for
+        new_folder(tmp_path, "mine", exact=True)
     assert not (tmp_path / "mine-2").exists()
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(RecipeError, match=r"runs/arc: cannot be made .*--runs"):
-        choose_folder(tmp_path / "runs", "arc", resume=False, exact=False)
+        new_folder(tmp_path / "runs", "arc", exact=False)
 
 
 def test_the_newest_run_with_a_checkpoint_is_resumed(tmp_path: Path) -> None:
     def resumed(exact: bool = False) -> str:
-        return choose_folder(tmp_path, "arc", resume=True, exact=exact).name
+        folder = find_folder(tmp_path, "arc", resume=True, exact=exact)
+        assert folder is not None
+        return folder.name
 
     missing = r"arc: no checkpoint to resume from; start the run without --resume"
     with pytest.raises(CheckpointError, match=missing):

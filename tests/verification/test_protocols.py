@@ -760,7 +760,9 @@ def test_parquet_needs_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(pd, "read_parquet", refuse)
     (tmp_path / "x.parquet").write_bytes(b"PAR1")
-    with pytest.raises(MissingExtraError, match="needs pyarrow; install it with: pip install"):
+    with pytest.raises(
+        MissingExtraError, match=r"needs pyarrow; .*pip install 'facerec\[parquet\]'"
+    ):
         read_pairs(tmp_path / "x.parquet", "parquet")
 
 

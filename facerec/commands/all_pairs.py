@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from functools import partial
@@ -25,6 +24,7 @@ from facerec.report.table import Cell, text_table
 from facerec.statistics.clustered import Bound, ClusteredShare
 from facerec.statistics.intervals import complement
 from facerec.statistics.operating_points import OperatingPoint, parse_rate
+from facerec.tables import Table
 from facerec.training.distributed import launched
 from facerec.verification.evaluate import json_number
 from facerec.verification.scoring import (
@@ -139,31 +139,19 @@ def read_members(path: Path, ids: NDArray[np.str_], group: str | None) -> Member
     """
     wanted = ["image_id", "subject_id", *([] if group is None else [group])]
     recorded: dict[str, tuple[str, str]] = {}
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            columns = reader.fieldnames or []
-            missing = [name for name in wanted if name not in columns]
-            if missing:
-                raise DatasetError(
-                    f"{path}: there is no column {missing[0]!r} (there are "
-                    f"{', '.join(columns) or 'none'}); the first line names the columns"
-                )
-            for row in reader:
-                image, subject = row["image_id"], row["subject_id"]
-                if not image or not subject:
-                    raise DatasetError(
-                        f"{path}, line {reader.line_num}: image_id or subject_id is empty; fill it "
-                        "in or take the line away"
-                    )
-                if image in recorded:
-                    raise DatasetError(
-                        f"{path}, line {reader.line_num}: image {image!r} was on an earlier line "
-                        "already; keep one of them"
-                    )
-                recorded[image] = subject, "" if group is None else (row[group] or "").strip()
-    except (OSError, UnicodeDecodeError, csv.Error) as problem:
-        raise DatasetError(f"{path}: cannot be read as a .csv table ({problem})") from problem
+    table = Table(path)
+    for line, (image, subject, *groups) in table.rows(wanted):
+        if not image or not subject:
+            raise DatasetError(
+                f"{table.where(line)}: image_id or subject_id is empty; fill it in or take the "
+                "line away"
+            )
+        if image in recorded:
+            raise DatasetError(
+                f"{table.where(line)}: image {image!r} was on an earlier line already; keep one of "
+                "them"
+            )
+        recorded[image] = subject, "".join(groups)
     names = ids.tolist()
     absent = [name for name in names if name not in recorded]
     if absent:
@@ -173,15 +161,15 @@ def read_members(path: Path, ids: NDArray[np.str_], group: str | None) -> Member
             f"first is {absent[0]!r}, and {unused:,} of {len(recorded):,} rows have no embedding; "
             "image_id must be the id in the embeddings file"
         )
-    people, groups = zip(*(recorded[name] for name in names), strict=True)
-    if group is not None and not any(groups):
+    people, values = zip(*(recorded[name] for name in names), strict=True)
+    if group is not None and not any(values):
         raise DatasetError(
             f"{path}: no image with an embedding has a value in the column {group}; name another "
             "column, or leave out --group"
         )
     return (
         text_array(people, str(path)),
-        None if group is None else text_array(groups, str(path)),
+        None if group is None else text_array(values, str(path)),
         len(recorded) - len(names),
     )
 

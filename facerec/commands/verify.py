@@ -30,6 +30,7 @@ from facerec.embedding.model import (
 from facerec.errors import MetricError, ModelError
 from facerec.files import write_json
 from facerec.galleries.overlap_report import SUFFIX, KnownOverlap, facts_path, read_overlap
+from facerec.limits import Limits
 from facerec.progress import section
 from facerec.records.images import ImageSource
 from facerec.report.figures import check_plot_path
@@ -62,6 +63,10 @@ from facerec.verification.uncertainty import REPLICATES
 
 Verified: TypeAlias = "tuple[dict[str, VerificationResult], list[IdentificationResult]]"
 """Results of 1:1 by name, and those of 1:N."""
+
+LEAST_REPLICATES = 40
+"""With fewer, 2.5 % of them are less than one, and no limit of an interval can be read."""
+MOST_REPLICATES = 100_000
 
 NORM_WEIGHTINGS: tuple[Literal["raw", "unit"], ...] = ("raw", "unit")
 
@@ -154,7 +159,8 @@ def verify(
             (NIST's minDCF) and the least Cllr, pauc partial areas under the ROC.
         on_error: what an image that does not decode does: error ends the command, skip makes its
             pairs failures to acquire, which are counted and listed.
-        replicates: bootstraps over persons behind the intervals of TPR@FPR; 0 for none.
+        replicates: bootstraps over persons behind the intervals of TPR@FPR and of differences, 40
+            or more; 0 for intervals of TPR@FPR without them.
         seed: of the bootstraps.
         out: folder for report.html, report.json, tables and figures.
         with_images: show the hardest pairs in the report; it then holds photos of people.
@@ -171,10 +177,37 @@ def verify(
         check_report_folder(out)
     if with_images and (out is None or scores is not None):
         raise MetricError("--with-images shows pictures in the report of a bench; give --out too")
+    for file in (json, roc):
+        if file is not None and file.is_dir():
+            raise MetricError(f"{file}: this is a folder; name the file to write")
+    if seed not in Limits(0, 2**32 - 1):
+        raise MetricError(f"--seed is {seed}; give a whole number from 0 to {2**32 - 1}")
+    if replicates and not LEAST_REPLICATES <= replicates <= MOST_REPLICATES:
+        raise MetricError(
+            f"--replicates is {replicates}; give {LEAST_REPLICATES} to {MOST_REPLICATES:,}, or 0 "
+            "for intervals without a bootstrap"
+        )
+    if not replicates and (compare is not None or try_preprocessing):
+        raise MetricError(
+            "intervals of differences are bootstraps alone; leave out --replicates 0 with "
+            "--compare and --try-preprocessing"
+        )
     settings = Settings(fpr=fpr, metrics=metrics, replicates=replicates, seed=seed)
     console = Console(highlight=False)
     given = None if overlap is None else read_overlap(overlap)
 
+    if scores is not None or (embeddings is not None and is_embeddings(compare or embeddings)):
+        _refuse_unused(
+            "says how a model embeds images, and none does here",
+            {
+                "--no-flip": None if flip else True,
+                "--align": align,
+                "--align-threshold": align_threshold,
+                "--channels": network.channels,
+                "--mean": network.mean,
+                "--std": network.std,
+            },
+        )
     names = bench or (("lfw",) if pairs is None else ())
 
     def source(path: Path | None) -> Source:
@@ -215,8 +248,15 @@ def verify(
                 "--scores needs neither pairs nor a model; leave out --bench, --pairs, --model and "
                 "--embeddings"
             )
-        if overlap is not None:
-            raise MetricError("--overlap names images of a bench; leave it out with --scores")
+        _refuse_unused(
+            "belongs to images of a bench, and scores have none",
+            {
+                "--format": format,
+                "--images": images,
+                "--overlap": overlap,
+                "--compat": compat,
+            },
+        )
 
         def verified(path: Path | None) -> Verified:
             assert path is not None
@@ -234,7 +274,7 @@ def verify(
     results, searches = verified(scores or embeddings or model)
     others, more = ({}, []) if compare is None else verified(compare)
     comparisons = {
-        name: compare_results(results[name], other, max(replicates, 1), seed)
+        name: compare_results(results[name], other, replicates, seed)
         for name, other in others.items()
     }
     for name, result in results.items():
@@ -244,6 +284,13 @@ def verify(
     for identification in (*searches, *more):
         print_identification(identification, console)
     _save(results, comparisons, benches, console, out, with_images, json, roc)
+
+
+def _refuse_unused(reason: str, flags: Mapping[str, object]) -> None:
+    """Refuse the first flag that was given, since figures would be printed as if it counted."""
+    given = next((flag for flag, value in flags.items() if value is not None), None)
+    if given is not None:
+        raise MetricError(f"{given} {reason}; leave it out")
 
 
 def _try_preprocessing(
@@ -272,7 +319,7 @@ def _try_preprocessing(
             bench,
             align=align,
             batch_size=model.batch_size,
-            replicates=max(settings["replicates"], 1),
+            replicates=settings["replicates"],
             seed=settings["seed"],
             progress=progress,
         )

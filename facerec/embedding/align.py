@@ -8,7 +8,6 @@ that any detector wrote, from the insightface package, or from OpenCV with a YuN
 from __future__ import annotations
 
 import contextlib
-import csv
 import sys
 import threading
 from abc import ABC, abstractmethod
@@ -22,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from facerec.errors import DatasetError, ImageError, MissingExtraError, ModelError
 from facerec.files import sha256
 from facerec.libraries import cv2
+from facerec.tables import Table
 
 # Left eye, right eye, nose, left and right corner of the mouth, as x and y in a 112×112 crop.
 # Left is the viewer's left.
@@ -251,35 +251,15 @@ class PointsTable(Aligner):
 
     def _read(self) -> Iterator[tuple[int, str, list[float]]]:
         """Yield line number, image id and ten coordinates of every line."""
-        try:
-            with self.path.open(encoding="utf-8-sig", newline="") as file:
-                lines = csv.reader(file)
-                header = [name.strip() for name in next(lines, [])]
-                missing = [name for name in _COLUMNS if name not in header]
-                if missing:
-                    raise DatasetError(
-                        f"{self.path}, line 1: the column {missing[0]} is missing; the first line "
-                        f"of a table of points is {','.join(_COLUMNS)}"
-                    )
-                columns = [header.index(name) for name in _COLUMNS]
-                for fields in lines:
-                    if len(fields) != len(header):
-                        raise DatasetError(
-                            f"{self.path}, line {lines.line_num}: {len(fields)} fields where the "
-                            f"first line has {len(header)}; correct or remove the line"
-                        )
-                    image_id, *numbers = (fields[column] for column in columns)
-                    yield lines.line_num, image_id, [float(text) for text in numbers]
-        except (OSError, UnicodeDecodeError) as problem:
-            raise DatasetError(
-                f"{self.path}: the table of points cannot be read as UTF-8 ({problem}); check the "
-                "path and its encoding"
-            ) from problem
-        except (ValueError, csv.Error) as problem:
-            raise DatasetError(
-                f"{self.path}, line {lines.line_num}: expected an image id and ten numbers "
-                f"({str(problem)[:100]}); correct or remove the line"
-            ) from problem
+        table = Table(self.path)
+        for line, (image_id, *numbers) in table.rows(_COLUMNS):
+            try:
+                yield line, image_id, [float(text) for text in numbers]
+            except ValueError as problem:
+                raise DatasetError(
+                    f"{table.where(line)}: expected an image id and ten numbers "
+                    f"({str(problem)[:100]}); correct or remove the line"
+                ) from problem
 
 
 class Faces(NamedTuple):

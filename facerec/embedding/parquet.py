@@ -44,7 +44,7 @@ def parquet_chunks(path: Path) -> Iterator[Embeddings]:
         MissingExtraError: pyarrow is not installed.
     """
     pa, pq = _pyarrow(path)
-    with _reading(path), pq.ParquetFile(path) as file:
+    with reading_parquet(path), pq.ParquetFile(path) as file:
         schema, metadata = file.schema_arrow, file.metadata
         header = list(schema.names)
         columns = [header[i] for i in embedding_columns(path, header)]
@@ -84,7 +84,7 @@ def parquet_rows(path: Path) -> int:
         MissingExtraError: pyarrow is not installed.
     """
     _, pq = _pyarrow(path)
-    with _reading(path), pq.ParquetFile(path) as file:
+    with reading_parquet(path), pq.ParquetFile(path) as file:
         return int(file.metadata.num_rows)
 
 
@@ -96,7 +96,7 @@ def parquet_ids(path: Path) -> npt.NDArray[np.str_]:
         MissingExtraError: pyarrow is not installed.
     """
     _, pq = _pyarrow(path)
-    with _reading(path), pq.ParquetFile(path) as file:
+    with reading_parquet(path), pq.ParquetFile(path) as file:
         embedding_columns(path, list(file.schema_arrow.names))
         return _text_column(file.read(columns=[ID]).column(ID))
 
@@ -143,16 +143,21 @@ def write_parquet(path: Path, embeddings: Embeddings) -> None:
 
 
 @contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def reading_parquet(path: Path) -> Iterator[None]:
     """Word what goes wrong while a table is read.
 
     Raises:
         DatasetError: anything did.
+        MissingExtraError: pyarrow is not installed.
     """
     try:
         yield
     except DatasetError:
         raise
+    except ImportError as problem:
+        raise MissingExtraError(
+            f"{path}: Parquet needs pyarrow; run: pip install 'facerec[parquet]'"
+        ) from problem
     except OSError as problem:
         raise DatasetError(
             f"{path}: the table cannot be read ({str(problem)[:200]}); check the path"
@@ -166,13 +171,9 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _pyarrow(path: Path) -> tuple[Any, Any]:
-    try:
+    with reading_parquet(path):
         import pyarrow as pa
         import pyarrow.parquet as pq
-    except ImportError as problem:
-        raise MissingExtraError(
-            f"{path}: Parquet needs pyarrow; run: pip install 'facerec[parquet]'"
-        ) from problem
     return pa, pq
 
 

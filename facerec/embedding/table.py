@@ -7,7 +7,6 @@ to acquire; anything else that is no finite number is refused by its line.
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ import numpy.typing as npt
 
 from facerec.embedding.extract import Embeddings
 from facerec.errors import DatasetError
+from facerec.tables import Table
 
 ID, SUBJECT, LIST = "image_id", "subject_id", "embedding"
 _NUMBERED = re.compile(r"e(0|[1-9]\d{0,5})")
@@ -90,12 +90,10 @@ def read_table(path: Path) -> Embeddings:
 def has_embeddings(path: Path) -> bool:
     """Tell whether the first line of a CSV file is that of a table of embeddings."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            header = next(csv.reader([file.readline(1 << 22)]), [])
-    except (OSError, UnicodeDecodeError, csv.Error):
+        names = Table(path).columns
+    except DatasetError:
         return False
-    names = {name.strip() for name in header}
-    return ID in names and bool({LIST, "e0"} & names)
+    return ID in names and bool({LIST, "e0"} & {*names})
 
 
 def embedding_columns(path: Path, header: Sequence[str]) -> list[int]:
@@ -127,40 +125,18 @@ def embedding_columns(path: Path, header: Sequence[str]) -> list[int]:
 
 
 def _csv_rows(path: Path) -> Iterator[Row]:
-    line = 1
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
-            header = [name.strip() for name in next(reader, [])]
-            columns = embedding_columns(path, header)
-            image = header.index(ID)
-            subject = header.index(SUBJECT) if SUBJECT in header else None
-            for fields in reader:
-                line = reader.line_num
-                if not fields:
-                    continue
-                if len(fields) != len(header):
-                    raise DatasetError(
-                        f"{path}, line {line}: {len(fields)} fields where the first line has "
-                        f"{len(header)}; mend the line"
-                    )
-                where = f"{path}, line {line}"
-                vector = _vector([fields[column] for column in columns], where, header[columns[0]])
-                person = "" if subject is None else fields[subject].strip()
-                yield where, fields[image].strip(), person, vector
-    except OSError as problem:
-        raise DatasetError(
-            f"{path}: the table cannot be read ({problem.strerror or problem}); check the path"
-        ) from problem
-    except (UnicodeDecodeError, csv.Error) as problem:
-        raise DatasetError(
-            f"{path}, after line {line}: no CSV in UTF-8 ({problem}); write it again"
-        ) from problem
+    table = Table(path)
+    columns = [table.columns[place] for place in embedding_columns(path, table.columns)]
+    known = SUBJECT in table.columns
+    for line, fields in table.rows([ID, *([SUBJECT] if known else []), *columns]):
+        where = table.where(line)
+        vector = _vector(fields[1 + known :], where, columns[0])
+        yield where, fields[0], fields[1] if known else "", vector
 
 
-def _vector(fields: list[str], where: str, column: str) -> npt.NDArray[np.float32] | None:
+def _vector(fields: Sequence[str], where: str, column: str) -> npt.NDArray[np.float32] | None:
     """Return the numbers of one line; None if there are none."""
-    if all(field.strip().lower() in _NOTHING for field in fields):
+    if all(field.lower() in _NOTHING for field in fields):
         return None
     try:
         values = fields if column != LIST else _parsed(fields[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 from abc import ABC, abstractmethod
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from facerec.errors import DatasetError, ImageError, PackError
 from facerec.records.packs import Pack
+from facerec.tables import Table
 
 NAMES = "_images.csv"
 """``lfw_images.csv`` beside ``lfw.bin`` names its entries: ``index,image_id[,subject_id]``."""
@@ -255,24 +255,17 @@ def names_file(pack: Path) -> Path | None:
 
 def _read_names(path: Path, pack: Pack) -> tuple[NDArray[np.str_], NDArray[np.str_] | None]:
     """Read the ids of all entries, ``(2n,)``, and the persons if there is a column."""
-    advice = f"make it again for {pack.path} or take it away"
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            rows = [(int(row["index"]), row["image_id"], row.get("subject_id")) for row in reader]
-            if None in (name for _, name, _ in rows):
-                raise ValueError("a line ends before its image_id")
-            has_subjects = "subject_id" in (reader.fieldnames or ())
-    except (OSError, UnicodeDecodeError, KeyError, TypeError, ValueError, csv.Error) as problem:
-        raise PackError(
-            f"{path}: not a table with the columns index,image_id ({problem}); {advice}"
-        ) from problem
-    if [index for index, _, _ in rows] != list(range(2 * len(pack))):
+    table = Table(path, PackError)
+    columns = ["index", "image_id", *(["subject_id"] if "subject_id" in table.columns else [])]
+    rows = [fields for _, fields in table.rows(columns)]
+    if [fields[0] for fields in rows] != [str(entry) for entry in range(2 * len(pack))]:
         raise PackError(
             f"{path}: it has {len(rows)} lines whose index does not run from 0 to "
-            f"{2 * len(pack) - 1} as the images of the pack do; {advice}"
+            f"{2 * len(pack) - 1} as the images of the pack do; make it again for {pack.path} or "
+            "take it away"
         )
-    names = text_array([name for _, name, _ in rows], str(path))
-    if not has_subjects:
-        return names, None
-    return names, text_array([subject or "" for _, _, subject in rows], str(path))
+    names, *subjects = (
+        text_array([fields[place] for fields in rows], str(path))
+        for place in range(1, len(columns))
+    )
+    return names, subjects[0] if subjects else None

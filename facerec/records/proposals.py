@@ -15,6 +15,7 @@ from typing import Literal, get_args
 
 from facerec.errors import DatasetError
 from facerec.files import atomic_path
+from facerec.tables import Table
 
 Kind = Literal["wrong_label", "mixture", "merge", "duplicate"]
 
@@ -109,27 +110,12 @@ def read_proposals(path: Path) -> list[Proposal]:
         DatasetError: it cannot be read, lacks a column, or a row is of no known kind, has a score
             that is no number, an ``accept`` other than yes or no, or names nothing to change.
     """
-    proposals = []
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-            if missing:
-                raise DatasetError(
-                    f"{path}: there is no column {missing[0]!r}; the first line names the columns "
-                    f"{', '.join(COLUMNS)}"
-                )
-            for row in reader:
-                proposals.append(_proposal(row, f"{path}, line {reader.line_num}"))
-    except (OSError, UnicodeDecodeError, csv.Error) as problem:
-        raise DatasetError(f"{path}: cannot be read as a .csv table ({problem})") from problem
-    return proposals
+    table = Table(path)
+    return [_proposal(fields, table.where(line)) for line, fields in table.rows(COLUMNS)]
 
 
-def _proposal(row: dict[str, str | None], where: str) -> Proposal:
-    kind, image, label, proposed, other, score, accept = (
-        _plain((row[name] or "").strip()) for name in COLUMNS
-    )
+def _proposal(fields: Sequence[str], where: str) -> Proposal:
+    kind, image, label, proposed, other, score, accept = map(_plain, fields)
     if kind not in get_args(Kind):
         raise DatasetError(
             f"{where}: {kind[:60]!r} is no kind of proposal; write {', '.join(get_args(Kind))}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from facerec.records.dataset import (
 )
 from facerec.records.joined import JoinedDataset
 from facerec.records.tar_shards import TarDataset, is_tar_shards
+from facerec.tables import Table
 
 
 @dataclass(frozen=True)
@@ -232,37 +232,35 @@ def read_exclusions(path: Path, dataset: FaceDataset) -> tuple[set[int], set[int
     names = dataset.class_names or [str(number) for number in range(dataset.num_classes)]
     people = {name: number for number, name in enumerate(names)}
     index_of: dict[str, int] | None = None
-    try:
-        reader = csv.DictReader(read_text(path).splitlines(), strict=True)
-        columns = [name for name in ("subject_id", "image_id") if name in (reader.fieldnames or ())]
-        if not columns:
-            raise DatasetError(
-                f"{path}: its first line names neither the column subject_id nor image_id; write "
-                "it with facerec overlap --csv"
-            )
-        for row in reader:
-            where = f"{path}, line {reader.line_num}"
-            subject, image = ((row.get(name) or "").strip() for name in ("subject_id", "image_id"))
-            if not subject and not image:
-                raise DatasetError(f"{where}: names nobody; fill in {' or '.join(columns)}")
-            if not image:
-                if subject not in people:
-                    raise DatasetError(
-                        f"{where}: the data set has no identity {subject[:60]!r} among its "
-                        f"{len(people):,}; give the list that was made for this set"
-                    )
-                classes.add(people[subject])
-                continue
-            if index_of is None:
-                index_of = {dataset.name(i): i for i in range(len(dataset))}
-            if image not in index_of:
+    table = Table(path)
+    columns = [name for name in ("subject_id", "image_id") if name in table.columns]
+    if not columns:
+        raise DatasetError(
+            f"{path}: its first line names neither the column subject_id nor image_id; write it "
+            "with facerec overlap --csv"
+        )
+    for line, fields in table.rows(columns):
+        where = table.where(line)
+        row = dict(zip(columns, fields, strict=True))
+        subject, image = row.get("subject_id", ""), row.get("image_id", "")
+        if not subject and not image:
+            raise DatasetError(f"{where}: names nobody; fill in {' or '.join(columns)}")
+        if not image:
+            if subject not in people:
                 raise DatasetError(
-                    f"{where}: the data set has no image {image[:60]!r} among its "
-                    f"{len(index_of):,}; give the list that was made for this set"
+                    f"{where}: the data set has no identity {subject[:60]!r} among its "
+                    f"{len(people):,}; give the list that was made for this set"
                 )
-            images.add(index_of[image])
-    except csv.Error as problem:
-        raise DatasetError(f"{path}: no CSV ({problem}); write it again") from problem
+            classes.add(people[subject])
+            continue
+        if index_of is None:
+            index_of = {dataset.name(i): i for i in range(len(dataset))}
+        if image not in index_of:
+            raise DatasetError(
+                f"{where}: the data set has no image {image[:60]!r} among its {len(index_of):,}; "
+                "give the list that was made for this set"
+            )
+        images.add(index_of[image])
     return classes, images
 
 

@@ -151,6 +151,7 @@ def compare(
             f"no interval for {', '.join(constant)}: the difference is the same in all "
             f"{replicates:,} resamples"
         )
+    notes += [f"B: {note}" for note in second.notes if note not in first.notes]
     names = _names(first, second)
     return Comparison(
         first=names[0],

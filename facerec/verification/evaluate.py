@@ -516,8 +516,8 @@ def select_embeddings(embeddings: Embeddings, wanted: NDArray[np.str_], name: st
         known = np.isin(embeddings.ids, wanted).sum()
         raise MetricError(
             f"{name}: {absent.size} of its {len(wanted)} images have no embedding, the first is "
-            f"{str(wanted[absent[0]])!r}; {known} of {len(order)} embeddings belong to the bench "
-            "(ids must be equal)"
+            f"{str(wanted[absent[0]])!r}; {known} of {len(order)} embeddings belong to the bench, "
+            f"the first is of {str(embeddings.ids[0])!r} (ids must be equal)"
         )
     indices = {int(row): index for index, row in enumerate(rows.tolist())}
     return replace(

@@ -238,15 +238,15 @@ def test_tables_that_do_not_join_are_refused(
     assert "s.csv: 2 of 120 images with an embedding have no row" in sentence
     assert f"the first is '{IDS[0]}', and 1 of 119 rows have no embedding" in sentence
     assert "s.csv, line 122: image" in problem([*rows, rows[4]])
-    assert "s.csv, line 3: image_id or subject_id is empty" in problem([rows[0], ["x", "", ""]])
+    assert "s.csv, line 3: image_id or subject_id is empty" in problem([rows[0], ["x", " ", ""]])
     assert "there is no column 'sex' (there are image_id, subject_id, kind)" in problem(
         rows, "--group", "sex"
     )
     (workplace / "s.csv").write_bytes(b"\xff\xfe\x00")
-    assert "cannot be read as a .csv table" in refused(
+    assert "s.csv, line 1: this is no UTF-8" in refused(
         capsys, "--embeddings", "e.npz", "--subjects", "s.csv"
     )
-    assert "gone.csv: cannot be read" in refused(
+    assert "gone.csv: the table cannot be read" in refused(
         capsys, "--embeddings", "e.npz", "--subjects", "gone.csv"
     )
 

@@ -124,7 +124,7 @@ def test_each_of_several_sets_has_its_own_list(tmp_path: Path) -> None:
         ("name\nx\n", "subject_id"),
         ("subject_id\nnobody\n", "nobody"),
         ("image_id\np0/9.jpg\n", "p0/9.jpg"),
-        ("subject_id,image_id\n,\n", "line 2"),
+        ("subject_id,image_id,more\n,,x\n", "line 2"),
         ("subject_id\np0\np1\n", "every image"),
     ],
 )

@@ -252,6 +252,14 @@ def test_distances_are_similarities_the_other_way_round(
     )
 
 
+def test_notes_on_the_other_scores_are_passed_on(workplace: Path) -> None:
+    Path("a.csv").write_text("label;score\n" + "1;0.9\n1;0.8\n0;0.1\n0;0.2\n" * 20)
+    Path("b.csv").write_text("label,score\n" + "1,0.1\n1,0.2\n0,0.8\n0,0.9\n" * 20)
+    main(["--scores", "a.csv", "--compare", "b.csv", "--json", "f.json"])
+    (comparison,) = json.loads(Path("f.json").read_text())["comparisons"]
+    assert any(note.startswith("B: b.csv") for note in comparison["notes"])
+
+
 def test_lost_pairs_are_said_where_they_are_many(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -387,12 +395,25 @@ def make_ijb(root: Path) -> Path:
         (["--distances"], "--distances says what --scores holds"),
         (["--try-preprocessing"], "runs/newest/model.safetensors: it says itself what it wants"),
         (["--try-preprocessing", "--scores", "s.csv"], "--try-preprocessing needs a model and"),
+        (["--seed", "-1"], "--seed is -1; give a whole number from 0"),
+        (["--replicates", "-1"], "--replicates is -1; give 40 to 100,000, or 0"),
+        (["--replicates", "1"], "--replicates is 1; give 40 to"),
+        (["--replicates", "1000000000000"], "--replicates is 1000000000000; give 40 to"),
+        (["--compare", "runs/older", "--replicates", "0"], "intervals of differences are boot"),
+        (["--json", "data"], "data: this is a folder; name the file"),
+        (["--roc", "folder.png"], "folder.png: this is a folder; name the file"),
+        (["--scores", "s.csv", "--images", "x"], "--images belongs to images of a bench"),
+        (["--scores", "s.csv", "--compat", "insightface"], "--compat belongs to images"),
+        (["--scores", "s.csv", "--no-flip"], "--no-flip says how a model embeds images"),
+        (["--embeddings", "e.npz", "--channels", "bgr"], "--channels says how a model embeds"),
+        (["--embeddings", "e.npz", "--compare", "f.npz", "--align", "p.csv"], "--align says how"),
     ],
 )
 def test_errors_are_sentences(
     workplace: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
 ) -> None:
     Path("broken.bin").write_bytes(b"no pack")
+    Path("folder.png").mkdir()
     before = sorted(workplace.rglob("*"))
     assert refused(capsys, *arguments).startswith(sentence)
     assert sorted(workplace.rglob("*")) == before

@@ -76,7 +76,7 @@ def test_empty_embeddings_are_failures_to_acquire(tmp_path: Path) -> None:
         ('image_id,embedding\na,"[1, [2]]"\n', "line 2: embedding is .* no list of numbers"),
         ("image_id,embedding\na,[0.1 ... 2]\n", "line 2: embedding is .* no list of numbers"),
         ('image_id,embedding\na,"' + "[" * 5000 + '"\n', "line 2: embedding is .* no list"),
-        ('image_id,e0\n"a,1\n', "after line 1: no CSV"),
+        ('image_id,e0\n"a,1\n', "line 2: this is no CSV"),
     ],
 )
 def test_bad_tables_are_refused_by_line(tmp_path: Path, text: str, sentence: str) -> None:
@@ -89,7 +89,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"gone.csv: the table cannot be read"):
         read_embeddings(tmp_path / "gone.csv")
     (tmp_path / "e.csv").write_bytes(b"image_id,e0\n\xff,1\n")
-    with pytest.raises(DatasetError, match="no CSV in UTF-8"):
+    with pytest.raises(DatasetError, match="line 2: this is no UTF-8"):
         read_embeddings(tmp_path / "e.csv")
 
 

@@ -45,7 +45,7 @@ def test_pack_with_names(tmp_path: Path) -> None:
     ("names", "header", "sentence"),
     [
         (["a"] * 5, "index,image_id", "5 lines whose index does not run from 0 to 5"),
-        (["a"] * 6, "index,name", "not a table with the columns index,image_id"),
+        (["a"] * 6, "index,name", "no column 'image_id' .*there are index, name"),
         (["a", "b", "a", "b", "c", "b"], "index,image_id", "the id 'b' names two images"),
     ],
 )

@@ -469,7 +469,7 @@ def test_embeddings_that_do_not_join() -> None:
         select_embeddings(Embeddings(matrix, np.ones(400), False, ids=ids), bench.images.ids, "toy")
     assert str(error.value) == (
         "toy: 1 of its 400 images have no embedding, the first is 'image5'; 399 of 400 embeddings "
-        "belong to the bench (ids must be equal)"
+        "belong to the bench, the first is of 'image0' (ids must be equal)"
     )
     nameless = Embeddings(matrix, np.ones(400), False)
     assert select_embeddings(nameless, bench.images.ids, "toy") is nameless

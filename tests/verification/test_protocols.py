@@ -601,7 +601,7 @@ WORDS = [("0", "1"), ("-1", "1"), ("false", "True"), ("different", "same"), ("No
 def test_flat_reads_what_was_written(
     pairs: list[NamedPair], mark: str, label_first: bool, words: tuple[str, str], header: bool
 ) -> None:
-    forbidden = {" ": [*" \u00a0\u2003,\t"], ",": [",", '"', "\t"], "\t": ["\t"]}[mark]
+    forbidden = {" ": [*" \u00a0\u2003,;\t"], ",": [",", '"', "\t"], "\t": ["\t"]}[mark]
     names = [name for first, second, _ in pairs for name in (first, second)]
     assume(not any(char in name for name in names for char in forbidden))
     assume(mark != " " or all(len(name.split()) == 1 for name in names))
@@ -637,6 +637,19 @@ def test_a_folder_for_each_person_tells_persons(tmp_path: Path) -> None:
     assert bench.pairs.subjects is not None and bench.pairs.subjects.tolist() == [0, 0, 1, 1]
     path = write(tmp_path / "q.txt", "x/1.jpg x/2.jpg 1\nx/1.jpg x/3.jpg 0\n")
     assert read_pairs(path, "flat").subjects_from == "same pairs"
+
+
+def test_flat_lists_of_windows_and_its_spreadsheets(tmp_path: Path) -> None:
+    wanted = [("A/1.jpg", "A/2.jpg", True), ("A/1.jpg", "B/1.jpg", False)]
+    for text in (
+        "a;b;same\r\nA\\1.jpg;A\\2.jpg;1\r\nA\\1.jpg;B\\1.jpg;0\r\n",
+        "A\\1.jpg A\\2.jpg same\nA\\1.jpg B\\1.jpg different\n",
+        "image1,image2,same\nA/1.jpg,A/2.jpg,1\nA/1.jpg,B/1.jpg,0\n",
+    ):
+        assert named_pairs(read_pairs(write(tmp_path / "p.txt", text), "flat")) == wanted
+    # Where slashes are there, a backslash belongs to a name.
+    path = write(tmp_path / "p.txt", "A/1\\2.jpg,A/3.jpg,1\n")
+    assert named_pairs(read_pairs(path, "flat")) == [("A/1\\2.jpg", "A/3.jpg", True)]
 
 
 @pytest.mark.parametrize(
@@ -747,7 +760,9 @@ def test_parquet_needs_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(pd, "read_parquet", refuse)
     (tmp_path / "x.parquet").write_bytes(b"PAR1")
-    with pytest.raises(MissingExtraError, match="needs pyarrow; install it with: pip install"):
+    with pytest.raises(
+        MissingExtraError, match=r"needs pyarrow; .*pip install 'facerec\[parquet\]'"
+    ):
         read_pairs(tmp_path / "x.parquet", "parquet")
 
 

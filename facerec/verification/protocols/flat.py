@@ -1,9 +1,10 @@
-"""Flat lists: ``a b label`` or ``label a b``, separated by TAB, comma or blanks."""
+"""Flat lists: ``a b label`` or ``label a b``, separated by TAB, comma, semicolon or blanks."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from facerec.errors import DatasetError
@@ -26,19 +27,23 @@ def read_flat(path: Path, images: Path | None) -> Bench:
     """Read two image paths and a label a line, with ten contiguous folds in the order of lines.
 
     The label is the first or the last field: the one that is 0 or 1, -1 or 1, or such a word (see
-    `LABELS`) in all lines. Names may hold blanks where TAB or comma separates. A first line with
-    ``label``, ``target``, ``issame`` or ``Decision`` in that place is a header.
+    `LABELS`) in all lines. Names may hold blanks where TAB, comma or semicolon separates. A first
+    line with ``label``, ``target``, ``issame`` or ``Decision`` in that place is a header, and so is
+    one with ``same`` above labels that are numbers. Where no name has a slash, backslashes are
+    taken for slashes, as Windows writes paths.
 
     Raises:
         DatasetError: a line with other fields, or no place that holds labels only.
     """
     lines, notes = read_lines(path)
     rows = _split(path, lines)
-    at = next((at for at in (2, 0) if rows[0][1][at].lower() in HEADERS), None)
+    at = next((at for at in (2, 0) if _is_header(rows, at)), None)
     if at is None:
         at = _label_column(path, rows)
     else:
         rows = rows[1:]
+    if not any("/" in field for _, fields in rows for field in fields):
+        rows = [(line, [field.replace("\\", "/") for field in fields]) for line, fields in rows]
     table = PairTable()
     for line, fields in rows:
         where = f"{path}, line {line}"
@@ -71,8 +76,11 @@ def _split(path: Path, lines: list[Line]) -> list[tuple[int, list[str]]]:
     split: Callable[[str], list[str]] = str.split
     if "\t" in first:
         split = _by_tab
-    elif len(_by_comma(first)) == 3:
-        split = _by_comma
+    else:
+        for separator in ",;":
+            if len(_quoted(first, separator)) == 3:
+                split = partial(_quoted, separator=separator)
+                break
     rows = []
     for line, text in lines:
         fields = split(text)
@@ -89,11 +97,19 @@ def _by_tab(text: str) -> list[str]:
     return [field.strip() for field in text.split("\t")]
 
 
-def _by_comma(text: str) -> list[str]:
+def _quoted(text: str, separator: str) -> list[str]:
     try:
-        return [field.strip() for field in next(csv.reader([text], strict=True))]
+        reader = csv.reader([text], delimiter=separator, strict=True)
+        return [field.strip() for field in next(reader)]
     except csv.Error:
         return []
+
+
+def _is_header(rows: list[tuple[int, list[str]]], at: int) -> bool:
+    """Tell whether the first line names the column ``at`` as that of labels."""
+    name, below = rows[0][1][at].lower(), [fields[at] for _, fields in rows[1:]]
+    numbers = bool(below) and not any(map(str.isalpha, below))
+    return name in HEADERS or (name == "same" and numbers)
 
 
 def _label_column(path: Path, rows: list[tuple[int, list[str]]]) -> int:

@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from facerec.errors import DatasetError, MissingExtraError
+from facerec.embedding.parquet import reading_parquet
+from facerec.errors import DatasetError
 from facerec.records.images import MemoryImages, text_array
 from facerec.verification.bench import Bench, contiguous_folds, subjects_from_names
 from facerec.verification.protocols.lists import LABELS, PairTable, file_source, make_bench
@@ -24,7 +25,7 @@ def read_parquet(path: Path, images: Path | None) -> Bench:
 
     Raises:
         DatasetError: the table lacks the columns, or a cell has another content.
-        MissingExtraError: no package that reads parquet is installed.
+        MissingExtraError: pyarrow is not installed.
     """
     import pandas as pd
 
@@ -35,18 +36,8 @@ def read_parquet(path: Path, images: Path | None) -> Bench:
     cells: list[Any] = []
     labels: list[bool] = []
     for file in files:
-        try:
+        with reading_parquet(file):
             frame = pd.read_parquet(file)
-        except ImportError as problem:
-            raise MissingExtraError(
-                f"{file}: reading parquet needs pyarrow; install it with: pip install pyarrow"
-            ) from problem
-        # Damaged files end in errors of whichever package reads them.
-        except Exception as problem:
-            raise DatasetError(
-                f"{file}: the table cannot be read ({type(problem).__name__}: "
-                f"{str(problem)[:200]}); get it again"
-            ) from problem
         label_column = next((name for name in ("label", "target") if name in frame), None)
         if label_column is None or "image1" not in frame or "image2" not in frame:
             raise DatasetError(

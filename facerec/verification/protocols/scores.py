@@ -96,9 +96,9 @@ def read_scores(
 ) -> ScoredPairs:
     """Read a file of scores, one pair a line; larger means more alike.
 
-    With a header, separated by comma or TAB: ``score`` with ``label`` (0 or 1, or a word of
-    `LABELS`) or with the persons of both sides, whose equality is the label; ``fold`` if it is
-    there. What is said of both sides has two columns, as in bob's ``bio_ref_subject_id`` and
+    With a header, separated by comma, semicolon or TAB: ``score`` with ``label`` (0 or 1, or a
+    word of `LABELS`) or with the persons of both sides, whose equality is the label; ``fold`` if it
+    is there. What is said of both sides has two columns, as in bob's ``bio_ref_subject_id`` and
     ``probe_subject_id`` (or ``bio_probe_subject_id``), or in ``subject_id_1`` and ``subject_id_2``;
     a group may also have one column, for pairs within a group. Without a header, separated by
     blanks or comma: ``label score``, or bob's ``claimed real probe score`` and ``claimed model real
@@ -195,7 +195,8 @@ def _notes(
 class _Table:
     """The text of a score file, UTF-8 without mark or last line end, and what its first line says.
 
-    `skipped` is 1 if that is a header; `separator` is comma, TAB or, for any blanks, empty.
+    `skipped` is 1 if that is a header; `separator` is comma, semicolon, TAB or, for any blanks,
+    empty.
     """
 
     def __init__(self, path: Path, subject: str) -> None:
@@ -205,7 +206,7 @@ class _Table:
             raw = decode_text(path, raw).encode()
         self.content = raw.rstrip(b"\r\n")
         first = decode_text(path, self.content.partition(b"\n")[0]).strip()
-        self.separator = next((mark for mark in ",\t" if mark in first), "")
+        self.separator = next((mark for mark in ",;\t" if mark in first), "")
         fields = [name.strip().lower() for name in self.fields(first)]
         self.skipped = int("score" in fields)
         if self.skipped:

@@ -1,0 +1,119 @@
+"""Tables in text files whose first line names the columns, as users and spreadsheets write them.
+
+Fields are apart by commas, or where the first line has none by semicolons or TABs. The text is
+UTF-8, with a mark or not, or UTF-16 with its mark; line ends are of any kind. Blanks around fields
+do not count, and lines without any text are passed over.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import itertools
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+from pathlib import Path
+from typing import IO
+
+from facerec.errors import DatasetError, FacerecError
+
+MAX_LINE = 1 << 24
+"""Bytes of a line; a file with a longer one is no table."""
+
+
+class Table:
+    """A table whose columns are known and whose rows are read as they are asked for, once.
+
+    Args:
+        path: the file.
+        error: what is raised where the file is wrong.
+
+    Raises:
+        FacerecError: of that kind: the file cannot be read, is no text, or names a column twice.
+    """
+
+    def __init__(self, path: str | Path, error: type[FacerecError] = DatasetError) -> None:
+        self.path = Path(path)
+        self._error = error
+        self._line = 0
+        self._rows = self._read()
+        self.line, self.columns = next(self._rows, (1, []))
+        """Number of the line that names the columns, and their names."""
+        doubled = [name for name in self.columns if name and self.columns.count(name) > 1]
+        if doubled:
+            raise error(
+                f"{self.where(self.line)}: the column {doubled[0][:60]!r} occurs twice; rename one"
+            )
+
+    def where(self, line: int) -> str:
+        """Name a line, for messages."""
+        return f"{self.path}, line {line}"
+
+    def rows(self, columns: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
+        """Yield the number of each line and its fields in some columns, without outer blanks.
+
+        Raises:
+            FacerecError: a column is missing, or a line has more or fewer fields than the first.
+        """
+        missing = [name for name in columns if name not in self.columns]
+        if missing:
+            listed = ", ".join(self.columns[:20])[:200] or "none"
+            raise self._error(
+                f"{self.where(self.line)}: there is no column {missing[0][:60]!r} (there are "
+                f"{listed}); the first line names the columns {', '.join(columns)[:200]}"
+            )
+        places = [self.columns.index(name) for name in columns]
+        pick = itemgetter(*places)
+        for line, fields in self._rows:
+            if len(fields) != len(self.columns):
+                raise self._error(
+                    f"{self.where(line)}: {len(fields)} fields where the first line has "
+                    f"{len(self.columns)}; mend the line (a field with the separator in it needs "
+                    "quotes)"
+                )
+            yield line, pick(fields) if len(places) > 1 else (pick(fields),)
+
+    def _read(self) -> Iterator[tuple[int, list[str]]]:
+        lines = self._lines()
+        try:
+            first = next(lines, "")
+            separator = next((mark for mark in ",;\t" if mark in first), ",")
+            reader = csv.reader(itertools.chain([first], lines), delimiter=separator, strict=True)
+            for fields in reader:
+                stripped = [field.strip() for field in fields]
+                if any(stripped):
+                    yield reader.line_num, stripped
+        except OSError as problem:
+            raise self._error(
+                f"{self.path}: the table cannot be read ({problem.strerror or problem}); check the "
+                "path"
+            ) from problem
+        except UnicodeDecodeError as problem:
+            raise self._error(
+                f"{self.where(self._line)}: this is no UTF-8 text; check that this is the right "
+                "file, or save it as UTF-8"
+            ) from problem
+        except csv.Error as problem:
+            raise self._error(
+                f"{self.where(self._line)}: this is no CSV ({problem}); mend the line, often a "
+                "quotation mark without its other half"
+            ) from problem
+
+    def _lines(self) -> Iterator[str]:
+        """Yield the lines of the file with their ends, and count them."""
+        with self.path.open("rb") as opened:
+            file: IO[bytes] = opened
+            wide = opened.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+            opened.seek(0)
+            if wide:
+                self._line = 1
+                file = io.BytesIO(opened.read().decode("utf-16").encode())
+            for self._line, raw in enumerate(iter(lambda: file.readline(MAX_LINE), b""), start=1):
+                if len(raw) == MAX_LINE:
+                    raise csv.Error(f"more than {MAX_LINE:,} bytes")
+                text = raw.decode("utf-8-sig" if self._line == 1 else "utf-8")
+                if "\0" in text:
+                    raise csv.Error("a NUL byte")
+                # Ends may also be those of an old Mac.
+                yield from io.StringIO(text, newline="")

@@ -320,7 +320,9 @@ def parse_form(
     """
     kind, options = parse_options_header(content_type)
     if kind != b"multipart/form-data" or not options.get(b"boundary"):
-        shown = "the images in fields called images" if "images" in names else "its fields"
+        shown = "the images in fields called images"
+        if "images" not in names:
+            shown = f"a field called {names[0]}"
         raise Refusal(415, f"send multipart/form-data with {shown}")
     fields: dict[str, list[bytes]] = {name: [] for name in names}
     listed = " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
@@ -428,6 +430,13 @@ class Upload:
         for i, image in enumerate(self.images):
             where = f"image {i}"
             if self.points is None:
+                height, width = image_size(image, where)
+                if (height, width) != size:
+                    raise ImageError(
+                        f"{where}: it is {height}×{width} (height×width), the model takes aligned "
+                        f"faces of {size[0]}×{size[1]}; send such a crop, or the five points of "
+                        "the face in a field called points"
+                    )
                 decode_image(image, where, size, faces[i])
             else:
                 photo = decode_image(image, where, size=None)
@@ -576,7 +585,11 @@ class Enrolled:
         try:
             point = self._known_point()
         except MetricError as error:
-            raise Refusal(501, f"{error}; or start the service with a threshold") from error
+            raise Refusal(
+                501,
+                f"{error} (with the service stopped, by facerec enroll --impostors), or start the "
+                "service with --identify-threshold",
+            ) from error
         threshold = self._threshold if point is None else point.threshold
         assert threshold is not None
         found = self.gallery.identify(vectors, threshold=threshold, point=point)
@@ -666,6 +679,12 @@ class Service:
             self.threshold = f"{chosen.threshold:.4g} ({chosen.source})"
         except ModelError as error:
             self.no_threshold = str(error)
+            if {known.flip for known in recognizer.thresholds} == {not recognizer.flip}:
+                how = "without" if recognizer.flip else "with"
+                self.no_threshold = (
+                    f"{recognizer.model.name}: its thresholds hold for embeddings {how} the mirror "
+                    f"image added; start the service {how} --flip, or with --threshold"
+                )
         self._batcher = MicroBatcher(recognizer.embed, self.limits, self.metrics)
         # A large photo takes a second, so the others do not queue behind one.
         self._decoder = ThreadPoolExecutor(1, "decoder")

@@ -58,35 +58,19 @@ from facerec.galleries import Fpir, Gallery, Space
 from facerec.records.decode import decode_image, image_size
 from facerec.statistics.operating_points import parse_rate
 
-_FORM = {
-    "schema": {
-        "type": "object",
-        "required": ["images"],
-        "properties": {
-            "images": {
-                "type": "array",
-                "items": {"type": "string", "format": "binary"},
-                "description": "JPEG or PNG; aligned and of the model's size, unless points come",
-            },
-            "points": {
-                "type": "string",
-                "description": "JSON of shape (images, 5, 2): five [x, y] for each image",
-            },
-        },
-    }
+_FIELDS = {
+    "images": {
+        "type": "array",
+        "items": {"type": "string", "format": "binary"},
+        "description": "JPEG or PNG; aligned and of the model's size, unless points come",
+    },
+    "points": {
+        "type": "string",
+        "description": "JSON of shape (images, 5, 2): five [x, y] for each image",
+    },
+    "subject": {"type": "string", "description": "name of the person, up to 200 characters"},
 }
-
-_PERSON = {"type": "string", "description": "name of the person, up to 200 characters"}
-_ENROLL_FORM = {
-    "schema": {
-        **_FORM["schema"],
-        "required": ["images", "subject"],
-        "properties": {**_FORM["schema"]["properties"], "subject": _PERSON},  # type: ignore[dict-item]
-    }
-}
-_DELETE_FORM = {
-    "schema": {"type": "object", "required": ["subject"], "properties": {"subject": _PERSON}}
-}
+"""What OpenAPI says of the fields of forms."""
 
 Answer = TypeVar("Answer")
 Faces = NDArray[np.uint8]
@@ -867,14 +851,17 @@ def create_app(service: Service) -> FastAPI:
         docs_url=None,  # the pages of both would load scripts from elsewhere
         redoc_url=None,
     )
-    upload = {"requestBody": {"required": True, "content": {"multipart/form-data": _FORM}}}
-    app.add_api_route("/v1/embed", service.embed, methods=["POST"], openapi_extra=upload)
-    app.add_api_route("/v1/verify", service.verify, methods=["POST"], openapi_extra=upload)
-    named = {"requestBody": {"required": True, "content": {"multipart/form-data": _ENROLL_FORM}}}
-    whom = {"requestBody": {"required": True, "content": {"multipart/form-data": _DELETE_FORM}}}
-    app.add_api_route("/v1/enroll", service.enroll, methods=["POST"], openapi_extra=named)
-    app.add_api_route("/v1/identify", service.identify, methods=["POST"], openapi_extra=upload)
-    app.add_api_route("/v1/delete", service.delete, methods=["POST"], openapi_extra=whom)
+    for path, endpoint, required, optional in (
+        ("/v1/embed", service.embed, ["images"], ["points"]),
+        ("/v1/verify", service.verify, ["images"], ["points"]),
+        ("/v1/enroll", service.enroll, ["images", "subject"], ["points"]),
+        ("/v1/identify", service.identify, ["images"], ["points"]),
+        ("/v1/delete", service.delete, ["subject"], []),
+    ):
+        fields = {name: _FIELDS[name] for name in required + optional}
+        form = {"schema": {"type": "object", "required": required, "properties": fields}}
+        body = {"required": True, "content": {"multipart/form-data": form}}
+        app.add_api_route(path, endpoint, methods=["POST"], openapi_extra={"requestBody": body})
     app.add_api_route("/healthz", service.healthz)
     app.add_api_route("/metrics", service.expose)
     app.add_middleware(Observer, metrics=service.metrics)

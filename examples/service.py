@@ -58,35 +58,19 @@ from facerec.galleries import Fpir, Gallery, Space
 from facerec.records.decode import decode_image, image_size
 from facerec.statistics.operating_points import parse_rate
 
-_FORM = {
-    "schema": {
-        "type": "object",
-        "required": ["images"],
-        "properties": {
-            "images": {
-                "type": "array",
-                "items": {"type": "string", "format": "binary"},
-                "description": "JPEG or PNG; aligned and of the model's size, unless points come",
-            },
-            "points": {
-                "type": "string",
-                "description": "JSON of shape (images, 5, 2): five [x, y] for each image",
-            },
-        },
-    }
+_FIELDS = {
+    "images": {
+        "type": "array",
+        "items": {"type": "string", "format": "binary"},
+        "description": "JPEG or PNG; aligned and of the model's size, unless points come",
+    },
+    "points": {
+        "type": "string",
+        "description": "JSON of shape (images, 5, 2): five [x, y] for each image",
+    },
+    "subject": {"type": "string", "description": "name of the person, up to 200 characters"},
 }
-
-_PERSON = {"type": "string", "description": "name of the person, up to 200 characters"}
-_ENROLL_FORM = {
-    "schema": {
-        **_FORM["schema"],
-        "required": ["images", "subject"],
-        "properties": {**_FORM["schema"]["properties"], "subject": _PERSON},  # type: ignore[dict-item]
-    }
-}
-_DELETE_FORM = {
-    "schema": {"type": "object", "required": ["subject"], "properties": {"subject": _PERSON}}
-}
+"""What OpenAPI says of the fields of forms."""
 
 Answer = TypeVar("Answer")
 Faces = NDArray[np.uint8]
@@ -320,7 +304,9 @@ def parse_form(
     """
     kind, options = parse_options_header(content_type)
     if kind != b"multipart/form-data" or not options.get(b"boundary"):
-        shown = "the images in fields called images" if "images" in names else "its fields"
+        shown = "the images in fields called images"
+        if "images" not in names:
+            shown = f"a field called {names[0]}"
         raise Refusal(415, f"send multipart/form-data with {shown}")
     fields: dict[str, list[bytes]] = {name: [] for name in names}
     listed = " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
@@ -428,6 +414,13 @@ class Upload:
         for i, image in enumerate(self.images):
             where = f"image {i}"
             if self.points is None:
+                height, width = image_size(image, where)
+                if (height, width) != size:
+                    raise ImageError(
+                        f"{where}: it is {height}×{width} (height×width), the model takes aligned "
+                        f"faces of {size[0]}×{size[1]}; send such a crop, or the five points of "
+                        "the face in a field called points"
+                    )
                 decode_image(image, where, size, faces[i])
             else:
                 photo = decode_image(image, where, size=None)
@@ -576,7 +569,11 @@ class Enrolled:
         try:
             point = self._known_point()
         except MetricError as error:
-            raise Refusal(501, f"{error}; or start the service with a threshold") from error
+            raise Refusal(
+                501,
+                f"{error} (with the service stopped, by facerec enroll --impostors), or start the "
+                "service with --identify-threshold",
+            ) from error
         threshold = self._threshold if point is None else point.threshold
         assert threshold is not None
         found = self.gallery.identify(vectors, threshold=threshold, point=point)
@@ -666,6 +663,12 @@ class Service:
             self.threshold = f"{chosen.threshold:.4g} ({chosen.source})"
         except ModelError as error:
             self.no_threshold = str(error)
+            if {known.flip for known in recognizer.thresholds} == {not recognizer.flip}:
+                how = "without" if recognizer.flip else "with"
+                self.no_threshold = (
+                    f"{recognizer.model.name}: its thresholds hold for embeddings {how} the mirror "
+                    f"image added; start the service {how} --flip, or with --threshold"
+                )
         self._batcher = MicroBatcher(recognizer.embed, self.limits, self.metrics)
         # A large photo takes a second, so the others do not queue behind one.
         self._decoder = ThreadPoolExecutor(1, "decoder")
@@ -848,14 +851,17 @@ def create_app(service: Service) -> FastAPI:
         docs_url=None,  # the pages of both would load scripts from elsewhere
         redoc_url=None,
     )
-    upload = {"requestBody": {"required": True, "content": {"multipart/form-data": _FORM}}}
-    app.add_api_route("/v1/embed", service.embed, methods=["POST"], openapi_extra=upload)
-    app.add_api_route("/v1/verify", service.verify, methods=["POST"], openapi_extra=upload)
-    named = {"requestBody": {"required": True, "content": {"multipart/form-data": _ENROLL_FORM}}}
-    whom = {"requestBody": {"required": True, "content": {"multipart/form-data": _DELETE_FORM}}}
-    app.add_api_route("/v1/enroll", service.enroll, methods=["POST"], openapi_extra=named)
-    app.add_api_route("/v1/identify", service.identify, methods=["POST"], openapi_extra=upload)
-    app.add_api_route("/v1/delete", service.delete, methods=["POST"], openapi_extra=whom)
+    for path, endpoint, required, optional in (
+        ("/v1/embed", service.embed, ["images"], ["points"]),
+        ("/v1/verify", service.verify, ["images"], ["points"]),
+        ("/v1/enroll", service.enroll, ["images", "subject"], ["points"]),
+        ("/v1/identify", service.identify, ["images"], ["points"]),
+        ("/v1/delete", service.delete, ["subject"], []),
+    ):
+        fields = {name: _FIELDS[name] for name in required + optional}
+        form = {"schema": {"type": "object", "required": required, "properties": fields}}
+        body = {"required": True, "content": {"multipart/form-data": form}}
+        app.add_api_route(path, endpoint, methods=["POST"], openapi_extra={"requestBody": body})
     app.add_api_route("/healthz", service.healthz)
     app.add_api_route("/metrics", service.expose)
     app.add_middleware(Observer, metrics=service.metrics)

@@ -6,9 +6,10 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -36,7 +37,7 @@ from facerec.report.estimate import Estimate
 from facerec.report.figures import COLOURS, Drawing, data_uri, draw, name_rows, new_figure
 from facerec.report.page import FindingLine, Link, Page, Section, Text
 from facerec.report.progress import progress_bar
-from facerec.report.table import Cell, Column, Table, facts_table
+from facerec.report.table import Cell, Table, facts_table, text_table
 from facerec.report.words import NOTHING, counted, limits, p_value
 from facerec.statistics.intervals import Interval
 from facerec.training.recipe import Recipe
@@ -59,10 +60,6 @@ GROUPINGS = {
 
 Results = dict[str, dict[str, VerificationResult]]
 """Results by arm and pack."""
-
-
-Row = tuple[str, str, VerificationResult]
-"""Arm, pack and result."""
 
 
 @dataclass(frozen=True)
@@ -237,38 +234,16 @@ def _finding(audit: NormAudit) -> FindingLine:
     )
 
 
-def _table(results: Results) -> Table[Row]:
-    """Accuracy, TPR at 10 % and 1 % FPR, and norms of each arm and pack."""
-
-    def accuracy(row: Row) -> str:
-        estimate = row[2].accuracy
-        if estimate is None:
-            return NOTHING
-        return f"{100 * estimate.kfold.mean:.2f} % ± {100 * estimate.kfold.sem:.2f}"
-
-    def rate(fpr: str) -> Callable[[Row], Cell]:
-        def show(row: Row) -> Cell:
-            share, *details = re.split(r" (?=[\[(])", format_rate(row[2].point(fpr)))
-            return Cell(share, "\n".join(details))
-
-        return show
-
-    def mean_norm(row: Row) -> str:
-        return NOTHING if row[2].norms is None else f"{row[2].norms.mean.value:.2f}"
-
-    def cv(row: Row) -> str:
-        return NOTHING if row[2].norms is None else f"{row[2].norms.cv:.4f}"
-
-    columns: list[Column[Row]] = [
-        Column("arm", lambda row: row[0]),
-        Column("pack", lambda row: row[1], words=True),
-        Column("accuracy ± SEM", accuracy),
-        Column("TPR@FPR=1e-1", rate("1e-1"), terminal=False),
-        Column("TPR@FPR=1e-2", rate("1e-2")),
-        Column("mean ‖f‖", mean_norm),
-        Column("CV ‖f‖", cv),
+def _table(results: Results) -> Table[Any]:
+    """Return accuracy, TPR at 10 % and 1 % FPR, and norms of each arm and pack."""
+    rows = [
+        (arm, pack, *_figures(result))
+        for arm, packs in results.items()
+        for pack, result in packs.items()
     ]
-    rows = [(arm, pack, result) for arm, packs in results.items() for pack, result in packs.items()]
+    rates = "TPR@FPR=1e-1", "TPR@FPR=1e-2"
+    headings = "arm", "pack", "accuracy ± SEM", *rates, "mean ‖f‖", "CV ‖f‖"
+    caption = "Verification of people that neither model has seen"
     remarks = [
         "Accuracy: mean of ten folds ± standard error, thresholds chosen on the other nine. "
         "TPR@FPR: exact step rule; brackets are 95 % intervals that allow for pairs that share a "
@@ -276,7 +251,23 @@ def _table(results: Results) -> Table[Row]:
         "smaller CV alone is no evidence of a better model, and one run an arm on generated faces "
         "says nothing about real ones."
     ]
-    return Table("Verification of people that neither model has seen", columns, rows, remarks)
+    table = text_table(caption, headings, rows, words=("pack",), page_only=rates[:1])
+    return replace(table, remarks=remarks)
+
+
+def _figures(result: VerificationResult) -> Iterator[Cell | str]:
+    """Yield the cells of one result."""
+    accuracy, norms = result.accuracy, result.norms
+    yield (
+        f"{100 * accuracy.kfold.mean:.2f} % ± {100 * accuracy.kfold.sem:.2f}"
+        if accuracy
+        else NOTHING
+    )
+    for fpr in ("1e-1", "1e-2"):
+        share, *details = re.split(r" (?=[\[(])", format_rate(result.point(fpr)))
+        yield Cell(share, "\n".join(details))
+    yield f"{norms.mean.value:.2f}" if norms else NOTHING
+    yield f"{norms.cv:.4f}" if norms else NOTHING
 
 
 def _page(

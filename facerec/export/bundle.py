@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import facerec
+from facerec.embedding.align import face_template
 from facerec.embedding.bundle import (
     BUNDLE_SCHEMA,
     NOTE_FILE,
@@ -501,6 +502,7 @@ class _Export:
             "model": {**_describe(main, ONNX_FILE), "thresholds": self.thresholds},
             "preprocessing": inside["preprocessing"],
             "alignment": ALIGNMENT,
+            "alignment_points": face_template(model.image_size).tolist(),
             "embedding_size": model.embedding_size,
             "image_size": list(model.image_size),
             "normalised": False,

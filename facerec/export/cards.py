@@ -82,9 +82,9 @@ def model_card(note: Mapping[str, Any]) -> str:
         note,
         parity_table=parity_table([(model["file"], row) for row in note["parity"]]),
         consumers_table=consumers_table(note["consumers"]),
-        thresholds_table=thresholds_table(model["thresholds"]),
+        thresholds_table=thresholds_table,
         variants_table=variants_table(note["variants"], model["bytes"]),
-        accuracy_tables={row["name"]: accuracy_table(row) for row in note["variants"]},
+        accuracy_table=accuracy_table,
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from facerec.report import words
 from facerec.report.table import Table, text_table
+from facerec.statistics.intervals import Interval
 
 if TYPE_CHECKING:  # which writes the card, with these tables
     from facerec.export.bundle import BundleReport
@@ -82,14 +83,18 @@ def speeds_table(report: BundleReport) -> Table[Any]:
 
 
 def thresholds_table(rows: Sequence[Row]) -> Table[Any]:
-    """Return the thresholds that a bundle states, with what they gave where they were found."""
+    """Return the thresholds that a bundle states, with what they gave where they were found.
 
-    def share(row: Row, rate: str, counts: str) -> str:
-        return f"{_percent(row[rate])} ({'/'.join(map(str, row[counts]))})"
+    Those without a ``source`` were found by the export itself.
+    """
+
+    def share(row: Row, rate: str, interval: str, counts: str) -> str:
+        limits = words.percent_limits(Interval(*row[interval]))
+        return f"{_percent(row[rate])} {limits} ({'/'.join(map(str, row[counts]))})"
 
     cells = []
     for row in rows:
-        ends, source = row["threshold_interval"], row["source"]
+        ends, source = row["threshold_interval"], row.get("source")
         few = "" if row["reliable"] else ", few errors"
         cells.append(
             (
@@ -97,9 +102,9 @@ def thresholds_table(rows: Sequence[Row]) -> Table[Any]:
                 row["fpr"],
                 f"{row['threshold']:.4f}",
                 f"[{ends[0]:.4f}, {ends[1]:.4f}]" if ends else "none",
-                share(row, "fpr_realised", "false_accepts"),
-                share(row, "tpr", "true_accepts") + few,
-                f"{source['report']}, SHA-256 {source['sha256'][:12]}",
+                share(row, "fpr_realised", "fpr_interval", "false_accepts"),
+                share(row, "tpr", "tpr_interval", "true_accepts") + few,
+                f"{source['report']}, SHA-256 {source['sha256'][:12]}" if source else "this export",
             )
         )
     around = "95 % interval", "FPR there", "TPR there", "source"

@@ -74,7 +74,8 @@ VARIANTS: Mapping[VariantKind, Variant] = {
     ),
     "int8": Variant(
         "computes most layers in int8, calibrated on faces (QDQ, static)",
-        "OpenCV's DNN does not run it, and its embeddings are not those of float32",
+        "its embeddings are not those of float32, nor alike in programs that round otherwise, as "
+        "OpenCV does",
         ("onnxruntime", "insightface", "OpenVINO", "Triton"),
         None,
     ),

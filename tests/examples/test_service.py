@@ -210,6 +210,15 @@ def test_verify_without_any_threshold(example: ModuleType, model: Patches) -> No
     assert answer.json()["error"].startswith("patches: no threshold for FPR 1e-3 is known; give")
 
 
+def test_thresholds_with_mirror_images_ask_for_flip(example: ModuleType, model: Patches) -> None:
+    model.note = {"thresholds": [{**LFW, "flip": True}]}
+    closed = example.Service(FaceRecognizer(model)).no_threshold
+    assert "with --flip" in closed and "no threshold" not in closed
+    assert example.Service(FaceRecognizer(model, flip=True)).no_threshold is None
+    model.note = {"thresholds": [{**LFW, "flip": False}]}
+    assert "without --flip" in example.Service(FaceRecognizer(model, flip=True)).no_threshold
+
+
 def test_health_and_interface(client: Client, service: Any) -> None:
     answer = client.get("/healthz")
     assert answer.status_code == 200
@@ -287,8 +296,8 @@ def png_header(width: int, height: int) -> bytes:
         (form(JPEG[:-100]), 422, "image 0: the JPEG of .* lacks its end marker"),
         (form(FACE[:-100]), 422, "image 0: the PNG of .* does not decode"),
         (form(FACE[:20]), 422, "image 0: .* no size in its header"),
-        (form(encode(faces(1, 0, (160, 160))[0])), 422, "image 0: the image is 160×160"),
-        (form(png_header(60_000, 60_000)), 422, "image 0: the image is 60000×60000"),
+        (form(encode(faces(1, 0, (160, 160))[0])), 422, "image 0: it is 160×160 .* points"),
+        (form(png_header(60_000, 60_000)), 422, "image 0: it is 60000×60000"),
         (form(*[FACE] * 5), 413, "a request may hold 4 images"),
         (form(*[b"x"] * 10_000), 413, "a request may "),
         (form(b"x" * 3_000_000), 413, "a request may have 200,000 bytes"),

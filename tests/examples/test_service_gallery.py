@@ -106,6 +106,8 @@ def test_enrol_identify_delete(example: ModuleType, start: Any, tmp_path: Path) 
         assert gone.status_code == 200 and gone.json()["people"] == 1
         assert "Jérôme" not in Gallery.read(tmp_path / "g.npz")
         assert client.post("/v1/identify", files=files(1)).json()["answers"][0]["subject"] is None
+        other = client.post("/v1/delete", data={"subject": "b"})  # not multipart
+        assert other.status_code == 415 and "field called subject" in other.json()["error"]
         again = client.post("/v1/delete", files=subject("Jérôme"))
         assert again.status_code == 404 and "Jérôme" not in again.text
         metrics = client.get("/metrics").text
@@ -120,7 +122,8 @@ def test_the_threshold_is_that_of_the_fpir(example: ModuleType, start: Any, tmp_
     with example.running(start(fpir="0.2")) as url, connect(url) as client:
         client.post("/v1/enroll", files=[*files(0), *subject("p0")])
         few = client.post("/v1/identify", files=files(0))
-        assert few.status_code == 501 and "threshold" in few.json()["error"]
+        assert few.status_code == 501 and "--impostors" in few.json()["error"]
+        assert "--identify-threshold" in few.json()["error"]
         (tmp_path / "g.npz").unlink()
     vectors = FaceRecognizer(Patches()).embed([image(i) for i in range(40)])
     space = Space.of(FaceRecognizer(Patches()))

@@ -29,8 +29,10 @@ THRESHOLD = {
     "threshold": 0.31234,
     "threshold_interval": [0.3, 0.325],
     "fpr_realised": 0.001,
+    "fpr_interval": [0.0002, 0.0029],
     "false_accepts": [3, 3000],
     "tpr": 0.987,
+    "tpr_interval": [0.981, 0.991],
     "true_accepts": [2961, 3000],
     "reliable": False,
     "flip": True,
@@ -74,6 +76,7 @@ def note(**changes: Any) -> dict[str, Any]:
         },
         "preprocessing": {"channels": "rgb", "mean": 127.5, "std": 127.5},
         "alignment": "arcface_112x112",
+        "alignment_points": [[38.2946, 51.6963], [73.5318, 51.5014], [56.0, 72.0]],
         "embedding_size": 24,
         "image_size": [112, 112],
         "flip": None,
@@ -105,7 +108,8 @@ def rows(card: str, start: str) -> list[list[str]]:
     """Return the cells of all table rows that begin with a cell, brackets as people see them."""
     lines = [line for line in card.splitlines() if line.startswith(f"| {start} |")]
     cells = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines]
-    return [[re.sub(r"\\([\[\]])", r"\1", cell.strip()) for cell in line] for line in cells]
+    plain = [[cell.strip().replace("\N{NO-BREAK SPACE}", " ") for cell in line] for line in cells]
+    return [[re.sub(r"\\([\[\]])", r"\1", cell) for cell in line] for line in plain]
 
 
 def test_a_card_says_what_is_not_known() -> None:
@@ -127,6 +131,10 @@ def test_numbers_and_names_are_those_of_the_note() -> None:
     assert "Licence of the weights: CC BY-NC 4.0" in card
     assert rows(card, "input") == [["input", "`data` float32 batch × 3 × 112 × 112"]]
     assert rows(card, "scaling")[0][1].startswith("(pixel − 127.5) / 127.5")
+    assert "(38.2946, 51.6963), (73.5318, 51.5014), (56.0, 72.0) as x, y" in card
+    # Not in code, where an underscore has no escape.
+    assert rows(card, "weights")[0][1].startswith("model.safetensors, SHA-256")
+    assert 'facerec.load("BUNDLE", flip=True)' in card and "**Add the mirror image.**" in card
     assert "24 dimensions" in card and "100,000 bytes" in card and "ab" * 32 in card
     assert "sum of the raw embeddings" in rows(card, "mirror image")[0][1]
     assert rows(card, "margin") == [["margin", "ArcFace(scale=64.0, margin=0.5)"]]
@@ -141,13 +149,13 @@ def test_thresholds_have_interval_counts_and_source() -> None:
             "1e-3",
             "0.3123",
             "[0.3000, 0.3250]",
-            "0.10 % (3/3000)",
-            "98.70 % (2961/3000), few errors",
+            "0.10 % [0.02, 0.29] (3/3000)",
+            "98.70 % [98.1, 99.1] (2961/3000), few errors",
             "lfw.json, SHA-256 efefefefefef",
         ]
     ]
     (other,) = rows(card, r"cfp\_fp")
-    assert other[3] == "none" and other[5] == "98.70 % (2961/3000)"
+    assert other[3] == "none" and other[5] == "98.70 % [98.1, 99.1] (2961/3000)"
 
 
 def test_a_loss_that_was_not_measured_is_said_so() -> None:
@@ -162,6 +170,8 @@ def test_a_loss_that_was_not_measured_is_said_so() -> None:
 def test_a_loss_has_its_interval() -> None:
     accuracy = {
         "bench": "lfw",
+        "intervals": "2,000 joint bootstraps over 50 persons",
+        "notes": ["no interval for EER: the same in all"],
         "differences": [
             {
                 "figure": "accuracy",
@@ -179,9 +189,17 @@ def test_a_loss_has_its_interval() -> None:
             },
         ],
     }
-    card = model_card(note(variants=[{**VARIANT, "accuracy": [accuracy]}]))
+    unsourced = {name: value for name, value in THRESHOLD.items() if name != "source"}
+    card = model_card(
+        note(variants=[{**VARIANT, "accuracy": [accuracy], "thresholds": [unsourced]}])
+    )
     assert rows(card, "lfw, accuracy")[0][1:] == ["99.00 %", "98.85 %", "-0.15", "[-0.40, +0.10]"]
     assert rows(card, "lfw, TPR@FPR=1e-4")[0][1:] == ["not resolvable"] * 3 + ["none"]
+    assert "lfw: 2,000 joint bootstraps over 50 persons; no interval for EER" in card
+    # Its own thresholds, found while the loss was measured.
+    (own,) = rows(card, "lfw")
+    assert own[2] == "0.3123" and own[-1] == "this export"
+    assert "found on the same benches with mirror images" in card
     assert "not measured" not in card
 
 

@@ -20,6 +20,7 @@ from helpers.thin import thinned
 import facerec
 from facerec.backbones import Preprocessing
 from facerec.embedding import TorchModel, load_model, save_model
+from facerec.embedding.align import face_template
 from facerec.embedding.bundle import check_sums, read_bundle
 from facerec.embedding.onnx_file import METADATA_KEY, OnnxFile, parse_onnx, read_onnx
 from facerec.errors import ExportError, FacerecError, MissingExtraError, ModelError
@@ -227,6 +228,7 @@ def test_the_note_says_what_the_files_are(written: BundleReport, saved: TorchMod
     assert (note["name"], note["model_id"], note["license"]) == ("my run", "my-run", "MIT")
     assert note["embedding_size"] == 32 and note["normalised"] is False
     assert note["training"]["data"] == "ms1mv3" and note["flip"] == "sum_raw"
+    np.testing.assert_array_equal(note["alignment_points"], face_template((112, 112)))
 
 
 @pytest.mark.integration
@@ -434,15 +436,22 @@ def test_the_code_in_the_card_runs_and_all_of_it_agrees(
 
     monkeypatch.setattr(core, "compile_model", watched)
     parts = code.split("\n\n")
-    names: dict[str, Any] = {"faces": faces[:3]}
-    found = []
-    for part in parts:
-        exec(part, names)
-        found.append(np.array(names["embeddings"]))
-    assert len(found) == 5
-    for embeddings in found[1:]:
-        np.testing.assert_allclose(embeddings, found[0], atol=1e-5 * np.abs(found[0]).max())
-    assert [hint.get("INFERENCE_PRECISION_HINT") for hint in hints] == ["f32"]
+    # Its thresholds are for sums with the mirror image, which facerec alone makes by itself.
+    assert "**Add the mirror image.**" in card
+    names: dict[str, Any] = {}
+
+    def run(images: np.ndarray) -> list[np.ndarray]:
+        names["faces"], found = images, []
+        for part in parts:
+            exec(part, names)
+            found.append(np.array(names["embeddings"]))
+        return found
+
+    (wanted, *found), (_, *mirrored) = run(faces[:3]), run(faces[:3, :, ::-1])
+    assert len(found) == 4
+    for embeddings, added in zip(found, mirrored, strict=True):
+        np.testing.assert_allclose(embeddings + added, wanted, atol=1e-5 * np.abs(wanted).max())
+    assert [hint.get("INFERENCE_PRECISION_HINT") for hint in hints] == ["f32", "f32"]
     real = names["compiled"].get_property("INFERENCE_PRECISION_HINT")
     assert real == openvino.Type.f32
 

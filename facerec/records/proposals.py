@@ -103,7 +103,7 @@ def write_proposals(path: Path, proposals: Sequence[Proposal]) -> None:
 
 
 def read_proposals(path: Path) -> list[Proposal]:
-    """Read a table of proposals.
+    """Read a table of proposals, separated by commas, or by semicolons.
 
     Raises:
         DatasetError: it cannot be read, lacks a column, or a row is of no known kind, has a score
@@ -112,7 +112,10 @@ def read_proposals(path: Path) -> list[Proposal]:
     proposals = []
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
+            # Spreadsheets of some languages save a .csv with semicolons.
+            semicolons = file.readline().startswith(";".join(COLUMNS[:2]))
+            file.seek(0)
+            reader = csv.DictReader(file, delimiter=";" if semicolons else ",")
             missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
             if missing:
                 raise DatasetError(

@@ -33,44 +33,36 @@ _CHUNK = 64
 """Images that a process checks at a time."""
 
 
-@dataclass(frozen=True)
-class MakeSummary:
-    """What `make_records` did; ``images`` and the number ``skipped`` add up to what it found.
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """What was written; ``images`` and the number ``skipped`` add up to what was to be written.
 
     Attributes:
-        path: the record file.
-        layout: its layout.
+        path: the record file, or the folder.
         images: images written.
-        identities: identity folders, which is the number of classes.
-        resized: images that had another size and were encoded anew.
-        skipped: images left out, with the cause; ``index`` counts the files of the folder.
+        identities: classes or identity folders written.
+        skipped: what was left out, with the cause.
         notes: remarks of the writer.
     """
 
     path: Path
-    layout: Layout
     images: int
     identities: int
-    resized: int
     skipped: tuple[Skipped, ...]
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class ExportSummary:
-    """What `export_folder` did; ``images`` and the number ``skipped`` add up to the records.
+@dataclass(frozen=True, kw_only=True)
+class MakeSummary(Summary):
+    """What `make_records` did; ``identities`` are the folders, also those that gave no image.
 
     Attributes:
-        path: the folder.
-        images: images written.
-        identities: identity folders written.
-        skipped: records left out, with the cause.
+        layout: of the record file.
+        resized: images that had another size and were encoded anew.
     """
 
-    path: Path
-    images: int
-    identities: int
-    skipped: tuple[Skipped, ...]
+    layout: Layout
+    resized: int
 
 
 def make_records(
@@ -153,41 +145,31 @@ def make_records(
     empty = dataset.num_classes - len(filled)
     note = f"{empty:,} of {dataset.num_classes:,} identities have no image left; their classes stay"
     return MakeSummary(
-        written.path,
-        written.layout,
-        written.images,
-        dataset.num_classes,
-        resized,
-        tuple(skipped),
-        (*written.notes, *([note] if empty else [])),
+        path=written.path,
+        images=written.images,
+        identities=dataset.num_classes,
+        skipped=tuple(skipped),
+        notes=(*written.notes, *([note] if empty else [])),
+        layout=written.layout,
+        resized=resized,
     )
 
 
-@dataclass(frozen=True)
-class ApplySummary:
-    """What `apply_proposals` did; all numbers but those of labels are of images.
+@dataclass(frozen=True, kw_only=True)
+class ApplySummary(Summary):
+    """What `apply_proposals` did; ``identities`` are the labels that have images.
 
     Attributes:
-        path: the record file.
-        images: written.
-        identities: labels that have images.
-        dropped: left out as proposed.
-        relabelled: that got another label, one by one.
+        dropped: images left out as proposed.
+        relabelled: images that got another label, one by one.
         merged: labels whose images went to another label.
         refused: proposals that were not accepted.
-        skipped: damaged images left out, with the cause.
-        notes: remarks of the writer.
     """
 
-    path: Path
-    images: int
-    identities: int
     dropped: int
     relabelled: int
     merged: int
     refused: int
-    skipped: tuple[Skipped, ...]
-    notes: tuple[str, ...]
 
 
 def apply_proposals(
@@ -270,15 +252,17 @@ def apply_proposals(
         temporary.write_text("".join(f"{name}\n" for name in classes), encoding="utf-8")
     ids = dataset.ids.tolist()
     return ApplySummary(
-        written.path,
-        written.images,
-        len(classes),
-        len(changes.dropped),
-        sum(image not in changes.dropped for image in ids if image in changes.relabelled),
-        len(changes.merged),
-        changes.refused,
-        tuple(skipped),
-        written.notes,
+        path=written.path,
+        images=written.images,
+        identities=len(classes),
+        skipped=tuple(skipped),
+        notes=written.notes,
+        dropped=len(changes.dropped),
+        relabelled=sum(
+            image not in changes.dropped for image in ids if image in changes.relabelled
+        ),
+        merged=len(changes.merged),
+        refused=changes.refused,
     )
 
 
@@ -385,7 +369,7 @@ def export_folder(
     *,
     on_error: OnError = "error",
     progress: Progress | None = None,
-) -> ExportSummary:
+) -> Summary:
     """Write every image of a record file to ``out/identity/image.jpg``, bytes unchanged.
 
     Names come from the ``.lst`` beside the records where it has them: the first part of a path is
@@ -446,7 +430,12 @@ def export_folder(
                     ) from problem
             if progress is not None:
                 progress("images", i + 1, len(dataset))
-    return ExportSummary(out, len(dataset) - len(skipped), len(folders), tuple(skipped))
+    return Summary(
+        path=out,
+        images=len(dataset) - len(skipped),
+        identities=len(folders),
+        skipped=tuple(skipped),
+    )
 
 
 def read_list(path: Path) -> dict[int, tuple[str, ...]]:

@@ -179,23 +179,26 @@ class Monitor:
         cv = deviation / max(values["norm_mean"], 1e-12)
         self.last = values | late.rest | {"norm_cv": cv}
         self._write("train", late.step, **self.last, skipped=late.skipped)
-        now = time.perf_counter()
         if self._display is not None:
             short = self._display.console.width < _WIDE
             self._display.update(self._task, text=_line(self.last, short))
-        elif self.console is not None and now - self._printed_at >= _SECONDS:
-            self._printed_at = now
-            self.console.print(
-                f"step {late.step:,}/{self.total_steps:,}  {_line(self.last)}", highlight=False
-            )
+        elif (
+            time.perf_counter() - self._printed_at >= _SECONDS
+            and late.step % self.steps_per_epoch  # else the epoch's line tells the same
+        ):
+            self._print(f"step {late.step:,}/{self.total_steps:,}")
 
     def end_epoch(self, epoch: int) -> None:
         """Leave one line per epoch on the terminal (or in the log file of a batch system)."""
         self._tell()
-        if self.console is not None and self.last:
-            self.console.print(
-                f"epoch {epoch}/{self.recipe.epochs}  {_line(self.last)}", highlight=False
-            )
+        if self.last:
+            self._print(f"epoch {epoch}/{self.recipe.epochs}")
+
+    def _print(self, beginning: str) -> None:
+        """Print the figures last read."""
+        if self.console is not None:
+            self.console.print(f"{beginning}  {_line(self.last)}", highlight=False)
+            self._printed_at = time.perf_counter()
 
     def validation(self, step: int, epoch: int, results: dict[str, VerificationResult]) -> None:
         """Write the figures of every pack and print its accuracy."""

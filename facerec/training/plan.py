@@ -456,8 +456,9 @@ def _backbone_step(
         if freezing is not None:
             freezing.begin(0)
         refuse_single_images(batch, backbone, finetune)
-        if batch == 1 and backbone.embedding_norm is not None:
-            backbone.embedding_norm.eval()  # frozen, or it was refused
+        norm = backbone.embedding_norm
+        if batch == 1 and isinstance(norm, nn.Module):
+            norm.eval()  # frozen, or it was refused
         trainable = [p for p in backbone.parameters() if p.requires_grad]
         present = [*backbone.parameters(), *backbone.buffers()]
         if accumulating and not bucketed:

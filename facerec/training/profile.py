@@ -226,8 +226,9 @@ def _flop(learner: Learner) -> int:
     recipe, local = learner.recipe, learner.head.num_local
     rate, share = learner.head.sample_rate, recipe.batch_size // learner.processes.world_size
     visited = local if rate == 1 else sample_size(rate, local, recipe.batch_size)
+    centers = visited * learner.head.centers_per_class
     backbone = share * backbone_flop(recipe)
-    return backbone + head_flop(recipe.batch_size, visited, recipe.backbone.embedding_size)
+    return backbone + head_flop(recipe.batch_size, centers, recipe.backbone.embedding_size)
 
 
 def _multiplication(device: torch.device, precision: str) -> str:

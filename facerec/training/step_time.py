@@ -205,10 +205,11 @@ def predict(
 
     size = recipe.backbone.embedding_size
     flop = plan.head_flop * method.head_products / 4
-    logits = recipe.batch_size * plan.visited
+    centers = plan.visited * recipe.head.centers_per_class
+    logits = recipe.batch_size * centers
     state = optimizer_state(recipe.optimizer)
     touched = 3 * 4 + 2 * state.each  # gradient, weight and state read, the last two written
-    numbers = plan.visited * size
+    numbers = centers * size
     backbone_numbers = plan.backbone_numbers
 
     sent = {transfer.name: transfer.size / card.link for transfer in plan.transfers}

@@ -39,6 +39,17 @@ def test_a_table_comes_back_as_it_was(tmp_path):
     assert not any(cell.startswith(("=", "-", "@")) for cell in cells)
 
 
+def test_a_table_that_a_spreadsheet_saved_is_read(tmp_path):
+    rows = [row("wrong_label", "a;b.jpg", "x, y", "z"), row("merge", "", "x", "y", accept=False)]
+    lines = [
+        "kind;image_id;label;proposed_label;other_id;score;accept",
+        'wrong_label;"a;b.jpg";x, y;z;;0.75;yes',
+        "merge;;x;y;;0.75;no",
+    ]
+    (tmp_path / "p.csv").write_bytes("\r\n".join(lines).encode("utf-8-sig"))
+    assert read_proposals(tmp_path / "p.csv") == rows
+
+
 @pytest.mark.parametrize(
     "line, word",
     [

@@ -17,6 +17,7 @@ from facerec.errors import RecipeError, TrainingError
 from facerec.training import AdamW, Head, Recipe
 from facerec.training import profile as profiles
 from facerec.training.distributed import Processes
+from facerec.training.plan import plan_step
 from facerec.training.profile import (
     PHASES,
     REST,
@@ -122,6 +123,13 @@ def test_recomputing_counts_as_a_fourth_pass(data: Path) -> None:
         for recompute in (False, True)
     ]
     assert flop[1] * 3 == flop[0] * 4
+
+
+@pytest.mark.parametrize("head", [Head(centers_per_class=3), Head(sample_rate=0.5)])
+def test_the_flop_are_those_of_the_plan(data: Path, head: Head) -> None:
+    recipe = tiny_recipe(data, head=head)
+    plan = plan_step(recipe, 45, device="cpu")
+    assert profiles._flop(make_trainer(recipe)) == plan.backbone_flop + plan.head_flop
 
 
 def test_the_ranges_are_the_trainers_own_again(data: Path) -> None:

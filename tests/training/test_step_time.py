@@ -60,6 +60,14 @@ def test_parts_follow_rates_and_bytes(plan: Plan) -> None:
     assert math.isclose(total.images_per_second * total.seconds, 64)
 
 
+def test_every_centre_of_a_class_takes_the_time_of_a_class(plan: Plan) -> None:
+    head = replace(plan.recipe.head, centers_per_class=3)
+    found = parts(plan_step(replace(plan.recipe, head=head), 5000), H100)
+    wanted = parts(plan_step(plan.recipe, 3 * 5000), H100)
+    for name in ("head: products", "head: passes over logits and centres", "optimizer"):
+        assert math.isclose(found[name], wanted[name])
+
+
 def test_a_faster_card_and_a_compiler_take_less_time(plan: Plan) -> None:
     speed = [predict(plan, CARDS[name]).images_per_second for name in ("V100", "A100", "H100")]
     assert speed == sorted(speed)

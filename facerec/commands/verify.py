@@ -542,7 +542,7 @@ def _save(
             results,
             comparisons=list(comparisons.values()),
             pictures=pictures if with_images else None,
-            command=shlex.join(["facerec", "verify", *sys.argv[1:]]),
+            command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         )
         console.print(f"report: {out / 'report.html'}", soft_wrap=True)
 

@@ -290,8 +290,12 @@ def test_comparison(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None
             assert any(row["figure"] in note for note in comparison["notes"])
 
 
-def test_report_folder(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_folder(
+    workplace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/bin/facerec", "verify", "--out", "report"])
     main(["--out", "report", "--with-images"])
+    assert '"facerec verify --out report"' in Path("report/report.json").read_text()
     assert "report: report/report.html" in capsys.readouterr().out
     page = Path("report/report.html").read_text()
     assert "data:image/jpeg;base64," in page and "<script" not in page

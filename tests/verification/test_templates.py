@@ -177,6 +177,15 @@ def test_no_folder_of_images(tmp_path: Path) -> None:
         read_ijb(root, "ijbc")
 
 
+def test_a_folder_above_or_below_the_right_one(tmp_path: Path) -> None:
+    root = write_ijb(tmp_path / "ijbc")
+    for wrong in (tmp_path, root / "meta"):
+        with pytest.raises(DatasetError, match="name the folder that holds meta/"):
+            read_ijb(wrong, "ijbc")
+    with pytest.raises(DatasetError, match="name the folder that holds Testing_Set/"):
+        read_tinyface(root)
+
+
 def test_a_listed_image_that_is_not_there(tmp_path: Path) -> None:
     root = write_ijb(tmp_path)
     (root / "loose_crop" / "c.jpg").unlink()

@@ -43,7 +43,7 @@ def read_ijb(root: str | Path, name: Literal["ijbb", "ijbc"]) -> TemplateBench:
     Raises:
         DatasetError: a file is missing or one of its lines is wrong.
     """
-    meta = Path(root) / "meta"
+    meta = _folder(root, "meta")
     points_file = meta / f"{name}_name_5pts_score.txt"
     media_file = meta / f"{name}_face_tid_mid.txt"
     pairs_file = meta / f"{name}_template_pair_label.txt"
@@ -98,7 +98,7 @@ def read_tinyface(root: str | Path) -> TemplateBench:
     Raises:
         DatasetError: a file or folder is missing or not what it should be.
     """
-    folder = Path(root) / "Testing_Set"
+    folder = _folder(root, "Testing_Set")
     probe_file = folder / "probe_img_ID_pairs.mat"
     match_file = folder / "gallery_match_img_ID_pairs.mat"
     probe_names, probe_persons = _read_mat(probe_file, "probe_set", "probe_ids")
@@ -269,6 +269,13 @@ def _frames(path: Path, layout: _Layout) -> Iterator[pd.DataFrame]:
         if isinstance(problem, pd.errors.EmptyDataError):
             said = "the list is empty; put the list of the protocol there"
         raise DatasetError(f"{path}: {said}") from problem
+
+
+def _folder(root: str | Path, name: str) -> Path:
+    folder = Path(root) / name
+    if not folder.is_dir():
+        raise DatasetError(f"{folder}: there is no such folder; name the folder that holds {name}/")
+    return folder
 
 
 def _unreadable(path: Path, problem: OSError) -> DatasetError:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import accumulate
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from facerec.comparison.finals import VIEWS, FinalRun, View
 from facerec.comparison.fit import SELECTED_BY, Fit
-from facerec.comparison.harness import ArmResult, Results, TrialResult
+from facerec.comparison.harness import ArmResult, Results
 from facerec.comparison.protocol import (
     CLUSTER_METRICS,
     METRICS,
@@ -25,7 +24,9 @@ from facerec.comparison.protocol import (
     Arm,
     Comparison,
     Range,
+    is_within,
 )
+from facerec.comparison.search import Trial
 from facerec.comparison.significance import (
     PairedDifference,
     SeedMean,
@@ -94,22 +95,6 @@ class Measured:
     """Of each seed."""
     reason: str
     """Why there is no mean, empty if there is one."""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A tried setting."""
-
-    number: int
-    setting: Mapping[str, float]
-    score: float | None
-    """Mean validation MAP@R; None if it failed."""
-    folds: tuple[float | None, ...]
-    """Validation MAP@R of each fold that was trained."""
-    best_so_far: float | None
-    """Best score of this and earlier trials; None while all failed."""
-    seconds: float
-    failure: str | None
 
 
 @dataclass(frozen=True)
@@ -207,7 +192,7 @@ class ArmSummary:
 
     def score(self, view: View, metric: str) -> Score | None:
         """Return a figure; None where there are none."""
-        return _find(self.scores, view, metric)
+        return find(self.scores, view, metric)
 
 
 @dataclass(frozen=True)
@@ -244,9 +229,10 @@ class Speed:
     """Likewise."""
 
 
-Claim = Literal["loss", "penalty", "protocol"]
+Claim = Literal["loss", "penalty", "protocol", "search"]
 """What the arms of a pair differ in first: other losses may come with other batches, but other
-penalties come with the same loss. All pairs of a claim answer one question together."""
+penalties come with the same loss. ``search`` is the rest: other ranges or settings to start with,
+or nothing. All pairs of a claim answer one question together."""
 
 
 @dataclass(frozen=True)
@@ -302,7 +288,7 @@ class Pair:
 
     def difference(self, view: View, metric: str) -> Difference | None:
         """Return the difference in a figure; None where there are none."""
-        return _find(self.differences, view, metric)
+        return find(self.differences, view, metric)
 
     @property
     def headline(self) -> Difference | None:
@@ -369,6 +355,11 @@ class Summary:
         return tuple(name for name in CLUSTERINGS if name in self._metrics)
 
 
+def find(figures: Sequence[Any], view: View, metric: str) -> Any:
+    """Return the `Score` or `Difference` of a figure; None where there is none."""
+    return next((each for each in figures if (each.view, each.metric) == (view, metric)), None)
+
+
 def summarize(results: Results) -> Summary:
     """Compute all figures of a comparison."""
     comparison = results.comparison
@@ -408,13 +399,8 @@ def to_json(summary: Summary) -> dict[str, Any]:
 
 
 def _arm(comparison: Comparison, result: ArmResult) -> ArmSummary:
-    arm, setting = result.arm, result.setting
-    best = max(
-        (trial for trial in result.trials if trial.score is not None),
-        key=lambda trial: (trial.score, -trial.number),
-        default=None,
-    )
-    tuned = arm.at(setting) if setting else arm
+    arm, best = result.arm, result.best
+    tuned = arm if best is None else arm.at(best.setting)
     return ArmSummary(
         name=arm.name,
         against=arm.against,
@@ -429,9 +415,9 @@ def _arm(comparison: Comparison, result: ArmResult) -> ArmSummary:
         ),
         probes=tuple(_probed(name, result, comparison) for name in PROBES),
         learning=_learning(result.runs),
-        trials=_trials(result.trials),
+        trials=result.trials,
         best_trial=None if best is None else best.number,
-        setting=setting,
+        setting=None if best is None else best.setting,
         validation=None if best is None else best.score,
         loss=repr(tuned.loss),
         penalty=None if tuned.regularizer is None else repr(tuned.regularizer),
@@ -523,22 +509,6 @@ def _runs(seeds: Sequence[int], runs: Sequence[FinalRun]) -> tuple[Run, ...]:
     )
 
 
-def _trials(trials: Sequence[TrialResult]) -> tuple[Trial, ...]:
-    best = accumulate((-math.inf if trial.score is None else trial.score for trial in trials), max)
-    return tuple(
-        Trial(
-            number=trial.number,
-            setting=trial.setting,
-            score=trial.score,
-            folds=tuple(fit.score for fit in trial.fits),
-            best_so_far=so_far if math.isfinite(so_far) else None,
-            seconds=trial.seconds,
-            failure=trial.failure,
-        )
-        for trial, so_far in zip(trials, best, strict=True)
-    )
-
-
 def _measured(name: str, values: Sequence[float], comparison: Comparison) -> Measured:
     if not values:
         return Measured(name, None, (), "no run was scored")
@@ -612,16 +582,19 @@ def _pair(results: Results, name: str) -> Pair:
         norm_reduction=_norm_reduction(comparison, first, second),
         speeds=tuple(_speed(comparison, arm, base, first, second, x) for x in SHARES if seeds),
         fairness=_fairness(comparison, arm, base),
-        claim=claim_of(arm.arm, base.arm),
+        claim=claim_of(comparison, arm.arm, base.arm),
         trials=_paired_trials(comparison, arm, base),
     )
 
 
-def claim_of(arm: Arm, base: Arm) -> Claim:
+def claim_of(comparison: Comparison, arm: Arm, base: Arm) -> Claim:
     """Return what an arm and its base differ in first."""
     if arm.loss != base.loss:
         return "loss"
-    return "penalty" if arm.regularizer != base.regularizer else "protocol"
+    if arm.regularizer != base.regularizer:
+        return "penalty"
+    same = comparison.protocol_of(arm) == comparison.protocol_of(base)
+    return "search" if same else "protocol"
 
 
 def _paired_trials(comparison: Comparison, arm: ArmResult, base: ArmResult) -> PairedTrials | None:
@@ -712,12 +685,10 @@ def _speed(
 def _fairness(comparison: Comparison, arm: ArmResult, base: ArmResult) -> Fairness:
     different = differences(*(to_dict(comparison.protocol_of(each.arm)) for each in (arm, base)))
     declared = [
-        each for each in comparison.declared if any(_is_within(name, each) for name in different)
+        each for each in comparison.declared if any(is_within(name, (each,)) for name in different)
     ]
     reasons = [
-        f"{name} differs and is not declared"
-        for name in different
-        if not any(_is_within(name, each) for each in declared)
+        f"{name} differs and is not declared" for name in different if not is_within(name, declared)
     ]
     for noun, counts in (
         ("trials", (len(arm.trials), len(base.trials))),
@@ -726,10 +697,6 @@ def _fairness(comparison: Comparison, arm: ArmResult, base: ArmResult) -> Fairne
         if counts[0] != counts[1]:
             reasons.append(f"{counts[0]} and {counts[1]} {noun}")
     return Fairness(not reasons, tuple(declared), tuple(reasons))
-
-
-def _is_within(name: str, field: str) -> bool:
-    return name == field or name.startswith(f"{field}.")
 
 
 def _adjusted(pairs: Sequence[Pair], confidence: float) -> tuple[Pair, ...]:
@@ -762,7 +729,7 @@ def _adjusted_claim(pairs: Sequence[Pair], confidence: float) -> Iterator[Pair]:
             for each in pair.differences
         )
         speeds = tuple(replace(each, ratio=ratios[each.share][index]) for each in pair.speeds)
-        headline: Difference | None = _find(differences, *HEADLINE)
+        headline: Difference | None = find(differences, *HEADLINE)
         smallest, conclusion = None, pair.conclusion
         if headline is not None and headline.mean.p_holm is not None:
             smallest = smallest_difference(headline.mean.differences, level / len(pairs))
@@ -799,10 +766,6 @@ def _gain(comparison: Comparison, pairs: Sequence[Pair]) -> Gain:
 
 
 # ---------------------------------------------------------------- JSON
-
-
-def _find(figures: Sequence[Any], view: View, metric: str) -> Any:
-    return next((each for each in figures if (each.view, each.metric) == (view, metric)), None)
 
 
 def _named(value: Any) -> dict[str, Any]:

@@ -285,7 +285,7 @@ def figures(results: Results) -> Any:
     """Return everything that was measured, without times."""
     return {
         arm.arm.name: (
-            arm.setting,
+            arm.best and arm.best.setting,
             [(t.number, t.setting, t.score) for t in arm.trials],
             [{"/".join(k): v.tolist() for k, v in run.scores.items()} for run in arm.runs],
             [replace(fit, seconds=0.0) for run in arm.runs for fit in run.fits],

@@ -40,6 +40,16 @@ CLUSTER_METRICS: dict[ClusterMetric, str] = {"nmi": "NMI", "f1": "F1"}
 RECALLS = (1, 2, 4, 8)
 """The K of Recall@K that are reported unless others are asked for."""
 
+FIGURES: tuple[str, ...] = (*METRICS, *(f"recall@{k}" for k in RECALLS))
+"""Names of the figures of retrieval unless others are asked for, in the order of tables."""
+
+
+def figure_title(name: str) -> str:
+    """Return how the figure of a name is written: ``map_at_r`` is MAP@R, ``recall@8`` Recall@8."""
+    titles = {str(key): title for key, title in (*METRICS.items(), *CLUSTER_METRICS.items())}
+    return titles.get(name) or name.replace("recall", "Recall")
+
+
 NOTHING = "nothing"
 """Name of a searched parameter without effect: what one more dimension gains by luck."""
 
@@ -289,6 +299,11 @@ class Comparison:
             raise ValueError(
                 f"recalls are different numbers of neighbours from 1 on, found {self.recalls}"
             )
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """Names of all figures that are reported, in the order of tables."""
+        return (*METRICS, *(f"recall@{k}" for k in self.recalls), *self.metrics)
 
     def protocol_of(self, arm: Arm) -> Protocol:
         """Return the protocol that an arm is run under."""

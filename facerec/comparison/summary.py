@@ -7,7 +7,7 @@ shares; differences are arm − base, paired by seed and by query.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
@@ -19,11 +19,11 @@ from facerec.comparison.fit import SELECTED_BY, Fit
 from facerec.comparison.harness import ArmResult, Results
 from facerec.comparison.protocol import (
     CLUSTER_METRICS,
-    METRICS,
-    RECALLS,
+    FIGURES,
     Arm,
     Comparison,
     Range,
+    figure_title,
     is_within,
 )
 from facerec.comparison.search import Trial
@@ -49,20 +49,6 @@ SCHEMA = "facerec.comparison.results/1"
 
 HEADLINE: tuple[View, str] = ("concatenated", SELECTED_BY)
 """View and metric that the comparison is decided by."""
-
-
-def retrieval_figures(recalls: Iterable[int]) -> dict[str, str]:
-    """Return the names of the figures of retrieval, with Recall@K, and how they are written."""
-    return {str(name): title for name, title in METRICS.items()} | {
-        f"recall@{k}": f"Recall@{k}" for k in recalls
-    }
-
-
-FIGURES = retrieval_figures(RECALLS)
-"""Figures of retrieval unless others are asked for, and how they are written."""
-
-CLUSTERINGS: dict[str, str] = {str(name): title for name, title in CLUSTER_METRICS.items()}
-"""Figures of clustering, where a comparison asks for them."""
 
 SHARES = (0.9, 0.95, 0.99)
 """Of the base's final validation score, at which speeds are compared."""
@@ -337,8 +323,7 @@ class Summary:
     @property
     def figures(self) -> dict[str, str]:
         """Names of all figures that were computed, and how they are written."""
-        recalls = (int(k) for m in self._metrics if (k := m.partition("recall@")[2]))
-        return retrieval_figures(recalls) | {name: CLUSTERINGS[name] for name in self.clusterings}
+        return {score.metric: figure_title(score.metric) for score in self.untrained}
 
     @property
     def special(self) -> tuple[str, ...]:
@@ -346,13 +331,9 @@ class Summary:
         return tuple(name for name in self.figures if name not in FIGURES)
 
     @property
-    def _metrics(self) -> dict[str, None]:
-        return dict.fromkeys(score.metric for score in self.untrained)
-
-    @property
     def clusterings(self) -> tuple[str, ...]:
         """Names of the figures of clustering that were asked for."""
-        return tuple(name for name in CLUSTERINGS if name in self._metrics)
+        return tuple(name for name in self.figures if name in CLUSTER_METRICS)
 
 
 def find(figures: Sequence[Any], view: View, metric: str) -> Any:
@@ -472,7 +453,7 @@ def _scores(comparison: Comparison, runs: Sequence[FinalRun]) -> tuple[Score, ..
             tuple(run.mean(view, metric) for run in runs),
         )
         for view in VIEWS
-        for metric in (*retrieval_figures(comparison.recalls), *comparison.metrics)
+        for metric in comparison.figures
         if runs
     )
 
@@ -481,7 +462,7 @@ def _values(
     runs: Sequence[FinalRun], view: View, metric: str
 ) -> tuple[NDArray[np.float64], NDArray[np.int64] | None]:
     """Return a figure of each seed and query with the queries' classes, or of each seed alone."""
-    if metric in CLUSTERINGS:
+    if metric in CLUSTER_METRICS:
         return np.array([run.mean(view, metric) for run in runs]), None
     return np.stack([run.scores[view, metric] for run in runs]), runs[0].labels
 
@@ -622,7 +603,7 @@ def _differences(
 ) -> tuple[Difference, ...]:
     result = []
     for view in VIEWS:
-        for metric in (*retrieval_figures(comparison.recalls), *comparison.metrics) if arm else ():
+        for metric in comparison.figures if arm else ():
             first, labels = _values(arm, view, metric)
             second, _ = _values(base, view, metric)
             mean = compare_paired(first, second, labels, **_resampling(comparison))

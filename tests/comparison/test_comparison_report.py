@@ -30,10 +30,10 @@ from facerec.comparison.figures import (
 from facerec.comparison.finals import VIEWS
 from facerec.comparison.harness import Results
 from facerec.comparison.losses import MarginHead
-from facerec.comparison.protocol import Arm
+from facerec.comparison.protocol import FIGURES, Arm
 from facerec.comparison.report import answers, render, sentence_of, too_few_seeds, write_report
 from facerec.comparison.significance import SeedMean, mean_over_seeds
-from facerec.comparison.summary import FIGURES, HEADLINE, SCHEMA, SHARES, Summary, summarize
+from facerec.comparison.summary import HEADLINE, SCHEMA, SHARES, Summary, summarize
 from facerec.comparison.tables import (
     COLUMNS,
     declared,

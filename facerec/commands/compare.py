@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import tyro
@@ -80,10 +80,23 @@ def compare(
             file for --features, and of a random crop of each to that of --second-views.
     """
     console = Console()
+    wanted = {
+        "trials": trials,
+        "repetitions": repetitions,
+        "metrics": metrics,
+        "recalls": recalls,
+    }
+    changes = {name: value for name, value in wanted.items() if value is not None}
     if write_features is not None:
-        if features is not None:
-            raise RecipeError("--write-features takes photos (--data), not --features")
-        plan = _plan(recipe, data, None, None, False, None, None, None, None)
+        own = {"features": features, "out": out, "smoke": smoke, "storage": storage}
+        idle = [name for name, value in own.items() if value] + list(changes)
+        if idle or processes != 1:
+            flags = ", ".join(f"--{name}" for name in [*idle, *["processes"] * (processes != 1)])
+            raise RecipeError(
+                f"--write-features takes photos (--data) and compares nothing, so {flags} would "
+                "have no effect beside it; leave that out"
+            )
+        plan = _plan(recipe, data, None, None, False, {})
         with progress_bar(console, "images") as progress:
             count = write_photo_features(
                 plan, write_features, second_views, choose_device(device), progress
@@ -93,9 +106,7 @@ def compare(
         return
     if processes < 1:
         raise RecipeError(f"--processes is 1 or more, found {processes}")
-    make = partial(
-        _plan, recipe, data, features, second_views, smoke, trials, repetitions, metrics, recalls
-    )
+    make = partial(_plan, recipe, data, features, second_views, smoke, changes)
     plan = make()
     folder = out or Path("compare") / (f"{plan.name}-smoke" if smoke else plan.name)
     console.print(plan.question, style="bold", markup=False)
@@ -123,12 +134,9 @@ def _plan(
     features: Path | None,
     second_views: Path | None,
     smoke: bool,
-    trials: int | None,
-    repetitions: int | None,
-    metrics: tuple[ClusterMetric, ...] | None,
-    recalls: tuple[int, ...] | None,
+    changes: dict[str, Any],
 ) -> Comparison:
-    """Return the recipe's comparison with what the flags change."""
+    """Return the recipe's comparison with what the flags change, ``changes`` by their fields."""
     plan = load_recipe(recipe, Comparison)
     if data is not None and features is not None:
         raise RecipeError("give --data with images or --features, not both")
@@ -142,13 +150,7 @@ def _plan(
     if smoke:
         plan = smaller(plan)
     try:
-        return replace(
-            plan,
-            trials=plan.trials if trials is None else trials,
-            repetitions=plan.repetitions if repetitions is None else repetitions,
-            metrics=plan.metrics if metrics is None else metrics,
-            recalls=plan.recalls if recalls is None else recalls,
-        )
+        return replace(plan, **changes)
     except ValueError as error:
         raise RecipeError(f"{recipe}: {error}") from error
 
@@ -201,13 +203,8 @@ def smaller(plan: Comparison) -> Comparison:
             epochs=min(protocol.epochs, 2),
         )
 
-    arms = tuple(
-        replace(arm, protocol=shortened(arm.protocol)) if arm.protocol else arm for arm in plan.arms
-    )
     return replace(
-        plan,
-        arms=arms,
-        protocol=shortened(plan.protocol),
+        plan.with_protocols(shortened),
         trials=min(plan.trials, 3),
         repetitions=min(plan.repetitions, 2),
     )

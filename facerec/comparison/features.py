@@ -115,8 +115,8 @@ def open_features(config: FeatureData) -> FeatureSet:
     """Read the features of a comparison.
 
     Classes are those of whole numbers in their order, if all names are such, else of names in the
-    order of their letters. Images that were not acquired, or without a class, are left out and
-    counted in a note.
+    order of their letters. Images that were not acquired, whose features are all 0 (what some
+    programs write of an image that failed), or without a class are left out and counted in a note.
 
     Raises:
         FacerecError: a bench; a file that is missing, damaged or names no classes; second views of
@@ -130,13 +130,13 @@ def open_features(config: FeatureData) -> FeatureSet:
             f"{path}: it names no classes, which a comparison needs; add an array 'subjects' or "
             "'labels' (in a table the column subject_id), or embed records or folders of classes"
         )
-    usable = np.isfinite(first.norms)
+    usable = _has_direction(first.vectors)
     named = first.subjects != ""
     views, files = [first.vectors], {path.name: path}
     if config.second_views is not None:
         other = Path(config.second_views)
         second = _second(other, path, first)
-        usable &= np.isfinite(second).all(axis=1)
+        usable &= _has_direction(second)
         views.append(second)
         files[f"second views: {other.name}"] = other
     notes = []
@@ -187,6 +187,13 @@ def _second(path: Path, first_path: Path, first: Embeddings) -> Features:
     return second.vectors[[row_of[name] for name in first.ids.tolist()]]
 
 
+def _has_direction(vectors: Features) -> NDArray[np.bool_]:
+    """Tell which rows are finite and not zero, ``(N,)``."""
+    known = np.isfinite(vectors).all(axis=1) & (vectors != 0).any(axis=1)
+    return np.asarray(known, np.bool_)
+
+
 def _ordered(subjects: NDArray[np.str_]) -> list[str]:
     names = np.unique(subjects).tolist()
-    return sorted(names, key=int) if all(name.isdecimal() for name in names) else names
+    whole = all(name.removeprefix("-").isdecimal() for name in names)
+    return sorted(names, key=int) if whole else names

@@ -14,7 +14,16 @@ from matplotlib.ticker import MaxNLocator
 
 from facerec.comparison.finals import VIEWS
 from facerec.comparison.protocol import METRICS
-from facerec.comparison.summary import BAND, HEADLINE, ArmSummary, Pair, Summary, is_declared
+from facerec.comparison.significance import SeedMean
+from facerec.comparison.summary import (
+    BAND,
+    HEADLINE,
+    ArmSummary,
+    Pair,
+    Summary,
+    find,
+    is_declared,
+)
 from facerec.report.figures import (
     COLOURS,
     SMALL,
@@ -85,15 +94,11 @@ def arm_figure(summary: Summary) -> Figure | None:
                 color=SOFT,
             )
         else:
-            mean = score.mean
-            _forest_row(panels[0], mean.value, mean.interval, mean.over_seeds, row, tone)
+            _forest_row(panels[0], score.mean, row, tone)
         if pair is not None and pair.headline is not None:
-            difference = pair.headline.mean
-            _forest_row(
-                panels[1], difference.value, difference.interval, difference.over_seeds, row, tone
-            )
+            _forest_row(panels[1], pair.headline.mean, row, tone)
             beside(panels[1], row, label(f"− {pair.base}", 26))
-    untrained = next((s for s in summary.untrained if (s.view, s.metric) == HEADLINE), None)
+    untrained = find(summary.untrained, *HEADLINE)
     if untrained is not None:
         panels[0].axvline(100 * untrained.mean.value, color="0.4", linewidth=0.9, linestyle=":")
     name_rows(panels[0], [label(arm.name, 30).replace("\n", " ") for arm in rows])
@@ -148,17 +153,10 @@ def _tone(summary: Summary, pair: Pair | None) -> str:
     return COLOURS[0] if pair.headline.mean.value > 0 else COLOURS[1]
 
 
-def _forest_row(
-    axes: Axes,
-    value: float,
-    interval: Interval | None,
-    over_seeds: Interval | None,
-    row: int,
-    colour: str,
-) -> None:
-    _whisker(axes, value, interval, row, colour, 1.0, ends=False)
-    _whisker(axes, value, over_seeds, row, colour, 3.2, ends=False)
-    axes.plot(100 * value, row, "o", color=colour, markersize=4.5)
+def _forest_row(axes: Axes, mean: SeedMean, row: int, colour: str) -> None:
+    _whisker(axes, mean.value, mean.interval, row, colour, 1.0, ends=False)
+    _whisker(axes, mean.value, mean.over_seeds, row, colour, 3.2, ends=False)
+    axes.plot(100 * mean.value, row, "o", color=colour, markersize=4.5)
 
 
 def difference_figure(summary: Summary) -> Figure | None:

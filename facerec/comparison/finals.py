@@ -129,14 +129,11 @@ def score_models(
     apart = [search(sides) for sides in raw]
     scores = _named("concatenated", together) | _named("separated", *apart)
 
-    def cluster(*sides: NDArray[np.float32]) -> dict[str, float]:
-        clusters = [clustering(each, labels[side.queries], seed=0) for each in sides]
-        return {name: float(np.mean([getattr(c, name) for c in clusters])) for name in metrics}
-
     clusterings: dict[tuple[View, str], float] = {}
-    if metrics:
-        for view, sides in zip(VIEWS, ([joined[0]], [each[0] for each in raw]), strict=True):
-            clusterings |= {(view, name): value for name, value in cluster(*sides).items()}
+    for view, sides in zip(VIEWS, ([joined[0]], [each[0] for each in raw]), strict=True):
+        found = [clustering(x, labels[side.queries], seed=0) for x in sides if metrics]
+        for asked in metrics:
+            clusterings[view, asked] = float(np.mean([getattr(each, asked) for each in found]))
     norms = [norm_figures(np.concatenate(sides)) for sides in raw]
     figures = {name: np.array([norm[name] for norm in norms]) for name in norms[0]}
     for name in METRICS:
@@ -211,10 +208,9 @@ def read_final(path: Path) -> tuple[FinalRun, dict[str, Any]]:
             f"{path}: is no result of a final run ({error}); delete it and run the same command "
             "again"
         ) from error
-    models = {k.removeprefix("model:"): v for k, v in arrays.items() if k.startswith("model:")}
+    named = [(key.partition(":"), values) for key, values in arrays.items()]
+    models = {name: values for (kind, _, name), values in named if kind == "model"}
     scores = {
-        (view, name): arrays[f"{view}:{name}"]
-        for view in VIEWS
-        for name in [k.split(":", 1)[1] for k in arrays if k.startswith(f"{view}:")]
+        (view, name): values for view in VIEWS for (kind, _, name), values in named if kind == view
     }
     return FinalRun(labels, scores, models, fits, dropped, tied, clusterings), note

@@ -7,13 +7,12 @@ the folder.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -28,7 +27,6 @@ import facerec
 from facerec.comparison.features import FeatureData, open_features
 from facerec.comparison.finals import (
     FinalRun,
-    TestSide,
     read_final,
     score_models,
     test_side,
@@ -36,9 +34,16 @@ from facerec.comparison.finals import (
 )
 from facerec.comparison.fit import Fit, Trainer
 from facerec.comparison.image_sets import ImageData, ImageSet, open_image_set
-from facerec.comparison.protocol import UNTRAINED, Arm, Comparison, Protocol, as_stored
+from facerec.comparison.protocol import (
+    UNTRAINED,
+    Arm,
+    Comparison,
+    Protocol,
+    as_stored,
+    digest,
+)
 from facerec.comparison.retrieval import check_clustering
-from facerec.comparison.search import Search
+from facerec.comparison.search import Search, Trial
 from facerec.comparison.splits import ClassSplit, refuse_seen, split_classes
 from facerec.comparison.storage import Worker
 from facerec.comparison.trunks import read_recipe
@@ -78,9 +83,7 @@ class ArmResult:
     """Everything known of an arm."""
 
     arm: Arm
-    setting: dict[str, float] | None
-    """The best one; None if all trials failed."""
-    trials: tuple[TrialResult, ...]
+    trials: tuple[Trial, ...]
     runs: tuple[FinalRun, ...]
     """One a seed; none if no trial succeeded."""
     seeds: tuple[int, ...]
@@ -90,18 +93,11 @@ class ArmResult:
     first_settings: int
     """How many of the trials were given, not proposed."""
 
-
-@dataclass(frozen=True)
-class TrialResult:
-    """One tried setting."""
-
-    number: int
-    setting: dict[str, float]
-    score: float | None
-    """Mean validation MAP@R; None if it failed."""
-    failure: str | None
-    seconds: float
-    fits: tuple[Fit, ...]
+    @property
+    def best(self) -> Trial | None:
+        """The first trial with the highest score; None if all failed."""
+        scored = (trial for trial in self.trials if trial.score is not None)
+        return max(scored, key=lambda trial: (trial.score, -trial.number), default=None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +142,6 @@ class Harness:
         self.comparison, self.folder, self.device = comparison, folder, device
         # Features as they are need no seed.
         self._untrained = 1 if isinstance(comparison.data, FeatureData) else comparison.repetitions
-        self._trained: tuple[Arm | None, list[Fit]] = None, []
         self._notify: Notify | None = None
         self._states: list[Status] = []
         self.worker = Worker(folder)
@@ -154,8 +149,13 @@ class Harness:
             self.images = self._open_images(faces)
             common = comparison.protocol
             self.split: ClassSplit = split_classes(
-                self.images.num_classes, common.folds, common.numbering, self.images.train_classes
+                self.images.num_classes,
+                common.folds,
+                common.numbering,
+                self.images.train_classes,
+                str(self._path),
             )
+            self._check_batches()
             self._notes = [*self.images.notes, *self._check_weights()]
             self.manifest = self._write_manifest()
             self.search = Search(comparison, self.manifest["data"], folder, self.worker, storage)
@@ -200,8 +200,7 @@ class Harness:
             arms.append(
                 ArmResult(
                     arm=arm,
-                    setting=self.search.setting(arm, best) if best else None,
-                    trials=tuple(self._trial(arm, t) for t in self.search.finished(arm)),
+                    trials=self.search.trials(arm),
                     runs=tuple(runs),
                     seeds=tuple(seeds),
                     failures=tuple(failures),
@@ -232,18 +231,25 @@ class Harness:
                 return True
         return False
 
-    def _fit_trial(self, arm: Arm, tried: Arm, fold: int) -> Fit:
-        protocol = self.comparison.protocol_of(tried)
-        trial = len(self.search.finished(arm)) + 1
-        if not self.trainer.in_step:
-            show = partial(self._show, arm.name, f"trial {trial}, fold {fold + 1}/{protocol.folds}")
-            return self.trainer.fit(tried, protocol, self.split.folds[fold], self._seed(0), show)[0]
-        # The search asks for one fold after the other; the first question trains them all.
-        if self._trained[0] != tried:
-            show = partial(self._show, arm.name, f"trial {trial}, {protocol.folds} folds")
-            trained = self.trainer.fit_folds(tried, protocol, self.split.folds, self._seed(0), show)
-            self._trained = tried, [fit for fit, _ in trained]
-        return self._trained[1][fold]
+    def _fit_trial(self, arm: Arm, tried: Arm, first: int) -> Iterator[Fit]:
+        label = f"trial {len(self.search.finished(arm)) + 1}"
+        return (fit for fit, _ in self._fits(tried, self._seed(0), label, first))
+
+    def _fits(
+        self, arm: Arm, seed: int, label: str, first: int = 0
+    ) -> Iterator[tuple[Fit, nn.Module]]:
+        """Train an arm on the folds from a number on, each as it is asked for; in step all at once.
+
+        In step even those before are trained, so that the others are what they would have been.
+        """
+        protocol, folds = self.comparison.protocol_of(arm), self.split.folds
+        if self.trainer.in_step:
+            show = partial(self._show, arm.name, f"{label}, {len(folds)} folds")
+            yield from self.trainer.fit_folds(arm, protocol, folds, seed, show)[first:]
+            return
+        for number in range(first, len(folds)):
+            show = partial(self._show, arm.name, f"{label}, fold {number + 1}/{len(folds)}")
+            yield self.trainer.fit(arm, protocol, folds[number], seed, show)
 
     def _finish(self) -> bool:
         """Train and score one seed of an arm whose search is done."""
@@ -262,28 +268,10 @@ class Harness:
         return False
 
     def _train_final(self, arm: Arm, path: Path, seed: int, trial: int) -> None:
-        protocol = self.comparison.protocol_of(arm)
-        drawn, label = self._seed(1, seed), f"seed {seed + 1}"
-        if self.trainer.in_step:
-            show = partial(self._show, arm.name, f"{label}, {protocol.folds} folds")
-            trained = self.trainer.fit_folds(arm, protocol, self.split.folds, drawn, show)
-        else:
-            trained = [
-                self.trainer.fit(
-                    arm,
-                    protocol,
-                    fold,
-                    drawn,
-                    partial(self._show, arm.name, f"{label}, fold {number}/{protocol.folds}"),
-                )
-                for number, fold in enumerate(self.split.folds, start=1)
-            ]
+        trained = list(self._fits(arm, self._seed(1, seed), f"seed {seed + 1}"))
         fits, models = [fit for fit, _ in trained], [model for _, model in trained]
-        failure = next((fit.failure for fit in fits if fit.failure), None)
-        side = test_side(self.images, self.split)
-        # A model that diverged has no score; its weights before that are not the result.
-        run = self._score(protocol, models, side, fits)
-        self._write(path, run, arm.name, seed, trial, failure)
+        protocol = self.comparison.protocol_of(arm)
+        self._score(path, arm.name, seed, protocol, models, fits, trial)
 
     def _score_untrained(self, path: Path, seed: int) -> None:
         protocol = self.comparison.protocol
@@ -292,46 +280,37 @@ class Harness:
             if isinstance(self.comparison.data, FeatureData)
             else self.trainer.create_trunk(protocol.trunk, self._seed(1, seed))
         )
-        side = test_side(self.images, self.split)
-        run = self._score(protocol, [trunk], side, [])
-        self._write(path, run, UNTRAINED, seed)
+        self._score(path, UNTRAINED, seed, protocol, [trunk])
 
     def _score(
-        self, protocol: Protocol, models: list[nn.Module], side: TestSide, fits: list[Fit]
-    ) -> FinalRun:
-        asked = self.comparison
-        return score_models(
-            self.trainer, protocol, models, side, fits, asked.metrics, asked.recalls
-        )
-
-    def _write(
         self,
         path: Path,
-        run: FinalRun,
         name: str,
         seed: int,
+        protocol: Protocol,
+        models: Sequence[nn.Module],
+        fits: Sequence[Fit] = (),
         trial: int | None = None,
-        failure: str | None = None,
     ) -> None:
+        """Score the models of a seed on the test classes, and write what comes out."""
+        asked, side = self.comparison, test_side(self.images, self.split)
+        run = score_models(self.trainer, protocol, models, side, fits, asked.metrics, asked.recalls)
         note = {
             "arm": name,
             "seed": seed,
             "trial": trial,
-            "failure": failure,
+            # A model that diverged has no score; its weights before that are not the result.
+            "failure": next((fit.failure for fit in fits if fit.failure), None),
             "comparison_sha256": self.manifest["comparison_sha256"],
         }
         write_final(path, run, note)
         self.worker.release(path)
 
     def _is_done(self) -> bool:
-        for arm in self.comparison.arms:
-            if not self.search.is_done(arm):
-                return False
-            seeds = self.comparison.repetitions if self.search.best(arm) else 0
-            for name, count in ((UNTRAINED, self._untrained), (arm.name, seeds)):
-                if not all(self._final_path(name, seed).is_file() for seed in range(count)):
-                    return False
-        return True
+        untrained = (self._final_path(UNTRAINED, seed) for seed in range(self._untrained))
+        return all(path.is_file() for path in untrained) and all(
+            self._status(arm).stage in ("done", "failed") for arm in self.comparison.arms
+        )
 
     def _seed(self, *key: int) -> int:
         """Return the seed of trials (0) or of a final run (1, k): the same for all arms."""
@@ -339,17 +318,6 @@ class Harness:
 
     def _final_path(self, name: str, seed: int) -> Path:
         return self.folder / "finals" / name / f"seed-{seed}.npz"
-
-    def _trial(self, arm: Arm, trial: Any) -> TrialResult:
-        fits = tuple(Search.fits(trial))
-        return TrialResult(
-            number=trial.number,
-            setting=self.search.setting(arm, trial),
-            score=trial.value,
-            failure=trial.user_attrs.get("failure"),
-            seconds=sum(fit.seconds for fit in fits),
-            fits=fits,
-        )
 
     # ---------------------------------------------------------------- states
 
@@ -408,6 +376,17 @@ class Harness:
         self._path = data.path
         return open_image_set(data)
 
+    def _check_batches(self) -> None:
+        """Refuse batches of more classes than some fold trains on."""
+        fewest = min(len(fold.train) for fold in self.split.folds)
+        for arm in self.comparison.arms:
+            wanted = self.comparison.protocol_of(arm).batch.classes
+            if wanted > fewest:
+                raise ComparisonError(
+                    f"arm {arm.name}: its batches hold {wanted} classes, but of {self._path} a "
+                    f"fold trains on {fewest}; take data with more classes, or fewer in a batch"
+                )
+
     def _weights(self) -> list[Path]:
         """Return the files that trunks begin with."""
         comparison = self.comparison
@@ -454,7 +433,7 @@ class Harness:
         manifest = {
             "schema": "facerec.comparison/1",
             "comparison": comparison,
-            "comparison_sha256": _hash(comparison),
+            "comparison_sha256": digest(comparison),
             "protocols": {
                 arm.name: self.comparison.protocol_of(arm).fingerprint
                 for arm in self.comparison.arms
@@ -462,7 +441,7 @@ class Harness:
             "data": json.loads(json.dumps(self.images.fingerprint())),
             "notes": self._notes,
             "split": split,
-            "split_sha256": _hash(split),
+            "split_sha256": digest(split),
             "seeds": {
                 "trials": self._seed(0),
                 "final_runs": [self._seed(1, k) for k in range(self.comparison.repetitions)],
@@ -476,7 +455,9 @@ class Harness:
         with self.worker.turn():
             if path.is_file():
                 begun = json.loads(path.read_text(encoding="utf-8"))
-                changed = differences(begun.get("comparison"), comparison)
+                stored = begun.get("comparison")
+                changed = differences(_by_arm(stored), _by_arm(comparison))
+                changed = changed or differences(stored, comparison)  # the order of arms
                 if changed:
                     raise ComparisonError(
                         f"{path}: this folder holds a comparison with another "
@@ -495,9 +476,11 @@ class Harness:
         return manifest
 
 
-def _hash(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+def _by_arm(comparison: Any) -> Any:
+    """Name the arms of a stored comparison, so that differences say whose they are."""
+    if not isinstance(comparison, dict) or not isinstance(comparison.get("arms"), list):
+        return comparison
+    return {**comparison, "arms": {arm["name"]: arm for arm in comparison["arms"]}}
 
 
 def _versions() -> dict[str, str]:

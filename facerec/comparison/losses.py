@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from facerec.comparison import pair_losses
 from facerec.comparison.mining import DistanceWeightedMiner
+from facerec.comparison.ranges import Range
 from facerec.errors import MissingExtraError, RecipeError, TrainingError
 from facerec.heads import classifier, margins
 
@@ -40,37 +41,20 @@ pytorch-metric-learning's, whose norm √D makes centres turn slowly. The Realit
 rates belong to that last one."""
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """The range in which a search looks for a hyper-parameter."""
-
-    low: float
-    high: float
-    log: bool = False
-    """Whether to search on a logarithmic scale."""
-    integer: bool = False
-    """Whether only whole numbers make sense."""
-
-    def __post_init__(self) -> None:
-        if not self.low < self.high or (self.log and self.low <= 0):
-            raise RecipeError(
-                f"{self}: low must be below high, and above 0 on a logarithmic scale; mend the "
-                "bounds in the recipe"
-            )
+def _range(low: float, high: float, log: bool = False, integer: bool = False) -> Range:
+    """Return where to look for a setting that an arm will name."""
+    return Range("", low, high, "log" if log else "linear", integer)
 
 
-LEARNING_RATE = Bounds(1e-6, 1.0, log=True)
-"""The Reality Check's range for the learning rate of a loss's own weights."""
-
-_MARGIN = Bounds(0.0, 1.0)
-_DISTANCE = Bounds(0.0, 2.0)
-_TEMPERATURE = Bounds(1e-4, 1.0, log=True)
-_SCALE = Bounds(10.0, 300.0, log=True)
-_FACTOR = Bounds(1.0, 100.0, log=True)
-_EXPONENT = Bounds(0.01, 100.0, log=True)
+_MARGIN = _range(0.0, 1.0)
+_DISTANCE = _range(0.0, 2.0)
+_TEMPERATURE = _range(1e-4, 1.0, log=True)
+_SCALE = _range(10.0, 300.0, log=True)
+_FACTOR = _range(1.0, 100.0, log=True)
+_EXPONENT = _range(0.01, 100.0, log=True)
 
 
-def _setting(default: float, search: Bounds | None, positive: bool | None = None) -> Any:
+def _setting(default: float, search: Range | None, positive: bool | None = None) -> Any:
     """Declare a hyper-parameter of the formula: its default, and where a search looks for it.
 
     It must be above 0 where its range is, unless ``positive`` says otherwise.
@@ -127,7 +111,7 @@ class _Config:
                 raise RecipeError(f"{self}: {each.name} must be positive; change it in the recipe")
 
     @property
-    def search(self) -> Mapping[str, Bounds]:
+    def search(self) -> Mapping[str, Range]:
         """Hyper-parameters to search, by field."""
         bounds = {each.name: each.metadata.get("search") for each in fields(self)}
         return {name: each for name, each in bounds.items() if each is not None}
@@ -152,11 +136,30 @@ class _Config:
     def build(self, num_classes: int, embedding_size: int, seed: int) -> Formula:
         """Make the loss without the guarantees that ``create_loss`` adds."""
         if self.library:
-            loss = _library("losses", self.library)(**self.settings)
-            return _FromLibrary(loss, _miner(self, seed), self.unit)
+            kind = _library("losses", self.library)
+            loss = kind(**self.settings, **self._more(num_classes, embedding_size, seed))
+            return _FromLibrary(loss, self._miner(seed), self.unit)
         formula = type(self).formula
         assert formula is not None  # every loss has one or the other, or its own `build`
         return partial(formula, **self.settings)
+
+    def _more(self, num_classes: int, embedding_size: int, seed: int) -> dict[str, Any]:
+        """Return what the library's loss takes besides its settings."""
+        return {}
+
+    def _miner(self, seed: int) -> nn.Module | None:
+        """Return what chooses pairs or triplets for the library's loss; None for all of them."""
+        kind: str = getattr(self, "miner", "none")
+        if kind == "none":
+            return None
+        if kind == "distance_weighted":
+            return DistanceWeightedMiner(seed)
+        if kind == "batch_hard":
+            miner: nn.Module = _library("miners", "BatchHardMiner")()
+        else:
+            assert isinstance(self, Triplet)
+            miner = _library("miners", "TripletMarginMiner")(self.margin, type_of_triplets=kind)
+        return miner
 
 
 @dataclass(frozen=True)
@@ -173,16 +176,10 @@ class _WithCenters(_Config):
     """How class centres or proxies start: alike for all losses. pytorch-metric-learning has
     standard_normal, but for SoftTriple norms near 0.1 and for ProxyAnchor near 1."""
 
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> Formula:
-        """Make the module."""
-        return self._with(num_classes, embedding_size, seed)
-
-    def _with(self, num_classes: int, embedding_size: int, seed: int, **more: Any) -> _FromLibrary:
+    def _more(self, num_classes: int, embedding_size: int, seed: int) -> dict[str, Any]:
         init = _CenterInit(self.center_init, seed, self.columns and not _is_version_3())
-        kind = _library("losses", self.library)
-        return _FromLibrary(
-            kind(num_classes, embedding_size, weight_init_func=init, **self.settings, **more)
-        )
+        sizes = {"num_classes": num_classes, "embedding_size": embedding_size}
+        return {**sizes, "weight_init_func": init}
 
 
 @dataclass(frozen=True)
@@ -307,12 +304,8 @@ class Margin(_Config):
     """All triplets, as in the Reality Check, or a negative for each positive pair drawn evenly over
     distances, as in the paper."""
 
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> Formula:
-        """Make the module."""
-        classes = num_classes if self.per_class else None
-        kind = _library("losses", self.library)
-        loss = kind(**self.settings, learn_beta=True, num_classes=classes)
-        return _FromLibrary(loss, _miner(self, seed))
+    def _more(self, num_classes: int, embedding_size: int, seed: int) -> dict[str, Any]:
+        return {"learn_beta": True, "num_classes": num_classes if self.per_class else None}
 
 
 @dataclass(frozen=True)
@@ -332,7 +325,7 @@ class NormalizedSoftmax(_WithCenters):
     mlrc = _optimum(temperature=0.1087)
     mlrc_lr = 4.46e-3
 
-    temperature: float = _setting(0.05, Bounds(0.01, 1.0, log=True))
+    temperature: float = _setting(0.05, _range(0.01, 1.0, log=True))
     """Temperature τ (pytorch-metric-learning)."""
 
 
@@ -346,10 +339,10 @@ class PmlSphereFace(_WithCenters):
 
     library = "SphereFaceLoss"
 
-    margin: int = _setting(4, Bounds(1, 5, integer=True))
+    margin: int = _setting(4, _range(1, 5, integer=True))
     """Factor m on the target angle (pytorch-metric-learning; the paper)."""
 
-    scale: float = _setting(1.0, Bounds(0.1, 100.0, log=True))
+    scale: float = _setting(1.0, _range(0.1, 100.0, log=True))
     """Factor on all logits besides the norm (pytorch-metric-learning)."""
 
 
@@ -379,7 +372,7 @@ class PmlArcFace(_WithCenters):
     mlrc = _optimum(margin=23.22, scale=100.0)
     mlrc_lr = 5.13e-3
 
-    margin: float = _setting(28.6, Bounds(0.0, 60.0))
+    margin: float = _setting(28.6, _range(0.0, 60.0))
     """Margin m in degrees (pytorch-metric-learning 2; version 3 and the paper: 0.5 radians)."""
 
     scale: float = _setting(64.0, _SCALE)
@@ -393,8 +386,9 @@ class PmlArcFace(_WithCenters):
 
     def build(self, num_classes: int, embedding_size: int, seed: int) -> Formula:
         """Make the module."""
-        module = self._with(num_classes, embedding_size, seed)
+        module = super().build(num_classes, embedding_size, seed)
         if not _is_version_3():
+            assert isinstance(module, _FromLibrary)
             module.loss.get_angles = pair_losses.angles
         return module
 
@@ -406,7 +400,7 @@ class FastAP(_Config):
     library = "FastAPLoss"
     mlrc = _optimum(num_bins=17)
 
-    num_bins: int = _setting(10, Bounds(2, 100, log=True, integer=True))
+    num_bins: int = _setting(10, _range(2, 100, log=True, integer=True))
     """Bins of the histograms (pytorch-metric-learning)."""
 
 
@@ -460,11 +454,14 @@ class MultiSimilarityMined(MultiSimilarity):
     epsilon: float = _setting(0.1, _MARGIN)
     """Slack ε of the miner (pytorch-metric-learning)."""
 
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> Formula:
-        """Make the module."""
-        settings = self.settings
-        miner = _library("miners", "MultiSimilarityMiner")(settings.pop("epsilon"))
-        return _FromLibrary(_library("losses", self.library)(**settings), miner)
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the formula takes; ε is the miner's."""
+        return {name: value for name, value in super().settings.items() if name != "epsilon"}
+
+    def _miner(self, seed: int) -> nn.Module | None:
+        miner: nn.Module = _library("miners", "MultiSimilarityMiner")(self.epsilon)
+        return miner
 
 
 @dataclass(frozen=True)
@@ -504,13 +501,12 @@ class SoftTriple(_WithCenters):
         settings["weight_reg_weight"] = settings.pop("reg_weight")
         return settings
 
-    def build(self, num_classes: int, embedding_size: int, seed: int) -> Formula:
-        """Make the module."""
-        regularizer = None
+    def _more(self, num_classes: int, embedding_size: int, seed: int) -> dict[str, Any]:
+        more = super()._more(num_classes, embedding_size, seed)
         if self.reg_weight and self.centers_per_class > 1:
             shape = (num_classes, self.centers_per_class, embedding_size)
-            regularizer = _SparseCenters(shape)
-        return self._with(num_classes, embedding_size, seed, weight_regularizer=regularizer)
+            more["weight_regularizer"] = _SparseCenters(shape)
+        return more
 
 
 @dataclass(frozen=True)
@@ -524,7 +520,7 @@ class Angular(_Config):
     library = "AngularLoss"
     unit = True
 
-    alpha: float = _setting(40.0, Bounds(10.0, 60.0))
+    alpha: float = _setting(40.0, _range(10.0, 60.0))
     """Angle α in degrees (pytorch-metric-learning)."""
 
 
@@ -587,7 +583,7 @@ class NPairInnerProductL2(_Config):
 
     formula = staticmethod(pair_losses.npair_inner_product_l2)
 
-    l2_weight: float = _setting(1e-3, Bounds(1e-5, 0.1, log=True), positive=False)
+    l2_weight: float = _setting(1e-3, _range(1e-5, 0.1, log=True), positive=False)
     """Factor λ on the mean squared norm (tf.contrib's npairs_loss: 0.002 · 0.25 for each side)."""
 
 
@@ -600,7 +596,7 @@ class TupletMargin(_Config):
 
     formula = staticmethod(pair_losses.tuplet_margin)
 
-    margin: float = _setting(5.73, Bounds(0.0, 30.0))
+    margin: float = _setting(5.73, _range(0.0, 30.0))
     """Slack m in degrees (pytorch-metric-learning; 0.1 radians)."""
 
     scale: float = _setting(64.0, _SCALE)
@@ -625,7 +621,7 @@ class Circle(_Config):
     m: float = _setting(0.4, _MARGIN)
     """Relaxation m (pytorch-metric-learning; the paper: 0.25 for faces)."""
 
-    gamma: float = _setting(80.0, Bounds(10, 500, log=True))
+    gamma: float = _setting(80.0, _range(10, 500, log=True))
     """Scale γ (pytorch-metric-learning; the paper: 256 for faces)."""
 
 
@@ -683,29 +679,29 @@ class MultiSimilaritySEC(_Config):
     """Slack ε of the mining (Dyfine/SphericalEmbedding)."""
 
 
-_HEAD_SEARCH: Mapping[type, Mapping[str, Bounds]] = {
+_HEAD_SEARCH: Mapping[type, Mapping[str, Range]] = {
     margins.Softmax: {"margin.scale": _SCALE},
     margins.CosFace: {"margin.scale": _SCALE, "margin.margin": _MARGIN},
     margins.ArcFace: {"margin.scale": _SCALE, "margin.margin": _MARGIN},
     margins.CombinedMargin: {
         "margin.scale": _SCALE,
-        "margin.m1": Bounds(0.5, 2.0),
+        "margin.m1": _range(0.5, 2.0),
         "margin.m2": _MARGIN,
         "margin.m3": _MARGIN,
     },
-    margins.SphereFace: {"margin.scale": _SCALE, "margin.margin": Bounds(1.0, 4.0)},
-    margins.SphereFace2017: {"margin.margin": Bounds(1.0, 5.0)},
-    margins.SphereFaceR: {"margin.scale": _SCALE, "margin.margin": Bounds(1.0, 4.0)},
+    margins.SphereFace: {"margin.scale": _SCALE, "margin.margin": _range(1.0, 4.0)},
+    margins.SphereFace2017: {"margin.margin": _range(1.0, 5.0)},
+    margins.SphereFaceR: {"margin.scale": _SCALE, "margin.margin": _range(1.0, 4.0)},
     margins.AdaFace: {
         "margin.scale": _SCALE,
         "margin.margin": _MARGIN,
-        "margin.h": Bounds(0.0, 1.0),
+        "margin.h": _range(0.0, 1.0),
     },
     margins.MagFace: {
         "margin.scale": _SCALE,
-        "margin.l_margin": Bounds(0.0, 0.5),
-        "margin.u_margin": Bounds(0.5, 1.0),
-        "margin.lambda_g": Bounds(1.0, 100.0, log=True),
+        "margin.l_margin": _range(0.0, 0.5),
+        "margin.u_margin": _range(0.5, 1.0),
+        "margin.lambda_g": _range(1.0, 100.0, log=True),
     },
 }
 
@@ -734,7 +730,7 @@ class MarginHead(_Config):
         return self.margin.scale
 
     @property
-    def search(self) -> Mapping[str, Bounds]:
+    def search(self) -> Mapping[str, Range]:
         """Hyper-parameters to search, by dotted field."""
         return _HEAD_SEARCH.get(type(self.margin), {})
 
@@ -777,7 +773,7 @@ def setting(default: float, low: float, high: float, log: bool = False) -> Any:
         high: largest one.
         log: whether to search on a logarithmic scale.
     """
-    return _setting(default, Bounds(low, high, log=log, integer=isinstance(default, int)))
+    return _setting(default, _range(low, high, log=log, integer=isinstance(default, int)))
 
 
 @dataclass(frozen=True)
@@ -994,20 +990,6 @@ class _CenterInit:
         kind = "normal" if self.kind == "standard_normal" else self.kind
         drawn = classifier.draw_centers(count, size, range(count), seed=self.seed, center_init=kind)
         centers.copy_(drawn * 100 if self.kind == "standard_normal" else drawn)
-
-
-def _miner(config: _Config, seed: int) -> nn.Module | None:
-    kind: str = getattr(config, "miner", "none")
-    if kind == "none":
-        return None
-    if kind == "distance_weighted":
-        return DistanceWeightedMiner(seed)
-    if kind == "batch_hard":
-        miner: nn.Module = _library("miners", "BatchHardMiner")()
-    else:
-        assert isinstance(config, Triplet)
-        miner = _library("miners", "TripletMarginMiner")(config.margin, type_of_triplets=kind)
-    return miner
 
 
 @cache

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 import facerec
+from facerec.comparison.fit import Trainer
 from facerec.comparison.image_sets import ImageData, open_image_set
 from facerec.comparison.protocol import Comparison
 from facerec.comparison.transforms import BatchReader
@@ -68,19 +71,25 @@ def write_features(
             "drawn ones tell nothing; name a file in trunk.weights"
         )
     images = open_image_set(data)
-    embedder = create_trunk(protocol.trunk, comparison.seed).to(device).eval()
-    reader = BatchReader(images, protocol.transform)
-    positions = np.arange(len(images))
-    views = {path: reader.evaluate(positions, _BATCH)}
-    if second_views is not None:
-        batches = np.split(positions, range(_BATCH, len(images), _BATCH))
-        views[second_views] = (reader.train(each, comparison.seed, epoch=0) for each in batches)
-    for file, pixels in views.items():
+    network = create_trunk(protocol.trunk, comparison.seed).to(device).eval().trunk
+    trainer, reader = Trainer(images, device), BatchReader(images, protocol.transform)
+    # Whatever precision is trained in: all later figures rest on these.
+    exact = replace(protocol, precision="fp32")
+
+    def scored(part: NDArray[np.int64]) -> NDArray[np.float32]:
+        return trainer.embed(network, part, exact)
+
+    @torch.no_grad()
+    def varied(part: NDArray[np.int64]) -> NDArray[np.float32]:
+        pixels = reader.train(part, comparison.seed, epoch=0)
+        values: Tensor = network(reader.normalize(pixels.to(device)))
+        return values.float().cpu().numpy()
+
+    parts = np.split(np.arange(len(images)), range(_BATCH, len(images), _BATCH))
+    for file, view in zip(files, (scored, varied), strict=False):
         rows: list[NDArray[np.float32]] = []
-        for batch in pixels:
-            with torch.no_grad():
-                x = embedder.trunk(reader.normalize(batch.to(device)))
-            rows.extend(x.float().cpu().numpy())
+        for part in parts:
+            rows.extend(view(part))
             if progress is not None:
                 progress(f"features: {file.name}", len(rows), len(images))
         vectors = np.stack(rows)
@@ -89,7 +98,7 @@ def write_features(
             "trunk": to_dict(protocol.trunk),
             "weights_sha256": sha256(protocol.trunk.weights),
             "transform": to_dict(protocol.transform),
-            "view": "scored" if file == path else "training",
+            "view": "scored" if view is scored else "training",
             "source": images.fingerprint(),
         }
         write_embeddings(

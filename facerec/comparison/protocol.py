@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from facerec.comparison.features import FeatureData
 from facerec.comparison.image_sets import ImageData
-from facerec.comparison.losses import LEARNING_RATE, Loss
+from facerec.comparison.losses import Loss
+from facerec.comparison.ranges import Range
 from facerec.comparison.splits import Numbering
 from facerec.comparison.transforms import CropTransform, FaceTransform
 from facerec.comparison.trunks import FEATURES, Trunk
@@ -40,6 +40,16 @@ CLUSTER_METRICS: dict[ClusterMetric, str] = {"nmi": "NMI", "f1": "F1"}
 RECALLS = (1, 2, 4, 8)
 """The K of Recall@K that are reported unless others are asked for."""
 
+FIGURES: tuple[str, ...] = (*METRICS, *(f"recall@{k}" for k in RECALLS))
+"""Names of the figures of retrieval unless others are asked for, in the order of tables."""
+
+
+def figure_title(name: str) -> str:
+    """Return how the figure of a name is written: ``map_at_r`` is MAP@R, ``recall@8`` Recall@8."""
+    titles = {str(key): title for key, title in (*METRICS.items(), *CLUSTER_METRICS.items())}
+    return titles.get(name) or name.replace("recall", "Recall")
+
+
 NOTHING = "nothing"
 """Name of a searched parameter without effect: what one more dimension gains by luck."""
 
@@ -48,9 +58,6 @@ UNTRAINED = "untrained"
 
 WEIGHT = "regularizer.weight"
 """The field of a penalty's weight, of which 0 leaves the loss alone."""
-
-_FLOOR = 1e-4
-"""Smallest weight of a penalty that a search tells from 0 (comparison.md §6.2 of the protocol)."""
 
 T = TypeVar("T")
 
@@ -121,11 +128,16 @@ class Protocol:
     @property
     def fingerprint(self) -> str:
         """SHA-256 of all fields, as hex; arms with the same one are comparable."""
-        text = json.dumps(as_stored(self), sort_keys=True, ensure_ascii=False)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return digest(as_stored(self))
 
 
-def as_stored(value: Protocol | Comparison) -> Any:
+def digest(stored: Any) -> str:
+    """Return the SHA-256 of a tree of JSON types, as hex."""
+    text = json.dumps(stored, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def as_stored(value: Protocol | Arm | Comparison) -> Any:
     """Return all fields as JSON types, but for fields of a later version that are at their default.
 
     So folders and hashes of comparisons that ask for nothing new stay what they were.
@@ -151,56 +163,9 @@ def without_later_defaults(stored: Any) -> Any:
     return {k: v for k, v in kept.items() if k not in defaults or v != defaults[k]}
 
 
-@dataclass(frozen=True)
-class Range:
-    """A searched parameter and its bounds."""
-
-    field: str
-    """Dotted name in the arm, such as ``loss.margin``, ``regularizer.weight``, ``loss_lr`` or
-    ``protocol.optimizer.lr``; ``nothing`` is a control without effect."""
-    low: float
-    high: float
-    scale: Literal["linear", "log", "log_with_zero"] = "linear"
-    """``log_with_zero`` is linear near 0 and logarithmic above: 1e-4·((1 + high/1e-4)^u − 1)."""
-    integer: bool = False
-    """Whole numbers only."""
-
-    def __post_init__(self) -> None:
-        if not self.low < self.high:
-            raise ValueError(f"{self.field}: low {self.low} must lie below high {self.high}")
-        if self.scale == "log" and self.low <= 0:
-            raise ValueError(f"{self.field}: a log scale needs low > 0, found {self.low}")
-        if self.scale == "log_with_zero" and (self.low != 0 or self.integer):
-            raise ValueError(f"{self.field}: log_with_zero starts at 0 and has no whole numbers")
-
-    def value(self, position: float) -> float:
-        """Return the value at the position that a search sees.
-
-        With ``log_with_zero`` positions lie in [0, 1]; else they are the values themselves.
-        """
-        if self.scale != "log_with_zero":
-            return position
-        return _FLOOR * math.expm1(position * math.log1p(self.high / _FLOOR))
-
-    @property
-    def middle(self) -> float:
-        """The value half-way on the scale."""
-        if self.scale == "log_with_zero":
-            return self.value(0.5)
-        middle = (
-            math.sqrt(self.low * self.high) if self.scale == "log" else self.low / 2 + self.high / 2
-        )
-        return float(round(middle)) if self.integer else middle
-
-    def position(self, value: float) -> float:
-        """Return what `value` maps to this value."""
-        if self.scale != "log_with_zero":
-            return value
-        return math.log1p(value / _FLOOR) / math.log1p(self.high / _FLOOR)
-
-
 PENALTY_RANGE = Range(WEIGHT, 0.0, 10.0, "log_with_zero")
-LOSS_LR_RANGE = Range("loss_lr", LEARNING_RATE.low, LEARNING_RATE.high, "log")
+LOSS_LR_RANGE = Range("loss_lr", 1e-6, 1.0, "log")
+"""The Reality Check's range for the learning rate of a loss's own weights."""
 
 Setting = Mapping[str, float]
 """Value of each searched parameter, by the field's name."""
@@ -237,10 +202,7 @@ class Arm:
         """What is searched."""
         if self.search is not None:
             return self.search
-        ranges = [
-            Range(f"loss.{name}", b.low, b.high, "log" if b.log else "linear", integer=b.integer)
-            for name, b in self.loss.search.items()
-        ]
+        ranges = [replace(r, field=f"loss.{name}") for name, r in self.loss.search.items()]
         if self.loss.learns:
             ranges.append(LOSS_LR_RANGE)
         if self.regularizer is not None:
@@ -331,10 +293,17 @@ class Comparison:
         for name in ("trials", "repetitions", "replicates"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, found {getattr(self, name)}")
+        if len(set(self.metrics)) < len(self.metrics):
+            raise ValueError(f"metrics are different figures, found {self.metrics}")
         if any(k < 1 for k in self.recalls) or len(set(self.recalls)) < len(self.recalls):
             raise ValueError(
                 f"recalls are different numbers of neighbours from 1 on, found {self.recalls}"
             )
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """Names of all figures that are reported, in the order of tables."""
+        return (*METRICS, *(f"recall@{k}" for k in self.recalls), *self.metrics)
 
     def protocol_of(self, arm: Arm) -> Protocol:
         """Return the protocol that an arm is run under."""
@@ -343,6 +312,14 @@ class Comparison:
     def arm(self, name: str) -> Arm:
         """Return the arm of a name."""
         return next(arm for arm in self.arms if arm.name == name)
+
+    def with_protocols(self, change: Callable[[Protocol], Protocol]) -> Comparison:
+        """Return the comparison with the common protocol and those of arms changed alike."""
+        arms = (
+            replace(arm, protocol=change(arm.protocol)) if arm.protocol else arm
+            for arm in self.arms
+        )
+        return replace(self, protocol=change(self.protocol), arms=tuple(arms))
 
     def paired_with(self, arm: Arm) -> Arm | None:
         """Return the arm whose settings this one tries too; None if it searches for itself."""
@@ -389,11 +366,7 @@ class Comparison:
         for arm in self.ordered:
             self._check_data(arm)
             different = differences(common, to_dict(self.protocol_of(arm)))
-            undeclared = [
-                name
-                for name in different
-                if not any(name == d or name.startswith(f"{d}.") for d in self.declared)
-            ]
+            undeclared = [name for name in different if not is_within(name, self.declared)]
             if undeclared:
                 raise RecipeError(
                     f"arm {arm.name}: differs from the common protocol in "
@@ -446,6 +419,11 @@ class Comparison:
                     )
 
 
+def is_within(name: str, fields: Iterable[str]) -> bool:
+    """Tell whether a dotted name is one of some fields, or a part of one."""
+    return any(name == each or name.startswith(f"{each}.") for each in fields)
+
+
 def on_features(comparison: Comparison, data: FeatureData) -> Comparison:
     """Return the comparison with features in the place of images, all else equal.
 
@@ -465,15 +443,7 @@ def on_features(comparison: Comparison, data: FeatureData) -> Comparison:
         )
         return replace(protocol, trunk=bare, transform=None)
 
-    return replace(
-        comparison,
-        data=data,
-        protocol=changed(comparison.protocol),
-        arms=tuple(
-            replace(arm, protocol=changed(arm.protocol)) if arm.protocol else arm
-            for arm in comparison.arms
-        ),
-    )
+    return replace(comparison.with_protocols(changed), data=data)
 
 
 def _get(root: Any, name: str, where: str = "") -> Any:

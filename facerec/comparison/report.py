@@ -26,6 +26,7 @@ from facerec.comparison.summary import (
     Pair,
     Summary,
     claim_of,
+    find,
     is_declared,
     summarize,
     to_json,
@@ -125,9 +126,13 @@ def render(summary: Summary) -> dict[str, bytes]:
 # ---------------------------------------------------------------- the answer
 
 
-def answers(summary: Summary) -> list[FindingLine]:
-    """Return what the comparison found: each claim, each pair, and which arm comes first."""
-    pairs = [_pair_answer(summary, pair) for pair in summary.pairs]
+def answers(summary: Summary, most: int | None = None) -> list[FindingLine]:
+    """Return what the comparison found: each claim, each pair, and which arm comes first.
+
+    Of more than ``most`` pairs none has a line.
+    """
+    spoken = summary.pairs if most is None or len(summary.pairs) <= most else ()
+    pairs = [_pair_answer(summary, pair) for pair in spoken]
     return [*_claims(summary), *pairs, *_ranking(summary)]
 
 
@@ -172,13 +177,10 @@ def _range(values: Sequence[float]) -> str:
     return " to ".join(ends)
 
 
-_SAID = {"above 0": "lies above 0", "including 0": "includes 0", "below 0": "lies below 0"}
-
-
 def _side(interval: Interval) -> str:
     if interval.low > 0:
-        return "above 0"
-    return "below 0" if interval.high < 0 else "including 0"
+        return "lies above 0"
+    return "lies below 0" if interval.high < 0 else "includes 0"
 
 
 def _pair_answer(summary: Summary, pair: Pair) -> FindingLine:
@@ -196,13 +198,17 @@ def _pair_answer(summary: Summary, pair: Pair) -> FindingLine:
         basis += f" × {counted(summary.classes, 'test class', 'test classes')}"
     relative = difference.relative
     of_base = "" if relative is None else f", {signed(100 * relative, 1)} % of the base"
+    detail = f"the {percent(summary)} interval {_side(mean.interval)}"
+    if not any(mean.differences):
+        detail += "; equal in every run"
+    elif pair.smallest is not None:
+        detail += f"; 80 % power from {100 * pair.smallest:.2f} on"
     return FindingLine(
         figure,
         estimate,
         limits(mean.interval, 100, "+.2f") + of_base,
         conclusion=pair.conclusion,
-        detail=f"the {percent(summary)} interval {_SAID[_side(mean.interval)]}"
-        + ("" if pair.smallest is None else f"; 80 % power from {100 * pair.smallest:.2f} on"),
+        detail=detail,
         basis=f"n = {basis}; p = {p_value(mean.p)}, adjusted for "
         f"{counted(pair.claim_pairs, 'pair')} {p_value(mean.p_holm)}",
     )
@@ -244,7 +250,7 @@ def _notes(summary: Summary) -> list[str]:
         for pair in summary.pairs
         if not pair.fairness.fair
     ]
-    notes += _never_learned(summary)
+    notes += [*_never_learned(summary), *_below_untrained(summary)]
     seeds = max((len(pair.seeds) for pair in summary.pairs), default=0)
     if seeds == 1:
         notes.append(
@@ -268,7 +274,7 @@ def too_few_seeds(comparison: Comparison) -> str:
     m times the lowest p that the seeds can give exceeds 1 − confidence.
     """
     compared = [(arm, comparison.arm(arm.against)) for arm in comparison.arms if arm.against]
-    claims = [claim_of(arm, base) for arm, base in compared]
+    claims = [claim_of(comparison, *pair) for pair in compared]
     level, seeds = round(1 - comparison.confidence, 12), comparison.repetitions
     short = [claim for claim in claims if claims.count(claim) * least_p(seeds) > level]
     if not short:
@@ -297,13 +303,21 @@ def _never_learned(summary: Summary) -> Iterator[str]:
         )
 
 
+def _below_untrained(summary: Summary) -> Iterator[str]:
+    """Yield a note where no arm scores as high as the network before training."""
+    before = find(summary.untrained, *HEADLINE)
+    scores = [score.mean.value for arm in summary.arms if (score := arm.score(*HEADLINE))]
+    if before and scores and before.mean.value > max(scores):
+        yield (
+            f"Every arm scores lower than the network before training, whose concatenated MAP@R is "
+            f"{plus_minus(before.mean)} %: what the arms differ in is how much training lost."
+        )
+
+
 # ---------------------------------------------------------------- the page
 
 
 def _page(summary: Summary, drawings: Drawings) -> Page:
-    # Of many pairs the figure and the tables say more at once than a screen full of sentences.
-    spoken = summary.pairs if len(summary.pairs) <= _SPOKEN else ()
-    pairs = [_pair_answer(summary, pair) for pair in spoken]
     notes = _notes(summary)
     drawn = _drawn(summary, drawings)
     rule = f"All lines are made by rule from the figures below; intervals: {percent(summary)}."
@@ -312,7 +326,8 @@ def _page(summary: Summary, drawings: Drawings) -> Page:
         verdict=_design(summary),
         lead="",
         opening=drawn["arms"],
-        findings=[*_claims(summary), *pairs, *_ranking(summary)],
+        # Of many pairs the figure and the tables say more at once than a screen full of sentences.
+        findings=answers(summary, _SPOKEN),
         headline=[Text(rule), *([Listed(notes, "notes")] if notes else [])],
         sections=list(_sections(summary, drawn)),
     )

@@ -8,8 +8,10 @@ so that a search that was killed goes on exactly where it was. Several workers s
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,7 @@ from facerec.comparison.protocol import (
     Arm,
     Comparison,
     Range,
+    as_stored,
     shared_ranges,
     without_later_defaults,
 )
@@ -34,8 +37,33 @@ if TYPE_CHECKING:
 FORMAT = 1
 """Of what is stored with the trials; another one is not read."""
 
-FitFold = Callable[[Arm, int], Fit]
-"""Trains an arm, its setting written into it, on one fold."""
+FitFolds = Callable[[Arm, int], Iterator[Fit]]
+"""Trains an arm, its setting written into it, on the folds from a number on, one by one."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A tried setting."""
+
+    number: int
+    setting: Mapping[str, float]
+    score: float | None
+    """Mean validation MAP@R; None if it failed."""
+    folds: tuple[float | None, ...]
+    """Validation MAP@R of each fold that was trained."""
+    best_so_far: float | None
+    """Best score of this and earlier trials; None while all failed."""
+    seconds: float
+    failure: str | None
+
+
+def with_best(trials: Iterable[Trial]) -> tuple[Trial, ...]:
+    """Fill in the best score of each and earlier trials."""
+    best, filled = None, []
+    for trial in trials:
+        best = max((each for each in (best, trial.score) if each is not None), default=None)
+        filled.append(replace(trial, best_so_far=best))
+    return tuple(filled)
 
 
 def import_optuna() -> Any:
@@ -131,15 +159,25 @@ class Search:
         """Return the values that a trial searched."""
         return {r.field: r.value(trial.params[r.field]) for r in arm.ranges}
 
-    @staticmethod
-    def fits(trial: optuna.trial.FrozenTrial) -> list[Fit]:
-        """Return a trial's folds so far."""
-        stored = sorted((k, v) for k, v in trial.user_attrs.items() if k.startswith("fold "))
-        return [from_dict(Fit, json.loads(v), k) for k, v in stored]
+    def trials(self, arm: Arm) -> tuple[Trial, ...]:
+        """Return the trials that ended, in order, for whoever knows nothing of storages."""
+        return with_best(self._trial(arm, trial) for trial in self.finished(arm))
+
+    def _trial(self, arm: Arm, trial: optuna.trial.FrozenTrial) -> Trial:
+        fits = _stored_fits(trial)
+        return Trial(
+            number=trial.number,
+            setting=self.setting(arm, trial),
+            score=trial.value,
+            folds=tuple(fit.score for fit in fits),
+            best_so_far=None,
+            seconds=sum(fit.seconds for fit in fits),
+            failure=trial.user_attrs.get("failure"),
+        )
 
     # ---------------------------------------------------------------- work
 
-    def work(self, arm: Arm, fit: FitFold) -> bool:
+    def work(self, arm: Arm, fit: FitFolds) -> bool:
         """Run one trial of an arm, or take over one whose worker died.
 
         Returns:
@@ -150,19 +188,16 @@ class Search:
         if trial is None:
             return False
         setting = {r.field: r.value(_suggest(trial, r)) for r in arm.ranges}
-        tried = arm.at(setting)
-        scores = []
-        state = self._optuna.trial.TrialState
-        for fold in range(self.comparison.protocol_of(arm).folds):
-            name = f"fold {fold}"
-            if name not in trial.user_attrs:
-                trial.set_user_attr(name, json.dumps(to_dict(fit(tried, fold))))
-            trained = from_dict(Fit, json.loads(trial.user_attrs[name]), name)
-            if trained.score is None:
-                trial.set_user_attr("failure", f"{name}: {trained.failure}")
-                self.study(arm).tell(trial, state=state.FAIL)
+        stored, scores = _stored_fits(trial), []
+        trained = fit(arm.at(setting), len(stored))
+        for fold, result in enumerate(chain(stored, trained)):
+            if fold >= len(stored):
+                trial.set_user_attr(f"fold {fold}", json.dumps(to_dict(result)))
+            if result.score is None:
+                trial.set_user_attr("failure", f"fold {fold}: {result.failure}")
+                self.study(arm).tell(trial, state=self._optuna.trial.TrialState.FAIL)
                 return True
-            scores.append(trained.score)
+            scores.append(result.score)
         self.study(arm).tell(trial, float(np.mean(scores)))
         return True
 
@@ -284,14 +319,13 @@ class Search:
     def _check(self, arm: Arm, study: optuna.Study) -> None:
         comparison = self.comparison
         mine = {
-            "arm": to_dict(arm),
-            "protocol": to_dict(comparison.protocol_of(arm)),
+            "arm": as_stored(arm),
+            "protocol": as_stored(comparison.protocol_of(arm)),
             "data": self._data,
             "seed": comparison.seed,
             "sampler": comparison.sampler,
-            **({"paired": True} if comparison.paired else {}),
+            **({"paired": True} if comparison.paired_with(arm) else {}),
         }
-        mine = json.loads(json.dumps(mine))
         stored = study.user_attrs
         if not stored:
             study.set_user_attr("format", FORMAT)
@@ -303,7 +337,10 @@ class Search:
                 f"this facerec reads {FORMAT}; use the version that began it, or another folder"
             )
         begun = without_later_defaults(stored.get("comparison", {}))
-        changed = differences(begun, without_later_defaults(mine))
+        if comparison.paired_with(arm) is None and (comparison.paired or arm.against is None):
+            # Earlier versions noted it for all arms of a comparison, also for those without a pair.
+            begun.pop("paired", None)
+        changed = differences(begun, mine)
         if changed:
             raise ComparisonError(
                 f"{self._url}: {study.study_name} was begun with another "
@@ -330,6 +367,15 @@ class Search:
                 f"{self._optuna.__version__}); upgrade with `optuna storage upgrade`, or choose "
                 "another folder with --out"
             ) from error
+
+
+def _stored_fits(trial: optuna.Trial | optuna.trial.FrozenTrial) -> list[Fit]:
+    """Return a trial's folds so far."""
+    attributes = trial.user_attrs
+    fits: list[Fit] = []
+    while (name := f"fold {len(fits)}") in attributes:
+        fits.append(from_dict(Fit, json.loads(attributes[name]), name))
+    return fits
 
 
 def _suggest(trial: optuna.Trial, limits: Range) -> float:

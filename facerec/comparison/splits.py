@@ -73,6 +73,7 @@ def split_classes(
     folds: int = 4,
     numbering: Numbering = "kfold",
     development: int | None = None,
+    where: str = "",
 ) -> ClassSplit:
     """Split classes 0 … C−1: the first half for cross-validation, the second for the test.
 
@@ -89,23 +90,25 @@ def split_classes(
         numbering: which of the two.
         development: D, where the data set itself says which classes are for training
             (`ImageSet.train_classes`); by default ⌊C/2⌋.
+        where: the data, which begins the sentence of an error.
 
     Raises:
         DatasetError: fewer than two folds, fewer classes for development than folds, or none for
             the test.
     """
     size = num_classes // 2 if development is None else development
+    beginning = f"{where}: " if where else ""
     if folds < 2:
         raise DatasetError(f"cross-validation needs at least two folds, found {folds}")
     if size < folds:
         raise DatasetError(
-            f"{size:,} of {num_classes:,} classes are for cross-validation, fewer than the {folds} "
-            "folds; take data with more classes or fewer folds"
+            f"{beginning}{size:,} of {num_classes:,} classes are for cross-validation, fewer than "
+            f"the {folds} folds; take data with more classes or fewer folds"
         )
     if size >= num_classes:
         raise DatasetError(
-            f"all of {num_classes:,} classes are for cross-validation ({size:,} asked for), which "
-            "leaves none for the test; take fewer"
+            f"{beginning}all of {num_classes:,} classes are for cross-validation ({size:,} asked "
+            "for), which leaves none for the test; take fewer"
         )
     build = _kfold if numbering == "kfold" else _mlrc
     return ClassSplit(build(size, folds), np.arange(size, num_classes))

@@ -7,9 +7,8 @@ shares; differences are arm − base, paired by seed and by query.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import accumulate
 from typing import Any, Literal
 
 import numpy as np
@@ -17,15 +16,17 @@ from numpy.typing import NDArray
 
 from facerec.comparison.finals import VIEWS, FinalRun, View
 from facerec.comparison.fit import SELECTED_BY, Fit
-from facerec.comparison.harness import ArmResult, Results, TrialResult
+from facerec.comparison.harness import ArmResult, Results
 from facerec.comparison.protocol import (
     CLUSTER_METRICS,
-    METRICS,
-    RECALLS,
+    FIGURES,
     Arm,
     Comparison,
     Range,
+    figure_title,
+    is_within,
 )
+from facerec.comparison.search import Trial
 from facerec.comparison.significance import (
     PairedDifference,
     SeedMean,
@@ -48,20 +49,6 @@ SCHEMA = "facerec.comparison.results/1"
 
 HEADLINE: tuple[View, str] = ("concatenated", SELECTED_BY)
 """View and metric that the comparison is decided by."""
-
-
-def retrieval_figures(recalls: Iterable[int]) -> dict[str, str]:
-    """Return the names of the figures of retrieval, with Recall@K, and how they are written."""
-    return {str(name): title for name, title in METRICS.items()} | {
-        f"recall@{k}": f"Recall@{k}" for k in recalls
-    }
-
-
-FIGURES = retrieval_figures(RECALLS)
-"""Figures of retrieval unless others are asked for, and how they are written."""
-
-CLUSTERINGS: dict[str, str] = {str(name): title for name, title in CLUSTER_METRICS.items()}
-"""Figures of clustering, where a comparison asks for them."""
 
 SHARES = (0.9, 0.95, 0.99)
 """Of the base's final validation score, at which speeds are compared."""
@@ -94,22 +81,6 @@ class Measured:
     """Of each seed."""
     reason: str
     """Why there is no mean, empty if there is one."""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A tried setting."""
-
-    number: int
-    setting: Mapping[str, float]
-    score: float | None
-    """Mean validation MAP@R; None if it failed."""
-    folds: tuple[float | None, ...]
-    """Validation MAP@R of each fold that was trained."""
-    best_so_far: float | None
-    """Best score of this and earlier trials; None while all failed."""
-    seconds: float
-    failure: str | None
 
 
 @dataclass(frozen=True)
@@ -207,7 +178,7 @@ class ArmSummary:
 
     def score(self, view: View, metric: str) -> Score | None:
         """Return a figure; None where there are none."""
-        return _find(self.scores, view, metric)
+        return find(self.scores, view, metric)
 
 
 @dataclass(frozen=True)
@@ -244,9 +215,10 @@ class Speed:
     """Likewise."""
 
 
-Claim = Literal["loss", "penalty", "protocol"]
+Claim = Literal["loss", "penalty", "protocol", "search"]
 """What the arms of a pair differ in first: other losses may come with other batches, but other
-penalties come with the same loss. All pairs of a claim answer one question together."""
+penalties come with the same loss. ``search`` is the rest: other ranges or settings to start with,
+or nothing. All pairs of a claim answer one question together."""
 
 
 @dataclass(frozen=True)
@@ -302,7 +274,7 @@ class Pair:
 
     def difference(self, view: View, metric: str) -> Difference | None:
         """Return the difference in a figure; None where there are none."""
-        return _find(self.differences, view, metric)
+        return find(self.differences, view, metric)
 
     @property
     def headline(self) -> Difference | None:
@@ -351,8 +323,7 @@ class Summary:
     @property
     def figures(self) -> dict[str, str]:
         """Names of all figures that were computed, and how they are written."""
-        recalls = (int(k) for m in self._metrics if (k := m.partition("recall@")[2]))
-        return retrieval_figures(recalls) | {name: CLUSTERINGS[name] for name in self.clusterings}
+        return {score.metric: figure_title(score.metric) for score in self.untrained}
 
     @property
     def special(self) -> tuple[str, ...]:
@@ -360,13 +331,14 @@ class Summary:
         return tuple(name for name in self.figures if name not in FIGURES)
 
     @property
-    def _metrics(self) -> dict[str, None]:
-        return dict.fromkeys(score.metric for score in self.untrained)
-
-    @property
     def clusterings(self) -> tuple[str, ...]:
         """Names of the figures of clustering that were asked for."""
-        return tuple(name for name in CLUSTERINGS if name in self._metrics)
+        return tuple(name for name in self.figures if name in CLUSTER_METRICS)
+
+
+def find(figures: Sequence[Any], view: View, metric: str) -> Any:
+    """Return the `Score` or `Difference` of a figure; None where there is none."""
+    return next((each for each in figures if (each.view, each.metric) == (view, metric)), None)
 
 
 def summarize(results: Results) -> Summary:
@@ -408,13 +380,8 @@ def to_json(summary: Summary) -> dict[str, Any]:
 
 
 def _arm(comparison: Comparison, result: ArmResult) -> ArmSummary:
-    arm, setting = result.arm, result.setting
-    best = max(
-        (trial for trial in result.trials if trial.score is not None),
-        key=lambda trial: (trial.score, -trial.number),
-        default=None,
-    )
-    tuned = arm.at(setting) if setting else arm
+    arm, best = result.arm, result.best
+    tuned = arm if best is None else arm.at(best.setting)
     return ArmSummary(
         name=arm.name,
         against=arm.against,
@@ -429,9 +396,9 @@ def _arm(comparison: Comparison, result: ArmResult) -> ArmSummary:
         ),
         probes=tuple(_probed(name, result, comparison) for name in PROBES),
         learning=_learning(result.runs),
-        trials=_trials(result.trials),
+        trials=result.trials,
         best_trial=None if best is None else best.number,
-        setting=setting,
+        setting=None if best is None else best.setting,
         validation=None if best is None else best.score,
         loss=repr(tuned.loss),
         penalty=None if tuned.regularizer is None else repr(tuned.regularizer),
@@ -486,7 +453,7 @@ def _scores(comparison: Comparison, runs: Sequence[FinalRun]) -> tuple[Score, ..
             tuple(run.mean(view, metric) for run in runs),
         )
         for view in VIEWS
-        for metric in (*retrieval_figures(comparison.recalls), *comparison.metrics)
+        for metric in comparison.figures
         if runs
     )
 
@@ -495,7 +462,7 @@ def _values(
     runs: Sequence[FinalRun], view: View, metric: str
 ) -> tuple[NDArray[np.float64], NDArray[np.int64] | None]:
     """Return a figure of each seed and query with the queries' classes, or of each seed alone."""
-    if metric in CLUSTERINGS:
+    if metric in CLUSTER_METRICS:
         return np.array([run.mean(view, metric) for run in runs]), None
     return np.stack([run.scores[view, metric] for run in runs]), runs[0].labels
 
@@ -520,22 +487,6 @@ def _runs(seeds: Sequence[int], runs: Sequence[FinalRun]) -> tuple[Run, ...]:
             tied=run.tied,
         )
         for seed, run in zip(seeds, runs, strict=True)
-    )
-
-
-def _trials(trials: Sequence[TrialResult]) -> tuple[Trial, ...]:
-    best = accumulate((-math.inf if trial.score is None else trial.score for trial in trials), max)
-    return tuple(
-        Trial(
-            number=trial.number,
-            setting=trial.setting,
-            score=trial.score,
-            folds=tuple(fit.score for fit in trial.fits),
-            best_so_far=so_far if math.isfinite(so_far) else None,
-            seconds=trial.seconds,
-            failure=trial.failure,
-        )
-        for trial, so_far in zip(trials, best, strict=True)
     )
 
 
@@ -612,16 +563,19 @@ def _pair(results: Results, name: str) -> Pair:
         norm_reduction=_norm_reduction(comparison, first, second),
         speeds=tuple(_speed(comparison, arm, base, first, second, x) for x in SHARES if seeds),
         fairness=_fairness(comparison, arm, base),
-        claim=claim_of(arm.arm, base.arm),
+        claim=claim_of(comparison, arm.arm, base.arm),
         trials=_paired_trials(comparison, arm, base),
     )
 
 
-def claim_of(arm: Arm, base: Arm) -> Claim:
+def claim_of(comparison: Comparison, arm: Arm, base: Arm) -> Claim:
     """Return what an arm and its base differ in first."""
     if arm.loss != base.loss:
         return "loss"
-    return "penalty" if arm.regularizer != base.regularizer else "protocol"
+    if arm.regularizer != base.regularizer:
+        return "penalty"
+    same = comparison.protocol_of(arm) == comparison.protocol_of(base)
+    return "search" if same else "protocol"
 
 
 def _paired_trials(comparison: Comparison, arm: ArmResult, base: ArmResult) -> PairedTrials | None:
@@ -649,7 +603,7 @@ def _differences(
 ) -> tuple[Difference, ...]:
     result = []
     for view in VIEWS:
-        for metric in (*retrieval_figures(comparison.recalls), *comparison.metrics) if arm else ():
+        for metric in comparison.figures if arm else ():
             first, labels = _values(arm, view, metric)
             second, _ = _values(base, view, metric)
             mean = compare_paired(first, second, labels, **_resampling(comparison))
@@ -712,12 +666,10 @@ def _speed(
 def _fairness(comparison: Comparison, arm: ArmResult, base: ArmResult) -> Fairness:
     different = differences(*(to_dict(comparison.protocol_of(each.arm)) for each in (arm, base)))
     declared = [
-        each for each in comparison.declared if any(_is_within(name, each) for name in different)
+        each for each in comparison.declared if any(is_within(name, (each,)) for name in different)
     ]
     reasons = [
-        f"{name} differs and is not declared"
-        for name in different
-        if not any(_is_within(name, each) for each in declared)
+        f"{name} differs and is not declared" for name in different if not is_within(name, declared)
     ]
     for noun, counts in (
         ("trials", (len(arm.trials), len(base.trials))),
@@ -726,10 +678,6 @@ def _fairness(comparison: Comparison, arm: ArmResult, base: ArmResult) -> Fairne
         if counts[0] != counts[1]:
             reasons.append(f"{counts[0]} and {counts[1]} {noun}")
     return Fairness(not reasons, tuple(declared), tuple(reasons))
-
-
-def _is_within(name: str, field: str) -> bool:
-    return name == field or name.startswith(f"{field}.")
 
 
 def _adjusted(pairs: Sequence[Pair], confidence: float) -> tuple[Pair, ...]:
@@ -762,7 +710,7 @@ def _adjusted_claim(pairs: Sequence[Pair], confidence: float) -> Iterator[Pair]:
             for each in pair.differences
         )
         speeds = tuple(replace(each, ratio=ratios[each.share][index]) for each in pair.speeds)
-        headline: Difference | None = _find(differences, *HEADLINE)
+        headline: Difference | None = find(differences, *HEADLINE)
         smallest, conclusion = None, pair.conclusion
         if headline is not None and headline.mean.p_holm is not None:
             smallest = smallest_difference(headline.mean.differences, level / len(pairs))
@@ -799,10 +747,6 @@ def _gain(comparison: Comparison, pairs: Sequence[Pair]) -> Gain:
 
 
 # ---------------------------------------------------------------- JSON
-
-
-def _find(figures: Sequence[Any], view: View, metric: str) -> Any:
-    return next((each for each in figures if (each.view, each.metric) == (view, metric)), None)
 
 
 def _named(value: Any) -> dict[str, Any]:

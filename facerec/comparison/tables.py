@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from facerec.comparison.finals import VIEWS, View
-from facerec.comparison.protocol import UNTRAINED, Range
+from facerec.comparison.protocol import NOTHING, UNTRAINED, is_within
 from facerec.comparison.significance import SeedMean
 from facerec.comparison.summary import (
     HEADLINE,
@@ -20,21 +19,26 @@ from facerec.comparison.summary import (
     Difference,
     Measured,
     Pair,
-    PairedTrials,
+    Run,
     Score,
     Speed,
     Summary,
+    find,
     is_declared,
 )
 from facerec.report import words
 from facerec.report.documents import provenance_of
-from facerec.report.table import Cell, Column, Spanning, Table, facts_table
+from facerec.report.table import Cell, Column, Spanning, Table, facts_table, text_table
 from facerec.statistics.intervals import Interval
 
 COLUMNS: tuple[tuple[View, str], ...] = tuple(
     (view, metric) for view in VIEWS for metric in ("precision_at_1", "r_precision", "map_at_r")
 )
 """Of the headline table, in the Reality Check's order."""
+
+TextRow = Sequence[Cell | str]
+TextTable = Table[TextRow]
+"""Rows of cells, for people alone."""
 
 _SHORT = {"r_precision": "RP"}
 _MISSING = Cell(words.NOTHING, withheld=True)
@@ -63,16 +67,13 @@ class _Row:
 
     name: str
     scores: Sequence[Score]
-    seeds: int
+    runs: Sequence[Run]
     reason: str = ""
-
-    def score(self, view: View, metric: str) -> Score | None:
-        return next((s for s in self.scores if (s.view, s.metric) == (view, metric)), None)
 
 
 def _rows(summary: Summary) -> list[_Row]:
-    arms = (_Row(arm.name, arm.scores, len(arm.seeds), arm.reason) for arm in summary.arms)
-    return [_Row(UNTRAINED, summary.untrained, len(summary.untrained_runs)), *arms]
+    arms = (_Row(arm.name, arm.scores, arm.runs, arm.reason) for arm in summary.arms)
+    return [_Row(UNTRAINED, summary.untrained, summary.untrained_runs), *arms]
 
 
 # ---------------------------------------------------------------- scores
@@ -94,14 +95,13 @@ def headline_table(summary: Summary) -> Table[_Row]:
 
     def column(view: View, metric: str) -> Column[_Row]:
         def show(row: _Row) -> Cell:
-            score = row.score(view, metric)
-            return _score_cell(score, row.name in bold[view, metric])
+            return _score_cell(find(row.scores, view, metric), row.name in bold[view, metric])
 
         heading = _SHORT.get(metric, summary.figures.get(metric, metric))
         return Column(heading, show, terminal=view == VIEWS[0])
 
     def name(row: _Row) -> Cell:
-        return Cell(row.name, "" if row.seeds == summary.repetitions else f"n={row.seeds}")
+        return Cell(row.name, "" if len(row.runs) == summary.repetitions else f"n={len(row.runs)}")
 
     rows = [
         Spanning(row.name, Cell("failed", row.reason, withheld=True)) if row.reason else row
@@ -169,56 +169,46 @@ def _ends(mean: SeedMean) -> tuple[float, float]:
     return (mean.value, mean.value) if interval is None else (interval.low, interval.high)
 
 
-def run_table(summary: Summary) -> Table[ArmSummary]:
+def run_table(summary: Summary) -> TextTable:
     """Return the headline figure of every seed."""
+    seeds = range(summary.repetitions)
 
-    def column(seed: int) -> Column[ArmSummary]:
-        def show(arm: ArmSummary) -> Cell:
-            score = arm.score(*HEADLINE)
-            if score is None or seed not in arm.seeds:
-                return Cell(words.NOTHING, "failed", withheld=True)
-            return Cell(f"{100 * score.values[arm.seeds.index(seed)]:.2f}")
+    def cell(arm: ArmSummary, seed: int) -> Cell:
+        score = arm.score(*HEADLINE)
+        if score is None or seed not in arm.seeds:
+            return Cell(words.NOTHING, "failed", withheld=True)
+        return Cell(f"{100 * score.values[arm.seeds.index(seed)]:.2f}")
 
-        return Column(f"seed {seed}", show)
-
-    columns = map(column, range(summary.repetitions))
-    return Table("Concatenated MAP@R of every run, %", [_ARM, *columns], summary.arms)
-
-
-_ARM: Column[ArmSummary] = Column("arm", lambda arm: arm.name)
+    rows: list[TextRow] = [(arm.name, *(cell(arm, seed) for seed in seeds)) for arm in summary.arms]
+    headings = ("arm", *(f"seed {seed}" for seed in seeds))
+    return text_table("Concatenated MAP@R of every run, %", headings, rows)
 
 
 # ---------------------------------------------------------------- differences
 
 
-def pair_table(summary: Summary) -> Table[Pair]:
+def pair_table(summary: Summary) -> TextTable:
     """Return the headline differences with their tests."""
     bold = declared(summary, *HEADLINE)
 
-    def difference(pair: Pair) -> Cell:
-        return _difference_cell(pair.headline, pair.reason, strong=pair.arm in bold)
+    def row(pair: Pair) -> list[Cell | str]:
+        difference = _difference_cell(pair.headline, pair.reason, strong=pair.arm in bold)
+        figures: list[Cell | str] = [_MISSING, difference, *[_MISSING] * 4]
+        if pair.headline is not None:
+            mean = pair.headline.mean
+            figures = [
+                str(mean.total),
+                difference,
+                limits(mean.over_seeds, 100, "+.2f") or words.NOTHING,
+                limits(mean.over_classes, 100, "+.2f") or words.NOTHING,
+                words.p_value(mean.p),
+                words.p_value(mean.p_holm),
+            ]
+        found = words.number(pair.smallest and 100 * pair.smallest, ".2f")
+        return [_named(pair), *figures, found, _fair_cell(pair)]
 
-    def of_mean(show: Callable[[Difference], str]) -> Callable[[Pair], Cell]:
-        return lambda pair: _MISSING if pair.headline is None else Cell(show(pair.headline))
-
-    def over(view: str) -> Callable[[Pair], Cell]:
-        return of_mean(lambda each: limits(getattr(each.mean, view), 100, "+.2f") or words.NOTHING)
-
-    columns: list[Column[Pair]] = [
-        Column("pair", lambda pair: f"{pair.arm} − {pair.base}"),
-        Column("n", of_mean(lambda each: str(each.mean.total))),
-        Column("difference", difference),
-        Column("over seeds", over("over_seeds"), terminal=False),
-        Column("over classes", over("over_classes"), terminal=False),
-        Column("p", of_mean(lambda each: words.p_value(each.mean.p))),
-        Column("p, Holm", of_mean(lambda each: words.p_value(each.mean.p_holm))),
-        Column(
-            "found at 80 %",
-            lambda pair: words.number(pair.smallest and 100 * pair.smallest, ".2f"),
-            terminal=False,
-        ),
-        Column("fair", _fair_cell, words=True),
-    ]
+    headings = ("pair", "n", "difference", "over seeds", "over classes", "p", "p, Holm")
+    wide = ("over seeds", "over classes", "found at 80 %")
     means = [pair.headline.mean for pair in summary.pairs if pair.headline]
     claims = claims_of(pair.claim for pair in summary.pairs)
     remarks = [
@@ -234,24 +224,32 @@ def pair_table(summary: Summary) -> Table[Pair]:
         "Fair: equal protocols, or different in declared fields alone, and equally many trials and "
         "first settings.",
     ]
-    return Table("Concatenated MAP@R, arm − base", columns, summary.pairs, remarks)
+    table = text_table(
+        "Concatenated MAP@R, arm − base",
+        (*headings, "found at 80 %", "fair"),
+        map(row, summary.pairs),
+        words=("fair",),
+        page_only=wide,
+    )
+    return replace(table, remarks=remarks)
 
 
-def difference_table(summary: Summary, view: View) -> Table[Pair]:
+def _named(pair: Pair) -> str:
+    return f"{pair.arm} − {pair.base}"
+
+
+def difference_table(summary: Summary, view: View) -> TextTable:
     """Return the differences in all figures of a view."""
-
-    def column(metric: str, title: str) -> Column[Pair]:
-        bold = declared(summary, view, metric)
-
-        def show(pair: Pair) -> Cell:
-            difference = pair.difference(view, metric)
-            return _difference_cell(difference, p=True, strong=pair.arm in bold)
-
-        return Column(title, show)
-
-    columns: list[Column[Pair]] = [
-        Column("pair", lambda pair: f"{pair.arm} − {pair.base}"),
-        *(column(metric, title) for metric, title in summary.figures.items()),
+    bold = {metric: declared(summary, view, metric) for metric in summary.figures}
+    rows: list[TextRow] = [
+        (
+            _named(pair),
+            *(
+                _difference_cell(pair.difference(view, metric), p=True, strong=pair.arm in arms)
+                for metric, arms in bold.items()
+            ),
+        )
+        for pair in summary.pairs
     ]
     remark = (
         "Points of percent with intervals as above; p adjusted after Holm in each column, claim by "
@@ -259,7 +257,8 @@ def difference_table(summary: Summary, view: View) -> Table[Pair]:
     )
     if summary.clusterings:
         remark += " Intervals of NMI and F1 are over seeds alone."
-    return Table(f"All figures, {view}", columns, summary.pairs, [remark])
+    table = text_table(f"All figures, {view}", ("pair", *summary.figures.values()), rows)
+    return replace(table, remarks=[remark])
 
 
 def claims_of(claims: Iterable[Claim]) -> str:
@@ -271,43 +270,39 @@ def claims_of(claims: Iterable[Claim]) -> str:
     )
 
 
-def paired_trial_table(summary: Summary) -> Table[Pair] | None:
+def paired_trial_table(summary: Summary) -> TextTable | None:
     """Return what the same settings gave with and without what the arm has besides."""
-    pairs = [pair for pair in summary.pairs if pair.trials is not None]
-    if not pairs:
-        return None
-
-    def of_trials(show: Callable[[PairedTrials], Cell | str]) -> Callable[[Pair], Cell | str]:
-        return lambda pair: _MISSING if pair.trials is None else show(pair.trials)
-
-    def best(name: str) -> str:
-        value = summary.arm(name).validation
-        return words.number(value and 100 * value, ".2f")
-
-    def mean(trials: PairedTrials) -> Cell:
-        return Cell(
-            points(trials.mean.value), limits(trials.mean.over_seeds, 100, "+.2f") or words.NOTHING
+    best = {
+        arm.name: words.number(arm.validation and 100 * arm.validation, ".2f")
+        for arm in summary.arms
+    }
+    rows = [
+        (
+            _named(pair),
+            Cell(f"{tried.mean.total}", f"{tried.failed} failed" if tried.failed else ""),
+            Cell(
+                points(tried.mean.value),
+                limits(tried.mean.over_seeds, 100, "+.2f") or words.NOTHING,
+            ),
+            words.p_value(tried.mean.p),
+            f"{tried.higher} of {tried.mean.total}",
+            best[pair.base],
+            best[pair.arm],
         )
-
-    columns: list[Column[Pair]] = [
-        Column("pair", lambda pair: f"{pair.arm} − {pair.base}"),
-        Column(
-            "settings",
-            of_trials(lambda t: Cell(f"{t.mean.total}", f"{t.failed} failed" if t.failed else "")),
-        ),
-        Column("mean difference", of_trials(mean)),
-        Column("p", of_trials(lambda t: words.p_value(t.mean.p))),
-        Column("higher in", of_trials(lambda t: f"{t.higher} of {t.mean.total}")),
-        Column("best of base", lambda pair: best(pair.base)),
-        Column("best of arm", lambda pair: best(pair.arm)),
+        for pair in summary.pairs
+        if (tried := pair.trials)
     ]
+    if not rows:
+        return None
+    headings = ("pair", "settings", "mean difference", "p", "higher in", "best of base")
     remarks = [
         "Validation MAP@R of the same settings, tried with and without what the arm has besides: "
         f"points, with Student's {percent(summary)} interval and the sign-flip test over settings, "
         "unadjusted. The base's search proposed the settings, which favours the base, and large "
         "weights are tried as well as small ones; the final runs above compare the best of both."
     ]
-    return Table("The same trials with and without", columns, pairs, remarks)
+    caption = "The same trials with and without"
+    return replace(text_table(caption, (*headings, "best of arm"), rows), remarks=remarks)
 
 
 def _difference_cell(
@@ -384,7 +379,7 @@ def _speed_cell(speed: Speed) -> Cell:
 # ---------------------------------------------------------------- norms, settings, costs
 
 
-def norm_table(summary: Summary) -> Table[ArmSummary]:
+def norm_table(summary: Summary) -> TextTable:
     """Return the norms of test embeddings."""
     reductions = {pair.arm: pair.norm_reduction for pair in summary.pairs}
 
@@ -394,23 +389,23 @@ def norm_table(summary: Summary) -> Table[ArmSummary]:
             return Cell(words.NOTHING)
         return Cell(signed(mean.value, 4), limits(mean.interval, 1, "+.4f") or "n=1")
 
-    columns = [
-        _ARM,
-        *_measured_columns("norms", ("mean norm", "variance over squared mean")),
-        Column("reduction, base − arm", reduction),
+    rows: list[TextRow] = [
+        (arm.name, *map(_measured_cell, arm.norms), reduction(arm)) for arm in summary.arms
     ]
+    headings = ("arm", "mean norm", "variance over squared mean", "reduction, base − arm")
     remarks = [
         "Norms of raw test embeddings in evaluation mode, averaged over the folds' models; "
         f"{percent(summary)} intervals over seeds."
     ]
-    return Table("Norms of embeddings", columns, summary.arms, remarks)
+    return replace(text_table("Norms of embeddings", headings, rows), remarks=remarks)
 
 
-def probe_table(summary: Summary) -> Table[ArmSummary] | None:
+def probe_table(summary: Summary) -> TextTable | None:
     """Return what steps do to embeddings; None where nothing was measured."""
     if not any(probe.mean for arm in summary.arms for probe in arm.probes):
         return None
     headings = (
+        "arm",
         "slope of log Δθ on log n",
         "CV of ‖g‖",
         "|cos(g, f)|",
@@ -423,16 +418,8 @@ def probe_table(summary: Summary) -> Table[ArmSummary] | None:
         f"{percent(summary)} intervals over seeds. On free embeddings the slope is −2 under SGD "
         "and −1 under Adam."
     ]
-    columns = [_ARM, *_measured_columns("probes", headings)]
-    return Table("Gradients and angular steps", columns, summary.arms, remarks)
-
-
-def _measured_columns(name: str, headings: Sequence[str]) -> Iterator[Column[ArmSummary]]:
-    def show(arm: ArmSummary, index: int) -> Cell:
-        return _measured_cell(getattr(arm, name)[index])
-
-    for index, heading in enumerate(headings):
-        yield Column(heading, partial(show, index=index))
+    rows: list[TextRow] = [(arm.name, *map(_measured_cell, arm.probes)) for arm in summary.arms]
+    return replace(text_table("Gradients and angular steps", headings, rows), remarks=remarks)
 
 
 def _measured_cell(measured: Measured) -> Cell:
@@ -450,7 +437,7 @@ def setting_table(summary: Summary) -> Table[ArmSummary]:
         return "; ".join(values) or "nothing is searched"
 
     columns: list[Column[ArmSummary]] = [
-        _ARM,
+        Column("arm", lambda arm: arm.name),
         Column("trial", lambda arm: words.number(arm.best_trial, "d")),
         Column(
             "validation MAP@R, %",
@@ -478,74 +465,64 @@ def _shorter(text: str) -> str:
     return re.sub(r"\d+\.\d{6,}(e-?\d+)?", lambda match: f"{float(match[0]):.6g}", text)
 
 
-def space_table(summary: Summary) -> Table[tuple[ArmSummary, Range]]:
+def space_table(summary: Summary) -> TextTable:
     """Return what is searched, and where."""
-    columns: list[Column[tuple[ArmSummary, Range]]] = [
-        Column("arm", lambda row: row[0].name),
-        Column(
-            "field",
-            lambda row: Cell(
-                row[1].field, "no effect: a control" if row[1].field == "nothing" else ""
-            ),
-            words=True,
-        ),
-        Column("low", lambda row: f"{row[1].low:g}"),
-        Column("high", lambda row: f"{row[1].high:g}"),
-        Column(
-            "scale",
-            lambda row: (
-                row[1].scale.replace("_", " ") + (", whole numbers" if row[1].integer else "")
-            ),
-            words=True,
-        ),
+    rows = [
+        (
+            arm.name,
+            Cell(each.field, "no effect: a control" if each.field == NOTHING else ""),
+            f"{each.low:g}",
+            f"{each.high:g}",
+            each.scale.replace("_", " ") + (", whole numbers" if each.integer else ""),
+        )
+        for arm in summary.arms
+        for each in arm.ranges
     ]
-    rows = [(arm, each) for arm in summary.arms for each in arm.ranges]
-    return Table("Search spaces", columns, rows)
+    headings = ("arm", "field", "low", "high", "scale")
+    return text_table("Search spaces", headings, rows, words=("field", "scale"))
 
 
-def cost_table(summary: Summary) -> Table[tuple[str, Cost]]:
+def cost_table(summary: Summary) -> TextTable:
     """Return what each arm was given and took, and all of them together."""
-    columns: list[Column[tuple[str, Cost]]] = [
-        Column("arm", lambda row: row[0]),
-        Column("searched parameters", lambda row: str(row[1].parameters)),
-        Column(
-            "trials",
-            lambda row: Cell(f"{row[1].trials:,}", f"{row[1].failed_trials:,} failed"),
-        ),
-        Column("of them given", lambda row: f"{row[1].first_settings:,}"),
-        Column("time of trials", lambda row: _duration(row[1].trial_seconds)),
-        Column(
-            "final runs",
-            lambda row: Cell(f"{row[1].final_runs:,}", f"{row[1].failed_runs:,} failed"),
-        ),
-        Column("time of final runs", lambda row: _duration(row[1].final_seconds)),
-    ]
     costs = [arm.cost for arm in summary.arms]
     total = {each.name: sum(getattr(cost, each.name) for cost in costs) for each in fields(Cost)}
-    rows = [*((arm.name, arm.cost) for arm in summary.arms), ("all arms", Cost(**total))]
+    rows = [
+        (
+            name,
+            str(cost.parameters),
+            Cell(f"{cost.trials:,}", f"{cost.failed_trials:,} failed"),
+            f"{cost.first_settings:,}",
+            _duration(cost.trial_seconds),
+            Cell(f"{cost.final_runs:,}", f"{cost.failed_runs:,} failed"),
+            _duration(cost.final_seconds),
+        )
+        for name, cost in [
+            *((arm.name, arm.cost) for arm in summary.arms),
+            ("all arms", Cost(**total)),
+        ]
+    ]
+    headings = (
+        "arm",
+        "searched parameters",
+        "trials",
+        "of them given",
+        "time of trials",
+        "final runs",
+        "time of final runs",
+    )
     remarks = [
         "Time of training with its validations, summed over workers; failed final runs are not in "
         "it. Failed trials count as trials."
     ]
-    return Table("What each arm was given and took", columns, rows, remarks)
+    caption = "What each arm was given and took"
+    return replace(text_table(caption, headings, rows), remarks=remarks)
 
 
 # ---------------------------------------------------------------- protocol and manifest
 
 
-def protocol_tables(summary: Summary) -> list[Table[Any]]:
+def protocol_tables(summary: Summary) -> list[TextTable]:
     """Return the common protocol, and where arms differ from it."""
-
-    def is_declared(name: str) -> bool:
-        return any(name == each or name.startswith(f"{each}.") for each in summary.declared)
-
-    columns: list[Column[tuple[str, str]]] = [
-        Column(
-            "field",
-            lambda row: Cell(row[0], "subject of the study" if is_declared(row[0]) else ""),
-        ),
-        Column("value", lambda row: row[1], words=True),
-    ]
     prints = {arm.protocol for arm in summary.arms}
     remarks = [
         f"SHA-256 {prints.pop()}, the same for all arms."
@@ -554,23 +531,23 @@ def protocol_tables(summary: Summary) -> list[Table[Any]]:
         + "; ".join(f"{arm.name} {arm.protocol}" for arm in summary.arms)
         + "."
     ]
-    common = Table("The common protocol", columns, list(_flat(summary.protocol)), remarks)
+    subject = "subject of the study"
+    common = [
+        (Cell(name, subject if is_within(name, summary.declared) else ""), value)
+        for name, value in _flat(summary.protocol)
+    ]
+    table = text_table("The common protocol", ("field", "value"), common, words=("value",))
     own = [
         (arm.name, name, words.setting(value))
         for arm in summary.arms
         for name, value in arm.changed.items()
     ]
-    if not own:
-        return [common]
-    differing: list[Column[tuple[str, str, str]]] = [
-        Column("arm", lambda row: row[0]),
-        Column("field", lambda row: row[1], words=True),
-        Column("value", lambda row: row[2], words=True),
-    ]
-    return [common, Table("Where arms differ from it", differing, own)]
+    headings = ("arm", "field", "value")
+    differing = text_table("Where arms differ from it", headings, own, words=headings[1:])
+    return [replace(table, remarks=remarks), *([differing] if own else [])]
 
 
-def manifest_table(summary: Summary) -> Table[Any]:
+def manifest_table(summary: Summary) -> TextTable:
     """Return where the figures come from."""
     elsewhere = ("comparison", "protocols", "notes", "split")
     manifest = {
@@ -673,17 +650,13 @@ def _mean_record(name: str, mean: SeedMean | None) -> dict[str, Any]:
 def run_records(summary: Summary) -> Iterator[dict[str, Any]]:
     """Yield a row for every seed of every arm."""
     generators = summary.manifest["seeds"]["final_runs"]
-    named = [
-        (UNTRAINED, summary.untrained_runs, summary.untrained),
-        *((arm.name, arm.runs, arm.scores) for arm in summary.arms),
-    ]
-    for name, runs, scores in named:
-        for index, run in enumerate(runs):
+    for row in _rows(summary):
+        for index, run in enumerate(row.runs):
             yield {
-                "arm": name,
+                "arm": row.name,
                 "seed": run.seed,
                 "generator_seed": generators[run.seed],
-                **{f"{s.view}_{s.metric}": s.values[index] for s in scores},
+                **{f"{s.view}_{s.metric}": s.values[index] for s in row.scores},
                 "validation_map_at_r": " ".join(map(str, run.validation)),
                 "best_epochs": " ".join(map(str, run.epochs)),
                 "norm_mean": run.norm_mean,

@@ -30,10 +30,10 @@ from facerec.comparison.figures import (
 from facerec.comparison.finals import VIEWS
 from facerec.comparison.harness import Results
 from facerec.comparison.losses import MarginHead
-from facerec.comparison.protocol import Arm
-from facerec.comparison.report import answers, render, sentence_of, write_report
+from facerec.comparison.protocol import FIGURES, Arm
+from facerec.comparison.report import answers, render, sentence_of, too_few_seeds, write_report
 from facerec.comparison.significance import SeedMean, mean_over_seeds
-from facerec.comparison.summary import FIGURES, HEADLINE, SCHEMA, SHARES, Summary, summarize
+from facerec.comparison.summary import HEADLINE, SCHEMA, SHARES, Summary, summarize
 from facerec.comparison.tables import (
     COLUMNS,
     declared,
@@ -381,6 +381,21 @@ def test_claims_are_adjusted_apart() -> None:
     assert alone is not None and alone.mean.p_holm == alone.mean.p
 
 
+def test_arms_that_differ_in_what_is_searched_or_in_nothing_are_a_claim_of_their_own() -> None:
+    base = toy_arms(("CosFace",))[0]
+    arms = (
+        base,
+        replace(base, name="again", against="CosFace"),
+        replace(base, name="alone", against="CosFace", search=()),
+        replace(base, name="longer", against="CosFace", protocol=replace(PROTOCOL, patience=9)),
+    )
+    results = toy_results(
+        arms, repetitions=6, trials=2, classes=4, per_class=3, replicates=5, declared=("patience",)
+    )
+    assert [pair.claim for pair in summarize(results).pairs] == ["search", "search", "protocol"]
+    assert "2 pairs of another search" in too_few_seeds(replace(results.comparison, repetitions=2))
+
+
 def test_no_effect_is_said_with_its_interval() -> None:
     heads = ("CosFace", "ArcFace")
     results = toy_results(
@@ -526,6 +541,26 @@ def test_one_run_has_no_plus_minus() -> None:
     assert "±" not in " ".join(sentence_of(answer) for answer in answers(summary))
     assert "\\pm" not in files["table.tex"].decode() and "$n=1$" in files["table.tex"].decode()
     assert "nan" not in page.text.lower()
+
+
+def test_arms_below_the_untrained_network_are_told() -> None:
+    results = toy_results(repetitions=2, trials=1, replicates=10, classes=6, per_class=4)
+    told = "lower than the network before training"
+    assert told not in render(summarize(results))["report.html"].decode()
+    better = next(arm.runs for arm in results.arms if arm.arm.name == "CosFace")
+    worse = replace(results.arms[0], runs=results.untrained)
+    swapped = replace(results, arms=(worse,), untrained=better)
+    assert told in render(summarize(swapped))["report.html"].decode()
+
+
+def test_arms_that_are_equal_in_every_run_are_told() -> None:
+    results = toy_results(repetitions=6, trials=1, replicates=10, classes=6, per_class=4)
+    base = next(arm.runs for arm in results.arms if arm.arm.name == "CosFace")
+    said = [sentence_of(line) for line in answers(summarize(results))]
+    assert not any("equal in every run" in each for each in said)
+    said = [sentence_of(e) for e in answers(summarize(with_arm(results, "CosFace+SEC", runs=base)))]
+    (line,) = [each for each in said if "equal in every run" in each]
+    assert line.startswith("CosFace+SEC against CosFace") and "80 % power" not in line
 
 
 def test_an_arm_that_never_beat_the_untrained_network_is_told() -> None:

@@ -99,6 +99,20 @@ def test_an_embeddings_file_serves(tmp_path: Path) -> None:
     ]
 
 
+def test_negative_numbers_are_numbers_and_rows_of_zeros_no_features(tmp_path: Path) -> None:
+    features = draw().astype(np.float32)
+    features[3] = 0
+    file = write(tmp_path / "a.npz", features=features, labels=LABELS - 5)
+    found = open_features(FeatureData(file))
+    assert found.class_names == [str(k) for k in range(-4, 12)]
+    assert [note.split(": ")[1] for note in found.notes] == [
+        "1 of 96 images have no features and are left out"
+    ]
+    second = write(tmp_path / "b.npz", features=features, labels=None)
+    first = write(tmp_path / "c.npz")
+    assert len(open_features(FeatureData(first, second))) == 95
+
+
 def test_parquet_serves(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     import pyarrow as pa
@@ -285,7 +299,7 @@ def figures(results: Results) -> Any:
     """Return everything that was measured, without times."""
     return {
         arm.arm.name: (
-            arm.setting,
+            arm.best and arm.best.setting,
             [(t.number, t.setting, t.score) for t in arm.trials],
             [{"/".join(k): v.tolist() for k, v in run.scores.items()} for run in arm.runs],
             [replace(fit, seconds=0.0) for run in arm.runs for fit in run.fits],

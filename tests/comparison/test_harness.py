@@ -26,7 +26,7 @@ from helpers.tiny_comparison import (
 )
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
-from facerec.comparison import Arm, Comparison, FaceTransform, ImageData, Trunk
+from facerec.comparison import Arm, Batch, Comparison, FaceTransform, ImageData, Trunk
 from facerec.comparison.fit import Fit
 from facerec.comparison.harness import Harness, Notify, Results
 from facerec.comparison.losses import Contrastive
@@ -57,7 +57,7 @@ def figures(results: Results) -> Any:
     """Return everything that was measured, without times."""
     return {
         arm.arm.name: (
-            arm.setting,
+            arm.best and arm.best.setting,
             [(t.number, t.setting, t.score) for t in arm.trials],
             [
                 (
@@ -82,10 +82,10 @@ def test_what_a_comparison_holds(whole: Results) -> None:
     assert [len(arm.runs) for arm in whole.arms] == [2, 2] and len(whole.untrained) == 2
     for arm in whole.arms:
         best = max(t.score for t in arm.trials if t.score is not None)
-        assert arm.setting == next(t.setting for t in arm.trials if t.score == best)
+        assert arm.best == next(t for t in arm.trials if t.score == best)
         for trial in arm.trials:
-            assert trial.score == np.mean([fit.score for fit in trial.fits])
-            assert len(trial.fits) == 4
+            assert len(trial.folds) == 4 and None not in trial.folds
+            assert trial.score == np.mean(trial.folds)  # type: ignore[arg-type]
         assert all(len(r.fits) == 4 and len(r.labels) == 48 for r in arm.runs)
     assert base.first_settings == sec.first_settings == 2
     # The second setting of the arm with SEC is the base's best without SEC.
@@ -168,7 +168,7 @@ def test_an_arm_that_diverges_does_not_end_the_comparison(images: Path, tmp_path
     plan = comparison(images, arms=(wild, BASE), declared=("optimizer",), trials=2)
     seen: list[Any] = []
     bad, good = run(plan, tmp_path, notify=seen.append).arms
-    assert bad.setting is None and not bad.runs
+    assert bad.best is None and not bad.runs
     assert all(t.score is None and t.failure for t in bad.trials) and len(bad.trials) == 2
     assert len(good.runs) == 2
     assert [status.stage for status in seen[-1]] == ["failed", "done"]
@@ -198,6 +198,9 @@ def test_a_folder_of_another_comparison_is_refused(images: Path, tmp_path: Path)
     run(plan, tmp_path)
     with pytest.raises(ComparisonError, match=r"manifest\.json: .* with another trials; take"):
         run(replace(plan, trials=2), tmp_path)
+    with pytest.raises(ComparisonError, match=r"with another arms\.CosFace\.loss_lr, arms\.more;"):
+        more = (replace(BASE, loss_lr=0.5), replace(BASE, name="more"))
+        run(replace(plan, arms=more), tmp_path)
     (images / "class03" / "0.png").rename(images / "class03" / "moved.png")
     try:
         with pytest.raises(ComparisonError, match=r"not those .* \(data differs\)"):
@@ -222,6 +225,13 @@ def test_what_is_refused_before_work_begins(images: Path, tmp_path: Path) -> Non
     slower = replace(comparison(images).protocol, epochs=2)
     with pytest.raises(RecipeError, match="differs from the common protocol in epochs"):
         run(comparison(images, arms=(replace(BASE, protocol=slower),)), tmp_path / "c")
+    wide = comparison(images, protocol=protocol(batch=Batch(7, 1)))
+    with pytest.raises(ComparisonError, match=r"CosFace: its batches hold 7 classes.* on 6"):
+        run(wide, tmp_path / "wide")
+    cut = comparison(images, protocol=protocol(folds=9))
+    with pytest.raises(DatasetError, match=rf"{images}: 8 of 16 classes"):
+        run(cut, tmp_path / "cut")
+    assert not (tmp_path / "wide").exists() and not (tmp_path / "cut").exists()
 
 
 def test_weights_trained_on_test_identities_are_refused(images: Path, tmp_path: Path) -> None:
@@ -297,6 +307,7 @@ def test_generated_faces_are_drawn_once(tmp_path: Path) -> None:
         plan.protocol,
         trunk=replace(plan.protocol.trunk, image_size=28),
         transform=FaceTransform(28, shrink=4),
+        batch=Batch(3, 2),
     )
     faces = SyntheticSet(identities=10, images_per_identity=2, pairs_per_fold=4)
     plan = replace(plan, data=faces, protocol=small, arms=(BASE,))

@@ -20,9 +20,7 @@ from facerec import heads, recipe
 from facerec.comparison import losses as losses_module
 from facerec.comparison import pair_losses
 from facerec.comparison.losses import (
-    LEARNING_RATE,
     Angular,
-    Bounds,
     Circle,
     Contrastive,
     FastAP,
@@ -57,7 +55,7 @@ from facerec.comparison.losses import (
     create_loss,
     setting,
 )
-from facerec.comparison.protocol import Arm
+from facerec.comparison.protocol import LOSS_LR_RANGE, Arm
 from facerec.errors import MissingExtraError, RecipeError, TrainingError
 from facerec.heads import margins
 
@@ -768,14 +766,14 @@ def test_search_ranges_hold_defaults_and_published_optima(config: Any) -> None:
         value = _value(default, field)
         # Whole numbers are ints, everything else floats: what a search would put there.
         assert isinstance(value, int) == bounds.integer
-        if value != 0 or not bounds.log:
+        if value != 0 or bounds.scale != "log":
             assert bounds.low <= value <= bounds.high, field
     assert set(config.mlrc) <= set(config.search)
     for field, value in config.mlrc.items():
         assert config.search[field].low <= value <= config.search[field].high, field
     assert (config.mlrc_lr is not None) <= config.learns
     if config.mlrc_lr is not None:
-        assert LEARNING_RATE.low <= config.mlrc_lr <= LEARNING_RATE.high
+        assert LOSS_LR_RANGE.low <= config.mlrc_lr <= LOSS_LR_RANGE.high
     # Both ends and the optimum must give a loss that works.
     embeddings, labels = batch(0, torch.float32)
     ends = [
@@ -795,10 +793,10 @@ def test_wrong_settings_are_refused() -> None:
         FastAP(num_bins=0)
     with pytest.raises(RecipeError, match="must be int"):
         recipe.check(Loss, PmlSphereFace(margin=1.5), "here")  # type: ignore[arg-type]
-    with pytest.raises(RecipeError, match="low must be below high"):
-        Bounds(1.0, 0.0)
-    with pytest.raises(RecipeError, match="logarithmic"):
-        Bounds(0.0, 1.0, log=True)
+    with pytest.raises(ValueError, match=r"a range: low .* must lie below high"):
+        setting(0.5, 1.0, 0.0)
+    with pytest.raises(ValueError, match="a log scale needs low > 0"):
+        setting(0.5, 0.0, 1.0, log=True)
 
 
 def test_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,3 +103,23 @@ def test_from_the_command_line(
     with pytest.raises(SystemExit):
         main([str(recipe), "--write-features", str(first), "--features", str(first)])
     assert "--write-features" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "idle",
+    [
+        ["--smoke"],
+        ["--trials", "3"],
+        ["--recalls", "1"],
+        ["--processes", "2"],
+        ["--out", "here"],
+        ["--storage", "journal:here"],
+    ],
+)
+def test_what_has_no_effect_is_said(
+    tmp_path: Path, idle: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["recipe.py", "--write-features", str(tmp_path / "a.npz"), *idle])
+    assert ended.value.code == 2
+    assert f"{idle[0]} would have no effect" in capsys.readouterr().err

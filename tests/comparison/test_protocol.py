@@ -57,6 +57,7 @@ def test_searches_that_make_no_sense(changes: dict[str, Any], words: str) -> Non
         (lambda: comparison(Path("x"), arms=(BASE, BASE)), "two arms are named 'CosFace'"),
         (lambda: comparison(Path("x"), arms=(WITH_SEC,)), r"compared with 'CosFace'; arms are"),
         (lambda: comparison(Path("x"), trials=0), "trials must be at least 1"),
+        (lambda: comparison(Path("x"), metrics=("f1", "f1")), "metrics are different figures"),
         (lambda: replace(BASE, name="a/b"), "letters, digits and"),
         (lambda: comparison(Path("x"), arms=(replace(BASE, name="untrained"),)), "of a baseline"),
         (lambda: protocol(folds=1), "folds must be at least 2"),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.tiny_comparison import BASE, HEAD, MARGIN, WITH_SEC, comparison
+from helpers.tiny_comparison import BASE, HEAD, MARGIN, WITH_SEC, comparison, protocol
 
 from facerec.comparison.fit import Fit, Point
 from facerec.comparison.losses import Contrastive, FastAP, MarginHead
@@ -51,7 +51,7 @@ def opened(plan: Comparison, folder: Path, **options: Any) -> Search:
 
 def run(search: Search, fit: Callable[[Arm, int], Fit] = by_setting) -> None:
     for arm in search.comparison.ordered:
-        while search.work(arm, fit):
+        while search.work(arm, lambda tried, first: (fit(tried, k) for k in range(first, 4))):
             pass
 
 
@@ -203,7 +203,8 @@ def test_failed_trials_count_and_the_study_goes_on(tmp_path: Path) -> None:
     failed = [t for t in trials if t.value is None]
     assert len(trials) == 8 and 0 < len(failed) < 8
     assert failed[0].user_attrs["failure"] == "fold 1: the loss is nan in epoch 2"
-    assert len(search.fits(failed[0])) == 2
+    stored = search.trials(BASE)[failed[0].number]
+    assert stored.folds == (stored.folds[0], None) and stored.folds[0] is not None
     assert search.best(BASE) in [t for t in trials if t.value is not None]
 
 
@@ -257,17 +258,45 @@ def test_a_storage_of_another_comparison_is_refused(tmp_path: Path) -> None:
         opened(comparison(tmp_path), tmp_path).study(BASE)
 
 
-def test_trials_of_a_version_that_knew_fewer_fields_are_taken_over(tmp_path: Path) -> None:
+def test_trials_that_state_defaults_of_later_fields_are_taken_over(
+    tmp_path: Path,
+) -> None:
     plan = comparison(tmp_path)
     search = opened(plan, tmp_path)
     run(search)
     before = table(search)
     study = search.study(BASE)
     begun = study.user_attrs["comparison"]
-    assert begun["protocol"]["trunk"].pop("weight_norm") is False
+    assert "weight_norm" not in begun["protocol"]["trunk"]
+    begun["protocol"]["trunk"]["weight_norm"] = False
     study.set_user_attr("comparison", begun)
     search.worker.close()
     assert table(opened(plan, tmp_path)) == before
+
+
+def test_arms_that_are_paired_with_none_do_not_mind_that_others_are(tmp_path: Path) -> None:
+    paired = comparison(tmp_path, paired=True)
+    search = opened(paired, tmp_path)
+    run(search)
+    before = table(search)[: paired.trials]
+    alone = opened(replace(paired, arms=(BASE,), paired=False), tmp_path)
+    assert table(alone) == before
+    # Earlier versions noted for all arms that the comparison pairs some.
+    study = search.study(BASE)
+    assert "paired" not in study.user_attrs["comparison"]
+    study.set_user_attr("comparison", {**study.user_attrs["comparison"], "paired": True})
+    for plan in (paired, replace(paired, arms=(BASE,), paired=False)):
+        assert table(opened(plan, tmp_path))[: paired.trials] == before
+    unpaired = replace(paired, paired=False)
+    with pytest.raises(ComparisonError, match=r"tiny/CosFace\+SEC was begun with another paired"):
+        opened(unpaired, tmp_path).study(WITH_SEC)
+
+
+def test_more_than_ten_folds_are_in_order(tmp_path: Path) -> None:
+    plan = comparison(tmp_path, trials=1, protocol=protocol(folds=12))
+    search = opened(plan, tmp_path)
+    assert search.work(BASE, lambda arm, first: (result(k / 10) for k in range(first, 12)))
+    assert search.trials(BASE)[0].folds == tuple(k / 10 for k in range(12))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from facerec.comparison.finals import VIEWS, FinalRun
 from facerec.comparison.fit import Fit, Point
 from facerec.comparison.harness import Results
 from facerec.comparison.losses import MarginHead
-from facerec.comparison.protocol import Arm
+from facerec.comparison.protocol import FIGURES, Arm
 from facerec.comparison.significance import (
     ONE_SEED,
     compare_paired,
@@ -26,7 +26,6 @@ from facerec.comparison.significance import (
 )
 from facerec.comparison.summary import (
     BAND,
-    FIGURES,
     HEADLINE,
     SCHEMA,
     SHARES,

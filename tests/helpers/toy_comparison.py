@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from facerec.comparison.finals import RECALLS, VIEWS, FinalRun, View
 from facerec.comparison.fit import Fit, Point
-from facerec.comparison.harness import ArmResult, Results, TrialResult
+from facerec.comparison.harness import ArmResult, Results
 from facerec.comparison.losses import MarginHead
 from facerec.comparison.probe import Probe
 from facerec.comparison.protocol import CLUSTER_METRICS, METRICS, Arm, Comparison, Protocol, Range
+from facerec.comparison.search import Trial, with_best
 from facerec.comparison.trunks import Trunk
 from facerec.heads import SEC, ArcFace, CosFace, SphereFace
 from facerec.training import Adam
@@ -106,9 +107,8 @@ def toy_results(
             toy_run(np.random.default_rng([seed, 3, place, k]), labels, quality, arm, epochs)
             for k in range(repetitions)
         )
-        done = tuple(_trial(generator, arm, number, 0.45 + gain) for number in range(trials))
-        best = max(done, key=lambda trial: trial.score or 0.0)
-        found.append(ArmResult(arm, best.setting, done, runs, tuple(range(repetitions)), (), 2))
+        done = with_best(_trial(generator, arm, number, 0.45 + gain) for number in range(trials))
+        found.append(ArmResult(arm, done, runs, tuple(range(repetitions)), (), 2))
     untrained = tuple(
         toy_run(np.random.default_rng([seed, 4, k]), labels, difficulty + 0.2, None, 0)
         for k in range(repetitions)
@@ -180,12 +180,11 @@ def toy_fit(generator: np.random.Generator, final: float, epochs: int, quick: bo
 def failed(result: ArmResult) -> ArmResult:
     """Return an arm whose every trial diverged."""
     why = "the loss is nan in epoch 1"
-    fit = Fit(None, 0, (Point(0, 0.1, 0.1, 0.1, 10.0, 0.05),), 0.5, why)
-    trials = tuple(
-        replace(trial, score=None, failure=f"fold 0: {why}", fits=(fit,), seconds=0.5)
+    trials = with_best(
+        replace(trial, score=None, failure=f"fold 0: {why}", folds=(None,), seconds=0.5)
         for trial in result.trials
     )
-    return replace(result, setting=None, trials=trials, runs=(), seeds=())
+    return replace(result, trials=trials, runs=(), seeds=())
 
 
 def with_arm(results: Results, name: str, **changed: Any) -> Results:
@@ -196,17 +195,15 @@ def with_arm(results: Results, name: str, **changed: Any) -> Results:
     return replace(results, arms=arms)
 
 
-def _trial(generator: np.random.Generator, arm: Arm, number: int, level: float) -> TrialResult:
+def _trial(generator: np.random.Generator, arm: Arm, number: int, level: float) -> Trial:
     setting = {r.field: float(generator.uniform(r.low, r.high)) for r in arm.ranges}
     if number == 7:
         why = "fold 1: the loss is inf in epoch 2"
-        point = Point(0, 0.1, 0.1, 0.1, 10.0, 0.05)
-        fits = (Fit(0.3, 0, (point,), 1.5), Fit(None, 0, (point,), 0.5, why))
-        return TrialResult(number, setting, None, why, 2.0, fits)
+        return Trial(number, setting, None, (0.3, None), None, 2.0, why)
     reached = level * generator.beta(8, 2)
-    fits = tuple(toy_fit(generator, reached, 3, False) for _ in range(FOLDS))
-    score = float(np.mean([fit.score for fit in fits]))
-    return TrialResult(number, setting, score, None, sum(fit.seconds for fit in fits), fits)
+    fits = [toy_fit(generator, reached, 3, False) for _ in range(FOLDS)]
+    folds, seconds = tuple(fit.score for fit in fits), sum(fit.seconds for fit in fits)
+    return Trial(number, setting, float(np.mean(folds)), folds, None, seconds, None)
 
 
 def _probe(generator: np.random.Generator, epoch: int, quick: bool) -> Probe:

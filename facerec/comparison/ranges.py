@@ -1,0 +1,60 @@
+"""Where a search looks for a hyper-parameter: its bounds, and how it is spread between them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+_FLOOR = 1e-4
+"""Smallest weight of a penalty that a search tells from 0 (comparison.md §6.2 of the protocol)."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """A searched parameter and its bounds."""
+
+    field: str
+    """Dotted name in the arm, such as ``loss.margin``, ``regularizer.weight``, ``loss_lr`` or
+    ``protocol.optimizer.lr``; ``nothing`` is a control without effect. Empty where a loss declares
+    the range of a setting, which has its name from the arm."""
+    low: float
+    high: float
+    scale: Literal["linear", "log", "log_with_zero"] = "linear"
+    """``log_with_zero`` is linear near 0 and logarithmic above: 1e-4·((1 + high/1e-4)^u − 1)."""
+    integer: bool = False
+    """Whole numbers only."""
+
+    def __post_init__(self) -> None:
+        name = self.field or "a range"
+        if not self.low < self.high:
+            raise ValueError(f"{name}: low {self.low} must lie below high {self.high}")
+        if self.scale == "log" and self.low <= 0:
+            raise ValueError(f"{name}: a log scale needs low > 0, found {self.low}")
+        if self.scale == "log_with_zero" and (self.low != 0 or self.integer):
+            raise ValueError(f"{name}: log_with_zero starts at 0 and has no whole numbers")
+
+    def value(self, position: float) -> float:
+        """Return the value at the position that a search sees.
+
+        With ``log_with_zero`` positions lie in [0, 1]; else they are the values themselves.
+        """
+        if self.scale != "log_with_zero":
+            return position
+        return _FLOOR * math.expm1(position * math.log1p(self.high / _FLOOR))
+
+    @property
+    def middle(self) -> float:
+        """The value half-way on the scale."""
+        if self.scale == "log_with_zero":
+            return self.value(0.5)
+        middle = (
+            math.sqrt(self.low * self.high) if self.scale == "log" else self.low / 2 + self.high / 2
+        )
+        return float(round(middle)) if self.integer else middle
+
+    def position(self, value: float) -> float:
+        """Return what `value` maps to this value."""
+        if self.scale != "log_with_zero":
+            return value
+        return math.log1p(value / _FLOOR) / math.log1p(self.high / _FLOOR)

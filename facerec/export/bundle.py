@@ -20,8 +20,8 @@ from facerec.embedding.bundle import (
     BUNDLE_SCHEMA,
     NOTE_FILE,
     ONNX_FILE,
+    SUMS_FILE,
     VARIANTS_FOLDER,
-    is_bundle,
     read_bundle,
     write_sums,
 )
@@ -62,7 +62,7 @@ from facerec.export.thresholds import Threshold, flip_mode, read_thresholds, res
 from facerec.export.triton import CONFIG_FILE, VERSION, triton_config
 from facerec.export.triton import MODEL_FILE as TRITON_FILE
 from facerec.export.variants import VARIANTS, VariantKind, make_variant
-from facerec.files import atomic_folder, fsync_directory, json_bytes
+from facerec.files import atomic_folder, check_replaceable, fsync_directory, json_bytes
 from facerec.progress import Progress, section
 from facerec.recipe import to_dict
 from facerec.report.documents import by_name, plain
@@ -233,6 +233,10 @@ def _check(options: BundleOptions, out: Path, force: bool) -> list[Choice]:
             "variant int8 needs --calibration, a pack, record file or folder of aligned faces "
             "like those of the deployment, and nothing else needs it"
         )
+    if options.max_loss is not None and not options.max_loss >= 0:
+        raise ExportError(
+            f"max_loss must be 0 or more, in points of percent, found {options.max_loss:g}"
+        )
     for bench in options.benches:
         if bench.pairs.folds is None:
             raise ExportError(
@@ -244,15 +248,20 @@ def _check(options: BundleOptions, out: Path, force: bool) -> list[Choice]:
             "a bench compares the variants that change numbers, fp16 and int8, with float32; ask "
             "for one of them, or leave the bench out"
         )
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        if not force:
-            raise ExportError(f"{out} is there already; choose another --out, or give --force")
-        if not (out.is_dir() and is_bundle(out)):
-            raise ExportError(
-                f"{out} is there and is no bundle, so --force does not replace it; choose another "
-                "--out"
-            )
+    if out.is_file() or (out.is_dir() and any(out.iterdir()) and not force):
+        raise ExportError(
+            f"{out} is there already; choose another --out, or give --force, which replaces a "
+            "bundle alone"
+        )
+    check_replaceable(out, _written_before, "a bundle")
     return choices
+
+
+def _written_before(folder: Path) -> set[str]:
+    """Return the files that an earlier export wrote, by its checksums."""
+    sums = folder / SUMS_FILE
+    lines = sums.read_text("utf-8", errors="replace").splitlines() if sums.is_file() else []
+    return {SUMS_FILE, *(line.partition("  ")[2] for line in lines)}
 
 
 @dataclass

@@ -506,6 +506,8 @@ def test_unknown_variants(untouched: Path, saved: TorchModel, text: str, sentenc
         ({"variants": ("int8",)}, "int8 needs --calibration"),
         ({"calibration": Path("x")}, "nothing else needs it"),
         ({"thresholds": Path("gone.json")}, "gone.json: not a report"),
+        ({"max_loss": -1.0}, "max_loss must be 0 or more"),
+        ({"max_loss": float("nan")}, "max_loss must be 0 or more"),
     ],
 )
 def test_options_that_cannot_be(
@@ -673,16 +675,22 @@ def test_force_replaces_bundles_alone(tmp_path: Path, saved: TorchModel, quick: 
     folder = tmp_path / "thesis"
     folder.mkdir()
     (folder / "chapter.txt").write_text("years of work")
-    with pytest.raises(ExportError, match="is no bundle, so --force does not replace it"):
+    with pytest.raises(FacerecError, match=r"chapter\.txt, which is no part of a bundle"):
         export_bundle(saved, folder, force=True)
     file = tmp_path / "file"
     file.write_text("mine")
-    with pytest.raises(ExportError, match="is no bundle"):
+    with pytest.raises(ExportError, match="is there already"):
         export_bundle(saved, file, force=True)
     assert (folder / "chapter.txt").read_text() == "years of work" and file.read_text() == "mine"
     empty = tmp_path / "empty"
     empty.mkdir()
     assert export_bundle(saved, empty).path == empty
+    # What somebody laid into a bundle is theirs.
+    (empty / "insightface-server").mkdir()
+    (empty / "insightface-server" / "MODEL.LICENSE").write_text("signed")
+    with pytest.raises(FacerecError, match=r"MODEL\.LICENSE, which is no part of a bundle"):
+        export_bundle(saved, empty, force=True)
+    assert (empty / "insightface-server" / "MODEL.LICENSE").read_text() == "signed"
 
 
 # --- other models --------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ def consumers(*, name: str = "iresnet18", width: float = 1.0) -> list[Row]:
         folder = Path(place)
         (folder / ONNX_FILE).write_bytes(exported.file.content)
         stated = guess_preprocessing(exported.file).preprocessing
-        manifest = package_manifest(name, exported.file, stated, ONNX_FILE)
+        manifest = package_manifest(name, exported.file, stated)
         (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
         photos = np.ascontiguousarray(exported.images[:8, ..., ::-1])
         found = check_consumers(folder, exported.model, photos)

@@ -30,6 +30,7 @@ from facerec.commands.embed import Job, Source, open_source
 from facerec.embedding.extract import describe_embedding, embed_images
 from facerec.embedding.file import job_identity, write_embeddings
 from facerec.embedding.model import EmbeddingModel, load_model
+from facerec.embedding.onnx_file import first_line
 from facerec.embedding.parquet import parquet_ids
 from facerec.embedding.shards import Manifest, digest_ids, read_manifest, write_manifest
 from facerec.errors import DatasetError, FacerecError
@@ -250,13 +251,20 @@ def run(
     """Let workers embed blocks, each of which is retried where its worker dies.
 
     Raises:
-        FacerecError: an image or the model is refused, or workers keep dying.
+        FacerecError: Ray does not start or answer, an image or the model is refused, or workers
+            keep dying.
     """
-    if address is None:
-        # What passes through Ray's store are names and counts.
-        ray.init(include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False)
-    else:
-        ray.init(address=address, log_to_driver=False)
+    # What passes through Ray's store are names and counts.
+    alone = {"include_dashboard": False, "object_store_memory": 100 << 20}
+    try:
+        ray.init(log_to_driver=False, **(alone if address is None else {"address": address}))
+    except Exception as problem:  # bare ones where a machine is too busy
+        where, do = "this machine", "free processors or raise RAY_raylet_start_wait_time_s"
+        if address is not None:
+            where, do = address, "start it there, or leave out --address"
+        raise FacerecError(
+            f"{where}: Ray does not start or answer ({first_line(problem)}); {do}"
+        ) from problem
     try:
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
@@ -290,7 +298,7 @@ def run(
         if not isinstance(problem, ray.exceptions.RayError):
             raise
         raise FacerecError(
-            f"{job.out}: Ray ended the job ({str(problem).splitlines()[0][:300]}); the same "
+            f"{job.out}: Ray ended the job ({first_line(problem)}); the same "
             "command goes on from the shards that are there"
         ) from problem
     finally:

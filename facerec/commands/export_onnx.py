@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import tyro
 
@@ -13,11 +13,11 @@ from facerec.commands.benches import open_benches
 from facerec.commands.cli import Console, run_command
 from facerec.embedding.model import MODEL_FILE, TorchModel, load_model
 from facerec.errors import ExportError
-from facerec.export.bundle import BundleOptions, BundleReport, export_bundle
-from facerec.export.graph import OPSET
-from facerec.export.tables import MAIN, consumers_table, parity_table, speeds_table
+from facerec.export.bundle import DEFAULT, BundleOptions, BundleReport, export_bundle
+from facerec.export.tables import MAIN, consumers_table, parity_table
 from facerec.files import write_json
 from facerec.report.progress import progress_bar
+from facerec.report.table import Table, text_table
 from facerec.verification import Bench
 from facerec.verification.report import print_comparison
 
@@ -25,20 +25,11 @@ from facerec.verification.report import print_comparison
 def export_onnx(
     model: tyro.conf.Positional[Path],
     out: Path | None = None,
-    variant: tuple[str, ...] = (),
-    opset: int = OPSET,
-    triton: bool = False,
-    insightface_server: bool = False,
-    calibration: Path | None = None,
-    calibration_images: int = 512,
-    calibration_method: Literal["entropy", "percentile", "minmax"] = "percentile",
     bench: tuple[str, ...] = (),
     data: Path | None = None,
-    max_loss: float = 0.2,
-    thresholds: Path | None = None,
-    license: str | None = None,
     json: Path | None = None,
     force: bool = False,
+    contents: tyro.conf.OmitArgPrefixes[BundleOptions] = DEFAULT,
 ) -> None:
     """Export a model as one folder for onnxruntime, insightface, OpenCV, OpenVINO and Triton.
 
@@ -48,22 +39,11 @@ def export_onnx(
     Args:
         model: a run folder or a .safetensors file.
         out: the bundle's folder; by default export/ in the run, or NAME_onnx beside the file.
-        variant: further files: uint8 (normalises itself), norm (second output), fp16, int8,
-            fixed-batch:8.
-        opset: ONNX operator set.
-        triton: write a model repository for Triton Inference Server too.
-        insightface_server: write the folder of InsightFace's server too; it lacks a detector and
-            the licence that only InsightFace can sign.
-        calibration: a pack, record file or folder of aligned faces that int8 is calibrated on.
-        calibration_images: how many of them.
-        calibration_method: how int8 chooses its ranges.
         bench: names or packs on which variants are compared with float32.
         data: folder of the benches; then FACEREC_DATA and data/ are looked at.
-        max_loss: a variant that loses more accuracy on a bench, in points of percent, is left out.
-        thresholds: a report of facerec verify on this model, whose thresholds go into the bundle.
-        license: the terms of the weights, in words.
         json: write all checks and figures to this file, speeds too.
-        force: replace a bundle that is there.
+        force: replace a bundle that is there, and holds no file of others.
+        contents: what goes into it besides the main file.
     """
     console = Console(highlight=False)
     loaded = load_model(model, device="cpu")
@@ -77,22 +57,14 @@ def export_onnx(
         if not isinstance(opened, Bench):
             raise ExportError(f"{opened.name} compares templates, which no export is judged by")
         benches.append(opened)
-    options = BundleOptions(
-        variants=variant,
-        opset=opset,
-        triton=triton,
-        server=insightface_server,
-        calibration=calibration,
-        calibration_images=calibration_images,
-        method=calibration_method,
-        benches=tuple(benches),
-        max_loss=max_loss,
-        thresholds=thresholds,
-        license=license,
-    )
     with progress_bar(console) as progress:
         report = export_bundle(
-            loaded, out or default_folder(model), options, force=force, progress=progress
+            loaded,
+            out or default_folder(model),
+            contents,
+            benches=benches,
+            force=force,
+            progress=progress,
         )
     _print(report, console)
     if json is not None:
@@ -136,7 +108,7 @@ def _print(report: BundleReport, console: Console) -> None:
         for comparison in report.bf16.comparisons:
             print_comparison(comparison, console)
     if report.variants:
-        console.print(speeds_table(report).terminal())
+        console.print(_speeds_table(report).terminal())
     for variant in report.variants:
         for comparison in variant.comparisons:
             print_comparison(comparison, console)
@@ -155,6 +127,23 @@ def _print(report: BundleReport, console: Console) -> None:
             "it; give a --bench",
             style="yellow",
         )
+
+
+def _speeds_table(report: BundleReport) -> Table[Any]:
+    """Return size and speed of the main file and of every variant, on this machine."""
+    size = report.note["model"]["bytes"]
+    sizes = {MAIN: size, **{variant.name: variant.bytes for variant in report.variants}}
+    cosines = {variant.name: f"{variant.min_cosine:.7f}" for variant in report.variants}
+    cells = []
+    for name, loads in report.loads.items():
+        about = name, f"{sizes[name] / 1e6:.2f}", f"{sizes[name] / size:.2f}", cosines.get(name, "")
+        for load in loads:
+            speed = "" if load.speedup is None else f"{load.speedup:.2f}"
+            times = f"{load.latency_ms:.1f}", f"{load.images_per_second:.1f}", speed
+            cells.append((*about, str(load.batch), *times))
+            about = "", "", "", ""  # once for each file
+    headings = "file", "MB", "× size", "min cosine", "batch", "ms", "images/s", "× speed"
+    return text_table("variants, in onnxruntime on this machine", headings, cells)
 
 
 main = partial(run_command, export_onnx)

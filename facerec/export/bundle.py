@@ -20,8 +20,8 @@ from facerec.embedding.bundle import (
     BUNDLE_SCHEMA,
     NOTE_FILE,
     ONNX_FILE,
+    SUMS_FILE,
     VARIANTS_FOLDER,
-    is_bundle,
     read_bundle,
     write_sums,
 )
@@ -62,7 +62,7 @@ from facerec.export.thresholds import Threshold, flip_mode, read_thresholds, res
 from facerec.export.triton import CONFIG_FILE, VERSION, triton_config
 from facerec.export.triton import MODEL_FILE as TRITON_FILE
 from facerec.export.variants import VARIANTS, VariantKind, make_variant
-from facerec.files import atomic_folder, fsync_directory, json_bytes
+from facerec.files import atomic_folder, check_replaceable, fsync_directory, json_bytes
 from facerec.progress import Progress, section
 from facerec.recipe import to_dict
 from facerec.report.documents import by_name, plain
@@ -97,28 +97,33 @@ class Choice:
 
 @dataclass(frozen=True)
 class BundleOptions:
-    """What goes into a bundle besides the main file."""
+    """What goes into a bundle besides the main file; also the flags of the command."""
 
-    variants: tuple[str, ...] = ()
-    """uint8, norm, fp16, int8, and fixed-batch:N with a number."""
+    variant: tuple[str, ...] = ()
+    """Further files: uint8 (normalises itself), norm (second output), fp16, int8,
+    fixed-batch:8."""
     opset: int = OPSET
+    """ONNX operator set."""
     triton: bool = False
-    """Write a model repository for Triton."""
-    server: bool = False
-    """Write the folder of InsightFace's server."""
+    """Write a model repository for Triton Inference Server too."""
+    insightface_server: bool = False
+    """Write the folder of InsightFace's server too; it lacks a detector and the licence that only
+    InsightFace can sign."""
     calibration: Path | None = None
-    """A pack, record file or folder of aligned faces, for int8."""
+    """A pack, record file or folder of aligned faces that int8 is calibrated on."""
     calibration_images: int = 512
-    method: Method = "percentile"
+    """How many of them."""
+    calibration_method: Method = "percentile"
     """How int8 chooses its ranges."""
-    benches: tuple[Bench, ...] = ()
-    """On which the variants that change numbers are compared with float32."""
-    max_loss: float | None = None
-    """Largest loss of accuracy, in points of percent, of a variant that is written."""
+    max_loss: float = 0.2
+    """A variant that loses more accuracy on a bench, in points of percent, is left out."""
     thresholds: Path | None = None
-    """A report of facerec verify on this model."""
+    """A report of facerec verify on this model, whose thresholds go into the bundle."""
     license: str | None = None
     """The terms of the weights, in words."""
+
+
+DEFAULT = BundleOptions()
 
 
 @dataclass(frozen=True)
@@ -193,8 +198,9 @@ def parse_variant(text: str) -> Choice:
 def export_bundle(
     model: TorchModel,
     out: Path,
-    options: BundleOptions | None = None,
+    options: BundleOptions = DEFAULT,
     *,
+    benches: Sequence[Bench] = (),
     force: bool = False,
     progress: Progress | None = None,
 ) -> BundleReport:
@@ -202,29 +208,36 @@ def export_bundle(
 
     Equal inputs give equal bytes on one machine.
 
-    ``progress`` is called with each stage of the work and the steps of it.
+    Args:
+        model: what is exported.
+        out: the bundle's folder.
+        options: what goes into it besides the main file.
+        benches: on which the variants that change numbers are compared with float32.
+        force: replace a bundle that is there.
+        progress: called with each stage of the work and the steps of it.
 
     Raises:
         ExportError: what was asked for cannot be, a check fails, or the folder is taken. Nothing is
             written then, and an earlier bundle is still there.
     """
-    options = options or BundleOptions()
-    choices = _check(options, out, force)
+    choices = _check(options, benches, out, force)
     thresholds = (
         [] if options.thresholds is None else read_thresholds(options.thresholds, model.sha256)
     )
     with atomic_folder(out, ExportError, replace=force) as folder:
         try:
-            return _Export(model, out, folder, options, thresholds, progress).run(choices)
+            return _Export(model, out, folder, options, benches, thresholds, progress).run(choices)
         except FacerecError as error:
             # The user knows nothing of the temporary name.
             text = str(error).replace(str(folder), str(out))
             raise type(error)(f"{text}; no bundle was written") from error
 
 
-def _check(options: BundleOptions, out: Path, force: bool) -> list[Choice]:
+def _check(
+    options: BundleOptions, benches: Sequence[Bench], out: Path, force: bool
+) -> list[Choice]:
     """Refuse what cannot end well, before minutes of work; return the variants."""
-    choices = [parse_variant(text) for text in options.variants]
+    choices = [parse_variant(text) for text in options.variant]
     for index, choice in enumerate(choices):
         if choice in choices[:index]:
             raise ExportError(f"variant {choice.name} is asked for twice; name it once")
@@ -233,26 +246,35 @@ def _check(options: BundleOptions, out: Path, force: bool) -> list[Choice]:
             "variant int8 needs --calibration, a pack, record file or folder of aligned faces "
             "like those of the deployment, and nothing else needs it"
         )
-    for bench in options.benches:
+    if not options.max_loss >= 0:
+        raise ExportError(
+            f"max_loss must be 0 or more, in points of percent, found {options.max_loss:g}"
+        )
+    for bench in benches:
         if bench.pairs.folds is None:
             raise ExportError(
                 f"{bench.name}: has no folds, so no accuracy to compare variants by; give another "
                 "bench"
             )
-    if options.benches and all(VARIANTS[choice.kind].bar == Bar() for choice in choices):
+    if benches and all(VARIANTS[choice.kind].bar == Bar() for choice in choices):
         raise ExportError(
             "a bench compares the variants that change numbers, fp16 and int8, with float32; ask "
             "for one of them, or leave the bench out"
         )
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        if not force:
-            raise ExportError(f"{out} is there already; choose another --out, or give --force")
-        if not (out.is_dir() and is_bundle(out)):
-            raise ExportError(
-                f"{out} is there and is no bundle, so --force does not replace it; choose another "
-                "--out"
-            )
+    if out.is_file() or (out.is_dir() and any(out.iterdir()) and not force):
+        raise ExportError(
+            f"{out} is there already; choose another --out, or give --force, which replaces a "
+            "bundle alone"
+        )
+    check_replaceable(out, _written_before, "a bundle")
     return choices
+
+
+def _written_before(folder: Path) -> set[str]:
+    """Return the files that an earlier export wrote, by its checksums."""
+    sums = folder / SUMS_FILE
+    lines = sums.read_text("utf-8", errors="replace").splitlines() if sums.is_file() else []
+    return {SUMS_FILE, *(line.partition("  ")[2] for line in lines)}
 
 
 @dataclass
@@ -263,6 +285,7 @@ class _Export:
     out: Path
     folder: Path
     options: BundleOptions
+    benches: Sequence[Bench]
     thresholds: list[Threshold]
     progress: Progress | None
     references: list[VerificationResult] = field(default_factory=list)
@@ -281,7 +304,7 @@ class _Export:
                     "source": path.name,
                     "images": len(self.faces),
                     "sha256": digest,
-                    "method": self.options.method,
+                    "method": self.options.calibration_method,
                 }
         main = self._main()
         consumers = self._consumers(main)
@@ -332,14 +355,14 @@ class _Export:
         with self._stage("comparing with torch"):
             self.parity[MAIN] = tuple(check_parity(model, main))
         self.engine = OnnxruntimeEngine(main)
-        if self.options.variants:
+        if self.options.variant:
             self._measure(main, MAIN)
         return main
 
     def _consumers(self, main: OnnxFile) -> tuple[ConsumerRow, ...]:
         with self._stage("loading it with every consumer"):
             stated = guess_preprocessing(main).preprocessing
-            manifest = package_manifest(self.model.name, main, stated, ONNX_FILE)
+            manifest = package_manifest(self.model.name, main, stated)
             self._write(MANIFEST_FILE, json_bytes(manifest, sort_keys=True))
             photos = np.ascontiguousarray(sample_faces(CONSUMER_FACES)[..., ::-1])
             rows = check_consumers(self.folder, self.model, photos)
@@ -366,7 +389,8 @@ class _Export:
         path = f"{VARIANTS_FOLDER}/{choice.name}.onnx"
         with self._stage(f"making variant {choice.name}"):
             if choice.kind == "int8":
-                made = quantize_int8(main.content, self.faces, method=self.options.method)
+                method = self.options.calibration_method
+                made = quantize_int8(main.content, self.faces, method=method)
             else:
                 made = make_variant(choice.kind, main.content, batch=choice.batch or 1)
             file = parse_onnx(made, str(self.out / path))
@@ -378,7 +402,7 @@ class _Export:
         results = [] if exact else self._results(OnnxModel(file, name=choice.name), main)
         comparisons = tuple(compare(first, second) for first, second in results)
         cosine = min(row.min_cosine for row in self.parity[choice.name] if row.check == FACES)
-        refused = self._loss(comparisons)
+        refused = self._loss(comparisons) if comparisons else None
         self.variants.append(
             VariantReport(choice.name, len(file.content), cosine, openvino, comparisons, refused)
         )
@@ -389,7 +413,7 @@ class _Export:
             thresholds = [row for _, second in results for row in result_thresholds(second)]
         file = parse_onnx(_restate(file.content, thresholds), file.where)
         self._write(path, file.content)
-        benches = [bench.name for bench in self.options.benches] if results else []
+        benches = [bench.name for bench in self.benches] if results else []
         self.entries.append(
             {
                 "name": choice.name,
@@ -443,7 +467,7 @@ class _Export:
                     flip=flip,
                     progress=section(self.progress, f"{model.name} on {bench.name}"),
                 )
-                for bench in self.options.benches
+                for bench in self.benches
             ]
 
         if not self.references:
@@ -453,9 +477,7 @@ class _Export:
     def _loss(self, comparisons: Sequence[Comparison]) -> str | None:
         """Return why a variant loses too much, or None."""
         limit = self.options.max_loss
-        if limit is None or not comparisons:
-            return None
-        for bench, comparison in zip(self.options.benches, comparisons, strict=True):
+        for bench, comparison in zip(self.benches, comparisons, strict=True):
             row = next(row for row in comparison.rows if row.figure == "accuracy")
             loss = -100 * (row.difference.value or 0)
             if loss > limit:
@@ -482,9 +504,9 @@ class _Export:
             folder = f"{TRITON_FOLDER}/{name}"
             self._write(f"{folder}/{CONFIG_FILE}", triton_config(name, main).encode())
             self._write(f"{folder}/{VERSION}/{TRITON_FILE}", main.content)
-        if self.options.server:
+        if self.options.insightface_server:
             stated = guess_preprocessing(main).preprocessing
-            manifest = server_manifest(self.model.name, main, stated, ONNX_FILE)
+            manifest = server_manifest(self.model.name, main, stated)
             self._write(f"{SERVER_FOLDER}/{MANIFEST_FILE}", json_bytes(manifest, sort_keys=True))
             self._write(f"{SERVER_FOLDER}/{ONNX_FILE}", main.content)
             self._write(f"{SERVER_FOLDER}/README.txt", SERVER_REMARK.encode())
@@ -514,7 +536,7 @@ class _Export:
                 if row.refused is not None
             ],
             "triton": TRITON_FOLDER if self.options.triton else None,
-            "server": SERVER_FOLDER if self.options.server else None,
+            "server": SERVER_FOLDER if self.options.insightface_server else None,
             "parity": [_row(row) for row in self.parity[MAIN]],
             "consumers": [_row(row) for row in consumers],
             "training": training_facts(model.recipe),

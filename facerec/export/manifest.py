@@ -11,6 +11,7 @@ from typing import Any
 
 import facerec
 from facerec.backbones import Preprocessing
+from facerec.embedding.bundle import ONNX_FILE
 from facerec.embedding.onnx_file import OnnxFile
 from facerec.errors import ExportError
 
@@ -48,7 +49,7 @@ def model_id(name: str) -> str:
 
 
 def package_manifest(
-    name: str, file: OnnxFile, preprocessing: Preprocessing | None, path: str
+    name: str, file: OnnxFile, preprocessing: Preprocessing | None
 ) -> dict[str, Any]:
     """Return ``manifest.json`` of version 2, which insightface's ``get_model`` reads.
 
@@ -56,9 +57,8 @@ def package_manifest(
 
     Args:
         name: shown to people.
-        file: the model.
+        file: the model, which lies beside the manifest as ``model.onnx``.
         preprocessing: what its input must have been through; None if the graph does all of it.
-        path: the model's place, relative to the manifest.
 
     Raises:
         ExportError: insightface cannot feed such a model.
@@ -71,7 +71,7 @@ def package_manifest(
         "license": LICENSE_FILE,
         "tasks": {
             "recognition": {
-                "file": path,
+                "file": ONNX_FILE,
                 "sha256": file.sha256,
                 "preprocessing": _rgb_scaling(file, preprocessing),
                 "preprocessing_version": PREPROCESSING_VERSION,
@@ -83,7 +83,7 @@ def package_manifest(
 
 
 def server_manifest(
-    name: str, file: OnnxFile, preprocessing: Preprocessing | None, path: str
+    name: str, file: OnnxFile, preprocessing: Preprocessing | None
 ) -> dict[str, Any]:
     """Return ``manifest.json`` of version 1, which InsightFace's server reads.
 
@@ -106,7 +106,7 @@ def server_manifest(
         # The server compares embeddings of equal versions only.
         "model_version": f"facerec-{facerec.__version__}-{file.sha256[:12]}",
         "display_name": name,
-        "files": {"detector": DETECTOR_FILE, "recognizer": path},
+        "files": {"detector": DETECTOR_FILE, "recognizer": ONNX_FILE},
         "recognition": {
             "input_size": [side, side],
             "embedding_dimension": dimension,

@@ -17,6 +17,7 @@ from facerec.embedding.onnx_file import parse_onnx
 from facerec.errors import ExportError, MissingExtraError
 from facerec.export.graph import INPUT, finish, quiet
 from facerec.export.rewrites import split_batch_norms, split_prelus
+from facerec.export.variants import main_note
 from facerec.recipe import from_dict
 from facerec.records.decode import decode_image
 from facerec.records.images import FolderImages, ImageSource, PackImages
@@ -103,12 +104,7 @@ def quantize_int8(
         MissingExtraError: onnx or onnxruntime is not installed.
     """
     file = parse_onnx(main, "the main file")
-    note = file.note
-    if note is None or "variant" in note:
-        raise ExportError(
-            f"{file.where}: only a main file that facerec exported can be quantised; export the "
-            "model again"
-        )
+    note = main_note(file)
     if len(images) < MIN_IMAGES:
         raise ExportError(
             f"calibration on {len(images)} images; int8 needs at least {MIN_IMAGES} aligned faces"

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from facerec.report import words
 from facerec.report.table import Table, text_table
 from facerec.statistics.intervals import Interval
-
-if TYPE_CHECKING:  # which writes the card, with these tables
-    from facerec.export.bundle import BundleReport
 
 MAIN = "float32"
 """What the main file is called in tables."""
@@ -63,23 +60,6 @@ def consumers_table(rows: Sequence[Row]) -> Table[Any]:
     caption = "consumers, fed the same BGR images"
     remarks = [f"{row['consumer']}: {row['note']}" for row in rows if row["note"]]
     return replace(text_table(caption, headings, cells, words=headings[:3]), remarks=remarks)
-
-
-def speeds_table(report: BundleReport) -> Table[Any]:
-    """Return size and speed of the main file and of every variant, on this machine."""
-    size = report.note["model"]["bytes"]
-    sizes = {MAIN: size, **{variant.name: variant.bytes for variant in report.variants}}
-    cosines = {variant.name: f"{variant.min_cosine:.7f}" for variant in report.variants}
-    cells = []
-    for name, loads in report.loads.items():
-        about = name, f"{sizes[name] / 1e6:.2f}", f"{sizes[name] / size:.2f}", cosines.get(name, "")
-        for load in loads:
-            speed = "" if load.speedup is None else f"{load.speedup:.2f}"
-            times = f"{load.latency_ms:.1f}", f"{load.images_per_second:.1f}", speed
-            cells.append((*about, str(load.batch), *times))
-            about = "", "", "", ""  # once for each file
-    headings = "file", "MB", "× size", "min cosine", "batch", "ms", "images/s", "× speed"
-    return text_table("variants, in onnxruntime on this machine", headings, cells)
 
 
 def thresholds_table(rows: Sequence[Row]) -> Table[Any]:

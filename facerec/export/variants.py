@@ -93,7 +93,7 @@ def make_variant(kind: GraphVariant, main: bytes, *, batch: int = 1) -> bytes:
     import onnx
 
     file = parse_onnx(main, "the main file")
-    note = _main_note(file)
+    note = main_note(file)
     model = onnx.load_from_string(main)
     keep: tuple[str, ...] = ()
     extra: dict[str, Any] = {"variant": kind}
@@ -112,7 +112,12 @@ def make_variant(kind: GraphVariant, main: bytes, *, batch: int = 1) -> bytes:
     return finish(model, {**note, **extra}, file.opset, keep_names=keep)
 
 
-def _main_note(file: OnnxFile) -> dict[str, Any]:
+def main_note(file: OnnxFile) -> dict[str, Any]:
+    """Return what a main file of ours says about itself.
+
+    Raises:
+        ExportError: any other file.
+    """
     note = file.note
     names = ([i.name for i in file.inputs], [o.name for o in file.outputs])
     if note is None or "variant" in note or names != ([INPUT], [OUTPUT]):

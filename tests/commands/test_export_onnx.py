@@ -221,7 +221,7 @@ def test_a_bundle_is_not_replaced_unasked(
     (run / "export").mkdir()
     (run / "export" / "notes.txt").write_text("mine")
     assert "give --force" in refused(capsys, run)
-    assert "is no bundle" in refused(capsys, run, "--force")
+    assert "no part of a bundle" in refused(capsys, run, "--force")
     assert (run / "export" / "notes.txt").read_text() == "mine"
 
 

@@ -22,7 +22,7 @@ from helpers.toy_onnx import noted, tiles
 from facerec.embedding.extract import embed_images
 from facerec.embedding.file import read_embeddings
 from facerec.embedding.model import load_model
-from facerec.errors import DatasetError
+from facerec.errors import DatasetError, FacerecError
 from facerec.records.tar_shards import TarDataset
 
 pytest.importorskip("pyarrow")
@@ -96,6 +96,32 @@ def test_killed_workers_lose_and_double_nothing(tmp_path: Path) -> None:
     again = subprocess.run(command, capture_output=True, text=True)
     assert again.returncode == 0 and "0 of them to embed" in again.stdout, again.stderr
     assert before == {path.name: path.stat().st_mtime_ns for path in out.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [(None, "RAY_raylet_start_wait_time_s"), ("10.0.0.1:6379", "10.0.0.1:6379")],
+)
+def test_a_ray_that_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str | None, said: str
+) -> None:
+    pytest.importorskip("ray.data")
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import ray_embed
+
+    def fail(**options: object) -> None:
+        raise Exception("timed out during startup\nmore")
+
+    monkeypatch.setattr(ray_embed.ray, "init", fail)
+    with pytest.raises(FacerecError, match="timed out during startup") as refused:
+        ray_embed.ray_embed(
+            tmp_path / "m.onnx",
+            tmp_path / "out",
+            Path(faces(tmp_path, 2, 5)),
+            shard_size=3,
+            address=address,
+        )
+    assert said in str(refused.value) and "more" not in str(refused.value)
 
 
 def test_the_plan_and_its_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

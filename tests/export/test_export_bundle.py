@@ -107,15 +107,15 @@ def thresholds(tmp_path_factory: pytest.TempPathFactory, result: VerificationRes
 
 
 @pytest.fixture(scope="module")
-def options(pack: Path, bench: Bench, thresholds: Path) -> BundleOptions:
+def options(pack: Path, thresholds: Path) -> BundleOptions:
     return BundleOptions(
-        variants=VARIANT_NAMES,
+        variant=VARIANT_NAMES,
         triton=True,
-        server=True,
+        insightface_server=True,
         calibration=pack,
         calibration_images=40,
-        method="minmax",
-        benches=(bench,),
+        calibration_method="minmax",
+        max_loss=100,
         thresholds=thresholds,
         license="MIT",
     )
@@ -123,10 +123,14 @@ def options(pack: Path, bench: Bench, thresholds: Path) -> BundleOptions:
 
 @pytest.fixture(scope="module")
 def written(
-    tmp_path_factory: pytest.TempPathFactory, saved: TorchModel, options: BundleOptions
+    tmp_path_factory: pytest.TempPathFactory,
+    saved: TorchModel,
+    options: BundleOptions,
+    bench: Bench,
 ) -> BundleReport:
     """A bundle with everything in it."""
-    return export_bundle(saved, tmp_path_factory.mktemp("out") / "bundle", options)
+    out = tmp_path_factory.mktemp("out") / "bundle"
+    return export_bundle(saved, out, options, benches=[bench])
 
 
 @pytest.fixture
@@ -392,8 +396,7 @@ def test_bf16_is_measured_where_the_processor_has_it(
     rows = [bundle.ConsumerRow(bundle.OPENVINO_BF16, "1", "same", 1e-3, 0.9999, "")]
     monkeypatch.setattr(bundle, "check_consumers", lambda *given: rows)
     play_bf16(7)
-    options = BundleOptions(("fp16",), benches=(bench,))
-    report = export_bundle(saved, tmp_path / "b", options)
+    report = export_bundle(saved, tmp_path / "b", BundleOptions(("fp16",)), benches=[bench])
     assert report.bf16 is not None
     assert [load.batch for load in report.bf16.loads] == [1, 4]
     assert all(load.speedup is not None for load in report.bf16.loads)
@@ -461,9 +464,9 @@ def test_the_code_in_the_card_runs_and_all_of_it_agrees(
 
 @pytest.mark.integration
 def test_a_second_export_has_the_same_bytes(
-    tmp_path: Path, saved: TorchModel, written: BundleReport, options: BundleOptions
+    tmp_path: Path, saved: TorchModel, written: BundleReport, options: BundleOptions, bench: Bench
 ) -> None:
-    again = export_bundle(saved, tmp_path / "elsewhere", options)
+    again = export_bundle(saved, tmp_path / "elsewhere", options, benches=[bench])
     first, second = files(written.path), files(again.path)
     assert first.keys() == second.keys()
     assert [name for name in first if first[name] != second[name]] == []
@@ -496,16 +499,18 @@ def untouched(tmp_path: Path) -> Iterator[Path]:
 )
 def test_unknown_variants(untouched: Path, saved: TorchModel, text: str, sentence: str) -> None:
     with pytest.raises(ExportError, match=sentence):
-        export_bundle(saved, untouched / "b", BundleOptions(variants=(text,)))
+        export_bundle(saved, untouched / "b", BundleOptions(variant=(text,)))
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"variants": ("norm", "norm")}, "norm is asked for twice"),
-        ({"variants": ("int8",)}, "int8 needs --calibration"),
+        ({"variant": ("norm", "norm")}, "norm is asked for twice"),
+        ({"variant": ("int8",)}, "int8 needs --calibration"),
         ({"calibration": Path("x")}, "nothing else needs it"),
         ({"thresholds": Path("gone.json")}, "gone.json: not a report"),
+        ({"max_loss": -1.0}, "max_loss must be 0 or more"),
+        ({"max_loss": float("nan")}, "max_loss must be 0 or more"),
     ],
 )
 def test_options_that_cannot_be(
@@ -520,19 +525,19 @@ def test_a_bench_without_folds_judges_no_variant(
 ) -> None:
     flat = replace(bench, pairs=replace(bench.pairs, folds=None))
     with pytest.raises(ExportError, match="toy: has no folds"):
-        export_bundle(saved, untouched / "b", BundleOptions(benches=(flat,)))
+        export_bundle(saved, untouched / "b", benches=[flat])
 
 
 def test_a_bench_with_nothing_to_compare(untouched: Path, saved: TorchModel, bench: Bench) -> None:
     with pytest.raises(ExportError, match="fp16 and int8, with float32"):
-        export_bundle(saved, untouched / "b", BundleOptions(("norm",), benches=(bench,)))
+        export_bundle(saved, untouched / "b", BundleOptions(("norm",)), benches=[bench])
 
 
 def test_an_empty_calibration_set(
     untouched: Path, tmp_path: Path, saved: TorchModel, quick: None
 ) -> None:
     (tmp_path / "empty").mkdir()
-    options = BundleOptions(variants=("int8",), calibration=tmp_path / "empty")
+    options = BundleOptions(variant=("int8",), calibration=tmp_path / "empty")
     with pytest.raises(FacerecError, match=r"empty.*no bundle was written$"):
         export_bundle(saved, untouched / "b", options)
 
@@ -618,8 +623,8 @@ def test_a_variant_that_loses_too_much_is_not_written(
     kept: bool,
 ) -> None:
     monkeypatch.setattr(bundle, "compare", worse(loss))
-    options = BundleOptions(variants=("fp16", "norm"), benches=(bench,), max_loss=0.2)
-    report = export_bundle(saved, tmp_path / "b", options)
+    options = BundleOptions(variant=("fp16", "norm"), max_loss=0.2)
+    report = export_bundle(saved, tmp_path / "b", options, benches=[bench])
     fp16 = report.variants[0]
     assert (report.path / "variants" / "fp16.onnx").is_file() == kept
     assert (report.path / "variants" / "norm.onnx").is_file()
@@ -651,7 +656,7 @@ def test_a_taken_folder_is_refused_and_replaced_by_force(
     tmp_path: Path, saved: TorchModel, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "place" / "b"
-    export_bundle(saved, out, BundleOptions(variants=("norm",)))
+    export_bundle(saved, out, BundleOptions(variant=("norm",)))
     before = files(out)
     with pytest.raises(ExportError, match=r"there already; .* give --force"):
         export_bundle(saved, out)
@@ -673,16 +678,22 @@ def test_force_replaces_bundles_alone(tmp_path: Path, saved: TorchModel, quick: 
     folder = tmp_path / "thesis"
     folder.mkdir()
     (folder / "chapter.txt").write_text("years of work")
-    with pytest.raises(ExportError, match="is no bundle, so --force does not replace it"):
+    with pytest.raises(FacerecError, match=r"chapter\.txt, which is no part of a bundle"):
         export_bundle(saved, folder, force=True)
     file = tmp_path / "file"
     file.write_text("mine")
-    with pytest.raises(ExportError, match="is no bundle"):
+    with pytest.raises(ExportError, match="is there already"):
         export_bundle(saved, file, force=True)
     assert (folder / "chapter.txt").read_text() == "years of work" and file.read_text() == "mine"
     empty = tmp_path / "empty"
     empty.mkdir()
     assert export_bundle(saved, empty).path == empty
+    # What somebody laid into a bundle is theirs.
+    (empty / "insightface-server").mkdir()
+    (empty / "insightface-server" / "MODEL.LICENSE").write_text("signed")
+    with pytest.raises(FacerecError, match=r"MODEL\.LICENSE, which is no part of a bundle"):
+        export_bundle(saved, empty, force=True)
+    assert (empty / "insightface-server" / "MODEL.LICENSE").read_text() == "signed"
 
 
 # --- other models --------------------------------------------------------------------------------
@@ -703,7 +714,7 @@ def test_the_server_folder_needs_its_scaling(
 
     monkeypatch.setattr(bundle, "export_graph", other)
     with pytest.raises(ExportError, match="leave out --insightface-server"):
-        export_bundle(saved, untouched / "b", BundleOptions(server=True))
+        export_bundle(saved, untouched / "b", BundleOptions(insightface_server=True))
 
 
 def test_a_model_in_memory_can_be_exported(
@@ -735,7 +746,7 @@ def test_stages_are_told_with_their_steps(
     def progress(doing: str, done: int, total: int) -> None:
         stages[doing] = done, total
 
-    options = BundleOptions(variants=("fp16",), benches=(bench,))
-    export_bundle(saved, tmp_path / "b", options, progress=progress)
+    options = BundleOptions(variant=("fp16",))
+    export_bundle(saved, tmp_path / "b", options, benches=[bench], progress=progress)
     assert "float32 on toy" in stages and "fp16 on toy" in stages
     assert all(done == total for done, total in stages.values())

@@ -51,7 +51,7 @@ def test_ids(name: str, wanted: str) -> None:
 
 def test_the_package_manifest_field_by_field() -> None:
     file = flat_onnx(dimension=24)
-    manifest = package_manifest("My run", file, Preprocessing(mean=120.0, std=64.0), "model.onnx")
+    manifest = package_manifest("My run", file, Preprocessing(mean=120.0, std=64.0))
     assert manifest == {
         "manifest_version": 2,
         "model_id": "My-run",
@@ -74,7 +74,7 @@ def test_the_package_manifest_field_by_field() -> None:
 
 @pytest.mark.parametrize("dtype", [TensorProto.FLOAT, TensorProto.UINT8])
 def test_preprocessing_in_the_graph_is_embedded(dtype: int) -> None:
-    manifest = package_manifest("m", flat_onnx(dtype=dtype), None, "model.uint8.onnx")
+    manifest = package_manifest("m", flat_onnx(dtype=dtype), None)
     assert manifest["tasks"]["recognition"]["preprocessing"] == "embedded"
 
 
@@ -92,12 +92,12 @@ def test_what_insightface_cannot_feed(
     manifest: Any, file: dict[str, Any], preprocessing: Preprocessing, sentence: str
 ) -> None:
     with pytest.raises(ExportError, match=sentence):
-        manifest("m", flat_onnx(**file), preprocessing, "model.onnx")
+        manifest("m", flat_onnx(**file), preprocessing)
 
 
 def test_the_server_manifest_field_by_field() -> None:
     file = flat_onnx()
-    manifest = server_manifest("My run", file, Preprocessing(), "model.onnx")
+    manifest = server_manifest("My run", file, Preprocessing())
     version = manifest.pop("model_version")
     assert manifest == {
         "manifest_version": 1,
@@ -112,7 +112,7 @@ def test_the_server_manifest_field_by_field() -> None:
         "license": LICENSE_FILE,
     }
     assert file.sha256[:12] in version
-    other = server_manifest("My run", flat_onnx(dimension=9), Preprocessing(), "model.onnx")
+    other = server_manifest("My run", flat_onnx(dimension=9), Preprocessing())
     assert other["model_version"] != version
     for lacking in (LICENSE_FILE, DETECTOR_FILE, "signed by InsightFace"):
         assert lacking in SERVER_REMARK
@@ -121,7 +121,7 @@ def test_the_server_manifest_field_by_field() -> None:
 @pytest.mark.parametrize("preprocessing", [None, Preprocessing(std=128.0), Preprocessing(mean=0.0)])
 def test_the_server_scales_in_one_way_only(preprocessing: Preprocessing | None) -> None:
     with pytest.raises(ExportError, match=r"always scales by mean 127\.5"):
-        server_manifest("m", flat_onnx(), preprocessing, "model.onnx")
+        server_manifest("m", flat_onnx(), preprocessing)
 
 
 # --- read by insightface itself ---------------------------------------------------------------
@@ -130,7 +130,7 @@ def test_the_server_scales_in_one_way_only(preprocessing: Preprocessing | None) 
 def write_package(folder: Path, preprocessing: Preprocessing | None, **options: Any) -> Path:
     file = flat_onnx(**options)
     (folder / "model.onnx").write_bytes(file.content)
-    manifest = package_manifest("run 1", file, preprocessing, "model.onnx")
+    manifest = package_manifest("run 1", file, preprocessing)
     (folder / "manifest.json").write_text(json.dumps(manifest))
     return folder
 

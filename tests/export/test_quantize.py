@@ -199,7 +199,7 @@ def test_only_main_files_of_ours(tiny_onnx: bytes, faces: np.ndarray) -> None:
     foreign = onnx.load_from_string(tiny_onnx)
     del foreign.metadata_props[:]
     for content in (foreign.SerializeToString(), make_variant("norm", tiny_onnx)):
-        with pytest.raises(ExportError, match="only a main file that facerec exported"):
+        with pytest.raises(ExportError, match="made from a main file of facerec"):
             quantize_int8(content, faces)
 
 

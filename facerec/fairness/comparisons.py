@@ -14,14 +14,13 @@ from facerec.embedding.extract import Embeddings
 from facerec.errors import DatasetError, MetricError
 from facerec.fairness.channels import mated_pairs
 from facerec.fairness.rate_results import TARGETS, UNKNOWN, Calibration
-from facerec.fairness.rates import GroupErrors, all_pairs_rates, pair_group_rates
+from facerec.fairness.rates import GroupErrors, all_pairs_rates, calibrate, pair_group_rates
 from facerec.progress import Progress
 from facerec.statistics.operating_points import OperatingPoint
 from facerec.statistics.rates import operating_points
 from facerec.verification.bench import Bench
 from facerec.verification.evaluate import score_pairs
 from facerec.verification.protocols import ScoredPairs
-from facerec.verification.scoring import score_all_pairs
 
 MOST_MATED = 2**25
 """Mated pairs up to which norms and scores of pairs are held against each other."""
@@ -58,15 +57,14 @@ def calibrate_on_embeddings(
             f"{name}: these embeddings do not say who is on the images, so no threshold can be "
             "fixed on them; embed record files or a folder of identity/image.jpg, or give scores"
         )
-    all_pairs = score_all_pairs(
+    return calibrate(
         embeddings.vectors[known],
         subjects[known],
-        fpr=targets,
-        tables_at_points=False,
+        targets,
+        f"calibration on {name}",
         device=device,
         progress=progress,
     )
-    return _calibration(f"calibration on {name}", all_pairs.points)
 
 
 def calibrate_on_scores(

@@ -220,21 +220,42 @@ def all_pairs_rates(
     # Some images of a person lack a label that others have: no cell of groups holds the person.
     raw = np.asarray(vectors)
     if calibration is None:
-        pooled = score_all_pairs(
-            raw[rows],
-            codes[0],
-            fpr=targets,
-            tables_at_points=False,
-            device=device,
-            progress=progress,
-        )
-        calibration = Calibration(_pooled(labelled[0], rows, pooled), pooled.points)
+        calibration = calibrate(raw[rows], codes[0], targets, device=device, progress=progress)
     return [
         _score_once(raw, [one], np.flatnonzero(one.known), targets, calibration, device, progress)[
             0
         ]
         for one in labelled
     ]
+
+
+def calibrate(
+    vectors: NDArray[np.floating],
+    subject: ArrayLike,
+    targets: Sequence[str],
+    source: str = "this data",
+    *,
+    device: str | torch.device = "cpu",
+    progress: Progress | None = None,
+) -> Calibration:
+    """Fix thresholds on the impostors among all pairs of images.
+
+    Args:
+        vectors: raw embeddings, ``(m, D)``.
+        subject: number or name of the person on each image, ``(m,)``.
+        targets: nominal FMRs.
+        source: names these data in reports.
+        device: see `all_pairs_group_rates`.
+        progress: see `all_pairs_group_rates`.
+
+    Raises:
+        MetricError: no mated or no impostor pair, or an impossible target.
+        DeviceError: the device is not there.
+    """
+    pairs = score_all_pairs(
+        vectors, subject, fpr=targets, tables_at_points=False, device=device, progress=progress
+    )
+    return Calibration(f"{source}: {pairs.non_mated:,} impostor pairs pooled", pairs.points)
 
 
 def _score_once(

@@ -23,7 +23,15 @@ import facerec
 from facerec.embedding.extract import Embeddings
 from facerec.errors import DatasetError, MetricError
 from facerec.fairness.association import Association, associate
-from facerec.fairness.attributes import Attributes, Exclusion, GroupCount, Grouping, Joined, join
+from facerec.fairness.attributes import (
+    POOLED,
+    Attributes,
+    Exclusion,
+    GroupCount,
+    Grouping,
+    Joined,
+    join,
+)
 from facerec.fairness.baseline import BaselineComparison, RunPair, compare_runs
 from facerec.fairness.channels import (
     Channel,
@@ -265,6 +273,12 @@ def assemble(
             "The global thresholds were fixed on the impostor pairs of these data themselves; "
             "thresholds from other data would give other rates.",
         )
+    alone = [
+        f"{audited.name}: no value has ten subjects, so they are one group and nothing is "
+        "compared; join values to bins, such as ages 18-29 and 30-44."
+        for audited in groupings
+        if audited.names == (POOLED,)
+    ]
     return Audit(
         version=facerec.__version__,
         settings=settings,
@@ -290,7 +304,7 @@ def assemble(
         ),
         findings=find(groupings, target, comparison, one_to_many),
         caveats=caveats(label_sources, policy, lfw=lfw, norms=joined is not None),
-        warnings=(*warnings[0], *of_thresholds, *warnings[1]),
+        warnings=(*warnings[0], *alone, *of_thresholds, *warnings[1]),
         comparison=comparison,
         one_to_many=one_to_many,
         search_correlations=search_correlations,

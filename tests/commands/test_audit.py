@@ -113,7 +113,8 @@ def test_report_and_summary(workplace: Path, capsys: pytest.CaptureFixture[str])
     assert "120 images of 40 subjects, 0 failures to acquire; labels: curator" in text
     flat = " ".join(text.split())
     assert "• gender: η² of subjects' mean norms 0." in flat
-    assert "p = 0.01: difference detected • gender: max/geomean of FMR" in flat
+    assert "p = 0.01: difference detected (largest in male 2" in flat
+    assert ") • gender: max/geomean of FMR" in flat
     assert re.search(r"female +20 +60 +\d", text) and "Norms by group" in text
     assert "by gender" in text.splitlines()
     assert "Rates at the global threshold of FMR 1e-2" in text

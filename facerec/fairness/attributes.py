@@ -485,18 +485,26 @@ def _values(path: Path, name: str, column: pd.Series) -> NDArray[np.str_]:
 def _numbers(
     path: Path, name: str, lines: NDArray[np.int64], column: pd.Series
 ) -> NDArray[np.float64]:
-    numbers = np.full(len(column), np.nan)
-    for i, text in enumerate(column):
-        try:
-            numbers[i] = float(text or "nan")
-        except ValueError:
-            numbers[i] = np.inf
-        if math.isinf(numbers[i]):
-            raise DatasetError(
-                f"{path}, line {lines[i]}: the covariate {name} is {text[:60]!r}, which is no "
-                "finite number; mend the line, or leave the field empty"
-            )
-    return numbers
+    cells = zip(lines.tolist(), column, strict=True)
+    return np.array([read_number(path, line, name, text) for line, text in cells])
+
+
+def read_number(path: Path, line: int, name: str, text: str) -> float:
+    """Return the number in a field; NaN where it is empty.
+
+    Raises:
+        DatasetError: it is no finite number.
+    """
+    try:
+        number = float(text or "nan")
+    except ValueError:
+        number = math.inf
+    if math.isinf(number):
+        raise DatasetError(
+            f"{path}, line {line}: the covariate {name} is {text[:60]!r}, which is no finite "
+            "number; mend the line, or leave the field empty"
+        )
+    return number
 
 
 def _check_embeddings(

@@ -178,7 +178,6 @@ class ListedPairs(Comparisons):
         sides: rows of the two images of each pair, ``(2, n)``.
         same: whether each pair is labelled mated, ``(n,)``.
         subject: code of the subject of each row.
-        failed: rows that were not acquired, if known.
         subjects_known: see `pair_group_rates`.
         seed: see `pair_group_rates`.
     """
@@ -190,13 +189,12 @@ class ListedPairs(Comparisons):
         sides: Rows,
         same: NDArray[np.bool_],
         subject: Rows,
-        failed: NDArray[np.bool_] | None = None,
         subjects_known: bool = True,
         seed: int = 0,
     ) -> None:
         self.policy = f"from the pair list of {name}"
         self._name, self._scores, self._sides, self._same = name, scores, sides, same
-        self._subject, self._failed = subject, failed
+        self._subject = subject
         self._subjects_known, self._seed = subjects_known, seed
 
     @classmethod
@@ -222,9 +220,8 @@ class ListedPairs(Comparisons):
                 f"first is {str(bench.images.ids[absent[0]])!r}; ids must be equal to the letter"
             )
         sides = rows[np.stack([bench.pairs.first, bench.pairs.second])]
-        failed = ~np.isfinite(vectors).all(axis=1)
         scores = score_pairs(vectors, sides[0], sides[1])
-        return cls(bench.name, scores, sides, bench.pairs.issame, subject, failed)
+        return cls(bench.name, scores, sides, bench.pairs.issame, subject)
 
     def errors(
         self,
@@ -249,7 +246,6 @@ class ListedPairs(Comparisons):
                     names,
                     targets=targets,
                     calibration=calibration,
-                    failed=self._failed,
                     subjects_known=self._subjects_known,
                     seed=self._seed,
                 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -31,8 +31,8 @@ from facerec.fairness.rate_results import (
     TARGETS,
     Calibration,
     DetMark,
+    ErrorRate,
     Exclusions,
-    FmrMatrix,
     GlobalThreshold,
     GroupComposition,
     GroupDet,
@@ -97,7 +97,6 @@ def pair_group_rates(
     *,
     targets: Sequence[str] = TARGETS,
     calibration: Calibration | None = None,
-    failed: ArrayLike | None = None,
     subjects_known: bool = True,
     seed: int = 0,
 ) -> GroupErrors:
@@ -113,7 +112,6 @@ def pair_group_rates(
         names: of the groups, D of them.
         targets: nominal FMRs, taken exactly.
         calibration: where the thresholds were fixed; by default on the impostors of the list.
-        failed: images that were not acquired, ``(m,)`` booleans.
         subjects_known: otherwise the subjects tell mated pairs from others and nothing more, and
             pairs are taken as independent.
         seed: of resamples of pairs, where persons are not known.
@@ -123,9 +121,8 @@ def pair_group_rates(
             that the calibration lacks, or no mated or no impostor pair that is left.
     """
     labelled = LabelledImages(subject, group, names)
-    pairs = ScoredPairs(
-        scores, first, second, issame, labelled, failed, None if subjects_known else seed
-    )
+    independent = None if subjects_known else seed
+    pairs = ScoredPairs(scores, first, second, issame, labelled, independent)
     impostors = pairs.scores[~pairs.same]
     if calibration is None:
         fixed = operating_points(pairs.scores[pairs.same], impostors, targets)
@@ -221,6 +218,8 @@ def all_pairs_rates(
     raw = np.asarray(vectors)
     if calibration is None:
         calibration = calibrate(raw[rows], codes[0], targets, device=device, progress=progress)
+        if labelled[0].known[rows].all():
+            calibration = replace(calibration, source=POOLED)
     return [
         _score_once(raw, [one], np.flatnonzero(one.known), targets, calibration, device, progress)[
             0
@@ -402,17 +401,14 @@ def _own_threshold(alone: GroupAlone | None, index: int) -> GroupThreshold:
     return GroupThreshold(value, tmr, *counts, True, reason)
 
 
-def _matrix(counted: ErrorCounts) -> FmrMatrix:
+def _matrix(counted: ErrorCounts) -> tuple[tuple[ErrorRate, ...], ...]:
     size = range(len(counted.non_mated))
     cells = {
         cell: error_rate(share, counted.false_matches[cell], counted.non_mated[cell])
         for cell, share in counted.fmr_shares.items()
     }
-    return FmrMatrix(
-        tuple(
-            tuple(cells[min(first, second), max(first, second)] for second in size)
-            for first in size
-        )
+    return tuple(
+        tuple(cells[min(first, second), max(first, second)] for second in size) for first in size
     )
 
 

@@ -55,6 +55,7 @@ from facerec.fairness.result import Audit, InputFile
 from facerec.fairness.scores import audit_scores
 from facerec.fairness.tables import SUPPRESSED, norm_table, rate_table, working_point
 from facerec.files import sha256
+from facerec.limits import MOST, Limits
 from facerec.progress import Progress, section
 from facerec.report.progress import progress_bar
 from facerec.statistics.operating_points import parse_rate
@@ -78,6 +79,13 @@ _WITH_SCORES = frozenset((
     "device",
 ))  # fmt: skip
 """Flags that mean something in an audit of scores."""
+
+_NUMBERS = {
+    # The fewest with which a test can reject at 5 %, and with an order statistic in both tails.
+    "permutations": Limits(19, MOST),
+    "replicates": Limits(40, MOST),
+    "seed": Limits(0, 2**32 - 1),
+}
 
 _FIGURES = ("eta2", "p", "fmr_ratio", "fnmr_ratio")
 """What `--assert` knows of the primary attribute."""
@@ -193,6 +201,9 @@ def audit(
     targets, groups = _listed(fmr), _listed(group)
     for target in targets:
         parse_rate(target)
+    for name, limits in _NUMBERS.items():
+        if flags[name] not in limits:
+            raise MetricError(f"--{name} must be {limits}, found {flags[name]}")
     searches = _search_plan(flags)
     asserted = [_assertion(text) for text in assertion]
     _check_source(flags)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from facerec.fairness.against import ReleaseChange, ReleaseComparison
+from facerec.fairness.plain import Json, plain
 from facerec.report import words
-from facerec.report.estimate import Estimate
 from facerec.report.page import Block, Folded, Listed, Section, Text
 from facerec.report.table import Cell, Column, Table
 
@@ -36,25 +36,26 @@ def against_table(rows: Sequence[ReleaseChange], caption: str = "") -> Table[Rel
             return Cell(f"{row.old_verdict} → {row.new_verdict}", row.conclusion, strong=True)
         return Cell(row.new_verdict, row.conclusion)
 
+    def written(*names: str) -> Callable[[ReleaseChange], Json]:
+        """Put what files have of these names into columns of their own."""
+
+        def values(row: ReleaseChange) -> Json:
+            everything = plain(row)
+            return {name: everything[name] for name in names}
+
+        return values
+
     columns: list[Column[ReleaseChange]] = [
-        Column("figure", named, lambda row: row.figure, "figure"),
-        Column("", data=lambda row: row.grouping, key="grouping"),
-        Column("", data=lambda row: row.group, key="group"),
-        Column("", data=lambda row: row.target, key="fmr_nominal"),
+        Column("figure", named, written("figure", "grouping", "group", "fmr_nominal")),
         Column("old", lambda row: words.number(row.old), lambda row: row.old, "old"),
         Column("new", lambda row: words.number(row.new), lambda row: row.new, "new"),
+        Column("change [95 %]", change, lambda row: row, "change"),
         Column(
-            "change [95 %]",
-            change,
-            lambda row: Estimate(row.value, row.interval),
-            "change",
+            "verdict, and that of the change",
+            verdict,
+            written("paired", "old_verdict", "new_verdict", "conclusion", "reason"),
+            words=True,
         ),
-        Column("", data=lambda row: row.paired, key="paired"),
-        Column("verdict, and that of the change", verdict, words=True),
-        Column("", data=lambda row: row.old_verdict, key="old_verdict"),
-        Column("", data=lambda row: row.new_verdict, key="new_verdict"),
-        Column("", data=lambda row: row.conclusion, key="conclusion"),
-        Column("", data=lambda row: row.remark or None, key="reason"),
     ]
     return Table(caption, columns, rows)
 

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import kruskal, rankdata
 
-from facerec.errors import MetricError
 from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import Array, SubjectBootstrap, SubjectNorms, estimate_of
 from facerec.fairness.two_groups import (
@@ -39,7 +38,6 @@ from facerec.fairness.variance_shares import (
 from facerec.fairness.welch import PermutationTest, Welch, permute
 from facerec.report.conclusions import ALPHA
 from facerec.report.estimate import Estimate
-from facerec.statistics.intervals import check_confidence
 from facerec.statistics.multiplicity import holm
 
 Role = Literal["primary", "exploratory"]
@@ -143,8 +141,6 @@ def associate(
     role: Role = "exploratory",
     permutations: int = 9999,
     seed: int = 0,
-    bound: float = NEGLIGIBLE_DELTA,
-    confidence: float = 0.95,
 ) -> Association | NoComparison:
     """Compare the mean norms of the subjects of all groups.
 
@@ -154,15 +150,10 @@ def associate(
         role: whether this is the one test declared in advance.
         permutations: of the groups over subjects.
         seed: of the permutations.
-        bound: on abs(delta), below which groups count as equivalent.
-        confidence: coverage of the intervals.
 
     Raises:
-        MetricError: an impossible confidence, bound or number of permutations.
+        MetricError: no permutation.
     """
-    check_confidence(confidence)
-    if not 0 < bound < 1:
-        raise MetricError(f"equivalence bound {bound} is not between 0 and 1; the usual is 0.147")
     means, groups, sizes = sample.means, sample.groups, sample.sizes
     subjects, k = len(groups), len(sizes)
     refusal = _refusal(sample)
@@ -172,12 +163,12 @@ def associate(
     ranks, deviations = rankdata(means), _deviations(means, groups)
     tests = permute([means, ranks, deviations], groups, permutations, seed)
     moments = moments_of(means, bootstrap)
-    interval = share_interval(effect_of(moments, tests[0].replicates, confidence), confidence)
-    of_ranks = effect_of(rank_moments_of(means, bootstrap), tests[1].replicates, confidence)
-    rank_interval = share_interval(of_ranks, confidence)
+    interval = share_interval(effect_of(moments, tests[0].replicates))
+    of_ranks = effect_of(rank_moments_of(means, bootstrap), tests[1].replicates)
+    rank_interval = share_interval(of_ranks)
     statistic = float(kruskal(*split_by_group(means, groups)).statistic)
     test = Welch.of(sizes, moments.squares, analysis.between + analysis.within)
-    pairs = _pairs(sample, bootstrap, bound, confidence)
+    pairs = _pairs(sample, bootstrap)
     equivalence = [pair.equivalence_p for pair in pairs]
     known = [p for p in equivalence if p is not None]
     largest = max(known) if len(known) == len(pairs) else None
@@ -201,7 +192,7 @@ def associate(
         spread_within=_spread_within(sample, permutations, seed),
         pairs=pairs,
         mde_eta2=minimum_detectable(sizes, analysis, test),
-        bound=bound,
+        bound=NEGLIGIBLE_DELTA,
         equivalence_p=largest,
         equivalent=largest is not None and largest < ALPHA,
     )
@@ -219,25 +210,23 @@ def _refusal(sample: SubjectNorms) -> str | None:
     return None
 
 
-def _pairs(
-    sample: SubjectNorms, bootstrap: SubjectBootstrap, bound: float, confidence: float
-) -> tuple[PairDifference, ...]:
+def _pairs(sample: SubjectNorms, bootstrap: SubjectBootstrap) -> tuple[PairDifference, ...]:
     """Compare the subjects of every two groups."""
     means = sample.means
     differences = []
     for i, j in itertools.combinations(range(len(sample.names)), 2):
         x, y = means[bootstrap.members[i]], means[bootstrap.members[j]]
         p = difference_p(x, y)
-        equivalence = equivalence_p(x, y, bound)
+        equivalence = equivalence_p(x, y)
         differences.append(
             PairDifference(
                 first=sample.names[i],
                 second=sample.names[j],
                 subjects=(len(x), len(y)),
-                delta=cliffs_delta(x, y, confidence),
-                shift=hodges_lehmann(x, y, confidence),
+                delta=cliffs_delta(x, y),
+                shift=hodges_lehmann(x, y),
                 wasserstein=wasserstein(
-                    x, y, bootstrap.multiplicities[i], bootstrap.multiplicities[j], confidence
+                    x, y, bootstrap.multiplicities[i], bootstrap.multiplicities[j]
                 ),
                 p=p,
                 p_holm=p,

@@ -40,6 +40,9 @@ INFERRED = (
 )
 """Banner of an audit with such labels."""
 
+NOT_RECORDED = frozenset(("na", "n/a", "nan", "null"))
+"""What other programs write where nothing is recorded, in small letters."""
+
 _IMAGE, _SOURCE = "image_id", "label_source"
 _POSITIONS = 10
 
@@ -198,7 +201,7 @@ def read_attributes(
     image counts as a subject of its own, for sets that do not say who is who.
 
     Args:
-        path: UTF-8 (with a mark or not).
+        path: UTF-8 (with a mark or not); commas, semicolons or tabs between its fields.
         groups: columns of attributes; an empty value means not recorded.
         subject: column of the subject.
         covariates: columns of numbers; an empty value means not recorded.
@@ -213,6 +216,8 @@ def read_attributes(
         raise DatasetError(f"{path}: no attribute was named; name at least one column of groups")
     numbered = read_records(path)
     header_line, header = next(numbered, (1, []))
+    if not header:
+        raise DatasetError(f"{path}: the file is empty; check that it is the right one")
     wanted = list(dict.fromkeys([_IMAGE, subject, *groups, *covariates, _SOURCE]))
     _check_header(path, header_line, header, wanted)
     records = []
@@ -393,7 +398,8 @@ def check_values(path: Path, name: str, values: NDArray[np.str_]) -> None:
     """Refuse a column that cannot be one of groups.
 
     Raises:
-        DatasetError: it is empty, has too many values, or one that the audit gives itself.
+        DatasetError: it is empty, has too many values, values that differ in capitals alone, or one
+            that the audit gives itself or that means "not recorded" elsewhere.
     """
     distinct = np.unique(values[values != ""])
     if not len(distinct):
@@ -408,15 +414,37 @@ def check_values(path: Path, name: str, values: NDArray[np.str_]) -> None:
             f"{path}: the column {name} has the value {POOLED!r}, which the audit gives to small "
             "groups; rename it"
         )
+    written: dict[str, str] = {}
+    for value in distinct.tolist():
+        folded = value.casefold()
+        if folded in NOT_RECORDED:
+            raise DatasetError(
+                f"{path}: the column {name} has the value {value!r}; leave the field empty where "
+                "nothing is recorded, or rename the group"
+            )
+        if folded in written:
+            raise DatasetError(
+                f"{path}: the column {name} has the values {written[folded]!r} and {value!r}, "
+                "which differ in capitals alone; write one group in one way"
+            )
+        written[folded] = value
 
 
-def read_records(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
+def read_records(path: Path, delimiter: str | None = None) -> Iterator[tuple[int, list[str]]]:
     """Yield the line and the stripped fields of every record that is not blank.
+
+    Args:
+        path: UTF-8, or UTF-16 with its mark.
+        delimiter: between fields; by default a comma, semicolon or tab, whichever the first line
+            has most of.
 
     Raises:
         DatasetError: the file cannot be read, or is no such table.
     """
     text = io.StringIO(decode_text(path, read_content(path)), newline="")
+    if delimiter is None:
+        delimiter = max(",;\t", key=text.readline().count)
+        text.seek(0)
     reader = csv.reader(text, delimiter=delimiter, strict=True)
     try:
         for record in reader:
@@ -457,18 +485,26 @@ def _values(path: Path, name: str, column: pd.Series) -> NDArray[np.str_]:
 def _numbers(
     path: Path, name: str, lines: NDArray[np.int64], column: pd.Series
 ) -> NDArray[np.float64]:
-    numbers = np.full(len(column), np.nan)
-    for i, text in enumerate(column):
-        try:
-            numbers[i] = float(text or "nan")
-        except ValueError:
-            numbers[i] = np.inf
-        if math.isinf(numbers[i]):
-            raise DatasetError(
-                f"{path}, line {lines[i]}: the covariate {name} is {text[:60]!r}, which is no "
-                "finite number; mend the line, or leave the field empty"
-            )
-    return numbers
+    cells = zip(lines.tolist(), column, strict=True)
+    return np.array([read_number(path, line, name, text) for line, text in cells])
+
+
+def read_number(path: Path, line: int, name: str, text: str) -> float:
+    """Return the number in a field; NaN where it is empty.
+
+    Raises:
+        DatasetError: it is no finite number.
+    """
+    try:
+        number = float(text or "nan")
+    except ValueError:
+        number = math.inf
+    if math.isinf(number):
+        raise DatasetError(
+            f"{path}, line {line}: the covariate {name} is {text[:60]!r}, which is no finite "
+            "number; mend the line, or leave the field empty"
+        )
+    return number
 
 
 def _check_embeddings(

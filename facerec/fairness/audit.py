@@ -19,14 +19,18 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-import facerec
 from facerec.embedding.extract import Embeddings
 from facerec.errors import DatasetError, MetricError
-from facerec.fairness.association import Association, associate
-from facerec.fairness.attributes import Attributes, Exclusion, GroupCount, Grouping, Joined, join
+from facerec.fairness.association import associate
+from facerec.fairness.attributes import (
+    POOLED,
+    Attributes,
+    Grouping,
+    Joined,
+    join,
+)
 from facerec.fairness.baseline import BaselineComparison, RunPair, compare_runs
 from facerec.fairness.channels import (
-    Channel,
     FusionChange,
     NormChannels,
     channel_checklist,
@@ -38,7 +42,7 @@ from facerec.fairness.covariates import AdjustedAssociation, adjust_for_covariat
 from facerec.fairness.differentials import REPLICATES, Differentials, differentials
 from facerec.fairness.findings import caveats, find
 from facerec.fairness.no_comparison import NoComparison
-from facerec.fairness.norms import NormTable, SubjectBootstrap, SubjectNorms, norm_table
+from facerec.fairness.norms import SubjectBootstrap, SubjectNorms, norm_table
 from facerec.fairness.one_to_many import (
     OneToMany,
     OtherPeople,
@@ -161,29 +165,31 @@ def audit(
             "known of the spread within subjects, and there are no mated pairs."
         )
     unknown = "The embeddings do not say whether mirror images took part."
-    return assemble(
+    found = Audit(
         settings=settings,
-        inputs=inputs,
+        inputs=tuple(inputs),
         label_sources=joined.label_sources,
         banner=joined.banner,
-        joined=joined,
         images=len(joined.rows),
         pairs=None,
         failures=int(np.count_nonzero(~joined.acquired)),
         subjects=len(np.unique(joined.subjects)),
+        single_images=joined.single_images,
         exclusions=joined.exclusions,
         policy=auditor.policy,
-        channels=channel_checklist(
-            flip=embeddings.flip, norm_weighting=None, gating=gating, confidence=confidence
-        ),
-        formed=joined.groupings,
+        channels=channel_checklist(flip=embeddings.flip, gating=gating, confidence=confidence),
         groupings=groupings,
-        lfw=_is_lfw(embeddings, pairs),
-        calibrated=calibration is not None,
-        warnings=([*remarks, *notes], [unknown] if embeddings.flip is None else []),
+        warnings=(*remarks, *notes),
         comparison=comparison,
         one_to_many=identification,
         search_correlations=correlations,
+    )
+    return complete(
+        found,
+        joined.groupings,
+        calibrated=calibration is not None,
+        lfw=_is_lfw(embeddings, pairs),
+        last=[unknown] if embeddings.flip is None else [],
     )
 
 
@@ -222,120 +228,55 @@ def shown(
     return nonempty
 
 
-def assemble(
-    *,
-    settings: Settings,
-    inputs: Sequence[InputFile],
-    label_sources: tuple[str, ...],
-    banner: str | None,
-    joined: Joined | None,
-    images: int | None,
-    pairs: int | None,
-    failures: int,
-    subjects: int | None,
-    exclusions: tuple[Exclusion, ...],
-    policy: str,
-    channels: tuple[Channel, ...],
+def complete(
+    audit: Audit,
     formed: Sequence[Grouping],
-    groupings: tuple[GroupAudit, ...],
-    lfw: bool,
+    *,
     calibrated: bool,
-    warnings: tuple[Sequence[str], Sequence[str]],
-    comparison: BaselineComparison | None,
-    one_to_many: OneToMany | NoComparison | None = None,
-    search_correlations: Mapping[SearchKey, float] | None = None,
+    lfw: bool = False,
+    last: Sequence[str] = (),
 ) -> Audit:
-    """Put an audit together; its parts are described at `Audit`.
+    """Add what follows from the figures of an audit: thresholds, findings and what is said of them.
 
-    ``formed`` are all groupings, shown or not; ``warnings`` come before and after those on
-    thresholds, which depend on whether other data ``calibrated`` them.
+    Args:
+        audit: with all figures.
+        formed: all groupings, shown or not.
+        calibrated: whether other data gave the thresholds.
+        lfw: whether the images are those of LFW.
+        last: warnings that come after those on thresholds.
     """
-    rates = [audited.rates for audited in groupings if isinstance(audited.rates, GroupRates)]
+    rates = [one.rates for one in audit.groupings if isinstance(one.rates, GroupRates)]
     thresholds = tuple(point.threshold for point in rates[0].points) if rates else ()
     target = working_target(thresholds)
-    of_thresholds = [
+    warnings = [
+        f"{one.name}: no value has ten subjects, so they are one group and nothing is compared; "
+        "join values to bins, such as ages 18-29 and 30-44."
+        for one in audit.groupings
+        if one.names == (POOLED,)
+    ]
+    if thresholds and not calibrated:
+        warnings.append(
+            "The global thresholds were fixed on the impostor pairs of these data themselves; "
+            "thresholds from other data would give other rates."
+        )
+    warnings += [
         f"FMR {threshold.target} is not resolvable with the {threshold.non_mated:,} impostor "
         "pairs on which the threshold was fixed."
         for threshold in thresholds
         if not threshold.resolvable
     ]
-    if thresholds and not calibrated:
-        of_thresholds.insert(
-            0,
-            "The global thresholds were fixed on the impostor pairs of these data themselves; "
-            "thresholds from other data would give other rates.",
-        )
-    return Audit(
-        version=facerec.__version__,
-        settings=settings,
-        inputs=tuple(inputs),
-        label_sources=label_sources,
-        banner=banner,
-        joined=joined,
-        images=images,
-        pairs=pairs,
-        failures=failures,
-        subjects=subjects,
-        single_images=joined is not None and joined.single_images,
-        exclusions=exclusions,
-        policy=policy,
+    return replace(
+        audit,
         thresholds=thresholds,
         target=target,
-        channels=channels,
-        groupings=groupings,
         skipped=tuple(
             NoComparison(grouping.name, "no group has the ten subjects that it takes")
             for grouping in formed
             if not grouping.cells
         ),
-        findings=find(groupings, target, comparison, one_to_many),
-        caveats=caveats(label_sources, policy, lfw=lfw, norms=joined is not None),
-        warnings=(*warnings[0], *of_thresholds, *warnings[1]),
-        comparison=comparison,
-        one_to_many=one_to_many,
-        search_correlations=search_correlations,
-    )
-
-
-def group_audit(
-    grouping: Grouping,
-    composition: tuple[GroupCount, ...],
-    errors: GroupErrors | NoComparison,
-    measures: Differentials | NoComparison,
-    *,
-    primary: bool,
-    association: Association | NoComparison,
-    channels: NormChannels | NoComparison,
-    fusion: tuple[FusionChange, ...] | NoComparison,
-    sample: SubjectNorms | None = None,
-    norms: NormTable | None = None,
-    adjusted: AdjustedAssociation | NoComparison | None = None,
-    cosines: bool = True,
-) -> GroupAudit:
-    """Put together what is known of a grouping; the parts are described at `GroupAudit`.
-
-    The bins of histograms are made for ``cosines``.
-    """
-    counted = None if isinstance(errors, NoComparison) else errors
-    return GroupAudit(
-        name=grouping.name,
-        attributes=grouping.attributes,
-        primary=primary,
-        names=grouping.names,
-        slices=tuple(grouping.slice(code) for code in range(len(grouping.cells))),
-        pooled=tuple(" × ".join(cell) for cell in grouping.pooled),
-        suppressed=tuple(" × ".join(cell) for cell in grouping.suppressed),
-        composition=composition,
-        sample=sample,
-        norms=norms,
-        association=association,
-        adjusted=adjusted,
-        rates=errors if isinstance(errors, NoComparison) else errors.rates,
-        differentials=measures,
-        channels=channels,
-        fusion=fusion,
-        histograms=counted.histograms if counted is not None and cosines else (),
-        errors=counted,
+        findings=find(audit.groupings, target, audit.comparison, audit.one_to_many),
+        caveats=caveats(audit.label_sources, audit.policy, lfw=lfw, norms=not audit.of_scores),
+        warnings=(*audit.warnings, *warnings, *last),
     )
 
 
@@ -514,15 +455,16 @@ class _Auditor:
             measures = measure(errors, settings)
         with stage(self._progress, f"{grouping.name}: norms of pairs"):
             channels = self._channels(grouping, errors, mated)
-        return group_audit(
-            grouping,
-            joined.count(grouping),
-            errors,
-            measures,
+        return GroupAudit(
+            grouping=grouping,
             primary=primary,
+            composition=joined.count(grouping),
             association=association,
+            rates=errors if isinstance(errors, NoComparison) else errors.rates,
+            differentials=measures,
             channels=channels,
             fusion=self._fusion(grouping, errors, unit),
+            histograms=() if isinstance(errors, NoComparison) else errors.histograms,
             sample=sample,
             norms=norms,
             adjusted=adjusted,

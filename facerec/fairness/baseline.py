@@ -32,15 +32,20 @@ from facerec.fairness.differentials import (
 from facerec.fairness.norms import SubjectNorms, percentile
 from facerec.fairness.pair_counts import LabelledImages
 from facerec.fairness.plain import plain
-from facerec.fairness.rate_results import UNKNOWN
-from facerec.fairness.rates import GroupErrors, all_pairs_group_rates, pair_group_rates
+from facerec.fairness.rate_results import UNKNOWN, Calibration
+from facerec.fairness.rates import (
+    GroupErrors,
+    all_pairs_group_rates,
+    calibrate,
+    pair_group_rates,
+)
 from facerec.progress import Progress
 from facerec.report.conclusions import DirectedConclusion, of_change
 from facerec.report.estimate import Estimate
 from facerec.statistics.bootstrap import VertexBootstrap
 from facerec.statistics.intervals import Interval
 from facerec.statistics.kfold import kfold_accuracy
-from facerec.statistics.rates import sort_scores
+from facerec.statistics.rates import operating_points, sort_scores
 from facerec.verification.bench import Pairs
 from facerec.verification.evaluate import score_pairs
 
@@ -467,13 +472,28 @@ class _Frame:
     def _errors(
         self, vectors: NDArray[np.floating], scores: NDArray[np.floating]
     ) -> tuple[GroupErrors, NDArray[np.int64]]:
-        """Count errors by group; also return which persons the counts number."""
+        """Count errors by group; also return which persons the counts number.
+
+        As in an audit, thresholds are fixed on everybody, also on images without a group.
+        """
+        ungrouped = len(self.grouped) < len(self.rows)
+        calibration = None
         if self.impostors == "all":
+            if ungrouped:
+                calibration = calibrate(vectors, self.person, self.targets)
             of_all = all_pairs_group_rates(
-                vectors, self.person, self.group, self.names, targets=self.targets
+                vectors,
+                self.person,
+                self.group,
+                self.names,
+                targets=self.targets,
+                calibration=calibration,
             )
             return of_all, np.unique(self.person[self.grouped])
         known = (self.group[self.sides] >= 0).all(axis=0)
+        if ungrouped:
+            points = operating_points(scores[self.same], scores[~self.same], self.targets)
+            calibration = Calibration("this list", points)
         of_list = pair_group_rates(
             scores,
             self.sides[0],
@@ -483,6 +503,7 @@ class _Frame:
             self.group,
             self.names,
             targets=self.targets,
+            calibration=calibration,
         )
         return of_list, np.unique(self.person[self.sides[:, known]])
 

@@ -233,7 +233,6 @@ class FusionChange(Estimate):
 def channel_checklist(
     *,
     flip: bool | None,
-    norm_weighting: Literal["raw", "unit"] | None,
     gating: bool,
     confidence: bool,
 ) -> tuple[Channel, ...]:
@@ -241,18 +240,14 @@ def channel_checklist(
 
     Args:
         flip: whether raw embeddings of images and mirror images were added; None if unknown.
-        norm_weighting: of the images of templates; None without templates.
         gating: whether the user accepts or discards images by norm.
         confidence: whether the user shows or returns the norm as a confidence.
     """
-    raw = [
-        *(["raw embeddings of image and mirror image are added"] if flip else []),
-        *(["images of a template are weighted by raw norm"] if norm_weighting == "raw" else []),
-    ]
-    fusion: bool | None = bool(raw)
-    evidence = "; ".join(raw) or "each score comes from one embedding a side, or from unit vectors"
-    if not raw and flip is None:
-        fusion, evidence = None, "the embeddings do not say whether two views were added"
+    evidence = {
+        True: "raw embeddings of image and mirror image are added",
+        False: "each score comes from one embedding a side, or from unit vectors",
+        None: "the embeddings do not say whether two views were added",
+    }[flip]
     return (
         Channel(
             "training",
@@ -260,7 +255,7 @@ def channel_checklist(
             "the gradient of a raw embedding shrinks with its norm; only runs with and without the "
             "spherical embedding constraint can tell what that does",
         ),
-        Channel("fusion", fusion, evidence),
+        Channel("fusion", flip, evidence),
         Channel(
             "gating", gating, f"images are {'' if gating else 'not '}accepted by norm (declared)"
         ),

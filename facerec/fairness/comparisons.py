@@ -14,14 +14,13 @@ from facerec.embedding.extract import Embeddings
 from facerec.errors import DatasetError, MetricError
 from facerec.fairness.channels import mated_pairs
 from facerec.fairness.rate_results import TARGETS, UNKNOWN, Calibration
-from facerec.fairness.rates import GroupErrors, all_pairs_rates, pair_group_rates
+from facerec.fairness.rates import GroupErrors, all_pairs_rates, calibrate, pair_group_rates
 from facerec.progress import Progress
 from facerec.statistics.operating_points import OperatingPoint
 from facerec.statistics.rates import operating_points
 from facerec.verification.bench import Bench
 from facerec.verification.evaluate import score_pairs
 from facerec.verification.protocols import ScoredPairs
-from facerec.verification.scoring import score_all_pairs
 
 MOST_MATED = 2**25
 """Mated pairs up to which norms and scores of pairs are held against each other."""
@@ -58,15 +57,14 @@ def calibrate_on_embeddings(
             f"{name}: these embeddings do not say who is on the images, so no threshold can be "
             "fixed on them; embed record files or a folder of identity/image.jpg, or give scores"
         )
-    all_pairs = score_all_pairs(
+    return calibrate(
         embeddings.vectors[known],
         subjects[known],
-        fpr=targets,
-        tables_at_points=False,
+        targets,
+        f"calibration on {name}",
         device=device,
         progress=progress,
     )
-    return _calibration(f"calibration on {name}", all_pairs.points)
 
 
 def calibrate_on_scores(
@@ -180,7 +178,6 @@ class ListedPairs(Comparisons):
         sides: rows of the two images of each pair, ``(2, n)``.
         same: whether each pair is labelled mated, ``(n,)``.
         subject: code of the subject of each row.
-        failed: rows that were not acquired, if known.
         subjects_known: see `pair_group_rates`.
         seed: see `pair_group_rates`.
     """
@@ -192,13 +189,12 @@ class ListedPairs(Comparisons):
         sides: Rows,
         same: NDArray[np.bool_],
         subject: Rows,
-        failed: NDArray[np.bool_] | None = None,
         subjects_known: bool = True,
         seed: int = 0,
     ) -> None:
         self.policy = f"from the pair list of {name}"
         self._name, self._scores, self._sides, self._same = name, scores, sides, same
-        self._subject, self._failed = subject, failed
+        self._subject = subject
         self._subjects_known, self._seed = subjects_known, seed
 
     @classmethod
@@ -224,9 +220,8 @@ class ListedPairs(Comparisons):
                 f"first is {str(bench.images.ids[absent[0]])!r}; ids must be equal to the letter"
             )
         sides = rows[np.stack([bench.pairs.first, bench.pairs.second])]
-        failed = ~np.isfinite(vectors).all(axis=1)
         scores = score_pairs(vectors, sides[0], sides[1])
-        return cls(bench.name, scores, sides, bench.pairs.issame, subject, failed)
+        return cls(bench.name, scores, sides, bench.pairs.issame, subject)
 
     def errors(
         self,
@@ -251,7 +246,6 @@ class ListedPairs(Comparisons):
                     names,
                     targets=targets,
                     calibration=calibration,
-                    failed=self._failed,
                     subjects_known=self._subjects_known,
                     seed=self._seed,
                 )

@@ -15,8 +15,9 @@ from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import Array, SubjectBootstrap, SubjectNorms, estimate_of
 from facerec.fairness.variance_shares import NO_INTERVAL, Effect, share_interval
 from facerec.fairness.welch import Welch
+from facerec.report.conclusions import ALPHA
 from facerec.report.estimate import Estimate
-from facerec.statistics.intervals import Interval, check_confidence
+from facerec.statistics.intervals import Interval
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class AdjustedAssociation:
 
 
 def adjust_for_covariates(
-    sample: SubjectNorms, bootstrap: SubjectBootstrap, confidence: float = 0.95
+    sample: SubjectNorms, bootstrap: SubjectBootstrap
 ) -> AdjustedAssociation | NoComparison:
     """Fit ``norm ~ group + covariates`` to images, with errors clustered by subject.
 
@@ -61,12 +62,10 @@ def adjust_for_covariates(
     Args:
         sample: the norms, with covariates.
         bootstrap: of its groups.
-        confidence: coverage of the intervals.
 
     Raises:
         MetricError: no covariate, one that does not vary, or several that follow from another.
     """
-    check_confidence(confidence)
     names = tuple(sample.covariates)
     if not names:
         raise MetricError(f"{sample.name}: there are no covariates to adjust for")
@@ -82,7 +81,7 @@ def adjust_for_covariates(
     fit = _Fit(sample, complete, columns[complete])
     if len(present) <= len(held) or fit.error <= 1e-20 * fit.total:
         return NoComparison(sample.name, "there is nothing left to estimate errors from")
-    plain, adjusted = fit.intervals(bootstrap, confidence)
+    plain, adjusted = fit.intervals(bootstrap)
     wald = fit.wald()
     subjects = len(present)
     return AdjustedAssociation(
@@ -150,20 +149,18 @@ class _Fit:
         """Share of what covariates leave."""
         return float(1 - self.error / self.reduced)
 
-    def intervals(
-        self, bootstrap: SubjectBootstrap, confidence: float
-    ) -> tuple[Interval | None, Interval | None]:
+    def intervals(self, bootstrap: SubjectBootstrap) -> tuple[Interval | None, Interval | None]:
         """Return the intervals of `eta2` and `partial_eta2`."""
         flat = self.products.reshape(len(self.products), -1)
         drawn = [bootstrap.sums(g, flat[ids]) for g, ids in enumerate(bootstrap.members)]
         shape = (bootstrap.replicates, len(drawn), *self.products.shape[1:])
         moments = np.stack(drawn, axis=1).reshape(shape)
         return (
-            self._interval(moments[..., :2, :2], confidence),
-            self._interval(moments, confidence),
+            self._interval(moments[..., :2, :2]),
+            self._interval(moments),
         )
 
-    def _interval(self, moments: Array, confidence: float) -> Interval | None:
+    def _interval(self, moments: Array) -> Interval | None:
         width = moments.shape[-1]
         observed = self.by_group[:, :width, :width]
         effects, slopes, error = _regress(observed)
@@ -189,12 +186,12 @@ class _Fit:
         effect = Effect(
             f=wald.f,
             replicates=np.stack(terms, axis=1) * (error / errors)[:, None],
-            keeps=float(fdtri(len(effects) - 1, wald.within, confidence)),
+            keeps=float(fdtri(len(effects) - 1, wald.within, 1 - ALPHA)),
             explained=float(direction @ contrasts @ direction),
             error=float(error),
             population=float(error * self.images / (self.images - len(effects) - len(slopes))),
         )
-        return share_interval(effect, confidence)
+        return share_interval(effect)
 
     def wald(self) -> _Wald | None:
         """Test equal intercepts; None if their errors have no inverse."""

@@ -20,7 +20,12 @@ from scipy.stats import rankdata
 
 from facerec.errors import MetricError
 from facerec.fairness.pair_counts import PairCounts, SubjectCounts
-from facerec.fairness.rate_results import ErrorRate, RatesAtThreshold, Share
+from facerec.fairness.rate_results import (
+    ErrorRate,
+    GlobalThreshold,
+    Share,
+    error_rate,
+)
 from facerec.fairness.rates import GroupErrors
 from facerec.report.estimate import Estimate
 from facerec.statistics.bootstrap import VertexBootstrap, percentile_interval
@@ -313,6 +318,7 @@ def differentials(
         min_subjects: groups with fewer persons are left out.
     """
     used, left_out = _compared(errors, min_subjects)
+    names = tuple(errors.rates.names[index] for index in used)
     rows: list[Differential] = []
     reason = None
     if len(used) < 2:
@@ -320,49 +326,61 @@ def differentials(
     else:
         weights = resample(errors.subjects, replicates, seed)
         targets = [
-            _Target(point, used, chosen, [rate_replicates(group, weights) for group in chosen])
+            _Target(
+                point.threshold,
+                names,
+                (
+                    [point.groups[index].fmr for index in used],
+                    [point.groups[index].fnmr for index in used],
+                ),
+                chosen,
+                [rate_replicates(group, weights) for group in chosen],
+            )
             for point, counts in zip(errors.rates.points, errors.counts, strict=True)
             for chosen in [[counts[index] for index in used]]
         ]
         rows = [target.row(measure) for target in targets for measure in MEASURES]
         rows += _area_under_fdr(targets)
-    names = tuple(errors.rates.names[index] for index in used)
     return Differentials(
         names, tuple(left_out), tuple(rows), replicates, seed, reason, not errors.subjects
     )
 
 
 def parity_p_value(
-    errors: GroupErrors,
+    groups: Sequence[SubjectCounts],
+    target: str,
     of: Literal["FMR", "FNMR"],
     generator: np.random.Generator,
     *,
     replicates: int = REPLICATES,
-    min_subjects: int = MIN_SUBJECTS,
 ) -> float | None:
-    """Return the p-value of max/geomean at the first target, for groups drawn independently.
+    """Return the p-value of max/geomean at one threshold, for groups drawn independently.
 
     It is that of `differentials`, which takes nothing but their order from resamples of persons;
     for groups known to be independent any order will do, and no person need be drawn.
 
     Args:
-        errors: see `differentials`.
+        groups: all images of each compared with all, `MIN_SUBJECTS` persons or more.
+        target: nominal FMR of the threshold.
         of: which rate.
         generator: draws the orders.
         replicates: of the noise of each group.
-        min_subjects: see `differentials`.
 
     Returns:
         None where `differentials` withholds the measure, or cannot simulate equal rates.
     """
-    used, _ = _compared(errors, min_subjects)
-    if len(used) < 2:
-        return None
-    counts = [errors.counts[0][index] for index in used]
-    orders = generator.random((len(used), replicates))
-    target = _Target(errors.rates.points[0], used, counts, [(order, order) for order in orders])
+    fmr, fnmr = [], []
+    for group in groups:
+        assert group.false_matches is not None and group.images is not None  # as all is compared
+        non_mated = (group.images.sum() ** 2 - (group.images**2).sum()) // 2
+        fmr.append(error_rate(None, group.false_matches.sum(), non_mated))
+        fnmr.append(error_rate(None, group.missed.sum(), group.mated.sum()))
+    orders = generator.random((len(groups), replicates))
+    threshold = GlobalThreshold(target, 0.0, "drawn", 0, 0, True, True, None)
+    names = ("drawn",) * len(groups)
+    drawn = _Target(threshold, names, (fmr, fnmr), groups, [(order, order) for order in orders])
     headline = next(measure for measure in MEASURES if measure.of == of)
-    return target.p_value(headline)
+    return drawn.p_value(headline)
 
 
 def _compared(errors: GroupErrors, min_subjects: int) -> tuple[list[int], list[str]]:
@@ -488,17 +506,16 @@ class _Target:
 
     def __init__(
         self,
-        point: RatesAtThreshold,
-        used: Sequence[int],
+        threshold: GlobalThreshold,
+        names: tuple[str, ...],
+        cells: tuple[Sequence[ErrorRate], Sequence[ErrorRate]],
         counts: Sequence[SubjectCounts | PairCounts],
         drawn: Sequence[tuple[Values | None, Values]],
     ) -> None:
-        self.target, self._threshold = point.threshold.target, point.threshold
+        self.target, self._threshold = threshold.target, threshold
         self._nominal = float(parse_rate(self.target))
-        groups = [point.groups[index] for index in used]
-        names = tuple(group.name for group in groups)
-        fmr = _Kind.of("false matches", names, [group.fmr for group in groups])
-        fnmr = _Kind.of("false non-matches", names, [group.fnmr for group in groups])
+        fmr = _Kind.of("false matches", names, cells[0])
+        fnmr = _Kind.of("false non-matches", names, cells[1])
         self._fmr, self._fnmr = fmr, fnmr
         self._kinds: dict[Of, tuple[_Kind, ...]] = {
             "FMR": (fmr,),

@@ -335,18 +335,17 @@ def matrix_figure(point: RatesAtThreshold, names: Sequence[str]) -> Figure:
     """
     size = len(names)
     nominal = float(parse_rate(point.threshold.target))
-    matrix = point.matrix
     values = np.full((size, size), np.nan)
     texts = [[""] * size for _ in names]
     for i in range(size):
         for j in range(i + 1):
-            log10, cell = matrix.log10[i][j], matrix.cells[i][j]
+            cell = point.matrix[i][j]
             counts = f"{cell.events:,}/\n{_thousands(cell.total)}"
-            if log10 is None:
+            if cell.log10 is None:
                 texts[i][j] = counts if cell.total else "no pair"
             else:
-                values[i, j] = log10 - math.log10(nominal)
-                texts[i][j] = f"{log10:.1f}".replace("-", "−") + f"\n{counts}"
+                values[i, j] = cell.log10 - math.log10(nominal)
+                texts[i][j] = f"{cell.log10:.1f}".replace("-", "−") + f"\n{counts}"
     figure, axes = _matrix(values, texts, names, _AROUND_TARGET, Normalize(-2, 2), lower=True)
     bar = figure.axes[1]
     bar.set_yticks([-2, -1, 0, 1, 2], ["÷100", "÷10", "target", "×10", "×100"])

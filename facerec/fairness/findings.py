@@ -95,8 +95,8 @@ def verdict(findings: Sequence[Finding]) -> str:
 
 _TOPICS: dict[Topic, str] = {
     "adjusted norm": "norm at equal covariates",
-    "norm and FNMR": "FNMR at equal norms",
-    "fusion": "FNMR with unit fusion",
+    "norm and FNMR": "change of the FNMR gap at equal norms",
+    "fusion": "change of FNMR with unit fusion",
 }
 
 
@@ -133,10 +133,19 @@ def _association(grouping: GroupAudit) -> Iterator[Finding]:
         association.eta2,
         (subjects, "subjects"),
         of_test(association.p),
-        "" if association.p < ALPHA else _undetected(association),
+        _extreme_means(grouping) if association.p < ALPHA else _undetected(association),
         p=association.p,
         exploratory=not grouping.primary,
     )
+
+
+def _extreme_means(grouping: GroupAudit) -> str:
+    """Name the groups whose subjects have the largest and the smallest mean norm."""
+    if grouping.norms is None:
+        return ""
+    means = {group.name: group.subject_mean.value or 0.0 for group in grouping.norms.groups}
+    high, low = (pick(means, key=lambda name: means[name]) for pick in (max, min))
+    return f"largest in {high} {means[high]:.4g}, smallest in {low} {means[low]:.4g}"
 
 
 def _undetected(association: Association) -> str:
@@ -174,12 +183,15 @@ def _rates(grouping: GroupAudit, target: str | None) -> Iterator[Finding]:
     rates, measures = grouping.rates, grouping.differentials
     for of, unit in _RATES:
         figure, pairs = f"{HEADLINE} of {of}", 0
+        if not isinstance(rates, NoComparison):
+            pairs = sum(
+                group.non_mated if of == "FMR" else group.mated for group in rates.composition
+            )
         if isinstance(rates, NoComparison) or isinstance(measures, NoComparison) or target is None:
             reason = rates.reason if isinstance(rates, NoComparison) else "no target is resolvable"
             yield _insufficient(of, grouping, figure, (pairs, unit), reason)
             continue
         figure = f"{figure} at nominal FMR {target}"
-        pairs = sum(group.non_mated if of == "FMR" else group.mated for group in rates.composition)
         row = next((row for row in measures.rows if _is_headline(row, of, target)), None)
         if row is None or row.value is None or row.p_value is None:
             reason = (
@@ -216,7 +228,7 @@ def _searches(grouping: GroupAudit, audits: Mapping[str, SearchAudit]) -> Iterat
 def _ends(highest: tuple[str, int, int], lowest: tuple[str, int, int]) -> str:
     """Name the groups with the highest and the lowest rate, with their counts."""
     return ", ".join(
-        f"{end} in {name} {events:,}/{total:,}"
+        f"{end} in {name} {events:,}/{total:,} = {events / total:.2g}"
         for end, (name, events, total) in (("highest", highest), ("lowest", lowest))
     )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,7 +20,7 @@ from scipy.special import ndtr, ndtri, stdtrit
 from facerec.errors import MetricError
 from facerec.fairness.attributes import Grouping, Joined
 from facerec.report.estimate import Estimate
-from facerec.statistics.intervals import Interval, check_confidence
+from facerec.statistics.intervals import Interval
 
 INDEPENDENT_SUBJECTS = "subjects are independent"
 PERCENTILE = "cluster bootstrap over subjects, expanded percentile"
@@ -258,35 +258,24 @@ class NormTable:
     """Of the bootstrap."""
 
 
-def norm_table(
-    sample: SubjectNorms, bootstrap: SubjectBootstrap, confidence: float = 0.95
-) -> NormTable:
+def norm_table(sample: SubjectNorms, bootstrap: SubjectBootstrap) -> NormTable:
     """Summarise the norms of every group and of all together.
 
     Args:
         sample: the norms.
         bootstrap: of its groups.
-        confidence: coverage of the intervals.
-
-    Raises:
-        MetricError: an impossible confidence.
     """
-    check_confidence(confidence)
     centre = float(sample.norms.mean())
     features = _features(sample, centre)
     sums = [bootstrap.sums(g, features[ids]) for g, ids in enumerate(bootstrap.members)]
     everybody = np.arange(len(sample.groups))
     overall = _Subjects(sample, features, sum(sums, np.zeros_like(sums[0])), everybody, centre)
     below = [bootstrap.sums(g, overall.below[ids]) for g, ids in enumerate(bootstrap.members)]
-    whole = overall.summary(
-        "all groups", sum(below, np.zeros_like(below[0])), len(sums), None, confidence
-    )
+    whole = overall.summary("all groups", sum(below, np.zeros_like(below[0])), len(sums), None)
     rows = []
     for g, ids in enumerate(bootstrap.members):
         group = _Subjects(sample, features, sums[g], ids, centre)
-        rows.append(
-            group.summary(sample.names[g], bootstrap.sums(g, group.below), 1, overall, confidence)
-        )
+        rows.append(group.summary(sample.names[g], bootstrap.sums(g, group.below), 1, overall))
     return NormTable(
         name=sample.name,
         groups=tuple(rows),
@@ -297,9 +286,7 @@ def norm_table(
     )
 
 
-def percentile(
-    replicates: Array, subjects: int, confidence: float = 0.95, method: str = PERCENTILE
-) -> Interval | None:
+def percentile(replicates: Array, subjects: int, confidence: float = 0.95) -> Interval | None:
     """Return the expanded percentile interval of a figure from its bootstrap replicates.
 
     The plain percentile interval is too narrow by √((n − 1) / n) and by normal instead of t
@@ -310,7 +297,6 @@ def percentile(
         replicates: ``(R,)``, NaN where undefined.
         subjects: n that are drawn.
         confidence: coverage, between 0 and 1.
-        method: named in the result.
 
     Returns:
         None with fewer than two subjects, or replicates that are undefined or all equal.
@@ -318,7 +304,7 @@ def percentile(
     if subjects < 2:
         return None
     level = tail(subjects, confidence)
-    return _between(replicates, level, 1 - level, confidence, method)
+    return _between(replicates, level, 1 - level, confidence, PERCENTILE)
 
 
 def bca(
@@ -612,9 +598,7 @@ class _Subjects:
         self.below = np.stack(counts, axis=1).astype(np.float64)
         """Images of each subject at or below each quantile, ``(n, 5)``."""
 
-    def summary(
-        self, name: str, below: Array, groups: int, whole: _Subjects | None, confidence: float
-    ) -> NormSummary:
+    def summary(self, name: str, below: Array, groups: int, whole: _Subjects | None) -> NormSummary:
         """Put the row together.
 
         Args:
@@ -622,7 +606,6 @@ class _Subjects:
             below: drawn images at or below each quantile, ``(R, 5)``.
             groups: within which subjects are drawn.
             whole: all groups; None if this is they.
-            confidence: of the intervals.
         """
         subjects, images = self.subjects, len(self.norms)
         inflation = subjects / (subjects - groups) if subjects > groups else 1.0
@@ -634,17 +617,17 @@ class _Subjects:
                 return Estimate(None, total=subjects, remark=_undefined(figure, subjects, images))
             left_out = self.left_out[figure]
             left_out = left_out[np.isfinite(left_out)]
-            interval = bca(value, replicates[figure], left_out, subjects, confidence)
+            interval = bca(value, replicates[figure], left_out, subjects)
             return estimate_of(value, interval, subjects)
 
         difference = None
         if whole is not None:
             values = replicates["subject_mean"] - whole.replicated_mean
-            interval = percentile(values, subjects, confidence)
+            interval = percentile(values, subjects)
             value = float(self.figures["subject_mean"] - whole.figures["subject_mean"])
             difference = estimate_of(value, interval, subjects)
         figures = {figure: estimate(figure) for figure in self.figures}
-        figures |= self._by_formula(figures, confidence)
+        figures |= self._by_formula(figures)
         per_subject = figures.pop("images_per_subject").value or float(images)
         icc = figures["icc"].value
         design = None if icc is None else max(1.0, 1 + (per_subject - 1) * icc)
@@ -655,7 +638,7 @@ class _Subjects:
             images=images,
             difference=difference,
             quantiles={
-                key: _quantile(self.norms, share, shares[:, i], subjects, confidence)
+                key: _quantile(self.norms, share, shares[:, i], subjects)
                 for i, (key, share) in enumerate(QUANTILES.items())
             },
             images_per_subject=per_subject,
@@ -664,14 +647,9 @@ class _Subjects:
             **figures,
         )
 
-    def _by_formula(self, figures: dict[str, Estimate], confidence: float) -> dict[str, Estimate]:
-        """Return the figures whose intervals come from a formula.
-
-        Args:
-            figures: all of them, of which the values stay.
-            confidence: of the intervals.
-        """
-        between, interval = between_sd(self.means, self.squares, self.counts, confidence)
+    def _by_formula(self, figures: dict[str, Estimate]) -> dict[str, Estimate]:
+        """Return the figures whose intervals come from a formula; the values of others stay."""
+        between, interval = between_sd(self.means, self.squares, self.counts)
         images = len(self.norms)
         known = math.isfinite(between)
         undefined = _undefined("between_sd", self.subjects, images)
@@ -684,16 +662,16 @@ class _Subjects:
         error = figures["within_sd"].value
         varies = alike if error is None or not known else between**2 + error**2 / own
         intervals = {
-            "mean": clustered_mean(self.means, own, varies, confidence),
-            "subject_mean": clustered_mean(self.means, alike, alike, confidence),
+            "mean": clustered_mean(self.means, own, varies),
+            "subject_mean": clustered_mean(self.means, alike, alike),
             "within_sd": None,
         }
         if error is not None:
-            limits = within_interval(self.squares, own, confidence)
+            limits = within_interval(self.squares, own)
             if limits is not None:
                 low, high = map(math.sqrt, limits)
                 intervals["within_sd"] = Interval(
-                    low, high, confidence, JACKKNIFE, INDEPENDENT_SUBJECTS
+                    low, high, method=JACKKNIFE, assumption=INDEPENDENT_SUBJECTS
                 )
         for name, limit in intervals.items():
             if figures[name].value is not None:
@@ -721,9 +699,7 @@ def _undefined(figure: str, subjects: int, images: int) -> str:
     return "all norms are equal" if figure == "icc" else "the mean is zero"
 
 
-def _quantile(
-    norms: Array, share: float, below: Array, subjects: int, confidence: float
-) -> Estimate:
+def _quantile(norms: Array, share: float, below: Array, subjects: int) -> Estimate:
     """Return a quantile with the norms at the limits of the share below it as its interval.
 
     Woodruff, Journal of the American Statistical Association 47, 1952.
@@ -733,14 +709,13 @@ def _quantile(
         share: of images below the quantile.
         below: share of drawn images at or below it, ``(R,)``.
         subjects: in the group.
-        confidence: of the interval.
     """
     value = float(np.quantile(norms, share))
-    around = percentile(below, subjects, confidence)
+    around = percentile(below, subjects)
     if around is None:
         return estimate_of(value, None, subjects)
     centre = np.count_nonzero(norms <= value) / len(norms)
     ends = np.clip([share - (around.high - centre), share + (centre - around.low)], 0, 1)
     low, high = np.quantile(norms, ends).tolist()
-    interval = Interval(low, high, confidence, WOODRUFF, around.assumption)
+    interval = replace(around, low=low, high=high, method=WOODRUFF)
     return estimate_of(value, interval, subjects)

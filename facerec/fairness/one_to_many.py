@@ -164,9 +164,20 @@ class GroupFailures:
 
 
 @dataclass(frozen=True)
+class Entries:
+    """Sizes of the galleries of one kind."""
+
+    galleries: Galleries
+    entries: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class SearchAudit:
     """Identification by one attribute, or by the intersection of several."""
 
+    in_files: ClassVar = (
+        "grouping=name compared_with galleries=entries thresholds rates failures reasons"
+    )
     name: str
     """Of the grouping."""
     groups: tuple[str, ...]
@@ -175,8 +186,8 @@ class SearchAudit:
     thresholds: tuple[SearchThreshold, ...]
     rates: tuple[SearchRate, ...]
     failures: tuple[GroupFailures, ...]
-    entries: tuple[tuple[Galleries, tuple[int, ...]], ...]
-    """Sizes of the galleries of each kind."""
+    entries: tuple[Entries, ...]
+    """One each kind of galleries."""
     reasons: tuple[str, ...]
     """Why there are no homogeneous galleries, or no thirds of a covariate, a sentence each."""
     largest: tuple[LargestRatio, ...]
@@ -188,6 +199,10 @@ class SearchAudit:
 class OneToMany:
     """Identification by all groupings."""
 
+    in_files: ClassVar = (
+        "protocol fpir=plan.targets reference=plan.reference homogeneous=plan.homogeneous "
+        "template=plan.template seed=plan.seed persons entries mated non_mated groupings"
+    )
     plan: SearchPlan
     protocol: str
     """How galleries and searches were made, in a few sentences."""
@@ -470,7 +485,7 @@ class _Searcher:
             tuple(thresholds),
             tuple(rates),
             tuple(self._failures(grouping)),
-            tuple((kind, searches.entries) for kind, searches in searched),
+            tuple(Entries(kind, searches.entries) for kind, searches in searched),
             tuple(reasons),
             tuple(self._largest(thresholds, grouping)),
         )
@@ -863,14 +878,7 @@ def _row(
     share: SearchShare | None = None,
 ) -> SearchRate:
     return SearchRate(
-        value=rate.value,
-        interval=rate.interval,
-        events=rate.events,
-        total=rate.total,
-        remark=rate.remark,
-        subjects=rate.subjects,
-        resolvable=rate.resolvable,
-        reliable=rate.reliable,
+        **vars(rate),
         galleries=kind,
         basis=threshold.basis if threshold else None,
         target=threshold.target if threshold else None,

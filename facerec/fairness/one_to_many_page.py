@@ -130,11 +130,12 @@ def _blocks(audit: SearchAudit, drawings: Drawings) -> Iterator[Block]:
     )
     for threshold in first:
         yield search_table(audit, threshold)
-    for kind, sizes in audit.entries:
-        yield rank_table(audit, kind)
-        if kind == "homogeneous":
+    for searched in audit.entries:
+        yield rank_table(audit, searched.galleries)
+        if searched.galleries == "homogeneous":
+            size = searched.entries[0]  # that of all of them
             yield Text(
-                f"Homogeneous galleries hold one group alone, {sizes[0]:,} persons each, and are "
+                f"Homogeneous galleries hold one group alone, {size:,} persons each, and are "
                 "searched by that group."
             )
     yield from (Text(reason) for reason in audit.reasons)

@@ -113,6 +113,7 @@ def to_json(audit: Audit) -> Json:
     """Return the audit as JSON types, as `SCHEMA_FILE` describes them."""
     settings = audit.settings
     every = audit.groupings
+    searches = audit.one_to_many if isinstance(audit.one_to_many, OneToMany) else None
     return {
         "schema": AUDIT_SCHEMA,
         "facerec": audit.version,
@@ -144,7 +145,7 @@ def to_json(audit: Audit) -> Json:
         "association": [
             {
                 "grouping": grouping.name,
-                "attr": list(grouping.attributes),
+                "attr": list(grouping.grouping.attributes),
                 "unit": "subject",
                 **plain(association, leave=("name", "p")),
                 "p_perm": association.p,
@@ -198,7 +199,7 @@ def to_json(audit: Audit) -> Json:
         ],
         "comparison": None if audit.comparison is None else plain(audit.comparison.to_json()),
         "against": plain(audit.against),
-        "one_to_many": _one_to_many(audit.one_to_many),
+        "one_to_many": plain(searches),
         "not_computed": list(_not_computed(audit)),
         "caveats": list(audit.caveats),
         "warnings": list(audit.warnings),
@@ -459,7 +460,7 @@ def _rates(grouping: GroupAudit, rates: GroupRates) -> Iterator[Json]:
 
 
 def _matrix(grouping: GroupAudit, point: RatesAtThreshold) -> Json:
-    cells = point.matrix.cells
+    cells = point.matrix
     return {
         "grouping": grouping.name,
         "fmr_nominal": point.threshold.target,
@@ -467,37 +468,8 @@ def _matrix(grouping: GroupAudit, point: RatesAtThreshold) -> Json:
         "k": [[cell.events for cell in row] for row in cells],
         "n": [[cell.total for cell in row] for row in cells],
         "value": [[cell.value for cell in row] for row in cells],
-        "log10": plain(point.matrix.log10),
+        "log10": [[cell.log10 for cell in row] for row in cells],
         "ci": [[cell.interval and [cell.low, cell.high] for cell in row] for row in cells],
-    }
-
-
-def _one_to_many(result: OneToMany | NoComparison | None) -> Json | None:
-    if not isinstance(result, OneToMany):
-        return None
-    plan = result.plan
-    return {
-        "protocol": result.protocol,
-        "fpir": list(plan.targets),
-        "reference": plan.reference,
-        "homogeneous": plan.homogeneous,
-        "template": plan.template,
-        "seed": plan.seed,
-        "persons": result.persons,
-        "entries": list(result.entries),
-        "mated": result.mated,
-        "non_mated": result.non_mated,
-        "groupings": [
-            {
-                "grouping": grouping.name,
-                "compared_with": grouping.compared_with,
-                "galleries": [
-                    {"galleries": kind, "entries": list(sizes)} for kind, sizes in grouping.entries
-                ],
-                **plain(grouping, leave=("name", "groups", "compared_with", "entries", "largest")),
-            }
-            for grouping in result.groupings
-        ],
     }
 
 

@@ -177,7 +177,8 @@ def _sections(audit: Audit, drawings: Drawings) -> Iterator[Section]:
         yield Section(
             "Norm distributions",
             [*by_grouping(_norms)],
-            "Norms of raw embeddings. The subject is the unit of every interval; images of one "
+            "Norms of raw embeddings; where image and mirror image were added, the mean of both "
+            "norms. The subject is the unit of every interval; images of one "
             "subject are never taken for independent.",
         )
         yield Section(

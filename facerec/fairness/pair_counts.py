@@ -19,7 +19,6 @@ from facerec.fairness.rate_results import (
     GroupComposition,
     IndependentShare,
     Share,
-    rate_of,
 )
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.curves import RocCurve
@@ -172,7 +171,6 @@ class ScoredPairs:
         second: ArrayLike,
         issame: ArrayLike,
         labelled: LabelledImages,
-        failed: ArrayLike | None,
         independent: int | None,
     ) -> None:
         self._independent = independent
@@ -181,16 +179,13 @@ class ScoredPairs:
         one = labelled.subject[sides[0]] == labelled.subject[sides[1]]
         contradictory = known & (one != same)
         used = known & ~contradictory
-        named = np.zeros(labelled.subject.size, bool)
-        named[sides] = True
         self.excluded = Exclusions(
-            images=int(np.count_nonzero(named & ~labelled.known)),
             mated=int(np.count_nonzero(~known & same)),
             non_mated=int(np.count_nonzero(~known & ~same)),
             unknown=0,
             contradictory=int(np.count_nonzero(contradictory)),
         )
-        self._labelled, self._failed = labelled, _failures(failed, labelled.subject.size)
+        self._labelled = labelled
         scored = used & ~np.isnan(values)
         self._lost = sides[:, used & ~scored], same[used & ~scored]
         self._images = np.unique(sides[:, used])
@@ -215,12 +210,10 @@ class ScoredPairs:
         described = []
         for code, name in enumerate(labelled.names):
             members = self._images[labelled.group[self._images] == code]
-            failed = None if self._failed is None else self._failed[members]
+            subjects = np.unique(labelled.subject[members]).size
             scored = _kinds(self._within(code), self.same)
             unscored = _kinds((labelled.group[lost] == code).all(axis=0), lost_same)
-            described.append(
-                _composition(name, labelled.subject[members], failed, scored, unscored)
-            )
+            described.append(GroupComposition(name, subjects, *scored, *unscored))
         return tuple(described)
 
     def errors(self, threshold: float) -> ErrorCounts:
@@ -350,7 +343,6 @@ class EveryPair:
         )
         total = len(subject) * (len(subject) - 1) // 2
         return Exclusions(
-            images=int(np.count_nonzero(~known)),
             mated=of_named[0] - of_known[0],
             non_mated=of_named[1] - of_known[1],
             unknown=total - sum(of_named),
@@ -369,7 +361,7 @@ class EveryPair:
                 for codes in (subject, subject[~gone])
             )
             lost = pairs[0] - scored[0], pairs[1] - scored[1]
-            described.append(_composition(name, subject, gone, scored, lost))
+            described.append(GroupComposition(name, np.unique(subject).size, *scored, *lost))
         return tuple(described)
 
     def alone(self, code: int) -> GroupAlone | None:
@@ -437,43 +429,6 @@ class EveryPair:
         )
 
 
-def _composition(
-    name: str,
-    subjects: NDArray[np.integer],
-    failed: NDArray[np.bool_] | None,
-    pairs: tuple[int, int],
-    lost: tuple[int, int],
-) -> GroupComposition:
-    """Describe a group.
-
-    Args:
-        name: of the group.
-        subjects: of its images.
-        failed: which of its images were not acquired, if known.
-        pairs: mated and impostor pairs with a score.
-        lost: mated and impostor pairs without one.
-    """
-    _, index = np.unique(subjects, return_inverse=True)
-    images = np.bincount(index)
-    fta = None
-    if failed is not None:
-        share = None
-        if subjects.size:
-            share = ClusteredShare.from_mated_counts(np.bincount(index, failed), images)
-        fta = rate_of(share)
-    return GroupComposition(
-        name=name,
-        subjects=images.size,
-        images=subjects.size,
-        mated=pairs[0],
-        non_mated=pairs[1],
-        smallest_fmr=1 / pairs[1] if pairs[1] else None,
-        fta=fta,
-        lost_mated=lost[0],
-        lost_non_mated=lost[1],
-    )
-
-
 def _check_pairs(
     scores: ArrayLike, first: ArrayLike, second: ArrayLike, issame: ArrayLike, images: int
 ) -> tuple[NDArray[np.floating], NDArray[np.integer], NDArray[np.bool_]]:
@@ -491,17 +446,6 @@ def _check_pairs(
             "subject and a group"
         )
     return values, sides, same
-
-
-def _failures(failed: ArrayLike | None, images: int) -> NDArray[np.bool_] | None:
-    if failed is None:
-        return None
-    marks = np.asarray(failed, dtype=bool)
-    if marks.shape != (images,):
-        raise MetricError(
-            f"failures of shape {marks.shape} must be one for each of {images} images"
-        )
-    return marks
 
 
 def _between(

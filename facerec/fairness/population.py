@@ -29,21 +29,8 @@ from facerec.fairness.channels import mated_pairs
 from facerec.fairness.norms import SubjectBootstrap, SubjectNorms, norm_table
 from facerec.fairness.pair_counts import SubjectCounts
 from facerec.fairness.plain import AUDIT_SCHEMA
-from facerec.fairness.rate_results import (
-    Calibration,
-    Exclusions,
-    FmrMatrix,
-    GlobalThreshold,
-    GroupComposition,
-    GroupPoint,
-    GroupRates,
-    GroupThreshold,
-    RatesAtThreshold,
-    error_rate,
-)
 from facerec.fairness.rates import GroupErrors, all_pairs_group_rates
 from facerec.progress import Progress
-from facerec.report.estimate import Estimate
 from facerec.verification.evaluate import score_pairs
 
 Array = NDArray[np.float64]
@@ -249,49 +236,6 @@ def subject_counts(
         missed=np.zeros(persons, np.int64) if missed is None else missed,
         mated=np.full(persons, images * (images - 1) // 2),
     )
-
-
-def group_errors(groups: Sequence[SubjectCounts], target: str) -> GroupErrors:
-    """Return the errors that an audit would have counted in groups at one threshold.
-
-    Args:
-        groups: see `subject_counts`.
-        target: nominal FMR of the threshold.
-    """
-    names = tuple(f"group {index}" for index in range(len(groups)))
-    described = []
-    composition = []
-    for name, group in zip(names, groups, strict=True):
-        assert group.false_matches is not None and group.images is not None  # see `subject_counts`
-        mated = int(group.mated.sum())
-        non_mated = int((group.images.sum() ** 2 - (group.images**2).sum()) // 2)
-        described.append(
-            GroupPoint(
-                name,
-                error_rate(None, int(group.false_matches.sum()), non_mated, target),
-                error_rate(None, int(group.missed.sum()), mated),
-                GroupThreshold(None, Estimate(None), 0, 0, False, "not drawn"),
-            )
-        )
-        composition.append(
-            GroupComposition(
-                name=name,
-                subjects=len(group.members),
-                images=int(group.images.sum()),
-                mated=mated,
-                non_mated=non_mated,
-                smallest_fmr=1 / non_mated,
-                fta=None,
-                lost_mated=0,
-                lost_non_mated=0,
-            )
-        )
-    threshold = GlobalThreshold(target, 0.0, "drawn", 0, 0, True, True, None)
-    nobody = error_rate(None, 0, 0)
-    point = RatesAtThreshold(threshold, nobody, nobody, tuple(described), FmrMatrix(()))
-    rates = GroupRates(names, "drawn", Exclusions(0, 0, 0, 0, 0), tuple(composition), (point,), ())
-    persons = sum(len(group.members) for group in groups)
-    return GroupErrors(rates, (tuple(groups),), persons, (), Calibration("drawn", ()))
 
 
 def _matches_of_two(comparisons: int, concordance: float) -> tuple[NDArray[np.int64], Array, float]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.errors import DatasetError
-from facerec.fairness.attributes import Attributes, read_records
+from facerec.fairness.attributes import Attributes, read_number, read_records
 from facerec.files import sha256
 
 UNIFIED = "UnifiedQualityScore"
@@ -154,20 +154,7 @@ def _values(
     verdict = header.index(scalar) if scalar in header else None
     values = np.full(len(lines), np.nan)
     for index, (line, row) in enumerate(lines):
-        number = _number(path, line, name, row[column])
-        taken = verdict is None or _number(path, line, scalar, row[verdict]) != _NOT_TAKEN
+        number = read_number(path, line, name, row[column])
+        taken = verdict is None or read_number(path, line, scalar, row[verdict]) != _NOT_TAKEN
         values[index] = number if taken else math.nan
     return values
-
-
-def _number(path: Path, line: int, name: str, text: str) -> float:
-    try:
-        number = float(text.strip() or "nan")
-    except ValueError:
-        number = math.inf
-    if math.isinf(number):
-        raise DatasetError(
-            f"{path}, line {line}: {name} is {text[:60]!r}, which is no finite number; mend the "
-            "line"
-        )
-    return number

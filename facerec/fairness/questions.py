@@ -21,7 +21,6 @@ from facerec.fairness.population import (
     draw_means,
     draw_misses,
     false_match_variance,
-    group_errors,
     miss_variance,
     subject_counts,
 )
@@ -210,9 +209,17 @@ class RateQuestion(Question):
         components: of the variation.
         of: the error.
         rate: of all groups but the last.
+
+    Raises:
+        MetricError: no higher rate can be drawn.
     """
 
     def __init__(self, components: Components, of: Rate, rate: float) -> None:
+        if rate * math.exp(self.weakest) > LARGEST[of]:
+            raise MetricError(
+                f"an {of} of {rate:g} leaves no room for a higher one, as what is drawn holds up "
+                f"to {LARGEST[of]:g}; give a lower --{of.lower()}"
+            )
         self.components, self.of, self.rate = components, of, rate
         self.kind = "fmr" if of == "FMR" else "fnmr"
         self.text = (
@@ -243,7 +250,7 @@ class RateQuestion(Question):
                 drawn = _draw(generator, self.components, self.of, size, design.images, rate, first)
                 groups.append(drawn)
                 first += size
-            p = parity_p_value(group_errors(groups, target), self.of, generator)
+            p = parity_p_value(groups, target, self.of, generator)
             detected += p is not None and p < ALPHA
         return detected
 

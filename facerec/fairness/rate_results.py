@@ -49,6 +49,11 @@ class ErrorRate(Estimate):
     reliable: bool
     """Whether at least 30 errors remain after allowing for dependence (rule of 30)."""
 
+    @property
+    def log10(self) -> float | None:
+        """Of the rate, +1 means ten times as many; None where there is no error."""
+        return math.log10(self.value) if self.value else None
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -125,23 +130,6 @@ class GroupPoint:
 
 
 @dataclass(frozen=True)
-class FmrMatrix:
-    """FMR between groups at one threshold."""
-
-    cells: tuple[tuple[ErrorRate, ...], ...]
-    """Symmetric ``(D, D)``. Without a value where two groups have no comparison; without an
-    interval too where false matches are too many to be counted by subject."""
-
-    @property
-    def log10(self) -> tuple[tuple[float | None, ...], ...]:
-        """Of the FMR, +1 means ten times as many; None where there is no false match."""
-        return tuple(
-            tuple(math.log10(cell.value) if cell.value else None for cell in row)
-            for row in self.cells
-        )
-
-
-@dataclass(frozen=True)
 class RatesAtThreshold:
     """Everything at one global threshold."""
 
@@ -150,7 +138,10 @@ class RatesAtThreshold:
     """Of all impostors, within and between groups."""
     fnmr: ErrorRate
     groups: tuple[GroupPoint, ...]
-    matrix: FmrMatrix
+    matrix: tuple[tuple[ErrorRate, ...], ...]
+    """FMR between groups, symmetric ``(D, D)``. Without a value where two groups have no
+    comparison; without an interval too where false matches are too many to be counted by
+    subject."""
 
 
 @dataclass(frozen=True)
@@ -190,29 +181,27 @@ class GroupComposition:
 
     name: str
     subjects: int
-    images: int
     mated: int
     """Mated pairs with a score."""
     non_mated: int
     """Pairs of two persons of the group with a score."""
-    smallest_fmr: float | None
-    """The smallest FMR that can be observed, one in all impostors; None without any."""
-    fta: ErrorRate | None
-    """Images that were not acquired among all images; None if that is not known."""
-    lost_mated: int
+    lost_mated: int = 0
     """Mated pairs without a score, in no rate."""
-    lost_non_mated: int
+    lost_non_mated: int = 0
     """Impostor pairs within the group without a score."""
+
+    @property
+    def smallest_fmr(self) -> float | None:
+        """The smallest FMR that can be observed, one in all impostors; None without any."""
+        return 1 / self.non_mated if self.non_mated else None
 
 
 @dataclass(frozen=True)
 class Exclusions:
     """What takes no part, because a subject or a group is missing or contradicts a label."""
 
-    images: int
-    """Images without a subject or a group."""
     mated: int
-    """Mated pairs with such an image."""
+    """Mated pairs with an image without a subject or a group."""
     non_mated: int
     """Impostor pairs with such an image."""
     unknown: int

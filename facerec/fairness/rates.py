@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -31,8 +31,8 @@ from facerec.fairness.rate_results import (
     TARGETS,
     Calibration,
     DetMark,
+    ErrorRate,
     Exclusions,
-    FmrMatrix,
     GlobalThreshold,
     GroupComposition,
     GroupDet,
@@ -97,7 +97,6 @@ def pair_group_rates(
     *,
     targets: Sequence[str] = TARGETS,
     calibration: Calibration | None = None,
-    failed: ArrayLike | None = None,
     subjects_known: bool = True,
     seed: int = 0,
 ) -> GroupErrors:
@@ -113,7 +112,6 @@ def pair_group_rates(
         names: of the groups, D of them.
         targets: nominal FMRs, taken exactly.
         calibration: where the thresholds were fixed; by default on the impostors of the list.
-        failed: images that were not acquired, ``(m,)`` booleans.
         subjects_known: otherwise the subjects tell mated pairs from others and nothing more, and
             pairs are taken as independent.
         seed: of resamples of pairs, where persons are not known.
@@ -123,9 +121,8 @@ def pair_group_rates(
             that the calibration lacks, or no mated or no impostor pair that is left.
     """
     labelled = LabelledImages(subject, group, names)
-    pairs = ScoredPairs(
-        scores, first, second, issame, labelled, failed, None if subjects_known else seed
-    )
+    independent = None if subjects_known else seed
+    pairs = ScoredPairs(scores, first, second, issame, labelled, independent)
     impostors = pairs.scores[~pairs.same]
     if calibration is None:
         fixed = operating_points(pairs.scores[pairs.same], impostors, targets)
@@ -220,21 +217,44 @@ def all_pairs_rates(
     # Some images of a person lack a label that others have: no cell of groups holds the person.
     raw = np.asarray(vectors)
     if calibration is None:
-        pooled = score_all_pairs(
-            raw[rows],
-            codes[0],
-            fpr=targets,
-            tables_at_points=False,
-            device=device,
-            progress=progress,
-        )
-        calibration = Calibration(_pooled(labelled[0], rows, pooled), pooled.points)
+        calibration = calibrate(raw[rows], codes[0], targets, device=device, progress=progress)
+        if labelled[0].known[rows].all():
+            calibration = replace(calibration, source=POOLED)
     return [
         _score_once(raw, [one], np.flatnonzero(one.known), targets, calibration, device, progress)[
             0
         ]
         for one in labelled
     ]
+
+
+def calibrate(
+    vectors: NDArray[np.floating],
+    subject: ArrayLike,
+    targets: Sequence[str],
+    source: str = "this data",
+    *,
+    device: str | torch.device = "cpu",
+    progress: Progress | None = None,
+) -> Calibration:
+    """Fix thresholds on the impostors among all pairs of images.
+
+    Args:
+        vectors: raw embeddings, ``(m, D)``.
+        subject: number or name of the person on each image, ``(m,)``.
+        targets: nominal FMRs.
+        source: names these data in reports.
+        device: see `all_pairs_group_rates`.
+        progress: see `all_pairs_group_rates`.
+
+    Raises:
+        MetricError: no mated or no impostor pair, or an impossible target.
+        DeviceError: the device is not there.
+    """
+    pairs = score_all_pairs(
+        vectors, subject, fpr=targets, tables_at_points=False, device=device, progress=progress
+    )
+    return Calibration(f"{source}: {pairs.non_mated:,} impostor pairs pooled", pairs.points)
 
 
 def _score_once(
@@ -381,17 +401,14 @@ def _own_threshold(alone: GroupAlone | None, index: int) -> GroupThreshold:
     return GroupThreshold(value, tmr, *counts, True, reason)
 
 
-def _matrix(counted: ErrorCounts) -> FmrMatrix:
+def _matrix(counted: ErrorCounts) -> tuple[tuple[ErrorRate, ...], ...]:
     size = range(len(counted.non_mated))
     cells = {
         cell: error_rate(share, counted.false_matches[cell], counted.non_mated[cell])
         for cell, share in counted.fmr_shares.items()
     }
-    return FmrMatrix(
-        tuple(
-            tuple(cells[min(first, second), max(first, second)] for second in size)
-            for first in size
-        )
+    return tuple(
+        tuple(cells[min(first, second), max(first, second)] for second in size) for first in size
     )
 
 

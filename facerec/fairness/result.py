@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import facerec
 from facerec.fairness.against import ReleaseComparison
 from facerec.fairness.association import Association
-from facerec.fairness.attributes import Exclusion, GroupCount, Joined
+from facerec.fairness.attributes import Exclusion, GroupCount, Grouping
 from facerec.fairness.baseline import BaselineComparison
 from facerec.fairness.channels import Channel, FusionChange, NormChannels
 from facerec.fairness.covariates import AdjustedAssociation
@@ -21,7 +22,6 @@ from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import NormTable, SubjectNorms
 from facerec.fairness.one_to_many import OneToMany, SearchKey
 from facerec.fairness.rate_results import GlobalThreshold, GroupRates, ScoreHistogram
-from facerec.fairness.rates import GroupErrors
 from facerec.report.conclusions import Conclusion
 from facerec.report.estimate import Estimate
 from facerec.report.words import counted
@@ -80,28 +80,14 @@ class InputFile:
 class GroupAudit:
     """Everything about one attribute, or about the intersection of several."""
 
-    name: str
-    """The attribute, or as in ``race × sex``."""
-    attributes: tuple[str, ...]
+    grouping: Grouping
+    """Its attributes and groups, in the order of all tuples and tables below. The groups of images
+    are not written to any file."""
     primary: bool
     """Whether its η² is the one test declared in advance."""
-    names: tuple[str, ...]
-    """The groups that are shown, in the order of all tuples and tables below."""
-    slices: tuple[Mapping[str, str], ...]
-    """Value by attribute of each group."""
-    pooled: tuple[str, ...]
-    """Cells under ten subjects that make up the group ``other (pooled)``."""
-    suppressed: tuple[str, ...]
-    """Cells left out: under ten subjects, or else such a cell would follow from totals."""
     composition: tuple[GroupCount, ...]
     """Subjects, images and failures of each group."""
-    sample: SubjectNorms | None
-    """Norms behind the tables; ``means`` and ``groups`` of subjects are for figures. Not written
-    to any file. None where scores were audited, which have no norms."""
-    norms: NormTable | None
     association: Association | NoComparison
-    adjusted: AdjustedAssociation | NoComparison | None
-    """None without covariates."""
     rates: GroupRates | NoComparison
     differentials: Differentials | NoComparison
     channels: NormChannels | NoComparison
@@ -110,9 +96,37 @@ class GroupAudit:
     """Raw against unit fusion of two views."""
     histograms: tuple[ScoreHistogram, ...]
     """One a group that has both kinds of pairs; empty without rates."""
-    errors: GroupErrors | None
-    """Counts by person behind the rates, for joint resamples with other embeddings. Not written
-    to any file."""
+    sample: SubjectNorms | None = None
+    """Norms behind the tables; ``means`` and ``groups`` of subjects are for figures. Not written
+    to any file. None where scores were audited, which have no norms."""
+    norms: NormTable | None = None
+    adjusted: AdjustedAssociation | NoComparison | None = None
+    """None without covariates."""
+
+    @property
+    def name(self) -> str:
+        """The attribute, or as in ``race × sex``."""
+        return self.grouping.name
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The groups that are shown."""
+        return self.grouping.names
+
+    @property
+    def slices(self) -> tuple[Mapping[str, str], ...]:
+        """Value by attribute of each group."""
+        return tuple(self.grouping.slice(code) for code in range(len(self.grouping.cells)))
+
+    @property
+    def pooled(self) -> tuple[str, ...]:
+        """Cells under ten subjects that make up the group ``other (pooled)``."""
+        return tuple(" × ".join(cell) for cell in self.grouping.pooled)
+
+    @property
+    def suppressed(self) -> tuple[str, ...]:
+        """Cells left out: under ten subjects, or else such a cell would follow from totals."""
+        return tuple(" × ".join(cell) for cell in self.grouping.suppressed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,20 +169,16 @@ class Finding(Estimate):
         return f"{', '.join(clauses)}: {conclusion}{' [E]' if self.exploratory else ''}"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Audit:
-    """Everything that a report says."""
+    """Everything that a report says; what has a default is added by `facerec.fairness.audit`."""
 
-    version: str
-    """Of facerec."""
     settings: Settings
     inputs: tuple[InputFile, ...]
     label_sources: tuple[str, ...]
     """Where labels come from."""
     banner: str | None
     """What every page must carry, if anything."""
-    joined: Joined | None
-    """Images behind the figures, for comparisons. Not written to any file. None with scores."""
     images: int | None
     """Joined images, acquired or not; None with scores."""
     pairs: int | None
@@ -177,30 +187,19 @@ class Audit:
     """Failures to acquire among images or pairs."""
     subjects: int | None
     """Subjects of joined images or of scores; None where these do not name them."""
-    single_images: bool
+    single_images: bool = False
     """Whether each subject has one image, so that each image is a cluster of its own."""
     exclusions: tuple[Exclusion, ...]
     """Images and lines left out, counted."""
     policy: str
     """Which impostors are compared, as words for a sentence."""
-    thresholds: tuple[GlobalThreshold, ...]
-    """One a target, the same for all groupings; empty without rates."""
-    target: str | None
-    """The target of findings and channels: the lowest that leaves room for 30 false matches where
-    the threshold was fixed, or else the highest that is resolvable; None without any."""
-    channels: tuple[Channel, ...]
+    channels: tuple[Channel, ...] = ()
     """Ways for norms to reach decisions."""
     groupings: tuple[GroupAudit, ...]
     """Attributes in the order asked for, then the intersection."""
-    skipped: tuple[NoComparison, ...]
-    """Groupings of which no group has enough subjects."""
-    findings: tuple[Finding, ...]
-    """At most eight."""
-    caveats: tuple[str, ...]
-    """Fixed sentences that belong to every report."""
     warnings: tuple[str, ...]
     """What a reader must know of these data, one sentence each."""
-    comparison: BaselineComparison | None
+    comparison: BaselineComparison | None = None
     """With a baseline."""
     against: ReleaseComparison | None = None
     """With the audit of an earlier release."""
@@ -208,6 +207,19 @@ class Audit:
     """Identification, if it was asked for."""
     search_correlations: Mapping[SearchKey, float] | None = None
     """Of its figures with those of the baseline, if that was searched too. Not written."""
+    thresholds: tuple[GlobalThreshold, ...] = ()
+    """One a target, the same for all groupings; empty without rates."""
+    target: str | None = None
+    """The target of findings and channels: the lowest that leaves room for 30 false matches where
+    the threshold was fixed, or else the highest that is resolvable; None without any."""
+    skipped: tuple[NoComparison, ...] = ()
+    """Groupings of which no group has enough subjects."""
+    findings: tuple[Finding, ...] = ()
+    """At most eight."""
+    caveats: tuple[str, ...] = ()
+    """Fixed sentences that belong to every report."""
+    version: str = facerec.__version__
+    """Of facerec."""
 
     @property
     def of_scores(self) -> bool:

@@ -26,20 +26,13 @@ from facerec.fairness.attributes import (
     contradictory,
     form_groupings,
 )
-from facerec.fairness.audit import (
-    assemble,
-    check_request,
-    counted,
-    group_audit,
-    measure,
-    shown,
-    stage,
-)
+from facerec.fairness.audit import check_request, complete, counted, measure, shown, stage
 from facerec.fairness.comparisons import ListedPairs, calibrate_on_scores
 from facerec.fairness.differentials import REPLICATES
 from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.rate_results import TARGETS, UNKNOWN, Calibration
-from facerec.fairness.result import Audit, InputFile, Settings
+from facerec.fairness.rates import GroupErrors
+from facerec.fairness.result import Audit, GroupAudit, InputFile, Settings
 from facerec.progress import Progress
 from facerec.verification.protocols import ScoredPairs
 
@@ -139,55 +132,48 @@ def audit_scores(
     acquired = scored.scores[~np.isnan(scored.scores)]
     cosines = bool(acquired.size and np.abs(acquired).max() <= 1)
     audited = []
-    for grouping, column, group_errors in zip(chosen, codes, errors, strict=True):
+    for grouping, column, counts in zip(chosen, codes, errors, strict=True):
         absent = NoComparison(grouping.name, NO_NORMS)
         with stage(progress, f"{grouping.name}: differentials"):
-            measures = measure(group_errors, settings)
+            measures = measure(counts, settings)
         audited.append(
-            group_audit(
-                grouping,
-                tuple(
+            GroupAudit(
+                grouping=grouping,
+                primary=grouping is chosen[0],
+                composition=tuple(
                     sides.count(grouping, column == code, code)
                     for code in range(len(grouping.cells))
                 ),
-                group_errors,
-                measures,
-                primary=grouping is chosen[0],
                 association=absent,
+                rates=counts if isinstance(counts, NoComparison) else counts.rates,
+                differentials=measures,
                 channels=absent,
                 fusion=absent,
-                cosines=cosines,
+                # The bins are made for cosines.
+                histograms=counts.histograms if cosines and isinstance(counts, GroupErrors) else (),
             )
         )
-    return assemble(
+    found = Audit(
         settings=settings,
-        inputs=inputs,
+        inputs=tuple(inputs),
         label_sources=label_sources,
         banner=INFERRED if inferred else None,
-        joined=None,
         images=None,
         pairs=len(scored),
         failures=int(np.count_nonzero(np.isnan(scored.scores))),
         subjects=len(np.unique(sides.subjects)) if sides.subjects_known else None,
         exclusions=tuple(sides.exclusions),
         policy=pairs.policy,
-        channels=(),
-        formed=groupings,
         groupings=tuple(audited),
-        lfw=False,
-        calibrated=calibration is not None,
         warnings=(
-            [
-                *remarks,
-                f"This is an audit of error rates alone: {NO_NORMS}; the sections on norms are "
-                "left out.",
-                *(f"{note}." for note in scored.notes),
-                *([] if sides.subjects_known else [NO_PERSONS]),
-            ],
-            [],
+            *remarks,
+            f"This is an audit of error rates alone: {NO_NORMS}; the sections on norms are left "
+            "out.",
+            *(f"{note}." for note in scored.notes),
+            *([] if sides.subjects_known else [NO_PERSONS]),
         ),
-        comparison=None,
     )
+    return complete(found, groupings, calibrated=calibration is not None)
 
 
 class _Sides:

@@ -419,24 +419,23 @@ def _tmr(own: GroupThreshold | None) -> Cell:
     return _contrast(Estimate(None) if own.value is None else own.tmr)
 
 
-_Between: TypeAlias = "tuple[str, str, ErrorRate, float | None]"
+_Between: TypeAlias = "tuple[str, str, ErrorRate]"
 
 
 def matrix_table(point: RatesAtThreshold, names: Sequence[str]) -> Table[_Between]:
     """Return the false matches between all groups at one threshold."""
-    matrix, log10 = point.matrix.cells, point.matrix.log10
     columns: list[Column[_Between]] = [
         Column("groups", lambda row: row[0] if row[0] == row[1] else f"{row[0]} – {row[1]}"),
         Column(
             "FMR",
             lambda row: Cell(words.number(row[2].value, ".2g"), words.limits(row[2].interval)),
         ),
-        Column("log10 FMR", lambda row: figure_cell(Estimate(row[3]), ".2f")),
+        Column("log10 FMR", lambda row: figure_cell(Estimate(row[2].log10), ".2f")),
         Column("false matches", lambda row: f"{row[2].events:,}/{row[2].total:,}"),
         Column("", data=_between),
     ]
     rows = [
-        (first, second, matrix[i][j], log10[i][j])
+        (first, second, point.matrix[i][j])
         for i, first in enumerate(names)
         for j, second in enumerate(names[: i + 1])
     ]
@@ -444,14 +443,14 @@ def matrix_table(point: RatesAtThreshold, names: Sequence[str]) -> Table[_Betwee
 
 
 def _between(row: _Between) -> dict[str, Any]:
-    first, second, rate, log10 = row
+    first, second, rate = row
     return {
         "first": first,
         "second": second,
         "k": rate.events,
         "n": rate.total,
         "value": rate.value,
-        "log10": log10,
+        "log10": rate.log10,
         "ci_low": rate.low,
         "ci_high": rate.high,
     }

@@ -224,7 +224,7 @@ class Effect:
     """The same of the population, G times its variance."""
 
 
-def effect_of(moments: Moments, permuted: Array, confidence: float) -> Effect | None:
+def effect_of(moments: Moments, permuted: Array, confidence: float = 0.95) -> Effect | None:
     """Describe the effects on one value a subject, whose test permutes groups.
 
     Returns:
@@ -263,7 +263,7 @@ def effect_of(moments: Moments, permuted: Array, confidence: float) -> Effect | 
     )
 
 
-def share_interval(effect: Effect | None, confidence: float) -> Interval | None:
+def share_interval(effect: Effect | None, confidence: float = 0.95) -> Interval | None:
     """Return the interval of the share of variance between groups, by inversion of a test.
 
     Such a share is never negative, and its replicates lie above it: percentile and BCa intervals

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,7 @@ def write_people(folder: Path, name: str = "E.npz", shift: float = 1.5, seed: in
 
 
 def write_attributes(
-    folder: Path, names: tuple[str, str] = ("female", "male"), source: str = "curator"
+    folder: Path, names: Sequence[str] = ("female", "male"), source: str = "curator"
 ) -> None:
     with (folder / "A.csv").open("w", newline="") as file:
         writer = csv.writer(file)
@@ -49,7 +50,7 @@ def write_attributes(
         for row in range(PERSONS * IMAGES):
             person = row // IMAGES
             old = "old" if person % 4 > 1 else "young"
-            line = f"person-{person}", names[person % 2], old, row * 7 % 11, source
+            line = f"person-{person}", names[person % len(names)], old, row * 7 % 11, source
             writer.writerow([f"face-{row}.jpg", *line])
 
 
@@ -112,7 +113,8 @@ def test_report_and_summary(workplace: Path, capsys: pytest.CaptureFixture[str])
     assert "120 images of 40 subjects, 0 failures to acquire; labels: curator" in text
     flat = " ".join(text.split())
     assert "• gender: η² of subjects' mean norms 0." in flat
-    assert "p = 0.01: difference detected • gender: max/geomean of FMR" in flat
+    assert "p = 0.01: difference detected (largest in male 2" in flat
+    assert ") • gender: max/geomean of FMR" in flat
     assert re.search(r"female +20 +60 +\d", text) and "Norms by group" in text
     assert "by gender" in text.splitlines()
     assert "Rates at the global threshold of FMR 1e-2" in text
@@ -464,6 +466,9 @@ def test_assertions(
         (["--embeddings", "none.npz"], "none.npz"),
         (["--embeddings", "E.npz", "--bench", "none"], "no pack for bench 'none'"),
         (["--embeddings", "E.npz", "--fmr", "7"], "not a rate"),
+        (["--embeddings", "E.npz", "--seed", "-1"], "--seed must be at least 0"),
+        (["--embeddings", "E.npz", "--replicates", "1"], "--replicates must be at least 40"),
+        (["--embeddings", "E.npz", "--permutations", "3"], "--permutations must be at least 19"),
     ],
 )
 def test_impossible_flags(
@@ -561,6 +566,15 @@ def test_one_group(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads((workplace / "out" / "audit.json").read_text())
     assert document["association"] == []
     assert {row["what"] for row in document["not_computed"]} >= {"association", "differentials"}
+
+
+def test_ages_that_nobody_shares(workplace: Path) -> None:
+    write_attributes(workplace, names=[str(20 + person // 4) for person in range(40)])
+    run("--embeddings", "E.npz")
+    document = json.loads((workplace / "out" / "audit.json").read_text())
+    shown = [group["name"] for group in document["groups"] if not group["suppressed"]]
+    assert shown == ["other (pooled)"]
+    assert any("join values to bins" in warning for warning in document["warnings"])
 
 
 def test_other_files_stay(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:

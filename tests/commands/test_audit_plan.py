@@ -64,6 +64,8 @@ def test_variation_of_embeddings(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["fmr", "--ratio", "2", "--shares", "1"], "--shares"),
         (["fmr", "--ratio", "2", "--images", "1"], "mated"),
         (["fmr", "--ratio", "50"], "at most 10"),
+        (["fmr", "--ratio", "3", "--fmr", "1e-2"], "lower --fmr"),
+        (["fnmr", "--people", "100", "--fnmr", "0.5"], "lower --fnmr"),
         (["fmr", "--ratio", "2", "--fmr", "0.5"], "fmr"),
         (["norms", "--people", "100", "--from", "nothing.json"], "nothing.json"),
         (["norms", "--people", "100", "--from", "model.onnx"], "model.onnx"),

@@ -577,15 +577,6 @@ def test_many_alike_subjects_are_equivalent_and_few_are_not() -> None:
     assert not few_subjects.equivalent and few_subjects.p > 0.05
 
 
-def test_settings_are_checked() -> None:
-    sample = draw(0)
-    bootstrap = SubjectBootstrap(sample.groups, 20)
-    with pytest.raises(MetricError, match="bound"):
-        associate(sample, bootstrap, bound=1.0)
-    with pytest.raises(MetricError, match="confidence"):
-        associate(sample, bootstrap, confidence=1.0)
-
-
 def test_json_ready() -> None:
     found = compare(draw(0), role="primary")
     saved = json.loads(json.dumps(asdict(found), allow_nan=False))

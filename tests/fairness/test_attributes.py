@@ -78,10 +78,9 @@ def test_reads_columns_as_recorded(tmp_path: Path) -> None:
     ("content", "words"),
     [
         (b"image_id,subject_id,race\na,b,c\n", ["line 1", "lacks label_source"]),
-        (b"image_id;subject_id;race;label_source\n", ["lacks image_id, subject_id, race"]),
+        (b"image_id|subject_id|race|label_source\n", ["lacks image_id, subject_id, race"]),
         (b"image_id,race,label_source\na,b,c\n", ["lacks subject_id"]),
         (b"image_id,subject_id,race,race,label_source\n", ["'race' twice"]),
-        (b"", ["lacks image_id", "no columns"]),
         (b"image_id,subject_id,race,label_source\n", ["no line below"]),
         (b"image_id,subject_id,race,label_source\na,b,c,d\na,b,c\n", ["line 3", "3 fields"]),
         (b'image_id,subject_id,race,label_source\na,b,"c,d\n', ["line 2", "no CSV"]),
@@ -93,6 +92,12 @@ def test_reads_columns_as_recorded(tmp_path: Path) -> None:
         (b"image_id,subject_id,race,label_source\na,b,,d\n", ["column race is empty"]),
         (b"image_id,subject_id,race,label_source\na,b,other (pooled),d\n", ["rename it"]),
         (b"image_id,subject_id,race,label_source\na,b,c,Inferred\n", ["1 lines", "inferred"]),
+        (b"", ["empty"]),
+        (
+            b"image_id,subject_id,race,label_source\na,b,c,d\ne,f,NA,d\n",
+            ["race", "'NA'", "recorded"],
+        ),
+        (b"image_id,subject_id,race,label_source\na,b,c,d\ne,f,C,d\n", ["'C' and 'c'", "capitals"]),
     ],
 )
 def test_malformed_files_end_in_a_sentence(
@@ -105,6 +110,21 @@ def test_malformed_files_end_in_a_sentence(
     assert str(path) in str(caught.value)
     for word in words:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_tables_as_spreadsheets_write_them(
+    tmp_path: Path, delimiter: str, end: str, encoding: str
+) -> None:
+    rows = [HEADER.split(","), ["a/1.jpg", "ä", "A, or B; or C", "f", "0.5", "curator"]]
+    lines = [delimiter.join(f'"{cell}"' for cell in row) for row in rows]
+    (tmp_path / "a.csv").write_bytes("".join(line + end for line in lines).encode(encoding))
+    found = read_attributes(tmp_path / "a.csv", ["race"], covariates=["yaw"])
+    assert (found.images.tolist(), found.subjects.tolist()) == (["a/1.jpg"], ["ä"])
+    assert found.groups["race"].tolist() == ["A, or B; or C"]
+    assert found.covariates["yaw"].tolist() == [0.5]
 
 
 def test_missing_file_and_no_groups(tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ from facerec.fairness.baseline import (
     RunPair,
     compare_runs,
 )
-from facerec.fairness.differentials import max_over_geomean, resample
+from facerec.fairness.comparisons import AllImages, ListedPairs
+from facerec.fairness.differentials import differentials, max_over_geomean, resample
 from facerec.fairness.norms import percentile
 from facerec.fairness.rates import all_pairs_group_rates, pair_group_rates
 from facerec.fairness.two_groups import cliffs_delta
@@ -424,6 +425,32 @@ def test_images_without_a_group_count_for_everybody_only() -> None:
     expected = anova(means, np.arange(2, 24) % 2).eta2
     assert found.find("η²").baseline == pytest.approx(expected)
     assert inside.sum() == 66
+
+
+@pytest.mark.parametrize("impostors", ["all", "list"])
+def test_thresholds_are_those_of_the_audit_of_the_same_images(impostors: Any) -> None:
+    """An audit fixes them on everybody, also on people without a group."""
+    faces = people(60)
+    runs = RunPair(0, faces.embed(1, noise=1.4), faces.embed(2))
+    some = replace(faces, group=np.where(faces.subject < 6, -1, faces.group))
+    pairs = faces.pairs(folds=8, per_fold=40)
+    options = {"pairs": pairs, "impostors": "list"} if impostors == "list" else {}
+    found = compare(some, [runs], **options)
+    sides, known = np.stack([pairs.first, pairs.second]), 0
+    for vectors, arm in ((runs.baseline.vectors, "baseline"), (runs.treated.vectors, "treated")):
+        comparisons = (
+            ListedPairs("list", score_pairs(vectors, *sides), sides, pairs.issame, some.subject)
+            if impostors == "list"
+            else AllImages(vectors, some.subject, "cpu", None)
+        )
+        (errors,) = comparisons.errors([(some.group, NAMES)], TARGETS, None)
+        assert not isinstance(errors, MetricError)
+        for row in differentials(errors, replicates=1).rows:
+            if row.measure == "max/geomean" and row.target in TARGETS:
+                change = found.find(f"max/geomean {row.of} at FMR={row.target}", "raw")
+                assert getattr(change, arm) in (row.value, None)
+                known += change.value is not None
+    assert known
 
 
 def test_one_group_has_no_comparison() -> None:

@@ -70,25 +70,11 @@ def measure(data: dict[str, Any], replicates: int = 60, seed: int = 0) -> NormCh
 # --- the checklist --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("flip", "weighting", "active"),
-    [
-        (True, None, True),
-        (False, None, False),
-        (None, None, None),
-        (False, "raw", True),
-        (None, "raw", True),
-        (False, "unit", False),
-        (None, "unit", None),
-        (True, "unit", True),
-    ],
-)
-def test_fusion_is_active_where_raw_vectors_are_added(
-    flip: bool | None, weighting: Any, active: bool | None
-) -> None:
-    checked = channel_checklist(flip=flip, norm_weighting=weighting, gating=False, confidence=True)
+@pytest.mark.parametrize("flip", [True, False, None])
+def test_fusion_is_active_where_raw_vectors_are_added(flip: bool | None) -> None:
+    checked = channel_checklist(flip=flip, gating=False, confidence=True)
     found = {channel.name: channel.active for channel in checked}
-    assert found == {"training": None, "fusion": active, "gating": False, "confidence": True}
+    assert found == {"training": None, "fusion": flip, "gating": False, "confidence": True}
     assert all(channel.evidence for channel in checked)
 
 

@@ -296,12 +296,12 @@ def test_false_matches_between_groups(rates: GroupRates) -> None:
     }
     cells = {(round(t.get_position()[1]), round(t.get_position()[0])): t for t in axes.texts}
     for row, column in itertools.product(range(4), repeat=2):
-        found = point.matrix.cells[row][column].value
+        found = point.matrix[row][column].value
         if column > row:
             assert np.ma.is_masked(values[row, column]) and (row, column) not in cells
             continue
         text = cells[row, column].get_text()
-        assert f"{point.matrix.cells[row][column].events}/" in text
+        assert f"{point.matrix[row][column].events}/" in text
         if found:
             assert values[row, column] == pytest.approx(math.log10(found / 1e-4))
             assert text.startswith(f"−{-math.log10(found):.1f}")
@@ -311,7 +311,7 @@ def test_false_matches_between_groups(rates: GroupRates) -> None:
         (row, column)
         for row in range(4)
         for column in range(row + 1)
-        if not point.matrix.cells[row][column].value
+        if not point.matrix[row][column].value
     }
     assert "+1 = ×10" in axes.get_title(loc="left")
 

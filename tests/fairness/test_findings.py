@@ -77,17 +77,20 @@ def test_no_verdicts(found: Audit) -> None:
 @pytest.mark.parametrize(
     ("p", "equivalent", "ending"),
     [
-        (0.049, False, "p = 0.049: difference detected"),
+        (0.049, False, "p = 0.049: difference detected (largest in {most}, smallest in {least})"),
         (0.05, False, "p = 0.05: none detected at this precision (MDE η² {mde})"),
         (0.5, True, "(MDE η² {mde}, all |δ| below 0.147)"),
     ],
 )
 def test_association(found: Audit, p: float, equivalent: bool, ending: str) -> None:
     part = with_p(primary(found), p, equivalent=equivalent)
-    assert isinstance(part.association, Association)
+    assert isinstance(part.association, Association) and part.norms is not None
+    means = sorted((group.subject_mean.value or 0, group.name) for group in part.norms.groups)
+    least, *_, most = (f"{name} {mean:.4g}" for mean, name in means)
     text = find([part], found.target)[0].text
     assert text.startswith("race: η² of subjects' mean norms ")
-    assert text.endswith(ending.format(mde=f"{part.association.mde_eta2:.2g}"))
+    mde = f"{part.association.mde_eta2:.2g}"
+    assert text.endswith(ending.format(mde=mde, most=most, least=least))
 
 
 def test_identification_is_told_where_a_difference_is_detected(found: Audit) -> None:
@@ -110,7 +113,7 @@ def test_identification_is_told_where_a_difference_is_detected(found: Audit) -> 
     assert lines.index(line) == 3  # after norms, FMR and FNMR
     assert line.conclusion == "difference detected" and line.exploratory
     assert "3.25 [1.5, 7.04], 1,234 mated searches" in line.text
-    assert "highest in Blue 60/600, lowest in Coral 19/634" in line.text
+    assert "highest in Blue 60/600 = 0.1, lowest in Coral 19/634 = 0.03" in line.text
     assert threshold.target in line.text and "FNIR by race" in verdict(lines)
     silent = replace(searches, groupings=(replace(audit, largest=()),))
     for nothing in (silent, None, NoComparison("one to many", "no search")):
@@ -140,8 +143,8 @@ def test_rates_at_the_target(found: Audit) -> None:
     rates = sorted((group.fnmr.value, group.name, group.fnmr) for group in point.groups)
     top, low = rates[-1], rates[0]
     assert lines["FNMR"].remark == (
-        f"highest in {top[1]} {top[2].events}/{top[2].total}, "
-        f"lowest in {low[1]} {low[2].events}/{low[2].total}"
+        f"highest in {top[1]} {top[2].events}/{top[2].total} = {top[0]:.2g}, "
+        f"lowest in {low[1]} {low[2].events}/{low[2].total} = {low[0]:.2g}"
     )
 
 
@@ -158,7 +161,8 @@ def test_rates_that_do_not_differ_or_are_withheld(found: Audit) -> None:
     assert line.remark == withheld
     line = find([primary(found, rates=NoComparison("race", "0 mated pairs"))], None)[1]
     assert (line.total, line.remark) == (0, "0 mated pairs")
-    assert find([primary(found)], None)[1].remark == "no target is resolvable"
+    line = find([primary(found)], None)[1]
+    assert line.remark == "no target is resolvable" and line.total > 0
 
 
 @pytest.mark.parametrize(
@@ -267,3 +271,12 @@ def test_the_verdict_names_what_was_found_in_three_classes() -> None:
         "by control. Insufficient data: change of max/geomean FMR by g."
     )
     assert verdict(lines[:1]) == "Difference detected: norm by g."
+    # What is not detected is a change, not a difference of what remains.
+    changes = [
+        line(topic, "change", "none detected at this precision")
+        for topic in ("norm and FNMR", "fusion")
+    ]
+    assert verdict(changes) == (
+        "None detected at this precision: change of the FNMR gap at equal norms by g, change of "
+        "FNMR with unit fusion by g."
+    )

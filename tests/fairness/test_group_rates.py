@@ -26,7 +26,7 @@ TARGETS = ("1e-1", "1e-2", "1e-3")
 
 
 def false_matches(point: RatesAtThreshold) -> NDArray[np.int64]:
-    return np.array([[cell.events for cell in row] for row in point.matrix.cells])
+    return np.array([[cell.events for cell in row] for row in point.matrix])
 
 
 def of_list(faces: Toy, targets: tuple[str, ...] = TARGETS, **options: object) -> GroupErrors:
@@ -97,11 +97,11 @@ def test_counts_are_those_of_a_loop() -> None:
         for (one, left), (other, right) in itertools.product(enumerate("ABC"), repeat=2):
             cell = min(one, other), max(one, other)
             matrix = point.matrix
-            assert matrix.cells[one][other].events == counts["matched", cell]
-            assert matrix.cells[one][other].total == counts["other", cell]
+            assert matrix[one][other].events == counts["matched", cell]
+            assert matrix[one][other].total == counts["other", cell]
             rate = counts["matched", cell] / counts["other", cell]
-            assert matrix.cells[one][other].value == rate
-            found = matrix.log10[one][other]
+            assert matrix[one][other].value == rate
+            found = matrix[one][other].log10
             assert found == (pytest.approx(np.log10(rate)) if rate else None), (left, right)
         for place, group in enumerate(point.groups):
             assert group.name == "ABC"[place]
@@ -117,10 +117,8 @@ def test_all_pairs_are_a_list_of_all_pairs(seed: int) -> None:
     faces = toy(seed=seed)
     listed, everyone = of_list(faces), of_all(faces)
     first, second = asdict(listed.rates), asdict(everyone.rates)
-    # What is known of failures and how policies are worded differs, nothing else does.
+    # How policies are worded differs, nothing else does.
     for report in (first, second):
-        for group in report["composition"]:
-            group.pop("fta")
         report.pop("policy")
     assert_close(first, second)
     for one, other in zip(listed.counts, everyone.counts, strict=True):
@@ -137,13 +135,11 @@ def test_groups_recombine_to_the_whole() -> None:
     for point in of_all(toy()).rates.points:
         cells = list(itertools.combinations_with_replacement(range(3), 2))
         matrix = point.matrix
-        errors = sum(matrix.cells[d][e].events for d, e in cells)
-        comparisons = sum(matrix.cells[d][e].total for d, e in cells)
+        errors = sum(matrix[d][e].events for d, e in cells)
+        comparisons = sum(matrix[d][e].total for d, e in cells)
         assert (errors, comparisons) == (point.fmr.events, point.fmr.total)
         weighted = sum(
-            matrix.cells[d][e].total * rate
-            for d, e in cells
-            if (rate := matrix.cells[d][e].value) is not None
+            matrix[d][e].total * rate for d, e in cells if (rate := matrix[d][e].value) is not None
         )
         assert weighted / comparisons == pytest.approx(point.fmr.value, rel=1e-12)
         missed = sum(group.fnmr.events for group in point.groups)
@@ -186,7 +182,7 @@ def test_intervals_allow_for_shared_persons() -> None:
             assert group.fnmr.interval == fnmr_interval(~accepted[mated], sides[0][mated])
         between = ((groups[0] == 0) & (groups[1] == 2)) | ((groups[0] == 2) & (groups[1] == 0))
         expected = fmr_interval(accepted[between], sides[0][between], sides[1][between])
-        assert point.matrix.cells[0][2].interval == point.matrix.cells[2][0].interval == expected
+        assert point.matrix[0][2].interval == point.matrix[2][0].interval == expected
 
 
 def test_marks_and_flags() -> None:
@@ -214,9 +210,9 @@ def test_within_groups_all_is_counted_by_person(monkeypatch: pytest.MonkeyPatch)
     for one, other in zip(usual.rates.points, found.rates.points, strict=True):
         assert one.groups == other.groups
         assert (false_matches(one) == false_matches(other)).all()
-        within = [other.matrix.cells[d][d].interval for d in range(3)]
-        assert within == [one.matrix.cells[d][d].interval for d in range(3)]
-    assert found.rates.points[0].matrix.cells[0][1].interval is None
+        within = [other.matrix[d][d].interval for d in range(3)]
+        assert within == [one.matrix[d][d].interval for d in range(3)]
+    assert found.rates.points[0].matrix[0][1].interval is None
     for a, b in zip(usual.counts[0], found.counts[0], strict=True):
         assert a.false_matches is not None and b.false_matches is not None
         assert (a.false_matches != b.false_matches).nnz == 0
@@ -368,7 +364,7 @@ def test_all_pairs_without_attributes_are_counted() -> None:
     )
     assert found.points == of_all(rest).rates.points
     out = found.excluded
-    assert (out.images, out.contradictory) == (8, 0)
+    assert out.contradictory == 0
     # Person 5 is known to be one person; of 3 nobody knows.
     assert (out.mated, out.non_mated) == (6, 4 * 18 * 4)
     assert out.unknown == 4 * 76 + 6
@@ -392,7 +388,6 @@ def test_pairs_of_a_list_without_attributes_are_counted() -> None:
     found = pair_group_rates(
         scores, first, second, wrong, masked.subject, masked.group, faces.names, targets=("1e-1",)
     ).rates
-    assert found.excluded.images == 8
     assert found.excluded.mated == np.count_nonzero(~among & wrong)
     assert found.excluded.non_mated == np.count_nonzero(~among & ~wrong)
     assert found.excluded.contradictory == np.count_nonzero(among & (wrong != same))
@@ -409,15 +404,14 @@ def test_pairs_of_a_list_without_attributes_are_counted() -> None:
 
 
 @pytest.mark.parametrize("count", [of_list, of_all])
-def test_failures_are_counted_by_group(count: functools.partial[GroupErrors]) -> None:
+def test_pairs_with_a_failure_are_lost(count: functools.partial[GroupErrors]) -> None:
     faces = toy()
     bad = np.flatnonzero(faces.group == 1)[:5]
     vectors = faces.vectors.copy()
     vectors[bad[:3]], vectors[bad[3:]] = 0, np.nan
     broken = replace(faces, vectors=vectors)
     failed = np.isin(np.arange(len(vectors)), bad)
-    options = {"failed": failed} if count is of_list else {}
-    found = count(broken, **options).rates
+    found = count(broken).rates
     rest = count(
         replace(
             faces,
@@ -428,22 +422,12 @@ def test_failures_are_counted_by_group(count: functools.partial[GroupErrors]) ->
     ).rates
     assert found.points == rest.points
     for place, group in enumerate(found.composition):
-        fta = group.fta
-        assert fta is not None
-        assert (fta.events, fta.total) == (5 * (place == 1), group.images)
-        assert group.images == np.count_nonzero(faces.group == place)
-        expected = fnmr_interval(failed[faces.group == place], faces.subject[faces.group == place])
-        assert fta.interval == expected
         left = rest.composition[place]
-        size = left.images
-        total = group.images * (group.images - 1) // 2
-        assert group.lost_mated + group.lost_non_mated == total - size * (size - 1) // 2
+        total, size = (np.count_nonzero(mask & (faces.group == place)) for mask in (True, ~failed))
+        lost = total * (total - 1) // 2 - size * (size - 1) // 2
+        assert group.lost_mated + group.lost_non_mated == lost
         assert (group.mated, group.non_mated) == (left.mated, left.non_mated)
     assert found.composition[1].lost_mated > 0
-
-
-def test_unknown_failures_are_said_to_be_unknown() -> None:
-    assert [group.fta for group in of_list(toy()).rates.composition] == [None] * 3
 
 
 def test_groups_that_lack_pairs() -> None:
@@ -461,7 +445,7 @@ def test_groups_that_lack_pairs() -> None:
         assert (none.fmr.total, none.fnmr.total) == (0, 0)
         assert found.composition[3].subjects == 0
         assert found.composition[3].smallest_fmr is None
-        assert found.points[0].matrix.cells[0][3].value is None
+        assert found.points[0].matrix[0][3].value is None
         json.dumps(asdict(found), allow_nan=False)
 
 
@@ -509,7 +493,7 @@ def test_lfw_with_recorded_gender(shared_data: Path) -> None:
     female, male = rates.composition
     assert (female.mated, male.mated) == (777, 2219)
     assert (female.non_mated, male.non_mated) == (176, 1671)
-    cells = rates.points[0].matrix.cells
+    cells = rates.points[0].matrix
     assert [[cell.total for cell in row] for row in cells] == [[176, 1145], [1145, 1671]]
     assert (rates.excluded.mated, rates.excluded.non_mated) == (4, 8)
     assert rates.excluded.contradictory == 0
@@ -538,7 +522,6 @@ def test_everything_is_json(count: functools.partial[GroupErrors]) -> None:
         ({"scores": [0.5]}, "scores, sides and labels of pairs have shapes (1,)"),
         ({"second": [2, 9]}, "pairs name the images 0 to 9, but 4 images"),
         ({"issame": [True, True]}, "1 mated and 0 impostor pairs have a score"),
-        ({"failed": [True]}, "failures of shape (1,) must be one for each of 4 images"),
     ],
 )
 def test_bad_lists(change: dict[str, list], sentence: str) -> None:

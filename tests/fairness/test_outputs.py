@@ -91,7 +91,7 @@ def test_audits_without_figures_keep_the_schema(found: Audit, tmp_path: Path) ->
         ("association", "adjusted", "rates", "differentials", "channels", "fusion"), nothing
     )
     parts = tuple(
-        replace(part, **missing, histograms=(), errors=None)  # type: ignore[arg-type]
+        replace(part, **missing, histograms=())  # type: ignore[arg-type]
         for part in found.groupings
     )
     empty = replace(found, groupings=parts, thresholds=(), target=None, skipped=(nothing,))
@@ -202,7 +202,8 @@ def test_names_cannot_break_the_model_card(found: Audit) -> None:
     assert len(values) == len(configurations) > 10
     assert f"race = {EVIL}" in [json.loads(text) for text in configurations]
     assert all(json.loads(value) is None or float(value) >= 0 for value in values)
-    part = replace(found.groupings[0], name="a|b`c\n# d")
+    first = found.groupings[0]
+    part = replace(first, grouping=replace(first.grouping, attributes=("a|b`c\n# d",)))
     lines = model_card(replace(found, groupings=(part,))).splitlines()
     assert any(line.startswith("| a\\|b\\`c \\# d |") for line in lines)
     assert not any(line.startswith("# d") for line in lines)

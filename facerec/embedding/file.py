@@ -46,6 +46,7 @@ from facerec.files import (
     sha256,
     write_json,
 )
+from facerec.large_arrays import as_type
 from facerec.npz import ArchiveError, read_arrays
 from facerec.recipe import differences
 from facerec.records.images import check_unique
@@ -106,6 +107,8 @@ def is_embeddings(path: str | Path) -> bool:
 
 def read_embeddings(path: str | Path) -> Embeddings:
     """Read an embeddings file without running anything that it may contain.
+
+    Vectors of more than some MiB lie on the disk, see `facerec.large_arrays`.
 
     A plain ``.npz`` of others is taken too: ``vectors``, ``embeddings`` or ``features`` ``(N, D)``,
     and ``ids``, ``names``, ``image_id`` or ``images`` ``(N,)``, perhaps ``subjects`` or ``labels``.
@@ -480,10 +483,12 @@ def _foreign(path: Path, arrays: Mapping[str, Array]) -> Embeddings:
             note={"flip": None, "source": {"path": str(path), "format": "npz of others"}},
         ),
     )
-    with np.errstate(all="ignore"):
-        norms = np.linalg.norm(widened.vectors, axis=1)
-    failed = np.flatnonzero(~np.isfinite(norms))
     matrix = widened.vectors
+    norms = np.empty(len(matrix), np.float32)
+    with np.errstate(all="ignore"):
+        for start in range(0, len(matrix), _BLOCK):
+            norms[start : start + _BLOCK] = np.linalg.norm(matrix[start : start + _BLOCK], axis=1)
+    failed = np.flatnonzero(~np.isfinite(norms))
     matrix[failed] = np.nan
     norms[failed] = np.nan
     why = f"{path}: its embedding is not finite"
@@ -505,7 +510,7 @@ def _widened(path: Path, embeddings: Embeddings) -> Embeddings:
     with np.errstate(over="ignore"):  # what overflows is caught as not finite
         return replace(
             embeddings,
-            vectors=embeddings.vectors.astype(np.float32),
+            vectors=as_type(embeddings.vectors, np.float32),
             norms=embeddings.norms.astype(np.float32),
             note={**embeddings.note, "stored_dtype": stored.name},
         )

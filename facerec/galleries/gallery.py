@@ -30,6 +30,7 @@ from facerec.embedding.recognizer import FaceRecognizer
 from facerec.errors import DatasetError, MetricError, MissingExtraError, ModelError
 from facerec.files import atomic_path, exclusive, parse_json
 from facerec.galleries.threshold import DEPTH, Calibration, Fpir
+from facerec.large_arrays import take
 from facerec.npz import ArchiveError, read_arrays, write_arrays
 from facerec.progress import Progress
 from facerec.records.images import text_array
@@ -575,7 +576,7 @@ class Gallery:
             self.space.check(Space.of(impostors), where)
             names = impostors.subjects if subjects is None else text_array(subjects, where)
             rows = np.flatnonzero(row_norms(impostors.vectors) > 0)
-            vectors = impostors.vectors[rows]
+            vectors = take(impostors.vectors, rows)
             if names is None:
                 people = -1 - np.arange(rows.size)
             else:
@@ -591,6 +592,14 @@ class Gallery:
                 "calibrate with; both are needed"
             )
         nearest, scores = self.search(vectors, depth + 1, index="exact", progress=progress)
+        # Who would meet nobody else is no stranger to this gallery.
+        alone = (people == 0) if len(self) == 1 else np.zeros(len(people), bool)
+        if alone.all():
+            raise MetricError(
+                f"{where}: nobody but the one person who is enrolled, so nothing to calibrate "
+                "with; give embeddings of other people"
+            )
+        nearest, scores, people = nearest[~alone], scores[~alone], people[~alone]
         # A person with itself is no impostor; it goes to the end of its row.
         same = nearest == people[:, None]
         order = np.argsort(same, axis=1, kind="stable")[:, :depth]

@@ -99,8 +99,10 @@ def _print(identification: Identification, names: Sequence[str], console: Consol
         )
     else:
         console.print(fpir_words(identification.fpir))
-    named = sum(answer.subject is not None for answer in identification.answers)
-    failed = sum(answer.failure is not None for answer in identification.answers)
+    named = failed = 0
+    for answer in identification.answers:
+        named += answer.subject is not None
+        failed += answer.failure is not None
     console.print(
         f"{named:,} of {len(identification.answers):,} images identified, "
         f"{failed:,} failures to acquire",

@@ -20,7 +20,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from facerec.errors import FacerecError
 
-LIMIT = 64 << 20
+LIMIT = 32 << 20
 """Bytes up to which an array is kept in memory."""
 
 _ROWS = 1 << 12

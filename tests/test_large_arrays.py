@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,16 @@ from facerec import large_arrays
 from facerec.embedding.extract import Embeddings
 from facerec.embedding.file import read_embeddings, write_embeddings
 from facerec.errors import FacerecError
-from facerec.galleries import Gallery, Space, clean_set, find_overlap
+from facerec.galleries import (
+    Gallery,
+    Space,
+    clean_set,
+    find_overlap,
+    impostor_tail,
+    label_faults,
+)
+from facerec.galleries import overlap as galleries_overlap
+from facerec.verification import unit_rows
 from facerec.verification.scoring import score_all_pairs
 
 
@@ -39,18 +49,18 @@ def lies_in_a_file(array: Any) -> bool:
     return isinstance(array, mmap.mmap)
 
 
-def face_set(people: int, images: int, seed: int, named: bool = True) -> Embeddings:
+def face_set(people: int, images: int, seed: int, size: int = 24) -> Embeddings:
     generator = np.random.default_rng(seed)
-    centres = np.random.default_rng(0).normal(size=(people, 24))  # the same people in every set
+    centres = np.random.default_rng(0).normal(size=(people, size))  # the same people in every set
     who = generator.permutation(np.repeat(np.arange(people), images))
-    vectors = (centres[who] + 0.6 * generator.normal(size=(len(who), 24))).astype(np.float32)
+    vectors = (centres[who] + 0.6 * generator.normal(size=(len(who), size))).astype(np.float32)
     vectors[11] = np.nan
     return Embeddings(
         vectors,
         np.linalg.norm(vectors, axis=1),
         False,
         ids=np.array([f"{seed}/{row}" for row in range(len(who))]),
-        subjects=np.array([f"p{person:02d}" for person in who]) if named else None,
+        subjects=np.array([f"p{person:02d}" for person in who]),
         failures={11: "no face"},
         note={"flip": False},
     )
@@ -174,3 +184,33 @@ def test_results_are_equal(in_files: Callable[[], None], tmp_path: Path, job: An
     before = plain(job(*map(read_embeddings, files)))
     in_files()
     assert plain(job(*map(read_embeddings, files))) == before
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("job", [all_pairs, overlap, unnamed_overlap, cleaning, enrolment])
+def test_more_images_take_little_more_memory(
+    in_files: Callable[[], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, job: Any
+) -> None:
+    in_files()
+    for module, name in (
+        (large_arrays, "_ROWS"),
+        (unit_rows, "_ROWS"),
+        (impostor_tail, "_BLOCK"),
+        (galleries_overlap, "_BLOCK"),
+        (label_faults, "_TILE"),
+    ):
+        monkeypatch.setattr(module, name, 64)
+    monkeypatch.setattr(large_arrays, "LIMIT", 1 << 15)
+    monkeypatch.setattr(impostor_tail, "_SAMPLE", 1 << 12)
+    size, fixed = 512, tmp_path / "fixed.npz"
+    write_embeddings(fixed, face_set(10, 6, 9, size))
+    peaks = []
+    for people in (60, 150):  # more images than a tile has rows
+        file = tmp_path / f"{people}.npz"
+        write_embeddings(file, face_set(people, 20, 1, size))
+        tracemalloc.start()
+        job(read_embeddings(file), read_embeddings(fixed))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    # In memory it would be one to five times the vectors.
+    assert peaks[1] - peaks[0] < 0.5 * 90 * 20 * 4 * size

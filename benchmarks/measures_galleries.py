@@ -1,4 +1,4 @@
-"""The measurements of galleries behind ``benchmarks/run.py``: search, and FPIRs by size.
+"""The measurements of galleries behind ``benchmarks/run.py``: search, memory, and FPIRs by size.
 
 The search runs in a process of its own, so that its peak memory is that of the work, of the
 templates and of the libraries, and of nothing else.
@@ -6,10 +6,14 @@ templates and of the libraries, and of nothing else.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import re
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +24,7 @@ from numpy.typing import NDArray
 from rows import Row
 from scipy.special import ndtr
 
+from facerec.embedding import Embeddings, write_embeddings
 from facerec.galleries import Calibration
 
 _SEARCH = """
@@ -76,6 +81,88 @@ def gallery_search(
         Row(f"{name}: a query", float(np.median(times)), "ms", 15.0, remark=remark),
         Row(f"{name}: peak memory", found["peak"] / 1e9, "GB", 2.5, remark="of the whole process"),
     ]
+
+
+_COMMAND = "import sys; from facerec.commands.main import main; sys.exit(main())"
+
+
+def gallery_memory(
+    *, images: int = 200_000, dimensions: int = 512, shards: int = 20
+) -> Iterator[Row]:
+    """Run the commands that take embeddings on shards, and tell what memory more images cost.
+
+    What counts is memory that belongs to a process alone: pages of files do not, which the system
+    drops when it needs room.
+
+    Args:
+        images: in all shards, 20 of a person, against those of the first quarter of the shards.
+        dimensions: of their embeddings.
+        shards: files.
+    """
+    if not Path("/proc/self/status").exists():
+        yield Row("memory of commands", None, "MB", remark="read from /proc, which is not here")
+        return
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        _write_shards(folder, images // shards, dimensions, shards)
+        quarter = shards // 4
+        few, many = folder / f"part-{{000..{quarter - 1:03d}}}.parquet", folder
+        fewer = images // shards * quarter
+        more = (images - fewer) * dimensions * 4 / 1e6
+        people = folder / "people.npz"
+        jobs = {
+            "enroll": ("--gallery", str(people)),
+            "identify": ("--threshold", "0.5", "--gallery", str(people)),
+            "overlap": (str(folder / "part-000.parquet"),),
+            "clean": ("--no-across", "--out", str(folder / "proposals.csv")),
+            "all-pairs": ("--fpr", "1e-4", "--embeddings"),
+        }
+        for command, arguments in jobs.items():
+            last = command == "all-pairs"
+            peaks = []
+            for source in (few, many):
+                if command == "enroll":
+                    people.unlink(missing_ok=True)
+                given = (*arguments, str(source)) if last else (str(source), *arguments)
+                peaks.append(_peak(command, *given) / 1e6)
+            remark = (
+                f"{peaks[1]:.0f} MB with {images:,} images in {shards} shards, {peaks[0]:.0f} MB "
+                f"with {fewer:,}; the vectors of all take {more:.0f} MB more"
+            )
+            growth = peaks[1] - peaks[0]
+            yield Row(f"memory of {command}: growth", growth, "MB", more / 2, remark=remark)
+
+
+def _write_shards(folder: Path, images: int, dimensions: int, shards: int) -> None:
+    """Write so many shards of embeddings, 20 images a person."""
+    generator = np.random.default_rng(0)
+    for shard in range(shards):
+        who = np.arange(images) // 20
+        centres = generator.standard_normal((who[-1] + 1, dimensions), np.float32)
+        noise = generator.standard_normal((images, dimensions), np.float32)
+        vectors = centres[who] + np.float32(0.9) * noise
+        names = np.array([f"{shard:03d}-{person:07d}" for person in who])
+        ids = np.array([f"{name}/{row:07d}" for row, name in enumerate(names)])
+        norms = np.linalg.norm(vectors, axis=1)
+        embeddings = Embeddings(vectors, norms, False, ids=ids, subjects=names)
+        write_embeddings(folder / f"part-{shard:03d}.parquet", embeddings)
+
+
+def _peak(*arguments: str) -> int:
+    """Run a command and return the most bytes that belonged to its process alone."""
+    call = [sys.executable, "-c", _COMMAND, *arguments]
+    peak = 0
+    with subprocess.Popen(call, stdout=subprocess.DEVNULL) as process:
+        while process.poll() is None:
+            with contextlib.suppress(OSError):
+                status = Path(f"/proc/{process.pid}/status").read_text()
+                # A process that has just ended has no such line.
+                kilobytes = re.search(r"RssAnon:\s+(\d+)", status)
+                peak = max(peak, 1024 * int(kilobytes[1]) if kilobytes else 0)
+            time.sleep(0.004)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, call)
+    return peak
 
 
 TARGETS = ("1e-1", "1e-2")

@@ -100,6 +100,7 @@ SUITES: dict[str, dict[str, Act]] = {
     },
     "galleries": {
         "gallery_search": _measure("measures_galleries", "gallery_search"),
+        "gallery_memory": _measure("measures_galleries", "gallery_memory"),
         "gallery_threshold": _measure("measures_galleries", "gallery_threshold"),
         "lfw_threshold": _measure("measures_galleries", "lfw_threshold"),
         "gallery_coverage": _measure("measures_galleries", "gallery_coverage"),

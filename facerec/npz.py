@@ -12,8 +12,12 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from facerec.large_arrays import empty
+
 MAX_RATIO = 100
 """How much smaller than its arrays a file may be; numbers hardly compress."""
+
+_PIECE = 1 << 20
 
 _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
@@ -67,7 +71,7 @@ def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> npt.NDArray[
         version = np.lib.format.read_magic(member)
         if version not in _HEADERS:
             raise ArchiveError(f"the array {name} has a header of version {version}")
-        shape, _, dtype = _HEADERS[version](member)
+        shape, transposed, dtype = _HEADERS[version](member)
         if dtype.hasobject:
             raise ArchiveError(
                 f"the array {name} holds pickled Python objects, which are never loaded"
@@ -79,13 +83,28 @@ def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> npt.NDArray[
                 f"the array {name} announces {str(dtype)[:40]} {str(shape)[:60]}, which is not "
                 f"what it holds, {held:,} bytes"
             )
-    with archive.open(info) as member:
-        array = np.lib.format.read_array(member, allow_pickle=False)
+        array = _filled(member, shape[::-1] if transposed else shape, dtype)
+    if transposed:
+        array = array.transpose()
     if dtype.kind == "U" and dtype.itemsize and array.size:
         numbers = np.atleast_1d(array).ravel(order="K").view(f"{dtype.byteorder}u4")
         # NumPy holds any number for a character, and Python ends in an error of its own at it.
         if (highest := int(numbers.max())) > sys.maxunicode:
             raise ArchiveError(f"the array {name} has the character {highest:#x}, which is none")
+    return array
+
+
+def _filled(member: IO[bytes], shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return an array of the bytes that are left of a member; their checksum is held to them."""
+    array = empty(shape, dtype)
+    if array.nbytes:
+        flat = array.reshape(-1).view(np.uint8)
+        for start in range(0, array.nbytes, _PIECE):
+            piece = flat[start : start + _PIECE]
+            data = member.read(len(piece))
+            if len(data) != len(piece):
+                raise ArchiveError("an array ends before its time")
+            piece[:] = np.frombuffer(data, np.uint8)
     return array
 
 

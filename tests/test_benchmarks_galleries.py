@@ -26,6 +26,12 @@ def test_search(measures: ModuleType) -> None:
     assert query.bar == 15 and memory.bar == 2.5 and 0 < memory.value < 2.5 and query.value > 0
 
 
+def test_memory(measures: ModuleType) -> None:
+    pytest.importorskip("pyarrow")
+    rows = list(measures.gallery_memory(images=480, dimensions=16, shards=4))
+    assert [row.unit for row in rows] == ["MB"] * 5 and all("480 images" in r.remark for r in rows)
+
+
 def test_prediction(measures: ModuleType, tmp_path: Path) -> None:
     rows = list(measures.gallery_threshold(people=3000, probes=400, repeats=1, fresh=200))
     assert len(rows) == 2 * len(measures.crowds()) and all(row.bar == 20 for row in rows)

@@ -16,6 +16,7 @@ from facerec.commands.cli import Console, run_command
 from facerec.embedding.file import embeddings_sha256, read_embeddings
 from facerec.errors import DatasetError
 from facerec.files import write_json
+from facerec.large_arrays import take
 from facerec.records.images import text_array
 from facerec.report import words
 from facerec.report.csv_tables import save_csv
@@ -92,7 +93,7 @@ def all_pairs(
             )
         with progress_bar(console) as show:
             result = score_all_pairs(
-                file.vectors[compared],
+                file.vectors if compared.all() else take(file.vectors, np.flatnonzero(compared)),
                 people[compared],
                 fpr=fpr,
                 thresholds=threshold,

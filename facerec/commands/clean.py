@@ -22,6 +22,7 @@ from facerec.embedding.model import load_model
 from facerec.errors import DatasetError
 from facerec.files import atomic_path
 from facerec.galleries.cleaning import Cleaning, clean_set
+from facerec.large_arrays import take
 from facerec.limits import Limits
 from facerec.records.dataset import FaceDataset
 from facerec.records.decode import image_kind
@@ -169,7 +170,7 @@ def _matched(path: Path, embeddings: Embeddings, dataset: FaceDataset) -> Embedd
     rows = np.array([row_of[name] for name in dataset.ids.tolist()])
     return replace(
         embeddings,
-        vectors=embeddings.vectors[rows],
+        vectors=take(embeddings.vectors, rows),
         norms=embeddings.norms[rows],
         ids=dataset.ids,
         failures={},

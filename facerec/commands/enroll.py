@@ -25,7 +25,7 @@ def enroll(
     gallery: Path,
     images: tyro.conf.Positional[Path | None] = None,
     subjects: Path | None = None,
-    fusion: Fusion = "unit",
+    fusion: Fusion | None = None,
     flip: bool | None = None,
     impostors: Path | None = None,
     delete: tuple[str, ...] = (),
@@ -43,8 +43,8 @@ def enroll(
         gallery: the .npz file; it holds personal data, and only its owner may read it.
         images: a folder PERSON/image.jpg, or a file of embeddings (.npz, .parquet, .csv).
         subjects: a .csv file with the columns image_id and subject_id, in place of folders.
-        fusion: of a new gallery: unit lets every image of a person count alike, raw lets those with
-            long embeddings count more.
+        fusion: of a new gallery: unit, the default, lets every image of a person count alike, raw
+            lets those with long embeddings count more.
         flip: add mirror images; by default as the gallery has it, and yes in a new one.
         impostors: images of people who will not be in the gallery, as a folder or embeddings: their
             scores tell which threshold has which FPIR. Without it, the gallery's own people stand
@@ -56,12 +56,19 @@ def enroll(
     """
     if images is None and not delete and impostors is None and export is None:
         raise FacerecError("there is nothing to do: name images, or people to --delete")
+    if export is not None and export.suffix.lower() != ".parquet":
+        raise DatasetError(f"{export}: templates are a table in Parquet; let its name end so")
     console = Console(highlight=False, soft_wrap=True)
     # Whoever reads the file to write it again must be alone with it from the first to the last.
     with Gallery.claim(gallery):
         opened = Gallery.read(gallery) if gallery.exists() else None
         if opened is None and (images is None or delete):
             raise DatasetError(f"{gallery}: there is no such gallery; enrol people first")
+        if opened is not None and fusion not in (None, opened.fusion):
+            raise DatasetError(
+                f"{gallery}: its templates are means of {opened.fusion} embeddings, not of "
+                f"{fusion} ones; leave out --fusion, or enrol everybody in a new gallery"
+            )
         for name in delete:
             assert opened is not None
             opened.delete(name)
@@ -70,9 +77,10 @@ def enroll(
             mirrored = flip
             if mirrored is None:
                 mirrored = True if opened is None else bool(opened.space.flip)
-            embeddings = embedder.read(images, mirrored, subjects, console)
+            space = None if opened is None else opened.space
+            embeddings = embedder.read(images, mirrored, subjects, console, space)
             if opened is None:
-                opened = Gallery(Space.of(embeddings), fusion)
+                opened = Gallery(Space.of(embeddings), fusion or "unit")
             enrolled = opened.enroll(embeddings, where=str(images))
             del embeddings
         assert opened is not None
@@ -89,9 +97,9 @@ def enroll(
         opened.write(gallery)
     if delete:
         console.print(f"deleted: {', '.join(delete)}")
-    images_in = int(opened.images.sum())
+    images_in = words.counted(int(opened.images.sum()), "image")
     console.print(
-        f"gallery {gallery}: {len(opened):,} people with {images_in:,} images, "
+        f"gallery {gallery}: {_people(len(opened))} with {images_in}, "
         f"{opened.space.embedding_size} dimensions, mean of {opened.fusion} embeddings",
         style="bold",
     )
@@ -107,7 +115,8 @@ def _calibrate(
 ) -> None:
     others = None
     if impostors is not None:
-        others = embedder.read(impostors, bool(gallery.space.flip), None, console)
+        space = gallery.space
+        others = embedder.read(impostors, bool(space.flip), None, console, space)
     elif gallery.calibration is not None and "persons" in gallery.calibration.note:
         return  # of impostors, who are not at hand; deleted people are out of it already
     elif len(gallery) < 2:
@@ -120,9 +129,9 @@ def _calibrate(
 def _print_enrolment(enrolled: Enrolment, console: Console) -> None:
     failed = len(enrolled.failures)
     console.print(
-        f"{len(enrolled.enrolled):,} people enrolled, {len(enrolled.extended):,} extended, with "
-        f"{enrolled.images:,} images; {failed:,} images failed, "
-        f"{words.counted(len(enrolled.not_enrolled), 'person', 'people')} not enrolled"
+        f"{_people(len(enrolled.enrolled))} enrolled, {len(enrolled.extended):,} extended, with "
+        f"{words.counted(enrolled.images, 'image')}; {words.counted(failed, 'image')} failed, "
+        f"{_people(len(enrolled.not_enrolled))} not enrolled"
     )
     for image, why in list(enrolled.failures.items())[:_SHOWN_FAILURES]:
         console.print(f"  not enrolled: {image}: {why}", style="yellow")
@@ -130,6 +139,10 @@ def _print_enrolment(enrolled: Enrolment, console: Console) -> None:
         console.print(f"  … and {failed - _SHOWN_FAILURES:,} more; --failures lists all")
     for name in enrolled.not_enrolled[:_SHOWN_FAILURES]:
         console.print(f"  failure to enrol: {name}", style="yellow")
+
+
+def _people(count: int) -> str:
+    return words.counted(count, "person", "people")
 
 
 def print_thresholds(calibration: Calibration | None, size: int, console: Console) -> None:

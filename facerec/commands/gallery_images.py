@@ -14,6 +14,7 @@ from facerec.embedding.align import parse_align
 from facerec.embedding.extract import Embeddings, embed_images
 from facerec.embedding.file import is_embeddings, read_embeddings
 from facerec.errors import DatasetError
+from facerec.galleries.gallery import Space
 from facerec.records.images import FolderImages
 from facerec.report.progress import progress_bar
 
@@ -29,13 +30,21 @@ class Embedder(Network):
     align_threshold: float | None = None
     """Least score of a face that the detector may find, 0 to 1."""
 
-    def read(self, images: Path, flip: bool, subjects: Path | None, console: Console) -> Embeddings:
+    def read(
+        self,
+        images: Path,
+        flip: bool,
+        subjects: Path | None,
+        console: Console,
+        space: Space | None = None,
+    ) -> Embeddings:
         """Return the embeddings of a folder's images, or those of a file.
 
-        The first folders of a folder are persons, where no table of ``subjects`` is given.
+        The first folders of a folder are persons, where no table of ``subjects`` is given. A model
+        that does not embed into ``space`` is refused before it embeds anything.
 
         Raises:
-            FacerecError: no model for a folder, or what cannot be read.
+            FacerecError: no model for a folder, another model, or what cannot be read.
         """
         if is_embeddings(images):
             embeddings = read_embeddings(images)
@@ -51,6 +60,9 @@ class Embedder(Network):
             aligner = parse_align(self.align, self.align_threshold)
             print_model(model, flip, aligner, console)
             console.print(f"images {images}: {len(source):,}")
+            if space is not None:
+                none = embed_images(model, source, flip=flip, align=aligner, indices=[])
+                space.check(Space.of(none), str(images))
             with progress_bar(console, "images") as progress:
                 embeddings = embed_images(
                     model,

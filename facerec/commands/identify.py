@@ -12,7 +12,7 @@ import facerec
 from facerec.commands.cli import Console, run_command
 from facerec.commands.enroll import fpir_words
 from facerec.commands.gallery_images import DEFAULT, Embedder
-from facerec.errors import FacerecError
+from facerec.errors import DatasetError, FacerecError
 from facerec.files import write_json
 from facerec.galleries.gallery import Gallery, Identification, IndexKind
 from facerec.limits import Count, Number
@@ -59,15 +59,23 @@ def identify(
         raise FacerecError("--fpir and --threshold are two ways to say one thing; give one")
     console = Console(highlight=False, soft_wrap=True)
     enrolled = Gallery.read(gallery)
-    console.print(f"gallery {gallery}: {len(enrolled):,} people, {enrolled.space.name}")
-    probes = embedder.read(images, bool(enrolled.space.flip), None, console)
+    people = words.counted(len(enrolled), "person", "people")
+    console.print(f"gallery {gallery}: {people}, {enrolled.space.name}")
+    if not len(enrolled):
+        raise DatasetError(f"{gallery}: nobody is enrolled, so nobody can be found; enrol people")
+    # What cannot be answered is refused before the images are embedded.
+    if threshold is None and fpir is None:
+        fpir = "1e-2"
+    point = enrolled.point(fpir, threshold)
+    probes = embedder.read(images, bool(enrolled.space.flip), None, console, enrolled.space)
     assert probes.ids is not None  # the readers see to that
     names = probes.ids.tolist()
     with progress_bar(console, "probes") as progress:
         identification = enrolled.identify(
             probes,
-            fpir=("1e-2" if fpir is None else fpir) if threshold is None else None,
+            fpir=fpir,
             threshold=threshold,
+            point=point,
             count=candidates,
             index=index,
             where=str(images),
@@ -91,8 +99,10 @@ def _print(identification: Identification, names: Sequence[str], console: Consol
         )
     else:
         console.print(fpir_words(identification.fpir))
-    named = sum(answer.subject is not None for answer in identification.answers)
-    failed = sum(answer.failure is not None for answer in identification.answers)
+    named = failed = 0
+    for answer in identification.answers:
+        named += answer.subject is not None
+        failed += answer.failure is not None
     console.print(
         f"{named:,} of {len(identification.answers):,} images identified, "
         f"{failed:,} failures to acquire",

@@ -20,7 +20,7 @@ from facerec.commands.networks import NETWORK, Network
 from facerec.embedding.align import parse_align
 from facerec.embedding.check import check_alike
 from facerec.embedding.extract import Embeddings, embed_images
-from facerec.embedding.file import is_embeddings, read_embeddings
+from facerec.embedding.file import VECTORS, is_embeddings, read_embeddings
 from facerec.embedding.model import EmbeddingModel
 from facerec.errors import DatasetError, FacerecError
 from facerec.files import sha256
@@ -190,7 +190,8 @@ def holds_embeddings(path: Path) -> bool:
                 names = {name.removesuffix(".npy") for name in archive.namelist()}
         except (OSError, zipfile.BadZipFile):
             return True  # whose reader says what is wrong
-        return bool(names & {"vectors", "embeddings"})
+        # A gallery is none, which its reader says.
+        return bool(names & {*VECTORS, "templates"})
     return is_embeddings(path)
 
 

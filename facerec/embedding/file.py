@@ -46,6 +46,7 @@ from facerec.files import (
     sha256,
     write_json,
 )
+from facerec.large_arrays import as_type
 from facerec.npz import ArchiveError, read_arrays
 from facerec.recipe import differences
 from facerec.records.images import check_unique
@@ -58,7 +59,8 @@ BATCHES_PER_CHUNK = 8
 """Batches after which a chunk is safe on the disk: what a kill costs at most, in each process."""
 
 _OWN = ("vectors", "norms", "ids", "failure_rows", "failure_reasons", "note")
-_VECTORS, _IDS = ("vectors", "embeddings", "features"), ("ids", "names", "image_id", "images")
+VECTORS, _IDS = ("vectors", "embeddings", "features"), ("ids", "names", "image_id", "images")
+"""Names of the arrays of embeddings and ids, in files of facerec and of others."""
 _SUBJECTS = ("subjects", "labels")
 _BLOCK = 1 << 14
 
@@ -106,6 +108,8 @@ def is_embeddings(path: str | Path) -> bool:
 
 def read_embeddings(path: str | Path) -> Embeddings:
     """Read an embeddings file without running anything that it may contain.
+
+    Vectors of more than some MiB lie on the disk, see `facerec.large_arrays`.
 
     A plain ``.npz`` of others is taken too: ``vectors``, ``embeddings`` or ``features`` ``(N, D)``,
     and ``ids``, ``names``, ``image_id`` or ``images`` ``(N,)``, perhaps ``subjects`` or ``labels``.
@@ -413,7 +417,7 @@ def _note_text(embeddings: Embeddings) -> str:
 
 def _load(path: Path) -> dict[str, Array]:
     """Read the arrays of known names, after their headers have been held against their sizes."""
-    names = {*_OWN, *_VECTORS, *_IDS, *_SUBJECTS}
+    names = {*_OWN, *VECTORS, *_IDS, *_SUBJECTS}
     try:
         arrays, members = read_arrays(path, path.stat().st_size, names, MAX_BYTES)
     except OSError as problem:
@@ -425,10 +429,15 @@ def _load(path: Path) -> dict[str, Array]:
         raise DatasetError(
             f"{path}: not a whole .npz file ({problem}); make it again with facerec embed"
         ) from problem
-    wanted = _OWN if "note" in arrays else (_VECTORS, _IDS)
+    wanted = _OWN if "note" in arrays else (VECTORS, _IDS)
     for choice in wanted:
         options = (choice,) if isinstance(choice, str) else choice
         if not any(name in arrays for name in options):
+            if "templates" in members:
+                raise DatasetError(
+                    f"{path}: this is a gallery; facerec enroll --gallery {path} --export "
+                    f"{path.with_suffix('.parquet')} makes embeddings of its templates"
+                )
             listed = ", ".join(sorted(members)[:10])[:200] or "nothing"
             raise DatasetError(
                 f"{path}: the array {' or '.join(options)} is missing (there is {listed}); make "
@@ -461,7 +470,7 @@ def _own(path: Path, arrays: Mapping[str, Array]) -> Embeddings:
 
 
 def _foreign(path: Path, arrays: Mapping[str, Array]) -> Embeddings:
-    vectors = next(arrays[name] for name in _VECTORS if name in arrays)
+    vectors = next(arrays[name] for name in VECTORS if name in arrays)
     ids = next(arrays[name] for name in _IDS if name in arrays)
     subjects = next((arrays[name] for name in _SUBJECTS if name in arrays), None)
     if vectors.ndim != 2 or vectors.dtype.kind != "f":
@@ -480,10 +489,12 @@ def _foreign(path: Path, arrays: Mapping[str, Array]) -> Embeddings:
             note={"flip": None, "source": {"path": str(path), "format": "npz of others"}},
         ),
     )
-    with np.errstate(all="ignore"):
-        norms = np.linalg.norm(widened.vectors, axis=1)
-    failed = np.flatnonzero(~np.isfinite(norms))
     matrix = widened.vectors
+    norms = np.empty(len(matrix), np.float32)
+    with np.errstate(all="ignore"):
+        for start in range(0, len(matrix), _BLOCK):
+            norms[start : start + _BLOCK] = np.linalg.norm(matrix[start : start + _BLOCK], axis=1)
+    failed = np.flatnonzero(~np.isfinite(norms))
     matrix[failed] = np.nan
     norms[failed] = np.nan
     why = f"{path}: its embedding is not finite"
@@ -505,7 +516,7 @@ def _widened(path: Path, embeddings: Embeddings) -> Embeddings:
     with np.errstate(over="ignore"):  # what overflows is caught as not finite
         return replace(
             embeddings,
-            vectors=embeddings.vectors.astype(np.float32),
+            vectors=as_type(embeddings.vectors, np.float32),
             norms=embeddings.norms.astype(np.float32),
             note={**embeddings.note, "stored_dtype": stored.name},
         )

@@ -44,7 +44,8 @@ def parquet_chunks(path: Path) -> Iterator[Embeddings]:
         MissingExtraError: pyarrow is not installed.
     """
     pa, pq = _pyarrow(path)
-    with reading_parquet(path), pq.ParquetFile(path) as file:
+    # A buffer, as else a whole row group is read at once, which may be a whole file.
+    with reading_parquet(path), pq.ParquetFile(path, buffer_size=1 << 20) as file:
         schema, metadata = file.schema_arrow, file.metadata
         header = list(schema.names)
         columns = [header[i] for i in embedding_columns(path, header)]

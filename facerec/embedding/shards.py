@@ -22,6 +22,7 @@ from facerec.embedding.extract import Embeddings
 from facerec.embedding.parquet import MAX_BYTES, parquet_chunks, parquet_rows
 from facerec.errors import DatasetError
 from facerec.files import parse_json, write_json
+from facerec.large_arrays import empty
 from facerec.records.images import check_unique
 from facerec.shards import is_pattern, shard_paths
 
@@ -173,7 +174,7 @@ def shard_chunks(path: str | Path) -> Iterator[Embeddings]:
 
 
 def read_shards(path: str | Path) -> Embeddings:
-    """Read all shards as one file, which takes the memory of its vectors and of one chunk.
+    """Read all shards as one file; vectors that are many lie on the disk, see `large_arrays`.
 
     Raises:
         DatasetError: as `shard_chunks`, or more than fits in memory.
@@ -312,12 +313,9 @@ def _brief(value: Any) -> str:
 
 def _allocate(where: str, rows: int, size: int) -> npt.NDArray[np.float32]:
     needed = 4 * rows * size
-    try:
-        if needed > MAX_BYTES:
-            raise MemoryError
-        return np.empty((rows, size), np.float32)
-    except MemoryError:
+    if needed > MAX_BYTES:
         raise DatasetError(
             f"{where}: {rows:,} embeddings of {size:,} numbers take {needed:,} bytes, more than "
             "are read at once; take fewer shards"
-        ) from None
+        )
+    return empty((rows, size), np.float32)

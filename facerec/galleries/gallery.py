@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, overload
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from facerec.embedding.recognizer import FaceRecognizer
 from facerec.errors import DatasetError, MetricError, MissingExtraError, ModelError
 from facerec.files import atomic_path, exclusive, parse_json
 from facerec.galleries.threshold import DEPTH, Calibration, Fpir
+from facerec.large_arrays import take
 from facerec.npz import ArchiveError, read_arrays, write_arrays
 from facerec.progress import Progress
 from facerec.records.images import text_array
@@ -159,11 +160,61 @@ class Answer:
         return asdict(self)
 
 
+class Answers(Sequence[Answer]):
+    """The answers to all probes, each made when it is asked for: of millions, numbers alone stay.
+
+    Args:
+        subjects: of the gallery, ``(N,)``.
+        rows: of each probe's candidates, ``(n, k)``, the best first; −1 without an embedding.
+        scores: theirs, ``(n, k)``.
+        limit: score from which on the best one is named.
+        count: candidates of an answer.
+        failures: probe → why it has no embedding.
+    """
+
+    def __init__(
+        self,
+        subjects: NDArray[np.str_],
+        rows: NDArray[np.int64],
+        scores: NDArray[np.float32],
+        limit: float,
+        count: int,
+        failures: Mapping[int, str],
+    ) -> None:
+        self._subjects, self._rows, self._scores = subjects, rows, scores
+        self._limit, self._count, self._failures = limit, count, failures
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Answer: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Answer, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Answer | tuple[Answer, ...]:
+        if isinstance(index, slice):
+            return tuple(self[probe] for probe in range(*index.indices(len(self))))
+        probe = range(len(self))[index]
+        rows, scores = self._rows[probe].tolist(), self._scores[probe].tolist()
+        if rows[0] < 0:
+            failure = self._failures.get(probe) or "its embedding has no direction"
+            return Answer(None, None, None, (), failure)
+        candidates = tuple(
+            Candidate(str(self._subjects[row]), score)
+            for row, score in zip(rows, scores, strict=True)
+        )
+        best = candidates[0]
+        margin = best.score - candidates[1].score if len(candidates) > 1 else None
+        subject = best.subject if best.score >= self._limit else None
+        return Answer(subject, best.score, margin, candidates[: self._count])
+
+
 @dataclass(frozen=True)
 class Identification:
     """Answers to probes, and what the threshold means in a gallery of this size."""
 
-    answers: tuple[Answer, ...]
+    answers: Sequence[Answer]
     threshold: float
     fpir: Fpir | None
     """None for a gallery without a calibration."""
@@ -488,10 +539,7 @@ class Gallery:
         point = point or self.point(fpir, threshold)
         limit = float(np.float32(threshold)) if point is None else point.threshold
         rows, scores = self.search(vectors, max(count, 2), index=index, progress=progress)
-        answers = tuple(
-            self._answer(rows[i], scores[i], limit, count, failures.get(i))
-            for i in range(len(rows))
-        )
+        answers = Answers(self.subjects, rows, scores, limit, count, failures)
         return Identification(answers, limit, point)
 
     def point(self, fpir: Rate | None = None, threshold: float | None = None) -> Fpir | None:
@@ -514,25 +562,6 @@ class Gallery:
             return self.calibration.fpir(float(np.float32(threshold)), max(1, len(self)))
         assert fpir is not None
         return self.calibration.threshold(fpir, max(1, len(self)))
-
-    def _answer(
-        self,
-        rows: NDArray[np.int64],
-        scores: NDArray[np.float32],
-        limit: float,
-        count: int,
-        failure: str | None,
-    ) -> Answer:
-        if rows[0] < 0:
-            return Answer(None, None, None, (), failure or "its embedding has no direction")
-        candidates = tuple(
-            Candidate(str(self.subjects[row]), float(score))
-            for row, score in zip(rows, scores, strict=True)
-        )
-        best = candidates[0]
-        margin = best.score - candidates[1].score if len(candidates) > 1 else None
-        subject = best.subject if best.score >= limit else None
-        return Answer(subject, best.score, margin, candidates[:count])
 
     # --- calibration -----------------------------------------------------------------------
 
@@ -575,7 +604,7 @@ class Gallery:
             self.space.check(Space.of(impostors), where)
             names = impostors.subjects if subjects is None else text_array(subjects, where)
             rows = np.flatnonzero(row_norms(impostors.vectors) > 0)
-            vectors = impostors.vectors[rows]
+            vectors = take(impostors.vectors, rows)
             if names is None:
                 people = -1 - np.arange(rows.size)
             else:
@@ -591,6 +620,14 @@ class Gallery:
                 "calibrate with; both are needed"
             )
         nearest, scores = self.search(vectors, depth + 1, index="exact", progress=progress)
+        # Who would meet nobody else is no stranger to this gallery.
+        alone = (people == 0) if len(self) == 1 else np.zeros(len(people), bool)
+        if alone.all():
+            raise MetricError(
+                f"{where}: nobody but the one person who is enrolled, so nothing to calibrate "
+                "with; give embeddings of other people"
+            )
+        nearest, scores, people = nearest[~alone], scores[~alone], people[~alone]
         # A person with itself is no impostor; it goes to the end of its row.
         same = nearest == people[:, None]
         order = np.argsort(same, axis=1, kind="stable")[:, :depth]

@@ -23,6 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import digamma, log_ndtr
 
+from facerec.large_arrays import empty
+
 RANKS = 6
 """Best scores of a row that are looked at; deeper ones say less about the tail."""
 
@@ -98,10 +100,9 @@ def standardise(
         first: rows of unit length, ``(R, D)``.
         second: rows of unit length, ``(C, D)``.
     """
-    sides = first, second
     centred = [
-        (side - side.sum(axis=0, dtype=np.float64) / (len(side) + _CENTRE_ROWS)).astype(np.float32)
-        for side in sides
+        subtracted(side, side.sum(axis=0, dtype=np.float64) / (len(side) + _CENTRE_ROWS))
+        for side in (first, second)
     ]
     moments = [_second_moment(side) for side in centred]
     usual = max(float(np.sum(moments[0] * moments[1])), 1e-30)
@@ -117,6 +118,14 @@ def standardise(
             side[start : start + _BLOCK] = rows / spread[:, np.newaxis] ** 0.25
         scaled.append(side)
     return scaled[0], scaled[1]
+
+
+def subtracted(side: NDArray[np.floating], mean: NDArray[np.floating]) -> NDArray[np.float32]:
+    """Return rows ``(n, D)`` less a mean ``(D,)``."""
+    rest = empty(side.shape, np.float32)
+    for start in range(0, len(side), _BLOCK):
+        rest[start : start + _BLOCK] = side[start : start + _BLOCK] - mean
+    return rest
 
 
 def _second_moment(side: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from facerec.galleries.faults import (
     settle,
     two_groups,
 )
+from facerec.large_arrays import empty, group_blocks, take
 from facerec.progress import Progress
 
 _LEAST_OF_A_PERSON = 3
@@ -72,6 +74,19 @@ class Mixtures(Fault):
     second: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, bool))
 
 
+class Means(NamedTuple):
+    """Weighted sums of the unit vectors of each class."""
+
+    sums: NDArray[np.float32]
+    """``(C, D)``."""
+    lengths: Floats
+    """Of the sums, ``(C,)``."""
+    directions: NDArray[np.float32]
+    """The sums at length 1, ``(C, D)``; of a class without images 0."""
+    masses: Floats
+    """Sums of the weights, ``(C,)``."""
+
+
 class Members:
     """Unit vectors of images, and which of them make a class.
 
@@ -90,17 +105,23 @@ class Members:
         """Return the images of a class."""
         return self.order[self.starts[number] : self.starts[number + 1]]
 
-    def sums(self, weights: Floats) -> tuple[NDArray[np.float32], Floats]:
-        """Return the weighted sum of each class ``(C, D)`` and the sum of its weights ``(C,)``."""
-        sums = np.zeros((self.classes, self.unit.shape[1]), np.float32)
-        for first in range(0, self.classes, _TILE):
-            last = min(first + _TILE, self.classes)
+    def means(self, weights: Floats) -> Means:
+        """Return the weighted means of all classes."""
+        size = self.classes, self.unit.shape[1]
+        sums, directions = empty(size, np.float32), empty(size, np.float32)
+        lengths = np.empty(self.classes)
+        for first, last in group_blocks(self.starts):
+            block = slice(first, last)
+            sums[block] = 0
             rows = self.order[self.starts[first] : self.starts[last]]
             if rows.size:
                 weighted = self.unit[rows].astype(np.float64) * weights[rows, None]
                 present, begin = np.unique(self.label[rows], return_index=True)
                 sums[present] = np.add.reduceat(weighted, begin)
-        return sums, np.bincount(self.label, weights, self.classes).astype(np.float64)
+            lengths[block] = np.linalg.norm(sums[block].astype(np.float64), axis=1)
+            directions[block] = sums[block] / np.maximum(lengths[block], 1e-9)[:, None]
+        masses = np.bincount(self.label, weights, self.classes).astype(np.float64)
+        return Means(sums, lengths, directions, masses)
 
 
 def nearest_classes(
@@ -131,7 +152,7 @@ def nearest_classes(
     best = np.full(len(unit), -1.0)
     which = np.zeros(len(unit), np.int64)
     rows = np.flatnonzero(usable)
-    others = torch.from_numpy(centers[rows]).to(device)
+    others = torch.from_numpy(take(centers, rows)).to(device)
     position = np.full(len(centers), -1)
     position[rows] = np.arange(len(rows))
     with exact_products() as threads:
@@ -174,10 +195,8 @@ def wrong_labels(
     generator = np.random.default_rng(0)
     weights, shares = np.ones(count), np.full(2, 0.025)
     for turn in range(rounds):
-        sums, masses = members.sums(weights)
-        lengths = np.linalg.norm(sums.astype(np.float64), axis=1)
+        sums, lengths, centers, masses = members.means(weights)
         usable = masses > 0.5
-        centers = (sums / np.maximum(lengths, 1e-9)[:, None]).astype(np.float32)
         other, nearest = nearest_classes(
             members.unit,
             members.label,
@@ -287,17 +306,12 @@ def twins(members: Members, device: torch.device, progress: Progress | None = No
     sizes = np.bincount(members.label, minlength=count).astype(float)
     numbers = np.arange(count)
 
-    def centers(weights: Floats) -> tuple[NDArray[np.float32], Floats]:
-        sums, masses = members.sums(weights)
-        lengths = np.linalg.norm(sums.astype(np.float64), axis=1)
-        return (sums / np.maximum(lengths, 1e-9)[:, None]).astype(np.float32), masses
-
     first = np.zeros(len(members.label))
     for number in range(count):
         rows = members.of(number)
         first[generator.permutation(rows)[: len(rows) // 2]] = 1
-    (left, left_size), (right, right_size) = centers(first), centers(1 - first)
-    whole, _ = centers(everyone)
+    (_, _, left, left_size), (_, _, right, right_size) = map(members.means, (first, 1 - first))
+    whole = members.means(everyone).directions
     name = "looking for people with two labels"
     cosine, partner = nearest_classes(
         whole, numbers, whole, sizes > 0, device, progress, f"{name}, 1 of 2"

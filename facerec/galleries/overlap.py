@@ -26,7 +26,9 @@ from facerec.galleries.impostor_tail import (
     centre_and_spread,
     fit_tail,
     standardise,
+    subtracted,
 )
+from facerec.large_arrays import empty, group_blocks, take
 from facerec.progress import Progress
 from facerec.verification.scoring.tiles import CrossTiles
 from facerec.verification.unit_rows import row_norms, unit_rows
@@ -113,14 +115,14 @@ class Side:
 
     def templates(self) -> NDArray[np.float32]:
         """Return the sum of each person's raw embeddings, of length 1, ``(P, D)``."""
-        sums = np.empty((len(self), self.vectors.shape[1]))
-        for start in range(0, len(self), _BLOCK):
-            stop = min(start + _BLOCK, len(self))
+        templates = empty((len(self), self.vectors.shape[1]), np.float32)
+        for start, stop in group_blocks(self.starts):
             first, last = self.starts[start], self.starts[stop]
             rows = self.vectors[self.rows[first:last]].astype(np.float64)
-            sums[start:stop] = np.add.reduceat(rows, self.starts[start:stop] - first, axis=0)
-        sums[np.isnan(row_norms(sums))] = 1.0  # opposite images cancel out: a template of nobody
-        return unit_rows(sums, row_norms(sums), np.arange(len(sums)))
+            sums = np.add.reduceat(rows, self.starts[start:stop] - first, axis=0)
+            sums[np.isnan(row_norms(sums))] = 1.0  # opposite images cancel out: one of nobody
+            templates[start:stop] = unit_rows(sums, row_norms(sums), np.arange(len(sums)))
+        return templates
 
 
 @dataclass(frozen=True)
@@ -367,11 +369,13 @@ def _without_more_of_the_best(
     """
     if named.all() or scores.shape[1] < 2:
         return scores
-    centred = unit - unit.mean(axis=0)
-    centred /= np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12)
+    centred = subtracted(unit, unit.mean(axis=0))
+    for start in range(0, len(centred), _BLOCK):
+        block = centred[start : start + _BLOCK]
+        block /= np.maximum(np.linalg.norm(block, axis=1, keepdims=True), 1e-12)
     middle, spread = centre_and_spread(centred, centred, same=True)
     # Persons without a name have one image or template, so their first is all that there is.
-    one = centred[np.searchsorted(person, np.arange(len(named)))]
+    one = take(centred, np.searchsorted(person, np.arange(len(named))))
     kept = np.empty_like(scores)
     for start in range(0, len(scores), 1024):
         who = people[start : start + 1024]

@@ -241,26 +241,24 @@ class Calibration:
 
     def without(self, entry: int) -> Calibration | None:
         """Return what is left when an entry and the probes of its person go; None if nothing is."""
-        person = self.entry_subjects[entry]
-        stay = self.probe_subjects != person
+        people = np.delete(self.entry_subjects, entry)
+        # Whoever is left with nobody else to meet goes too.
+        lone = people[:1] if (people == people[:1]).all() else people[:0]
+        stay = ~np.isin(self.probe_subjects, [self.entry_subjects[entry], *lone])
+        if not stay.any() or not people.size:
+            return None
         entries, scores = self.entries[stay], self.scores[stay]
         gone = entries == entry
         order = np.argsort(gone, axis=1, kind="stable")
         entries = np.take_along_axis(np.where(gone, -1, entries), order, axis=1)
         scores = np.take_along_axis(np.where(gone, np.float32(-np.inf), scores), order, axis=1)
-        people = np.delete(self.entry_subjects, entry)
-        if not stay.any() or not people.size:
-            return None
-        try:
-            return Calibration(
-                scores,
-                np.where(entries > entry, entries - 1, entries),
-                self.probe_subjects[stay],
-                people,
-                self.note,
-            )
-        except MetricError:  # somebody is left with nobody else to meet
-            return None
+        return Calibration(
+            scores,
+            np.where(entries > entry, entries - 1, entries),
+            self.probe_subjects[stay],
+            people,
+            self.note,
+        )
 
     def fpir(self, threshold: float, size: int, confidence: float = 0.95) -> Fpir:
         """Return the FPIR that a threshold has in a gallery of another size.
@@ -373,7 +371,8 @@ class _Resampling:
         if tail is None or not tail.fpir(low, size) > target:
             raise MetricError(
                 f"{self.probes:,} probes with {self.size:,} entries carry no threshold for FPIR "
-                f"{target:g} in a gallery of {size:,}; calibrate with more impostors"
+                f"{target:g} in a gallery of {size:,}; calibrate with more impostors, or give a "
+                "threshold"
             )
         for _ in range(40):
             middle = (low + high) / 2

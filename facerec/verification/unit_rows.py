@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from facerec.large_arrays import empty
+
 # A few MiB of float64 at a time.
 _ROWS = 4096
 
@@ -23,8 +25,11 @@ def row_norms(matrix: NDArray[np.floating]) -> NDArray[np.float64]:
 def unit_rows(
     matrix: NDArray[np.floating], norms: NDArray[np.float64], rows: NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    """Return chosen ``rows`` of ``(N, D)``, divided by their `row_norms`, as float32 ``(n, D)``."""
-    unit = np.empty((len(rows), matrix.shape[1]), np.float32)
+    """Return chosen ``rows`` of ``(N, D)``, divided by their `row_norms`, as float32 ``(n, D)``.
+
+    Many of them lie on the disk, see `facerec.large_arrays`.
+    """
+    unit = empty((len(rows), matrix.shape[1]), np.float32)
     for start in range(0, len(rows), _ROWS):
         block = rows[start : start + _ROWS]
         unit[start : start + _ROWS] = matrix[block].astype(np.float64) / norms[block, np.newaxis]

@@ -13,6 +13,7 @@ import pytest
 from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.commands import enroll, identify
 from facerec.embedding import Embeddings, save_model, write_embeddings
+from facerec.embedding.model import EmbeddingModel
 from facerec.galleries import Gallery
 
 
@@ -93,7 +94,7 @@ def test_more_images_and_failures(
     capsys.readouterr()
     enroll.main(["more.npz", "--gallery", "g.npz", "--failures", "f.csv"])
     text = capsys.readouterr().out
-    assert "0 people enrolled, 1 extended, with 1 images; 1 images failed" in text
+    assert "0 people enrolled, 1 extended, with 1 image; 1 image failed" in text
     assert "failure to enrol: new" in text
     assert Path("f.csv").read_text().splitlines() == ["image_id,failure", "more.npz 1,no face"]
     gallery = Gallery.read("g.npz")
@@ -117,10 +118,45 @@ def test_refusals(workplace: np.ndarray, capsys: pytest.CaptureFixture[str]) -> 
     both = ("visit.npz", "--gallery", "g.npz", "--fpir", "0.1", "--threshold", "0.5")
     assert "give one" in refused(capsys, identify, *both)
     assert "--model" in refused(capsys, identify, ".", "--gallery", "g.npz")
+    raw = ("enrol.npz", "--gallery", "g.npz", "--fusion", "raw")
+    assert "means of unit embeddings" in refused(capsys, enroll, *raw)
+    table = ("--gallery", "g.npz", "--export", "people.csv")
+    assert "Parquet" in refused(capsys, enroll, *table) and not Path("people.csv").exists()
     assert "'q'" in refused(capsys, enroll, "--gallery", "g.npz", "--delete", "p00", "q")
     write("bad.npz", np.full((1, 32), np.nan), ["nobody"])
     assert "nobody could" in refused(capsys, enroll, "bad.npz", "--gallery", "new.npz")
     assert Path("g.npz").read_bytes() == before and not Path("new.npz").exists()
+
+
+def test_galleries_of_few(workplace: np.ndarray, capsys: pytest.CaptureFixture[str]) -> None:
+    generator = np.random.default_rng(1)
+    strangers = generator.standard_normal((300, 32))
+    # Of the strangers one is somebody who is enrolled.
+    write(
+        "others.npz",
+        np.concatenate([workplace[:1], strangers]),
+        ["p00", *["x"] * 150, *["y"] * 150],
+    )
+    write("two.npz", workplace[:2], ["p00", "p01"])
+    enroll.main(["two.npz", "--gallery", "g.npz"])
+    assert "not resolvable" in capsys.readouterr().out
+    assert "give a threshold" in refused(capsys, identify, "visit.npz", "--gallery", "g.npz")
+    enroll.main(["--gallery", "g.npz", "--impostors", "others.npz"])
+    assert len(Gallery.read("g.npz").calibration.scores) == 301
+    # What is known of strangers stays when people go; the only one who is left meets nobody else.
+    enroll.main(["--gallery", "g.npz", "--delete", "p01"])
+    left = Gallery.read("g.npz").calibration
+    assert len(left.scores) == 300 and left.eligible.tolist() == [1] * 300
+    enroll.main(["--gallery", "g.npz", "--impostors", "others.npz"])
+    again = Gallery.read("g.npz").calibration
+    np.testing.assert_array_equal(again.scores[:, 0], left.scores[:, 0])
+    assert "FPIR 1e-1: threshold" in capsys.readouterr().out
+    write("one.npz", workplace[:1], ["p00"])
+    alone = ("--gallery", "g.npz", "--impostors", "one.npz")
+    assert "one.npz: nobody but" in refused(capsys, enroll, *alone)
+    enroll.main(["--gallery", "g.npz", "--delete", "p00"])
+    empty = ("visit.npz", "--gallery", "g.npz", "--threshold", "0.5")
+    assert "nobody is enrolled" in refused(capsys, identify, *empty)
 
 
 def test_a_folder_of_images(
@@ -139,10 +175,19 @@ def test_a_folder_of_images(
     (tmp_path / "faces" / "b" / "2.jpg").write_bytes(b"no image")
     enroll.main(["faces", "--gallery", "g.npz", "--model", "model.safetensors"])
     text = capsys.readouterr().out
-    assert "2 people enrolled, 0 extended, with 4 images; 1 images failed" in text
+    assert "2 people enrolled, 0 extended, with 4 images; 1 image failed" in text
     assert "b/2.jpg" in text
     # Mirror images are added as the gallery has them.
     embedder = ["--model", "model.safetensors", "--threshold", "0.99", "--json", "a.json"]
     identify.main(["faces/a", "--gallery", "g.npz", *embedder])
     found = json.loads(Path("a.json").read_text())
     assert [answer["subject"] for answer in found["answers"]] == ["a", "a"]
+    # What cannot be answered is refused before anything is embedded.
+    write("others.npz", generator.standard_normal((2, 16)), ["u", "v"])
+    enroll.main(["others.npz", "--gallery", "theirs.npz"])
+    monkeypatch.setattr(EmbeddingModel, "embed_later", None)
+    asked = ("faces/a", "--model", "model.safetensors")
+    text = refused(capsys, identify, *asked, "--gallery", "theirs.npz", "--threshold", "0.5")
+    assert "another model" in text
+    assert "another model" in refused(capsys, enroll, *asked, "--gallery", "theirs.npz")
+    assert "give a threshold" in refused(capsys, identify, *asked, "--gallery", "g.npz")

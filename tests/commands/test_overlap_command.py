@@ -13,6 +13,7 @@ from facerec.commands.overlap import main
 from facerec.commands.verify import _with_and_without, training_overlaps
 from facerec.embedding.file import write_embeddings
 from facerec.errors import DatasetError
+from facerec.galleries import Gallery, Space
 from facerec.galleries.overlap_report import read_overlap
 from facerec.records import Data, Part, open_dataset
 from facerec.records.images import ImageSource
@@ -42,6 +43,26 @@ def test_the_list_names_who_is_in_both(written: Path) -> None:
     page = (written / "page.html").read_text()
     assert "b7" in page and "<img" not in page
     assert "8 of 30" in page and "expected" in page
+
+
+def test_embeddings_of_others_and_galleries(
+    written: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = two_sets(0, (30, 25), 8, noise=0.5)[1]
+    theirs = written / "theirs.npz"
+    np.savez(theirs, features=other.vectors, names=other.ids, labels=other.subjects)
+    main([str(written / "a.npz"), str(theirs), "--share", "0.0005"])
+    assert "8 of 30 persons" in capsys.readouterr().out
+    gallery = Gallery(Space.of(other))
+    gallery.enroll(other)
+    gallery.write(written / "people.npz")
+    with pytest.raises(SystemExit):
+        main([str(written / "a.npz"), str(written / "people.npz")])
+    assert "--export" in capsys.readouterr().err
+    pytest.importorskip("pyarrow")
+    gallery.export(written / "people.parquet")
+    main([str(written / "a.npz"), str(written / "people.parquet"), "--share", "0.0005"])
+    assert "8 of 30 persons" in capsys.readouterr().out
 
 
 class _Names(ImageSource):

@@ -133,16 +133,20 @@ def test_nearest_classes_equals_a_loop(monkeypatch):
         assert best[row] == pytest.approx(max(scores), abs=1e-6)
 
 
-def test_sums_of_classes_equal_a_loop():
+def test_means_of_classes_equal_a_loop():
     vectors, who = faces(people=4, images=5, size=3)
     generator = np.random.default_rng(0)
     label = generator.permutation(who)
     weights = generator.random(20)
-    sums, masses = Members(vectors, label, 6).sums(weights)
+    means = Members(vectors, label, 6).means(weights)
     for number in range(6):
         rows = label == number
-        assert np.allclose(sums[number], (vectors[rows] * weights[rows, None]).sum(0), atol=1e-6)
-        assert masses[number] == pytest.approx(weights[rows].sum())
+        total = (vectors[rows] * weights[rows, None]).sum(0)
+        assert np.allclose(means.sums[number], total, atol=1e-6)
+        assert means.lengths[number] == pytest.approx(np.linalg.norm(total), abs=1e-6)
+        direction = total / max(np.linalg.norm(total), 1e-9)
+        assert np.allclose(means.directions[number], direction, atol=1e-6)
+        assert means.masses[number] == pytest.approx(weights[rows].sum())
 
 
 def test_two_groups_estimate_shares_and_calibrated_probabilities():

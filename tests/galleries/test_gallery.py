@@ -94,6 +94,12 @@ def test_a_probe_without_direction_finds_nobody() -> None:
     assert len(answers[0].candidates) == 1 and answers[0].margin > 0
     for lost in answers[1:]:
         assert lost.subject is lost.score is lost.margin is None and lost.failure
+    # They are a sequence, though each is made when it is asked for.
+    assert len(answers) == 3 and answers[-3] == answers[0] and tuple(answers) == answers[:]
+    with pytest.raises(IndexError):
+        answers[3]
+    found.delete("person 2")
+    assert answers[0].subject == "person 2"
 
 
 @pytest.mark.parametrize("fusion", ["unit", "raw"])

@@ -59,9 +59,10 @@ class Table:
         missing = [name for name in columns if name not in self.columns]
         if missing:
             listed = ", ".join(self.columns[:20])[:200] or "none"
+            lacking = ", ".join(repr(name[:60]) for name in missing[:20])
             raise self._error(
-                f"{self.where(self.line)}: there is no column {missing[0][:60]!r} (there are "
-                f"{listed}); the first line names the columns {', '.join(columns)[:200]}"
+                f"{self.where(self.line)}: there is no column {lacking} (there are {listed}); the "
+                f"first line names the columns {', '.join(columns)[:200]}"
             )
         places = [self.columns.index(name) for name in columns]
         pick = itemgetter(*places)

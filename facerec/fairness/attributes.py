@@ -6,12 +6,10 @@ subjects are pooled or suppressed, and subjects leave this file as running numbe
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -23,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from facerec.errors import DatasetError, MetricError
 from facerec.files import sha256
 from facerec.records.images import check_unique, text_array
-from facerec.verification.protocols.lists import decode_text, read_content
+from facerec.tables import Table
 
 POOLED = "other (pooled)"
 """Name of the group that small groups are pooled into."""
@@ -201,7 +199,7 @@ def read_attributes(
     image counts as a subject of its own, for sets that do not say who is who.
 
     Args:
-        path: UTF-8 (with a mark or not); commas, semicolons or tabs between its fields.
+        path: a table that `facerec.tables` reads: UTF-8 or UTF-16; commas, semicolons or tabs.
         groups: columns of attributes; an empty value means not recorded.
         subject: column of the subject.
         covariates: columns of numbers; an empty value means not recorded.
@@ -214,23 +212,14 @@ def read_attributes(
     path = Path(path)
     if not groups:
         raise DatasetError(f"{path}: no attribute was named; name at least one column of groups")
-    numbered = read_records(path)
-    header_line, header = next(numbered, (1, []))
-    if not header:
+    text = Table(path)
+    if not text.columns:
         raise DatasetError(f"{path}: the file is empty; check that it is the right one")
     wanted = list(dict.fromkeys([_IMAGE, subject, *groups, *covariates, _SOURCE]))
-    _check_header(path, header_line, header, wanted)
-    records = []
-    for line, record in numbered:
-        if len(record) != len(header):
-            raise DatasetError(
-                f"{path}, line {line}: {len(record)} fields where the header has {len(header)}; "
-                "mend the line (a value with a comma needs quotes)"
-            )
-        records.append((line, *record))
+    records = [(line, *fields) for line, fields in text.rows(wanted)]
     if not records:
         raise DatasetError(f"{path}: there is a header but no line below it; check the file")
-    table = pd.DataFrame(records, columns=["", *header], dtype=object)
+    table = pd.DataFrame(records, columns=["", *wanted], dtype=object)
     lines = table[""].to_numpy(np.int64)
     for column in (_IMAGE, subject, _SOURCE):
         empty = np.flatnonzero(table[column] == "")
@@ -428,48 +417,6 @@ def check_values(path: Path, name: str, values: NDArray[np.str_]) -> None:
                 "which differ in capitals alone; write one group in one way"
             )
         written[folded] = value
-
-
-def read_records(path: Path, delimiter: str | None = None) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line and the stripped fields of every record that is not blank.
-
-    Args:
-        path: UTF-8, or UTF-16 with its mark.
-        delimiter: between fields; by default a comma, semicolon or tab, whichever the first line
-            has most of.
-
-    Raises:
-        DatasetError: the file cannot be read, or is no such table.
-    """
-    text = io.StringIO(decode_text(path, read_content(path)), newline="")
-    if delimiter is None:
-        delimiter = max(",;\t", key=text.readline().count)
-        text.seek(0)
-    reader = csv.reader(text, delimiter=delimiter, strict=True)
-    try:
-        for record in reader:
-            if any(cell.strip() for cell in record):
-                yield reader.line_num, [cell.strip() for cell in record]
-    except csv.Error as problem:
-        raise DatasetError(
-            f"{path}, line {reader.line_num}: this is no CSV ({problem}); mend the line, often a "
-            "quotation mark without its other half"
-        ) from problem
-
-
-def _check_header(path: Path, line: int, header: Sequence[str], wanted: Sequence[str]) -> None:
-    doubled = sorted({name for name in header if header.count(name) > 1})
-    if doubled:
-        raise DatasetError(
-            f"{path}, line {line}: the header names {doubled[0]!r} twice; rename one column"
-        )
-    missing = [name for name in wanted if name not in header]
-    if missing:
-        listed = ", ".join(header[:20]) or "no columns"
-        raise DatasetError(
-            f"{path}, line {line}: the header lacks {', '.join(missing)} (there is {listed}); add "
-            "the column or name another one"
-        )
 
 
 def _text(path: Path, column: pd.Series) -> NDArray[np.str_]:

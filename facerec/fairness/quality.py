@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.errors import DatasetError
-from facerec.fairness.attributes import Attributes, read_number, read_records
+from facerec.fairness.attributes import Attributes, read_number
 from facerec.files import sha256
+from facerec.tables import Table
 
 UNIFIED = "UnifiedQualityScore"
 DEFAULT = f"{UNIFIED}.scalar"
@@ -63,28 +64,22 @@ def read_quality(path: str | Path, wanted: Sequence[str] = ()) -> Quality:
             holds what is no number.
     """
     path = Path(path)
-    records = list(read_records(path, ";"))
-    header = records[0][1] if records else []
-    if not header or header[0] != _NAME:
+    table = Table(path)
+    header = table.columns
+    if header[:1] != [_NAME]:
         raise DatasetError(
             f"{path}: the first line must begin with {_NAME} and have semicolons between its "
             f"fields, as OFIQ writes it; found {';'.join(header)[:60]!r}"
         )
     chosen = [name for name in wanted if name in header[1:]] or [DEFAULT]
-    if len(records) < 2:
-        raise DatasetError(f"{path}: there is a header but no line below it; check the file")
     if chosen[0] not in header:
         raise DatasetError(
             f"{path}: there is no column {chosen[0]}; name others with --covariates, as "
             f"{', '.join(header[1:6])}"
         )
-    for line, row in records:
-        if len(row) != len(header):
-            raise DatasetError(
-                f"{path}, line {line}: {len(row)} fields where the header has {len(header)}; mend "
-                "the line"
-            )
-    lines = records[1:]
+    lines = list(table.rows(header))
+    if not lines:
+        raise DatasetError(f"{path}: there is a header but no line below it; check the file")
     return Quality(
         path,
         sha256(path),

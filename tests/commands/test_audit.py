@@ -419,7 +419,7 @@ def test_embeddings_are_deleted_when_asked(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = "--embeddings", "E.npz", "--delete-embeddings"
-    assert "lacks blur" in refused_run(capsys, *flags, "--covariates", "blur")
+    assert "no column 'blur'" in refused_run(capsys, *flags, "--covariates", "blur")
     assert (workplace / "E.npz").exists()
     run(*flags)
     assert not (workplace / "E.npz").exists() and (workplace / "out" / "report.html").exists()
@@ -461,8 +461,8 @@ def test_assertions(
         (["--embeddings", "E.npz", "--assert", "eta2<x"], "not of the form eta2<0.01"),
         (["--embeddings", "E.npz", "--intersect"], "an intersection needs two attributes"),
         (["--embeddings", "E.npz", "--format", "lfw"], "belong to --pairs"),
-        (["--embeddings", "E.npz", "--covariates", "blur"], "lacks blur"),
-        (["--embeddings", "E.npz", "--subject", "name"], "lacks name"),
+        (["--embeddings", "E.npz", "--covariates", "blur"], "no column 'blur'"),
+        (["--embeddings", "E.npz", "--subject", "name"], "no column 'name'"),
         (["--embeddings", "none.npz"], "none.npz"),
         (["--embeddings", "E.npz", "--bench", "none"], "no pack for bench 'none'"),
         (["--embeddings", "E.npz", "--fmr", "7"], "not a rate"),

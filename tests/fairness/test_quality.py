@@ -64,7 +64,7 @@ def test_the_unified_score_is_the_default_and_others_have_no_remark(tmp_path: Pa
 @pytest.mark.parametrize(
     ("lines", "header", "token"),
     [
-        (["a,1"], "Filename,UnifiedQualityScore.scalar", "semicolons"),
+        (["a|1"], "Filename|UnifiedQualityScore.scalar", "semicolons"),
         ([], HEADER, "no line"),
         (["a;1"], "Filename;Sharpness", DEFAULT),
         (["Ann/1.jpg;1;2"], HEADER, "line 2"),

@@ -37,6 +37,8 @@ Place = tuple[str | int, ...]
 
 def parts(hint: Any, place: Place = ()) -> Iterator[tuple[Place, type]]:
     """Yield the dataclasses of a type with the place where each stands in a recipe."""
+    if getattr(hint, "admits_subclasses", False):  # a base of users' own, never itself in a recipe
+        return
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         yield place, hint
         for name, field in typing.get_type_hints(hint, include_extras=True).items():

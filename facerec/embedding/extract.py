@@ -13,6 +13,7 @@ import facerec
 from facerec.embedding.align import Aligner, NotAcquiredError, face_template
 from facerec.embedding.model import EmbeddingModel
 from facerec.errors import ImageError, RecordError
+from facerec.large_arrays import empty
 from facerec.progress import Progress
 from facerec.records.decode import decode_image
 from facerec.records.images import ImageSource
@@ -78,7 +79,7 @@ def extract(
     else:
         fetch = images.__getitem__
         total = len(images) if count is None else count
-    vectors = np.empty((total, model.embedding_size), np.float32)
+    vectors = empty((total, model.embedding_size), np.float32)
     norms = np.empty(total, np.float32)
 
     def begun() -> Iterator[tuple[slice, _Finish]]:
@@ -170,7 +171,7 @@ def _embed(
         face_template(model.image_size)  # before minutes of work
     rows = np.arange(len(source)) if indices is None else np.asarray(indices, np.int64)
     buffers = [
-        (np.empty((len(rows), model.embedding_size), np.float32), np.empty(len(rows), np.float32))
+        (empty((len(rows), model.embedding_size), np.float32), np.empty(len(rows), np.float32))
         for _ in flips
     ]
     failures: dict[int, str] = {}

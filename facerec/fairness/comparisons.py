@@ -15,6 +15,7 @@ from facerec.errors import DatasetError, MetricError
 from facerec.fairness.channels import mated_pairs
 from facerec.fairness.rate_results import TARGETS, UNKNOWN, Calibration
 from facerec.fairness.rates import GroupErrors, all_pairs_rates, calibrate, pair_group_rates
+from facerec.large_arrays import take
 from facerec.progress import Progress
 from facerec.statistics.operating_points import OperatingPoint
 from facerec.statistics.rates import operating_points
@@ -58,7 +59,7 @@ def calibrate_on_embeddings(
             "fixed on them; embed record files or a folder of identity/image.jpg, or give scores"
         )
     return calibrate(
-        embeddings.vectors[known],
+        take(embeddings.vectors, np.flatnonzero(known)),
         subjects[known],
         targets,
         f"calibration on {name}",

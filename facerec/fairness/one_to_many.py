@@ -28,6 +28,7 @@ from facerec.errors import DatasetError, MetricError
 from facerec.fairness.attributes import SMALLEST_CELL, Grouping, Joined
 from facerec.fairness.differentials import FEW_ERRORS
 from facerec.fairness.rate_results import ErrorRate, rate_of
+from facerec.large_arrays import take
 from facerec.limits import Checked, Seed
 from facerec.progress import Progress
 from facerec.report.conclusions import ALPHA
@@ -299,7 +300,7 @@ class OtherPeople:
                 "searched for; embed record files or a folder of identity/image.jpg"
             )
         persons = np.unique(subjects[known], return_inverse=True)[1].reshape(-1)
-        return cls(name, embeddings.vectors[known], persons)
+        return cls(name, take(embeddings.vectors, np.flatnonzero(known)), persons)
 
     @property
     def count(self) -> int:

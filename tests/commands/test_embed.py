@@ -377,7 +377,7 @@ def test_two_processes_write_the_same_file(
         (["--images", "images", "--out", "e.npz", "--align", "mtcnn"], "'mtcnn' names no way of"),
         (
             ["--images", "images", "--out", "e.npz", "--align", "a.csv"],
-            "a.csv: the table of points",
+            "a.csv: the table",
         ),
         (
             ["--images", "images", "--out", "e.npz", "--std", "3"],

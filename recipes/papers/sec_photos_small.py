@@ -2,10 +2,11 @@
 
     facerec compare recipes/papers/sec_photos_small.py --data FOLDER --processes 2
 
-The four losses of `sec.py`, plain and with SEC at the authors' weight, train EfficientNet-Lite0
-along from its ImageNet weights, batch norms frozen, on the photos of Cars196 at 64 pixels. All arms
-share one rate and 600 steps, and nothing is searched: two models a seed, about two minutes of a
-core each. `sec_photos.py` asks the same under the Reality Check's protocol: days on a GPU.
+The four losses of `sec.py`, plain, with SEC at the authors' weight and with SEC in the scale-free
+form of the face recipes, train EfficientNet-Lite0 along from its ImageNet weights, batch norms
+frozen, on the photos of Cars196 at 64 pixels. All arms share one rate and 600 steps, and nothing is
+searched: two models a seed, about two minutes of a core each. `sec_photos.py` asks the same under
+the Reality Check's protocol: days on a GPU.
 """
 
 from _protocols import WEIGHTS, reality_check, with_penalty
@@ -13,6 +14,7 @@ from sec import authors, four
 
 from facerec.comparison import Arm, Comparison, CropTransform, ImageData, Protocol, Trunk
 from facerec.comparison.transforms import AreaCrop
+from facerec.heads import SEC
 from facerec.training import Adam
 
 protocol = Protocol(
@@ -32,10 +34,15 @@ protocol = Protocol(
 )
 
 
-def pair(name: str) -> tuple[Arm, Arm]:
-    """Return a loss of the paper, and the same with SEC."""
+def family(name: str) -> tuple[Arm, ...]:
+    """Return a loss of the paper, and the same with SEC in both forms."""
     base = Arm(name, four[name], search=())
-    return base, with_penalty(base, "SEC", authors["SEC"])
+    scale_free = SEC(weight=0.2, scale_free=True)
+    return (
+        base,
+        with_penalty(base, "SEC", authors["SEC"]),
+        with_penalty(base, "SEC-scale-free", scale_free),
+    )
 
 
 recipe = Comparison(
@@ -43,7 +50,7 @@ recipe = Comparison(
     question="Does SEC help the four losses of its paper where the network learns along?",
     data=ImageData(WEIGHTS.parent / "CARS196", "cars196"),
     protocol=protocol,
-    arms=tuple(arm for name in four for arm in pair(name)),
+    arms=tuple(arm for name in four for arm in family(name)),
     trials=1,
-    repetitions=8,
+    repetitions=9,
 )

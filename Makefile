@@ -25,8 +25,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: $(VENV)/.installed
 	$(BIN)/facerec demo
 
-# A file stays with one worker, so that what its tests share is made once.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# A file stays with one worker, so that what its tests share is made once. A worker that dies ends
+# the run: with another in its place, xdist may wait for ever.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 test: $(VENV)/.installed
 	$(PYTEST)

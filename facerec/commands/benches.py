@@ -44,6 +44,8 @@ def open_benches(
         return [_named(name, data) for name in names]
     format = format or guess_format(pairs)
     if format is None:
+        if not pairs.exists():
+            raise DatasetError(f"{pairs}: there is no such list of pairs; check the path")
         raise DatasetError(
             f"{pairs}: its name does not tell its form; give --format, one of {', '.join(FORMATS)}"
         )

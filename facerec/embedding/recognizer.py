@@ -193,7 +193,9 @@ class FaceRecognizer:
         """
         known = [t for t in self.thresholds if bench in (None, t.bench)]
         if fpr is None:
-            rates_known = {parse_rate(t.fpr): t.fpr for t in known if t.flip == self.flip}
+            # Where all hold for the other flip mode, the refusal says so.
+            own_mode = [t for t in known if t.flip == self.flip] or known
+            rates_known = {parse_rate(t.fpr): t.fpr for t in own_mode}
             usual = parse_rate(DEFAULT_FPR)
             own = usual if usual in rates_known else min(rates_known, default=usual)
             fpr = rates_known.get(own, DEFAULT_FPR)

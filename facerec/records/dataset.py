@@ -758,12 +758,19 @@ def _allocate(shape: tuple[int, ...]) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
 
 
+_LEFT_BY_WINDOWS = ("thumbs.db", "desktop.ini")
+
+
 def _entries(folder: Path, root: Path) -> list[os.DirEntry[str]]:
-    """List a folder by name, without hidden entries; refuse links that lead out of ``root``."""
+    """List a folder by name, without what file managers leave; refuse links out of ``root``."""
     try:
         with os.scandir(folder) as entries:
             visible = sorted(
-                (entry for entry in entries if not entry.name.startswith(".")),
+                (
+                    entry
+                    for entry in entries
+                    if not entry.name.startswith(".") and entry.name.lower() not in _LEFT_BY_WINDOWS
+                ),
                 key=lambda entry: entry.name,
             )
     except OSError as problem:

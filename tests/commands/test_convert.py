@@ -281,12 +281,19 @@ def test_names_of_a_pack_stay_in_the_folder(
         (["--bench", "x.bin", "--pairs", "y.txt"], "give either --bench or --pairs"),
         (["--bench", "x.bin", "--format", "bin"], "--format and --images belong to --pairs"),
         (["--bench", "x.bin"], "x.bin: there is no such pack"),
+        (["--pairs", "gone.txt"], "gone.txt: there is no such list of pairs; check the path"),
         (["--pairs", "pairs.txt"], "its name does not tell its form; give --format, one of lfw"),
         (["--pairs", "pairs.txt", "--format", "ytf"], "there is no format 'ytf'"),
         (["--pairs", "pairs.mat"], "pairs.mat: the file cannot be read"),
     ],
 )
 def test_unclear_arguments(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    sentence: str,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("pairs.txt").touch()
     assert sentence in refusal(capsys, *arguments, "--out", tmp_path / "out")

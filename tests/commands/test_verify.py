@@ -417,6 +417,7 @@ def test_errors_are_sentences(
     workplace: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
 ) -> None:
     Path("broken.bin").write_bytes(b"no pack")
+    Path("list.txt").touch()
     Path("folder.png").mkdir()
     before = sorted(workplace.rglob("*"))
     assert refused(capsys, *arguments).startswith(sentence)

@@ -410,7 +410,8 @@ def test_bad_identity_files(text: str | bytes, sentence: str, tmp_path: Path, pa
 
 
 def test_hidden_and_loose_files_are_ignored(tmp_path: Path) -> None:
-    for name in ("b/2.jpg", "b/10.jpg", "a/x.JPG", ".hidden/y.jpg", "b/.DS_Store", "README"):
+    left = (".hidden/y.jpg", "b/.DS_Store", "a/Thumbs.db", "b/desktop.ini", "README")
+    for name in ("b/2.jpg", "b/10.jpg", "a/x.JPG", *left):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(jpeg(0))
     dataset = FolderDataset(tmp_path)

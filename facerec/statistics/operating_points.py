@@ -94,7 +94,7 @@ def parse_rate(rate: Rate) -> Fraction:
         value = Fraction(-1)
     if not 0 <= value <= 1:
         raise MetricError(
-            f"FPR target {text!r} is not a rate between 0 and 1; write it as 1e-3, 0.001 or 1/1000"
+            f"target {text!r} is not a rate between 0 and 1; write it as 1e-3, 0.001 or 1/1000"
         )
     return value
 

@@ -382,7 +382,7 @@ def make_ijb(root: Path) -> Path:
             "data/agedb_30/ (found there: cut, lfw); put an InsightFace-style agedb_30.bin there, "
             "or name its folder with --data or FACEREC_DATA",
         ),
-        (["--fpr", "1e-3", "2"], "FPR target '2' is not a rate between 0 and 1; write it as 1e-3"),
+        (["--fpr", "1e-3", "2"], "target '2' is not a rate between 0 and 1; write it as 1e-3"),
         (["--roc", "roc.gif"], "roc.gif: a plot is a .png, .svg or .pdf file"),
         (["--runs", "elsewhere"], "elsewhere: no run here holds a model.safetensors"),
         (["--model", "gone.onnx"], "gone.onnx: no such model"),

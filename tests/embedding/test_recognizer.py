@@ -324,7 +324,7 @@ def test_a_file_without_thresholds_asks_for_one(mine: FaceRecognizer) -> None:
         ([{**ROWS[0], "threshold": "inf"}], "threshold inf"),
         ([{**ROWS[0], "threshold": None}], "TypeError"),
         ([{**ROWS[0], "flip": "sum_raw"}], "flip 'sum_raw'"),
-        ([{**ROWS[0], "fpr": "often"}], "FPR target 'often'"),
+        ([{**ROWS[0], "fpr": "often"}], "target 'often'"),
         ([3], "TypeError"),
         (7, "TypeError"),
         ([{**ROWS[0], "source": "r"}], "AttributeError"),

@@ -840,7 +840,7 @@ def test_the_command_serves_a_file_until_it_is_told_to_stop(tmp_path: Path) -> N
         (["absent.onnx"], "absent.onnx: no such model"),
         (["absent.onnx", "--max-batch", "0"], "max_batch must be more than 0, found 0"),
         ([None, "--threshold", "nan"], "the threshold is NaN"),
-        ([None, "--fpr", "often"], "FPR target 'often' is not a rate"),
+        ([None, "--fpr", "often"], "target 'often' is not a rate"),
         ([None, "--port", "-1"], "127.0.0.1, port -1: cannot listen there"),
     ],
 )

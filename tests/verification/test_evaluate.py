@@ -565,7 +565,7 @@ def test_image_that_does_not_decode_is_counted_and_listed(
 
 def test_bad_target_is_found_before_embedding(bench: Bench) -> None:
     model = PixelModel()
-    with pytest.raises(MetricError, match="FPR target 'often' is not a rate"):
+    with pytest.raises(MetricError, match="target 'often' is not a rate"):
         evaluate_bench(model, bench, fpr=["often"])
     assert model.seen == 0
 

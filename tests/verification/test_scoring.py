@@ -692,7 +692,7 @@ VECTORS = on_a_grid(np.random.default_rng(0), 6)
         (VECTORS.astype(int), [0] * 6, {}, "found int64 of shape"),
         (VECTORS, [0, 1], {}, r"there are 6 embeddings but subjects of shape \(2,\)"),
         (VECTORS, [0, 0, 1, 1, 2, 2], {"groups": ["a"]}, r"groups of shape \(1,\)"),
-        (VECTORS, [0, 0, 1, 1, 2, 2], {"fpr": ["2"]}, "FPR target '2' is not a rate"),
+        (VECTORS, [0, 0, 1, 1, 2, 2], {"fpr": ["2"]}, "target '2' is not a rate"),
         (VECTORS, [0, 0, 1, 1, 2, 2], {"thresholds": [math.nan]}, "a threshold is NaN"),
         (VECTORS, range(6), {}, "6 usable images of 6 identities make 0 mated and 15 non-mated"),
         (VECTORS, [0] * 6, {}, "15 mated and 0 non-mated pairs"),

@@ -211,12 +211,12 @@ def contact_sheet(cleaning: Cleaning, source: str, dataset: FaceDataset | None) 
         for name, label in zip(dataset.ids.tolist(), dataset.label_names().tolist(), strict=True):
             first.setdefault(label, name)
 
-    def face(image: str, text: str) -> Cell:
+    def face(image: str, text: str, small: str = "") -> Cell:
         if dataset is None or image not in index_of:
-            return Cell(text)
+            return Cell(text, small)
         data = dataset.encoded(index_of[image])
-        kind = image_kind(data)
-        return Cell(text, picture=f"data:image/{kind};base64,{base64.b64encode(data).decode()}")
+        picture = f"data:image/{image_kind(data)};base64,{base64.b64encode(data).decode()}"
+        return Cell(text, small, picture)
 
     headings = "image", "label", "proposed label", "score"
     sections = []
@@ -229,6 +229,7 @@ def contact_sheet(cleaning: Cleaning, source: str, dataset: FaceDataset | None) 
                 face(
                     item.other_id or first.get(item.proposed_label, ""),
                     item.proposed_label or "none: leave out",
+                    f"{item.other_id} stays" if item.other_id else "",
                 ),
                 f"{item.score:.4f}",
             )
@@ -237,11 +238,13 @@ def contact_sheet(cleaning: Cleaning, source: str, dataset: FaceDataset | None) 
         if rows:
             shown = f"the surest {_SHOWN} of {len(found):,}" if len(found) > _SHOWN else "all"
             table = text_table(f"{name}: {shown}", headings, rows, words=headings[:3])
-            sections.append(Section(name, [table], f"{meaning}: {len(found):,} proposals."))
+            lead = f"{meaning}: {words.counted(len(found), 'proposal')}."
+            sections.append(Section(name, [table], lead))
     faces = (
         "" if dataset is None else "This page shows faces of real people: keep it as you keep them."
     )
-    verdict = f"{len(cleaning.proposals):,} proposals for {cleaning.images:,} images"
+    proposals = words.counted(len(cleaning.proposals), "proposal")
+    verdict = f"{proposals} for {cleaning.images:,} images"
     lead = (
         f"{source}: {cleaning.images:,} images of {cleaning.classes:,} labels. Nothing was changed."
         " Faces stand for their labels where no image is named; a label's is its first image."

@@ -120,6 +120,8 @@ def compare(
         Live(console=console, refresh_per_second=2) as live,
     ):
         results = harness.run(lambda states: live.update(_table(states, plan).terminal()))
+    if not console.is_terminal:
+        console.print()  # where nothing moves, the last line of a live table has no end
     paths = write_report(results, folder)
     summary = summarize(results)
     console.print(headline_table(summary).terminal())

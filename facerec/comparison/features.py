@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -114,9 +115,9 @@ class _Rows(ImageSource):
 def open_features(config: FeatureData) -> FeatureSet:
     """Read the features of a comparison.
 
-    Classes are those of whole numbers in their order, if all names are such, else of names in the
-    order of their letters. Images that were not acquired, whose features are all 0 (what some
-    programs write of an image that failed), or without a class are left out and counted in a note.
+    Classes are in the order of their numbers, if all names are such, else in that of their letters.
+    Images that were not acquired, whose features are all 0 (what some programs write of an image
+    that failed), or without a class are left out and counted in a note.
 
     Raises:
         FacerecError: a bench; a file that is missing, damaged or names no classes; second views of
@@ -144,6 +145,11 @@ def open_features(config: FeatureData) -> FeatureSet:
         if count := int(lost.sum()):
             notes.append(f"{path}: {count:,} of {len(lost):,} images {why} and are left out")
     kept = np.flatnonzero(usable & named)
+    if not len(kept):
+        raise DatasetError(
+            f"{path}: none of its {len(named):,} images has both a class and features that are "
+            "finite and not all 0; embed them again"
+        )
     names = _ordered(first.subjects[kept])
     number_of = {name: number for number, name in enumerate(names)}
     listing = Listing(
@@ -194,6 +200,9 @@ def _has_direction(vectors: Features) -> NDArray[np.bool_]:
 
 
 def _ordered(subjects: NDArray[np.str_]) -> list[str]:
-    names = np.unique(subjects).tolist()
-    whole = all(name.removeprefix("-").isdecimal() for name in names)
-    return sorted(names, key=int) if whole else names
+    names: list[str] = np.unique(subjects).tolist()
+    try:
+        # Tables turn whole numbers into 1.0, 2.0, … where one of them is missing.
+        return sorted(names, key=Decimal)
+    except ArithmeticError:
+        return names

@@ -214,6 +214,11 @@ def _bench_error(path: Path) -> DatasetError:
 
 
 def _read_records(path: Path) -> Listing:
+    if path.is_dir() and not any(path.glob("*.rec")):
+        raise DatasetError(
+            f"{path}: the folder has no .rec file; name the folder that has one, or the layout of "
+            "these images in the recipe's ImageData, such as 'folder' for class/image.jpg"
+        )
     dataset = RecordDataset(path)
     records = dataset.records.path
     beside = [records, records.with_suffix(".idx"), records.parent / "property"]

@@ -320,6 +320,7 @@ def _below_untrained(summary: Summary) -> Iterator[str]:
 def _page(summary: Summary, drawings: Drawings) -> Page:
     notes = _notes(summary)
     drawn = _drawn(summary, drawings)
+    findings = answers(summary, _SPOKEN)
     rule = f"All lines are made by rule from the figures below; intervals: {percent(summary)}."
     return Page(
         title=summary.question,
@@ -327,8 +328,11 @@ def _page(summary: Summary, drawings: Drawings) -> Page:
         lead="",
         opening=drawn["arms"],
         # Of many pairs the figure and the tables say more at once than a screen full of sentences.
-        findings=answers(summary, _SPOKEN),
-        headline=[Text(rule), *([Listed(notes, "notes")] if notes else [])],
+        findings=findings,
+        headline=[
+            *([Text(rule)] if findings else []),
+            *([Listed(notes, "notes")] if notes else []),
+        ],
         sections=list(_sections(summary, drawn)),
     )
 
@@ -454,9 +458,9 @@ def _drawn(summary: Summary, drawings: Drawings) -> dict[str, list[Drawing]]:
         (
             "arms",
             arm_figure(summary),
-            f"Forest of all arms and their differences. {scores}.",
-            "Concatenated MAP@R of every arm on the test classes, and its difference from the arm "
-            "that it is compared with.",
+            f"Forest of all arms{' and their differences' if said else ''}. {scores}.",
+            "Concatenated MAP@R of every arm on the test classes"
+            f"{', and its difference from the arm that it is compared with' if said else ''}.",
         ),
         (
             "differences",

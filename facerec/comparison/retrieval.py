@@ -410,9 +410,9 @@ class _Search:
 
 
 def _divide(count: int, block: int) -> int:
-    """Return the size of the fewest blocks of nearly one size, a multiple of 8."""
+    """Return the size of the fewest blocks of nearly one size, a multiple of 16."""
     blocks = -(-count // block)
-    return -(-count // (8 * blocks)) * 8
+    return -(-count // (16 * blocks)) * 16
 
 
 def _slots(width: int) -> int:

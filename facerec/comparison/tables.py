@@ -88,6 +88,13 @@ def headline_columns(summary: Summary) -> tuple[tuple[View, str], ...]:
     )
 
 
+_OF_PAIRS = (
+    " Bold: in this figure the adjusted test declares the arm different from the one it is "
+    "compared with, upwards or downwards. Arms share test classes, so their differences are known "
+    "better than each of them: see the next table."
+)
+
+
 def headline_table(summary: Summary) -> Table[_Row]:
     """Return the retrieval figures of all arms; a terminal shows those of concatenated models."""
     columns = headline_columns(summary)
@@ -110,10 +117,8 @@ def headline_table(summary: Summary) -> Table[_Row]:
     means = [score.mean for arm in summary.arms for score in arm.scores]
     remarks = [
         f"Percent on the test classes: mean ± half the {percent(summary)} interval over seeds, in "
-        "the Reality Check's form; below it the interval over seeds and test classes. Bold: in "
-        "this figure the adjusted test declares the arm different from the one it is compared "
-        "with, upwards or downwards. Arms share test classes, so their differences are known "
-        "better than each of them: see the next table.",
+        "the Reality Check's form; below it the interval over seeds and test classes."
+        f"{_OF_PAIRS if summary.pairs else ''}",
         *words.assumptions(i for mean in means for i in (mean.over_seeds, mean.joint)),
     ]
     if summary.dropped:

@@ -478,6 +478,13 @@ def _foreign(path: Path, arrays: Mapping[str, Array]) -> Embeddings:
             f"{path}: embeddings are real numbers of shape (N, D), found {vectors.dtype} "
             f"{vectors.shape}"
         )
+    for noun, names in (("id", ids), ("label", subjects)):
+        if names is None or (names.dtype.kind in "USiu" and names.shape == (len(vectors),)):
+            continue
+        raise DatasetError(
+            f"{path}: {len(vectors):,} embeddings need one {noun} each, a text or a whole number, "
+            f"found {names.dtype} of shape {names.shape}; mend the array"
+        )
     widened = _widened(
         path,
         Embeddings(

@@ -390,6 +390,8 @@ class _Figure:
 def _figures(document: Mapping[str, Any]) -> dict[_Key, _Figure]:
     """Return the figures of an audit that are compared, in the order of a report."""
     figures: dict[_Key, _Figure] = {}
+    # Rates at a threshold that these impostors do not resolve are those of another target.
+    resolvable = {point["fmr_nominal"]: point["resolvable"] for point in document["thresholds"]}
     for row in document["association"]:
         p = row["p_perm"]
         figures[row["grouping"], None, "η²", None] = _Figure(row["eta2"], of_test(p))
@@ -405,6 +407,8 @@ def _figures(document: Mapping[str, Any]) -> dict[_Key, _Figure]:
             figure = f"δ, {pair['first']} − {pair['second']}"
             figures[row["grouping"], None, figure, None] = _Figure(pair["delta"])
     for row in document["rates"]:
+        if not resolvable[row["fmr_nominal"]]:
+            continue
         group = row["name"] if row["slice"] is not None else None
         for name in ("fmr", "fnmr"):
             key = row["grouping"], group, name.upper(), row["fmr_nominal"]

@@ -19,24 +19,20 @@ def answer_table(plan: Plan) -> Table[Answer]:
     """Return what is needed, or what is found, for each number of images a person."""
     question = plan.question
 
-    def limits(answer: Answer) -> str:
-        return words.limits(answer.limits, form=".4g")
-
     def people(answer: Answer) -> Cell:
         if answer.reason:
             return Cell(words.NOTHING, answer.reason, withheld=True)
         by_group = " + ".join(f"{size:,}" for size in answer.sizes)
         small = by_group if len(answer.sizes) > 1 else ""
         if plan.searched == "people":
-            small = f"{small} {limits(answer)}".strip()
+            small = f"{small}\n{words.limits(answer.limits, form=',.0f')}".strip()
         return Cell(f"{answer.people:,}", small)
 
     def effect(answer: Answer) -> Cell:
         if answer.effect is None:
             return Cell(words.NOTHING, withheld=True)
-        return Cell(
-            question.said(answer.effect), limits(answer) if plan.searched == "effect" else ""
-        )
+        small = words.limits(answer.limits, form=".4g") if plan.searched == "effect" else ""
+        return Cell(question.said(answer.effect), small)
 
     def count(number: int | None) -> str:
         return words.NOTHING if number is None else f"{number:,}"

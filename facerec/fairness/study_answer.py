@@ -67,8 +67,8 @@ def answer_page(
             f"\n{comparison.images:,} images of {comparison.persons:,} persons; groups "
             f"{', '.join(comparison.groups)} where recorded; error rates by group from "
             f"{comparison.policy}. "
-            f"{len(plan.seeds)} seeds an arm, {comparison.replicates:,} joint resamples of "
-            "persons. Intervals are 95 %.\n"
+            f"{words.counted(len(plan.seeds), 'seed')} an arm, {comparison.replicates:,} joint "
+            "resamples of persons. Intervals are 95 %.\n"
         )
         yield from _table(comparison)
         yield from _known(plan, result)

@@ -144,7 +144,8 @@ class Table(Generic[Row]):
         table = TerminalTable(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
         for position, column in enumerate(columns):
             left = column.words or position == 0
-            table.add_column(column.heading, justify="left" if left else "right")
+            # In a narrow terminal a name or a figure is folded, never cut.
+            table.add_column(column.heading, justify="left" if left else "right", overflow="fold")
         for row in self.rows:
             cells = self._cells(row, columns)
             table.add_row(*(_terminal_cell(cell) for cell in cells))

@@ -49,6 +49,7 @@ def test_a_comparison_from_the_command_line(
     main(command)
     printed = capsys.readouterr().out
     assert "Does SEC help?" in printed and "CosFace+SEC" in printed
+    assert "\nRetrieval on the test classes" in printed  # on a line of its own
     assert str(out / "report.html") in printed.replace("\n", "")
     results = json.loads((out / "results.json").read_text())
     assert results["schema"] == "facerec.comparison.results/1"

@@ -586,6 +586,13 @@ def test_a_comparison_without_pairs() -> None:
     page = Page(files["report.html"].decode())
     assert "Ratio of steps" not in dict(page.tables) and "Differences" not in page.text
     assert [answer.figure for answer in answers(summary)] == ["Highest concatenated MAP@R"]
+    # Nor is a difference, a test or a table of them spoken of elsewhere.
+    assert not re.search(r"its difference|Bold|next table", page.text)
+    lone = summarize(
+        toy_results(arms[:1], repetitions=2, trials=3, replicates=10, classes=6, per_class=4)
+    )
+    assert not answers(lone)
+    assert "made by rule" not in Page(render(lone)["report.html"].decode()).text
 
 
 def test_clusterings_stand_beside_retrieval_where_asked_for() -> None:

@@ -113,6 +113,18 @@ def test_negative_numbers_are_numbers_and_rows_of_zeros_no_features(tmp_path: Pa
     assert len(open_features(FeatureData(first, second))) == 95
 
 
+def test_numbers_with_a_point_are_numbers(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow as pa
+
+    # As pandas writes a column of numbers of which one is missing.
+    classes = [None, *map(float, LABELS[1:])]
+    table = {"image_id": IDS.tolist(), "subject_id": classes, "embedding": draw().tolist()}
+    parquet.write_table(pa.table(table), tmp_path / "features.parquet")
+    found = open_features(FeatureData(tmp_path / "features.parquet"))
+    assert found.class_names == [f"{k}.0" for k in range(1, CLASSES + 1)]
+
+
 def test_parquet_serves(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     import pyarrow as pa
@@ -142,7 +154,10 @@ def test_second_views_are_joined_by_image(path: Path, tmp_path: Path) -> None:
     [
         ("a.npz", {"labels": None}, "names no classes"),
         ("lfw.npz", {}, "verification bench"),
-        ("a.npz", {"features": draw()[:5]}, "needed, found"),
+        ("a.npz", {"features": draw()[:5]}, "5 embeddings need one id"),
+        ("a.npz", {"labels": LABELS[1:]}, "96 embeddings need one label"),
+        ("a.npz", {"labels": LABELS.astype(float)}, "one label .* float64"),
+        ("a.npz", {"features": np.zeros((96, 3))}, "none of its 96 images"),
         ("a.npz", {"labels": np.arange(96)}, "two images or more"),
     ],
 )

@@ -423,6 +423,12 @@ def test_training_sets_are_not_taken_for_benches(tmp_path: Path, name: str) -> N
     assert opened(tmp_path / name, "records").num_classes == 2
 
 
+def test_a_folder_of_images_without_its_layout(tmp_path: Path) -> None:
+    write(tmp_path, ["a/0.png", "a/1.png", "b/2.png", "b/3.png"])
+    with pytest.raises(DatasetError, match=r"no .rec file.*'folder'"):
+        opened(tmp_path, "records")
+
+
 def test_a_path_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="there is no such file or folder"):
         opened(tmp_path / "nowhere", "cub")

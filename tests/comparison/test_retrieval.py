@@ -212,6 +212,17 @@ def test_equal_vectors_score_equally_wherever_they_stand(block: int) -> None:
     assert retrieve(x, labels).tied < 0.02
 
 
+def test_copies_score_equally_in_the_smallest_blocks() -> None:
+    for seed in range(20):
+        generator = np.random.default_rng(seed)
+        distinct = unit(generator.standard_normal((3, 5)))
+        copies, labels = generator.integers(3, size=(2, 21))
+        scores = distinct @ distinct.T
+        np.fill_diagonal(scores, 1)
+        expected = naive(scores[copies][:, copies], labels, labels, itself=True)
+        check(retrieve(distinct[copies], labels, ks=KS, block=3), expected)
+
+
 def test_a_collapsed_embedding_is_decided_by_index() -> None:
     labels = np.arange(300) % 3
     found = retrieve(np.tile([[0.3, -0.7, 0.2]], (300, 1)), labels, ks=KS, block=64)

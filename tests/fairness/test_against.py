@@ -120,6 +120,20 @@ def test_figures_of_one_audit_alone_have_a_reason(new: dict[str, Any], old: dict
     assert "earlier" in found.remark and "no comparison" in found.remark
 
 
+def test_rates_at_a_threshold_that_is_not_resolvable_are_not_compared(
+    new: dict[str, Any], old: dict[str, Any]
+) -> None:
+    changed = copy.deepcopy(new)
+    for document in (old, changed):
+        document["thresholds"][0]["resolvable"] = False
+    target = new["thresholds"][0]["fmr_nominal"]
+    figures = ("FMR", "FNMR")
+    rows = [row for row in compare_releases(release(old), changed).rows if row.figure in figures]
+    assert rows and target not in {row.target for row in rows}
+    before = compare_releases(release(new), new).rows
+    assert target in {row.target for row in before if row.figure in figures}
+
+
 def test_changes_are_paired_where_the_earlier_embeddings_are_given(old: dict[str, Any]) -> None:
     audit = default_audit()
     assert audit.comparison is not None

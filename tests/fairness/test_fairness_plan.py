@@ -95,6 +95,13 @@ def test_out_of_reach_is_said() -> None:
     assert answer.reason in answer_table(found).cells[0][1].small
 
 
+def test_people_are_whole_numbers() -> None:
+    found = plan(NormQuestion(DEFAULTS), Groups(), [1], effect=5e-4, audits=50)
+    (answer,) = found.answers
+    assert answer.limits is not None and answer.limits.high > 1e4
+    assert f"{answer.limits.high:,.0f}]" in answer_table(found).cells[0][1].small
+
+
 def test_a_plan_as_json_and_picture() -> None:
     found = plan(NormQuestion(DEFAULTS), Groups((3.0, 1.0)), [1, 4], effect=0.15, audits=50)
     document = found.to_json()

@@ -53,6 +53,21 @@ def test_people_see_what_is_missing_and_what_is_withheld(table: Table[object]) -
     assert others == [Cell("others"), Cell("withheld", withheld=True, span=2)]
 
 
+def test_a_narrow_terminal_cuts_nothing() -> None:
+    names = ("Triplet+SEC-authors", "Triplet+SEC-searched")
+    headings = ["arm", *(f"Recall@{10**k}" for k in range(5))]
+    columns = [
+        Column(heading, lambda row, i=i: row if not i else "100.00 ± 132.36")  # type: ignore[misc]
+        for i, heading in enumerate(headings)
+    ]
+    console = Console(width=60, record=True, file=io.StringIO())
+    console.print(Table("", columns, names).terminal())
+    text = console.export_text()
+    assert "…" not in text
+    folded = "".join(line[:9].strip() for line in text.splitlines())
+    assert all(name in folded for name in names)
+
+
 def test_a_terminal_shows_its_columns_alone(table: Table[object]) -> None:
     console = Console(width=60, record=True, file=io.StringIO())
     console.print(table.terminal())

@@ -20,8 +20,9 @@ from facerec.commands.networks import NETWORK, Network
 from facerec.embedding.align import parse_align
 from facerec.embedding.check import check_alike
 from facerec.embedding.extract import Embeddings, embed_images
-from facerec.embedding.file import VECTORS, is_embeddings, read_embeddings
+from facerec.embedding.file import is_embeddings, read_embeddings
 from facerec.embedding.model import EmbeddingModel
+from facerec.embedding.table import VECTORS
 from facerec.errors import DatasetError, FacerecError
 from facerec.files import sha256
 from facerec.galleries.overlap import SHARE, find_overlap

@@ -128,8 +128,8 @@ def open_features(config: FeatureData) -> FeatureSet:
     assert first.ids is not None
     if first.subjects is None:
         raise DatasetError(
-            f"{path}: it names no classes, which a comparison needs; add an array 'subjects' or "
-            "'labels' (in a table the column subject_id), or embed records or folders of classes"
+            f"{path}: it names no classes, which a comparison needs; add an array (in a table a "
+            "column) 'subjects' or 'labels', or embed records or folders of classes"
         )
     usable = _has_direction(first.vectors)
     named = first.subjects != ""
@@ -164,7 +164,7 @@ def open_features(config: FeatureData) -> FeatureSet:
 
 def _read(path: Path) -> Embeddings:
     refuse_bench_name(path)
-    embeddings = read_embeddings(path)
+    embeddings = read_embeddings(path, numbered=True)
     source = embeddings.note.get("source")
     if isinstance(source, dict) and source.get("kind") == "bench":
         raise DatasetError(
@@ -190,7 +190,16 @@ def _second(path: Path, first_path: Path, first: Embeddings) -> Features:
             f"{path}: {len(missing):,} of {len(first.ids):,} images of {first_path} have no second "
             f"view, the first is {missing[0]!r}; embed the same images for both files"
         )
-    return second.vectors[[row_of[name] for name in first.ids.tolist()]]
+    rows = [row_of[name] for name in first.ids.tolist()]
+    if first.subjects is not None and second.subjects is not None:
+        classes = zip(first.ids, second.subjects[rows], first.subjects, strict=True)
+        for image, here, there in classes:
+            if here != there:
+                raise DatasetError(
+                    f"{path}: image {str(image)!r} is of class {str(here)!r}, but "
+                    f"{str(there)!r} in {first_path}; embed the same images for both files"
+                )
+    return second.vectors[rows]
 
 
 def _has_direction(vectors: Features) -> NDArray[np.bool_]:

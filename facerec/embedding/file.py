@@ -36,7 +36,7 @@ from facerec.embedding.shards import (
     shard_chunks,
     shards_sha256,
 )
-from facerec.embedding.table import has_embeddings, read_table
+from facerec.embedding.table import IDS, SUBJECTS, VECTORS, has_embeddings, read_table
 from facerec.errors import DatasetError
 from facerec.files import (
     atomic_path,
@@ -59,9 +59,6 @@ BATCHES_PER_CHUNK = 8
 """Batches after which a chunk is safe on the disk: what a kill costs at most, in each process."""
 
 _OWN = ("vectors", "norms", "ids", "failure_rows", "failure_reasons", "note")
-VECTORS, _IDS = ("vectors", "embeddings", "features"), ("ids", "names", "image_id", "images")
-"""Names of the arrays of embeddings and ids, in files of facerec and of others."""
-_SUBJECTS = ("subjects", "labels")
 _BLOCK = 1 << 14
 
 Array = npt.NDArray[Any]
@@ -106,7 +103,7 @@ def is_embeddings(path: str | Path) -> bool:
     )
 
 
-def read_embeddings(path: str | Path) -> Embeddings:
+def read_embeddings(path: str | Path, numbered: bool = False) -> Embeddings:
     """Read an embeddings file without running anything that it may contain.
 
     Vectors of more than some MiB lie on the disk, see `facerec.large_arrays`.
@@ -114,10 +111,14 @@ def read_embeddings(path: str | Path) -> Embeddings:
     A plain ``.npz`` of others is taken too: ``vectors``, ``embeddings`` or ``features`` ``(N, D)``,
     and ``ids``, ``names``, ``image_id`` or ``images`` ``(N,)``, perhaps ``subjects`` or ``labels``.
     Its norms are computed, its rows that are not finite are failures to acquire, and its flip mode
-    is unknown. Half and double precision
-    become float32; ``note["stored_dtype"]`` then says what it was. So are ``.csv`` and ``.parquet``
+    is unknown. Half and double precision become float32; ``note["stored_dtype"]`` then says what it
+    was. So are ``.csv`` and ``.parquet``
     tables, see `facerec.embedding.table`, and shards of the latter: a folder, ``DIR/*.parquet`` or
     ``DIR/part-{000..009}.parquet``, see `facerec.embedding.shards`.
+
+    Args:
+        path: of the file.
+        numbered: one file of others without ids is taken too; its images are named 0, 1, …
 
     Raises:
         DatasetError: the file is missing, damaged, pickled, too large, or contradicts itself.
@@ -128,11 +129,11 @@ def read_embeddings(path: str | Path) -> Embeddings:
         return read_shards(path)
     suffix = path.suffix.lower()
     if suffix == ".parquet":
-        embeddings = join_chunks(str(path), parquet_rows(path), parquet_chunks(path))
+        embeddings = join_chunks(str(path), parquet_rows(path), parquet_chunks(path, numbered))
     elif suffix == ".csv":
-        embeddings = read_table(path)
+        embeddings = read_table(path, numbered)
     else:
-        arrays = _load(path)
+        arrays = _load(path, numbered)
         embeddings = _own(path, arrays) if "note" in arrays else _foreign(path, arrays)
     check_embeddings(path, embeddings)
     return embeddings
@@ -415,9 +416,9 @@ def _note_text(embeddings: Embeddings) -> str:
     return json.dumps(note, ensure_ascii=False, allow_nan=False)
 
 
-def _load(path: Path) -> dict[str, Array]:
+def _load(path: Path, numbered: bool) -> dict[str, Array]:
     """Read the arrays of known names, after their headers have been held against their sizes."""
-    names = {*_OWN, *VECTORS, *_IDS, *_SUBJECTS}
+    names = {*_OWN, *VECTORS, *IDS, *SUBJECTS}
     try:
         arrays, members = read_arrays(path, path.stat().st_size, names, MAX_BYTES)
     except OSError as problem:
@@ -429,7 +430,7 @@ def _load(path: Path) -> dict[str, Array]:
         raise DatasetError(
             f"{path}: not a whole .npz file ({problem}); make it again with facerec embed"
         ) from problem
-    wanted = _OWN if "note" in arrays else (VECTORS, _IDS)
+    wanted = _OWN if "note" in arrays else (VECTORS,) if numbered else (VECTORS, IDS)
     for choice in wanted:
         options = (choice,) if isinstance(choice, str) else choice
         if not any(name in arrays for name in options):
@@ -471,8 +472,8 @@ def _own(path: Path, arrays: Mapping[str, Array]) -> Embeddings:
 
 def _foreign(path: Path, arrays: Mapping[str, Array]) -> Embeddings:
     vectors = next(arrays[name] for name in VECTORS if name in arrays)
-    ids = next(arrays[name] for name in _IDS if name in arrays)
-    subjects = next((arrays[name] for name in _SUBJECTS if name in arrays), None)
+    ids = next((arrays[name] for name in IDS if name in arrays), None)
+    subjects = next((arrays[name] for name in SUBJECTS if name in arrays), None)
     if vectors.ndim != 2 or vectors.dtype.kind != "f":
         raise DatasetError(
             f"{path}: embeddings are real numbers of shape (N, D), found {vectors.dtype} "
@@ -491,7 +492,7 @@ def _foreign(path: Path, arrays: Mapping[str, Array]) -> Embeddings:
             vectors,
             np.empty(0, np.float32),
             None,
-            ids=_text(ids),
+            ids=_text(np.arange(len(vectors)) if ids is None else ids),
             subjects=None if subjects is None else _text(subjects),
             note={"flip": None, "source": {"path": str(path), "format": "npz of others"}},
         ),

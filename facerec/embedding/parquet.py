@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from facerec.embedding.extract import Embeddings
 from facerec.embedding.note import parse_note
-from facerec.embedding.table import ID, LIST, SUBJECT, embedding_columns
+from facerec.embedding.table import ID, LIST, SUBJECT, Columns, embedding_columns
 from facerec.errors import DatasetError, MissingExtraError
 from facerec.records.images import text_array
 
@@ -33,11 +33,15 @@ NOTE_KEY = b"facerec"
 _NORM, _FAILURE = "norm", "failure"
 
 
-def parquet_chunks(path: Path) -> Iterator[Embeddings]:
+def parquet_chunks(path: Path, numbered: bool = False) -> Iterator[Embeddings]:
     """Yield the embeddings of a Parquet table some thousand rows at a time.
 
     Failures are numbered within their chunk. A table that facerec wrote has its note, and so its
     norms, flip mode and reasons of failures; of other tables norms are computed.
+
+    Args:
+        path: the file.
+        numbered: a table without ids is taken too; its rows are named 0, 1, …
 
     Raises:
         DatasetError: as `read_table`, but for an id in two chunks.
@@ -48,11 +52,9 @@ def parquet_chunks(path: Path) -> Iterator[Embeddings]:
     with reading_parquet(path), pq.ParquetFile(path, buffer_size=1 << 20) as file:
         schema, metadata = file.schema_arrow, file.metadata
         header = list(schema.names)
-        columns = [header[i] for i in embedding_columns(path, header)]
+        columns = embedding_columns(path, header, numbered)
         note = _own_note(path, (schema.metadata or {}).get(NOTE_KEY))
-        wanted = [ID, *columns]
-        if SUBJECT in header:
-            wanted.append(SUBJECT)
+        wanted = columns.all
         if note is not None:
             wanted += [_NORM, _FAILURE]
             if missing := [name for name in wanted if name not in header]:
@@ -60,8 +62,8 @@ def parquet_chunks(path: Path) -> Iterator[Embeddings]:
                     f"{path}: the column {missing[0]} is missing in a table with a note of "
                     "facerec; make it again"
                 )
-        for name in columns:
-            _check_type(pa, path, name, schema.field(name).type)
+        for name in columns.values:
+            _check_type(pa, path, name, schema.field(name).type, columns.listed)
         size = sum(
             metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups)
         )
@@ -98,8 +100,8 @@ def parquet_ids(path: Path) -> npt.NDArray[np.str_]:
     """
     _, pq = _pyarrow(path)
     with reading_parquet(path), pq.ParquetFile(path) as file:
-        embedding_columns(path, list(file.schema_arrow.names))
-        return _text_column(file.read(columns=[ID]).column(ID))
+        name = embedding_columns(path, list(file.schema_arrow.names)).image
+        return _text_column(file.read(columns=[name]).column(name))
 
 
 def write_parquet(path: Path, embeddings: Embeddings) -> None:
@@ -203,8 +205,8 @@ def _own_note(path: Path, text: bytes | None) -> tuple[dict[str, Any], int] | No
     return note, size
 
 
-def _check_type(pa: Any, path: Path, name: str, kind: Any) -> None:
-    if name != LIST:
+def _check_type(pa: Any, path: Path, name: str, kind: Any, listed: bool) -> None:
+    if not listed:
         if not _is_real(pa, kind):
             raise DatasetError(f"{path}: the column {name} holds {kind}, not real numbers")
         return
@@ -217,27 +219,29 @@ def _read_chunk(
     pa: Any,
     path: Path,
     batch: Any,
-    columns: Sequence[str],
+    columns: Columns,
     own: tuple[dict[str, Any], int] | None,
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float32], Embeddings]:
     """Return which rows have an embedding ``(n,)``, their embeddings, and all else of a chunk."""
-    if list(columns) == [LIST]:
-        present, vectors = _lists(pa, path, batch.column(LIST))
+    if columns.listed:
+        present, vectors = _lists(pa, path, batch.column(columns.values[0]))
     else:
-        held = np.stack([np.asarray(batch.column(name).is_valid()) for name in columns], axis=1)
+        held = np.stack(
+            [np.asarray(batch.column(name).is_valid()) for name in columns.values], axis=1
+        )
         present = np.asarray(held.any(axis=1))
         with np.errstate(over="ignore", invalid="ignore"):
             vectors = np.stack(
                 [
                     # A missing number among others becomes NaN, which is refused.
                     batch.column(name).to_numpy(zero_copy_only=False).astype(np.float32)
-                    for name in columns
+                    for name in columns.values
                 ],
                 axis=1,
             )[present]
     count = batch.num_rows
-    ids = _text_column(batch.column(ID))
-    people = _text_column(batch.column(SUBJECT)) if SUBJECT in batch.schema.names else None
+    ids = _text_column(batch.column(columns.image)) if columns.image else None
+    people = _text_column(batch.column(columns.subject)) if columns.subject else None
     norms = np.full(count, np.nan, np.float32)
     lost = np.flatnonzero(~present).tolist()
     if own is None:
@@ -316,7 +320,8 @@ def _sized_chunks(
                 f"{path}, row {start + problem.row}: {problem.length} values where the first "
                 f"embedding has {problem.first}; mend it"
             ) from None
-        assert rest.ids is not None
+        if rest.ids is None:
+            rest = replace(rest, ids=np.arange(start, start + len(present)).astype(np.str_))
         empty = np.flatnonzero(rest.ids == "")
         if empty.size:
             raise DatasetError(

@@ -1,8 +1,9 @@
 """Embeddings in CSV tables of others; `facerec.embedding.parquet` has the same in Parquet.
 
 One row an image: ``image_id``, then ``e0`` … ``eD-1``, or one column ``embedding`` with a list, and
-perhaps ``subject_id``. Other columns are passed over. A row whose embedding is empty is a failure
-to acquire; anything else that is no finite number is refused by its line.
+perhaps ``subject_id``, or the other names below. Other columns are passed over. A row whose
+embedding is empty is a failure to acquire; anything else that is no finite number is refused by its
+line.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,11 @@ from facerec.errors import DatasetError
 from facerec.tables import Table
 
 ID, SUBJECT, LIST = "image_id", "subject_id", "embedding"
+IDS = (ID, "ids", "names", "images")
+SUBJECTS = (SUBJECT, "subjects", "labels")
+VECTORS = (LIST, "embeddings", "vectors", "features")
+"""Names of columns, and of arrays in an ``.npz`` of others; the first that is there counts."""
+
 _NUMBERED = re.compile(r"e(0|[1-9]\d{0,5})")
 _NOTHING = ("", "nan", "null", "none")
 
@@ -32,14 +39,40 @@ Row = tuple[str, str, str, npt.NDArray[np.float32] | None]
 """Where it is, image id, subject, embedding (None for a failure to acquire)."""
 
 
-def read_table(path: Path) -> Embeddings:
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a table hold what."""
+
+    image: str | None
+    """Ids; None where rows are named by their numbers."""
+    subject: str | None
+    """Persons or classes, where they are known."""
+    values: tuple[str, ...]
+    """``e0``, ``e1``, …, or the one of the lists."""
+
+    @property
+    def listed(self) -> bool:
+        """Whether each row has its embedding in one list."""
+        return self.values[0] in VECTORS
+
+    @property
+    def all(self) -> list[str]:
+        """All of them, those of the embedding last."""
+        return [*(name for name in (self.image, self.subject) if name), *self.values]
+
+
+def read_table(path: Path, numbered: bool = False) -> Embeddings:
     """Read a table of embeddings; norms are computed and the flip mode is unknown.
+
+    Args:
+        path: a CSV.
+        numbered: a table without ids is taken too; its rows are named 0, 1, …
 
     Raises:
         DatasetError: no such file, another layout, a line with another number of values, or a value
             that is no finite number.
     """
-    rows = list(_csv_rows(path))
+    rows = list(_csv_rows(path, numbered))
     if not rows:
         raise DatasetError(f"{path}: there are no embeddings in it; check the file")
     first = next((row for row in rows if row[3] is not None), None)
@@ -93,11 +126,16 @@ def has_embeddings(path: Path) -> bool:
         names = Table(path).columns
     except DatasetError:
         return False
-    return ID in names and bool({LIST, "e0"} & {*names})
+    return bool({*IDS} & {*names}) and bool({*VECTORS, "e0"} & {*names})
 
 
-def embedding_columns(path: Path, header: Sequence[str]) -> list[int]:
-    """Return the columns of e0, e1, …, or the one of the lists.
+def embedding_columns(path: Path, header: Sequence[str], numbered: bool = False) -> Columns:
+    """Return the columns of ids, persons and embeddings by their names.
+
+    Args:
+        path: the table, for errors.
+        header: its columns.
+        numbered: whether it may be without ids.
 
     Raises:
         DatasetError: neither, both, a gap, or a name that occurs twice.
@@ -107,47 +145,50 @@ def embedding_columns(path: Path, header: Sequence[str]) -> list[int]:
         raise DatasetError(
             f"{path}, line 1: the column {doubled[0][:60]!r} occurs twice; rename it"
         )
-    numbers = {
-        int(match[1]): i for i, name in enumerate(header) if (match := _NUMBERED.fullmatch(name))
-    }
+    image, subject, listed = (
+        next((name for name in names if name in header), None) for names in (IDS, SUBJECTS, VECTORS)
+    )
+    numbers = {int(match[1]) for name in header if (match := _NUMBERED.fullmatch(name))}
     shown = ", ".join(header[:8])[:200] + (", …" if len(header) > 8 else "")
-    if ID not in header or bool(numbers) == (LIST in header):
+    if not (image or numbered) or bool(numbers) == bool(listed):
         raise DatasetError(f"{path}, line 1: {_LAYOUT}, found {shown or 'nothing'}")
-    if LIST in header:
-        return [header.index(LIST)]
+    if listed:
+        return Columns(image, subject, (listed,))
     missing = next((k for k in range(len(numbers)) if k not in numbers), None)
     if missing is not None:
         raise DatasetError(
             f"{path}, line 1: the column e{missing} is missing, but there is e{max(numbers)}; "
             f"{_LAYOUT}"
         )
-    return [numbers[k] for k in range(len(numbers))]
+    return Columns(image, subject, tuple(f"e{k}" for k in range(len(numbers))))
 
 
-def _csv_rows(path: Path) -> Iterator[Row]:
+def _csv_rows(path: Path, numbered: bool) -> Iterator[Row]:
     table = Table(path)
-    columns = [table.columns[place] for place in embedding_columns(path, table.columns)]
-    known = SUBJECT in table.columns
-    for line, fields in table.rows([ID, *([SUBJECT] if known else []), *columns]):
+    columns = embedding_columns(path, table.columns, numbered)
+    for number, (line, fields) in enumerate(table.rows(columns.all)):
         where = table.where(line)
-        vector = _vector(fields[1 + known :], where, columns[0])
-        yield where, fields[0], fields[1] if known else "", vector
+        names = iter(fields)
+        image = next(names) if columns.image else str(number)
+        subject = next(names) if columns.subject else ""
+        yield where, image, subject, _vector(list(names), where, columns)
 
 
-def _vector(fields: Sequence[str], where: str, column: str) -> npt.NDArray[np.float32] | None:
+def _vector(fields: Sequence[str], where: str, columns: Columns) -> npt.NDArray[np.float32] | None:
     """Return the numbers of one line; None if there are none."""
     if all(field.lower() in _NOTHING for field in fields):
         return None
     try:
-        values = fields if column != LIST else _parsed(fields[0])
+        values = _parsed(fields[0]) if columns.listed else fields
         numbers = np.array(values, np.float64)
     except (ValueError, TypeError, RecursionError):
         number, field = next(
             ((i, field) for i, field in enumerate(fields) if not _is_number(field)), (0, fields[0])
         )
-        name = column if column == LIST else f"e{number}"
-        what = "no list of numbers, as in [0.1, -2]" if column == LIST else "no number"
-        raise DatasetError(f"{where}: {name} is {field[:60]!r}, {what}; mend it") from None
+        what = "no list of numbers, as in [0.1, -2]" if columns.listed else "no number"
+        raise DatasetError(
+            f"{where}: {columns.values[number]} is {field[:60]!r}, {what}; mend it"
+        ) from None
     with np.errstate(over="ignore"):
         return numbers.astype(np.float32)
 

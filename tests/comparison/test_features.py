@@ -166,10 +166,21 @@ def test_what_is_refused(tmp_path: Path, name: str, changes: Any, words: str) ->
         open_features(FeatureData(write(tmp_path / name, **changes)))
 
 
+def test_features_and_labels_are_enough(path: Path, tmp_path: Path) -> None:
+    bare = write(tmp_path / "bare.npz", images=None)
+    other = write(tmp_path / "other.npz", images=None, features=draw(1))
+    found = open_features(FeatureData(bare, other))
+    np.testing.assert_array_equal(found.features, open_features(FeatureData(path)).features)
+    assert found.second_views is not None and len(found) == len(LABELS)
+
+
 def test_second_views_that_do_not_fit_are_refused(path: Path, tmp_path: Path) -> None:
     few = write(tmp_path / "few.npz", features=draw()[:90], images=IDS[:90], labels=None)
     with pytest.raises(DatasetError, match=r"few\.npz: 6 of 96 images .* '15/0\.jpg'"):
         open_features(FeatureData(path, few))
+    shuffled = write(tmp_path / "shuffled.npz", features=draw()[::-1], labels=LABELS[::-1])
+    with pytest.raises(DatasetError, match=r"shuffled\.npz: image '0/0\.jpg' is of class '16'"):
+        open_features(FeatureData(path, shuffled))
     narrow = write(tmp_path / "narrow.npz", features=draw()[:, :4])
     with pytest.raises(DatasetError, match=r"4 features an image where .* has 12"):
         open_features(FeatureData(path, narrow))

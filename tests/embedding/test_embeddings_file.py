@@ -301,12 +301,10 @@ def test_plain_files_of_others(tmp_path: Path, compressed: bool) -> None:
 def test_files_of_others_that_do_not_do(tmp_path: Path) -> None:
     path = tmp_path / "f.npz"
     np.savez(path, vectors=np.zeros((2, 3)))
-    with pytest.raises(DatasetError, match=r"array ids or names .* is missing .there is v"):
+    with pytest.raises(DatasetError, match=r"array image_id or .* is missing .there is v"):
         read_embeddings(path)
     np.savez(path, data=np.zeros(3), offsets=np.zeros(3))
-    with pytest.raises(
-        DatasetError, match=r"vectors or embeddings .* is missing .there is data, off"
-    ):
+    with pytest.raises(DatasetError, match=r"vectors or .* is missing .there is data, off"):
         read_embeddings(path)
     np.savez(path, vectors=np.zeros((2, 3), np.int64), ids=np.array(["a", "b"]))
     with pytest.raises(DatasetError, match=r"real numbers of shape \(N, D\), found int64"):

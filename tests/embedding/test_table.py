@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,38 @@ def test_bad_tables_are_refused_by_line(tmp_path: Path, text: str, sentence: str
     with pytest.raises(DatasetError, match=rf"e\.csv.*{sentence}") as found:
         read_embeddings(table(tmp_path, text))
     assert len(str(found.value)) < 600 and "\n" not in str(found.value)
+
+
+def test_the_names_of_arrays_serve_as_columns_too(tmp_path: Path) -> None:
+    plain = read_embeddings(table(tmp_path, 'image_id,subject_id,embedding\na,p,"[1, 2]"\n'))
+    other = read_embeddings(table(tmp_path, 'labels,features,images\np,"[1, 2]",a\n', "o.csv"))
+    assert other.ids is not None and other.subjects is not None
+    np.testing.assert_array_equal(other.vectors, plain.vectors)
+    assert (other.ids.tolist(), other.subjects.tolist()) == (["a"], ["p"])
+    assert is_embeddings(tmp_path / "o.csv")
+
+
+def test_rows_without_ids_are_numbered_where_that_is_enough(tmp_path: Path) -> None:
+    vectors, labels = np.eye(3, dtype=np.float32), ["a", "a", "b"]
+    np.savez(tmp_path / "e.npz", features=vectors, labels=np.array(labels))
+    rows = "".join(
+        f'{label},"{row}"\n' for label, row in zip(labels, vectors.tolist(), strict=True)
+    )
+    paths = [tmp_path / "e.npz", table(tmp_path, f"labels,features\n{rows}")]
+    with contextlib.suppress(ImportError):
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        paths.append(tmp_path / "e.parquet")
+        content = pa.table({"features": vectors.tolist(), "labels": labels})
+        pq.write_table(content, paths[-1], row_group_size=2)
+    for path in paths:
+        read = read_embeddings(path, numbered=True)
+        assert read.ids is not None and read.subjects is not None
+        np.testing.assert_array_equal(read.vectors, vectors)
+        assert (read.ids.tolist(), read.subjects.tolist()) == (["0", "1", "2"], labels)
+        with pytest.raises(DatasetError, match="image_id"):
+            read_embeddings(path)
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:

@@ -508,9 +508,10 @@ def test_embeddings_of_other_images_or_another_teacher_are_refused(
         make_trainer(taught(place, tmp_path))
     (folder / module.NOTE_FILE).write_text(json.dumps(note))
     array = np.load(folder / module.ARRAY_FILE)
-    np.save(folder / module.ARRAY_FILE, array[::-1])
-    with pytest.raises(FacerecError, match="images are others"):
-        make_trainer(taught(place, tmp_path))
+    for other in (array[::-1], np.zeros_like(array)):
+        np.save(folder / module.ARRAY_FILE, other)
+        with pytest.raises(FacerecError, match="images are others"):
+            make_trainer(taught(place, tmp_path))
     (folder / module.ARRAY_FILE).write_bytes(b"\x93NUMPY")
     with pytest.raises(FacerecError, match="delete"):
         make_trainer(taught(place, tmp_path))

@@ -211,6 +211,9 @@ def test_weights_that_do_not_fit_are_one_sentence(data: Path, tmp_path: Path) ->
 
     refused(given(tmp_path / "nothing.pth"), "nothing.pth", "no such", "init.path")
     refused(given(tmp_path), str(tmp_path))
+    (tmp_path / "empty").mkdir()
+    # An .onnx, which other commands take, is no help here.
+    assert ".onnx" not in refused(given(tmp_path / "empty"), "empty", "checkpoint")
     (tmp_path / "a.onnx").write_bytes(b"x")
     refused(given(tmp_path / "a.onnx"), "a.onnx", "ONNX")
     for name in ("cut.pth", "cut.safetensors"):

@@ -175,9 +175,12 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[t
             sizes[group["weight_decay"]] += whole or parameter.numel()
     for decay, size in sizes.items():
         yield "", f"{size:,} parameters with weight decay {decay:g}"
-    factors = {group.get("rate_factor", 1.0) for group in trainer.optimizer.param_groups} - {1.0}
-    if factors:
-        yield "", f"backbone at {min(factors):.3g} to {max(factors):.3g} of this rate"
+    own = {id(parameter) for parameter in trainer.backbone.parameters()}
+    groups = [g for g in trainer.optimizer.param_groups if id(g["params"][0]) in own]
+    factors = sorted(group["rate_factor"] for group in groups) or [1.0]
+    if factors[0] != 1 or factors[-1] != 1:
+        ends = dict.fromkeys(f"{factor:.3g}" for factor in (factors[0], factors[-1]))
+        yield "", f"backbone at {' to '.join(ends)} of this rate"
     if recipe.ema is not None:
         yield "model", f"moving average of the weights, {recipe.ema:g}"
     yield (

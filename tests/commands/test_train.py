@@ -215,6 +215,23 @@ def test_overrides_land_in_the_recipe_and_the_next_run_is_numbered(
     assert (trained / "elsewhere" / "mine" / "model.safetensors").is_file()
 
 
+@pytest.mark.parametrize(
+    ("flags", "range_"),
+    [
+        (["--finetune.layer-decay", "0.5"], "0.00195 to 1"),  # the embedding's layers at 1
+        (["--finetune.rate-factor", "0.2"], "0.2"),
+        (["--finetune.layer-decay", "0.5", "--finetune.freeze-steps", "None"], None),
+        ([], None),
+    ],
+)
+def test_rates_of_the_backbone_are_printed_as_the_optimizer_has_them(
+    workplace: Path, capsys: pytest.CaptureFixture[str], flags: list[str], range_: str | None
+) -> None:
+    train("--max-steps", "1", *flags)
+    found = re.search(r"backbone at (.*) of this rate", capsys.readouterr().out)
+    assert (found and found[1]) == range_
+
+
 @pytest.mark.integration
 def test_a_whole_run_is_the_same_again(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train("--name", "again")

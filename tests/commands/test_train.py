@@ -415,7 +415,7 @@ def test_a_trial_stops_after_some_steps_and_a_damaged_image_is_skipped_on_resume
     assert "train.rec" in sentence
     train(*flags, "--resume", "--data.on-error", "skip", "--accumulation", "2")
     printed = " ".join(capsys.readouterr().out.split())
-    assert "images were skipped and replaced; first: " in printed
+    assert "images skipped, replaced " in printed
     assert [row["step"] for row in metrics(run)] == list(range(1, 13))
 
 
@@ -553,7 +553,8 @@ def test_a_damaged_image_stops_or_is_counted(
     # Stopped and resumed, the list is that of the whole run.
     main([*flags, "--data.on-error", "skip", "--name", "skipping"])
     printed = " ".join(capsys.readouterr().out.split())
-    assert "2 images were skipped and replaced; first: " in printed
+    assert "1 image skipped, replaced 2 times; first: " in printed
+    assert printed.count("person2/1.jpg") == 1
     listed = json.loads((workplace / "runs" / "skipping" / "skipped.json").read_text())
     assert [item["where"] for item in listed] == [str(bad.resolve())] * 2
     shutil.rmtree(workplace / "runs" / "skipping" / "checkpoints" / "step-00000004")

@@ -138,7 +138,8 @@ class Learner:
         self.compile_mode = compile_mode(recipe.compile, self.device.type, recipe.recompute)
         self._plain_model = FromPixels(self.backbone, recipe.preprocessing)
         self.model = compiled(self._plain_model, self.compile_mode)
-        if processes.world_size > 1:
+        # torch refuses to average the gradients of what is frozen for good.
+        if processes.world_size > 1 and any(p.requires_grad for p in self.backbone.parameters()):
             self.model = data_parallel(self.model, recipe.data_parallel)
         self.optimizer = recipe.optimizer.create(
             parameter_groups(

@@ -152,7 +152,7 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[t
     if recipe.head.centers_per_class > 1 and recipe.margin is not None:
         yield "head", f"{recipe.head.centers_per_class} centres for each class"
     (_, rate), *later = recipe.head.rates
-    if later or rate < 1:
+    if recipe.margin is not None and (later or rate < 1):
         changes = "".join(f", {other:g} from epoch {at:g} on" for at, other in later)
         yield "head", f"visits {rate:g}{changes} of the classes in a step"
     yield "backbone", f"{recipe.backbone.name}, {count:,} parameters"

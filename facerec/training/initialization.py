@@ -97,7 +97,8 @@ class Start:
 
     def rows(self) -> list[tuple[str, str]]:
         """Return what people read: headings and texts."""
-        rows = [("starts from", self.path), ("", f"{self.loaded} tensors loaded")]
+        of = " of its moving average" if self.weights == "ema" else ""
+        rows = [("starts from", self.path), ("", f"{self.loaded} tensors{of} loaded")]
         if self.left_out:
             rows.append(("", f"{len(self.left_out)} left out: {_grouped(self.left_out)}"))
         if self.new:

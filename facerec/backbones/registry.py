@@ -127,7 +127,8 @@ def create_backbone(
         options: fields of `Backbone` to set or replace.
 
     Raises:
-        RecipeError: an unknown name or option, or a value out of range.
+        RecipeError: an unknown name or option, a value out of range, or a user's network without
+            the attributes that `register_backbone` asks for.
 
     Examples:
         >>> from facerec.backbones import create_backbone
@@ -146,6 +147,13 @@ def create_backbone(
             # Not torch.manual_seed, which would also reseed the accelerators' generators.
             torch.default_generator.manual_seed(seed)
             backbone = build(config)
+    for attribute in ("embedding_size", "embedding_norm"):
+        # Else missed only when the model that it was trained to is used.
+        if not hasattr(backbone, attribute):
+            raise RecipeError(
+                f"backbone.name: {config.name} is made as a {type(backbone).__name__} without an "
+                f"attribute {attribute}; give it those that register_backbone asks for"
+            )
     for field in ("drop_path", "mask_ratio"):
         wanted = getattr(config, field)
         if wanted and getattr(backbone, field, None) != wanted:

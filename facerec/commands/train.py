@@ -16,6 +16,7 @@ import tyro
 from facerec.commands.cli import Console, run_command
 from facerec.commands.recipes import open_data, open_targets, recipe_argument
 from facerec.limits import Checked, Count
+from facerec.records.dataset import Skipped
 from facerec.report.progress import progress_bar
 from facerec.report.table import fact_lines
 from facerec.training import checkpoint
@@ -128,8 +129,10 @@ def _train(
             for note in [*dataset.notes, *trainer.warnings]:
                 console.print(f"note: {note}", style="yellow")
         trainer.fit(options.max_steps)
+    shares = processes.gather_objects(trainer.skipped)
     if console is not None:
-        _print_end(console, trainer, folder, options.max_steps)
+        skipped = [item for share in shares for item in share]
+        _print_end(console, trainer, folder, options.max_steps, skipped)
     return None if trainer.interrupted else folder
 
 
@@ -149,7 +152,7 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[t
     if recipe.head.centers_per_class > 1 and recipe.margin is not None:
         yield "head", f"{recipe.head.centers_per_class} centres for each class"
     (_, rate), *later = recipe.head.rates
-    if later or rate < 1:
+    if recipe.margin is not None and (later or rate < 1):
         changes = "".join(f", {other:g} from epoch {at:g} on" for at, other in later)
         yield "head", f"visits {rate:g}{changes} of the classes in a step"
     yield "backbone", f"{recipe.backbone.name}, {count:,} parameters"
@@ -175,9 +178,12 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[t
             sizes[group["weight_decay"]] += whole or parameter.numel()
     for decay, size in sizes.items():
         yield "", f"{size:,} parameters with weight decay {decay:g}"
-    factors = {group.get("rate_factor", 1.0) for group in trainer.optimizer.param_groups} - {1.0}
-    if factors:
-        yield "", f"backbone at {min(factors):.3g} to {max(factors):.3g} of this rate"
+    own = {id(parameter) for parameter in trainer.backbone.parameters()}
+    groups = [g for g in trainer.optimizer.param_groups if id(g["params"][0]) in own]
+    factors = sorted(group["rate_factor"] for group in groups) or [1.0]
+    if factors[0] != 1 or factors[-1] != 1:
+        ends = dict.fromkeys(f"{factor:.3g}" for factor in (factors[0], factors[-1]))
+        yield "", f"backbone at {' to '.join(ends)} of this rate"
     if recipe.ema is not None:
         yield "model", f"moving average of the weights, {recipe.ema:g}"
     yield (
@@ -189,7 +195,13 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[t
     yield "processes", f"{processes.world_size} on {processes.device}, {threads} threads each"
 
 
-def _print_end(console: Console, trainer: Trainer, folder: Path, max_steps: int | None) -> None:
+def _print_end(
+    console: Console,
+    trainer: Trainer,
+    folder: Path,
+    max_steps: int | None,
+    skipped: Sequence[Skipped],
+) -> None:
     if trainer.interrupted:
         # A resumed run may have had more steps behind it already.
         why = "--max-steps" if max_steps is not None and trainer.step >= max_steps else "a signal"
@@ -198,10 +210,12 @@ def _print_end(console: Console, trainer: Trainer, folder: Path, max_steps: int 
             "saved, continue with --resume"
         )
         return
-    if trainer.skipped:
+    if skipped:
+        # An image that cannot be read comes up in every epoch.
+        count = len({item.index for item in skipped})
         console.print(
-            f"{len(trainer.skipped)} images were skipped and replaced; first: "
-            f"{trainer.skipped[0].where}: {trainer.skipped[0].cause}",
+            f"{count} image{'s' * (count > 1)} skipped, replaced {len(skipped)} times; first: "
+            f"{skipped[0].cause}",
             style="yellow",
         )
     console.print(f"model: {folder / 'model.safetensors'}", soft_wrap=True, highlight=False)

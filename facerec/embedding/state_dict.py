@@ -13,9 +13,15 @@ from torch import Tensor
 from facerec.embedding.onnx_file import first_line, printable
 from facerec.errors import ModelError
 
+_WRAPPER = "module."
+"""What torch's data-parallel wrappers put before every name."""
+
 
 def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     """Read a ``.pth`` of names and tensors, on the CPU.
+
+    Names come without the prefix of a data-parallel wrapper, and half precision as float32, which
+    holds the same numbers.
 
     Raises:
         ModelError: missing, damaged, compressed, with anything but plain tensors in it, or with
@@ -52,12 +58,22 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
                 f"{path}: tensor '{printable(name)}' is no plain array of numbers "
                 f"({tensor.device.type}, {tensor.layout}); save the weights as they were trained"
             )
-    return tensors
+    if all(name.startswith(_WRAPPER) for name in tensors):
+        tensors = {name.removeprefix(_WRAPPER): tensor for name, tensor in tensors.items()}
+    half = (torch.float16, torch.bfloat16)
+    return {name: t.float() if t.dtype in half else t for name, t in tensors.items()}
 
 
 def _check_archive(path: Path) -> None:
     """Refuse an archive that unpacks to more than it has: torch stores numbers as they are."""
     if not zipfile.is_zipfile(path):
+        with path.open("rb") as file:
+            begin = file.read(4)
+        if begin in (b"", b"PK\x03\x04"):
+            raise ModelError(
+                f"{path}: {'an empty file' if not begin else 'its end is missing'}; copy or "
+                "download it again"
+            )
         return  # the form of old releases, or nothing at all
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()

@@ -590,9 +590,11 @@ def _compare(
     assert batch.views is not None
     stored = targets.rows(batch.indices, batch.views).numpy()
     vectors = teacher.embed(batch.images.numpy())
-    cosines = (stored * vectors).sum(1) / (
-        np.linalg.norm(stored, axis=1) * np.linalg.norm(vectors, axis=1)
-    )
+    with np.errstate(invalid="ignore"):  # zeros, which a damaged file may hold, have no cosine
+        cosines = np.nan_to_num(
+            (stored * vectors).sum(1)
+            / (np.linalg.norm(stored, axis=1) * np.linalg.norm(vectors, axis=1))
+        )
     known = ~np.isnan(stored[:, 0])
     if (cosines[known] < 0.99).any():
         worst = int(np.argmin(np.where(known, cosines, np.inf)))

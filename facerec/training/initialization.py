@@ -97,7 +97,8 @@ class Start:
 
     def rows(self) -> list[tuple[str, str]]:
         """Return what people read: headings and texts."""
-        rows = [("starts from", self.path), ("", f"{self.loaded} tensors loaded")]
+        of = " of its moving average" if self.weights == "ema" else ""
+        rows = [("starts from", self.path), ("", f"{self.loaded} tensors{of} loaded")]
         if self.left_out:
             rows.append(("", f"{len(self.left_out)} left out: {_grouped(self.left_out)}"))
         if self.new:
@@ -191,8 +192,12 @@ def _read(path: Path) -> _Source:
         )
     if path.is_dir() and not (path / MODEL_FILE).is_file():
         folder = path if _is_checkpoint(path) else checkpoint.latest(path / "checkpoints")
-        if folder is not None:
-            return _read_checkpoint(folder.resolve())
+        if folder is None:
+            raise ModelError(
+                f"{path}: this folder holds neither a {MODEL_FILE} nor a whole checkpoint; give a "
+                "run's folder or one of its checkpoints as init.path"
+            )
+        return _read_checkpoint(folder.resolve())
     if not path.is_dir() and path.suffix != ".safetensors":
         tensors = read_state_dict(path)
         _check_finite(path, tensors)

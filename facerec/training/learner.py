@@ -19,6 +19,7 @@ from torch.profiler import record_function
 
 from facerec.backbones import create_backbone, recompute_activations
 from facerec.devices import has_fast_bf16, set_numerics
+from facerec.errors import RecipeError
 from facerec.heads.classifier import ClassifierOutput
 from facerec.heads.distillation_loss import DistillationLoss, DistillationOutput, WholeBatch
 from facerec.heads.norm_regularizer import (
@@ -138,16 +139,21 @@ class Learner:
         self.compile_mode = compile_mode(recipe.compile, self.device.type, recipe.recompute)
         self._plain_model = FromPixels(self.backbone, recipe.preprocessing)
         self.model = compiled(self._plain_model, self.compile_mode)
-        if processes.world_size > 1:
+        # torch refuses to average the gradients of what is frozen for good.
+        if processes.world_size > 1 and any(p.requires_grad for p in self.backbone.parameters()):
             self.model = data_parallel(self.model, recipe.data_parallel)
-        self.optimizer = recipe.optimizer.create(
-            parameter_groups(
-                [m for m in (self.backbone, self.head, self.distiller) if m is not None],
-                recipe.optimizer,
-                plain=self.regularizer.parameters() if self.regularizer else (),
-                factors=rate_factors(self.backbone, recipe.finetune),
-            )
+        groups = parameter_groups(
+            [m for m in (self.backbone, self.head, self.distiller) if m is not None],
+            recipe.optimizer,
+            plain=self.regularizer.parameters() if self.regularizer else (),
+            factors=rate_factors(self.backbone, recipe.finetune),
         )
+        if not groups:
+            raise RecipeError(
+                "finetune.freeze_layers names all layers and freezes them for good, so nothing "
+                "learns; name fewer, or give freeze_steps a number"
+            )
+        self.optimizer = recipe.optimizer.create(groups)
         self.scaler = self._create_scaler()
         # A step that may be called off needs all gradients, or half of it would be taken.
         certain = recipe.on_nonfinite == "stop" and not self.scaler.is_enabled()

@@ -275,11 +275,13 @@ def product_rate(device: torch.device, kind: str, size: int | None = None) -> fl
 
 
 def _known_memory(learner: Learner, head_gradient: int) -> dict[str, int]:
-    """Return the bytes of weights, gradients and optimizer state."""
-    backbone, head = learner.backbone, learner.head
+    """Return the bytes of weights, their average, gradients and optimizer state."""
+    backbone, head, average = learner.backbone, learner.head, learner.average
     gradients = [p.grad for p in backbone.parameters() if p.grad is not None]
+    kept = [] if average is None else [*average.module.parameters(), *average.module.buffers()]
     return {
         "backbone: weights": _bytes([*backbone.parameters(), *backbone.buffers()]),
+        **({"backbone: moving average": _bytes(kept)} if kept else {}),
         "backbone: gradients": _bytes(gradients),
         "backbone: optimizer state": _state(learner.optimizer, backbone),
         "head: class centres": _bytes([*head.parameters(), *head.buffers()]),

@@ -215,6 +215,23 @@ def test_overrides_land_in_the_recipe_and_the_next_run_is_numbered(
     assert (trained / "elsewhere" / "mine" / "model.safetensors").is_file()
 
 
+@pytest.mark.parametrize(
+    ("flags", "range_"),
+    [
+        (["--finetune.layer-decay", "0.5"], "0.00195 to 1"),  # the embedding's layers at 1
+        (["--finetune.rate-factor", "0.2"], "0.2"),
+        (["--finetune.layer-decay", "0.5", "--finetune.freeze-steps", "None"], None),
+        ([], None),
+    ],
+)
+def test_rates_of_the_backbone_are_printed_as_the_optimizer_has_them(
+    workplace: Path, capsys: pytest.CaptureFixture[str], flags: list[str], range_: str | None
+) -> None:
+    train("--max-steps", "1", *flags)
+    found = re.search(r"backbone at (.*) of this rate", capsys.readouterr().out)
+    assert (found and found[1]) == range_
+
+
 @pytest.mark.integration
 def test_a_whole_run_is_the_same_again(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train("--name", "again")
@@ -398,7 +415,7 @@ def test_a_trial_stops_after_some_steps_and_a_damaged_image_is_skipped_on_resume
     assert "train.rec" in sentence
     train(*flags, "--resume", "--data.on-error", "skip", "--accumulation", "2")
     printed = " ".join(capsys.readouterr().out.split())
-    assert "images were skipped and replaced; first: " in printed
+    assert "images skipped, replaced " in printed
     assert [row["step"] for row in metrics(run)] == list(range(1, 13))
 
 
@@ -536,7 +553,8 @@ def test_a_damaged_image_stops_or_is_counted(
     # Stopped and resumed, the list is that of the whole run.
     main([*flags, "--data.on-error", "skip", "--name", "skipping"])
     printed = " ".join(capsys.readouterr().out.split())
-    assert "2 images were skipped and replaced; first: " in printed
+    assert "1 image skipped, replaced 2 times; first: " in printed
+    assert printed.count("person2/1.jpg") == 1
     listed = json.loads((workplace / "runs" / "skipping" / "skipped.json").read_text())
     assert [item["where"] for item in listed] == [str(bad.resolve())] * 2
     shutil.rmtree(workplace / "runs" / "skipping" / "checkpoints" / "step-00000004")

@@ -39,6 +39,22 @@ def test_what_torch_saves_is_read(tmp_path: Path, zipped: bool) -> None:
     assert all(torch.equal(found[name], tensor) for name, tensor in TENSORS.items())
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_names_of_a_wrapper_and_half_precision_are_read_as_the_plain_form(
+    tmp_path: Path, dtype: torch.dtype
+) -> None:
+    path = tmp_path / "w.pth"
+    torch.save({"module.a": torch.randn(5).to(dtype), "module.b": torch.tensor(3)}, path)
+    saved, found = torch.load(path, weights_only=True), read_state_dict(path)
+    assert list(found) == ["a", "b"] and found["b"].dtype == torch.int64
+    assert found["a"].dtype == torch.float32 and torch.equal(
+        found["a"].to(dtype), saved["module.a"]
+    )
+    # A layer of that name beside others is the network's own.
+    torch.save({"module.a": torch.ones(1), "b": torch.ones(1)}, path)
+    assert list(read_state_dict(path)) == ["module.a", "b"]
+
+
 @pytest.mark.parametrize(
     ("tensor", "words"),
     [
@@ -110,6 +126,14 @@ def test_a_small_file_does_not_become_a_large_one(tmp_path: Path) -> None:
             archive.writestr(member, source.read(member), zipfile.ZIP_DEFLATED)
     assert path.stat().st_size < 1 << 14
     assert "its parts are compressed or overlap" in refusal(path)
+
+
+def test_half_a_download_is_to_be_fetched_again(tmp_path: Path) -> None:
+    path = tmp_path / "w.pth"
+    torch.save(TENSORS, path)
+    for size in (path.stat().st_size // 2, 0):
+        path.write_bytes(path.read_bytes()[:size])
+        assert "again" in refusal(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"nothing", b"PK\x03\x04" + bytes(40), b"\x80\x02}."])

@@ -19,7 +19,8 @@ from helpers.lives import Ranks, command, noisy_recipe
 from helpers.tiny_training import make_trainer, tiny_recipe, weights, write_training_set
 from helpers.training_runs import assert_close, assert_same, joined, over_ranks, trained
 
-from facerec.backbones import Backbone, Preprocessing
+from facerec.backbones import Backbone, Preprocessing, create_backbone
+from facerec.commands.train import _summary
 from facerec.embedding.model import OnnxModel, load_model
 from facerec.errors import (
     CheckpointError,
@@ -31,7 +32,7 @@ from facerec.errors import (
 from facerec.heads import SEC, ArcFace, MagFace, MarginClassifier, SphereFace2017
 from facerec.records import Augmentation, BatchRequest, Data, Part, open_dataset
 from facerec.records.layout import write_image_records
-from facerec.training import Balanced, Distillation, Recipe
+from facerec.training import Balanced, Distillation, Finetune, Head, Recipe
 from facerec.training import distillation as module
 from facerec.training.run import check_same_run, image_identity, write_manifest, write_recipe
 from facerec.training.trainer import Trainer
@@ -508,9 +509,10 @@ def test_embeddings_of_other_images_or_another_teacher_are_refused(
         make_trainer(taught(place, tmp_path))
     (folder / module.NOTE_FILE).write_text(json.dumps(note))
     array = np.load(folder / module.ARRAY_FILE)
-    np.save(folder / module.ARRAY_FILE, array[::-1])
-    with pytest.raises(FacerecError, match="images are others"):
-        make_trainer(taught(place, tmp_path))
+    for other in (array[::-1], np.zeros_like(array)):
+        np.save(folder / module.ARRAY_FILE, other)
+        with pytest.raises(FacerecError, match="images are others"):
+            make_trainer(taught(place, tmp_path))
     (folder / module.ARRAY_FILE).write_bytes(b"\x93NUMPY")
     with pytest.raises(FacerecError, match="delete"):
         make_trainer(taught(place, tmp_path))
@@ -534,6 +536,28 @@ def test_teachers_that_cannot_be_read_or_want_other_sizes_are_refused(
 def test_a_recipe_without_margin_and_teacher_is_refused(place: Path) -> None:
     with pytest.raises(RecipeError, match="nothing to learn"):
         noisy_recipe(place / "data", margin=None)
+
+
+@pytest.mark.parametrize("size", [8, 16])
+def test_nothing_that_learns_is_refused(place: Path, tmp_path: Path, size: int) -> None:
+    """With a size other than the teacher's 8 there is a map that could learn."""
+    backbone = replace(taught(place, tmp_path).backbone, embedding_size=size)
+    layers = {name.split(".")[0] for name, _ in create_backbone(backbone).named_parameters()}
+    frozen = Finetune(freeze_steps=None, freeze_layers=tuple(sorted(layers)))
+    recipe = taught(place, tmp_path, {"backbone": backbone, "finetune": frozen})
+    if size == 8:
+        with pytest.raises(RecipeError, match=r"freeze_layers.*nothing"):
+            make_trainer(recipe)
+    else:
+        assert make_trainer(recipe).distiller.map is not None
+
+
+def test_the_summary_tells_of_no_head_where_there_is_none(place: Path, tmp_path: Path) -> None:
+    for margin in (None, ArcFace()):
+        changes = {"margin": margin, "head": Head(sample_rate=0.5)}
+        trainer = make_trainer(taught(place, tmp_path, changes))
+        headings = [name for name, _ in _summary(trainer, tmp_path, trainer.processes)]
+        assert ("head" in headings) == (margin is not None)
 
 
 def test_a_run_goes_on_with_the_teacher_that_it_began_with(place: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from helpers.lives import noisy_recipe
 from helpers.tiny_training import make_trainer, narrow_recipe, tiny_recipe, weights
 from helpers.tiny_training import write_training_set as write
-from helpers.training_runs import assert_same, joined, over_ranks, trained
+from helpers.training_runs import assert_close, assert_same, joined, over_ranks, trained
 from torch import nn
 
 from facerec.backbones import Backbone, create_backbone
@@ -252,6 +252,13 @@ def test_two_ranks_rest_and_resume_bit_for_bit(
     for first, second in zip(whole, resumed, strict=True):
         assert_same(first, second)
     joined(resumed)  # both ranks have the same weights
+
+
+@pytest.mark.integration
+def test_class_centres_learn_alone_on_two_ranks_as_on_one(data: Path, tmp_path: Path) -> None:
+    recipe = narrow_recipe(data, finetune=Finetune(freeze_steps=None))
+    ranks = over_ranks(2, tmp_path / "ranks", recipe)
+    assert_close(weights(trained(recipe)), joined(ranks))
 
 
 @pytest.mark.integration

@@ -135,6 +135,7 @@ def test_a_model_a_run_and_a_checkpoint_start_training(data: Path, tmp_path: Pat
         trainer = start(replace(recipe, seed=1, init=Init(path)))
         assert_same(kept, trainer.backbone.state_dict())
         assert trainer.start.path == str(newest) and trainer.start.weights == "backbone"
+        assert "average" not in str(trainer.start.rows())
     source._stopping = lambda: False  # type: ignore[method-assign]
     source.fit()
     for path in (tmp_path, tmp_path / "model.safetensors"):
@@ -148,7 +149,7 @@ def test_the_average_of_a_checkpoint_is_what_its_model_would_be(data: Path, tmp_
     write_recipe(tmp_path, recipe)
     source = trained(recipe, steps=3, folder=tmp_path)
     trainer = start(replace(recipe, seed=1, init=Init(tmp_path)))
-    assert trainer.start.weights == "ema"
+    assert trainer.start.weights == "ema" and "average" in str(trainer.start.rows())
     assert_same(source.final_backbone.state_dict(), trainer.backbone.state_dict())
     assert_same(source.final_backbone.state_dict(), trainer.average.module.state_dict())
 
@@ -211,6 +212,9 @@ def test_weights_that_do_not_fit_are_one_sentence(data: Path, tmp_path: Path) ->
 
     refused(given(tmp_path / "nothing.pth"), "nothing.pth", "no such", "init.path")
     refused(given(tmp_path), str(tmp_path))
+    (tmp_path / "empty").mkdir()
+    # An .onnx, which other commands take, is no help here.
+    assert ".onnx" not in refused(given(tmp_path / "empty"), "empty", "checkpoint")
     (tmp_path / "a.onnx").write_bytes(b"x")
     refused(given(tmp_path / "a.onnx"), "a.onnx", "ONNX")
     for name in ("cut.pth", "cut.safetensors"):

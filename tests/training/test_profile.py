@@ -78,7 +78,7 @@ def test_product_rate_counts_two_operations_an_element(monkeypatch: pytest.Monke
     [
         {},
         {"on_nonfinite": "skip"},
-        {"optimizer": AdamW(), "head": Head(sample_rate=0.5)},
+        {"optimizer": AdamW(), "head": Head(sample_rate=0.5), "ema": 0.9},
         {"head": Head(sample_rate=0.5), "accumulation": 2, "regularizer": None},
     ],
     ids=str,
@@ -99,6 +99,8 @@ def test_parts_add_up_and_known_memory_is_that_of_the_tensors(
 
     fc, head = trainer.backbone.fc, trainer.head  # type: ignore[union-attr]
     assert found.memory["backbone: weights"] == 4 * (192 * 16 + 16) == size(fc.parameters())
+    average = found.memory.get("backbone: moving average", 0)
+    assert average == (found.memory["backbone: weights"] if "ema" in changes else 0)
     assert found.memory["backbone: gradients"] == 4 * (192 * 16 + 16)
     assert found.memory["head: class centres"] == 4 * 45 * 16 + 8  # and the count of steps
     rows = 22 if "head" in changes else 45

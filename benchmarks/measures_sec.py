@@ -25,16 +25,6 @@ FORMS = {"absolute": SEC(weight=0.1), "scale-free": SEC(weight=0.2, scale_free=T
 """Two weights that mean the same at 64 dimensions and scale 32."""
 
 
-class _Shrunken(nn.Sequential):
-    """A trunk behind pooled pixels, for training alone."""
-
-    embedding_norm = None
-
-    def __init__(self, trunk: nn.Module, embedding_size: int) -> None:
-        super().__init__(nn.AvgPool2d(4), trunk)
-        self.embedding_size = embedding_size
-
-
 @register_backbone
 def shrunken_cnn(config: Backbone) -> nn.Module:
     """Make a small network that looks at a quarter of the resolution; seconds an epoch."""
@@ -47,7 +37,7 @@ def shrunken_cnn(config: Backbone) -> nn.Module:
         ),
         seed=0,
     )
-    return _Shrunken(trunk, config.embedding_size)
+    return nn.Sequential(nn.AvgPool2d(4), trunk)
 
 
 def sec_weight(records: Path | None = None, *, epochs: int = 10, batch_size: int = 64) -> list[Row]:

@@ -61,10 +61,10 @@ def register_backbone(builder: Builder) -> Builder:
     It may stand in any file that is imported, for example beside a recipe; run again, the same file
     replaces its function.
 
-    The module maps float32 ``(B, 3, 112, 112)`` to raw embeddings float32 ``(B, D)``, and has the
-    attributes ``embedding_size`` (D), ``embedding_norm`` (its last ``BatchNorm1d``, or None) and
-    ``blocks`` (the modules whose activations can be computed again, see `recompute_activations`,
-    and which the decay of rates by depth counts).
+    The module maps float32 ``(B, 3, 112, 112)`` to raw embeddings float32 ``(B, D)``, and may have
+    the attributes ``embedding_size`` (D; else the config's), ``embedding_norm`` (its last
+    ``BatchNorm1d``; else None) and ``blocks`` (the modules whose activations can be computed again,
+    see `recompute_activations`, and which the decay of rates by depth counts).
     One that follows ``drop_path`` or ``mask_ratio`` has those as attributes too; for others,
     `create_backbone` refuses them.
 
@@ -127,8 +127,7 @@ def create_backbone(
         options: fields of `Backbone` to set or replace.
 
     Raises:
-        RecipeError: an unknown name or option, a value out of range, or a user's network without
-            the attributes that `register_backbone` asks for.
+        RecipeError: an unknown name or option, or a value out of range.
 
     Examples:
         >>> from facerec.backbones import create_backbone
@@ -147,13 +146,10 @@ def create_backbone(
             # Not torch.manual_seed, which would also reseed the accelerators' generators.
             torch.default_generator.manual_seed(seed)
             backbone = build(config)
-    for attribute in ("embedding_size", "embedding_norm"):
-        # Else missed only when the model that it was trained to is used.
+    # A network of one's own may say nothing of these, which those who use its model ask for.
+    for attribute, value in (("embedding_size", config.embedding_size), ("embedding_norm", None)):
         if not hasattr(backbone, attribute):
-            raise RecipeError(
-                f"backbone.name: {config.name} is made as a {type(backbone).__name__} without an "
-                f"attribute {attribute}; give it those that register_backbone asks for"
-            )
+            setattr(backbone, attribute, value)
     for field in ("drop_path", "mask_ratio"):
         wanted = getattr(config, field)
         if wanted and getattr(backbone, field, None) != wanted:

@@ -74,7 +74,8 @@ def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> npt.NDArray[
         shape, transposed, dtype = _HEADERS[version](member)
         if dtype.hasobject:
             raise ArchiveError(
-                f"the array {name} holds pickled Python objects, which are never loaded"
+                f"the array {name} holds pickled Python objects, which are never loaded; texts are "
+                "saved as .astype(str)"
             )
         # NumPy would reserve whatever the header claims.
         held = info.file_size - member.tell()

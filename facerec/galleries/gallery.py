@@ -646,7 +646,7 @@ class Gallery:
         Raises:
             DatasetError: another process has claimed it.
         """
-        with exclusive(Path(path).with_name(f"{Path(path).name}.update"), DatasetError):
+        with exclusive(Path(path).parent / f"{Path(path).name}.update", DatasetError):
             yield
 
     def write(self, path: str | Path) -> None:

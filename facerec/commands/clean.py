@@ -19,7 +19,7 @@ from facerec.commands.models import print_embeddings, print_model
 from facerec.embedding.extract import Embeddings, embed_images
 from facerec.embedding.file import is_embeddings, read_embeddings
 from facerec.embedding.model import load_model
-from facerec.errors import DatasetError
+from facerec.errors import DatasetError, MetricError
 from facerec.files import atomic_path
 from facerec.galleries.cleaning import Cleaning, clean_set
 from facerec.large_arrays import take
@@ -135,15 +135,18 @@ def clean(
                 embedded = _matched(embeddings, read_embeddings(embeddings), dataset)
                 print_embeddings(embeddings, embedded, console)
         assert embedded.ids is not None  # the readers see to that
-        cleaning = clean_set(
-            embedded.vectors,
-            labels,
-            embedded.ids,
-            limit=limit,
-            across=across,
-            device=device,
-            progress=progress,
-        )
+        try:
+            cleaning = clean_set(
+                embedded.vectors,
+                labels,
+                embedded.ids,
+                limit=limit,
+                across=across,
+                device=device,
+                progress=progress,
+            )
+        except MetricError as problem:
+            raise DatasetError(f"{source}: {problem}") from problem
     write_proposals(out, cleaning.proposals)
     _report(cleaning, embedded, console)
     console.print(f"proposals: {out}")

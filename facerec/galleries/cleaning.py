@@ -101,7 +101,10 @@ def clean_set(
     norms = row_norms(raw)
     rows = np.flatnonzero(~np.isnan(norms) & (names != ""))
     if len(rows) < 4:
-        raise MetricError(f"{len(rows)} images have an embedding and a label; cleaning compares")
+        raise MetricError(
+            f"{len(rows)} of {len(raw)} images have an embedding and a label, and to compare takes "
+            "four at least; check the images and their labels"
+        )
     unit, images = unit_rows(raw, norms, rows), images[rows]
     words, label = np.unique(names[rows], return_inverse=True)
     count, chosen = len(words), choose_device(device)

@@ -616,8 +616,8 @@ class Gallery:
             note = {"probes": where, "persons": "given" if names is not None else "one an image"}
         if not len(self) or not len(vectors):
             raise MetricError(
-                f"{len(vectors)} impostors and {len(self)} enrolled people are nothing to "
-                "calibrate with; both are needed"
+                f"{where}: {len(vectors)} usable embeddings of impostors and {len(self)} enrolled "
+                "people are nothing to calibrate with; both are needed"
             )
         nearest, scores = self.search(vectors, depth + 1, index="exact", progress=progress)
         # Who would meet nobody else is no stranger to this gallery.

@@ -124,6 +124,8 @@ def test_refusals(workplace: np.ndarray, capsys: pytest.CaptureFixture[str]) -> 
     assert "Parquet" in refused(capsys, enroll, *table) and not Path("people.csv").exists()
     assert "'q'" in refused(capsys, enroll, "--gallery", "g.npz", "--delete", "p00", "q")
     write("bad.npz", np.full((1, 32), np.nan), ["nobody"])
+    no_impostor = ("--gallery", "g.npz", "--impostors", "bad.npz")
+    assert "bad.npz: 0 usable" in refused(capsys, enroll, *no_impostor)
     assert "nobody could" in refused(capsys, enroll, "bad.npz", "--gallery", "new.npz")
     assert Path("g.npz").read_bytes() == before and not Path("new.npz").exists()
 

@@ -163,7 +163,7 @@ def test_lists_of_other_sets_are_refused(tmp_path: Path, text: str, token: str) 
         (["a.npz", "b.npz", "--share", "2"], "--share"),
         (["a.npz", "b.npz", "--images"], "--page"),
         (["a.npz", "faces"], "--model"),
-        (["a.npz", "list.csv"], "list.csv"),
+        (["a.npz", "list.csv"], "list.csv: neither"),
     ],
 )
 def test_bad_input_ends_in_a_sentence(

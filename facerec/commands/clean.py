@@ -88,8 +88,6 @@ def clean(
     """
     if out.suffix.lower() != ".csv":
         raise DatasetError(f"{out}: proposals are a table; give it a name that ends in .csv")
-    if limit not in Limits(0.0, 1.0, below=True):
-        raise DatasetError(f"--limit {limit:g} is no probability below 1; the default is 0.5")
     if images and page is None:
         raise DatasetError("--images are shown on a page; name one with --page FILE.html")
     dataset: FaceDataset | None = None

@@ -118,6 +118,7 @@ def test_refusals(workplace: np.ndarray, capsys: pytest.CaptureFixture[str]) -> 
     both = ("visit.npz", "--gallery", "g.npz", "--fpir", "0.1", "--threshold", "0.5")
     assert "give one" in refused(capsys, identify, *both)
     assert "--model" in refused(capsys, identify, ".", "--gallery", "g.npz")
+    assert "no such" in refused(capsys, identify, "nobody", "--gallery", "g.npz")
     raw = ("enrol.npz", "--gallery", "g.npz", "--fusion", "raw")
     assert "means of unit embeddings" in refused(capsys, enroll, *raw)
     table = ("--gallery", "g.npz", "--export", "people.csv")

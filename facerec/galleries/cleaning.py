@@ -131,7 +131,10 @@ def clean_set(
     order = np.lexsort((np.arange(len(rows)), np.round(probability, 2)))
     rank = np.empty(len(rows))
     rank[order] = np.arange(len(rows))
-    twice = duplicates(members, chosen, across=across, keep_first=rank, progress=progress)
+    sure = probability < 0.5
+    twice = duplicates(
+        members, chosen, across=across, keep_first=rank, sure=sure, progress=progress
+    )
 
     taken = set(words.tolist())
     titles = words.tolist()

@@ -527,10 +527,16 @@ class Gallery:
 
         Raises:
             ModelError: embeddings of another model, preprocessing, flip or size.
-            MetricError: neither FPIR nor threshold or both, or an FPIR without a calibration.
+            MetricError: neither FPIR nor threshold or both, an FPIR without a calibration, a
+                threshold that is NaN, or no candidate.
         """
         if (fpir is None) == (threshold is None):
             raise MetricError("an identification needs either an FPIR or a threshold; give one")
+        if count < 1 or (threshold is not None and np.isnan(threshold)):
+            raise MetricError(
+                "an identification lists one candidate at least, and its threshold is a number, "
+                f"found {count} and {threshold}"
+            )
         if isinstance(probes, Embeddings):
             self.space.check(Space.of(probes), where)
             vectors, failures = probes.vectors, probes.failures

@@ -90,7 +90,7 @@ def exclusive(
 
 
 def _lock_path(final: Path) -> Path:
-    return final.with_name(f".{final.name}.lock")
+    return final.parent / f".{final.name}.lock"  # with_name refuses "." and "/"
 
 
 def _lock(final: Path) -> int | None:

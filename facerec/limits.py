@@ -1,7 +1,8 @@
 """Limits of numbers, written beside the fields that they hold for and checked in one place.
 
 A field says what it takes by its type, ``lr: Positive = 0.1``; a class that is `Checked` refuses
-other numbers when it is made, however it is made: in Python, from JSON or on the command line.
+other numbers when it is made, however it is made: in Python, from JSON or on the command line. The
+parameters of a command say it in the same way.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -88,6 +89,21 @@ class Checked:
     def called(cls, field: str) -> str:
         """Return what messages call a field."""
         return f"{cls.__name__}.{field}"
+
+
+def check_flags(function: Callable[..., object], values: Mapping[str, Any]) -> None:
+    """Hold flags against the limits in the signature of the function that they are parameters of.
+
+    Raises:
+        RecipeError: a number lies outside the limits that its parameter says.
+    """
+    for name, hint in typing.get_type_hints(function, include_extras=True).items():
+        for value, limits in _numbers(values.get(name), hint):
+            # Numbers without limits of their own are for the function to judge.
+            own = all(limits is not any_ for any_ in _ANY.values())
+            if own and value not in limits:
+                flag = f"--{name.replace('_', '-')}"
+                raise RecipeError(f"{flag} must be {limits}, found {shown(value)}")
 
 
 def shown(value: Any) -> str:

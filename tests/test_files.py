@@ -114,6 +114,16 @@ def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
     assert names(tmp_path) == ["file", "folder"]
 
 
+@pytest.mark.parametrize("name", [".", "/"])
+def test_a_path_without_a_name_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FacerecError, match="cannot be written"):
+        write_json(Path(name), {})
+    assert names(tmp_path) == []
+
+
 def test_a_folder_without_rights_is_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -448,7 +448,8 @@ def print_audit(audit: Audit, console: Console) -> None:
     if audit.against is not None:
         console.print()
         console.print(f"against {audit.against.name}: {audit.against.summary}", style="bold")
-        console.print(against_table(notable(audit.against)).terminal())
+        if changed := notable(audit.against):
+            console.print(against_table(changed).terminal())
         for note in audit.against.notes:
             console.print(f"note: {note}", style="dim")
     for grouping in audit.groupings:

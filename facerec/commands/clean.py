@@ -19,7 +19,7 @@ from facerec.commands.models import print_embeddings, print_model
 from facerec.embedding.extract import Embeddings, embed_images
 from facerec.embedding.file import is_embeddings, read_embeddings
 from facerec.embedding.model import load_model
-from facerec.errors import DatasetError
+from facerec.errors import DatasetError, MetricError
 from facerec.files import atomic_path
 from facerec.galleries.cleaning import Cleaning, clean_set
 from facerec.large_arrays import take
@@ -88,8 +88,6 @@ def clean(
     """
     if out.suffix.lower() != ".csv":
         raise DatasetError(f"{out}: proposals are a table; give it a name that ends in .csv")
-    if limit not in Limits(0.0, 1.0, below=True):
-        raise DatasetError(f"--limit {limit:g} is no probability below 1; the default is 0.5")
     if images and page is None:
         raise DatasetError("--images are shown on a page; name one with --page FILE.html")
     dataset: FaceDataset | None = None
@@ -135,15 +133,18 @@ def clean(
                 embedded = _matched(embeddings, read_embeddings(embeddings), dataset)
                 print_embeddings(embeddings, embedded, console)
         assert embedded.ids is not None  # the readers see to that
-        cleaning = clean_set(
-            embedded.vectors,
-            labels,
-            embedded.ids,
-            limit=limit,
-            across=across,
-            device=device,
-            progress=progress,
-        )
+        try:
+            cleaning = clean_set(
+                embedded.vectors,
+                labels,
+                embedded.ids,
+                limit=limit,
+                across=across,
+                device=device,
+                progress=progress,
+            )
+        except MetricError as problem:
+            raise DatasetError(f"{source}: {problem}") from problem
     write_proposals(out, cleaning.proposals)
     _report(cleaning, embedded, console)
     console.print(f"proposals: {out}")

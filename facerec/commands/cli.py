@@ -20,6 +20,7 @@ from rich import console as rich_console
 from rich.segment import Segment
 
 from facerec.errors import FacerecError, RecipeError, printable
+from facerec.limits import check_flags
 
 
 class Console(rich_console.Console):
@@ -71,6 +72,7 @@ def run_command(function: Callable[..., None], argv: Sequence[str] | None = None
     def call(*args: Any, **flags: Any) -> None:
         nonlocal parsed
         parsed = True
+        check_flags(function, flags)
         function(*args, **flags)
 
     with exit_on_error(debug), _exit_on_sigterm():

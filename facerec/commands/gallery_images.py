@@ -49,6 +49,8 @@ class Embedder(Network):
         if is_embeddings(images):
             embeddings = read_embeddings(images)
             print_embeddings(images, embeddings, console)
+        elif not images.exists():
+            raise DatasetError(f"{images}: there is no such file or folder; check the path")
         elif self.model is None:
             raise DatasetError(
                 f"{images}: images must be embedded; name a model with --model, or give a file of "

@@ -111,12 +111,13 @@ def overlap(
             known = embeddings.note.get("source")
             source = dict(known) if isinstance(known, Mapping) else {}
             return OpenSet(embeddings, _images_of(source, on_error) if images else None, source)
+        kind = kind_of(path)
         if model is None:
             raise DatasetError(
                 f"{path}: to embed its images takes a model; name one with --model, or give an "
                 "embeddings file"
             )
-        opened = _open(kind_of(path), path, on_error)
+        opened = _open(kind, path, on_error)
         if loaded is None:
             loaded = network.load(model)
             print_model(loaded, flip, parse_align(align), console)

@@ -101,7 +101,10 @@ def clean_set(
     norms = row_norms(raw)
     rows = np.flatnonzero(~np.isnan(norms) & (names != ""))
     if len(rows) < 4:
-        raise MetricError(f"{len(rows)} images have an embedding and a label; cleaning compares")
+        raise MetricError(
+            f"{len(rows)} of {len(raw)} images have an embedding and a label, and to compare takes "
+            "four at least; check the images and their labels"
+        )
     unit, images = unit_rows(raw, norms, rows), images[rows]
     words, label = np.unique(names[rows], return_inverse=True)
     count, chosen = len(words), choose_device(device)
@@ -128,7 +131,10 @@ def clean_set(
     order = np.lexsort((np.arange(len(rows)), np.round(probability, 2)))
     rank = np.empty(len(rows))
     rank[order] = np.arange(len(rows))
-    twice = duplicates(members, chosen, across=across, keep_first=rank, progress=progress)
+    sure = probability < 0.5
+    twice = duplicates(
+        members, chosen, across=across, keep_first=rank, sure=sure, progress=progress
+    )
 
     taken = set(words.tolist())
     titles = words.tolist()

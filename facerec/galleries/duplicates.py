@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from facerec.galleries.faults import Floats, Ints
@@ -18,6 +19,21 @@ from facerec.verification.scoring.tiles import Tiles, images_of
 
 _LAW = (0.02, 0.2)
 """Between these shares of the nearest pairs of one label the law of their angles is read."""
+
+_OF_A_LABEL = 20
+"""Images at most of a label from which it is read, so that no label decides it alone."""
+
+_LEAST = 100
+"""Pairs of one label that are needed to read it."""
+
+_HEAP = 0.4
+"""Share of the pairs of one label that duplicates may be at most to be told from the others."""
+
+_WIDER = 1.5
+"""How much wider an angle is at which a heap of duplicates is seen to have ended."""
+
+_IDENTICAL = float(BIN_EDGES[-2])
+"""Cosine from which on two images are one, whatever else is in the set."""
 
 _BY_CHANCE = 0.05
 """Share of different photos among the pairs that are called duplicates, at most."""
@@ -65,33 +81,31 @@ def duplicates(
     *,
     across: bool = True,
     keep_first: Floats | None = None,
+    sure: NDArray[np.bool_] | None = None,
     progress: Progress | None = None,
 ) -> Duplicates:
     """Find images that are there twice.
 
     The number of pairs of different photos of one person that are less than an angle apart falls
     with a power of that angle, the dimensions in which photos of a person differ. The law is read
-    where pairs are many and duplicates few, and extrapolated towards 0: what is there beyond it is
-    duplicates. The threshold is the largest angle within which no more than one pair in twenty is
-    expected by chance.
+    where pairs are many and duplicates few, beyond the heap that many duplicates make, and
+    extrapolated towards 0: what is there beyond it is duplicates. The threshold is the largest
+    angle within which no more than one pair in twenty is expected by chance.
 
     Args:
         members: the images.
         device: where to compute.
         across: look among images of different labels too, which costs a comparison of all pairs.
         keep_first: of two images that with the larger number goes, ``(n,)``; by default the later.
+        sure: images whose label is sure enough to read the law from, ``(n,)``; by default all.
         progress: called with the tiles done.
 
     Raises:
         MetricError: there is no pair of images with one label, or with two.
     """
+    threshold, expected = _duplicate_threshold(_cosines_of_one_label(members, sure, device))
     people = People(members.unit, members.label, [], by_group=False)
     tiles = Tiles(people, device, 1024, None, progress)
-    histogram = count_mated(tiles, people, np.empty((0, people.rows), np.float32), 0).histogram[-1]
-    threshold, expected = _duplicate_threshold(histogram)
-    none = np.empty((0, 2), np.int64)
-    if threshold > 1:
-        return Duplicates(none, np.empty(0), threshold, 0.0)
     kernels = tiles.visit(
         lambda: _ClosePairs(tiles, threshold), "looking for duplicates", near_only=not across
     )
@@ -114,6 +128,24 @@ def duplicates(
     return Duplicates(pairs, np.minimum(scores[chosen], 1.0), threshold, expected)
 
 
+def _cosines_of_one_label(
+    members: Members, sure: NDArray[np.bool_] | None, device: torch.device
+) -> Ints:
+    """Return how many cosines of pairs with one label are in each bin of `BIN_EDGES`."""
+    label, numbers = members.label, np.arange(len(members.label))
+    unsure = np.zeros(len(label), bool) if sure is None else ~sure
+    order = np.lexsort((np.random.default_rng(0).random(len(label)), unsure, label))
+    unsure[order[numbers - members.starts[label[order]] >= _OF_A_LABEL]] = True
+    # With a label of its own an image is in no pair.
+    alone = np.where(unsure, members.classes + numbers, label)
+    label = alone if np.unique(alone, return_counts=True)[1].max() > 1 else label
+    people = People(members.unit, label, [], by_group=False)
+    none = np.empty((0, people.rows), np.float32)
+    tiles = Tiles(people, device, 1024, None, None)
+    histogram: Ints = count_mated(tiles, people, none, 0).histogram[-1]
+    return histogram
+
+
 def _duplicate_threshold(histogram: Ints) -> tuple[float, float]:
     """Return the least cosine of a duplicate, and how many pairs are expected there by chance.
 
@@ -121,19 +153,37 @@ def _duplicate_threshold(histogram: Ints) -> tuple[float, float]:
         histogram: counts of the cosines of pairs with one label, in the bins of `BIN_EDGES`.
 
     Returns:
-        a threshold above 1 if there are no duplicates.
+        that of `_IDENTICAL` pairs if nothing beyond them can be told from different photos.
     """
     within = np.cumsum(histogram[::-1])[::-1].astype(float)  # pairs at or above each edge
-    total = within[0]
-    near, far = (int(np.flatnonzero(within >= share * total)[-1]) for share in _LAW)
     angle = np.arccos(np.clip(BIN_EDGES, -1, 1))
-    if near <= far or angle[near] <= 0 or within[near] >= within[far]:
-        return 2.0, 0.0
-    power = np.log(within[far] / within[near]) / np.log(angle[far] / angle[near])
+    # Of many duplicates the nearest pairs consist, and the law is that of what comes after them.
+    twice = _heaped(within, angle)
+    other = within - twice
+    near, far = (int(np.flatnonzero(other >= share * other[0])[-1]) for share in _LAW)
+    if other[0] < _LEAST or near <= far or not angle[near] > 0 or other[near] >= other[far]:
+        return _IDENTICAL, 0.0
+    power = np.log(other[far] / other[near]) / np.log(angle[far] / angle[near])
     # The lower edge of a bin is its widest angle, so that this counts too many rather than too few.
-    chance = within[near] * (angle / angle[near]) ** power
+    chance = other[near] * (angle / angle[near]) ** power
     enough = np.flatnonzero((within >= 1) & (chance <= _BY_CHANCE * within))
     enough = enough[enough > near]
-    if not enough.size:
-        return 2.0, 0.0
+    if not enough.size or BIN_EDGES[enough[0]] > _IDENTICAL:
+        return _IDENTICAL, 0.0
     return float(BIN_EDGES[enough[0]]), float(chance[enough[0]])
+
+
+def _heaped(within: Floats, angle: Floats) -> float:
+    """Return how many pairs lie in a heap of duplicates, before others begin.
+
+    Different photos lie the denser the wider the angle: within half as much again there are several
+    times as many. The heap ends at the widest angle from where there are hardly more; where it were
+    more than `_HEAP` of all pairs, it may as well be one person's photos under a label of many.
+
+    Args:
+        within: pairs at or above each cosine, descending.
+        angle: of each cosine, descending.
+    """
+    wider = np.interp(_WIDER * angle[::-1], angle[::-1], within[::-1])[::-1]
+    ends = np.flatnonzero((wider < 1.5 * within) & (within > 0) & (within <= _HEAP * within[0]))
+    return float(within[ends[0]]) if ends.size else 0.0

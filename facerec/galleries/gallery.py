@@ -527,10 +527,16 @@ class Gallery:
 
         Raises:
             ModelError: embeddings of another model, preprocessing, flip or size.
-            MetricError: neither FPIR nor threshold or both, or an FPIR without a calibration.
+            MetricError: neither FPIR nor threshold or both, an FPIR without a calibration, a
+                threshold that is NaN, or no candidate.
         """
         if (fpir is None) == (threshold is None):
             raise MetricError("an identification needs either an FPIR or a threshold; give one")
+        if count < 1 or (threshold is not None and np.isnan(threshold)):
+            raise MetricError(
+                "an identification lists one candidate at least, and its threshold is a number, "
+                f"found {count} and {threshold}"
+            )
         if isinstance(probes, Embeddings):
             self.space.check(Space.of(probes), where)
             vectors, failures = probes.vectors, probes.failures
@@ -616,8 +622,8 @@ class Gallery:
             note = {"probes": where, "persons": "given" if names is not None else "one an image"}
         if not len(self) or not len(vectors):
             raise MetricError(
-                f"{len(vectors)} impostors and {len(self)} enrolled people are nothing to "
-                "calibrate with; both are needed"
+                f"{where}: {len(vectors)} usable embeddings of impostors and {len(self)} enrolled "
+                "people are nothing to calibrate with; both are needed"
             )
         nearest, scores = self.search(vectors, depth + 1, index="exact", progress=progress)
         # Who would meet nobody else is no stranger to this gallery.
@@ -646,7 +652,7 @@ class Gallery:
         Raises:
             DatasetError: another process has claimed it.
         """
-        with exclusive(Path(path).with_name(f"{Path(path).name}.update"), DatasetError):
+        with exclusive(Path(path).parent / f"{Path(path).name}.update", DatasetError):
             yield
 
     def write(self, path: str | Path) -> None:

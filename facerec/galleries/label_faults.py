@@ -214,8 +214,8 @@ def wrong_labels(
         borrowed = known[theirs] & (mine[theirs] != mine)
         if not known.any() or not borrowed.any():
             raise MetricError(
-                "wrong labels are found by comparison: at least two classes with two images each "
-                "are needed"
+                "wrong labels are found by comparison, which takes two classes with two images "
+                "each at least; add images"
             )
         if turn == 0:
             weights = np.where(own > np.quantile(strange[borrowed], 0.99), 1.0, 0.05)

@@ -7,7 +7,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -207,9 +207,21 @@ def apply_proposals(
             f"{out}: holds the images that are read; choose another folder, nothing is changed in "
             "place"
         )
-    rows = read_proposals(proposals)
-    changes = combine(rows)
     names = [*(dataset.class_names or map(str, range(dataset.num_classes))), ""]
+    # Tables have no blanks around fields, which folders may have.
+    images, labels = (
+        {name.strip(): name for name in each} for each in (dataset.ids.tolist(), names)
+    )
+    rows = [
+        replace(
+            row,
+            image_id=images.get(row.image_id, row.image_id),
+            label=labels.get(row.label, row.label),
+            proposed_label=labels.get(row.proposed_label, row.proposed_label),
+        )
+        for row in read_proposals(proposals)
+    ]
+    changes = combine(rows)
     before = [names[label] for label in dataset.load_labels(progress).tolist()]
     _check_fits(proposals, rows, dict(zip(dataset.ids.tolist(), before, strict=True)))
     after = [

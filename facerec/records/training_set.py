@@ -230,7 +230,8 @@ def read_exclusions(path: Path, dataset: FaceDataset) -> tuple[set[int], set[int
     classes: set[int] = set()
     images: set[int] = set()
     names = dataset.class_names or [str(number) for number in range(dataset.num_classes)]
-    people = {name: number for number, name in enumerate(names)}
+    # Tables have no blanks around fields, which folders may have.
+    people = {name.strip(): number for number, name in enumerate(names)}
     index_of: dict[str, int] | None = None
     table = Table(path)
     columns = [name for name in ("subject_id", "image_id") if name in table.columns]
@@ -254,7 +255,7 @@ def read_exclusions(path: Path, dataset: FaceDataset) -> tuple[set[int], set[int
             classes.add(people[subject])
             continue
         if index_of is None:
-            index_of = {dataset.name(i): i for i in range(len(dataset))}
+            index_of = {dataset.name(i).strip(): i for i in range(len(dataset))}
         if image not in index_of:
             raise DatasetError(
                 f"{where}: the data set has no image {image[:60]!r} among its {len(index_of):,}; "
@@ -286,7 +287,7 @@ def read_identities(path: str | os.PathLike[str], dataset: FaceDataset) -> list[
     """
     path = Path(path)
     names = dataset.class_names
-    numbers = {name: label for label, name in enumerate(names or [])}
+    numbers = {name.strip(): label for label, name in enumerate(names or [])}
     known = f"{dataset.num_classes:,} classes"
     classes: dict[int, int] = {}
     for line_number, line in enumerate(read_text(path).splitlines(), start=1):

@@ -398,6 +398,12 @@ def test_against_an_earlier_release(workplace: Path, capsys: pytest.CaptureFixtu
     assert "against audit.json" in printed and "take them as independent" in printed
     assert any("--one-to-many" in note for note in told["notes"])
     assert not [row for row in told["rows"] if "FPIR" in row["figure"]]
+    # A table of what changed has rows, or is not there.
+    assert "old" in printed.split()
+    shutil.rmtree(workplace / "out")
+    run("--embeddings", "E.npz", "--against", "old/audit.json")
+    assert "old" not in capsys.readouterr().out.split()
+    shutil.rmtree(workplace / "out")
     # With the earlier embeddings changes come from the same persons; of other files nothing does.
     both = ["--embeddings", "new.npz", "--against", "old/audit.json", "--baseline", "E.npz"]
     run(*both, *searches)

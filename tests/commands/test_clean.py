@@ -103,3 +103,14 @@ def test_flags_that_do_not_fit_are_refused(workplace, capsys, arguments, word):
     assert exit_.value.code == 2
     assert word in capsys.readouterr().err
     assert not (workplace / "p.csv").exists()
+
+
+@pytest.mark.parametrize("subjects", ["abc", "abcdefgh"])
+def test_what_is_too_small_to_compare_is_named(workplace, capsys, subjects):
+    vectors = np.random.default_rng(0).standard_normal((len(subjects), 8)).astype(np.float32)
+    np.savez("few.npz", vectors=vectors, ids=np.arange(len(subjects)), subjects=list(subjects))
+    with pytest.raises(SystemExit) as exit_:
+        main(["few.npz", "--out", "p.csv", "--device", "cpu"])
+    assert exit_.value.code == 2
+    assert "few.npz: " in capsys.readouterr().err
+    assert not (workplace / "p.csv").exists()

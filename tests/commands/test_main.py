@@ -14,6 +14,7 @@ import facerec
 from facerec.commands.cli import run_command
 from facerec.commands.main import COMMANDS, main
 from facerec.errors import DatasetError
+from facerec.limits import Count, Share
 
 TOOLS = Path(facerec.__file__).parent.parent / "tools"
 
@@ -117,6 +118,31 @@ def greet(name: str = "you", times: int = 1) -> None:
 def test_run_command_passes_flags(capsys: pytest.CaptureFixture[str]) -> None:
     run_command(greet, ["--name", "Ada", "--times", "2"])
     assert capsys.readouterr().out.strip() == "hello Ada hello Ada"
+
+
+def count(number: Count = 1, share: Share | None = None, seed: int = 0, factor: float = 1) -> None:
+    """Count."""
+
+
+@pytest.mark.parametrize(
+    ("flags", "refused"),
+    [
+        (["--number", "3", "--share", "0.5"], ""),
+        (["--number", "0"], "--number"),
+        (["--share", "nan"], "--share"),
+        (["--share", "None"], ""),
+        (["--seed", str(2**32 - 1), "--factor", "nan"], ""),
+    ],
+)
+def test_limits_of_parameters_hold(
+    capsys: pytest.CaptureFixture[str], flags: list[str], refused: str
+) -> None:
+    if not refused:
+        run_command(count, flags)
+        return
+    with pytest.raises(SystemExit) as exit_:
+        run_command(count, flags)
+    assert exit_.value.code == 2 and refused in capsys.readouterr().err
 
 
 def test_an_error_is_its_sentence_alone(capsys: pytest.CaptureFixture[str]) -> None:

@@ -105,13 +105,41 @@ def test_images_without_embedding_or_label_take_no_part():
     assert not {"i3", "i4", "i5"} & {p.image_id for p in result.proposals}
 
 
+@pytest.mark.parametrize("images, share, noise", [(5, 0.1, 0), (3, 0.5, 0.05), (10, 1.0, 0.1)])
+def test_many_duplicates_are_found_too(images, share, noise):
+    vectors, who = faces(people=60, images=images)
+    generator = np.random.default_rng(1)
+    rows = generator.choice(len(who), round(share * len(who)), replace=False)
+    copies = vectors[rows] + noise * generator.standard_normal((len(rows), vectors.shape[1]))
+    everybody = np.concatenate([who, who[rows]])
+    both = np.concatenate([vectors, copies.astype(np.float32)])
+    result = clean_set(both, names(everybody), ids(everybody))
+    found = {tuple(sorted(pair)) for pair in result.duplicates.pairs.tolist()}
+    planted_pairs = {(row, len(who) + copy) for copy, row in enumerate(rows.tolist())}
+    assert len(found & planted_pairs) >= 0.98 * len(rows)
+    assert len(found - planted_pairs) <= 0.05 * len(rows)
+
+
+def test_copies_are_found_where_no_label_has_two():
+    vectors, who = faces(people=60, images=3)
+    vectors[90] = vectors[0]
+    result = clean_set(vectors, names(who), ids(who))
+    assert [sorted(pair) for pair in result.duplicates.pairs.tolist()] == [[0, 90]]
+
+
+def test_a_label_of_many_people_makes_no_duplicates():
+    vectors, who = faces(people=200, images=5, noise=0.7, size=128)
+    result = clean_set(vectors, np.where(who < 100, "all", names(who)), ids(who))
+    assert not result.duplicates.pairs.size
+
+
 def test_shapes_that_do_not_fit_and_sets_without_comparison_are_refused():
     vectors, who = faces(people=3, images=2)
     with pytest.raises(MetricError, match="shapes"):
         clean_set(vectors, names(who)[:-1], ids(who))
     with pytest.raises(MetricError, match="two classes"):
         clean_set(vectors, np.array(["one"] * 6), ids(who))
-    with pytest.raises(MetricError, match="0 images"):
+    with pytest.raises(MetricError, match="0 of 6 images"):
         clean_set(vectors, np.array([""] * 6), ids(who))
 
 

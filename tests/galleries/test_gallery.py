@@ -166,6 +166,10 @@ def test_questions_without_an_answer_are_refused() -> None:
         found.identify(vectors, fpir="1e-2")
     with pytest.raises(MetricError, match="either"):
         found.identify(vectors)
+    with pytest.raises(MetricError, match="found 0"):
+        found.identify(vectors, threshold=0.5, count=0)
+    with pytest.raises(MetricError, match="nan"):
+        found.identify(vectors, threshold=float("nan"))
     with pytest.raises(MetricError, match="shape"):
         found.search(vectors[:, :3])
     with pytest.raises(MetricError, match="empty"):

@@ -153,7 +153,8 @@ def _train(
 @torch.no_grad()
 def _residual(directions: Tensor, centers: Tensor, labels: Tensor, margin: ArcFace) -> Tensor:
     """Return the RMS of ‖p − y‖ over a batch, for the softmax p over all classes."""
-    cosine = directions @ nn.functional.normalize(centers).T
+    with torch.autocast(directions.device.type, enabled=False):  # the network is within one
+        cosine = directions @ nn.functional.normalize(centers).T
     own = labels[:, None]
     cosine.scatter_(1, own, margin.target_cosine(cosine.gather(1, own)))
     gradient = (margin.scale * cosine).softmax(1)

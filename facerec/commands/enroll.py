@@ -58,6 +58,10 @@ def enroll(
         raise FacerecError("there is nothing to do: name images, or people to --delete")
     if export is not None and export.suffix.lower() != ".parquet":
         raise DatasetError(f"{export}: templates are a table in Parquet; let its name end so")
+    if gallery.suffix.lower() != ".npz":
+        raise DatasetError(
+            f"{gallery}: a gallery is an archive of arrays; let its name end in .npz"
+        )
     console = Console(highlight=False, soft_wrap=True)
     # Whoever reads the file to write it again must be alone with it from the first to the last.
     with Gallery.claim(gallery):

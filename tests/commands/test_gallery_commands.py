@@ -110,6 +110,7 @@ def test_export(workplace: np.ndarray, capsys: pytest.CaptureFixture[str]) -> No
 def test_refusals(workplace: np.ndarray, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no such gallery" in refused(capsys, enroll, "--gallery", "g.npz", "--delete", "p00")
     assert "nothing to do" in refused(capsys, enroll, "--gallery", "g.npz")
+    assert "in .npz" in refused(capsys, enroll, "enrol.npz", "--gallery", "g.parquet")
     enroll.main(["enrol.npz", "--gallery", "g.npz"])
     before = Path("g.npz").read_bytes()
     write("theirs.npz", workplace, ["z"] * 60, sha256="cd" * 32)

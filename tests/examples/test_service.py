@@ -486,12 +486,10 @@ PIECES = st.sampled_from(
 
 
 @given(st.one_of(st.binary(), st.lists(PIECES, max_size=20).map(b"".join)), TYPES | LATIN)
-def test_any_body_is_a_form_or_refused(body: bytes, content_type: str) -> None:
-    import service
-
+def test_any_body_is_a_form_or_refused(example: ModuleType, body: bytes, content_type: str) -> None:
     try:
-        fields = service.parse_form(body, content_type, 2)
-    except service.Refusal as refusal:
+        fields = example.parse_form(body, content_type, 2)
+    except example.Refusal as refusal:
         assert 400 <= refusal.status < 500 and "\n" not in str(refusal)
     else:
         assert set(fields) == {"images", "points"} and len(fields["images"]) <= 2
@@ -504,11 +502,9 @@ JSON = st.recursive(
 
 
 @given(st.one_of(st.binary(), JSON.map(lambda value: json.dumps(value).encode())))
-def test_any_points_are_points_or_refused(text: bytes) -> None:
-    import service
-
-    with pytest.raises(service.Refusal, match="points must be JSON"):
-        service.read_points(text, 1)
+def test_any_points_are_points_or_refused(example: ModuleType, text: bytes) -> None:
+    with pytest.raises(example.Refusal, match="points must be JSON"):
+        example.read_points(text, 1)
 
 
 @pytest.mark.parametrize(
@@ -762,12 +758,10 @@ def test_what_is_cancelled_is_not_computed_and_what_was_submitted_is(
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=12), st.integers(1, 6))
-def test_every_job_gets_its_own_rows(sizes: list[int], max_batch: int) -> None:
-    import service
-
-    limits = service.Limits(max_batch=max_batch, max_wait_ms=0)
-    batcher = service.MicroBatcher(
-        lambda faces: faces[:, 0, 0, :1].astype(np.float32), limits, service.Metrics()
+def test_every_job_gets_its_own_rows(example: ModuleType, sizes: list[int], max_batch: int) -> None:
+    limits = example.Limits(max_batch=max_batch, max_wait_ms=0)
+    batcher = example.MicroBatcher(
+        lambda faces: faces[:, 0, 0, :1].astype(np.float32), limits, example.Metrics()
     )
     ends = np.cumsum(sizes)
     parts = [range(end - size, end) for end, size in zip(ends, sizes, strict=True)]

@@ -17,6 +17,7 @@ from facerec.commands.cli import Console, run_command
 from facerec.commands.recipes import open_data, open_targets, recipe_argument
 from facerec.limits import Checked, Count
 from facerec.records.dataset import Skipped
+from facerec.report import words
 from facerec.report.progress import progress_bar
 from facerec.report.table import fact_lines
 from facerec.training import checkpoint
@@ -142,7 +143,8 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[t
     count = sum(p.numel() for p in trainer.backbone.parameters())
     penalty = recipe.regularizer or "none"
     yield "run", str(folder) + (f" (resumed at step {trainer.step})" if trainer.step else "")
-    further = f" and {len(recipe.data.also)} further sets" if recipe.data.also else ""
+    also = len(recipe.data.also)
+    further = f" and {words.counted(also, 'further set')}" if also else ""
     yield (
         "data",
         f"{len(dataset):,} images of {dataset.num_classes:,} people, {recipe.data.path}{further}",
@@ -214,7 +216,8 @@ def _print_end(
         # An image that cannot be read comes up in every epoch.
         count = len({item.index for item in skipped})
         console.print(
-            f"{count} image{'s' * (count > 1)} skipped, replaced {len(skipped)} times; first: "
+            f"{words.counted(count, 'image')} skipped, replaced "
+            f"{words.counted(len(skipped), 'time')}; first: "
             f"{skipped[0].cause}",
             style="yellow",
         )

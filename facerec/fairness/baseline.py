@@ -566,7 +566,8 @@ def _change(key: _Key, seeds: Sequence[int], sides: Sequence[tuple[_Drawn, _Draw
     values = np.array([np.nan if c.value is None else c.value for c in changes])
     lacking = [c for c in changes if c.value is None]
     if lacking:
-        missing = f"seed {lacking[0].seed}: {lacking[0].remark}"
+        which = f"seed {lacking[0].seed}: " if len(seeds) > 1 else ""
+        missing = f"{which}{lacking[0].remark}"
         return Change(
             None,
             remark=missing,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -445,6 +446,17 @@ def test_links_that_leave_the_folder_are_refused(tmp_path: Path) -> None:
     (root / "a" / "2.jpg").symlink_to("../../secret.jpg")
     with pytest.raises(DatasetError, match=r"/a/2\.jpg: a symbolic link that leads out of"):
         FolderDataset(root)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes on this system")
+def test_a_pipe_among_the_images_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "0.jpg").symlink_to("gone.jpg")
+    (tmp_path / "a" / "1.jpg").write_bytes(jpeg(0))
+    assert len(FolderDataset(tmp_path)) == 2
+    os.mkfifo(tmp_path / "a" / "2.jpg")
+    with pytest.raises(DatasetError, match=r"/a/2\.jpg: a pipe"):
+        FolderDataset(tmp_path)
 
 
 def test_a_bad_image_in_a_folder_is_named(tmp_path: Path) -> None:

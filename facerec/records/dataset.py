@@ -784,7 +784,18 @@ def _entries(folder: Path, root: Path) -> list[os.DirEntry[str]]:
             f"{folder}: the folder cannot be read ({problem.strerror or problem}); check its rights"
         ) from problem
     for entry in visible:
-        if entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(root):
+        if not entry.is_symlink():
+            continue
+        try:
+            inside = Path(entry.path).resolve().is_relative_to(root)
+            entry.is_dir()
+        # Python before 3.13 has a RuntimeError for circles.
+        except (OSError, RuntimeError) as problem:
+            raise DatasetError(
+                f"{entry.path}: a symbolic link that cannot be followed, as one that leads in a "
+                "circle; remove it"
+            ) from problem
+        if not inside:
             raise DatasetError(
                 f"{entry.path}: a symbolic link that leads out of {root}; copy its target there"
             )

@@ -26,6 +26,7 @@ from facerec.records.dataset import (
 from facerec.records.decode import decode_image
 from facerec.records.image_record import ImageRecord
 from facerec.records.image_record import pack as pack_record
+from facerec.records.images import FolderImages
 from facerec.records.layout import write_image_records
 from facerec.records.recordio import RecordWriter
 from facerec.records.training_set import Data, open_dataset
@@ -457,6 +458,15 @@ def test_a_pipe_among_the_images_is_refused_and_not_waited_for(tmp_path: Path) -
     os.mkfifo(tmp_path / "a" / "2.jpg")
     with pytest.raises(DatasetError, match=r"/a/2\.jpg: a pipe"):
         FolderDataset(tmp_path)
+
+
+def test_a_link_in_a_circle_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.jpg").symlink_to("1.jpg")
+    with pytest.raises(DatasetError, match=r"/a/1\.jpg: a symbolic link .* circle"):
+        FolderDataset(tmp_path)
+    with pytest.raises(ImageError, match=r"a/1\.jpg: the image cannot be read"):
+        FolderImages(tmp_path).encoded(0)
 
 
 def test_a_bad_image_in_a_folder_is_named(tmp_path: Path) -> None:

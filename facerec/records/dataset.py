@@ -474,7 +474,7 @@ class FolderDataset(FaceDataset):
 
         Raises:
             DatasetError: no such folder, no identity in it, an identity without images or with
-                folders inside, or a symbolic link that leads out of the folder.
+                folders or pipes inside, or a symbolic link that leads out of the folder.
         """
         super().__init__(**options)
         given = Path(path)
@@ -498,6 +498,12 @@ class FolderDataset(FaceDataset):
                     raise DatasetError(
                         f"{entry.path}: a folder inside the identity folder {identity}; images are "
                         f"expected as {given}/identity/image.jpg"
+                    )
+                # A link without a target stays, to be told or skipped when it is read.
+                if not entry.is_file() and Path(entry.path).exists():
+                    raise DatasetError(
+                        f"{entry.path}: a pipe, socket or device, which would be waited for; take "
+                        "it out of the identity folder"
                     )
                 files.append(os.fsencode(entry.name))
             self._starts[label + 1] = len(files)
@@ -778,7 +784,18 @@ def _entries(folder: Path, root: Path) -> list[os.DirEntry[str]]:
             f"{folder}: the folder cannot be read ({problem.strerror or problem}); check its rights"
         ) from problem
     for entry in visible:
-        if entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(root):
+        if not entry.is_symlink():
+            continue
+        try:
+            inside = Path(entry.path).resolve().is_relative_to(root)
+            entry.is_dir()
+        # Python before 3.13 has a RuntimeError for circles.
+        except (OSError, RuntimeError) as problem:
+            raise DatasetError(
+                f"{entry.path}: a symbolic link that cannot be followed, as one that leads in a "
+                "circle; remove it"
+            ) from problem
+        if not inside:
             raise DatasetError(
                 f"{entry.path}: a symbolic link that leads out of {root}; copy its target there"
             )

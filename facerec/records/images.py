@@ -133,9 +133,11 @@ class FolderImages(ImageSource):
                     "file itself there"
                 )
             return path.read_bytes()
-        except OSError as problem:
+        # Python before 3.13 has a RuntimeError for links that lead in a circle.
+        except (OSError, RuntimeError) as problem:
+            why = getattr(problem, "strerror", None) or problem
             raise ImageError(
-                f"{path}: the image cannot be read ({problem.strerror or problem}); put it there "
+                f"{path}: the image cannot be read ({why}); put it there "
                 "or take its pairs out of the list"
             ) from problem
 

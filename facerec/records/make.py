@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from facerec.errors import DatasetError, FacerecError, ImageError
+from facerec.errors import DatasetError, FacerecError, ImageError, RecordError
 from facerec.files import atomic_folder, atomic_path
 from facerec.libraries import cv2
 from facerec.processes import process_pool
@@ -97,7 +97,7 @@ def make_records(
     Raises:
         DatasetError: the folder is not of that form, or ``out`` lies in it.
         ImageError: an image is damaged or has another size (``on_error="error"``).
-        RecordError: the files cannot hold a name, or cannot be written.
+        RecordError: the files cannot hold a name, or cannot be written; or no image can be used.
     """
     if processes < 1 or size < 1 or not 1 <= quality <= 100:
         raise DatasetError(
@@ -131,6 +131,7 @@ def make_records(
                 yield int(dataset.labels[i]), dataset.name(i), image
             if progress is not None:
                 progress("images", i + 1, len(dataset))
+        _check_some_left(skipped, len(dataset))
 
     # The names take their place right after the records, and not at all if those fail.
     with atomic_path(out / CLASSES_FILE, DatasetError) as names:
@@ -198,7 +199,8 @@ def apply_proposals(
     Raises:
         DatasetError: the table is damaged or belongs to another set, nothing is left, or ``out``
             holds the data set.
-        RecordError: a record is damaged (``on_error="error"``), or the files cannot be written.
+        RecordError: a record is damaged (``on_error="error"``), or all are; or the files cannot be
+            written.
     """
     proposals, out = Path(proposals), Path(out)
     home = Path(dataset.where(0).split(", key ")[0])
@@ -251,6 +253,7 @@ def apply_proposals(
                 yield label, f"{classes[label]}/{file}{suffix}", data
             if progress is not None:
                 progress("images", done, len(order))
+        _check_some_left(skipped, len(order))
 
     size = dataset.records.image_size if isinstance(dataset, RecordDataset) else None
     with atomic_path(out / CLASSES_FILE, DatasetError) as temporary:
@@ -276,6 +279,14 @@ def apply_proposals(
         merged=len(changes.merged),
         refused=changes.refused,
     )
+
+
+def _check_some_left(skipped: Sequence[Skipped], total: int) -> None:
+    """Say why no image is left, since an error takes the place of the list of what was skipped."""
+    if len(skipped) == total:
+        raise RecordError(
+            f"{skipped[0].cause} (none of the {total:,} can be used: there are no images to write)"
+        )
 
 
 def _check_fits(path: Path, rows: Sequence[Proposal], labels: dict[str, str]) -> None:

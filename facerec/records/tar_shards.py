@@ -69,14 +69,17 @@ class ShardIndex:
 
 
 def is_tar_shards(path: Path) -> bool:
-    """Tell whether a path stands for shards: a .tar, a folder of such alone, braces or stars."""
+    """Tell whether a path stands for shards: a .tar, a folder of such alone, braces or stars.
+
+    A folder with a record file holds records, beside which an archive of them may lie.
+    """
     if path.suffix.lower() == SUFFIX:
         return path.is_file() or is_pattern(path)
     if not path.is_dir():
         return False
     visible = [entry for entry in path.iterdir() if entry.name[0] != "."]
     return any(entry.suffix.lower() == SUFFIX for entry in visible) and not any(
-        entry.is_dir() for entry in visible
+        entry.suffix == ".rec" or entry.is_dir() for entry in visible
     )
 
 

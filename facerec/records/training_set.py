@@ -129,9 +129,7 @@ def _open_set(
         "on_error": data.on_error,
         "seed": seed,
     }
-    if data.layout == "webdataset" or (
-        data.layout == "auto" and is_tar_shards(path) and not any(path.glob("*.rec"))
-    ):
+    if data.layout == "webdataset" or (data.layout == "auto" and is_tar_shards(path)):
         return TarDataset(path, labelled=labelled, progress=progress, **options)
     if not path.exists():
         raise DatasetError(f"{path}: there is no such file or folder; check {field}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from facerec.records.dataset import (
 from facerec.records.decode import decode_image
 from facerec.records.image_record import ImageRecord
 from facerec.records.image_record import pack as pack_record
+from facerec.records.images import FolderImages
 from facerec.records.layout import write_image_records
 from facerec.records.recordio import RecordWriter
 from facerec.records.training_set import Data, open_dataset
@@ -445,6 +447,26 @@ def test_links_that_leave_the_folder_are_refused(tmp_path: Path) -> None:
     (root / "a" / "2.jpg").symlink_to("../../secret.jpg")
     with pytest.raises(DatasetError, match=r"/a/2\.jpg: a symbolic link that leads out of"):
         FolderDataset(root)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes on this system")
+def test_a_pipe_among_the_images_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "0.jpg").symlink_to("gone.jpg")
+    (tmp_path / "a" / "1.jpg").write_bytes(jpeg(0))
+    assert len(FolderDataset(tmp_path)) == 2
+    os.mkfifo(tmp_path / "a" / "2.jpg")
+    with pytest.raises(DatasetError, match=r"/a/2\.jpg: a pipe"):
+        FolderDataset(tmp_path)
+
+
+def test_a_link_in_a_circle_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.jpg").symlink_to("1.jpg")
+    with pytest.raises(DatasetError, match=r"/a/1\.jpg: a symbolic link .* circle"):
+        FolderDataset(tmp_path)
+    with pytest.raises(ImageError, match=r"a/1\.jpg: the image cannot be read"):
+        FolderImages(tmp_path).encoded(0)
 
 
 def test_a_bad_image_in_a_folder_is_named(tmp_path: Path) -> None:

@@ -16,7 +16,14 @@ import pytest
 from facerec.commands.embed import open_source
 from facerec.errors import DatasetError, FacerecError, RecordError
 from facerec.records import tar_shards
-from facerec.records.dataset import BatchLoader, BatchRequest, FaceDataset, FolderDataset
+from facerec.records.dataset import (
+    BatchLoader,
+    BatchRequest,
+    FaceDataset,
+    FolderDataset,
+    RecordDataset,
+)
+from facerec.records.layout import write_image_records
 from facerec.records.tar_shards import INDEX, TarDataset
 from facerec.records.training_set import Data, Part, open_dataset
 
@@ -301,3 +308,14 @@ def test_labels_as_json_numbers_and_texts_agree(tmp_path: Path) -> None:
         [*sample("a", 0, json.dumps({"label": "12"}), "json"), *sample("b", 1, "12", "txt")],
     )
     assert TarDataset(path).labels.tolist() == [12, 12]
+
+
+def test_an_archive_beside_records_does_not_stand_for_them(tmp_path: Path) -> None:
+    write_image_records(tmp_path / "train", [(0, "a/0.jpg", jpeg(7))])
+    write(tmp_path / "originals.tar", sample("0", 0, 0))
+    assert isinstance(open_dataset(Data(tmp_path), seed=0), RecordDataset)
+    source = open_source(records=tmp_path)
+    assert source.description["kind"] == "records"
+    assert source.images.encoded(0) == jpeg(7)
+    by_name = Data(tmp_path, layout="webdataset")
+    assert isinstance(open_dataset(by_name, seed=0), TarDataset)

@@ -84,6 +84,12 @@ def run_command(function: Callable[..., None], argv: Sequence[str] | None = None
             if parsed:  # no matter of flags
                 raise
             raise RecipeError(str(error)) from error
+        except BrokenPipeError:
+            if parsed:
+                raise
+            # Who reads the help has left, as head does; what is not written yet goes nowhere.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise SystemExit(1) from None
 
 
 @contextlib.contextmanager

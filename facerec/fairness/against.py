@@ -369,7 +369,9 @@ def _rows(
         one, other = before.get(key), now.get(key)
         grouping, group, figure, target = key
         paired = None
-        if comparison is not None and grouping == primary:
+        # A comparison fixes its thresholds on these data, whatever fixed those of the audits.
+        elsewhere = target is not None and "calibration" in new["inputs"]
+        if comparison is not None and grouping == primary and not elsewhere:
             paired = _paired(comparison, group, figure, target)
         yield _change(key, one, other, paired, correlations)
 

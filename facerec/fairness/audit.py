@@ -61,6 +61,12 @@ from facerec.verification.evaluate import select_embeddings
 
 PERMUTATIONS = 9999
 
+FIXED_HERE = (
+    "In this comparison both models have thresholds fixed on the impostors of these data; rates "
+    "elsewhere in the report are at thresholds fixed on other data, so the figures differ"
+)
+"""What a comparison with a baseline says where other data gave the thresholds of the audit."""
+
 T = TypeVar("T")
 
 
@@ -158,6 +164,8 @@ def audit(
         )
     groupings = auditor.groupings(calibration, unit)
     comparison = None if baseline is None else auditor.compare(baseline, baseline_name)
+    if comparison is not None and calibration is not None:
+        comparison = replace(comparison, notes=(*comparison.notes, FIXED_HERE))
     notes = []
     if joined.single_images:
         notes.append(

@@ -186,6 +186,8 @@ class BaselineComparison:
     left_out: int
     """Other images."""
     persons: int
+    grouped: int
+    """Those with a group, whom all figures by group are of."""
     policy: str
     """Which pairs stand behind the error rates."""
     changes: tuple[Change, ...]
@@ -211,7 +213,7 @@ class BaselineComparison:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON types; ``rows`` is a flat table of the means over seeds."""
-        document = plain(self, limits=False)
+        document = plain(self, ("grouped",), limits=False)
         for entry, change in zip(document["changes"], self.changes, strict=True):
             entry["conclusion"] = change.conclusion
         return {"rows": [change.to_row() for change in self.changes], **document}
@@ -271,6 +273,7 @@ def compare_runs(
         images=len(frame.rows),
         left_out=frame.left_out,
         persons=frame.persons,
+        grouped=len(np.unique(frame.person[frame.grouped])),
         policy=frame.policy,
         changes=tuple(
             _change(key, seeds, [(one[key], other[key]) for one, other in figures]) for key in keys

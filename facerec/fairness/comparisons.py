@@ -232,7 +232,10 @@ class ListedPairs(Comparisons):
     ) -> list[GroupErrors | MetricError]:
         """Count errors by the groups of every grouping."""
         if calibration is None:
-            points = _points(self._scores, self._same, targets)
+            # As for the rates: else people who are not shown would follow from these counts.
+            sides = self._subject[self._sides]
+            used = (sides != UNKNOWN).all(axis=0) & ((sides[0] == sides[1]) == self._same)
+            points = _points(self._scores[used], self._same[used], targets)
             calibration = _calibration(f"this data, {self._name}", points)
         results: list[GroupErrors | MetricError] = []
         for group, names in groupings:

@@ -306,7 +306,7 @@ def _changes(comparison: BaselineComparison, target: str | None) -> Iterator[Fin
             comparison.attribute,
             f"change of {change.figure} from the baseline",
             change if known else Estimate(None),
-            (comparison.persons, "subjects"),
+            (comparison.grouped, "subjects"),
             of_interval(change.interval if known else None),
             f"from {shown}" if known else change.remark,
         )

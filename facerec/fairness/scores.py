@@ -129,6 +129,7 @@ def audit_scores(
     with stage(progress, "error rates"):
         rows = [(column, one.names) for column, one in zip(codes, chosen, strict=True)]
         errors = counted(pairs, chosen, rows, targets, calibration)
+    stay = left.reshape(-1, 2).all(axis=1)
     acquired = scored.scores[~np.isnan(scored.scores)]
     cosines = bool(acquired.size and np.abs(acquired).max() <= 1)
     audited = []
@@ -159,9 +160,9 @@ def audit_scores(
         label_sources=label_sources,
         banner=INFERRED if inferred else None,
         images=None,
-        pairs=len(scored),
-        failures=int(np.count_nonzero(np.isnan(scored.scores))),
-        subjects=len(np.unique(sides.subjects)) if sides.subjects_known else None,
+        pairs=int(np.count_nonzero(stay)),
+        failures=int(np.count_nonzero(stay & np.isnan(scored.scores))),
+        subjects=len(np.unique(sides.subjects[left])) if sides.subjects_known else None,
         exclusions=tuple(sides.exclusions),
         policy=pairs.policy,
         groupings=tuple(audited),

@@ -15,6 +15,7 @@ from facerec.statistics.bootstrap import VertexBootstrap, percentile_interval
 from facerec.statistics.intervals import INDEPENDENT, Interval
 from facerec.statistics.kfold import kfold_accuracy
 from facerec.statistics.rates import SortedScores, sort_scores
+from facerec.verification.bench import Pairs
 from facerec.verification.evaluate import VerificationResult
 from facerec.verification.uncertainty import MAX_CELLS, MIN_SUBJECTS, REPLICATES
 
@@ -301,9 +302,38 @@ def _check_pairs(first: VerificationResult, second: VerificationResult) -> list[
                 f"and {right[pair]} in the second ({unequal.size} of {len(one)} pairs differ so); "
                 "verify both models on the same bench"
             )
+    if first.items is None and second.items is None:
+        moved = _of_other_persons(one, other)
+        if moved.size:
+            raise MetricError(
+                f"{_both(first, second)}: pair {moved[0]} is of other persons in the first result "
+                f"than in the second ({moved.size} of {len(one)} pairs differ so); bring the pairs "
+                "of both into the same order"
+            )
     if one_named:
         return ["only one result names its images, so only labels and folds were checked"]
     return []
+
+
+def _of_other_persons(one: Pairs, other: Pairs) -> NDArray[np.int64]:
+    """Return the pairs whose persons differ, whatever these are called in each of the two.
+
+    Both are labelled alike. Where persons of either are not known, there is nothing to tell.
+    """
+    if one.subjects is None or other.subjects is None:
+        return np.empty(0, np.int64)
+    left = one.subjects[np.stack([one.first, one.second])]
+    right = other.subjects[np.stack([other.first, other.second])]
+    # Mated pairs tell who of the one is who of the other; the first such pair counts.
+    mated = one.issame & (left[0] == left[1]) & (right[0] == right[1])
+    mine, theirs = left[0, mated][::-1], right[0, mated][::-1]
+    renamed, back = (np.full(sides.max(initial=-1) + 1, -1) for sides in (left, right))
+    renamed[mine], back[theirs] = theirs, mine
+    expected = renamed[left]
+    known = (expected >= 0).all(axis=0)
+    differs = known & (np.sort(expected, axis=0) != np.sort(right, axis=0)).any(axis=0)
+    differs |= mated & (back[right[0]] != left[0])
+    return np.flatnonzero(differs)
 
 
 def _both(first: VerificationResult, second: VerificationResult) -> str:

@@ -337,7 +337,8 @@ def evaluate(
         if not np.any(valid & (same == label)):
             raise MetricError(
                 f"{name}: no {kind} pair has a score ({int((same == label).sum())} in the list, "
-                f"{len(failures)} pairs without a score in all), so no error rate can be computed"
+                f"{len(failures)} pairs without a score in all), so no error rate can be computed; "
+                "add scores of such pairs"
             )
     figures = sort_scores(values[valid & same], values[valid & ~same])
     uncertainty = Uncertainty(pairs, values, figures, subjects_from, replicates, seed)

@@ -15,6 +15,8 @@ from rich.table import Table
 
 from facerec.commands.cli import Console
 
+HELP = "from facerec.commands.main import main; main()"
+
 HOSTILE = "[red]a[/nothing] \x1b[2J\x1b]0;x\x07\r\x9b31m"
 
 RECIPE = """
@@ -108,3 +110,19 @@ def test_what_rich_itself_sends_to_a_terminal_stays() -> None:
     console.print("plain", style="red")
     console.show_cursor(False)
     assert file.getvalue() == "\x1b[31mplain\x1b[0m\n\x1b[?25l"
+
+
+def test_help_that_nobody_reads_to_the_end_is_no_failure() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-c", HELP, "all-pairs", "--help"],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(writer)
+    assert (ended.returncode, ended.stderr) == (1, "")

@@ -144,6 +144,14 @@ def test_changes_are_paired_where_the_earlier_embeddings_are_given(old: dict[str
     change = audit.comparison.find("η²")
     assert row.paired and row.interval == change.interval
     assert not find(found.rows, "η²", grouping="sex").paired
+    # Thresholds from other data are not those of the comparison, so nothing of it fits the rates.
+    ratios = [row for row in found.rows if row.paired and row.target is not None]
+    assert ratios
+    for document in (new, old):
+        document["inputs"]["calibration"] = {"name": "c.npz", "sha256": "ef" * 32, "details": {}}
+    elsewhere = compare_releases(release(old), new, audit.comparison).rows
+    assert {row.figure for row in elsewhere if row.paired} >= {"η²"}
+    assert all(row.target is None for row in elsewhere if row.paired)
     assert any("joint resamples" in note for note in found.notes)
     new["inputs"]["baseline"]["sha256"] = "cd" * 32
     with pytest.raises(DatasetError, match="--baseline"):

@@ -381,6 +381,35 @@ def test_baseline_with_a_pair_list(tmp_path: Path) -> None:
     assert performance == ["TPR@FPR=1e-1", "TPR@FPR=1e-2"] and compared.comparison.persons == 42
 
 
+def test_baseline_says_whom_it_counts_and_where_its_thresholds_come_from(tmp_path: Path) -> None:
+    made = people(tmp_path)
+    made.path.write_text(made.path.read_text().replace(",p0,A,", ",p0,,"))  # nothing is recorded
+    same = all_scores(made)[-1]
+    scored = ScoredPairs(np.where(same, 0.9, np.linspace(0, 0.5, same.size)), same)
+    calibration = calibrate_on_scores(scored, FAST["targets"], name="s.csv")
+    here, elsewhere = (
+        audit(
+            made.embeddings,
+            made.attributes(),
+            baseline=made.embeddings,
+            calibration=given,
+            **FAST,
+        )
+        for given in (None, calibration)
+    )
+    (finding,) = [
+        one
+        for one in here.findings
+        if one.topic == "baseline" and one.figure.startswith("change of η")
+    ]
+    association = here.groupings[0].association
+    assert isinstance(association, Association)
+    assert (finding.total, association.subjects) == (41, 41)
+    assert here.comparison is not None and elsewhere.comparison is not None
+    assert here.comparison.persons == 42
+    assert set(elsewhere.comparison.notes) > set(here.comparison.notes)
+
+
 def test_scaled_norms_leave_all_but_their_unit(planted: tuple[People, Audit]) -> None:
     made, found = planted
     scaled = replace(

@@ -115,6 +115,31 @@ def test_scores_give_what_their_embeddings_give(
     ]
 
 
+def test_a_small_group_is_not_in_the_threshold_either(tmp_path: Path) -> None:
+    made = people(tmp_path, (16, 14, 6))
+    scores, first, second, same = all_scores(made)
+    path = write(tmp_path / "s.csv", made, (scores, first, second, same), PLAIN)
+    found = audit_scores(read_scores(path, groups=("race",)), ("race",), name="s.csv", **FAST)
+    bench = listed(made, first, second, same)
+    of_list, of_all = (
+        audit(made.embeddings, made.attributes(), pairs=pairs, permutations=9, **FAST)
+        for pairs in (bench, None)
+    )
+    shown = made.race < 2
+    kept = shown[first] & shown[second]
+    assert (found.subjects, found.pairs) == (30, np.count_nonzero(kept))
+    for one in (found, of_list, of_all):
+        for point, reference in zip(
+            rates_of(one.groupings[0]).points, rates_of(of_all.groupings[0]).points, strict=True
+        ):
+            threshold = point.threshold
+            assert threshold.non_mated == np.count_nonzero(kept & ~same)
+            assert threshold.value == pytest.approx(reference.threshold.value)
+            for rate, other in ((point.fmr, reference.fmr), (point.fnmr, reference.fnmr)):
+                assert (rate.events, rate.total) == (other.events, other.total)
+            assert point.fmr.events == threshold.false_matches
+
+
 def test_norms_are_left_out_and_that_is_said(
     pairs: tuple[People, tuple[NDArray, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

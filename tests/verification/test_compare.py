@@ -287,6 +287,38 @@ def test_images_are_known_by_their_ids_not_their_numbers() -> None:
     )
 
 
+def test_persons_tell_pairs_in_another_order() -> None:
+    generator = np.random.default_rng(0)
+    person = np.concatenate([np.repeat(np.arange(12), 2), generator.permutation(24) % 12])
+    first, second = np.arange(0, 48, 2), np.arange(1, 48, 2)
+    same = person[first] == person[second]
+    assert 12 <= same.sum() < 24
+
+    def result(people: np.ndarray, order: np.ndarray, swap: bool = False) -> VerificationResult:
+        sides = (
+            people[(second if swap else first)[order]],
+            people[(first if swap else second)[order]],
+        )
+        numbered = np.unique(np.stack(sides, axis=1), return_inverse=True)[1].reshape(-1)
+        pairs = Pairs(first, second, same[order], numbered)
+        return evaluate(same[order] + generator.normal(size=24), pairs, replicates=0, name="s")
+
+    order = np.arange(24)
+    whole = result(person, order)
+    # Other names and swapped sides are the same pairs.
+    for other in (result(person, order), result(11 - person, order), result(person, order, True)):
+        assert compare(whole, other, replicates=40).mated == same.sum()
+    moved = order.copy()
+    moved[[0, 1]] = [1, 0]
+    with pytest.raises(MetricError, match=r"of other persons .* same order"):
+        compare(whole, result(person, moved), replicates=40)
+    different = np.flatnonzero(~same)[:2]
+    moved = order.copy()
+    moved[different] = different[::-1]
+    with pytest.raises(MetricError, match=f"pair {different[0]} is of other persons"):
+        compare(whole, result(person, moved), replicates=40)
+
+
 def test_one_class_left_over() -> None:
     first, second = two()
     scores = second.scores.copy()

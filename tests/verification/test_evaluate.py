@@ -326,12 +326,8 @@ def test_failures_keep_their_place_in_the_folds() -> None:
 def test_class_without_a_score_is_an_error() -> None:
     matrix, same = make_embeddings()
     matrix[0::2][same] = np.nan
-    with pytest.raises(MetricError) as error:
+    with pytest.raises(MetricError, match=r"toy: no same pair .*100 in the list.*; add scores"):
         run(matrix, same)
-    assert str(error.value) == (
-        "toy: no same pair has a score (100 in the list, 100 pairs without a score in all), so no "
-        "error rate can be computed"
-    )
     with pytest.raises(MetricError, match="no different pair has a score"):
         run(make_embeddings()[0], np.ones(200, bool))
 

@@ -649,6 +649,10 @@ class Service:
         self.enrolled: Enrolled | None = None
         if gallery is not None:
             parse_rate(fpir)
+            if identify_threshold is not None and math.isnan(identify_threshold):
+                raise MetricError(
+                    "identify_threshold is NaN, which no similarity reaches; give a number"
+                )
             self.enrolled = Enrolled(gallery, recognizer, self.limits, fpir, identify_threshold)
         # Changes and searches of the gallery take turns.
         self._desk = ThreadPoolExecutor(1, "gallery")

@@ -300,14 +300,24 @@ def check_replaceable(
         kind: of report, such as "an audit".
 
     Raises:
-        FacerecError: there is a file of that name, or the folder holds anything else.
+        FacerecError: there is a file of that name, or the folder holds anything else or cannot be
+            looked through.
     """
     folder = Path(folder)
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise FacerecError(f"{folder}: a report is a folder, and this is a file; choose another")
-    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+    try:
+        if not folder.exists():
+            return
+        if not folder.is_dir():
+            raise FacerecError(
+                f"{folder}: a report is a folder, and this is a file; choose another"
+            )
+        paths = (path for path in folder.rglob("*") if not path.is_dir())
+        there = {path.relative_to(folder).as_posix() for path in paths}
+    except OSError as error:
+        raise FacerecError(
+            f"{folder}: what it holds cannot be looked through ({error.strerror}: "
+            f"{error.filename}); choose another folder"
+        ) from error
     foreign = sorted(there - written(folder))
     if foreign:
         raise FacerecError(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import tyro
@@ -12,7 +14,7 @@ import tyro
 from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.commands.cli import run_command
 from facerec.embedding.model import load_state_dict_file, save_model
-from facerec.embedding.onnx_file import read_onnx
+from facerec.embedding.onnx_file import guess_preprocessing, read_onnx
 from facerec.embedding.onnx_weights import load_onnx_weights
 from facerec.errors import ModelError
 from facerec.files import sha256
@@ -28,9 +30,9 @@ def import_weights(
     embedding_size: int = 512,
     width: float = 1.0,
     embedding_bn: Literal["frozen_gamma", "affine", "none"] | None = None,
-    channels: Literal["rgb", "bgr"] = "rgb",
-    mean: float = 127.5,
-    std: float = 127.5,
+    channels: Literal["rgb", "bgr"] | None = None,
+    mean: float | None = None,
+    std: float | None = None,
     trust: bool = False,
     force: bool = False,
 ) -> None:
@@ -51,9 +53,10 @@ def import_weights(
         width: factor on all channel counts.
         embedding_bn: the last batch norm: frozen_gamma (default for iresnet), affine (default for
             the others, as in InsightFace) or none.
-        channels: channel order that the weights were trained on; bgr for AdaFace's.
-        mean: subtracted from every pixel value.
-        std: divides the result.
+        channels: channel order that the weights were trained on, bgr for AdaFace's; by default
+            what facerec wrote into an .onnx, else rgb.
+        mean: subtracted from every pixel value; by default the same, else 127.5.
+        std: divides the result; by default the same, else 127.5.
         trust: read the file on a torch older than 2.10, because you know where it comes from.
         force: replace a file that is there.
     """
@@ -65,10 +68,16 @@ def import_weights(
     if embedding_bn is None:
         embedding_bn = "frozen_gamma" if backbone.startswith("iresnet") else "affine"
     config = Backbone(backbone, embedding_size, width, embedding_bn)
-    preprocessing = Preprocessing(channels, mean, std)
+    chosen = {"channels": channels, "mean": mean, "std": std}
+    given: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
+    preprocessing = replace(Preprocessing(), **given)
     module = create_backbone(config)
     if weights.suffix == ".onnx":
-        load_onnx_weights(module, read_onnx(weights))
+        file = read_onnx(weights)
+        load_onnx_weights(module, file)
+        with contextlib.suppress(ModelError):  # a note of another facerec; the weights are proved
+            if file.note is not None and (stated := guess_preprocessing(file).preprocessing):
+                preprocessing = replace(stated, **given)
     else:
         check_torch(weights, torch.__version__, trust)
         load_state_dict_file(module, weights)

@@ -463,7 +463,7 @@ def load_model(
         variant: one of the bundle's variants, for example ``int8``.
 
     Raises:
-        ModelError: missing, damaged, foreign, or weights of another architecture.
+        ModelError: missing, damaged, foreign, another architecture's weights, or no batch size.
         DeviceError: the device is not there.
         MissingExtraError: an ``.onnx`` file without its engine.
     """
@@ -471,6 +471,9 @@ def load_model(
     bundle = read_bundle(path) if path.is_dir() and is_bundle(path) else None
     if variant is not None and bundle is None:
         raise ModelError(f"{path}: only a bundle has variants; leave out {variant!r}")
+    if batch_size < 1:
+        # No batch would be computed, and the embeddings would be what the memory held.
+        raise ModelError(f"{path}: batch_size must be 1 or more, found {batch_size}")
     name = None
     if bundle is not None:
         # The folder alone may be called "." or "bundle/".

@@ -71,6 +71,11 @@ def load_onnx_weights(backbone: nn.Module, file: OnnxFile) -> None:
         MissingExtraError: onnx or onnxruntime is not installed.
     """
     advice = "give the architecture, width and embedding size that it was exported from"
+    if any(tensor.dtype == "uint8" for tensor in file.inputs):
+        raise ModelError(
+            f"{file.where}: it takes uint8 pixels, with which its weights cannot be proved; give "
+            "the float32 file of the same model, such as model.onnx of a bundle"
+        )
     waiting: dict[_Key, deque[_Layer]] = defaultdict(deque)
     try:
         layers = _layers(file)

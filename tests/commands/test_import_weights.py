@@ -14,10 +14,13 @@ from facerec.backbones import Preprocessing, create_backbone
 from facerec.commands import import_weights as command
 from facerec.commands.import_weights import check_torch, main
 from facerec.embedding import TorchModel, load_model
+from facerec.embedding.onnx_file import METADATA_FORMAT
 from facerec.errors import ModelError
 from facerec.export.graph import export_graph
+from facerec.export.variants import make_variant
 from facerec.files import sha256
 
+NOTE = {"format": METADATA_FORMAT}
 SMALL = ["--embedding-size", "16", "--width", "0.125"]
 
 
@@ -81,6 +84,37 @@ def test_a_state_dict_becomes_a_model_that_embeds_the_same(
     with safe_open(out, framework="pt") as file:
         note = json.loads(file.metadata()["facerec"])
     assert note["extra"] == {"imported": {"file": "backbone.pth", "sha256": sha256(path)}}
+
+
+@pytest.mark.integration
+def test_an_onnx_file_of_facerec_says_how_its_pixels_are_prepared(tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    theirs = foreign(tmp_path / "unused.pth")
+    path = tmp_path / "backbone.onnx"
+    # Another mean than 127.5 stays outside of the graph, where the image is padded with zeros.
+    path.write_bytes(export_graph(theirs.backbone, Preprocessing("bgr", 120.0, 64.0), note=NOTE))
+    main([str(path), "--backbone", "iresnet18", *SMALL])
+    ours, exported = load_model(tmp_path / "backbone.safetensors"), load_model(path)
+    assert ours.preprocessing == Preprocessing("rgb", 120.0, 64.0)
+    np.testing.assert_allclose(ours.embed(faces()), exported.embed(faces()), rtol=1e-3, atol=1e-4)
+    out = tmp_path / "given.safetensors"
+    main([str(path), "--backbone", "iresnet18", *SMALL, "--std", "128", "--out", str(out)])
+    assert load_model(out).preprocessing == Preprocessing("rgb", 120.0, 128.0)
+
+
+@pytest.mark.integration
+def test_a_file_that_takes_bytes_is_refused_with_the_one_to_give(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnx")
+    theirs = foreign(tmp_path / "unused.pth")
+    path = tmp_path / "uint8.onnx"
+    path.write_bytes(
+        make_variant("uint8", export_graph(theirs.backbone, Preprocessing(), note=NOTE))
+    )
+    sentence = refused(capsys, path, "--backbone", "iresnet18", *SMALL)
+    assert "uint8.onnx" in sentence and "float32" in sentence and "model.onnx" in sentence
+    assert not (tmp_path / "uint8.safetensors").exists()
 
 
 def test_preprocessing_is_recorded(tmp_path: Path) -> None:

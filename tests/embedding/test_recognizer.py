@@ -122,6 +122,12 @@ def test_batches_and_views(path: Path, mine: FaceRecognizer) -> None:
     np.testing.assert_array_equal(mine.embed(view), mine.embed(view.copy()))
 
 
+@pytest.mark.parametrize("batch_size", [0, -1])
+def test_a_batch_holds_an_image_at_least(path: Path, batch_size: int) -> None:
+    with pytest.raises(ModelError, match=rf"batch_size.*{batch_size}"):
+        load(path, device="cpu", batch_size=batch_size)
+
+
 def test_flip_adds_the_mirror_image_as_verification_does(path: Path, mine: FaceRecognizer) -> None:
     images = faces(3)
     both = load(path, device="cpu", flip=True).embed(images)

@@ -16,7 +16,7 @@ import torch
 from facerec.backbones import Preprocessing
 from facerec.embedding import EmbeddingModel, Embeddings
 from facerec.embedding.recognizer import FaceRecognizer
-from facerec.errors import DatasetError, ModelError
+from facerec.errors import DatasetError, MetricError, ModelError
 from facerec.galleries import Gallery, Space
 
 httpx = pytest.importorskip("httpx")
@@ -79,6 +79,11 @@ def start(example: ModuleType, tmp_path: Path) -> Any:
 
 def connect(url: str) -> Any:
     return httpx.Client(base_url=url, timeout=30, verify=False)
+
+
+def test_a_threshold_that_is_nan_does_not_start(start: Any) -> None:
+    with pytest.raises(MetricError, match=r"identify_threshold.*NaN"):
+        start(identify_threshold=float("nan"))
 
 
 def test_enrol_identify_delete(example: ModuleType, start: Any, tmp_path: Path) -> None:

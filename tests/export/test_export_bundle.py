@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import cv2
 import numpy as np
@@ -676,6 +677,17 @@ def test_a_taken_folder_is_refused_and_replaced_by_force(
     export_bundle(saved, out, force=True)
     assert "variants/norm.onnx" not in files(out)
     assert [path.name for path in out.parent.iterdir()] == ["b"]
+
+
+def test_a_folder_that_cannot_be_looked_through_is_a_sentence(
+    tmp_path: Path, saved: TorchModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(folder: Path, pattern: str) -> NoReturn:
+        raise PermissionError(errno.EACCES, "Permission denied", str(folder / "1/cwd"))
+
+    monkeypatch.setattr(Path, "rglob", refuse)
+    with pytest.raises(FacerecError, match=r"Permission denied.*1/cwd"):
+        export_bundle(saved, tmp_path, force=True)
 
 
 def test_force_replaces_bundles_alone(tmp_path: Path, saved: TorchModel, quick: None) -> None:

@@ -6,14 +6,12 @@ import io
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
 import pytest
 
 from facerec.commands.main import COMMANDS
-from facerec.commands.make_records import main as make_records
 from facerec.comparison import Comparison
 from facerec.embedding import Embeddings, write_embeddings
 from facerec.recipe import check
@@ -132,19 +130,6 @@ def test_code_for_users_of_pytorch_metric_learning_runs() -> None:
             plan = check(Comparison, namespace["recipe"], "the page")
             assert isinstance(plan, Comparison)
             plan.check()
-
-
-def test_code_that_reads_records_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "photos/somebody").mkdir(parents=True)
-    cv2.imwrite(str(tmp_path / "photos/somebody/a.png"), np.zeros((112, 112, 3), np.uint8))
-    monkeypatch.chdir(tmp_path)
-    with contextlib.redirect_stdout(io.StringIO()):
-        make_records(["photos", "--out", "data/mine"])
-    blocks = FENCE.findall((ROOT / "docs/records.md").read_text())
-    (block,) = [block for _, block in blocks if "open_dataset(" in block]
-    namespace: dict[str, Any] = {}
-    exec(block, namespace)
-    assert np.shape(namespace["image"]) == (112, 112, 3) and namespace["payload"]
 
 
 RECIPES = [

@@ -70,17 +70,18 @@ def import_weights(
     config = Backbone(backbone, embedding_size, width, embedding_bn)
     chosen = {"channels": channels, "mean": mean, "std": std}
     given: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
-    preprocessing = replace(Preprocessing(), **given)
+    stated = Preprocessing()
     module = create_backbone(config)
     if weights.suffix == ".onnx":
         file = read_onnx(weights)
         load_onnx_weights(module, file)
         with contextlib.suppress(ModelError):  # a note of another facerec; the weights are proved
-            if file.note is not None and (stated := guess_preprocessing(file).preprocessing):
-                preprocessing = replace(stated, **given)
+            if file.note is not None:
+                stated = guess_preprocessing(file).preprocessing or stated
     else:
         check_torch(weights, torch.__version__, trust)
         load_state_dict_file(module, weights)
+    preprocessing = replace(stated, **given)
     imported = {"file": weights.name, "sha256": sha256(weights)}
     save_model(out, module, config, preprocessing, {}, {"imported": imported})
     parameters = sum(parameter.numel() for parameter in module.parameters())

@@ -112,9 +112,9 @@ def read_embeddings(path: str | Path, numbered: bool = False) -> Embeddings:
     and ``ids``, ``names``, ``image_id`` or ``images`` ``(N,)``, perhaps ``subjects`` or ``labels``.
     Its norms are computed, its rows that are not finite are failures to acquire, and its flip mode
     is unknown. Half and double precision become float32; ``note["stored_dtype"]`` then says what it
-    was. So are ``.csv`` and ``.parquet``
-    tables, see `facerec.embedding.table`, and shards of the latter: a folder, ``DIR/*.parquet`` or
-    ``DIR/part-{000..009}.parquet``, see `facerec.embedding.shards`.
+    was. So are ``.csv`` and ``.parquet`` tables, see `facerec.embedding.table`, and shards of the
+    latter: a folder, ``DIR/*.parquet`` or ``DIR/part-{000..009}.parquet``, see
+    `facerec.embedding.shards`.
 
     Args:
         path: of the file.

@@ -149,6 +149,8 @@ def embedding_columns(path: Path, header: Sequence[str], numbered: bool = False)
         next((name for name in names if name in header), None) for names in (IDS, SUBJECTS, VECTORS)
     )
     numbers = {int(match[1]) for name in header if (match := _NUMBERED.fullmatch(name))}
+    if numbers and listed != LIST:
+        listed = None  # beside e0, e1, … a column of such a name is something else
     shown = ", ".join(header[:8])[:200] + (", …" if len(header) > 8 else "")
     if not (image or numbered) or bool(numbers) == bool(listed):
         raise DatasetError(f"{path}, line 1: {_LAYOUT}, found {shown or 'nothing'}")

@@ -93,6 +93,8 @@ def test_the_names_of_arrays_serve_as_columns_too(tmp_path: Path) -> None:
     np.testing.assert_array_equal(other.vectors, plain.vectors)
     assert (other.ids.tolist(), other.subjects.tolist()) == (["a"], ["p"])
     assert is_embeddings(tmp_path / "o.csv")
+    wide = read_embeddings(table(tmp_path, "features,image_id,e0,e1\nx,a,1,2\n", "w.csv"))
+    np.testing.assert_array_equal(wide.vectors, plain.vectors)
 
 
 def test_rows_without_ids_are_numbered_where_that_is_enough(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from facerec.commands.cli import Console, run_command
 from facerec.commands.models import print_embeddings, print_model
+from facerec.commands.networks import NETWORK, Network
 from facerec.embedding.extract import Embeddings, embed_images
 from facerec.embedding.file import is_embeddings, read_embeddings
-from facerec.embedding.model import load_model
 from facerec.errors import DatasetError, MetricError
 from facerec.files import atomic_path
 from facerec.galleries.cleaning import Cleaning, clean_set
@@ -58,8 +58,7 @@ def clean(
     across: bool = True,
     flip: bool = True,
     on_error: Literal["error", "skip"] = "error",
-    device: str = "auto",
-    batch_size: int = 64,
+    network: tyro.conf.OmitArgPrefixes[Network] = NETWORK,
 ) -> None:
     """Find wrong labels, people under two labels, classes of two people, and duplicates.
 
@@ -83,8 +82,7 @@ def clean(
             whose time grows with the square of their number.
         flip: With --model, sum the embeddings of each image and its mirror image.
         on_error: With --model, stop at a bad image, or leave it out.
-        device: Where to compute: auto, cpu, cuda, cuda:1, mps.
-        batch_size: With --model, images that go through the network at once.
+        network: How the network is loaded.
     """
     if out.suffix.lower() != ".csv":
         raise DatasetError(f"{out}: proposals are a table; give it a name that ends in .csv")
@@ -118,13 +116,13 @@ def clean(
                     "of --embeddings that facerec embed made of these images"
                 )
             if model is not None:
-                network = load_model(model, device=device, batch_size=batch_size)
-                print_model(network, flip, None, console)
+                loaded = network.load(model)
+                print_model(loaded, flip, None, console)
                 embedded = embed_images(
-                    network,
+                    loaded,
                     dataset,
                     flip=flip,
-                    batch_size=batch_size,
+                    batch_size=network.batch_size,
                     on_error=on_error,
                     progress=progress,
                 )
@@ -140,7 +138,7 @@ def clean(
                 embedded.ids,
                 limit=limit,
                 across=across,
-                device=device,
+                device=network.device,
                 progress=progress,
             )
         except MetricError as problem:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from facerec.commands.clean import main
+from facerec.commands.embed import main as embed
 from facerec.commands.make_records import main as make
 from facerec.embedding.extract import Embeddings
 from facerec.embedding.file import write_embeddings
@@ -84,6 +85,22 @@ def test_a_page_shows_faces_only_if_asked(workplace):
     # Of a duplicate the image that stays is named, or nobody could look at both.
     assert "p01/4.jpg" in plain and "p01/3.jpg" in plain
     assert shown.count("data:image/jpeg") == 6
+
+
+def test_a_model_is_fed_as_its_flags_say(workplace):
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    from helpers.toy_onnx import tiles
+
+    onnx.save(tiles(), "m.onnx")
+    network = ["--model", "m.onnx", "--mean", "0", "--std", "255", "--channels", "bgr"]
+    main(["faces", *network, "--out", "p.csv", "--scores", "at_once.csv"])
+    embed(["--records", "faces", *network, "--out", "m.npz"])
+    main(["faces", "--embeddings", "m.npz", "--out", "q.csv", "--scores", "in_two_steps.csv"])
+    at_once = Path("at_once.csv").read_text()
+    assert at_once == Path("in_two_steps.csv").read_text()
+    main(["faces", "--model", "m.onnx", "--out", "p.csv", "--scores", "otherwise.csv"])
+    assert at_once != Path("otherwise.csv").read_text()
 
 
 @pytest.mark.parametrize(

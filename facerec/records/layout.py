@@ -17,9 +17,10 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from facerec.errors import RecordError
+from facerec.errors import ImageError, RecordError
 from facerec.files import full_disk_sentence
 from facerec.progress import Progress
+from facerec.records.decode import image_size
 from facerec.records.image_record import (
     CLASS_LIMIT,
     HEADER_BYTES,
@@ -293,6 +294,14 @@ def open_image_records(path: Path, label_index: int | None = None) -> ImageRecor
                 f"{side_path}: announces {side.images:,} images, but {file.path.name} has "
                 f"{len(index):,}"
             )
+        stated = side.height, side.width
+        first = _first_size(file, index)
+        if first is not None and first != stated:
+            said, found = ("×".join(map(str, size)) for size in (stated, first))
+            notes.append(
+                f"{side_path}: says that images have {said} pixels (height × width), but the first "
+                f"in {file.path.name} has {found}"
+            )
     return ImageRecords(
         file,
         layout,
@@ -302,6 +311,20 @@ def open_image_records(path: Path, label_index: int | None = None) -> ImageRecor
         identities=identities,
         notes=notes,
     )
+
+
+def _first_size(file: RecordFile, index: RecordIndex) -> tuple[int, int] | None:
+    """Return height and width of the first image; None if it is damaged, as who reads it is told.
+
+    Decoding judges sizes: those of `property` are a remark.
+    """
+    if not len(index):
+        return None
+    key = int(index.keys[0])
+    with contextlib.suppress(RecordError, ImageError):
+        record = unpack(file.read(int(index.offsets[0]), key), f"{file.path}, key {key}")
+        return image_size(record.image, f"{file.path}, key {key}")
+    return None
 
 
 def _find_record_file(path: Path) -> Path:

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 
+import cv2
 import numpy as np
 import pytest
 from helpers.examples import examples
@@ -208,6 +209,16 @@ def test_identity_records_that_disagree_are_noted(tmp_path, identities, note):
     notes = list(records.notes)
     records.labels()
     assert records.notes == notes
+
+
+def test_a_size_of_property_that_the_first_image_has_not_is_remarked_on(tmp_path):
+    image = cv2.imencode(".jpg", np.zeros((96, 112, 3), np.uint8))[1].tobytes()
+    write_image_records(tmp_path / "train", [(0, "a", image)], image_size=(96, 112))
+    assert open_image_records(tmp_path).notes == []
+    side = tmp_path / "property"
+    side.write_text("1,112,96")
+    (note,) = open_image_records(tmp_path).notes
+    assert f"{side}: says that images have 112×96 pixels" in note and "train.rec has 96×112" in note
 
 
 def test_property(tmp_path):

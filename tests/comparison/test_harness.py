@@ -209,6 +209,38 @@ def test_a_folder_of_another_comparison_is_refused(images: Path, tmp_path: Path)
         (images / "class03" / "moved.png").rename(images / "class03" / "0.png")
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"schema": "facerec.comp', "cannot be read"),
+        ("[1]", "is no manifest of a comparison; choose"),
+        ('{"schema": "of another command"}', "is no manifest of a comparison; choose"),
+    ],
+)
+def test_a_manifest_that_is_none_is_refused(
+    images: Path, tmp_path: Path, content: str, words: str
+) -> None:
+    (tmp_path / "manifest.json").write_text(content)
+    with pytest.raises(ComparisonError, match=rf"manifest\.json: {words}"):
+        Harness(comparison(images), tmp_path, torch.device("cpu"))
+
+
+def test_final_runs_that_are_not_ours_are_refused(images: Path, tmp_path: Path) -> None:
+    plan = comparison(images, trials=1, repetitions=2)
+    run(plan, tmp_path)
+    own = tmp_path / "finals" / WITH_SEC.name / "seed-1.npz"
+    for other, words in ((BASE.name, "arm"), (WITH_SEC.name, "seed")):
+        own.write_bytes(
+            (tmp_path / "finals" / other / f"seed-{other == BASE.name:d}.npz").read_bytes()
+        )
+        with pytest.raises(
+            ComparisonError, match=rf"seed-1\.npz: is the result of another {words}"
+        ):
+            run(plan, tmp_path)
+    own.unlink()
+    run(plan, tmp_path)
+
+
 def test_what_is_refused_before_work_begins(images: Path, tmp_path: Path) -> None:
     few = tmp_path / "few"
     for name in ("class00", "class01", "class02"):

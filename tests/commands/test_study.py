@@ -130,6 +130,9 @@ def test_a_study_goes_from_nothing_to_an_answer(folder: Path) -> None:
     answer = (out / "answer.md").read_text(encoding="utf-8")
     for text in (*READING, "## Limits", "## Reproduce", "Known truth", "2 runs trained"):
         assert text in answer
+    # Other caveats of an audit are of its page, whose p are adjusted.
+    assert "Holm" not in answer and "section 5" not in answer
+    assert "Impostor pairs are drawn" in answer
     assert "smoke" not in answer and " nan" not in answer and " inf" not in answer
     lines = answer.splitlines()
     rows = [line for line in lines if line.startswith("| ") and "| ---" not in line]

@@ -34,6 +34,7 @@ from facerec.comparison.finals import (
 )
 from facerec.comparison.fit import Fit, Trainer
 from facerec.comparison.image_sets import ImageData, ImageSet, open_image_set
+from facerec.comparison.losses import create_loss
 from facerec.comparison.protocol import (
     UNTRAINED,
     Arm,
@@ -159,13 +160,14 @@ class Harness:
                 str(self._path),
             )
             self._check_batches()
+            self.trainer = Trainer(self.images, device)
+            self._check_models()
             self._notes = [*self.images.notes, *self._check_weights()]
             self.manifest = self._write_manifest()
             self.search = Search(comparison, self.manifest["data"], folder, self.worker, storage)
         except BaseException:
             self.worker.close()
             raise
-        self.trainer = Trainer(self.images, device)
 
     def run(self, notify: Notify | None = None) -> Results:
         """Work until nothing is left to do for anybody, and return what all workers found.
@@ -399,6 +401,15 @@ class Harness:
                     f"arm {arm.name}: its batches hold {wanted} classes, but of {self._path} a "
                     f"fold trains on {fewest}; take data with more classes, or fewer in a batch"
                 )
+
+    def _check_models(self) -> None:
+        """Build what will be trained once, as a folder keeps to the comparison it began with."""
+        arms = self.comparison.arms
+        for trunk in {self.comparison.protocol_of(arm).trunk for arm in arms}:
+            self.trainer.create_trunk(trunk, seed=0)
+        for arm in arms:
+            size = self.comparison.protocol_of(arm).trunk.embedding_size
+            create_loss(arm.loss, num_classes=2, embedding_size=size, seed=0)
 
     def _weights(self) -> list[Path]:
         """Return the files that trunks begin with."""

@@ -29,7 +29,7 @@ from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.comparison import Arm, Batch, Comparison, FaceTransform, ImageData, Trunk
 from facerec.comparison.fit import Fit
 from facerec.comparison.harness import Harness, Notify, Results
-from facerec.comparison.losses import Contrastive
+from facerec.comparison.losses import Contrastive, OwnLoss
 from facerec.comparison.protocol import UNTRAINED
 from facerec.embedding.model import save_model
 from facerec.errors import ComparisonError, DatasetError, RecipeError
@@ -263,7 +263,14 @@ def test_what_is_refused_before_work_begins(images: Path, tmp_path: Path) -> Non
     cut = comparison(images, protocol=protocol(folds=9))
     with pytest.raises(DatasetError, match=rf"{images}: 8 of 16 classes"):
         run(cut, tmp_path / "cut")
-    assert not (tmp_path / "wide").exists() and not (tmp_path / "cut").exists()
+    lost = protocol(trunk=Trunk("foo"), transform=FaceTransform())
+    unknown = comparison(images, protocol=lost)
+    with pytest.raises(RecipeError, match="no trunk is called 'foo'"):
+        run(unknown, tmp_path / "unknown")
+    bare = comparison(images, arms=(Arm("bare", OwnLoss()),))
+    with pytest.raises(RecipeError, match="OwnLoss: a loss of one's own needs formula"):
+        run(bare, tmp_path / "bare")
+    assert {path.name for path in tmp_path.iterdir()} == {"lfw"}
 
 
 def test_weights_trained_on_test_identities_are_refused(images: Path, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from facerec.comparison.finals import (
 )
 from facerec.comparison.fit import Fit, Trainer
 from facerec.comparison.image_sets import ImageData, ImageSet, open_image_set
-from facerec.comparison.losses import create_loss
+from facerec.comparison.losses import OwnLoss, create_loss
 from facerec.comparison.protocol import (
     UNTRAINED,
     Arm,
@@ -454,6 +454,8 @@ class Harness:
     def _write_manifest(self) -> dict[str, Any]:
         comparison = as_stored(self.comparison)
         split = self.split.to_dict()
+        arms = self.comparison.arms
+        losses = {a.name: digest(a.loss.source) for a in arms if isinstance(a.loss, OwnLoss)}
         manifest = {
             "schema": _SCHEMA,
             "comparison": comparison,
@@ -471,6 +473,7 @@ class Harness:
                 "final_runs": [self._seed(1, k) for k in range(self.comparison.repetitions)],
             },
             "weights_sha256": {str(path): sha256(path) for path in self._weights()},
+            **({"own_losses_sha256": losses} if losses else {}),
             "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
             "device": str(self.device),
             "versions": _versions(),
@@ -495,6 +498,13 @@ class Harness:
                             f"began with ({key} differs); put them back, or choose another folder "
                             "with --out"
                         )
+                # Earlier versions did not note them.
+                for name in differences(begun.get("own_losses_sha256", losses), losses):
+                    raise ComparisonError(
+                        f"{path}: arm {name}: the code of its loss is not that which this "
+                        "comparison began with; take the change back, or choose another folder "
+                        "with --out"
+                    )
                 return begun
             write_json(path, manifest)
         return manifest

@@ -17,6 +17,7 @@ A norm penalty is not part of a loss: the caller adds it, the same for all.
 from __future__ import annotations
 
 import importlib
+import inspect
 import math
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -823,6 +824,17 @@ class OwnLoss(_Config):
                 "build of its own; give it one"
             )
         return super().build(num_classes, embedding_size, seed)
+
+    @property
+    def source(self) -> str:
+        """Source text of its formula and methods; empty where it came from no file."""
+        kinds = type(self).__mro__[: type(self).__mro__.index(OwnLoss)]
+        members = [(name, getattr(kind, name)) for kind in kinds for name in vars(kind)]
+        own = [each for name, each in members if inspect.isfunction(each) and name[:2] != "__"]
+        try:
+            return "\n".join(inspect.getsource(each) for each in own)
+        except OSError:
+            return ""
 
 
 Loss = (

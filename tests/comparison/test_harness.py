@@ -34,7 +34,7 @@ from facerec.comparison.protocol import UNTRAINED
 from facerec.embedding.model import save_model
 from facerec.errors import ComparisonError, DatasetError, RecipeError
 from facerec.heads import SEC
-from facerec.recipe import to_dict
+from facerec.recipe import run_python, to_dict
 from facerec.records import Data, make_records
 from facerec.records.synthetic import SyntheticSet
 from facerec.training import SGD
@@ -239,6 +239,35 @@ def test_final_runs_that_are_not_ours_are_refused(images: Path, tmp_path: Path) 
             run(plan, tmp_path)
     own.unlink()
     run(plan, tmp_path)
+
+
+OWN = """
+from dataclasses import dataclass
+from facerec.comparison import Arm, OwnLoss, setting
+
+def norms(embeddings, labels, factor):
+    return factor * embeddings.norm(dim=1).mean()
+
+@dataclass(frozen=True)
+class Norms(OwnLoss):
+    formula = staticmethod(norms)
+    factor: float = setting(1.0, 0.0, 2.0)
+
+arm = Arm("Norms", Norms())
+"""
+
+
+def test_a_loss_whose_code_was_changed_is_refused(images: Path, tmp_path: Path) -> None:
+    def harness(text: str) -> Harness:
+        path = tmp_path / "own.py"
+        path.write_text(text)
+        plan = comparison(images, arms=(run_python(path)["arm"],))
+        return Harness(plan, tmp_path / "out", torch.device("cpu"))
+
+    for text in (OWN, f"{OWN}\n# what is not the loss is free to change"):
+        assert list(harness(text).manifest["own_losses_sha256"]) == ["Norms"]
+    with pytest.raises(ComparisonError, match="arm Norms: the code of its loss is not that"):
+        harness(OWN.replace("mean()", "sum()"))
 
 
 def test_what_is_refused_before_work_begins(images: Path, tmp_path: Path) -> None:

@@ -223,7 +223,9 @@ def _ranking(summary: Summary) -> Iterator[FindingLine]:
     reach = reaching(summary, *HEADLINE) - {first}
     others = [name for name in means if name in reach]
     detail = (
-        f"the intervals over seeds of {', '.join(others)} meet its own"
+        f"n=1: {means[first].remark}"
+        if means[first].over_seeds is None
+        else f"the intervals over seeds of {', '.join(others)} meet its own"
         if others
         else "no other arm's interval over seeds meets its own"
     )

@@ -194,6 +194,7 @@ class Harness:
         arms = []
         for arm in self.comparison.arms:
             best = self.search.best(arm)
+            given = len(self.search.first_settings(arm)) if arm.ranges else 1
             trial = None if best is None else best.number
             runs, seeds, failures = [], [], []
             for seed in range(self.comparison.repetitions) if best else ():
@@ -210,7 +211,7 @@ class Harness:
                     runs=tuple(runs),
                     seeds=tuple(seeds),
                     failures=tuple(failures),
-                    first_settings=len(self.search.first_settings(arm)) if arm.ranges else 1,
+                    first_settings=min(given, self.search.budget(arm)),
                 )
             )
         untrained = [self._read(UNTRAINED, seed, None)[0] for seed in range(self._untrained)]

@@ -156,6 +156,7 @@ def test_identical_arms_are_identical(images: Path, tmp_path: Path) -> None:
     twin = replace(WITH_SEC, name="twin", search=(MARGIN,), regularizer=SEC(weight=0.0))
     plan = comparison(images, arms=(BASE, twin), trials=1)
     base, other = run(plan, tmp_path).arms
+    assert base.first_settings == other.first_settings == 1  # of two the one that was tried
     for first, second in zip(base.runs, other.runs, strict=True):
         for key, values in first.scores.items():
             assert np.array_equal(values, second.scores[key])

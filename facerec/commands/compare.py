@@ -115,13 +115,15 @@ def compare(
         harness = Harness(plan, folder, choose_device(device), storage, faces=progress)
     for note in filter(None, (*harness.manifest["notes"], too_few_seeds(plan))):
         console.print(f"note: {note}", style="yellow", markup=False)
-    with (
-        _helpers(processes - 1, make, folder, harness.device, storage),
-        Live(console=console, refresh_per_second=2) as live,
-    ):
-        results = harness.run(lambda states: live.update(_table(states, plan).terminal()))
-    if not console.is_terminal:
-        console.print()  # where nothing moves, the last line of a live table has no end
+    try:
+        with (
+            _helpers(processes - 1, make, folder, harness.device, storage),
+            Live(console=console, refresh_per_second=2) as live,
+        ):
+            results = harness.run(lambda states: live.update(_table(states, plan).terminal()))
+    finally:
+        if not console.is_terminal:
+            console.print()  # where nothing moves, the last line of a live table has no end
     paths = write_report(results, folder)
     summary = summarize(results)
     console.print(headline_table(summary).terminal())

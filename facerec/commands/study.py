@@ -41,6 +41,7 @@ from facerec.fairness.study import (
 )
 from facerec.fairness.study_answer import answer, answer_page
 from facerec.files import atomic_path, parse_json, write_json
+from facerec.limits import Seed
 from facerec.progress import section
 from facerec.recipe import load_recipe, to_dict
 from facerec.records import Part
@@ -75,7 +76,7 @@ class Real:
 def study(
     recipe: tyro.conf.Positional[Path],
     out: Path = Path("study"),
-    seeds: tuple[int, ...] | None = None,
+    seeds: tuple[Seed, ...] | None = None,
     smoke: bool = False,
     real: Real = Real(),
     processes: int = 2,

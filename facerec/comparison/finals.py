@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -203,7 +202,8 @@ def read_final(path: Path) -> tuple[FinalRun, dict[str, Any]]:
         dropped, tied = note.pop("dropped"), note.pop("tied")
         # Absent from files of earlier versions.
         clusterings = {(view, name): v for view, name, v in note.pop("clusterings", [])}
-    except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
+    # Damaged archives end in many kinds of error, down to those of zlib.
+    except Exception as error:
         raise ComparisonError(
             f"{path}: is no result of a final run ({error}); delete it and run the same command "
             "again"

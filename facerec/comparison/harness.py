@@ -34,6 +34,7 @@ from facerec.comparison.finals import (
 )
 from facerec.comparison.fit import Fit, Trainer
 from facerec.comparison.image_sets import ImageData, ImageSet, open_image_set
+from facerec.comparison.losses import OwnLoss, create_loss
 from facerec.comparison.protocol import (
     UNTRAINED,
     Arm,
@@ -48,12 +49,15 @@ from facerec.comparison.splits import ClassSplit, refuse_seen, split_classes
 from facerec.comparison.storage import Worker
 from facerec.comparison.trunks import read_recipe
 from facerec.errors import ComparisonError, FacerecError
-from facerec.files import sha256, write_json
+from facerec.files import parse_json, sha256, write_json
 from facerec.progress import Progress
 from facerec.recipe import differences, from_dict
 from facerec.records.dataset import RecordDataset
 from facerec.records.synthetic import SyntheticSet, write_synthetic
 from facerec.records.training_set import Data, open_dataset
+
+_SCHEMA = "facerec.comparison/1"
+"""Of ``manifest.json``, a name that other commands have for theirs too."""
 
 _WAIT = 1.0
 """Seconds between two looks at what other workers do."""
@@ -156,13 +160,14 @@ class Harness:
                 str(self._path),
             )
             self._check_batches()
+            self.trainer = Trainer(self.images, device)
+            self._check_models()
             self._notes = [*self.images.notes, *self._check_weights()]
             self.manifest = self._write_manifest()
             self.search = Search(comparison, self.manifest["data"], folder, self.worker, storage)
         except BaseException:
             self.worker.close()
             raise
-        self.trainer = Trainer(self.images, device)
 
     def run(self, notify: Notify | None = None) -> Results:
         """Work until nothing is left to do for anybody, and return what all workers found.
@@ -189,9 +194,11 @@ class Harness:
         arms = []
         for arm in self.comparison.arms:
             best = self.search.best(arm)
+            given = len(self.search.first_settings(arm)) if arm.ranges else 1
+            trial = None if best is None else best.number
             runs, seeds, failures = [], [], []
             for seed in range(self.comparison.repetitions) if best else ():
-                run, note = read_final(self._final_path(arm.name, seed))
+                run, note = self._read(arm.name, seed, trial)
                 if note["failure"]:
                     failures.append(f"seed {seed}: {note['failure']}")
                 else:
@@ -204,12 +211,10 @@ class Harness:
                     runs=tuple(runs),
                     seeds=tuple(seeds),
                     failures=tuple(failures),
-                    first_settings=len(self.search.first_settings(arm)) if arm.ranges else 1,
+                    first_settings=min(given, self.search.budget(arm)),
                 )
             )
-        untrained = [
-            read_final(self._final_path(UNTRAINED, seed))[0] for seed in range(self._untrained)
-        ]
+        untrained = [self._read(UNTRAINED, seed, None)[0] for seed in range(self._untrained)]
         return Results(self.comparison, self.manifest, tuple(arms), tuple(untrained))
 
     # ---------------------------------------------------------------- units of work
@@ -295,16 +300,27 @@ class Harness:
         """Score the models of a seed on the test classes, and write what comes out."""
         asked, side = self.comparison, test_side(self.images, self.split)
         run = score_models(self.trainer, protocol, models, side, fits, asked.metrics, asked.recalls)
-        note = {
-            "arm": name,
-            "seed": seed,
-            "trial": trial,
-            # A model that diverged has no score; its weights before that are not the result.
-            "failure": next((fit.failure for fit in fits if fit.failure), None),
-            "comparison_sha256": self.manifest["comparison_sha256"],
-        }
-        write_final(path, run, note)
+        # A model that diverged has no score; its weights before that are not the result.
+        failure = next((fit.failure for fit in fits if fit.failure), None)
+        write_final(path, run, {**self._origin(name, seed, trial), "failure": failure})
         self.worker.release(path)
+
+    def _origin(self, name: str, seed: int, trial: int | None) -> dict[str, Any]:
+        """Return what tells a final run from all others."""
+        own = {"arm": name, "seed": seed, "trial": trial}
+        return {**own, "comparison_sha256": self.manifest["comparison_sha256"]}
+
+    def _read(self, name: str, seed: int, trial: int | None) -> tuple[FinalRun, dict[str, Any]]:
+        """Read a final run with its note; refuse that of another arm, seed, trial or comparison."""
+        path = self._final_path(name, seed)
+        run, note = read_final(path)
+        for key, value in self._origin(name, seed, trial).items():
+            if note.get(key) != value:
+                raise ComparisonError(
+                    f"{path}: is the result of another {key.removesuffix('_sha256')} "
+                    f"({note.get(key)}, not {value}); delete it and run the same command again"
+                )
+        return run, note
 
     def _is_done(self) -> bool:
         untrained = (self._final_path(UNTRAINED, seed) for seed in range(self._untrained))
@@ -387,6 +403,15 @@ class Harness:
                     f"fold trains on {fewest}; take data with more classes, or fewer in a batch"
                 )
 
+    def _check_models(self) -> None:
+        """Build what will be trained once, as a folder keeps to the comparison it began with."""
+        arms = self.comparison.arms
+        for trunk in {self.comparison.protocol_of(arm).trunk for arm in arms}:
+            self.trainer.create_trunk(trunk, seed=0)
+        for arm in arms:
+            size = self.comparison.protocol_of(arm).trunk.embedding_size
+            create_loss(arm.loss, num_classes=2, embedding_size=size, seed=0)
+
     def _weights(self) -> list[Path]:
         """Return the files that trunks begin with."""
         comparison = self.comparison
@@ -430,8 +455,10 @@ class Harness:
     def _write_manifest(self) -> dict[str, Any]:
         comparison = as_stored(self.comparison)
         split = self.split.to_dict()
+        arms = self.comparison.arms
+        losses = {a.name: digest(a.loss.source) for a in arms if isinstance(a.loss, OwnLoss)}
         manifest = {
-            "schema": "facerec.comparison/1",
+            "schema": _SCHEMA,
             "comparison": comparison,
             "comparison_sha256": digest(comparison),
             "protocols": {
@@ -447,6 +474,7 @@ class Harness:
                 "final_runs": [self._seed(1, k) for k in range(self.comparison.repetitions)],
             },
             "weights_sha256": {str(path): sha256(path) for path in self._weights()},
+            **({"own_losses_sha256": losses} if losses else {}),
             "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
             "device": str(self.device),
             "versions": _versions(),
@@ -454,7 +482,7 @@ class Harness:
         path = self.folder / "manifest.json"
         with self.worker.turn():
             if path.is_file():
-                begun = json.loads(path.read_text(encoding="utf-8"))
+                begun = _read_manifest(path)
                 stored = begun.get("comparison")
                 changed = differences(_by_arm(stored), _by_arm(comparison))
                 changed = changed or differences(stored, comparison)  # the order of arms
@@ -471,9 +499,30 @@ class Harness:
                             f"began with ({key} differs); put them back, or choose another folder "
                             "with --out"
                         )
-                return dict(begun)
+                # Earlier versions did not note them.
+                for name in differences(begun.get("own_losses_sha256", losses), losses):
+                    raise ComparisonError(
+                        f"{path}: arm {name}: the code of its loss is not that which this "
+                        "comparison began with; take the change back, or choose another folder "
+                        "with --out"
+                    )
+                return begun
             write_json(path, manifest)
         return manifest
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest = parse_json(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ComparisonError(
+            f"{path}: cannot be read ({error}); put it back, or choose another folder with --out"
+        ) from error
+    if not isinstance(manifest, dict) or manifest.get("schema") != _SCHEMA:
+        raise ComparisonError(
+            f"{path}: is no manifest of a comparison; choose another folder with --out"
+        )
+    return manifest
 
 
 def _by_arm(comparison: Any) -> Any:

@@ -17,8 +17,11 @@ A norm penalty is not part of a loss: the caller adds it, the same for all.
 from __future__ import annotations
 
 import importlib
+import inspect
 import math
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
@@ -31,7 +34,13 @@ from torch import Tensor, nn
 from facerec.comparison import pair_losses
 from facerec.comparison.mining import DistanceWeightedMiner
 from facerec.comparison.ranges import Range
-from facerec.errors import MissingExtraError, RecipeError, TrainingError
+from facerec.errors import (
+    FacerecError,
+    MissingExtraError,
+    RecipeError,
+    TrainingError,
+    message_line,
+)
 from facerec.heads import classifier, margins
 
 CenterInit = Literal["unit", "normal", "xavier", "standard_normal"]
@@ -816,6 +825,17 @@ class OwnLoss(_Config):
             )
         return super().build(num_classes, embedding_size, seed)
 
+    @property
+    def source(self) -> str:
+        """Source text of its formula and methods; empty where it came from no file."""
+        kinds = type(self).__mro__[: type(self).__mro__.index(OwnLoss)]
+        members = [(name, getattr(kind, name)) for kind in kinds for name in vars(kind)]
+        own = [each for name, each in members if inspect.isfunction(each) and name[:2] != "__"]
+        try:
+            return "\n".join(inspect.getsource(each) for each in own)
+        except OSError:
+            return ""
+
 
 Loss = (
     Contrastive
@@ -881,7 +901,7 @@ class LossModule(nn.Module):
         """
         self._check(embeddings, labels)
         own = next(self.parameters(), embeddings)
-        with torch.autocast(embeddings.device.type, enabled=False):
+        with torch.autocast(embeddings.device.type, enabled=False), self._explained():
             loss = self.formula(
                 embeddings.to(torch.promote_types(own.dtype, torch.float32)), labels
             )
@@ -891,7 +911,28 @@ class LossModule(nn.Module):
                 f"{type(self.config).__name__} returned {shape}, but a loss is a scalar tensor; "
                 "take the mean of it"
             )
+        if torch.is_grad_enabled() and embeddings.requires_grad and not loss.requires_grad:
+            raise TrainingError(
+                f"{type(self.config).__name__} returned a loss without a gradient, from which "
+                "nothing can be learned; compute it of the embeddings, without detach or item"
+            )
         return loss
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Word what a loss of one's own raises."""
+        try:
+            yield
+        except Exception as error:  # whatever a stranger's code does
+            if isinstance(error, FacerecError) or not isinstance(self.config, OwnLoss):
+                raise
+            frames = traceback.extract_tb(error.__traceback__)
+            # Of its own lines the innermost; below it there is torch.
+            place = [each for each in frames if "site-packages" not in each.filename][-1]
+            raise TrainingError(
+                f"{type(self.config).__name__}: its formula fails in {place.filename}, line "
+                f"{place.lineno} ({type(error).__name__}: {message_line(error)}); mend it"
+            ) from error
 
     def _check(self, embeddings: Tensor, labels: Tensor) -> None:
         size = len(labels)

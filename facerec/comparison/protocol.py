@@ -112,6 +112,11 @@ class Protocol:
         for name in ("steps_per_epoch", "epochs", "patience"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, found {getattr(self, name)}")
+        for name in ("remine_every", "probe_every"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0, found {getattr(self, name)}")
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise ValueError(f"clip_norm must be above 0, or None, found {self.clip_norm}")
         if (self.transform is None) != (self.trunk.name == FEATURES):
             raise ValueError(
                 f"the trunk {FEATURES} needs transform=None, and only that one does; found "
@@ -192,10 +197,14 @@ class Arm:
     """Where it differs from the common one, in declared fields; None is the common one."""
 
     def __post_init__(self) -> None:
-        if not self.name or not all(c.isalnum() or c in "+-_.=" for c in self.name):
+        allowed = all(c.isalnum() or c in "+-_.=" for c in self.name)
+        if not self.name.strip(".") or not allowed:  # of dots alone it would be another folder
             raise ValueError(
-                f"an arm is named {self.name!r}; use letters, digits and + - _ . = only"
+                f"an arm is named {self.name!r}; use letters, digits and + - _ . = only, and not "
+                "dots alone"
             )
+        if not self.loss_lr >= 0:
+            raise ValueError(f"loss_lr must be at least 0, found {self.loss_lr}")
 
     @property
     def ranges(self) -> tuple[Range, ...]:
@@ -293,6 +302,12 @@ class Comparison:
         for name in ("trials", "repetitions", "replicates"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, found {getattr(self, name)}")
+        if not 0 < self.confidence < 1:
+            raise ValueError(
+                f"confidence lies between 0 and 1 and is usually 0.95, found {self.confidence}"
+            )
+        if self.seed < 0:
+            raise ValueError(f"seed must be at least 0, found {self.seed}")
         if len(set(self.metrics)) < len(self.metrics):
             raise ValueError(f"metrics are different figures, found {self.metrics}")
         if any(k < 1 for k in self.recalls) or len(set(self.recalls)) < len(self.recalls):

@@ -223,7 +223,9 @@ def _ranking(summary: Summary) -> Iterator[FindingLine]:
     reach = reaching(summary, *HEADLINE) - {first}
     others = [name for name in means if name in reach]
     detail = (
-        f"the intervals over seeds of {', '.join(others)} meet its own"
+        f"n=1: {means[first].remark}"
+        if means[first].over_seeds is None
+        else f"the intervals over seeds of {', '.join(others)} meet its own"
         if others
         else "no other arm's interval over seeds meets its own"
     )
@@ -396,10 +398,10 @@ def _sections(summary: Summary, drawn: Mapping[str, Sequence[Drawing]]) -> Itera
 
 def _terms(summary: Summary) -> dict[str, str]:
     terms = {
-        "P@1, R-Precision (RP), MAP@R": "Of a test image with R others of its class: whether the "
-        "nearest image is of its class; the share of its class among the R nearest; the mean of "
-        "the precision at i over i = 1 … R, counted where the i-th is of its class. Means over "
-        "queries.",
+        "P@1, R-Precision (RP), MAP@R, Recall@K": "Of a test image with R others of its class: "
+        "whether the nearest image is of its class; the share of its class among the R nearest; "
+        "the mean of the precision at i over i = 1 … R, counted where the i-th is of its class; "
+        "whether any of the K nearest is. Means over queries.",
         "Concatenated, separated": "A seed trains one model a fold. Concatenated: the unit "
         "embeddings of all folds' models side by side. Separated: the mean of the figures of each "
         "model alone.",

@@ -105,6 +105,7 @@ class Search:
         self._data = data
         self._optuna = import_optuna()
         self._url = url or f"sqlite:///{folder / 'trials.db'}"
+        self._another = "storage with --storage" if url else "folder with --out"
         self._studies: dict[str, optuna.Study] = {}
         # Two workers that make the tables of one database at a time get in each other's way.
         with self._explained(), worker.turn():
@@ -334,7 +335,8 @@ class Search:
         if stored.get("format") != FORMAT:
             raise ComparisonError(
                 f"{self._url}: trials of {study.study_name} have format {stored.get('format')}, "
-                f"this facerec reads {FORMAT}; use the version that began it, or another folder"
+                f"this facerec reads {FORMAT}; use the version that began it, or another "
+                f"{self._another}"
             )
         begun = without_later_defaults(stored.get("comparison", {}))
         if comparison.paired_with(arm) is None and (comparison.paired or arm.against is None):
@@ -344,7 +346,7 @@ class Search:
         if changed:
             raise ComparisonError(
                 f"{self._url}: {study.study_name} was begun with another "
-                f"{', '.join(changed)}; take the change back, or choose another folder with --out"
+                f"{', '.join(changed)}; take the change back, or choose another {self._another}"
             )
 
     @contextmanager
@@ -365,7 +367,7 @@ class Search:
             raise ComparisonError(
                 f"{self._url}: {message_line(error)} (optuna "
                 f"{self._optuna.__version__}); upgrade with `optuna storage upgrade`, or choose "
-                "another folder with --out"
+                f"another {self._another}"
             ) from error
 
 

@@ -25,9 +25,11 @@ from facerec.fairness.plain import plain
 from facerec.fairness.rate_results import UNKNOWN
 from facerec.fairness.rates import GroupErrors, all_pairs_group_rates
 from facerec.fairness.result import Audit
+from facerec.limits import Checked, Count, Seed
 from facerec.progress import Progress, section
 from facerec.records.synthetic import Group, SyntheticSet
 from facerec.report.estimate import Estimate
+from facerec.statistics.operating_points import parse_rate
 from facerec.training.initialization import INIT
 from facerec.training.recipe import Recipe
 from facerec.verification import Bench, Pairs
@@ -36,7 +38,7 @@ ARMS: tuple[Literal["baseline", "sec"], ...] = ("baseline", "sec")
 
 
 @dataclass(frozen=True)
-class FairnessStudy:
+class FairnessStudy(Checked):
     """What is trained, on what, and how the answer is computed."""
 
     generated: Recipe | None
@@ -55,24 +57,27 @@ class FairnessStudy:
     training, so that it must have more errors."""
     attribute: str = "gender"
     """Column of the attributes of the real faces."""
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[Seed, ...] = (0, 1, 2)
     """Of training; each gives one run an arm."""
     targets: tuple[str, ...] = ("1e-1", "1e-2", "1e-3")
     """Nominal FMRs."""
     target: str = "1e-2"
     """The one of them that the answer is given at."""
-    replicates: int = 2000
+    replicates: Count = 2000
     """Resamples of the persons."""
-    permutations: int = 9999
+    permutations: Count = 9999
     """Of the test of association."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("generated", "real"):
             recipe = getattr(self, name)
             if recipe is not None and recipe.regularizer is None:
                 raise ValueError(f"{name} has no regularizer, so that both arms would be the same")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds must be different numbers, found {list(self.seeds)}")
+        for target in self.targets:
+            parse_rate(target)
         if self.target not in self.targets:
             raise ValueError(f"target {self.target} is not among {', '.join(self.targets)}")
         names = [group.name for group in self.faces.groups]

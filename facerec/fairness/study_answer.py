@@ -30,6 +30,10 @@ _LIMITS = {
 }
 
 
+_OF_AN_AUDIT = ("rows marked E", "section 5")
+"""What caveats say that speak of parts of an audit's page, which an answer has not."""
+
+
 def answer(plan: FairnessStudy, result: SetResult) -> Iterator[str]:
     """Yield what was found on one set of images, one sentence each."""
     for arm, side in zip(ARMS, ("Without SEC", "With SEC"), strict=True):
@@ -194,7 +198,9 @@ def _known(plan: FairnessStudy, result: SetResult) -> Iterator[str]:
 def _limits(results: Sequence[SetResult]) -> Iterator[str]:
     """Yield the caveats of all audits and those of the study."""
     caveats = [text for result in results for text in result.runs[0].audit.caveats]
-    yield from dict.fromkeys(caveats)
+    yield from dict.fromkeys(
+        text for text in caveats if not any(part in text for part in _OF_AN_AUDIT)
+    )
     yield from _LIMITS.values()
 
 

@@ -62,6 +62,11 @@ def test_a_comparison_from_the_command_line(
     with pytest.raises(SystemExit):  # what was scored without them has none
         main([str(recipe), "--out", str(out)])
     assert "metrics" in capsys.readouterr().err
+    (out / "finals" / "CosFace" / "seed-0.npz").write_bytes(b"")
+    with pytest.raises(SystemExit):
+        main(command)
+    said = capsys.readouterr()
+    assert said.out.endswith("\n") and "is no result of a final run" in said.err
 
 
 @pytest.mark.parametrize(

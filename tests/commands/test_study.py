@@ -130,6 +130,9 @@ def test_a_study_goes_from_nothing_to_an_answer(folder: Path) -> None:
     answer = (out / "answer.md").read_text(encoding="utf-8")
     for text in (*READING, "## Limits", "## Reproduce", "Known truth", "2 runs trained"):
         assert text in answer
+    # Other caveats of an audit are of its page, whose p are adjusted.
+    assert "Holm" not in answer and "section 5" not in answer
+    assert "Impostor pairs are drawn" in answer
     assert "smoke" not in answer and " nan" not in answer and " inf" not in answer
     lines = answer.splitlines()
     rows = [line for line in lines if line.startswith("| ") and "| ---" not in line]
@@ -296,6 +299,10 @@ def test_real_faces_need_all_three(real: Real, tmp_path: Path) -> None:
     [
         ("regularizer=SEC(weight=0.5)", "regularizer=None", "generated has no regularizer"),
         ("seeds=(0,)", "seeds=(1, 1)", r"seeds must be different numbers, found \[1, 1\]"),
+        ("seeds=(0,)", "seeds=(-1,)", "seeds must be at least 0"),
+        ("replicates=60", "replicates=0", "replicates must be at least 1"),
+        ("permutations=99", "permutations=0", "permutations must be at least 1"),
+        ('targets=("2e-1", ', 'targets=("2", ', "target '2' is not a rate between 0 and 1"),
         ('target="1e-1"', 'target="1e-3"', "target 1e-3 is not among 2e-1, 1e-1"),
         ('target="1e-1"', 'target="1e-1", harder=Group("C")', "harder is 'C', the groups are A, B"),
     ],
@@ -305,6 +312,7 @@ def test_an_impossible_study_is_refused(tmp_path: Path, old: str, new: str, sent
     (tmp_path / "small.py").write_text(RECIPE.replace(old, new))
     with pytest.raises(RecipeError, match=sentence):
         study(tmp_path / "small.py", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_shipped_study_loads_and_has_a_smoke_version() -> None:

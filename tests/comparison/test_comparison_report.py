@@ -538,7 +538,8 @@ def test_one_run_has_no_plus_minus() -> None:
         cells = row(page, "Concatenated MAP@R, arm − base", f"{pair.arm} - {pair.base}")
         assert cells[0] == "1" and cells[1].endswith(" n=1") and cells[4:7] == ["–", "–", "–"]
     assert "One seed each: no interval and no p" in page.text
-    assert "±" not in " ".join(sentence_of(answer) for answer in answers(summary))
+    said = " ".join(sentence_of(answer) for answer in answers(summary))
+    assert "±" not in said and "over seeds" not in said
     assert "\\pm" not in files["table.tex"].decode() and "$n=1$" in files["table.tex"].decode()
     assert "nan" not in page.text.lower()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,17 @@ def test_damaged_results_are_refused(tmp_path: Path, content: bytes | None) -> N
         path.write_bytes(content)
     with pytest.raises(ComparisonError, match=r"x\.npz: is no result .* delete it and run"):
         read_final(path)
+
+
+def test_a_result_whose_arrays_are_damaged_is_refused(trainer: Trainer, tmp_path: Path) -> None:
+    path, side = tmp_path / "x.npz", TestSide(np.arange(48, 96), None)
+    _, model = trainer.fit(BASE, protocol(), SPLIT.folds[0], seed=0)
+    write_final(path, score_models(trainer, protocol(), [model], side), {})
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 7):
+        path.write_bytes(whole[:place] + bytes(64) + whole[place + 64 :])
+        with contextlib.suppress(ComparisonError):  # a few bytes are of no account
+            read_final(path)
 
 
 def test_pickles_are_refused(tmp_path: Path) -> None:

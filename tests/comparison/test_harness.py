@@ -29,12 +29,12 @@ from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.comparison import Arm, Batch, Comparison, FaceTransform, ImageData, Trunk
 from facerec.comparison.fit import Fit
 from facerec.comparison.harness import Harness, Notify, Results
-from facerec.comparison.losses import Contrastive
+from facerec.comparison.losses import Contrastive, OwnLoss
 from facerec.comparison.protocol import UNTRAINED
 from facerec.embedding.model import save_model
 from facerec.errors import ComparisonError, DatasetError, RecipeError
 from facerec.heads import SEC
-from facerec.recipe import to_dict
+from facerec.recipe import run_python, to_dict
 from facerec.records import Data, make_records
 from facerec.records.synthetic import SyntheticSet
 from facerec.training import SGD
@@ -156,6 +156,7 @@ def test_identical_arms_are_identical(images: Path, tmp_path: Path) -> None:
     twin = replace(WITH_SEC, name="twin", search=(MARGIN,), regularizer=SEC(weight=0.0))
     plan = comparison(images, arms=(BASE, twin), trials=1)
     base, other = run(plan, tmp_path).arms
+    assert base.first_settings == other.first_settings == 1  # of two the one that was tried
     for first, second in zip(base.runs, other.runs, strict=True):
         for key, values in first.scores.items():
             assert np.array_equal(values, second.scores[key])
@@ -209,6 +210,67 @@ def test_a_folder_of_another_comparison_is_refused(images: Path, tmp_path: Path)
         (images / "class03" / "moved.png").rename(images / "class03" / "0.png")
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"schema": "facerec.comp', "cannot be read"),
+        ("[1]", "is no manifest of a comparison; choose"),
+        ('{"schema": "of another command"}', "is no manifest of a comparison; choose"),
+    ],
+)
+def test_a_manifest_that_is_none_is_refused(
+    images: Path, tmp_path: Path, content: str, words: str
+) -> None:
+    (tmp_path / "manifest.json").write_text(content)
+    with pytest.raises(ComparisonError, match=rf"manifest\.json: {words}"):
+        Harness(comparison(images), tmp_path, torch.device("cpu"))
+
+
+def test_final_runs_that_are_not_ours_are_refused(images: Path, tmp_path: Path) -> None:
+    plan = comparison(images, trials=1, repetitions=2)
+    run(plan, tmp_path)
+    own = tmp_path / "finals" / WITH_SEC.name / "seed-1.npz"
+    for other, words in ((BASE.name, "arm"), (WITH_SEC.name, "seed")):
+        own.write_bytes(
+            (tmp_path / "finals" / other / f"seed-{other == BASE.name:d}.npz").read_bytes()
+        )
+        with pytest.raises(
+            ComparisonError, match=rf"seed-1\.npz: is the result of another {words}"
+        ):
+            run(plan, tmp_path)
+    own.unlink()
+    run(plan, tmp_path)
+
+
+OWN = """
+from dataclasses import dataclass
+from facerec.comparison import Arm, OwnLoss, setting
+
+def norms(embeddings, labels, factor):
+    return factor * embeddings.norm(dim=1).mean()
+
+@dataclass(frozen=True)
+class Norms(OwnLoss):
+    formula = staticmethod(norms)
+    factor: float = setting(1.0, 0.0, 2.0)
+
+arm = Arm("Norms", Norms())
+"""
+
+
+def test_a_loss_whose_code_was_changed_is_refused(images: Path, tmp_path: Path) -> None:
+    def harness(text: str) -> Harness:
+        path = tmp_path / "own.py"
+        path.write_text(text)
+        plan = comparison(images, arms=(run_python(path)["arm"],))
+        return Harness(plan, tmp_path / "out", torch.device("cpu"))
+
+    for text in (OWN, f"{OWN}\n# what is not the loss is free to change"):
+        assert list(harness(text).manifest["own_losses_sha256"]) == ["Norms"]
+    with pytest.raises(ComparisonError, match="arm Norms: the code of its loss is not that"):
+        harness(OWN.replace("mean()", "sum()"))
+
+
 def test_what_is_refused_before_work_begins(images: Path, tmp_path: Path) -> None:
     few = tmp_path / "few"
     for name in ("class00", "class01", "class02"):
@@ -231,7 +293,14 @@ def test_what_is_refused_before_work_begins(images: Path, tmp_path: Path) -> Non
     cut = comparison(images, protocol=protocol(folds=9))
     with pytest.raises(DatasetError, match=rf"{images}: 8 of 16 classes"):
         run(cut, tmp_path / "cut")
-    assert not (tmp_path / "wide").exists() and not (tmp_path / "cut").exists()
+    lost = protocol(trunk=Trunk("foo"), transform=FaceTransform())
+    unknown = comparison(images, protocol=lost)
+    with pytest.raises(RecipeError, match="no trunk is called 'foo'"):
+        run(unknown, tmp_path / "unknown")
+    bare = comparison(images, arms=(Arm("bare", OwnLoss()),))
+    with pytest.raises(RecipeError, match="OwnLoss: a loss of one's own needs formula"):
+        run(bare, tmp_path / "bare")
+    assert {path.name for path in tmp_path.iterdir()} == {"lfw"}
 
 
 def test_weights_trained_on_test_identities_are_refused(images: Path, tmp_path: Path) -> None:

@@ -903,7 +903,21 @@ def test_what_is_wrong_with_a_loss_of_ones_own_is_said() -> None:
     class PerSample(OwnLoss):
         formula = staticmethod(lambda embeddings, labels: embeddings.sum(dim=1))
 
+    @dataclasses.dataclass(frozen=True)
+    class Misspelt(OwnLoss):
+        formula = staticmethod(lambda embeddings, labels: embeddings.summ())
+
+    @dataclasses.dataclass(frozen=True)
+    class Detached(OwnLoss):
+        formula = staticmethod(lambda embeddings, labels: embeddings.detach().sum())
+
     embeddings, labels = batch()
+    with pytest.raises(
+        TrainingError, match=r"Misspelt: .*test_losses\.py, line \d+ \(Attrib.*summ"
+    ):
+        create_loss(Misspelt(), CLASSES, SIZE, 0)(embeddings, labels)
+    with pytest.raises(TrainingError, match="Detached returned a loss without a gradient"):
+        create_loss(Detached(), CLASSES, SIZE, 0)(embeddings.requires_grad_(), labels)
     with pytest.raises(RecipeError, match="Bare: a loss"):
         create_loss(Bare(), CLASSES, SIZE, 0)
     with pytest.raises(TrainingError, match=r"PerSample returned \(12,\)"):

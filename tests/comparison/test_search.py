@@ -249,6 +249,9 @@ def test_a_storage_of_another_comparison_is_refused(tmp_path: Path) -> None:
     changed = comparison(tmp_path, arms=(replace(BASE, loss_lr=0.5), WITH_SEC))
     with pytest.raises(ComparisonError, match=r"tiny/CosFace was begun with another arm\.loss_lr"):
         opened(changed, tmp_path).study(changed.arms[0])
+    url = f"sqlite:///{tmp_path / 'trials.db'}"
+    with pytest.raises(ComparisonError, match=r"choose another storage with --storage"):
+        opened(changed, tmp_path, url=url).study(changed.arms[0])
     other = Search(comparison(tmp_path), {"images": 2}, tmp_path, Worker(tmp_path))
     with pytest.raises(ComparisonError, match=r"with another data\.images"):
         other.study(BASE)

@@ -928,7 +928,8 @@ class LossModule(nn.Module):
                 raise
             frames = traceback.extract_tb(error.__traceback__)
             # Of its own lines the innermost; below it there is torch.
-            place = [each for each in frames if "site-packages" not in each.filename][-1]
+            own = [each for each in frames if "site-packages" not in each.filename]
+            place = (own or frames)[-1]
             raise TrainingError(
                 f"{type(self.config).__name__}: its formula fails in {place.filename}, line "
                 f"{place.lineno} ({type(error).__name__}: {message_line(error)}); mend it"

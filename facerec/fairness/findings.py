@@ -47,6 +47,9 @@ _CAVEATS = (
 
 _OF_NORMS = _CAVEATS[-2:]
 
+OF_A_PAGE = _CAVEATS[4:6]
+"""Those that speak of marks and sections of the page of an audit."""
+
 _LFW = (
     "This benchmark was not built for comparisons between subgroups; counts per subgroup are small."
 )

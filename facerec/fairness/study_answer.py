@@ -10,6 +10,7 @@ from typing import Any
 import facerec
 from facerec.fairness.association import Association
 from facerec.fairness.baseline import BaselineComparison, Change
+from facerec.fairness.findings import OF_A_PAGE
 from facerec.fairness.study import ARMS, FairnessStudy, GroupExcess, KnownTruth, SetResult
 from facerec.report import words
 from facerec.report.table import Column, Table, escape_markdown
@@ -28,10 +29,6 @@ _LIMITS = {
     "thresholds": "Thresholds are fixed on the same images; resamples take them as given.",
     "penalty": "One weight of the penalty, one backbone and one margin were tried.",
 }
-
-
-_OF_AN_AUDIT = ("rows marked E", "section 5")
-"""What caveats say that speak of parts of an audit's page, which an answer has not."""
 
 
 def answer(plan: FairnessStudy, result: SetResult) -> Iterator[str]:
@@ -198,9 +195,7 @@ def _known(plan: FairnessStudy, result: SetResult) -> Iterator[str]:
 def _limits(results: Sequence[SetResult]) -> Iterator[str]:
     """Yield the caveats of all audits and those of the study."""
     caveats = [text for result in results for text in result.runs[0].audit.caveats]
-    yield from dict.fromkeys(
-        text for text in caveats if not any(part in text for part in _OF_AN_AUDIT)
-    )
+    yield from dict.fromkeys(text for text in caveats if text not in OF_A_PAGE)
     yield from _LIMITS.values()
 
 

@@ -941,6 +941,8 @@ def test_bobs_own_files(
         ("label,score\n", "a header and no scores"),
         ("label,score\n1,.5\n0,abc\n", "line 3: the score 'abc' is no number"),
         ("label,score\n1,1_0\n", "line 2: the score '1_0' is no number"),
+        ("label,score\n1,.5\n0,٠.٥\n", "line 3: the score '٠.٥' is no number"),
+        ("label,score\n1,.5\n0,\u00a0.5\n", "line 3: the score '\\xa0.5' is no number"),
         ("label,score\n1,NA\n", "line 2: the score 'NA' is no number"),
         ("label,score\n1,.5\nmaybe,.5\n", "line 3: 'maybe' where a label, 0 or 1, belongs"),
         ("label,score\n1,.5\n0\n", "line 3: '0' does not have 2 fields"),

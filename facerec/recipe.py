@@ -19,6 +19,9 @@ from facerec.errors import FacerecError, RecipeError
 from facerec.limits import shown
 
 T = TypeVar("T")
+_RUN_NAME = "<run_path>"
+_own_modules: list[str] = []
+"""Modules that the file which ran last imported from beside it."""
 
 
 def load_recipe(path: str | Path, kind: type[T]) -> T:
@@ -57,18 +60,25 @@ def run_python(path: Path) -> dict[str, Any]:
         RecipeError: it fails.
     """
     folder = str(path.resolve().parent)
+    # A file elsewhere may import a file of the same name.
+    while _own_modules:
+        sys.modules.pop(_own_modules.pop(), None)
     before = set(sys.modules)
     sys.path.insert(0, folder)
     try:
-        return runpy.run_path(str(path))
+        names = runpy.run_path(str(path), run_name=_RUN_NAME)
     except Exception as error:
         raise RecipeError(f"{path}: {_line_prefix(error, path)}{_explain(error)}") from error
     finally:
         sys.path.remove(folder)
-        # A file elsewhere may import a file of the same name.
         for name in set(sys.modules) - before:
             if str(getattr(sys.modules[name], "__file__", None) or "").startswith(folder):
-                del sys.modules[name]
+                _own_modules.append(name)
+    # Hints and help of its classes are looked up in their module, which runpy takes away.
+    module = types.ModuleType(_RUN_NAME)
+    vars(module).update(names)
+    sys.modules[_RUN_NAME] = module
+    return names
 
 
 def to_dict(value: Any) -> Any:

@@ -603,7 +603,7 @@ def _read_safetensors(path: Path) -> tuple[nn.Module, Backbone, Preprocessing, d
             tensors = {name: file.get_tensor(name) for name in names}
     except (SafetensorError, OSError) as error:
         raise ModelError(
-            f"{path}: not a whole .safetensors file ({message_line(error)})"
+            f"{path}: not a whole .safetensors file ({message_line(error)}); copy or save it again"
         ) from error
     except RecipeError as error:
         raise ModelError(f"{path}: {error}") from error
@@ -645,7 +645,9 @@ def _parse_note(path: Path, text: str | None) -> tuple[Backbone, Preprocessing, 
     except RecipeError as error:
         raise ModelError(str(error)) from error
     except (ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"{path}: its entry 'facerec' is damaged ({error!r})") from error
+        raise ModelError(
+            f"{path}: its entry 'facerec' is damaged ({error!r}); copy or save the file again"
+        ) from error
     return config, preprocessing, recipe
 
 

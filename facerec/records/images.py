@@ -117,7 +117,7 @@ class FolderImages(ImageSource):
         self.root = Path(root)
         self.ids = text_array(_list_images(self.root) if ids is None else ids, str(self.root))
         if not self.root.is_dir():
-            raise DatasetError(f"{self.root}: there is no such folder of images")
+            raise DatasetError(f"{self.root}: there is no such folder of images; check the path")
         check_unique(self.ids, str(self.root))
         for name in self.ids.tolist():
             check_relative(name, str(self.root))

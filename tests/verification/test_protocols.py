@@ -217,7 +217,9 @@ def test_images_under_another_suffix_keep_their_ids(tmp_path: Path, suffix: str)
 
 def test_a_folder_of_images_that_is_not_there(tmp_path: Path) -> None:
     path = write(tmp_path / "pairs.txt", "A 1 2\n")
-    assert "there is no such folder of images" in refusal(path, "lfw", tmp_path / "gone")
+    assert "there is no such folder of images; check the path" in refusal(
+        path, "lfw", tmp_path / "gone"
+    )
 
 
 def naive_lfw(path: Path) -> list[NamedPair]:
@@ -496,6 +498,8 @@ def test_bad_agedb_files(tmp_path: Path) -> None:
     assert "split 1, pair 1: its label is 0, not 1 or -1" in refusal(path, "agedb")
     savemat(path, {"splits": np.ones((2, 2))})
     assert "this is no protocol file of AgeDB" in refusal(path, "agedb")
+    path.write_bytes(b"MATLAB 7.3 MAT-file".ljust(124) + b"\0\2IM" + bytes(512))  # HDF5
+    assert refusal(path, "agedb").endswith("save it by MATLAB's save -v7")
     savemat(path, {"other": np.ones(3)})
     assert "no sound MATLAB file of version 4 to 7 that holds splits" in refusal(path, "agedb")
     path = make_agedb(tmp_path / "b.mat", [[("../1_A_2_f", "2_A_3_f", 1)]])
@@ -941,6 +945,8 @@ def test_bobs_own_files(
         ("label,score\n", "a header and no scores"),
         ("label,score\n1,.5\n0,abc\n", "line 3: the score 'abc' is no number"),
         ("label,score\n1,1_0\n", "line 2: the score '1_0' is no number"),
+        ("label,score\n1,.5\n0,٠.٥\n", "line 3: the score '٠.٥' is no number"),
+        ("label,score\n1,.5\n0,\u00a0.5\n", "line 3: the score '\\xa0.5' is no number"),
         ("label,score\n1,NA\n", "line 2: the score 'NA' is no number"),
         ("label,score\n1,.5\nmaybe,.5\n", "line 3: 'maybe' where a label, 0 or 1, belongs"),
         ("label,score\n1,.5\n0\n", "line 3: '0' does not have 2 fields"),

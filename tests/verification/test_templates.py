@@ -202,6 +202,7 @@ BAD_LINES = [
     ("face_tid_mid.txt", 1, "c.jpg 30 5 6", "it should hold 'image template media'"),
     ("face_tid_mid.txt", 2, "b.jpg x30 900", "it should hold 'image template media'"),
     ("face_tid_mid.txt", 2, "b.jpg 30 99999999999999999999", "should hold"),
+    ("face_tid_mid.txt", 2, "b.jpg 30 9_00", "it should hold 'image template media'"),
     ("face_tid_mid.txt", 4, "z.jpg 7 1", "names an image that"),
     ("name_5pts_score.txt", 2, f"d.jpg {FIVE}", "it should hold 'image x1 y1"),
     ("name_5pts_score.txt", 2, f"d.jpg {FIVE} high", "it should hold 'image x1 y1"),

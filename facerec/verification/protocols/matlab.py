@@ -77,7 +77,8 @@ def read_mat(path: Path, names: Sequence[str]) -> dict[str, Any]:
         said = next((line for line in reversed(lines) if line.strip()), "")
         raise DatasetError(
             f"{path}: no sound MATLAB file of version 4 to 7 that holds {', '.join(names)} "
-            f"({said[:200] or 'its reader ended without a word'}); get the file again"
+            f"({said[:200] or 'its reader ended without a word'}); get the file again, or save it "
+            "by MATLAB's save -v7"
         ) from problem
 
 

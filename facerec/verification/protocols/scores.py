@@ -281,8 +281,9 @@ class _Table:
             if len(fields) != len(self.columns):
                 self._refuse_fields(row, text)
             try:
-                # Python reads 1_000, pandas does not.
-                float(fields[at].strip().replace("_", "?") or "nan")
+                # Python reads 1_000 and digits and blanks of other scripts, pandas does not.
+                number = fields[at].encode("ascii", "replace").strip().replace(b"_", b"?")
+                float(number or "nan")
             except ValueError:
                 hint = "" if row or self.skipped else ", or call the column of a header score"
                 raise DatasetError(

@@ -325,7 +325,9 @@ def _positions(
 def _is(kind: type, word: str) -> bool:
     """Say whether a word is a 64-bit integer, a finite number, or (``str``) anything."""
     try:
-        number = 0 if kind is str else kind(word)
+        # Python reads 1_000 and digits of other scripts, pandas does not.
+        plain = word.encode("ascii", "replace").replace(b"_", b"?")
+        number = 0 if kind is str else kind(plain)
     except ValueError:
         return False
     return abs(number) < (2**63 if kind is int else math.inf)

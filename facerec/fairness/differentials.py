@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -751,7 +751,10 @@ def _area_under_fdr(targets: Sequence[_Target]) -> list[Differential]:
 
 
 def _percentiles(value: float, replicates: Values | None) -> tuple[Interval | None, str | None]:
-    """Return the percentile interval, or why there is none."""
+    """Return the percentile interval, widened to the value, or why there is none.
+
+    Noise moves rates apart, so that all replicates may differ more than the rates observed.
+    """
     if replicates is None:
         return None, "no interval: false matches are too many to be counted by person"
     if np.isnan(replicates).all():
@@ -763,7 +766,7 @@ def _percentiles(value: float, replicates: Values | None) -> tuple[Interval | No
             f"no interval: a group has no error in {unbounded:.0%} of the replicates; the lower "
             f"limit is {interval.low:.4g}"
         )
-    return interval, None
+    return replace(interval, low=min(interval.low, value), high=max(interval.high, value)), None
 
 
 def _rates(rates: ArrayLike) -> Values:

@@ -87,6 +87,7 @@ def audit_scores(
             one attribute to intersect.
         MetricError: an impossible target, or no mated or no impostor score.
     """
+    groups = tuple(dict.fromkeys(groups))
     check_request(groups, intersect, targets, name)
     sides = _Sides(scored, name)
     labels = sides.labels(groups, attributes)
@@ -102,7 +103,7 @@ def audit_scores(
     unit = "subjects" if sides.subjects_known else "pairs"
     chosen = shown(groupings, groups, f"{name}: ", unit)
     settings = Settings(
-        groups=tuple(groups),
+        groups=groups,
         intersect=intersect,
         targets=tuple(targets),
         impostors="list",
@@ -201,7 +202,7 @@ class _Sides:
     def labels(self, groups: Sequence[str], attributes: Attributes | None) -> Labels:
         """Return the value of every attribute, ``(2n,)``, empty where it cannot be used."""
         labels: Labels = {}
-        for group in dict.fromkeys(groups):
+        for group in groups:
             if attributes is not None:
                 values = self._of_subjects(group, attributes)
             elif group in self._pairs.groups:

@@ -328,6 +328,17 @@ def test_intervals_come_from_one_joint_resample() -> None:
     assert differentials(errors, replicates=400, seed=4) != found
 
 
+def test_intervals_hold_a_value_that_replicates_lie_beyond() -> None:
+    # Each of few persons matters, and both rates are close to nominal: replicates are further off.
+    generator = np.random.default_rng(12)
+    subject = np.repeat(np.arange(40), 2)
+    vectors = generator.standard_normal((80, 8)) + generator.standard_normal((40, 8))[subject]
+    errors = all_pairs_group_rates(vectors, subject, subject % 2, ("A", "B"), targets=("1e-1",))
+    one = row(differentials(errors, replicates=200).rows, "MAPE", "1e-1")
+    assert one.value is not None and one.interval is not None
+    assert one.interval.low <= one.value <= one.interval.high
+
+
 def test_area_under_fdr() -> None:
     found = differentials(large(), replicates=60)
     (area,) = (r for r in found.rows if r.measure == "area under FDR")

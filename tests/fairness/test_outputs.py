@@ -94,11 +94,23 @@ def test_audits_without_figures_keep_the_schema(found: Audit, tmp_path: Path) ->
         replace(part, **missing, histograms=())  # type: ignore[arg-type]
         for part in found.groupings
     )
-    empty = replace(found, groupings=parts, thresholds=(), target=None, skipped=(nothing,))
+    empty = replace(
+        found,
+        groupings=parts,
+        thresholds=(),
+        target=None,
+        skipped=(nothing,),
+        one_to_many=NoComparison("one to many", "no search"),
+    )
     bare_document = to_json(empty)
     assert schema_errors(bare_document) == []
     reasons = {(row["grouping"], row["what"]) for row in bare_document["not_computed"]}
-    assert reasons >= {("race", "everything"), ("race", "rates"), ("race × sex", "fusion")}
+    assert reasons >= {
+        ("race", "everything"),
+        ("race", "rates"),
+        ("race × sex", "fusion"),
+        ("", "one to many"),
+    }
     assert "no reason" in model_card(replace(empty, warnings=("no reason",)))
 
 

@@ -301,6 +301,16 @@ def test_thresholds_from_elsewhere_and_intersections(tmp_path: Path) -> None:
     assert "other.csv" in found.thresholds[0].source
 
 
+def test_an_attribute_named_twice_is_one(tmp_path: Path) -> None:
+    lines, _, _, _ = some_lines()
+    once, twice = loose(tmp_path, lines), loose(tmp_path, lines, "race", "race")
+    assert [part.name for part in twice.groupings] == ["race"]
+    assert twice.settings == once.settings
+    scored = read_scores(tmp_path / "loose.csv", groups=("race",))
+    with pytest.raises(DatasetError, match="an intersection needs two"):
+        audit_scores(scored, ("race", "race"), name="x", intersect=True, **FAST)
+
+
 def test_what_cannot_be_audited_is_said(
     pairs: tuple[People, tuple[NDArray, ...]], tmp_path: Path
 ) -> None:

@@ -131,7 +131,9 @@ class World:
             other = self.develop((centres, worse * scatter), person, noise)
         grouping = Grouping(("group",), (("first",), ("second",)), group[person])
         rows = np.arange(person.size)
-        joined = Joined(rows, np.ones(rows.size), person, (grouping,), {}, (), ("made up",), None)
+        joined = Joined(
+            rows, np.ones(rows.size), person, (grouping,), {}, (), ("made up",), None, order=rows
+        )
         return vectors.astype(np.float32), other.astype(np.float32), joined
 
 

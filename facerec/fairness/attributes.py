@@ -159,6 +159,8 @@ class Joined:
     """Where labels come from."""
     banner: str | None
     """What every page must carry, if anything."""
+    order: NDArray[np.int64]
+    """Rank of each image's id, ``(n,)``: what is drawn of images goes by it and not by the row."""
 
     @property
     def acquired(self) -> NDArray[np.bool_]:
@@ -325,6 +327,7 @@ def join(
         exclusions=tuple(exclusions),
         label_sources=attributes.label_sources,
         banner=attributes.banner,
+        order=np.unique(names[rows[left]], return_inverse=True)[1].astype(np.int64),
     )
 
 

@@ -226,11 +226,18 @@ class Enrolment:
     """Whether an image is one to enrol, acquired or not, ``(n,)``."""
 
     @classmethod
-    def draw(cls, subjects: NDArray[np.int64], template: Template, seed: int) -> Enrolment:
+    def draw(
+        cls,
+        subjects: NDArray[np.int64],
+        order: NDArray[np.int64],
+        template: Template,
+        seed: int,
+    ) -> Enrolment:
         """Split persons into halves and choose their images, by a seed.
 
         Args:
             subjects: person of each image, 0 to G − 1, ``(n,)``.
+            order: a number of each image's own, ``(n,)``, by which it is drawn; rows play no part.
             template: enrol one image, or half of them rounded down, but one at least.
             seed: equal seeds draw alike.
         """
@@ -238,10 +245,12 @@ class Enrolment:
         images = np.bincount(subjects)
         half = np.empty(images.size, np.int64)
         half[generator.permutation(images.size)] = np.arange(images.size) % _HALVES
-        order = np.lexsort((generator.permutation(subjects.size), subjects))
+        chance = np.empty(subjects.size, np.int64)
+        chance[np.argsort(order)] = generator.permutation(subjects.size)
+        drawn = np.lexsort((chance, subjects))
         starts = np.cumsum(images) - images
         turn = np.empty(subjects.size, np.int64)
-        turn[order] = np.arange(subjects.size) - starts[subjects[order]]
+        turn[drawn] = np.arange(subjects.size) - starts[subjects[drawn]]
         wanted = np.ones_like(images) if template == "one" else np.maximum(images // 2, 1)
         return cls(half, turn < wanted[subjects])
 
@@ -282,6 +291,8 @@ class OtherPeople:
     """Raw embeddings, ``(M, D)``."""
     persons: NDArray[np.int64]
     """Person of each, 0 to P − 1, ``(M,)``."""
+    order: NDArray[np.int64]
+    """Rank of the id of each, ``(M,)``."""
 
     @classmethod
     def of(cls, embeddings: Embeddings, name: str) -> OtherPeople:
@@ -299,8 +310,11 @@ class OtherPeople:
                 f"{name}: these embeddings do not say who is on the images, so nobody can be "
                 "searched for; embed record files or a folder of identity/image.jpg"
             )
-        persons = np.unique(subjects[known], return_inverse=True)[1].reshape(-1)
-        return cls(name, take(embeddings.vectors, np.flatnonzero(known)), persons)
+        rows = np.flatnonzero(known)
+        persons = np.unique(subjects[rows], return_inverse=True)[1].reshape(-1)
+        names = rows if embeddings.ids is None else embeddings.ids[rows]
+        order = np.unique(names, return_inverse=True)[1].reshape(-1)
+        return cls(name, take(embeddings.vectors, rows), persons, order)
 
     @property
     def count(self) -> int:
@@ -326,7 +340,7 @@ class OtherPeople:
                 f"galleries of one size alone, and those audited have {size:,}; give more than "
                 f"{size:,} persons, or leave out --threshold-from or --one-to-many"
             )
-        enrolled = Enrolment.draw(self.persons, plan.template, plan.seed).enrolled
+        enrolled = Enrolment.draw(self.persons, self.order, plan.template, plan.seed).enrolled
         templates = enrol(self.vectors, self.persons, enrolled, self.count)
         order = np.random.default_rng((plan.seed, 2)).permutation(self.count)
         best = []
@@ -407,7 +421,7 @@ class _Searcher:
         self._scores_of_others: dict[int, NDArray[np.float32]] = {}
         self._vectors, self._subjects = vectors[joined.rows], joined.subjects
         self.persons = int(joined.subjects.max()) + 1
-        self.drawn = Enrolment.draw(joined.subjects, plan.template, plan.seed)
+        self.drawn = Enrolment.draw(joined.subjects, joined.order, plan.template, plan.seed)
         acquired = joined.acquired
         self._templates = enrol(
             self._vectors, self._subjects, self.drawn.enrolled & acquired, self.persons

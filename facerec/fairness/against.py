@@ -125,7 +125,9 @@ def read_release(path: str | Path) -> Release:
     try:
         document = parse_json(path.read_bytes())
     except (OSError, ValueError) as problem:
-        raise DatasetError(f"{path}: it cannot be read as an audit.json ({problem})") from problem
+        raise DatasetError(
+            f"{path}: it cannot be read as an audit.json ({problem}); give that of the earlier one"
+        ) from problem
     schema = document.get("schema") if isinstance(document, Mapping) else None
     if schema != AUDIT_SCHEMA:
         raise DatasetError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import random
 import re
@@ -138,14 +139,21 @@ def metrics_file(run: Path | None) -> tuple[int, int] | None:
         return None
 
 
-def wait_for_the_moment(life: Ranks | Command, work: Path, steps: int, writing: bool) -> None:
+def wait_for_the_moment(
+    life: Ranks | Command,
+    work: Path,
+    steps: int,
+    writing: bool = False,
+    seconds: float = math.inf,
+) -> None:
     """Wait until this life has done so many steps, and then until it writes a checkpoint.
 
-    Or until it has ended.
+    Or until it has ended, or so many seconds have passed.
     """
     before = metrics_file(newest_run(work))
     first = newest_checkpoint(newest_run(work)) or 0
-    while life.alive():
+    end = time.monotonic() + seconds
+    while life.alive() and time.monotonic() < end:
         now = metrics_file(newest_run(work))
         begun = now is not None and (before is None or now[0] != before[0])
         if begun and now[1] >= first + steps and (not writing or is_writing(work)):  # type: ignore
@@ -172,9 +180,12 @@ def survive(work: Path, recipe: str, world: int, kills: int, real: bool) -> Path
         if moment == "never":
             assert set(life.join()) == {0}, life.log.read_text()
             continue
-        if moment != "start":
+        if moment == "start":
+            # The first step ends what is a start, or a fast machine would have done them all.
+            wait_for_the_moment(life, work, 1, seconds=dice.uniform(0, 6.0 if real else 0.6))
+        else:
             wait_for_the_moment(life, work, dice.randint(2, 7), moment == "writing")
-        time.sleep(dice.uniform(0, (6.0 if real else 0.6) if moment == "start" else 0.01))
+            time.sleep(dice.uniform(0, 0.01))
         assert life.alive(), life.log.read_text()
         life.kill()
         print(f"{moment}: from step {step} to {newest_checkpoint(newest_run(work))}")

@@ -59,20 +59,23 @@ def run_python(path: Path) -> dict[str, Any]:
     Raises:
         RecipeError: it fails.
     """
-    folder = str(path.resolve().parent)
+    folder = path.resolve().parent
     # A file elsewhere may import a file of the same name.
     while _own_modules:
         sys.modules.pop(_own_modules.pop(), None)
     before = set(sys.modules)
-    sys.path.insert(0, folder)
+    sys.path.insert(0, str(folder))
     try:
         names = runpy.run_path(str(path), run_name=_RUN_NAME)
     except Exception as error:
         raise RecipeError(f"{path}: {_line_prefix(error, path)}{_explain(error)}") from error
     finally:
-        sys.path.remove(folder)
+        sys.path.remove(str(folder))
         for name in set(sys.modules) - before:
-            if str(getattr(sys.modules[name], "__file__", None) or "").startswith(folder):
+            # What is installed, facerec itself too, may lie below the folder.
+            top = name.partition(".")[0]
+            file = str(getattr(sys.modules[name], "__file__", None) or "")
+            if top not in before and file.startswith(str(folder / top)):
                 _own_modules.append(name)
     # Hints and help of its classes are looked up in their module, which runpy takes away.
     module = types.ModuleType(_RUN_NAME)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from facerec.errors import RecipeError
-from facerec.recipe import differences, from_dict, load_recipe, to_dict
+from facerec.recipe import differences, from_dict, load_recipe, run_python, to_dict
 from facerec.training.recipe import Recipe
 
 FOLDER = Path(__file__).parent.parent / "recipes"
@@ -128,3 +128,16 @@ def test_recipes_of_two_folders_may_import_files_of_the_same_name(tmp_path: Path
             "recipe = Recipe(epochs=epochs)"
         )
         assert load_recipe(folder / "r.py", Recipe).epochs == number
+
+
+def test_packages_that_are_installed_below_a_recipe_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = tmp_path / ".venv" / "site-packages"
+    packages.mkdir(parents=True)
+    (packages / "installed_below.py").write_text("loaded = []")
+    monkeypatch.syspath_prepend(str(packages))
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text("import installed_below as found")
+    first, second = (run_python(tmp_path / name)["found"] for name in ("a.py", "b.py"))
+    assert first is second

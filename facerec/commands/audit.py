@@ -42,7 +42,7 @@ from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.one_to_many import (
     FPIR_TARGETS,
     OneToMany,
-    OtherPeople,
+    OtherSubjects,
     SearchPlan,
     Template,
 )
@@ -554,7 +554,7 @@ def _calibrate(
     distances: bool,
     device: str,
     show: Progress,
-) -> tuple[Calibration | None, list[str], OtherPeople | None]:
+) -> tuple[Calibration | None, list[str], OtherSubjects | None]:
     """Fix thresholds on other data, embeddings or scores, if they are given.
 
     Also returns what a reader must know of them, and who is on the images, unless scores are
@@ -574,7 +574,7 @@ def _calibrate(
         assert other.ids is not None and audited.ids is not None  # the reader sees to that
         shared = int(np.isin(other.ids, audited.ids).sum())
         note = f"{shared:,} images of {path.name} are audited too; it is not disjoint."
-        remarks, others = [note] if shared else [], OtherPeople.of(other, path.name)
+        remarks, others = [note] if shared else [], OtherSubjects.of(other, path.name)
     calibration = calibrate_on_embeddings(
         other, targets, name=path.name, device=device, progress=show
     )

@@ -117,7 +117,7 @@ def audit_plan(
             groups,
             setting.images,
             effect=wanted,
-            people=people,
+            subjects=people,
             power=setting.power,
             audits=setting.audits,
             seed=setting.seed,
@@ -214,7 +214,7 @@ def _print(planned: Plan, console: Console) -> None:
     if planned.effect is not None:
         goal = f"{question.effect} {question.said(planned.effect)}"
     else:
-        goal = f"{planned.people:,} people"
+        goal = f"{planned.subjects:,} subjects"
     console.print(
         f"{goal}, power {100 * planned.power:g} % at the 5 % level; {planned.audits:,} audits "
         f"drawn at each answer, seed {planned.seed}"

@@ -1,8 +1,8 @@
 """What changed between two releases of a model: a new audit against the ``audit.json`` of an old.
 
-Both audits must be of the same people, images, pairs and nominal rates, or a difference would tell
-nothing of the models. Where the embeddings of the old release are given too (``--baseline``),
-changes of the primary attribute come from joint resamples of the same persons, and those of
+Both audits must be of the same subjects, images, pairs and nominal rates, or a difference would
+tell nothing of the models. Where the embeddings of the old release are given too (``--baseline``),
+changes of the primary attribute come from joint resamples of the same subjects, and those of
 identification allow for the correlation of both models' errors; otherwise all that is known of the
 old release is its intervals.
 """
@@ -34,7 +34,7 @@ from facerec.statistics.searches import SEARCHES
 
 UNPAIRED = "MOVER of the intervals of both audits"
 TAKEN_AS_INDEPENDENT = (
-    "the audits are taken as independent; as far as both models err on the same persons, the "
+    "the audits are taken as independent; as far as both models err on the same subjects, the "
     "change is known better than this"
 )
 
@@ -69,7 +69,7 @@ class ReleaseChange(Estimate):
     old: float | None
     new: float | None
     paired: bool
-    """Whether the interval comes from the errors of both models on the same persons."""
+    """Whether the interval comes from the errors of both models on the same subjects."""
     old_verdict: Conclusion | None = None
     """None where nothing is tested but the change."""
     new_verdict: Conclusion | None = None
@@ -184,7 +184,7 @@ def compare_releases(
             `facerec.fairness.one_to_many.correlate`.
 
     Raises:
-        DatasetError: the audits are of other images, people, pairs or thresholds, or the baseline
+        DatasetError: the audits are of other images, subjects, pairs or thresholds, or the baseline
             is not what the earlier audit was made from.
     """
     with _reading(release):
@@ -253,7 +253,7 @@ def _shown(value: object) -> str:
 
 
 def _check(release: Release, new: Mapping[str, Any]) -> None:
-    """Refuse another bench, other people, or thresholds that are fixed otherwise."""
+    """Refuse another bench, other subjects, or thresholds that are fixed otherwise."""
     old = release.document
     kinds = ["scores" if side["counts"]["images"] is None else "embeddings" for side in (new, old)]
     _same(release, "what was audited:", kinds, "kind of input")
@@ -279,7 +279,7 @@ def _check(release: Release, new: Mapping[str, Any]) -> None:
         if counts[0] != counts[1]:
             _same(
                 release,
-                f"people and images of {key[0]} {key[1]}:",
+                f"subjects and images of {key[0]} {key[1]}:",
                 [None if count is None else list(count) for count in counts],
                 "data",
             )
@@ -321,16 +321,16 @@ def _notes(
 ) -> Iterator[str]:
     if comparison is None:
         yield (
-            "Of the earlier release its audit alone is known. Both audits share their persons, yet "
-            "intervals of changes take them as independent, so they are too wide as far as both "
-            "models err on the same persons. With the earlier embeddings as --baseline, changes by "
-            "the primary attribute come from the same persons drawn for both."
+            "Of the earlier release its audit alone is known. Both audits share their subjects, "
+            "yet intervals of changes take them as independent, so they are too wide as far as "
+            "both models err on the same subjects. With the earlier embeddings as --baseline, "
+            "changes by the primary attribute come from the same subjects drawn for both."
         )
     else:
         yield (
             f"Changes marked paired come from {comparison.replicates:,} joint resamples of the "
-            "same persons for both models, or, of identification, from the correlation of both "
-            "models' errors on the same persons; the others take both audits as independent."
+            "same subjects for both models, or, of identification, from the correlation of both "
+            "models' errors on the same subjects; the others take both audits as independent."
         )
     sides = [_searches(side) is not None for side in (old, new)]
     if sides[0] != sides[1]:
@@ -462,7 +462,7 @@ def _ratio_verdict(ratio: Mapping[str, Any]) -> Conclusion:
 def _paired(
     comparison: BaselineComparison, group: str | None, figure: str, target: str | None
 ) -> Change | None:
-    """Return the change of a figure over the same persons, if the comparison has it."""
+    """Return the change of a figure over the same subjects, if the comparison has it."""
     if group is not None:
         return None
     try:
@@ -539,7 +539,7 @@ def mover(
         old_limits: both ends of its interval; None without any.
         new: the later figure.
         new_limits: as ``old_limits``.
-        correlation: of both figures, from the persons that they share; None takes them as
+        correlation: of both figures, from the subjects that they share; None takes them as
             independent.
     """
     if old_limits is None or new_limits is None or None in (*old_limits, *new_limits):

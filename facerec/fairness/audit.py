@@ -45,7 +45,7 @@ from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import SubjectBootstrap, SubjectNorms, norm_table
 from facerec.fairness.one_to_many import (
     OneToMany,
-    OtherPeople,
+    OtherSubjects,
     SearchKey,
     SearchPlan,
     audit_searches,
@@ -83,7 +83,7 @@ def audit(
     baseline_name: str = "the baseline",
     searches: SearchPlan | None = None,
     search_baseline: bool = False,
-    search_others: OtherPeople | None = None,
+    search_others: OtherSubjects | None = None,
     gating: bool = False,
     confidence: bool = False,
     permutations: int = PERMUTATIONS,
@@ -112,7 +112,7 @@ def audit(
         baseline_name: names it in errors.
         searches: also audit identification (1:N) in this way.
         search_baseline: and that of the baseline, for `Audit.search_correlations`.
-        search_others: on whom its thresholds are set, by default on the audited people.
+        search_others: on whom its thresholds are set, by default on the audited subjects.
         gating: declared: images are accepted or discarded by norm.
         confidence: declared: the norm is shown or returned as a confidence.
         permutations: of the tests on norms.
@@ -173,7 +173,7 @@ def audit(
             "known of the spread within subjects, and there are no mated pairs."
         )
     unknown = "The embeddings do not say whether mirror images took part."
-    found = Audit(
+    result = Audit(
         settings=settings,
         inputs=tuple(inputs),
         label_sources=joined.label_sources,
@@ -193,7 +193,7 @@ def audit(
         search_correlations=correlations,
     )
     return complete(
-        found,
+        result,
         joined.groupings,
         calibrated=calibration is not None,
         lfw=_is_lfw(embeddings, pairs),
@@ -351,7 +351,7 @@ class _Auditor:
         )
 
     def identification(
-        self, plan: SearchPlan, others: OtherPeople | None, baseline: Embeddings | None, name: str
+        self, plan: SearchPlan, others: OtherSubjects | None, baseline: Embeddings | None, name: str
     ) -> tuple[OneToMany | NoComparison, Mapping[SearchKey, float] | None]:
         """Audit identification by every grouping that has a group to show.
 
@@ -367,18 +367,18 @@ class _Auditor:
             progress=self._progress,
             keep=baseline is not None,
         )
-        found = attempt(
+        searched = attempt(
             "one to many", partial(search, self._embeddings.vectors, joined, others=others)
         )
-        if baseline is None or isinstance(found, NoComparison):
-            return found, None
+        if baseline is None or isinstance(searched, NoComparison):
+            return searched, None
         assert ids is not None  # else nothing would have been joined
         other = select_embeddings(baseline, ids[joined.rows], name)
         same = replace(
             joined, rows=np.arange(len(joined.rows)), norms=other.norms.astype(np.float64)
         )
         before = attempt(name, partial(search, other.vectors, same))
-        return found, None if isinstance(before, NoComparison) else correlate(found, before)
+        return searched, None if isinstance(before, NoComparison) else correlate(searched, before)
 
     def compare(self, baseline: Embeddings, name: str) -> BaselineComparison:
         """Return the changes from a baseline, by the primary attribute."""

@@ -1,7 +1,7 @@
 """Baseline against SEC: what changes, for the same images, from one model to its treated twin.
 
 Every pair of runs shares a seed and differs in the treatment alone. All changes of all seeds come
-from one joint resample of persons, the same multiplicities for both models, so what the models
+from one joint resample of subjects, the same multiplicities for both models, so what the models
 share cancels out. Seeds tell how much of a change is training noise; the interval of the mean over
 seeds allows for both.
 """
@@ -67,13 +67,13 @@ FEWEST_SEEDS = 3
 """Seeds an arm from which on training noise can be judged."""
 
 SEEDS = "t over seeds"
-BOTH = "persons and seeds, MOVER"
+BOTH = "subjects and seeds, MOVER"
 
 Fusion = Literal["raw", "unit"]
 Role = Literal["performance", "by construction", "association", "differential"]
 
 _CELLS = 1 << 21
-"""Weights of persons in replicates that are held at once."""
+"""Weights of subjects in replicates that are held at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,14 +178,18 @@ class Change(Estimate):
 class BaselineComparison:
     """All changes from the baseline to its treated twin."""
 
+    in_files: ClassVar = (
+        "attribute groups images left_out persons=subjects policy changes replicates seed notes "
+        "reading"
+    )
     attribute: str
     groups: tuple[str, ...]
-    """Groups with a person."""
+    """Groups with a subject."""
     images: int
-    """Images with an embedding in all runs and a known person."""
+    """Images with an embedding in all runs and a known subject."""
     left_out: int
     """Other images."""
-    persons: int
+    subjects: int
     grouped: int
     """Those with a group, whom all figures by group are of."""
     policy: str
@@ -213,7 +217,7 @@ class BaselineComparison:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON types; ``rows`` is a flat table of the means over seeds."""
-        document = plain(self, ("grouped",), limits=False)
+        document = plain(self, limits=False)
         for entry, change in zip(document["changes"], self.changes, strict=True):
             entry["conclusion"] = change.conclusion
         return {"rows": [change.to_row() for change in self.changes], **document}
@@ -237,7 +241,7 @@ def compare_runs(
 
     Args:
         runs: one a seed.
-        subject: code of the person on each image, ``(m,)``; −1 where not known.
+        subject: code of the subject on each image, ``(m,)``; −1 where not known.
         group: code of the group of each image, ``(m,)``; −1 where not known. Such images count in
             figures of everybody.
         names: of the groups.
@@ -246,12 +250,12 @@ def compare_runs(
             of all pairs.
         impostors: whether error rates by group come from all pairs of images or from ``pairs``.
         targets: nominal FMRs, taken exactly.
-        replicates: resamples of the persons.
+        replicates: resamples of the subjects.
         seed: of the resampling.
         progress: called after each model.
 
     Raises:
-        MetricError: images, persons or groups that differ or do not fit, or a seed that repeats.
+        MetricError: images, subjects or groups that differ or do not fit, or a seed that repeats.
         DatasetError: embeddings that were normalised.
     """
     frame = _Frame(runs, subject, group, names, pairs, impostors, targets, replicates, seed)
@@ -272,8 +276,8 @@ def compare_runs(
         groups=frame.names,
         images=len(frame.rows),
         left_out=frame.left_out,
-        persons=frame.persons,
-        grouped=len(np.unique(frame.person[frame.grouped])),
+        subjects=frame.subject_count,
+        grouped=len(np.unique(frame.subject[frame.grouped])),
         policy=frame.policy,
         changes=tuple(
             _change(key, seeds, [(one[key], other[key]) for one, other in figures]) for key in keys
@@ -290,8 +294,8 @@ class _Key:
     role: Role
     fusion: Fusion | None = None
     groups: tuple[str, str] | None = None
-    persons: int = field(default=0, compare=False)
-    """Persons in the smallest part that is compared."""
+    subjects: int = field(default=0, compare=False)
+    """Subjects in the smallest part that is compared."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,7 +311,7 @@ _Figures = Mapping[_Key, _Drawn]
 
 
 class _Frame:
-    """What all runs share: images, persons, groups, pairs, and how often each person is drawn."""
+    """What all runs share: images, subjects, groups, pairs, and how often each subject is drawn."""
 
     def __init__(
         self,
@@ -324,38 +328,40 @@ class _Frame:
         if pairs is None and impostors == "list":
             raise MetricError("error rates of a pair list need the list; give pairs")
         ids = _check_runs(runs)
-        people, codes = np.asarray(subject), np.asarray(group)
-        if not people.shape == codes.shape == ids.shape:
+        subjects, codes = np.asarray(subject), np.asarray(group)
+        if not subjects.shape == codes.shape == ids.shape:
             raise MetricError(
-                f"{len(ids)} images but subjects of shape {people.shape} and groups of shape "
+                f"{len(ids)} images but subjects of shape {subjects.shape} and groups of shape "
                 f"{codes.shape}; give one each an image"
             )
         self.notes = _notes_on_seeds(runs)
         self.targets, self.impostors = tuple(targets), impostors
-        self.rows = np.flatnonzero(_embedded(runs) & (people >= 0))
+        self.rows = np.flatnonzero(_embedded(runs) & (subjects >= 0))
         if not len(self.rows):
             raise MetricError("no image has a subject and an embedding in all runs")
         self.left_out = len(ids) - len(self.rows)
-        self.person = np.unique(people[self.rows], return_inverse=True)[1].reshape(-1)
-        self.persons = int(self.person.max()) + 1
-        self._set_groups(LabelledImages(people[self.rows], codes[self.rows], names))
+        self.subject = np.unique(subjects[self.rows], return_inverse=True)[1].reshape(-1)
+        self.subject_count = int(self.subject.max()) + 1
+        self._set_groups(LabelledImages(subjects[self.rows], codes[self.rows], names))
         sides, same = self._set_pairs(pairs)
-        everyone = np.arange(self.persons)
-        # One comparison a person, so that each is drawn even without a pair of the list.
+        everyone = np.arange(self.subject_count)
+        # One comparison a subject, so that each is drawn even without a pair of the list.
         bootstrap = VertexBootstrap(
-            np.concatenate([everyone, self.person[sides[0]]]),
-            np.concatenate([everyone, self.person[sides[1]]]),
-            np.concatenate([np.ones(self.persons, bool), same]),
+            np.concatenate([everyone, self.subject[sides[0]]]),
+            np.concatenate([everyone, self.subject[sides[1]]]),
+            np.concatenate([np.ones(self.subject_count, bool), same]),
             replicates=replicates,
             seed=seed,
         )
-        self.listed = bootstrap.select(np.arange(self.persons + len(same)) >= self.persons)
+        self.listed = bootstrap.select(
+            np.arange(self.subject_count + len(same)) >= self.subject_count
+        )
         # The sample itself comes first: its figures are computed by the same rule.
-        self.weights = np.ones((replicates + 1, self.persons), np.uint8)
+        self.weights = np.ones((replicates + 1, self.subject_count), np.uint8)
         self.weights[1:] = bootstrap.multiplicities
 
     def _set_groups(self, labelled: LabelledImages) -> None:
-        """Number the groups that have a person."""
+        """Number the groups that have a subject."""
         there = labelled.group
         present = np.unique(there[there >= 0])
         self.names = tuple(labelled.names[code] for code in present)
@@ -363,7 +369,7 @@ class _Frame:
         self.grouped = np.flatnonzero(self.group >= 0)
 
     def _set_pairs(self, pairs: Pairs | None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Keep the pairs of images that take part, unless persons contradict their label."""
+        """Keep the pairs of images that take part, unless subjects contradict their label."""
         self.folds: NDArray[np.int64] | None = None
         self.sides, self.same = np.empty((2, 0), np.int64), np.empty(0, bool)
         self.policy = "every image with every other, within and between groups"
@@ -381,10 +387,10 @@ class _Frame:
         row_of[self.rows] = np.arange(len(self.rows))
         sides = row_of[sides]
         there = (sides >= 0).all(axis=0)
-        agree = (self.person[sides[0]] == self.person[sides[1]]) == pairs.issame
+        agree = (self.subject[sides[0]] == self.subject[sides[1]]) == pairs.issame
         for count, what in (
             (np.count_nonzero(~there), "have an image that takes no part"),
-            (np.count_nonzero(there & ~agree), "have a label that contradicts the persons"),
+            (np.count_nonzero(there & ~agree), "have a label that contradicts the subjects"),
         ):
             if count:
                 self.notes.append(f"{count:,} of {len(pairs):,} pairs {what} and are left out")
@@ -409,20 +415,20 @@ class _Frame:
 
     def _norms(self, norms: Array) -> dict[_Key, _Drawn]:
         figures = {
-            _Key("CV of norms", "by construction", persons=self.persons): _drawn(
-                _variation(norms, self.person, self.weights), "the mean norm is zero"
+            _Key("CV of norms", "by construction", subjects=self.subject_count): _drawn(
+                _variation(norms, self.subject, self.weights), "the mean norm is zero"
             )
         }
-        one_group = "no comparison: fewer than two groups have a person"
-        key = _Key("η²", "association", persons=self.persons)
+        one_group = "no comparison: fewer than two groups have a subject"
+        key = _Key("η²", "association", subjects=self.subject_count)
         if len(self.names) < 2:
             return figures | {key: _Drawn(None, None, one_group)}
         sample = SubjectNorms.from_images(
-            norms[self.grouped], self.person[self.grouped], self.group[self.grouped]
+            norms[self.grouped], self.subject[self.grouped], self.group[self.grouped]
         )
-        means, weights = sample.means, self.weights[:, np.unique(self.person[self.grouped])]
+        means, weights = sample.means, self.weights[:, np.unique(self.subject[self.grouped])]
         figures[key] = _drawn(
-            _eta_squared(means, sample.groups, weights), "the mean norms of persons do not vary"
+            _eta_squared(means, sample.groups, weights), "the mean norms of subjects do not vary"
         )
         members = [np.flatnonzero(sample.groups == g) for g in range(len(self.names))]
         for i, j in itertools.combinations(range(len(self.names)), 2):
@@ -435,7 +441,7 @@ class _Frame:
                     weights[:, members[i]],
                     weights[:, members[j]],
                 ),
-                "a group has no person",
+                "a group has no subject",
             )
         return figures
 
@@ -445,10 +451,10 @@ class _Frame:
         if len(scores):
             figures |= self._of_list(fusion, scores)
         if len(self.grouped):
-            errors, people = self._errors(vectors, scores)
+            errors, subjects = self._errors(vectors, scores)
             if not len(scores):
-                figures |= self._tpr_of_all(fusion, errors, people)
-            figures |= self._differentials(fusion, errors, people)
+                figures |= self._tpr_of_all(fusion, errors, subjects)
+            figures |= self._differentials(fusion, errors, subjects)
         return figures
 
     def _of_list(self, fusion: Fusion, scores: NDArray[np.floating]) -> dict[_Key, _Drawn]:
@@ -457,14 +463,14 @@ class _Frame:
         if self.folds is not None:
             thresholds = kfold_accuracy(scores, self.same, self.folds).thresholds
             right = (scores >= np.asarray(thresholds)[self.folds]) == self.same
-            key = _Key("accuracy", "performance", fusion, persons=self.persons)
+            key = _Key("accuracy", "performance", fusion, subjects=self.subject_count)
             performance[key] = _Drawn(float(right.mean()), self.listed.mean(right))
         figures = sort_scores(scores[self.same], scores[~self.same])
         points = [figures.tpr_at_fpr(target) for target in self.targets]
         resolved = [point.target for point in points if point.resolvable]
         drawn = dict(zip(resolved, self.listed.tpr_at_fpr(scores, resolved), strict=True))
         for point in points:
-            key = _Key(_tpr(point.target), "performance", fusion, persons=self.persons)
+            key = _Key(_tpr(point.target), "performance", fusion, subjects=self.subject_count)
             if point.resolvable:
                 performance[key] = _Drawn(point.tpr, drawn[point.target].tpr)
             else:
@@ -475,7 +481,7 @@ class _Frame:
     def _errors(
         self, vectors: NDArray[np.floating], scores: NDArray[np.floating]
     ) -> tuple[GroupErrors, NDArray[np.int64]]:
-        """Count errors by group; also return which persons the counts number.
+        """Count errors by group; also return which subjects the counts number.
 
         As in an audit, thresholds are fixed on everybody, also on images without a group.
         """
@@ -483,16 +489,16 @@ class _Frame:
         calibration = None
         if self.impostors == "all":
             if ungrouped:
-                calibration = calibrate(vectors, self.person, self.targets)
+                calibration = calibrate(vectors, self.subject, self.targets)
             of_all = all_pairs_group_rates(
                 vectors,
-                self.person,
+                self.subject,
                 self.group,
                 self.names,
                 targets=self.targets,
                 calibration=calibration,
             )
-            return of_all, np.unique(self.person[self.grouped])
+            return of_all, np.unique(self.subject[self.grouped])
         known = (self.group[self.sides] >= 0).all(axis=0)
         if ungrouped:
             points = operating_points(scores[self.same], scores[~self.same], self.targets)
@@ -502,34 +508,36 @@ class _Frame:
             self.sides[0],
             self.sides[1],
             self.same,
-            self.person,
+            self.subject,
             self.group,
             self.names,
             targets=self.targets,
             calibration=calibration,
         )
-        return of_list, np.unique(self.person[self.sides[:, known]])
+        return of_list, np.unique(self.subject[self.sides[:, known]])
 
     def _tpr_of_all(
-        self, fusion: Fusion, errors: GroupErrors, people: NDArray[np.int64]
+        self, fusion: Fusion, errors: GroupErrors, subjects: NDArray[np.int64]
     ) -> dict[_Key, _Drawn]:
-        """Return the TPR among all pairs of persons with a group."""
+        """Return the TPR among all pairs of subjects with a group."""
         figures = {}
         for point, counts in zip(errors.rates.points, errors.by_subject, strict=True):
-            key = _Key(_tpr(point.threshold.target), "performance", fusion, persons=self.persons)
+            key = _Key(
+                _tpr(point.threshold.target), "performance", fusion, subjects=self.subject_count
+            )
             if not point.threshold.resolvable:
                 few = f"not resolvable with {point.threshold.non_mated:,} impostor pairs"
                 figures[key] = _Drawn(None, None, few)
                 continue
-            features = np.zeros((len(people), 2))
+            features = np.zeros((len(subjects), 2))
             for group in counts:
                 features[group.members] = np.stack([group.missed, group.mated], axis=1)
-            missed, mated = _weighted(self.weights[:, people], features).T
+            missed, mated = _weighted(self.weights[:, subjects], features).T
             figures[key] = _drawn(1 - quotients(missed, mated), "no mated pair")
         return figures
 
     def _differentials(
-        self, fusion: Fusion, errors: GroupErrors, people: NDArray[np.int64]
+        self, fusion: Fusion, errors: GroupErrors, subjects: NDArray[np.int64]
     ) -> dict[_Key, _Drawn]:
         """Return max/geomean of the FMRs and of the FNMRs of groups, thresholds as given."""
         # For the values and the rule that withholds them; replicates are drawn with everything.
@@ -537,14 +545,14 @@ class _Frame:
         rows = {(row.measure, row.of, row.target): row for row in summary.rows}
         compared = [self.names.index(name) for name in summary.groups]
         fewest = min((errors.rates.composition[group].subjects for group in compared), default=0)
-        weights = self.weights[1:, people]
+        weights = self.weights[1:, subjects]
         figures = {}
         for target, counts in zip(self.targets, errors.counts, strict=True):
             drawn = [rate_replicates(counts[group], weights) for group in compared]
             kinds: tuple[Of, Of] = ("FMR", "FNMR")
             for kind, of in enumerate(kinds):
                 figure = f"max/geomean {of} at FMR={target}"
-                key = _Key(figure, "differential", fusion, persons=fewest)
+                key = _Key(figure, "differential", fusion, subjects=fewest)
                 row = rows.get(("max/geomean", of, target))
                 if row is None or row.value is None:
                     figures[key] = _Drawn(None, None, summary.reason if row is None else row.remark)
@@ -585,13 +593,13 @@ def _change(key: _Key, seeds: Sequence[int], sides: Sequence[tuple[_Drawn, _Draw
         mean = 0.0  # of changes that cancel, rounding is left
     known = [drawn for drawn in differences if drawn is not None]
     reason = next((c.remark for c in changes if c.remark), None)
-    persons = None
+    over_subjects = None
     if len(known) == len(changes):
-        persons, reason = _interval(np.mean(known, axis=0), key.persons)
+        over_subjects, reason = _interval(np.mean(known, axis=0), key.subjects)
     over_seeds = _student(values)
     return Change(
         mean,
-        persons if over_seeds is None else _together(mean, persons, over_seeds),
+        over_subjects if over_seeds is None else _together(mean, over_subjects, over_seeds),
         remark=reason or "",
         figure=key.figure,
         role=key.role,
@@ -600,7 +608,7 @@ def _change(key: _Key, seeds: Sequence[int], sides: Sequence[tuple[_Drawn, _Draw
         seeds=tuple(changes),
         baseline=float(np.mean([c.baseline for c in changes])),
         treated=float(np.mean([c.treated for c in changes])),
-        over_subjects=persons,
+        over_subjects=over_subjects,
         over_seeds=over_seeds,
         same_sign=int(np.count_nonzero(np.sign(values) == np.sign(mean))) if mean else 0,
     )
@@ -619,7 +627,7 @@ def _seed_change(key: _Key, seed: int, one: _Drawn, other: _Drawn) -> SeedChange
         if (difference := _difference(one, other)) is None:
             reason = one.reason or other.reason
         else:
-            interval, reason = _interval(difference, key.persons)
+            interval, reason = _interval(difference, key.subjects)
     return SeedChange(
         change,
         interval,
@@ -637,7 +645,7 @@ def _difference(one: _Drawn, other: _Drawn) -> Array | None:
         return other.replicates - one.replicates
 
 
-def _interval(replicates: Array, persons: int) -> tuple[Interval | None, str | None]:
+def _interval(replicates: Array, subjects: int) -> tuple[Interval | None, str | None]:
     """Return the percentile interval of a change, or why there is none."""
     defined = replicates[~np.isnan(replicates)]
     if not len(defined):
@@ -646,9 +654,9 @@ def _interval(replicates: Array, persons: int) -> tuple[Interval | None, str | N
         return None, (
             f"no interval: the change is {defined[0]:.3g} in all {len(replicates):,} resamples"
         )
-    interval = percentile(replicates, persons)
+    interval = percentile(replicates, subjects)
     if interval is None:
-        return None, f"no interval: {persons} persons in a group"
+        return None, f"no interval: {subjects} subjects in a group"
     if not (math.isfinite(interval.low) and math.isfinite(interval.high)):
         return None, "no interval: in many resamples a group has no error"
     return interval, None
@@ -660,22 +668,22 @@ def _student(values: Array) -> Interval | None:
         return None
     mean, error = float(values.mean()), float(values.std(ddof=1)) / math.sqrt(len(values))
     margin = float(stdtrit(len(values) - 1, 0.975)) * error
-    assumption = "seeds are independent, persons as given"
+    assumption = "seeds are independent, subjects as given"
     return Interval(mean - margin, mean + margin, method=SEEDS, assumption=assumption)
 
 
-def _together(mean: float, persons: Interval | None, seeds: Interval) -> Interval | None:
+def _together(mean: float, over_subjects: Interval | None, over_seeds: Interval) -> Interval | None:
     """Add both sources of uncertainty: squares of the distances of their limits from the mean.
 
-    The change seen is the true one plus an error of persons plus one of seeds, so the limits of the
-    sum follow from those of the parts (MOVER; Zou and Donner, Statistics in Medicine 27, 2008).
+    The change seen is the true one plus an error of subjects plus one of seeds, so the limits of
+    the sum follow from those of the parts (MOVER; Zou and Donner, Statistics in Medicine 27, 2008).
     """
-    if persons is None:
+    if over_subjects is None:
         return None
-    margin = (seeds.high - seeds.low) / 2
-    low = mean - math.hypot(max(0.0, mean - persons.low), margin)
-    high = mean + math.hypot(max(0.0, persons.high - mean), margin)
-    return Interval(low, high, persons.confidence, BOTH, "persons and seeds are independent")
+    margin = (over_seeds.high - over_seeds.low) / 2
+    low = mean - math.hypot(max(0.0, mean - over_subjects.low), margin)
+    high = mean + math.hypot(max(0.0, over_subjects.high - mean), margin)
+    return Interval(low, high, over_subjects.confidence, BOTH, "subjects and seeds are independent")
 
 
 def _check_runs(runs: Sequence[RunPair]) -> NDArray[np.str_]:
@@ -757,18 +765,18 @@ def _drawn(values: Array, reason: str) -> _Drawn:
     return _Drawn(float(values[0]), values[1:])
 
 
-def _variation(norms: Array, person: NDArray[np.integer], weights: NDArray[np.uint8]) -> Array:
+def _variation(norms: Array, subject: NDArray[np.integer], weights: NDArray[np.uint8]) -> Array:
     """Return the coefficient of variation (ddof 1) of the norms of images, ``(R,)``."""
     centre = float(norms.mean())
     rest = norms - centre
-    features = [np.bincount(person, values) for values in (np.ones(len(rest)), rest, rest**2)]
+    features = [np.bincount(subject, values) for values in (np.ones(len(rest)), rest, rest**2)]
     count, total, squares = _weighted(weights, np.stack(features, axis=1)).T
     spread = np.maximum(squares - total**2 / count, 0) / np.maximum(count - 1, 1)
     return quotients(np.sqrt(spread), centre + total / count)
 
 
 def _eta_squared(means: Array, groups: NDArray[np.integer], weights: NDArray[np.uint8]) -> Array:
-    """Return SSB / SST of the mean norms of persons, ``(R,)``."""
+    """Return SSB / SST of the mean norms of subjects, ``(R,)``."""
     rest = means - means.mean()
     member = groups[:, None] == np.arange(int(groups.max()) + 1)
     features = np.concatenate([member, member * rest[:, None], (rest**2)[:, None]], axis=1)
@@ -785,7 +793,7 @@ def _deltas(
     """Return P(X > Y) − P(X < Y), ``(R,)``.
 
     Args:
-        first: X, one value a person, ``(n,)``.
+        first: X, one value a subject, ``(n,)``.
         second: Y, ``(m,)``.
         drawn: how often each of X counts, ``(R, n)``.
         against: how often each of Y, ``(R, m)``.
@@ -806,7 +814,7 @@ def _deltas(
 
 
 def _weighted(weights: NDArray[np.uint8], features: Array) -> Array:
-    """Return the sums of the features of persons, each as often as drawn, ``(R, F)``."""
+    """Return the sums of the features of subjects, each as often as drawn, ``(R, F)``."""
     result = np.empty((len(weights), features.shape[1]))
     step = max(1, _CELLS // weights.shape[1])
     for start in range(0, len(weights), step):

@@ -43,7 +43,7 @@ PARTIAL_AREA = "0.20"
 
 STANDARDISATION = (
     "direct standardisation: FNMR of each group by norm bin, averaged with the share of each bin "
-    f"among the mated pairs of all groups; bins count where every group has {MIN_SUBJECTS} persons"
+    f"among the mated pairs of all groups; bins count where every group has {MIN_SUBJECTS} subjects"
 )
 
 _CURVE_POINTS = 200
@@ -196,9 +196,13 @@ class StandardisedGap:
 class NormChannels:
     """How norm and errors of mated pairs go together, at one threshold."""
 
+    in_files: ClassVar = (
+        "threshold pairs persons=subjects excluded lost correlations bins curves cuts "
+        "standardised seed"
+    )
     threshold: float
     pairs: int
-    persons: int
+    subjects: int
     excluded: int
     """Mated pairs with an image without a subject or a group."""
     lost: int
@@ -268,10 +272,10 @@ def channel_checklist(
 
 
 def mated_pairs(subject: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return all pairs of images of one person, each once, ``(P,)`` each.
+    """Return all pairs of images of one subject, each once, ``(P,)`` each.
 
     Args:
-        subject: code of the person on each image, ``(m,)``; negative codes are nobody.
+        subject: code of the subject on each image, ``(m,)``; negative codes are nobody.
     """
     codes = np.asarray(subject)
     rows = np.flatnonzero(codes >= 0)
@@ -279,7 +283,7 @@ def mated_pairs(subject: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64
     starts = np.flatnonzero(np.diff(codes[rows], prepend=-1))
     sizes = np.diff(starts, append=rows.size)
     sides = [np.empty((2, 0), np.int64)]
-    for size in np.unique(sizes):  # persons with equally many images at once
+    for size in np.unique(sizes):  # subjects with equally many images at once
         images = rows[starts[sizes == size][:, None] + np.arange(size)]
         first, second = np.triu_indices(size, 1)
         sides.append(np.stack([images[:, first].ravel(), images[:, second].ravel()]))
@@ -307,23 +311,23 @@ def norm_channels(
         first: image on the first side of each pair, ``(P,)``.
         second: image on the second side, ``(P,)``.
         norms: raw norm of each image, ``(m,)``, NaN where there is none.
-        subject: code of the person on each image, ``(m,)``; −1 where not known.
+        subject: code of the subject on each image, ``(m,)``; −1 where not known.
         group: code of the group of each image, ``(m,)``; −1 where not known.
         names: of the groups.
         threshold: global one; a pair is an error below it.
-        replicates: resamples of the persons; fewer for the rank correlation of many pairs.
+        replicates: resamples of the subjects; fewer for the rank correlation of many pairs.
         seed: of the resampling.
 
     Raises:
-        MetricError: arrays that do not fit, a pair of two persons, or no pair that is left.
+        MetricError: arrays that do not fit, a pair of two subjects, or no pair that is left.
     """
     pairs = _MatedPairs(scores, first, second, norms, subject, group, names, threshold)
-    weights = resample(pairs.persons, replicates, seed)
+    weights = resample(pairs.subject_count, replicates, seed)
     curve = error_versus_discard(pairs.errors, pairs.quality)
     return NormChannels(
         threshold=threshold,
         pairs=pairs.errors.size,
-        persons=pairs.persons,
+        subjects=pairs.subject_count,
         excluded=pairs.excluded,
         lost=pairs.lost,
         correlations=tuple(
@@ -347,7 +351,7 @@ def compare_fusion(
     Args:
         raw: errors where raw embeddings of two views, or of the images of templates, were added.
         unit: errors where each was normalised before.
-        replicates: resamples of the persons.
+        replicates: resamples of the subjects.
         seed: of the resampling.
 
     Raises:
@@ -385,7 +389,7 @@ def compare_fusion(
 
 
 class _MatedPairs:
-    """Mated pairs with a score, norms, a person and a group."""
+    """Mated pairs with a score, norms, a subjects and a group."""
 
     def __init__(
         self,
@@ -399,23 +403,23 @@ class _MatedPairs:
         threshold: float,
     ) -> None:
         values, sides = np.asarray(scores), np.stack([np.asarray(first), np.asarray(second)])
-        lengths, person, code = np.asarray(norms), np.asarray(subject), np.asarray(group)
+        lengths, subjects, code = np.asarray(norms), np.asarray(subject), np.asarray(group)
         if values.ndim != 1 or sides.shape[1:] != values.shape:
             raise MetricError(
                 f"{sides.shape[1:]} mated pairs but scores of shape {values.shape}; give one a pair"
             )
-        if lengths.ndim != 1 or not lengths.shape == person.shape == code.shape:
+        if lengths.ndim != 1 or not lengths.shape == subjects.shape == code.shape:
             raise MetricError(
                 f"norms, subjects and groups of images have shapes {lengths.shape}, "
-                f"{person.shape} and {code.shape}; give one each an image"
+                f"{subjects.shape} and {code.shape}; give one each an image"
             )
-        known = ((person >= 0) & (code >= 0))[sides].all(axis=0)
-        strange = np.flatnonzero(known & (person[sides[0]] != person[sides[1]]))
+        known = ((subjects >= 0) & (code >= 0))[sides].all(axis=0)
+        strange = np.flatnonzero(known & (subjects[sides[0]] != subjects[sides[1]]))
         if strange.size:
-            both = person[sides[:, strange[0]]].tolist()
+            both = subjects[sides[:, strange[0]]].tolist()
             raise MetricError(
                 f"mated pair {strange[0]} shows the subjects {both[0]} and {both[1]}; give pairs "
-                "of one person"
+                "of one subject"
             )
         quality = lengths[sides].min(axis=0)  # NaN if one of them is
         used = known & ~np.isnan(values) & ~np.isnan(quality)
@@ -428,17 +432,17 @@ class _MatedPairs:
         self.scores, self.quality, self.sides = values[used], quality[used], sides[:, used]
         # A float32 score is widened; the threshold is never rounded to it.
         self.errors = self.scores < np.float64(threshold)
-        numbers, self.person = np.unique(person[self.sides[0]], return_inverse=True)
-        self.persons = numbers.size
+        numbers, self.subject = np.unique(subjects[self.sides[0]], return_inverse=True)
+        self.subject_count = numbers.size
         self.group, self.names = code[self.sides[0]], tuple(names)
-        self.image_norms, self.image_person = lengths, person
+        self.image_norms, self.image_subject = lengths, subjects
         everyone = np.ones(self.errors.size, bool)
         self.subsets: list[tuple[str | None, NDArray[np.bool_]]] = [(None, everyone)]
         self.subsets += [(name, self.group == index) for index, name in enumerate(names)]
 
     def fnmr(self, subset: NDArray[np.bool_]) -> ErrorRate:
         """Return the FNMR of some pairs."""
-        return _rate(self.errors[subset], self.person[subset])
+        return _rate(self.errors[subset], self.subject[subset])
 
 
 def _correlation(
@@ -448,29 +452,29 @@ def _correlation(
     weights: NDArray[np.uint8],
 ) -> NormCorrelation:
     count = int(np.count_nonzero(subset))
-    members, person = np.unique(pairs.person[subset], return_inverse=True)
-    persons = members.size
+    members, subject = np.unique(pairs.subject[subset], return_inverse=True)
+    subjects = members.size
     norms, scores = (
         np.unique(values[subset], return_inverse=True)[1]
         for values in (pairs.quality, pairs.scores)
     )
-    value = _spearman(norms, scores, person, np.ones((1, persons)))[0] if count else np.nan
+    value = _spearman(norms, scores, subject, np.ones((1, subjects)))[0] if count else np.nan
     if np.isnan(value):
         constant = f"{count} mated pairs with equal norms or scores have no rank correlation"
         return NormCorrelation(
-            None, total=count, remark=constant, group=name, subjects=persons, replicates=0
+            None, total=count, remark=constant, group=name, subjects=subjects, replicates=0
         )
     replicates = min(len(weights), max(_FEWEST_REPLICATES, _CELLS // count))
-    drawn = _spearman(_coarse(norms), _coarse(scores), person, weights[:replicates, members])
-    interval = percentile(drawn, persons)
-    reason = "" if interval else f"no interval: replicates of {persons} persons do not vary"
+    drawn = _spearman(_coarse(norms), _coarse(scores), subject, weights[:replicates, members])
+    interval = percentile(drawn, subjects)
+    reason = "" if interval else f"no interval: replicates of {subjects} subjects do not vary"
     return NormCorrelation(
         float(value),
         interval,
         total=count,
         remark=reason,
         group=name,
-        subjects=persons,
+        subjects=subjects,
         replicates=replicates,
     )
 
@@ -478,23 +482,23 @@ def _correlation(
 def _spearman(
     x: NDArray[np.integer],
     y: NDArray[np.integer],
-    person: NDArray[np.integer],
+    subject: NDArray[np.integer],
     weights: NDArray,
 ) -> NDArray[np.float64]:
-    """Return correlations of mid-ranks of points whose persons count several times each.
+    """Return correlations of mid-ranks of points whose subjects count several times each.
 
     Args:
         x: ranks of distinct values, 0, 1, …, ``(P,)``.
         y: the same of the other variable, ``(P,)``.
-        person: of each point, ``(P,)``.
-        weights: how often each person counts, ``(R, persons)``.
+        subject: of each point, ``(P,)``.
+        weights: how often each subject counts, ``(R, subjects)``.
 
     Returns:
         one an R; NaN where either variable has one value.
     """
     correlations = np.empty(len(weights))
     tables = [
-        coo_array((np.ones(x.size), (codes, person)), (codes.max() + 1, weights.shape[1])).tocsr()
+        coo_array((np.ones(x.size), (codes, subject)), (codes.max() + 1, weights.shape[1])).tocsr()
         for codes in (x, y)
     ]
     # Many replicates at once: a point then costs three short rows, not as many single numbers.
@@ -506,7 +510,7 @@ def _spearman(
             chunk = slice(first, first + _AT_ONCE**2)
             cells = left.take(x[chunk], axis=0)
             cells *= right.take(y[chunk], axis=0)
-            cells *= times.take(person[chunk], axis=0)
+            cells *= times.take(subject[chunk], axis=0)
             products += cells.sum(axis=0)
         with np.errstate(invalid="ignore"):
             correlations[start : start + _AT_ONCE] = products / np.sqrt(spread * width)
@@ -579,8 +583,8 @@ def _common_cut(pairs: _MatedPairs, curve: DiscardCurve, share: str) -> CommonCu
         groups.append(
             GroupCut(
                 group=name,
-                images=_discarded(pairs.image_norms[images] < norm, pairs.image_person[images]),
-                pairs=_discarded(gone[subset], pairs.person[subset]),
+                images=_discarded(pairs.image_norms[images] < norm, pairs.image_subject[images]),
+                pairs=_discarded(gone[subset], pairs.subject[subset]),
                 before=pairs.fnmr(subset),
                 after=pairs.fnmr(subset & ~gone),
             )
@@ -588,26 +592,26 @@ def _common_cut(pairs: _MatedPairs, curve: DiscardCurve, share: str) -> CommonCu
     return CommonCut(share, norm, tuple(groups))
 
 
-def _discarded(gone: NDArray[np.bool_], person: NDArray[np.integer]) -> Discarded:
-    rate = _rate(gone, person)
+def _discarded(gone: NDArray[np.bool_], subject: NDArray[np.integer]) -> Discarded:
+    rate = _rate(gone, subject)
     return Discarded(rate.value, rate.interval, rate.events, rate.total)
 
 
-def _rate(events: NDArray[np.bool_], person: NDArray[np.integer]) -> ErrorRate:
-    share = ClusteredShare.from_pairs(events, person, person) if events.size else None
+def _rate(events: NDArray[np.bool_], subject: NDArray[np.integer]) -> ErrorRate:
+    share = ClusteredShare.from_pairs(events, subject, subject) if events.size else None
     return rate_of(share)
 
 
 def _standardised(pairs: _MatedPairs, weights: NDArray[np.uint8]) -> StandardisedGap:
     groups = len(pairs.names)
     counts = _Counts(pairs, weights)
-    common = (counts.persons >= MIN_SUBJECTS).all(axis=0)
+    common = (counts.subjects >= MIN_SUBJECTS).all(axis=0)
     support = float(counts.pairs[:, common].sum() / pairs.errors.size)
     if groups < 2 or not common.any():
         reason = (
             "one group alone"
             if groups < 2
-            else f"no norm bin has {MIN_SUBJECTS} persons of every group"
+            else f"no norm bin has {MIN_SUBJECTS} subjects of every group"
         )
         return StandardisedGap(STANDARDISATION, 0, 0.0, (), None, None, None, reason)
     shares = counts.pairs[:, common].sum(axis=0)
@@ -628,8 +632,8 @@ def _standardised(pairs: _MatedPairs, weights: NDArray[np.uint8]) -> Standardise
         drawn = [f(counts.drawn_errors, counts.drawn_pairs) for f in (raw, standardised)]
     members = np.bincount(counts.group_of, minlength=groups)
 
-    def contrast(value: float, replicates: NDArray[np.float64], persons: int) -> Estimate:
-        return Estimate(float(value), percentile(replicates, int(persons)))
+    def contrast(value: float, replicates: NDArray[np.float64], subjects: int) -> Estimate:
+        return Estimate(float(value), percentile(replicates, int(subjects)))
 
     gaps = [float(gap(rates)) for rates in values]
     drawn_gaps = [gap(rates) for rates in drawn]
@@ -647,9 +651,9 @@ def _standardised(pairs: _MatedPairs, weights: NDArray[np.uint8]) -> Standardise
             )
             for index, name in enumerate(pairs.names)
         ),
-        raw_gap=contrast(gaps[0], drawn_gaps[0], pairs.persons),
-        standardised_gap=contrast(gaps[1], drawn_gaps[1], pairs.persons),
-        change=contrast(gaps[1] - gaps[0], drawn_gaps[1] - drawn_gaps[0], pairs.persons),
+        raw_gap=contrast(gaps[0], drawn_gaps[0], pairs.subject_count),
+        standardised_gap=contrast(gaps[1], drawn_gaps[1], pairs.subject_count),
+        change=contrast(gaps[1] - gaps[0], drawn_gaps[1] - drawn_gaps[0], pairs.subject_count),
         reason=None,
     )
 
@@ -659,16 +663,16 @@ class _Counts:
 
     def __init__(self, pairs: _MatedPairs, weights: NDArray[np.uint8]) -> None:
         groups = len(pairs.names)
-        cell = pairs.person * BINS + _bin_of(pairs)
+        cell = pairs.subject * BINS + _bin_of(pairs)
         made, errors = (
-            np.bincount(cell, values, pairs.persons * BINS).reshape(pairs.persons, BINS)
+            np.bincount(cell, values, pairs.subject_count * BINS).reshape(pairs.subject_count, BINS)
             for values in (np.ones(cell.size), pairs.errors)
         )
-        self.group_of = np.empty(pairs.persons, np.int64)
-        self.group_of[pairs.person] = pairs.group
+        self.group_of = np.empty(pairs.subject_count, np.int64)
+        self.group_of[pairs.subject] = pairs.group
         own = [self.group_of == code for code in range(groups)]
-        self.persons = np.array([np.count_nonzero(made[members], axis=0) for members in own])
-        """Persons with a pair, ``(D, BINS)``."""
+        self.subjects = np.array([np.count_nonzero(made[members], axis=0) for members in own])
+        """Subjects with a pair, ``(D, BINS)``."""
         self.pairs = np.array([made[members].sum(axis=0) for members in own])
         self.errors = np.array([errors[members].sum(axis=0) for members in own])
         drawn = [weights[:, members].astype(np.float64) for members in own]

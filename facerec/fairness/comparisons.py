@@ -132,7 +132,7 @@ class Comparisons(ABC):
 class AllImages(Comparisons):
     """Every image with every other one, scored once for all groupings."""
 
-    policy = "from all pairs of images of two persons"
+    policy = "from all pairs of images of two subjects"
 
     def __init__(
         self,
@@ -232,7 +232,7 @@ class ListedPairs(Comparisons):
     ) -> list[GroupErrors | MetricError]:
         """Count errors by the groups of every grouping."""
         if calibration is None:
-            # As for the rates: else people who are not shown would follow from these counts.
+            # As for the rates: else subjects who are not shown would follow from these counts.
             sides = self._subject[self._sides]
             used = (sides != UNKNOWN).all(axis=0) & ((sides[0] == sides[1]) == self._same)
             points = _points(self._scores[used], self._same[used], targets)

@@ -41,7 +41,7 @@ WERM_EPSILON = 1e-5
 """The constant that WERM adds to rates before their geometric mean, as published."""
 
 MIN_SUBJECTS = 10
-"""Groups with fewer persons take no part in a comparison."""
+"""Groups with fewer subjects take no part in a comparison."""
 
 REPLICATES = 2000
 
@@ -49,8 +49,8 @@ FEW_ERRORS = 3
 """Fewer errors than that say next to nothing."""
 
 CONFIDENCE = 0.95
-INVERTED = "test of parity inverted by resampled persons"
-SCALED = "comparisons that share a person are dependent; the rates keep their order"
+INVERTED = "test of parity inverted by resampled subjects"
+SCALED = "comparisons that share a subject are dependent; the rates keep their order"
 
 _CHUNK = 256
 """Replicates held at once."""
@@ -184,7 +184,7 @@ class Differential(Estimate):
 
 @dataclass(frozen=True)
 class Differentials:
-    """All measures at all targets, from one joint resample of persons."""
+    """All measures at all targets, from one joint resample of subjects."""
 
     groups: tuple[str, ...]
     """Groups that are compared."""
@@ -196,7 +196,7 @@ class Differentials:
     reason: str | None
     """Why there are no rows."""
     independent: bool = False
-    """Whether pairs were resampled, since persons are not known."""
+    """Whether pairs were resampled, since subjects are not known."""
 
 
 @dataclass(frozen=True)
@@ -295,7 +295,7 @@ def differentials(
     seed: int = 0,
     min_subjects: int = MIN_SUBJECTS,
 ) -> Differentials:
-    """Compute every measure with its interval, from one joint resample of all persons.
+    """Compute every measure with its interval, from one joint resample of all subjects.
 
     Ratios are withheld where a group has no error (with an upper limit of its rate), where it has
     fewer than 3, and where both the highest and the lowest rate rest on fewer than 30.
@@ -307,22 +307,22 @@ def differentials(
     replicates furthest off. It reaches parity where ``p_value`` is at least 0.05, and nowhere else.
 
     The noise of a rate is that of its logarithm, with the variance that allows for comparisons
-    that share a person and a quantile of t: replicates of the bootstrap spread too much where false
-    matches are rare, and too little where persons are few. They keep their order, so that what the
-    rates of a group have in common remains.
+    that share a subject and a quantile of t: replicates of the bootstrap spread too much where
+    false matches are rare, and too little where subjects are few. They keep their order, so that
+    what the rates of a group have in common remains.
 
     Args:
         errors: from `facerec.fairness.rates`.
-        replicates: resamples of the persons.
+        replicates: resamples of the subjects.
         seed: of the resampling.
-        min_subjects: groups with fewer persons are left out.
+        min_subjects: groups with fewer subjects are left out.
     """
     used, left_out = _compared(errors, min_subjects)
     names = tuple(errors.rates.names[index] for index in used)
     rows: list[Differential] = []
     reason = None
     if len(used) < 2:
-        reason = f"no comparison: {len(used)} groups with enough persons and pairs, two are needed"
+        reason = f"no comparison: {len(used)} groups with enough subjects and pairs, two are needed"
     else:
         weights = resample(errors.subjects, replicates, seed)
         targets = [
@@ -356,11 +356,11 @@ def parity_p_value(
 ) -> float | None:
     """Return the p-value of max/geomean at one threshold, for groups drawn independently.
 
-    It is that of `differentials`, which takes nothing but their order from resamples of persons;
-    for groups known to be independent any order will do, and no person need be drawn.
+    It is that of `differentials`, which takes nothing but their order from resamples of subjects;
+    for groups known to be independent any order will do, and no subject need be drawn.
 
     Args:
-        groups: all images of each compared with all, `MIN_SUBJECTS` persons or more.
+        groups: all images of each compared with all, `MIN_SUBJECTS` subjects or more.
         target: nominal FMR of the threshold.
         of: which rate.
         generator: draws the orders.
@@ -388,7 +388,7 @@ def _compared(errors: GroupErrors, min_subjects: int) -> tuple[list[int], list[s
     used, left_out = [], []
     for index, group in enumerate(errors.rates.composition):
         if group.subjects < min_subjects:
-            left_out.append(f"{group.name}: {group.subjects} persons, fewer than {min_subjects}")
+            left_out.append(f"{group.name}: {group.subjects} subjects, fewer than {min_subjects}")
         elif not (group.mated and group.non_mated):
             left_out.append(
                 f"{group.name}: {group.mated} mated and {group.non_mated} impostor pairs within it"
@@ -399,9 +399,9 @@ def _compared(errors: GroupErrors, min_subjects: int) -> tuple[list[int], list[s
 
 
 def resample(subjects: int, replicates: int, seed: int) -> NDArray[np.uint8]:
-    """Return how often each person is drawn in each replicate, ``(R, G)``.
+    """Return how often each subject is drawn in each replicate, ``(R, G)``.
 
-    The draws are those of a `VertexBootstrap` of the same persons and seed.
+    The draws are those of a `VertexBootstrap` of the same subjects and seed.
 
     Raises:
         MetricError: no replicate.
@@ -420,13 +420,13 @@ def rate_replicates(
 ) -> tuple[Values | None, Values]:
     """Return FMR and FNMR within a group in every replicate, ``(R,)`` each.
 
-    A person drawn W times brings its mated comparisons W times, and those with a person drawn V
+    A subject drawn W times brings its mated comparisons W times, and those with a subject drawn V
     times W · V times. Replicates without comparisons are NaN; the FMR is None if false matches are
-    not known by person.
+    not known by subject.
 
     Args:
         counts: of the group.
-        weights: of all persons, ``(R, G)``, see `resample`.
+        weights: of all subjects, ``(R, G)``, see `resample`.
     """
     if isinstance(counts, PairCounts):
         return counts.resample(len(weights))
@@ -440,7 +440,7 @@ def rate_replicates(
         comparisons = _pairs_drawn(counts.non_mated, own)
     else:
         assert counts.images is not None
-        # Copies of one person are never compared as impostors.
+        # Copies of one subject are never compared as impostors.
         comparisons = ((drawn @ counts.images) ** 2 - drawn**2 @ counts.images**2) / 2
     return quotients(false_matches, comparisons), fnmr
 
@@ -679,7 +679,7 @@ class _NoisyRates:
 
     @classmethod
     def of(cls, kind: _Kind, drawn: Values, shares: Sequence[Share | None]) -> _NoisyRates | None:
-        """Take the noise of each group from its persons.
+        """Take the noise of each group from its subjects.
 
         Args:
             kind: counts and rates.
@@ -687,8 +687,8 @@ class _NoisyRates:
             shares: of the groups.
 
         Returns:
-            None where a group has no error or too few persons, or false matches are not known by
-            person.
+            None where a group has no error or too few subjects, or false matches are not known by
+            subject.
         """
         if not kind.errors.all():
             return None
@@ -756,7 +756,7 @@ def _percentiles(value: float, replicates: Values | None) -> tuple[Interval | No
     Noise moves rates apart, so that all replicates may differ more than the rates observed.
     """
     if replicates is None:
-        return None, "no interval: false matches are too many to be counted by person"
+        return None, "no interval: false matches are too many to be counted by subject"
     if np.isnan(replicates).all():
         return None, "no interval: it is undefined in all replicates"
     interval = percentile_interval(value, replicates)

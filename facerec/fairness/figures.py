@@ -101,7 +101,7 @@ def headline_figure(table: NormTable, point: RatesAtThreshold | None) -> Figure:
 def violin_figure(sample: SubjectNorms, table: NormTable) -> Figure:
     """Draw each group's norms: images as half a violin, means of subjects as a strip of bins.
 
-    Means are binned, so that no file holds the figure of a person.
+    Means are binned, so that no file holds the figure of a subject.
     """
     figure, axes = new_figure(max(_WIDTH, 0.6 + 0.75 * len(table.groups)), 4.2)
     means, of_image = sample.means, sample.groups[sample.subjects]

@@ -1,14 +1,15 @@
 """Errors of identification (1:N) by recorded group: FPIR, FNIR and rank 1, at thresholds for all.
 
-Persons are split into two halves by a seed. Each half is enrolled once, one template a person, and
-searched: other images of enrolled persons make mated searches, all images of the other half
-non-mated ones. So everybody is in a gallery and outside of one, and figures rest on all persons.
+Subjects are split into two halves by a seed. Each half is enrolled once, one template a subject,
+and
+searched: other images of enrolled subjects make mated searches, all images of the other half
+non-mated ones. So everybody is in a gallery and outside of one, and figures rest on all subjects.
 
-A search is a false positive if an entry of another person reaches the threshold in a non-mated
+A search is a false positive if an entry of another subject reaches the threshold in a non-mated
 search, and a false negative if the mate does not reach it in a mated one, whatever its rank: FPIR
 and FNIR of ISO/IEC 19795-1. The threshold is set where the FPIR of all searches is the target, or
 that of one named group, as the demographic tables of NIST's 1:N evaluation do (FRVT part 8).
-Other people can set it as well, in galleries of the audited size: the best of more entries is
+Other subjects can set it as well, in galleries of the audited size: the best of more entries is
 better, so that a threshold holds for one size alone.
 """
 
@@ -52,7 +53,7 @@ FPIR_TARGETS = ("1e-1", "1e-2", "2e-3")
 """Target FPIRs; 2e-3 is that of NIST's demographic tables."""
 
 EVERYBODY = "everybody"
-"""Name of the row of all persons, with or without a recorded group, and of their threshold."""
+"""Name of the row of all subjects, with or without a recorded group, and of their threshold."""
 
 OTHERS = "other people"
 """Name of the threshold that was set on other data."""
@@ -75,9 +76,9 @@ class SearchPlan(Checked):
     homogeneous: bool = False
     """Also search galleries that hold one group alone, of one size for all groups."""
     template: Template = "one"
-    """Enrol one image of a person, or the mean of the unit vectors of half of them."""
+    """Enrol one image of a subject, or the mean of the unit vectors of half of them."""
     seed: Seed = 0
-    """Of the split of persons and the choice of images."""
+    """Of the split of subjects and the choice of images."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class SearchRate(ErrorRate):
     ratio: Estimate | None
     """To the same figure of the reference group; None for that group and for `EVERYBODY`."""
     share: SearchShare | None = field(default=None, repr=False, compare=False)
-    """Sums by person behind it, where they were to be kept, for `correlate`; in no file."""
+    """Sums by subject behind it, where they were to be kept, for `correlate`; in no file."""
 
 
 class SearchKey(NamedTuple):
@@ -161,7 +162,7 @@ class GroupFailures:
     acquire: ErrorRate
     """Images without an embedding, among all images."""
     enrol: ErrorRate
-    """Persons without a template, as none of the images to enrol was acquired, among persons."""
+    """Subjects without a template, as none of the images to enrol was acquired, among subjects."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,7 @@ class SearchAudit:
     """Of the grouping."""
     groups: tuple[str, ...]
     compared_with: str
-    """The group to which ratios are formed: the reference, or else the one with most persons."""
+    """The group to which ratios are formed: the reference, or else the one with most subjects."""
     thresholds: tuple[SearchThreshold, ...]
     rates: tuple[SearchRate, ...]
     failures: tuple[GroupFailures, ...]
@@ -202,12 +203,12 @@ class OneToMany:
 
     in_files: ClassVar = (
         "protocol fpir=plan.targets reference=plan.reference homogeneous=plan.homogeneous "
-        "template=plan.template seed=plan.seed persons entries mated non_mated groupings"
+        "template=plan.template seed=plan.seed persons=subjects entries mated non_mated groupings"
     )
     plan: SearchPlan
     protocol: str
     """How galleries and searches were made, in a few sentences."""
-    persons: int
+    subjects: int
     entries: tuple[int, ...]
     """Sizes of the two mixed galleries."""
     mated: int
@@ -218,10 +219,10 @@ class OneToMany:
 
 @dataclass(frozen=True, eq=False)
 class Enrolment:
-    """Who is enrolled where, and with which images; n images of G persons."""
+    """Who is enrolled where, and with which images; n images of G subjects."""
 
     half: NDArray[np.int64]
-    """Gallery of each person, 0 or 1, ``(G,)``."""
+    """Gallery of each subject, 0 or 1, ``(G,)``."""
     enrolled: NDArray[np.bool_]
     """Whether an image is one to enrol, acquired or not, ``(n,)``."""
 
@@ -233,10 +234,10 @@ class Enrolment:
         template: Template,
         seed: int,
     ) -> Enrolment:
-        """Split persons into halves and choose their images, by a seed.
+        """Split subjects into halves and choose their images, by a seed.
 
         Args:
-            subjects: person of each image, 0 to G − 1, ``(n,)``.
+            subjects: subject of each image, 0 to G − 1, ``(n,)``.
             order: a number of each image's own, ``(n,)``, by which it is drawn; rows play no part.
             template: enrol one image, or half of them rounded down, but one at least.
             seed: equal seeds draw alike.
@@ -259,96 +260,96 @@ def enrol(
     vectors: NDArray[np.floating],
     subjects: NDArray[np.int64],
     chosen: NDArray[np.bool_],
-    persons: int,
+    count: int,
 ) -> NDArray[np.float64]:
-    """Return the template of every person: the mean of the unit vectors of the chosen images.
+    """Return the template of every subject: the mean of the unit vectors of the chosen images.
 
     Args:
         vectors: raw embeddings, ``(n, D)``.
-        subjects: person of each, ``(n,)``.
+        subjects: subject of each, ``(n,)``.
         chosen: images to enrol that were acquired, ``(n,)``.
-        persons: G.
+        count: of subjects, G.
 
     Returns:
-        ``(G, D)``; NaN for persons without such an image.
+        ``(G, D)``; NaN for subjects without such an image.
     """
     rows = np.flatnonzero(chosen)
     units = vectors[rows].astype(np.float64)
     units /= np.linalg.norm(units, axis=1, keepdims=True)
-    sums = np.zeros((persons, vectors.shape[1]))
+    sums = np.zeros((count, vectors.shape[1]))
     np.add.at(sums, subjects[rows], units)
-    counts = np.bincount(subjects[rows], minlength=persons)[:, None]
-    return np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
+    images = np.bincount(subjects[rows], minlength=count)[:, None]
+    return np.divide(sums, images, out=np.full_like(sums, np.nan), where=images > 0)
 
 
 @dataclass(frozen=True, eq=False)
-class OtherPeople:
-    """Images of people who are not audited, on whose searches thresholds are set."""
+class OtherSubjects:
+    """Images of subjects who are not audited, on whose searches thresholds are set."""
 
     name: str
     """Of these data, for errors and reports."""
     vectors: NDArray[np.floating]
     """Raw embeddings, ``(M, D)``."""
-    persons: NDArray[np.int64]
-    """Person of each, 0 to P − 1, ``(M,)``."""
+    subjects: NDArray[np.int64]
+    """Subject of each, 0 to P − 1, ``(M,)``."""
     order: NDArray[np.int64]
     """Rank of the id of each, ``(M,)``."""
 
     @classmethod
-    def of(cls, embeddings: Embeddings, name: str) -> OtherPeople:
-        """Take the images that were acquired and have a named person.
+    def of(cls, embeddings: Embeddings, name: str) -> OtherSubjects:
+        """Take the images that were acquired and have a named subject.
 
         Raises:
             DatasetError: there is none.
         """
-        subjects = embeddings.subjects
-        if subjects is None:
-            subjects = np.full(len(embeddings.norms), "")
-        known = (subjects != "") & ~np.isnan(embeddings.norms)
+        names = embeddings.subjects
+        if names is None:
+            names = np.full(len(embeddings.norms), "")
+        known = (names != "") & ~np.isnan(embeddings.norms)
         if not known.any():
             raise DatasetError(
                 f"{name}: these embeddings do not say who is on the images, so nobody can be "
                 "searched for; embed record files or a folder of identity/image.jpg"
             )
         rows = np.flatnonzero(known)
-        persons = np.unique(subjects[rows], return_inverse=True)[1].reshape(-1)
-        names = rows if embeddings.ids is None else embeddings.ids[rows]
-        order = np.unique(names, return_inverse=True)[1].reshape(-1)
-        return cls(name, take(embeddings.vectors, rows), persons, order)
+        subjects = np.unique(names[rows], return_inverse=True)[1].reshape(-1)
+        ids = rows if embeddings.ids is None else embeddings.ids[rows]
+        order = np.unique(ids, return_inverse=True)[1].reshape(-1)
+        return cls(name, take(embeddings.vectors, rows), subjects, order)
 
     @property
     def count(self) -> int:
-        """Persons."""
-        return int(self.persons.max()) + 1
+        """Subjects."""
+        return int(self.subjects.max()) + 1
 
     def best_scores(self, size: int, plan: SearchPlan) -> NDArray[np.float32]:
         """Return the best scores of non-mated searches, ``(S,)``.
 
-        There are as many galleries of that size as persons suffice for, each searched with all
+        There are as many galleries of that size as subjects suffice for, each searched with all
         images of everybody else.
 
         Args:
-            size: persons in a gallery.
+            size: subjects in a gallery.
             plan: says how templates are made, and has the seed.
 
         Raises:
-            DatasetError: too few persons for a gallery and somebody outside.
+            DatasetError: too few subjects for a gallery and somebody outside.
         """
         if self.count <= size:
             raise DatasetError(
-                f"{self.name}: {self.count:,} persons, but a threshold of searches holds for "
+                f"{self.name}: {self.count:,} subjects, but a threshold of searches holds for "
                 f"galleries of one size alone, and those audited have {size:,}; give more than "
-                f"{size:,} persons, or leave out --threshold-from or --one-to-many"
+                f"{size:,} subjects, or leave out --threshold-from or --one-to-many"
             )
-        enrolled = Enrolment.draw(self.persons, self.order, plan.template, plan.seed).enrolled
-        templates = enrol(self.vectors, self.persons, enrolled, self.count)
+        enrolled = Enrolment.draw(self.subjects, self.order, plan.template, plan.seed).enrolled
+        templates = enrol(self.vectors, self.subjects, enrolled, self.count)
         order = np.random.default_rng((plan.seed, 2)).permutation(self.count)
         best = []
         for start in range(0, self.count - size + 1, size):
             entries = np.sort(order[start : start + size])
-            probes = np.flatnonzero(~np.isin(self.persons, entries))
+            probes = np.flatnonzero(~np.isin(self.subjects, entries))
             nearest = nearest_entries(
-                self.vectors[probes], self.persons[probes], templates[entries], entries
+                self.vectors[probes], self.subjects[probes], templates[entries], entries
             )
             best.append(nearest.best)
         return np.concatenate(best)
@@ -360,19 +361,19 @@ class _Searched:
 
     image: NDArray[np.int64]
     """The probe, ``(S,)``."""
-    person: NDArray[np.int64]
+    subject: NDArray[np.int64]
     """Behind it, ``(S,)``."""
     gallery: NDArray[np.int64]
     """Number of the gallery, ``(S,)``."""
     mated: NDArray[np.bool_]
     best: NDArray[np.float32]
-    """Best score with another person's entry, ``(S,)``."""
+    """Best score with another subject's entry, ``(S,)``."""
     entry: NDArray[np.int64]
-    """The person of that entry, ``(S,)``."""
+    """The subject of that entry, ``(S,)``."""
     second: NDArray[np.float32]
     mate: NDArray[np.float32]
     placed: NDArray[np.int64]
-    """Gallery of each person, ``(G,)``; −1 for none."""
+    """Gallery of each subject, ``(G,)``; −1 for none."""
 
     @property
     def entries(self) -> tuple[int, ...]:
@@ -393,7 +394,7 @@ class _Searched:
 
         Args:
             events: ``(S,)``.
-            bar: what an entry of another person must reach to cause one; +∞ if none can.
+            bar: what an entry of another subject must reach to cause one; +∞ if none can.
             which: searches that count, ``(S,)``.
         """
         if not which.any():
@@ -401,7 +402,7 @@ class _Searched:
         alone = events & (self.best >= bar) & (self.second < bar)
         entry = np.where(alone, self.entry, NOBODY)
         return SearchShare.from_searches(
-            events[which], self.person[which], entry[which], self.placed, self.gallery[which]
+            events[which], self.subject[which], entry[which], self.placed, self.gallery[which]
         )
 
 
@@ -413,18 +414,18 @@ class _Searcher:
         vectors: NDArray[np.floating],
         joined: Joined,
         plan: SearchPlan,
-        others: OtherPeople | None = None,
+        others: OtherSubjects | None = None,
         keep: bool = False,
     ) -> None:
         self.plan, self._joined, self._keep = plan, joined, keep
         self._others = others
         self._scores_of_others: dict[int, NDArray[np.float32]] = {}
         self._vectors, self._subjects = vectors[joined.rows], joined.subjects
-        self.persons = int(joined.subjects.max()) + 1
+        self.subject_count = int(joined.subjects.max()) + 1
         self.drawn = Enrolment.draw(joined.subjects, joined.order, plan.template, plan.seed)
         acquired = joined.acquired
         self._templates = enrol(
-            self._vectors, self._subjects, self.drawn.enrolled & acquired, self.persons
+            self._vectors, self._subjects, self.drawn.enrolled & acquired, self.subject_count
         )
         self._made = ~np.isnan(self._templates[:, 0])
         self._acquired = acquired
@@ -436,11 +437,11 @@ class _Searcher:
         """Search galleries with all images that are not enrolled in them.
 
         Args:
-            placed: gallery of each person, ``(G,)``.
-            galleries: their number; gallery g holds persons of half g mod 2.
-            group: of each person, ``(G,)``, where gallery g is searched by group g div 2 alone.
+            placed: gallery of each subject, ``(G,)``.
+            galleries: their number; gallery g holds subjects of half g mod 2.
+            group: of each subject, ``(G,)``, where gallery g is searched by group g div 2 alone.
         """
-        person, half = self._subjects, self.drawn.half[self._subjects]
+        subject, half = self._subjects, self.drawn.half[self._subjects]
         rows: list[NDArray[np.int64]] = []
         columns: dict[str, list[NDArray]] = {
             name: [] for name in ("gallery", "mated", "best", "entry", "second", "mate")
@@ -448,14 +449,14 @@ class _Searcher:
         for gallery in range(galleries):
             inside = half == gallery % _HALVES
             # An enrolled image would find itself; whoever failed to enrol has no mate to find.
-            mated = inside & ~self.drawn.enrolled & (placed[person] == gallery)
+            mated = inside & ~self.drawn.enrolled & (placed[subject] == gallery)
             wanted = (mated | ~inside) & self._acquired
             if group is not None:
-                wanted &= group[person] == gallery // _HALVES
+                wanted &= group[subject] == gallery // _HALVES
             probes, entries = np.flatnonzero(wanted), np.flatnonzero(placed == gallery)
             rows.append(probes)
             nearest = nearest_entries(
-                self._vectors[probes], person[probes], self._templates[entries], entries
+                self._vectors[probes], subject[probes], self._templates[entries], entries
             )
             columns["gallery"].append(np.full(probes.size, gallery))
             columns["mated"].append(mated[probes])
@@ -466,11 +467,11 @@ class _Searcher:
             columns["mate"].append(nearest.mate)
         joined = {name: np.concatenate(blocks) for name, blocks in columns.items()}
         image = np.concatenate(rows)
-        return _Searched(image=image, person=person[image], placed=placed, **joined)
+        return _Searched(image=image, subject=subject[image], placed=placed, **joined)
 
     def audit(self, grouping: Grouping) -> SearchAudit:
         """Return the figures of a grouping."""
-        group = np.full(self.persons, -1, np.int64)
+        group = np.full(self.subject_count, -1, np.int64)
         known = grouping.codes >= 0
         group[self._subjects[known]] = grouping.codes[known]
         sizes = np.bincount(group[group >= 0], minlength=len(grouping.names))
@@ -508,7 +509,7 @@ class _Searcher:
     def _strata(self, grouping: Grouping) -> tuple[dict[str, NDArray[np.bool_]], list[str]]:
         """Return which images lie in each third of each covariate, ``(n,)``, and what is withheld.
 
-        A covariate is withheld where a third of a group has under ten persons: the others would
+        A covariate is withheld where a third of a group has under ten subjects: the others would
         give its figures away.
         """
         strata: dict[str, NDArray[np.bool_]] = {}
@@ -524,14 +525,14 @@ class _Searcher:
                 f"{name}, {which} third": known & (third == number)
                 for number, which in enumerate(("lowest", "middle", "highest"))
             }
-            persons = [
+            subjects = [
                 np.unique(self._subjects[inside & (grouping.codes == code)]).size
                 for inside in thirds.values()
                 for code in range(len(grouping.names))
             ]
-            if min(persons) < SMALLEST_CELL:
+            if min(subjects) < SMALLEST_CELL:
                 reasons.append(
-                    f"No thirds of {name}: one has under {SMALLEST_CELL} persons of a group."
+                    f"No thirds of {name}: one has under {SMALLEST_CELL} subjects of a group."
                 )
             else:
                 strata |= thirds
@@ -540,14 +541,14 @@ class _Searcher:
     def _homogeneous(
         self, group: NDArray[np.int64], groups: int
     ) -> tuple[NDArray[np.int64] | None, str | None]:
-        """Place persons in galleries of one group and half each, all of one size."""
+        """Place subjects in galleries of one group and half each, all of one size."""
         placed = np.where((group >= 0) & self._made, group * _HALVES + self.drawn.half, -1)
         size = int(np.bincount(placed[placed >= 0], minlength=groups * _HALVES).min())
         if size < 2:
-            return None, f"a group has {size} enrolled persons in one half, two are needed"
+            return None, f"a group has {size} enrolled subjects in one half, two are needed"
         # Who stays in a larger group is drawn by the seed too.
-        order = np.random.default_rng((self.plan.seed, 1)).permutation(self.persons)
-        left = np.full(self.persons, -1, np.int64)
+        order = np.random.default_rng((self.plan.seed, 1)).permutation(self.subject_count)
+        left = np.full(self.subject_count, -1, np.int64)
         for gallery in range(groups * _HALVES):
             members = order[placed[order] == gallery][:size]
             left[members] = gallery
@@ -556,7 +557,7 @@ class _Searcher:
     def _thresholds(
         self, kind: Galleries, searches: _Searched, grouping: Grouping
     ) -> list[SearchThreshold]:
-        """Set the thresholds on everybody or on other people.
+        """Set the thresholds on everybody or on other subjects.
 
         Those on the reference come on top, if it is one of these groups.
         """
@@ -573,8 +574,8 @@ class _Searcher:
             for target in self.plan.targets
         ]
 
-    def of_others(self, others: OtherPeople, searches: _Searched) -> NDArray[np.float32]:
-        """Return the best scores of other people in galleries as large as those searched."""
+    def of_others(self, others: OtherSubjects, searches: _Searched) -> NDArray[np.float32]:
+        """Return the best scores of other subjects in galleries as large as those searched."""
         size = max(searches.entries)
         if size not in self._scores_of_others:
             self._scores_of_others[size] = others.best_scores(size, self.plan)
@@ -690,7 +691,7 @@ class _Searcher:
                     error[made & which],
                     subjects,
                     np.full(subjects.size, NOBODY),
-                    np.full(self.persons, NOBODY),
+                    np.full(self.subject_count, NOBODY),
                 )
             rate, kept = rate_of(share), share if self._keep else None
             yield _row(rate, "mixed", threshold, name, "FNIR with failures", None, share=kept)
@@ -699,8 +700,8 @@ class _Searcher:
         """Yield what could not be acquired and enrolled, by group and of everybody."""
         for name, images in _rows(grouping, grouping.codes):
             subjects = self._subjects[images]
-            failed = np.bincount(subjects, ~self._acquired[images], self.persons)
-            made = np.bincount(subjects, minlength=self.persons)
+            failed = np.bincount(subjects, ~self._acquired[images], self.subject_count)
+            made = np.bincount(subjects, minlength=self.subject_count)
             there = made > 0
             acquire = ClusteredShare.from_mated_counts(failed[there], made[there])
             enrol = ClusteredShare.from_mated_counts(~self._made[there], np.ones(there.sum()))
@@ -713,22 +714,22 @@ def audit_searches(
     groupings: Sequence[Grouping],
     plan: SearchPlan,
     progress: Progress | None = None,
-    others: OtherPeople | None = None,
+    others: OtherSubjects | None = None,
     keep: bool = False,
 ) -> OneToMany:
     """Audit identification by group.
 
     Args:
         vectors: raw embeddings, ``(N, D)``, of which ``joined`` names the rows.
-        joined: images with their persons; failures to acquire stay images.
+        joined: images with their subjects; failures to acquire stay images.
         groupings: with a group to show.
         plan: targets, reference, galleries and templates.
         progress: called with the groupings that are done.
-        others: set the thresholds for everybody on these people.
-        keep: keep the sums by person that `correlate` needs.
+        others: set the thresholds for everybody on these subjects.
+        keep: keep the sums by subject that `correlate` needs.
 
     Raises:
-        DatasetError: the reference is no group that is shown, or too few other people.
+        DatasetError: the reference is no group that is shown, or too few other subjects.
         MetricError: an impossible target, or no search of a kind.
     """
     for target in plan.targets:
@@ -745,7 +746,7 @@ def audit_searches(
     if not mated or mated == mixed.mated.size:
         raise MetricError(
             f"{mated} of {mixed.mated.size} searches are mated; identification needs both kinds, "
-            "so some persons with two images or more"
+            "so some subjects with two images or more"
         )
     audits = []
     for number, grouping in enumerate(groupings):
@@ -757,24 +758,30 @@ def audit_searches(
     chosen = (
         "one image, drawn by the seed,"
         if plan.template == "one"
-        else "the mean of the unit vectors of half of a person's images, one at least,"
+        else "the mean of the unit vectors of half of a subject's images, one at least,"
     )
     entries = mixed.entries
     protocol = (
-        f"{searcher.persons:,} persons were split into two halves by seed {plan.seed}. Each half "
-        f"was enrolled once, with {chosen} as a template, in galleries of "
-        f"{' and '.join(f'{size:,}' for size in entries)} persons. Other images of enrolled "
-        f"persons made {mated:,} mated searches, all images of the other half "
+        f"{searcher.subject_count:,} subjects were split into two halves by seed {plan.seed}. Each "
+        f"half was enrolled once, with {chosen} as a template, in galleries of "
+        f"{' and '.join(f'{size:,}' for size in entries)} subjects. Other images of enrolled "
+        f"subjects made {mated:,} mated searches, all images of the other half "
         f"{mixed.mated.size - mated:,} non-mated ones; figures pool both galleries."
     )
     if others is not None:
         scores = searcher.of_others(others, mixed)
         protocol += (
-            f" Thresholds were set on {others.count:,} persons of {others.name}, by "
+            f" Thresholds were set on {others.count:,} subjects of {others.name}, by "
             f"{scores.size:,} non-mated searches in galleries of {max(entries):,} of them."
         )
     return OneToMany(
-        plan, protocol, searcher.persons, entries, mated, mixed.mated.size - mated, tuple(audits)
+        plan,
+        protocol,
+        searcher.subject_count,
+        entries,
+        mated,
+        mixed.mated.size - mated,
+        tuple(audits),
     )
 
 
@@ -794,11 +801,11 @@ def working_thresholds(thresholds: Sequence[SearchThreshold]) -> list[SearchThre
 
 
 def correlate(new: OneToMany, old: OneToMany) -> dict[SearchKey, float]:
-    """Return how figures of two models on the same persons are correlated, over persons.
+    """Return how figures of two models on the same subjects are correlated, over subjects.
 
     Args:
         new: made with ``keep``.
-        old: of the same persons, images and plan, made with ``keep`` from other embeddings.
+        old: of the same subjects, images and plan, made with ``keep`` from other embeddings.
 
     Returns:
         A correlation for each figure for which both have errors, thresholds as given.

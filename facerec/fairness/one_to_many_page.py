@@ -41,10 +41,10 @@ class _Line:
 
 def failure_table(audit: SearchAudit) -> Table[Sequence[Cell | str]]:
     """Return failures to acquire and to enrol by group."""
-    headings = ("group", "failure to acquire, images", "failure to enrol, persons")
+    headings = ("group", "failure to acquire, images", "failure to enrol, subjects")
     rows = [(row.group, rate_cell(row.acquire), rate_cell(row.enrol)) for row in audit.failures]
     remark = (
-        "Images without an embedding; persons of whom no image to enrol was acquired, so that "
+        "Images without an embedding; subjects of whom no image to enrol was acquired, so that "
         "they are in no gallery."
     )
     return replace(text_table(f"{audit.name}: failures", headings, rows), remarks=[remark])
@@ -135,7 +135,7 @@ def _blocks(audit: SearchAudit, drawings: Drawings) -> Iterator[Block]:
         if searched.galleries == "homogeneous":
             size = searched.entries[0]  # that of all of them
             yield Text(
-                f"Homogeneous galleries hold one group alone, {size:,} persons each, and are "
+                f"Homogeneous galleries hold one group alone, {size:,} subjects each, and are "
                 "searched by that group."
             )
     yield from (Text(reason) for reason in audit.reasons)

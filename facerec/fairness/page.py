@@ -51,9 +51,9 @@ _RATES = "Recognition at the global threshold"
 
 _TERMS = {
     "Match": "A pair whose cosine is at or above the threshold t. Mated (genuine) pairs show one "
-    "person, non-mated (impostor) pairs two.",
+    "subject, non-mated (impostor) pairs two.",
     "FMR, FNMR": "False matches over impostor pairs, and false non-matches over mated pairs, of "
-    "those with a score. FMR of a group counts pairs of two persons of that group. Failures to "
+    "those with a score. FMR of a group counts pairs of two subjects of that group. Failures to "
     "acquire are counted apart.",
     "Global threshold": "One threshold for everybody, the lowest whose FMR does not exceed the "
     "target where it is fixed. Thresholds of single groups are a diagnostic and not deployable.",
@@ -62,11 +62,11 @@ _TERMS = {
     f"Resolvable; rule of {RULE_OF_30}": "A target is resolvable if the pairs leave room for one "
     f"error at it. Fewer than {RULE_OF_30} errors are few.",
     "●, ◐, ○": f"At least {RULE_OF_30} errors, 3 to {RULE_OF_30 - 1}, fewer: in tables, and as "
-    "full, half and hollow marks in figures. That errors share persons is in the interval and the "
+    "full, half and hollow marks in figures. That errors share subjects is in the interval and the "
     "effective n.",
-    "Interval": "95 %. Those of rates allow for pairs that share persons; the effective n is the "
+    "Interval": "95 %. Those of rates allow for pairs that share subjects; the effective n is the "
     "number of independent pairs that would say as much. With no error the upper limit is that of "
-    "as many independent trials as there are disjoint pairs of persons.",
+    "as many independent trials as there are disjoint pairs of subjects.",
     "η², ω², ε²": "Share of the variance of subjects’ mean norms that lies between groups, "
     "SSB/SST; the same without its upward bias; the same of ranks, H/(G − 1).",
     "Cliff’s δ, Hodges–Lehmann shift, W₁": "P(X > Y) − P(X < Y); the median of all differences "
@@ -293,7 +293,7 @@ def _mated(
     audit: Audit, grouping: GroupAudit, channels: NormChannels, drawings: Drawings
 ) -> Iterator[Block]:
     yield Text(
-        f"{channels.pairs:,} mated pairs of {channels.persons:,} subjects at the threshold of FMR "
+        f"{channels.pairs:,} mated pairs of {channels.subjects:,} subjects at the threshold of FMR "
         f"{audit.target} ({channels.threshold:.4g}); the norm of a pair is the lesser of its two."
     )
     tenths = ", ".join(

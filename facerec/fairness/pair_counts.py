@@ -29,12 +29,12 @@ from facerec.verification.scoring import AllPairs, ErrorTable, Groups, check_pai
 
 @dataclass(frozen=True, eq=False)
 class SubjectCounts:
-    """Errors and comparisons within one group at one threshold, by person."""
+    """Errors and comparisons within one group at one threshold, by subject."""
 
     members: NDArray[np.int64]
-    """Number of each person of the group among all persons, ``(G,)``."""
+    """Number of each subject of the group among all subjects, ``(G,)``."""
     false_matches: csr_array | None
-    """``(G, G)``, each counted once; None if they are not known by person."""
+    """``(G, G)``, each counted once; None if they are not known by subject."""
     non_mated: csr_array | None
     """Comparisons ``(G, G)``, each counted once; None if all images were compared with all."""
     images: NDArray[np.int64] | None
@@ -45,7 +45,7 @@ class SubjectCounts:
     """Mated comparisons, ``(G,)``."""
 
     def fmr_share(self) -> ClusteredShare | None:
-        """Return the share of false matches; None if they are not known by person."""
+        """Return the share of false matches; None if they are not known by subject."""
         if self.false_matches is None:
             return None
         if self.non_mated is not None:
@@ -60,7 +60,7 @@ class SubjectCounts:
 
 @dataclass(frozen=True)
 class PairCounts:
-    """Errors and comparisons within one group at one threshold, where persons are not known."""
+    """Errors and comparisons within one group at one threshold, where subjects are not known."""
 
     false_matches: int
     non_mated: int
@@ -125,8 +125,8 @@ class LabelledImages:
             at = int(repeated[0])
             one, other = (self.names[code] for code in pairs[at : at + 2, 1])
             raise MetricError(
-                f"subject {pairs[at, 0]} has images in the groups {one!r} and {other!r}; a person "
-                "counts in one group, so correct the table or leave the person out"
+                f"subject {pairs[at, 0]} has images in the groups {one!r} and {other!r}; a subject "
+                "counts in one group, so correct the table or leave the subject out"
             )
 
 
@@ -415,7 +415,7 @@ class EveryPair:
 
     def _counts(self, code: int, table: ErrorTable) -> SubjectCounts:
         of_subject = self._groups.of_subject
-        assert of_subject is not None  # a person is in one group
+        assert of_subject is not None  # a subject is in one group
         members = np.flatnonzero(of_subject == self._positions.get(code, UNKNOWN))
         assert table.within is not None  # as groups are looked at alone
         images = table.images[members]
@@ -462,7 +462,7 @@ def _kinds(mask: NDArray[np.bool_], same: NDArray[np.bool_]) -> tuple[int, int]:
 
 
 def _pair_counts(images: NDArray[np.integer]) -> tuple[int, int]:
-    """Return the numbers of mated and impostor pairs, given the images of each person."""
+    """Return the numbers of mated and impostor pairs, given the images of each subject."""
     total = int(images.sum())
     mated = int((images * (images - 1) // 2).sum())
     return mated, total * (total - 1) // 2 - mated

@@ -1,7 +1,7 @@
-"""How many people an audit needs, or what it can find with those at hand, by drawing audits.
+"""How many subjects an audit needs, or what it can find with those at hand, by drawing audits.
 
 A question is put as the audit will put it, with the audit's own test at its 5 % level, to many
-audits of people who are drawn as `facerec.fairness.population` says. Its power at a size is the
+audits of subjects who are drawn as `facerec.fairness.population` says. Its power at a size is the
 share of them that find what was planted; a smooth rising curve through several sizes tells where
 the power that is wanted is reached.
 """
@@ -18,7 +18,7 @@ from scipy.special import ndtr, ndtri
 
 from facerec.errors import MetricError
 from facerec.fairness.plain import Json, plain
-from facerec.fairness.questions import MOST_PEOPLE, Design, Groups, Question
+from facerec.fairness.questions import MOST_SUBJECTS, Design, Groups, Question
 from facerec.progress import Progress
 from facerec.report import words
 from facerec.report.conclusions import ALPHA
@@ -38,7 +38,7 @@ class Trial:
     """Audits of one size, or of one effect."""
 
     at: float
-    """People in all groups, or the effect."""
+    """Subjects in all groups, or the effect."""
     successes: int
     audits: int
 
@@ -55,18 +55,18 @@ class Trial:
 
 @dataclass(frozen=True)
 class Answer:
-    """What is needed with some number of images a person, or what can be found."""
+    """What is needed with some number of images a subject, or what can be found."""
 
     images: int
-    """Of each person."""
+    """Of each subject."""
     sizes: tuple[int, ...]
-    """People in each group; empty where what is asked is out of reach."""
+    """Subjects in each group; empty where what is asked is out of reach."""
     effect: float | None
     """That is found; None where it is out of reach."""
     power: Estimate
     """Simulated at the answer; without a value where there is none."""
     limits: Interval | None
-    """Of what was searched, people or effect, from the fit of the curve."""
+    """Of what was searched, subjects or effect, from the fit of the curve."""
     mated: int | None
     """Mated comparisons within groups."""
     non_mated: int | None
@@ -77,21 +77,21 @@ class Answer:
     """Why there is no answer."""
 
     @property
-    def people(self) -> int:
+    def subjects(self) -> int:
         """In all groups."""
         return sum(self.sizes)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The answer to a question, for each number of images a person."""
+    """The answer to a question, for each number of images a subject."""
 
     question: Question = field(repr=False)
     searched: Literal["people", "effect"]
     effect: float | None
     """Asked for; None where effects were searched."""
-    people: int | None
-    """At hand; None where people were searched."""
+    subjects: int | None
+    """At hand; None where subjects were searched."""
     power: float
     audits: int
     """Drawn at the answer."""
@@ -112,7 +112,7 @@ class Plan:
             },
             "searched": self.searched,
             "effect": self.effect,
-            "people": self.people,
+            "people": self.subjects,
             "power": self.power,
             "level": ALPHA,
             "audits": self.audits,
@@ -121,9 +121,9 @@ class Plan:
             "answers": [
                 {
                     "images_per_person": answer.images,
-                    "people": answer.people or None,
+                    "people": answer.subjects or None,
                     "people_by_group": list(answer.sizes),
-                    "images": answer.people * answer.images or None,
+                    "images": answer.subjects * answer.images or None,
                     "mated": answer.mated,
                     "non_mated": answer.non_mated,
                     "effect": answer.effect,
@@ -147,50 +147,51 @@ def plan(
     images: Sequence[int],
     *,
     effect: float | None = None,
-    people: int | None = None,
+    subjects: int | None = None,
     power: float = 0.8,
     audits: int = 1000,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Plan:
-    """Search how many people it takes to find an effect, or what so many people find.
+    """Search how many subjects it takes to find an effect, or what so many subjects find.
 
     Args:
         question: what is asked.
-        groups: how people divide.
-        images: numbers of images a person, each searched on its own.
+        groups: how subjects divide.
+        images: numbers of images a subject, each searched on its own.
         effect: to be found; leave it out to search for the least that is.
-        people: in all groups; leave it out to search for them.
+        subjects: in all groups; leave it out to search for them.
         power: chance to find the effect, or to reach the width.
         audits: drawn at the answer.
         seed: equal seeds give equal plans.
         progress: called with the audits that were drawn; nobody knows how many it takes.
 
     Raises:
-        MetricError: both or neither of effect and people, too few images, or an impossible effect.
+        MetricError: both or neither of effect and subjects, too few images, or an impossible
+            effect.
     """
-    if (effect is None) == (people is None):
+    if (effect is None) == (subjects is None):
         raise MetricError(
-            "give the effect to be found, to learn how many people that takes, or the people at "
-            "hand, to learn what they find; one of the two"
+            "give the effect to be found, to learn how many subjects that takes, or the subjects "
+            "at hand, to learn what they find; one of the two"
         )
     if effect is not None:
         question.check(effect)
     if min(images) < question.least_images:
         raise MetricError(
-            f"{words.counted(min(images), 'image')} a person make no mated comparison, and without "
-            f"one the audit leaves a group out; give at least {question.least_images}"
+            f"{words.counted(min(images), 'image')} a subject make no mated comparison, and "
+            f"without one the audit leaves a group out; give at least {question.least_images}"
         )
     answers = []
     for index, number in enumerate(images):
         search = _Search(question, groups, number, power, audits, (seed, index), progress)
         if effect is not None:
-            answers.append(search.people(effect))
+            answers.append(search.subjects(effect))
         else:
-            assert people is not None
-            answers.append(search.effect(people))
+            assert subjects is not None
+            answers.append(search.effect(subjects))
     searched: Literal["people", "effect"] = "effect" if effect is None else "people"
-    return Plan(question, searched, effect, people, power, audits, seed, tuple(answers))
+    return Plan(question, searched, effect, subjects, power, audits, seed, tuple(answers))
 
 
 class _Search:
@@ -211,31 +212,33 @@ class _Search:
         self._progress, self._done = progress, 0
         self._trials: list[Trial] = []
 
-    def people(self, effect: float) -> Answer:
-        """Search the fewest people."""
+    def subjects(self, effect: float) -> Answer:
+        """Search the fewest subjects."""
         question, groups, images = self._question, self._groups, self._images
 
-        def round_up(people: float) -> float:
-            return float(groups.design(math.ceil(people - 1e-9), images).people)
+        def round_up(subjects: float) -> float:
+            return float(groups.design(math.ceil(subjects - 1e-9), images).subjects)
 
         least = round_up(1)
-        start = min(max(question.people(groups, images, effect, self._power), least), MOST_PEOPLE)
+        start = min(
+            max(question.subjects(groups, images, effect, self._power), least), MOST_SUBJECTS
+        )
         at = self._least(
-            lambda people: (groups.design(people, images), effect),
+            lambda subjects: (groups.design(subjects, images), effect),
             round_up(start),
-            (least, MOST_PEOPLE),
+            (least, MOST_SUBJECTS),
             round_up,
         )
         if at is None:
             return self._none(
-                f"more than {MOST_PEOPLE:,} people with {words.counted(images, 'image')} each"
+                f"more than {MOST_SUBJECTS:,} subjects with {words.counted(images, 'image')} each"
             )
         return self._answer(groups.design(at, images), effect)
 
-    def effect(self, people: int) -> Answer:
+    def effect(self, subjects: int) -> Answer:
         """Search the smallest effect."""
         question = self._question
-        design = self._groups.design(people, self._images)
+        design = self._groups.design(subjects, self._images)
         limits = question.weakest, question.strongest
         at = self._least(
             lambda strength: (design, question.effect_of(strength)),
@@ -245,7 +248,7 @@ class _Search:
         )
         if at is None:
             return self._none(
-                f"{words.counted(design.people, 'person', 'people')} do not find a "
+                f"{words.counted(design.subjects, 'subject')} do not find a "
                 f"{question.effect} of {question.said(question.effect_of(limits[1]))}"
             )
         return self._answer(design, question.effect_of(at), question.effect_of)
@@ -258,7 +261,7 @@ class _Search:
         self._done += audits
         if self._progress is not None:
             self._progress(
-                f"{words.counted(self._images, 'image')} a person: drawing audits", self._done, 0
+                f"{words.counted(self._images, 'image')} a subject: drawing audits", self._done, 0
             )
         return trial
 

@@ -16,17 +16,17 @@ from facerec.statistics.intervals import wilson
 
 
 def answer_table(plan: Plan) -> Table[Answer]:
-    """Return what is needed, or what is found, for each number of images a person."""
+    """Return what is needed, or what is found, for each number of images a subject."""
     question = plan.question
 
-    def people(answer: Answer) -> Cell:
+    def subjects(answer: Answer) -> Cell:
         if answer.reason:
             return Cell(words.NOTHING, answer.reason, withheld=True)
         by_group = " + ".join(f"{size:,}" for size in answer.sizes)
         small = by_group if len(answer.sizes) > 1 else ""
         if plan.searched == "people":
             small = f"{small}\n{words.limits(answer.limits, form=',.0f')}".strip()
-        return Cell(f"{answer.people:,}", small)
+        return Cell(f"{answer.subjects:,}", small)
 
     def effect(answer: Answer) -> Cell:
         if answer.effect is None:
@@ -38,9 +38,9 @@ def answer_table(plan: Plan) -> Table[Answer]:
         return words.NOTHING if number is None else f"{number:,}"
 
     columns: list[Column[Answer]] = [
-        Column("images a person", lambda row: f"{row.images:,}", lambda row: row.images, "images"),
-        Column("people", people, lambda row: row.people or None, "people"),
-        Column("images", lambda row: count(row.people * row.images or None)),
+        Column("images a subject", lambda row: f"{row.images:,}", lambda row: row.images, "images"),
+        Column("subjects", subjects, lambda row: row.subjects or None, "people"),
+        Column("images", lambda row: count(row.subjects * row.images or None)),
         Column("mated", lambda row: count(row.mated), lambda row: row.mated, "mated"),
         Column(
             "non-mated", lambda row: count(row.non_mated), lambda row: row.non_mated, "nonmated"
@@ -59,7 +59,7 @@ def answer_table(plan: Plan) -> Table[Answer]:
 
 
 def power_figure(plan: Plan) -> Figure | None:
-    """Draw the power by people, or by effect, a curve for each number of images; None without any.
+    """Draw the power by subjects or effect, a curve for each number of images; None without any.
 
     Whiskers are Wilson's intervals of what was simulated; lines are the fits.
     """
@@ -67,7 +67,7 @@ def power_figure(plan: Plan) -> Figure | None:
     if not drawn:
         return None
     figure, axes = new_figure(6.4, 4.2)
-    named = styles([f"{words.counted(answer.images, 'image')} a person" for answer in drawn])
+    named = styles([f"{words.counted(answer.images, 'image')} a subject" for answer in drawn])
     offset = plan.question.effect_of(0.0) if plan.searched == "effect" else 0.0
     axes.axhline(plan.power, color="0.2", linewidth=0.9)
     for style, answer in zip(named, drawn, strict=True):
@@ -94,12 +94,12 @@ def power_figure(plan: Plan) -> Figure | None:
                 grid, [curve.power(x) for x in grid], color=style.colour, linestyle=style.line
             )
     axes.set_xscale("log")
-    # Often less than a decade, and people are read as numbers, not as powers of ten.
+    # Often less than a decade, and subjects are read as numbers, not as powers of ten.
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 7)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_ylim(0, 1.02)
-    label = "people in all groups"
+    label = "subjects in all groups"
     if plan.searched == "effect":
         label = plan.question.effect + (f" − {offset:g}" if offset else "")
     axes.set_xlabel(label, fontsize=SMALL)

@@ -1,13 +1,13 @@
-"""How norms and errors vary between persons and within them, and made-up audits drawn from that.
+"""How norms and errors vary between subjects and within them, and made-up audits drawn from that.
 
-Audits are planned by drawing people who are not there. What they must have in common with real
+Audits are planned by drawing subjects who are not there. What they must have in common with real
 ones is what makes comparisons dependent, since that decides how much a number of them says:
 
-- the norm of an image is that of its person plus something of its own;
-- a person may resemble many others (a lamb or wolf of Doddington's menagerie), so each has a
-  factor on the false match rate; and where two images of two people match, other images of the same
-  two are likely to match too;
-- a person, or an image, may be hard to recognise, so false non-matches share both.
+- the norm of an image is that of its subject plus something of its own;
+- a subject may resemble many others (a lamb or wolf of Doddington's menagerie), so each has a
+  factor on the false match rate; and where two images of two subjects match, other images of the
+  same two are likely to match too;
+- a subject, or an image, may be hard to recognise, so false non-matches share both.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -48,9 +48,9 @@ class NormSpread:
 
     mean: float
     between: float
-    """SD of persons."""
+    """SD of subjects."""
     within: float
-    """SD of the images of a person."""
+    """SD of the images of a subject."""
 
     @property
     def total(self) -> float:
@@ -58,27 +58,29 @@ class NormSpread:
         return math.hypot(self.between, self.within)
 
     def of_means(self, images: int) -> float:
-        """Return the SD of the mean norms of persons with some number of images each."""
+        """Return the SD of the mean norms of subjects with some number of images each."""
         return math.hypot(self.between, self.within / math.sqrt(images))
 
 
 @dataclass(frozen=True)
 class FalseMatchSpread:
-    """How false matches within a group gather around persons, at one false match rate."""
+    """How false matches within a group gather around subjects, at one false match rate."""
 
+    in_files: ClassVar = "fmr persons=subjects concordance"
     fmr: float
-    persons: float
-    """Variance of the logarithm of a person's factor on the rate."""
+    subjects: float
+    """Variance of the logarithm of a subject's factor on the rate."""
     concordance: float
-    """Correlation of two comparisons of the same two persons."""
+    """Correlation of two comparisons of the same two subjects."""
 
 
 @dataclass(frozen=True)
 class MissSpread:
     """How false non-matches within a group gather, as correlations of normal scores."""
 
-    person: float
-    """Of two mated comparisons of one person without an image in common."""
+    in_files: ClassVar = "person=subject image"
+    subject: float
+    """Of two mated comparisons of one subject without an image in common."""
     image: float
     """What an image in common adds to it; every comparison has two images."""
 
@@ -98,16 +100,16 @@ class Components:
         """Return the spread of false matches at a rate, between those known in its logarithm."""
         known = sorted(self.false_matches, key=lambda spread: spread.fmr)
         logs = np.log([spread.fmr for spread in known])
-        persons, concordance = (
+        subjects, concordance = (
             float(np.interp(math.log(fmr), logs, [getattr(spread, name) for spread in known]))
-            for name in ("persons", "concordance")
+            for name in ("subjects", "concordance")
         )
-        return FalseMatchSpread(fmr, persons, concordance)
+        return FalseMatchSpread(fmr, subjects, concordance)
 
 
 _LFW = (
-    "LFW (7,695 images of 4,278 persons) by recorded gender, embedded by a published MobileFaceNet "
-    "of 98.2 % on LFW; within groups"
+    "LFW (7,695 images of 4,278 subjects) by recorded gender, embedded by a published "
+    "MobileFaceNet of 98.2 % on LFW; within groups"
 )
 
 DEFAULTS = Components(
@@ -135,15 +137,15 @@ def draw_means(
     shift: float,
     audits: int,
 ) -> Array:
-    """Draw the mean norms of the persons of all groups, group by group.
+    """Draw the mean norms of the subjects of all groups, group by group.
 
     Args:
         generator: draws.
-        sizes: persons in each group.
-        images: of each person.
+        sizes: subjects in each group.
+        images: of each subject.
         spread: of the norms.
         shift: by which the mean of the last group differs.
-        audits: how many sets of persons.
+        audits: how many sets of subjects.
 
     Returns:
         ``(audits, Σ sizes)``.
@@ -154,24 +156,25 @@ def draw_means(
 
 
 def draw_false_matches(
-    generator: Generator, persons: int, images: int, fmr: float, spread: FalseMatchSpread
+    generator: Generator, subjects: int, images: int, fmr: float, spread: FalseMatchSpread
 ) -> csr_array:
-    """Draw the false matches among all images of a group, by two persons, ``(G, G)``.
+    """Draw the false matches among all images of a group, by two subjects, ``(G, G)``.
 
-    Each person has a lognormal factor of mean 1. Two persons have a beta-binomial number of matches
-    among the comparisons of their images, of which only those with any are drawn, as is right for
+    Each subject has a lognormal factor of mean 1. Two subjects have a beta-binomial number of
+    matches among the comparisons of their images, of which only those with any are drawn, as is
+    right for
     the rare: rates above 1 % are not for this.
 
     Args:
         generator: draws.
-        persons: G.
+        subjects: G.
         images: of each.
         fmr: of the group.
         spread: how matches gather.
     """
     comparisons = images**2
     factors = np.exp(
-        math.sqrt(spread.persons) * generator.standard_normal(persons) - spread.persons / 2
+        math.sqrt(spread.subjects) * generator.standard_normal(subjects) - spread.subjects / 2
     )
     sizes, chances, mean = _matches_of_two(comparisons, spread.concordance)
     total = (factors.sum() ** 2 - (factors**2).sum()) / 2
@@ -179,33 +182,33 @@ def draw_false_matches(
     cumulative = np.cumsum(factors)
     sides = np.empty((2, 0), np.int64)
     while sides.shape[1] < count:
-        # A person is never its own impostor; such draws are made again.
+        # A subject is never its own impostor; such draws are made again.
         missing = count - sides.shape[1]
         drawn = cumulative.searchsorted(generator.random((2, missing)) * cumulative[-1])
         sides = np.concatenate([sides, drawn[:, drawn[0] != drawn[1]]], axis=1)
     matches = sizes[chances.searchsorted(generator.random(count) * chances[-1])]
     rows, columns = np.sort(sides, axis=0)
-    drawn_counts = coo_array((matches, (rows, columns)), (persons, persons)).tocsr()
+    drawn_counts = coo_array((matches, (rows, columns)), (subjects, subjects)).tocsr()
     drawn_counts.data = np.minimum(drawn_counts.data, comparisons)
     return drawn_counts
 
 
 def draw_misses(
-    generator: Generator, persons: int, images: int, fnmr: float, spread: MissSpread
+    generator: Generator, subjects: int, images: int, fnmr: float, spread: MissSpread
 ) -> NDArray[np.int64]:
-    """Draw the false non-matches of each person among all pairs of its images, ``(G,)``.
+    """Draw the false non-matches of each subject among all pairs of its images, ``(G,)``.
 
     Args:
         generator: draws.
-        persons: G.
+        subjects: G.
         images: of each, at least two.
         fnmr: of the group.
         spread: how misses gather.
     """
     first, second = np.triu_indices(images, 1)
-    hard = math.sqrt(spread.person) * generator.standard_normal((persons, 1))
-    of_images = math.sqrt(spread.image) * generator.standard_normal((persons, images))
-    own = math.sqrt(max(0.0, 1 - spread.person - 2 * spread.image))
+    hard = math.sqrt(spread.subject) * generator.standard_normal((subjects, 1))
+    of_images = math.sqrt(spread.image) * generator.standard_normal((subjects, images))
+    own = math.sqrt(max(0.0, 1 - spread.subject - 2 * spread.image))
     latent = hard + of_images[:, first] + of_images[:, second]
     latent += own * generator.standard_normal(latent.shape)
     return np.count_nonzero(latent < ndtri(fnmr), axis=1)
@@ -214,32 +217,32 @@ def draw_misses(
 def subject_counts(
     first: int,
     images: int,
-    persons: int,
+    subjects: int,
     false_matches: csr_array | None = None,
     missed: NDArray[np.int64] | None = None,
 ) -> SubjectCounts:
-    """Return what an audit counts in a group of persons with equally many images.
+    """Return what an audit counts in a group of subjects with equally many images.
 
     Args:
-        first: number of the first person among those of all groups.
-        images: of each person.
-        persons: of the group.
+        first: number of the first subject among those of all groups.
+        images: of each subject.
+        subjects: of the group.
         false_matches: none if None.
         missed: none if None.
     """
-    none = csr_array((persons, persons), dtype=np.int64)
+    none = csr_array((subjects, subjects), dtype=np.int64)
     return SubjectCounts(
-        members=np.arange(first, first + persons),
+        members=np.arange(first, first + subjects),
         false_matches=none if false_matches is None else false_matches,
         non_mated=None,
-        images=np.full(persons, images),
-        missed=np.zeros(persons, np.int64) if missed is None else missed,
-        mated=np.full(persons, images * (images - 1) // 2),
+        images=np.full(subjects, images),
+        missed=np.zeros(subjects, np.int64) if missed is None else missed,
+        mated=np.full(subjects, images * (images - 1) // 2),
     )
 
 
 def _matches_of_two(comparisons: int, concordance: float) -> tuple[NDArray[np.int64], Array, float]:
-    """Return numbers of matches of two persons who have any, cumulative chances, and their mean.
+    """Return numbers of matches of two subjects who have any, cumulative chances, and their mean.
 
     The limit of the zero-truncated beta-binomial at a rate of 0: P(k) ∝ C(n, k) B(k, n − k + b), b
     such that two comparisons have the given correlation.
@@ -258,25 +261,25 @@ def _matches_of_two(comparisons: int, concordance: float) -> tuple[NDArray[np.in
 
 
 def false_match_variance(
-    persons: float, images: float, fmr: float, spread: FalseMatchSpread
+    subjects: float, images: float, fmr: float, spread: FalseMatchSpread
 ) -> float:
     """Return the variance of a group's FMR over its square, where all have equally many images."""
-    comparisons = persons * (persons - 1) / 2 * images**2
+    comparisons = subjects * (subjects - 1) / 2 * images**2
     gathered = 1 + (images**2 - 1) * spread.concordance
-    return 4 * math.expm1(spread.persons) / persons + gathered / (comparisons * fmr)
+    return 4 * math.expm1(spread.subjects) / subjects + gathered / (comparisons * fmr)
 
 
-def miss_variance(persons: float, images: int, fnmr: float, spread: MissSpread) -> float:
+def miss_variance(subjects: float, images: int, fnmr: float, spread: MissSpread) -> float:
     """Return the variance of a group's FNMR over its square, where all have equally many images."""
     pairs = images * (images - 1) / 2
     sharing = 2 * (images - 2)
     apart = pairs - 1 - sharing
     joint = [
         both_below(fnmr, correlation) - fnmr**2
-        for correlation in (spread.person + spread.image, spread.person)
+        for correlation in (spread.subject + spread.image, spread.subject)
     ]
     own = fnmr * (1 - fnmr) + sharing * joint[0] + apart * joint[1]
-    return own / (pairs * persons * fnmr**2)
+    return own / (pairs * subjects * fnmr**2)
 
 
 def both_below(share: float, correlation: float) -> float:
@@ -309,7 +312,7 @@ def from_embeddings(
     Args:
         vectors: raw embeddings, ``(m, D)``.
         norms: of them, ``(m,)``.
-        subject: code of the person on each, ``(m,)``; −1 where not known.
+        subject: code of the subject on each, ``(m,)``; −1 where not known.
         group: code of the group of each, ``(m,)``; −1 where not known.
         names: of the groups.
         source: names the data.
@@ -317,11 +320,11 @@ def from_embeddings(
         progress: called while images are compared.
 
     Raises:
-        MetricError: no mated or no impostor pair, or a person in two groups.
+        MetricError: no mated or no impostor pair, or a subject in two groups.
     """
-    people, codes, lengths = (np.asarray(array) for array in (subject, group, norms))
-    known = (people >= 0) & (codes >= 0) & np.isfinite(lengths)
-    sample = SubjectNorms.from_images(lengths[known], people[known], codes[known])
+    subjects, codes, lengths = (np.asarray(array) for array in (subject, group, norms))
+    known = (subjects >= 0) & (codes >= 0) & np.isfinite(lengths)
+    sample = SubjectNorms.from_images(lengths[known], subjects[known], codes[known])
     table = norm_table(sample, SubjectBootstrap(sample.groups, 1))
     sources = dict.fromkeys(("norms", "false_matches", "misses"), source)
     spread = _pooled_norms(
@@ -331,13 +334,13 @@ def from_embeddings(
         ]
     )
     if spread is None:
-        sources["norms"] = f"{DEFAULTS.source['norms']}: {source} has one image a person"
-    errors = all_pairs_group_rates(vectors, people, codes, names, targets=fmr, progress=progress)
+        sources["norms"] = f"{DEFAULTS.source['norms']}: {source} has one image a subject"
+    errors = all_pairs_group_rates(vectors, subjects, codes, names, targets=fmr, progress=progress)
     spreads = [_gathering(counts) for counts in errors.by_subject]
     false_matches = tuple(one for one in spreads if one is not None)
     if not false_matches:
         sources["false_matches"] = f"{DEFAULTS.source['false_matches']}: {source} has few"
-    misses = _miss_spread(np.asarray(vectors), np.where(known, people, -1), errors)
+    misses = _miss_spread(np.asarray(vectors), np.where(known, subjects, -1), errors)
     if misses is None:
         sources["misses"] = f"{DEFAULTS.source['misses']}: {source} has few"
     return Components(
@@ -352,7 +355,7 @@ def from_audit(document: Mapping[str, Any], *, source: str) -> Components:
     """Read what an ``audit.json`` tells of how norms and false matches vary within groups.
 
     It has one effective number of comparisons a rate, so one thing can be read from it: how much
-    persons differ; the rest stays as in `DEFAULTS`.
+    subjects differ; the rest stays as in `DEFAULTS`.
 
     Args:
         document: of the file.
@@ -388,10 +391,10 @@ def from_audit(document: Mapping[str, Any], *, source: str) -> Components:
                 continue
             fmr = row["fmr"]
             if fmr["k"] >= FEWEST_ERRORS and fmr["n_eff"] and fmr["value"]:
-                persons = _persons_of(fmr["value"], fmr["n_eff"], *sizes[row["name"]])
+                subjects = _subjects_of(fmr["value"], fmr["n_eff"], *sizes[row["name"]])
                 weight = float(row["fmr"]["identities"])
                 of_target = by_target.setdefault(row["fmr_nominal"], [])
-                of_target.append((weight, fmr["value"], persons))
+                of_target.append((weight, fmr["value"], subjects))
     except (KeyError, TypeError, ValueError, IndexError) as problem:
         raise DatasetError(
             f"{source}: it is not an audit.json of facerec audit, or one of another version; give "
@@ -407,7 +410,7 @@ def from_audit(document: Mapping[str, Any], *, source: str) -> Components:
     unknown = f"{source} has none"
     sources = {
         "norms": source if spread else f"{DEFAULTS.source['norms']}: {unknown}",
-        "false_matches": f"{source}; the correlation of comparisons of two persons is that of LFW"
+        "false_matches": f"{source}; the correlation of comparisons of two subjects is that of LFW"
         if false_matches
         else f"{DEFAULTS.source['false_matches']}: {unknown}",
         "misses": f"{DEFAULTS.source['misses']}: an audit.json does not tell",
@@ -421,28 +424,28 @@ def from_audit(document: Mapping[str, Any], *, source: str) -> Components:
 
 
 def _effective_design(row: Mapping[str, Any]) -> tuple[float, float]:
-    """Return persons and images a person that weigh as much as those of a row of norms.
+    """Return subjects and images a subject that weigh as much as those of a row of norms.
 
     m = (N − Σ m²/N) / (G − 1) is in the row, so Kish's (Σ m)² / Σ m² follows.
     """
     subjects, images = float(row["subjects"]), float(row["images"])
     squares = images * (images - row["images_per_subject"] * (subjects - 1))
-    persons = images**2 / squares if squares > 0 else subjects
-    return persons, images / persons
+    effective = images**2 / squares if squares > 0 else subjects
+    return effective, images / effective
 
 
-def _persons_of(fmr: float, n_eff: float, persons: float, images: float) -> float:
-    """Return the variance of persons' log factors that explains an effective number."""
-    correction = (persons / (persons - 2)) ** 2 if persons > 2 else 1.0
+def _subjects_of(fmr: float, n_eff: float, subjects: float, images: float) -> float:
+    """Return the variance of subjects' log factors that explains an effective number."""
+    correction = (subjects / (subjects - 2)) ** 2 if subjects > 2 else 1.0
     variance = (1 - fmr) / (fmr * n_eff) / correction
-    rest = false_match_variance(persons, images, fmr, replace(DEFAULTS.at(fmr), persons=0.0))
-    return math.log1p(max(0.0, variance - rest) * persons / 4)
+    rest = false_match_variance(subjects, images, fmr, replace(DEFAULTS.at(fmr), subjects=0.0))
+    return math.log1p(max(0.0, variance - rest) * subjects / 4)
 
 
 def _pooled_norms(
     rows: Sequence[tuple[int, float | None, float | None, float | None]],
 ) -> NormSpread | None:
-    """Pool the variances of groups, each weighing as it has persons; None if they are not known."""
+    """Pool the variances of groups, weighed by their subjects; None if they are not known."""
     known = np.array([row for row in rows if None not in row], dtype=np.float64)
     if not len(known):
         return None
@@ -460,8 +463,8 @@ def _pooled_norms(
 def _gathering(groups: Sequence[SubjectCounts]) -> FalseMatchSpread | None:
     """Measure how the false matches within groups gather; None if they are few.
 
-    Two comparisons that share one person have E[w²] times the chance to match of two that share
-    none, w the person's factor of mean 1; two of the same two persons match together more often
+    Two comparisons that share one subject have E[w²] times the chance to match of two that share
+    none, w the subject's factor of mean 1; two of the same two subjects match together more often
     still.
     """
     totals = np.zeros(6)
@@ -494,7 +497,7 @@ def _gathering(groups: Sequence[SubjectCounts]) -> FalseMatchSpread | None:
     )
     return FalseMatchSpread(
         fmr=float(events / comparisons),
-        persons=math.log(max(1.0, shared / expected)),
+        subjects=math.log(max(1.0, shared / expected)),
         concordance=float(min(concordance, MOST_CORRELATED)),
     )
 
@@ -504,7 +507,7 @@ def _miss_spread(
 ) -> MissSpread | None:
     """Measure how misses gather at the threshold with the most of them below one in five.
 
-    Persons with four images or more count alike. None where they have few misses.
+    Subjects with four images or more count alike. None where they have few misses.
     """
     first, second = mated_pairs(subject)
     scores = score_pairs(vectors, first, second)
@@ -515,28 +518,28 @@ def _miss_spread(
         if point.threshold.value is None or not (point.fnmr.value or 1.0) < 0.2:
             continue
         missed = scores < point.threshold.value
-        person = subject[first]
+        of_pair = subject[first]
         images = np.bincount(subject[subject >= 0])
-        pairs = np.bincount(person, minlength=len(images))
-        people = np.flatnonzero((images >= 4) & (pairs == images * (images - 1) // 2))
-        misses = np.bincount(person, missed, len(images))
+        pairs = np.bincount(of_pair, minlength=len(images))
+        chosen = np.flatnonzero((images >= 4) & (pairs == images * (images - 1) // 2))
+        misses = np.bincount(of_pair, missed, len(images))
         of_image = np.bincount(np.concatenate([first, second]), np.tile(missed, 2), len(subject))
         sharing = np.bincount(
             np.maximum(subject, 0),
             np.where(subject >= 0, of_image * (of_image - 1), 0),
             len(images),
-        )[people]
-        if misses[people].sum() < FEWEST_ERRORS:
+        )[chosen]
+        if misses[chosen].sum() < FEWEST_ERRORS:
             continue
-        m, k = images[people].astype(np.float64), misses[people]
-        rate = float(np.mean(k / pairs[people]))
+        m, k = images[chosen].astype(np.float64), misses[chosen]
+        rate = float(np.mean(k / pairs[chosen]))
         triples = m * (m - 1) * (m - 2)
         alike = float(np.mean(sharing / triples))
         apart = float(np.mean((k * (k - 1) - sharing) / (triples * (m - 3) / 4)))
-        person_correlation = _correlation(rate, apart)
-        image_correlation = max(0.0, _correlation(rate, alike) - person_correlation)
+        subject_correlation = _correlation(rate, apart)
+        image_correlation = max(0.0, _correlation(rate, alike) - subject_correlation)
         spread = MissSpread(
-            person_correlation, min(image_correlation, (1 - person_correlation) / 2)
+            subject_correlation, min(image_correlation, (1 - subject_correlation) / 2)
         )
     return spread
 

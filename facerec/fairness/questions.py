@@ -1,4 +1,4 @@
-"""What an audit that is planned is to find: questions that are put to audits of drawn people."""
+"""What an audit that is planned is to find: questions that are put to audits of drawn subjects."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from facerec.fairness.welch import permute
 from facerec.limits import Checked, Limits
 from facerec.report.conclusions import ALPHA
 
-MOST_PEOPLE = 100_000
+MOST_SUBJECTS = 100_000
 """In all groups together; what needs more is said to be out of reach."""
 
 PERMUTATIONS = 1999
@@ -50,19 +50,19 @@ class Design:
     """Who is audited."""
 
     sizes: tuple[int, ...]
-    """People in each group; the last one differs."""
+    """Subjects in each group; the last one differs."""
     images: int
-    """Of each person."""
+    """Of each subject."""
 
     @property
-    def people(self) -> int:
+    def subjects(self) -> int:
         """In all groups."""
         return sum(self.sizes)
 
     @property
     def mated(self) -> int:
         """Mated comparisons within groups."""
-        return self.people * (self.images * (self.images - 1) // 2)
+        return self.subjects * (self.images * (self.images - 1) // 2)
 
     @property
     def non_mated(self) -> int:
@@ -72,15 +72,15 @@ class Design:
 
 @dataclass(frozen=True)
 class Groups(Checked):
-    """How people divide among groups."""
+    """How subjects divide among groups."""
 
     shares: tuple[Annotated[float, Limits(0.0, 1e6, above=True)], ...] = (1.0, 1.0)
     """Of the groups, the last of which differs; they need not add up to 1."""
 
-    def design(self, people: float, images: int) -> Design:
-        """Return the design with so many people, none of the groups under what is shown."""
+    def design(self, subjects: float, images: int) -> Design:
+        """Return the design with so many subjects, none of the groups under what is shown."""
         total = sum(self.shares)
-        sizes = (max(SMALLEST_CELL, round(people * share / total)) for share in self.shares)
+        sizes = (max(SMALLEST_CELL, round(subjects * share / total)) for share in self.shares)
         return Design(tuple(sizes), images)
 
 
@@ -101,7 +101,7 @@ class Question(ABC):
     weakest: ClassVar[float] = 1e-3
     """Strength from which on is searched."""
     least_images: ClassVar[int] = 2
-    """Of a person: without mated comparisons an audit leaves a group out of its error rates."""
+    """Of a subject: without mated comparisons an audit leaves a group out of its error rates."""
 
     @abstractmethod
     def count(self, design: Design, effect: float, audits: int, seed: Sequence[int]) -> int:
@@ -115,8 +115,8 @@ class Question(ABC):
         """
 
     @abstractmethod
-    def people(self, groups: Groups, images: int, effect: float, power: float) -> float:
-        """Guess how many people are needed, to begin a search."""
+    def subjects(self, groups: Groups, images: int, effect: float, power: float) -> float:
+        """Guess how many subjects are needed, to begin a search."""
 
     def strength(self, effect: float) -> float:
         """Return the strength of an effect."""
@@ -144,16 +144,16 @@ class Question(ABC):
 
 
 class NormQuestion(Question):
-    """Do the mean norms of persons differ between groups?
+    """Do the mean norms of subjects differ between groups?
 
     Args:
         components: of the variation.
-        measure: η² of persons' means as the audit reports it, or the difference of the last
+        measure: η² of subjects' means as the audit reports it, or the difference of the last
             group's mean in SDs of images within a group.
     """
 
     kind = "norms"
-    text = "Do the mean norms of persons differ between groups? (Welch's F, permuted)"
+    text = "Do the mean norms of subjects differ between groups? (Welch's F, permuted)"
     strongest = 10.0  # a group wholly apart
     least_images = 1
 
@@ -176,7 +176,7 @@ class NormQuestion(Question):
         norms = self.components.norms
         if self.measure == "difference":
             return effect * norms.total
-        share = design.sizes[-1] / design.people
+        share = design.sizes[-1] / design.subjects
         spread = norms.of_means(design.images)
         return self.strength(effect) * spread / math.sqrt(share * (1 - share))
 
@@ -194,10 +194,10 @@ class NormQuestion(Question):
             detected += sum(test.p < ALPHA for test in tests)
         return detected
 
-    def people(self, groups: Groups, images: int, effect: float, power: float) -> float:
+    def subjects(self, groups: Groups, images: int, effect: float, power: float) -> float:
         """Guess by the normal approximation of two groups."""
         design = groups.design(1e5, images)
-        share = design.sizes[-1] / design.people
+        share = design.sizes[-1] / design.subjects
         ratio = self.shift(design, effect) / self.components.norms.of_means(images)
         return _needed(power) ** 2 / (ratio**2 * share * (1 - share))
 
@@ -254,12 +254,12 @@ class RateQuestion(Question):
             detected += p is not None and p < ALPHA
         return detected
 
-    def people(self, groups: Groups, images: int, effect: float, power: float) -> float:
+    def subjects(self, groups: Groups, images: int, effect: float, power: float) -> float:
         """Guess by the variance of the logarithms of both rates."""
         most = (math.log(effect) / _needed(power)) ** 2
 
-        def enough(people: float) -> bool:
-            sizes = groups.design(people, images).sizes
+        def enough(subjects: float) -> bool:
+            sizes = groups.design(subjects, images).sizes
             rates = self.rate * effect, self.rate
             return most >= sum(
                 _variance(self.components, self.of, size, images, rate)
@@ -296,19 +296,21 @@ class IntervalQuestion(Question):
         narrow = 0
         for _ in range(audits):
             group = _draw(
-                generator, self.components, self.of, design.people, design.images, self.rate
+                generator, self.components, self.of, design.subjects, design.images, self.rate
             )
             share = group.fmr_share() if self.of == "FMR" else group.fnmr_share()
-            assert share is not None  # drawn by person
+            assert share is not None  # drawn by subject
             interval = share.interval()
             narrow += interval.high - interval.low <= 2 * effect * self.rate
         return narrow
 
-    def people(self, groups: Groups, images: int, effect: float, power: float) -> float:
+    def subjects(self, groups: Groups, images: int, effect: float, power: float) -> float:
         """Guess by the variance of the rate."""
         most = (effect / float(ndtri(1 - ALPHA / 2))) ** 2
         return _first(
-            lambda people: _variance(self.components, self.of, people, images, self.rate) <= most
+            lambda subjects: (
+                _variance(self.components, self.of, subjects, images, self.rate) <= most
+            )
         )
 
 
@@ -316,17 +318,17 @@ def _draw(
     generator: np.random.Generator,
     components: Components,
     of: Rate,
-    persons: int,
+    subjects: int,
     images: int,
     rate: float,
     first: int = 0,
 ) -> SubjectCounts:
-    """Draw one group with errors of one kind, its persons numbered from ``first`` on."""
+    """Draw one group with errors of one kind, its subjects numbered from ``first`` on."""
     if of == "FMR":
-        matches = draw_false_matches(generator, persons, images, rate, components.at(rate))
-        return subject_counts(first, images, persons, false_matches=matches)
-    misses = draw_misses(generator, persons, images, rate, components.misses)
-    return subject_counts(first, images, persons, missed=misses)
+        matches = draw_false_matches(generator, subjects, images, rate, components.at(rate))
+        return subject_counts(first, images, subjects, false_matches=matches)
+    misses = draw_misses(generator, subjects, images, rate, components.misses)
+    return subject_counts(first, images, subjects, missed=misses)
 
 
 def _needed(power: float) -> float:
@@ -334,16 +336,16 @@ def _needed(power: float) -> float:
     return max(0.1, float(ndtri(1 - ALPHA / 2) + ndtri(power)))
 
 
-def _variance(components: Components, of: Rate, people: float, images: int, rate: float) -> float:
+def _variance(components: Components, of: Rate, subjects: float, images: int, rate: float) -> float:
     """Return the variance of a group's rate over its square."""
     if of == "FMR":
-        return false_match_variance(people, images, rate, components.at(rate))
-    return miss_variance(people, images, rate, components.misses)
+        return false_match_variance(subjects, images, rate, components.at(rate))
+    return miss_variance(subjects, images, rate, components.misses)
 
 
 def _first(enough: Callable[[float], bool]) -> float:
-    """Return the people from which on something holds, to the factor of √2."""
-    people = 2.0 * SMALLEST_CELL
-    while people < MOST_PEOPLE and not enough(people):
-        people *= math.sqrt(2)
-    return people
+    """Return the subjects from which on something holds, to the factor of √2."""
+    subjects = 2.0 * SMALLEST_CELL
+    while subjects < MOST_SUBJECTS and not enough(subjects):
+        subjects *= math.sqrt(2)
+    return subjects

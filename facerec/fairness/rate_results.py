@@ -124,7 +124,7 @@ class GroupPoint:
 
     name: str
     fmr: ErrorRate
-    """Among pairs of two persons of the group."""
+    """Among pairs of two subjects of the group."""
     fnmr: ErrorRate
     own_threshold: GroupThreshold
 
@@ -184,7 +184,7 @@ class GroupComposition:
     mated: int
     """Mated pairs with a score."""
     non_mated: int
-    """Pairs of two persons of the group with a score."""
+    """Pairs of two subjects of the group with a score."""
     lost_mated: int = 0
     """Mated pairs without a score, in no rate."""
     lost_non_mated: int = 0
@@ -232,12 +232,12 @@ class ScoreHistogram:
     genuine: tuple[int, ...]
     """Mated pairs in each bin of `SCORE_EDGES`, ``(512,)``; a score of 1 is in the last bin."""
     impostor: tuple[int, ...]
-    """Pairs of two persons of the group in each bin, ``(512,)``."""
+    """Pairs of two subjects of the group in each bin, ``(512,)``."""
 
 
 @dataclass(frozen=True)
 class IndependentShare:
-    """Events among comparisons of which none is known to share a person with another."""
+    """Events among comparisons of which none is known to share a subject with another."""
 
     events: int
     comparisons: int
@@ -263,7 +263,7 @@ class IndependentShare:
         interval = wilson(self.events, self.comparisons)
         return replace(
             interval,
-            assumption="pairs taken as independent, since their persons are not known",
+            assumption="pairs taken as independent, since their subjects are not known",
             effective=float(self.comparisons),
         )
 
@@ -283,7 +283,7 @@ def error_rate(
     """Describe a rate.
 
     Args:
-        share: its sums by person, if known; they carry the interval.
+        share: its sums by subject, if known; they carry the interval.
         errors: counted.
         comparisons: counted.
         target: nominal rate, if there is one.
@@ -297,7 +297,7 @@ def error_rate(
     if not comparisons:
         remark = "no comparison"
     elif interval is None:
-        remark = "no interval: errors are too many to be counted by person"
+        remark = "no interval: errors are too many to be counted by subject"
     return ErrorRate(
         value=value,
         interval=interval,

@@ -1,4 +1,4 @@
-"""Error rates by group of persons at one threshold for all, from scored pairs or from all pairs.
+"""Error rates by group of subjects at one threshold for all, from scored pairs or from all pairs.
 
 A pair matches if ``score >= threshold``. FMR and FNMR of a group count pairs within the group. One
 global threshold comes from calibration data, or else from the impostors of all groups pooled.
@@ -59,13 +59,13 @@ _LACKING = "the group lacks mated pairs or impostor pairs"
 
 @dataclass(frozen=True, eq=False)
 class GroupErrors:
-    """Rates to be reported, and the counts by person that a joint resample needs."""
+    """Rates to be reported, and the counts by subject that a joint resample needs."""
 
     rates: GroupRates
     counts: tuple[tuple[SubjectCounts | PairCounts, ...], ...]
     """One a target and group."""
     subjects: int
-    """Persons in all; `SubjectCounts.members` counts among them. 0 where they are not known."""
+    """Subjects in all; `SubjectCounts.members` counts among them. 0 where they are not known."""
     histograms: tuple[ScoreHistogram, ...]
     """One a group that has both kinds of pairs."""
     calibration: Calibration
@@ -73,7 +73,7 @@ class GroupErrors:
 
     @property
     def by_subject(self) -> tuple[tuple[SubjectCounts, ...], ...]:
-        """``counts`` where persons are known.
+        """``counts`` where subjects are known.
 
         Raises:
             MetricError: they are not.
@@ -82,7 +82,7 @@ class GroupErrors:
             tuple(count for count in row if isinstance(count, SubjectCounts)) for row in self.counts
         )
         if not self.subjects:
-            raise MetricError("persons are not known, so nothing can be counted by person")
+            raise MetricError("subjects are not known, so nothing can be counted by subject")
         return known
 
 
@@ -107,17 +107,17 @@ def pair_group_rates(
         first: image on the first side of each pair, ``(n,)``.
         second: image on the second side, ``(n,)``.
         issame: label of each pair, ``(n,)``.
-        subject: code of the person on each image, ``(m,)``; `UNKNOWN` where not known.
+        subject: code of the subject on each image, ``(m,)``; `UNKNOWN` where not known.
         group: code of the group of each image, 0 to D − 1, ``(m,)``; `UNKNOWN` where not known.
         names: of the groups, D of them.
         targets: nominal FMRs, taken exactly.
         calibration: where the thresholds were fixed; by default on the impostors of the list.
         subjects_known: otherwise the subjects tell mated pairs from others and nothing more, and
             pairs are taken as independent.
-        seed: of resamples of pairs, where persons are not known.
+        seed: of resamples of pairs, where subjects are not known.
 
     Raises:
-        MetricError: arrays that do not fit, a person in two groups, a target that is no rate or
+        MetricError: arrays that do not fit, a subject in two groups, a target that is no rate or
             that the calibration lacks, or no mated or no impostor pair that is left.
     """
     labelled = LabelledImages(subject, group, names)
@@ -205,7 +205,7 @@ def all_pairs_rates(
         One a grouping; an error where it has no mated or no impostor pair.
 
     Raises:
-        MetricError: arrays that do not fit, a person in two groups of a grouping, a target that is
+        MetricError: arrays that do not fit, a subject in two groups of a grouping, a target that is
             no rate, or no mated or no impostor pair at all.
         DeviceError: the device is not there.
     """
@@ -214,7 +214,7 @@ def all_pairs_rates(
     codes = np.stack([labelled[0].subject, *(one.group for one in labelled)])[:, rows]
     if np.unique(codes, axis=1).shape[1] == np.unique(codes[0]).size:
         return _score_once(vectors, labelled, rows, targets, calibration, device, progress)
-    # Some images of a person lack a label that others have: no cell of groups holds the person.
+    # Some images of a subject lack a label that others have: no cell of groups holds the subject.
     raw = np.asarray(vectors)
     if calibration is None:
         calibration = calibrate(raw[rows], codes[0], targets, device=device, progress=progress)
@@ -241,7 +241,7 @@ def calibrate(
 
     Args:
         vectors: raw embeddings, ``(m, D)``.
-        subject: number or name of the person on each image, ``(m,)``.
+        subject: number or name of the subject on each image, ``(m,)``.
         targets: nominal FMRs.
         source: names these data in reports.
         device: see `all_pairs_group_rates`.
@@ -300,7 +300,7 @@ def _score_once(
         results.append(
             _assemble(
                 one.names,
-                "every image with every image of another person, within and between groups",
+                "every image with every image of another subject, within and between groups",
                 pairs.excluded(),
                 pairs.composition(),
                 calibration,

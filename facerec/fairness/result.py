@@ -230,9 +230,9 @@ class Audit:
     def lead(self) -> str:
         """What was audited, in a few words."""
         things = f"{self.pairs:,} scored pairs" if self.of_scores else f"{self.images:,} images"
-        people = (
+        who = (
             "subjects who are not named"
             if self.subjects is None
             else counted(self.subjects, "subject")
         )
-        return f"{things} of {people}"
+        return f"{things} of {who}"

@@ -2,7 +2,7 @@
 
 The rates, their differentials, the tables and the page are those of the audit of embeddings; norms
 and all that hangs on them are left out. Each side of a pair stands for an image. Where the file
-names the persons they are the unit of all intervals; elsewhere pairs are taken as independent, and
+names the subjects they are the unit of all intervals; elsewhere pairs are taken as independent, and
 the report says so.
 """
 
@@ -38,10 +38,10 @@ from facerec.verification.protocols import ScoredPairs
 
 NO_NORMS = "a file of scores holds no embeddings, so a norm audit is impossible"
 
-NO_PERSONS = (
-    "The file does not name the persons, so all intervals and tests take its pairs as independent; "
-    "where pairs share persons, as they mostly do, they are too narrow, and groups of few people "
-    "cannot be told from groups of few pairs."
+NO_SUBJECTS = (
+    "The file does not name the subjects, so all intervals and tests take its pairs as "
+    "independent; where pairs share subjects, as they mostly do, they are too narrow, and groups "
+    "of few subjects cannot be told from groups of few pairs."
 )
 
 Labels = dict[str, NDArray[np.str_]]
@@ -66,17 +66,17 @@ def audit_scores(
     """Audit the error rates of scored pairs by recorded groups.
 
     Args:
-        scored: pairs, with persons if they are known.
+        scored: pairs, with subjects if they are known.
         groups: attributes, the first one is the primary one.
         name: of the file, for reports and errors.
-        attributes: where the groups of persons are recorded, by subject; by default they are
+        attributes: where the groups of subjects are recorded, by subject; by default they are
             columns of the scores.
         intersect: make the combinations of all attributes groups too.
         targets: nominal FMRs, taken exactly.
         calibration: where the global thresholds were fixed, by default on all impostors of these
             scores.
         allow_inferred: take labels whose source says that they are inferred.
-        replicates: resamples of the persons, or of the pairs where these are not known.
+        replicates: resamples of the subjects, or of the pairs where these are not known.
         seed: of the resamples.
         inputs: the files behind all this, for the report.
         remarks: warnings that these files gave rise to.
@@ -155,7 +155,7 @@ def audit_scores(
                 histograms=counts.histograms if cosines and isinstance(counts, GroupErrors) else (),
             )
         )
-    found = Audit(
+    result = Audit(
         settings=settings,
         inputs=tuple(inputs),
         label_sources=label_sources,
@@ -172,17 +172,17 @@ def audit_scores(
             f"This is an audit of error rates alone: {NO_NORMS}; the sections on norms are left "
             "out.",
             *(f"{note}." for note in scored.notes),
-            *([] if sides.subjects_known else [NO_PERSONS]),
+            *([] if sides.subjects_known else [NO_SUBJECTS]),
         ),
     )
-    return complete(found, groupings, calibrated=calibration is not None)
+    return complete(result, groupings, calibrated=calibration is not None)
 
 
 class _Sides:
     """The two sides of every pair, ``(2n,)``: those of pair i are 2i and 2i + 1.
 
     Attributes:
-        subjects: number of the person. Where persons are not known the sides of a mated pair have
+        subjects: number of the subject. Where subjects are not known the sides of a mated pair have
             one number, and all others have one each.
         scored: whether the pair has a score.
         exclusions: pairs left out so far.
@@ -223,7 +223,7 @@ class _Sides:
         names = self._pairs.names
         if names is None:
             raise DatasetError(
-                f"{self._name}: it does not name the persons of its pairs, so {attributes.path} "
+                f"{self._name}: it does not name the subjects of its pairs, so {attributes.path} "
                 "cannot tell their groups; add the columns subject_id_1 and subject_id_2"
             )
         recorded = attributes.groups[group] != ""
@@ -240,7 +240,7 @@ class _Sides:
         return np.where(conflict, "", by_name)[self.subjects]
 
     def _without_contradictions(self, group: str, values: NDArray[np.str_]) -> NDArray[np.str_]:
-        """Take the value from persons who have two."""
+        """Take the value from subjects who have two."""
         conflict = np.isin(self.subjects, contradictory(self.subjects, values))
         reason = "subject" if self.subjects_known else "mated pair"
         self._exclude(f"{reason} in several groups", conflict, group)
@@ -251,8 +251,8 @@ class _Sides:
         counted = sum(gone.images for gone in self.exclusions if gone.attribute == group)
         pairs = int(np.count_nonzero(sides.reshape(-1, 2).any(axis=1))) - counted
         if pairs > 0:
-            people = len(np.unique(self.subjects[sides])) if self.subjects_known else None
-            self.exclusions.append(Exclusion(reason, pairs, people, group))
+            number = len(np.unique(self.subjects[sides])) if self.subjects_known else None
+            self.exclusions.append(Exclusion(reason, pairs, number, group))
 
     def count(self, grouping: Grouping, inside: NDArray[np.bool_], code: int) -> GroupCount:
         """Return what a group is made of.

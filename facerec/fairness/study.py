@@ -64,7 +64,7 @@ class FairnessStudy(Checked):
     target: str = "1e-2"
     """The one of them that the answer is given at."""
     replicates: Count = 2000
-    """Resamples of the persons."""
+    """Resamples of the subjects."""
     permutations: Count = 9999
     """Of the test of association."""
 
@@ -127,9 +127,9 @@ class FaceSet:
 
     @property
     def pairs(self) -> Pairs:
-        """Pairs of all benches; images and persons are counted on from one to the next."""
+        """Pairs of all benches; images and subjects are counted on from one to the next."""
         by_bench: list[tuple[NDArray[Any], ...]] = []
-        images = persons = 0
+        images = subjects = 0
         for bench in self.benches:
             pairs = bench.pairs
             if pairs.subjects is None or pairs.folds is None:
@@ -139,12 +139,12 @@ class FaceSet:
                     pairs.first + images,
                     pairs.second + images,
                     pairs.issame,
-                    pairs.subjects + persons,
+                    pairs.subjects + subjects,
                     pairs.folds,
                 )
             )
             images += len(bench.images)
-            persons += int(pairs.subjects.max()) + 1
+            subjects += int(pairs.subjects.max()) + 1
         return Pairs(*(np.concatenate(column) for column in zip(*by_bench, strict=True)))
 
     def groups(self, embeddings: Embeddings) -> tuple[NDArray[np.int64], tuple[str, ...]]:
@@ -262,7 +262,7 @@ def smaller(plan: FairnessStudy) -> FairnessStudy:
 
 
 def known_truths(plan: FairnessStudy) -> dict[str, SyntheticSet]:
-    """Return sets of other people in the same groups, no more than packs, by what is known of them.
+    """Return sets of other subjects in the same groups, small as packs, by what is known of them.
 
     In ``control`` all are photographed alike; in ``harder`` all but one group.
     """
@@ -288,11 +288,11 @@ def group_excess(
 ) -> tuple[GroupExcess, ...]:
     """Return by how much the error rates of each group exceed those of the others.
 
-    All groups are weighted alike in each resample of persons; thresholds are taken as given.
+    All groups are weighted alike in each resample of subjects; thresholds are taken as given.
 
     Args:
         errors: from `facerec.fairness.rates`.
-        replicates: resamples of the persons.
+        replicates: resamples of the subjects.
         seed: of the resampling.
     """
     rates, groups = errors.rates, len(errors.rates.names)

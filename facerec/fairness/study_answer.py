@@ -65,11 +65,11 @@ def answer_page(
         yield f"Question: {QUESTION.format(attribute=f'`{faces.attribute}`')}\n"
         yield from (f"- {line}" for line in answer(plan, result))
         yield (
-            f"\n{comparison.images:,} images of {comparison.persons:,} persons; groups "
+            f"\n{comparison.images:,} images of {comparison.subjects:,} subjects; groups "
             f"{', '.join(comparison.groups)} where recorded; error rates by group from "
             f"{comparison.policy}. "
             f"{words.counted(len(plan.seeds), 'seed')} an arm, {comparison.replicates:,} joint "
-            "resamples of persons. Intervals are 95 %.\n"
+            "resamples of subjects. Intervals are 95 %.\n"
         )
         yield from _table(comparison)
         yield from _known(plan, result)
@@ -109,8 +109,8 @@ def _association(result: SetResult, arm: str) -> str:
         else f"; detectable from {words.number(association.mde_eta2)}"
     )
     return (
-        f"η² of persons' mean norms by {result.faces.attribute} is {', '.join(estimates)}; "
-        f"{association.subjects:,} persons{least}."
+        f"η² of subjects' mean norms by {result.faces.attribute} is {', '.join(estimates)}; "
+        f"{association.subjects:,} subjects{least}."
     )
 
 
@@ -143,7 +143,7 @@ def _table(comparison: BaselineComparison) -> Iterator[str]:
             "change [95 %]",
             known(lambda change: f"{_signed(change.value)} {_limits_of(change.interval)}"),
         ),
-        Column("other persons", known(lambda change: _limits_of(change.over_subjects))),
+        Column("other subjects", known(lambda change: _limits_of(change.over_subjects))),
         Column("other seeds", known(lambda change: _limits_of(change.over_seeds))),
         Column("same sign", known(lambda change: f"{change.same_sign}/{len(change.seeds)}")),
         Column("conclusion", lambda change: change.conclusion, words=True),

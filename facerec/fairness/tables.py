@@ -523,7 +523,7 @@ def change_table(comparison: BaselineComparison) -> Table[Change]:
         Column("", data=lambda row: plain(row.to_row())),
     ]
     remark = (
-        f"{comparison.images:,} images of {comparison.persons:,} subjects, "
+        f"{comparison.images:,} images of {comparison.subjects:,} subjects, "
         f"{comparison.left_out:,} images left out; error rates: {comparison.policy}; "
         f"{comparison.replicates:,} joint resamples of subjects, seed {comparison.seed}."
     )

@@ -235,7 +235,7 @@ def check_labels(issame: ArrayLike, pairs: int) -> NDArray[np.bool_]:
     if labels.shape != (pairs,):
         raise MetricError(f"there are {pairs} pairs but labels of shape {labels.shape}")
     if labels.dtype != bool and not np.isin(labels, (0, 1)).all():
-        raise MetricError("pair labels must be true (same person) or false (different persons)")
+        raise MetricError("pair labels must be true (same subject) or false (different subjects)")
     return labels.astype(bool)
 
 

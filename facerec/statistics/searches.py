@@ -1,11 +1,11 @@
-"""Intervals of shares of searches (1:N), whose errors depend on persons of both sides.
+"""Intervals of shares of searches (1:N), whose errors depend on subjects of both sides.
 
-A search errs because of its probe and because of whom the gallery holds: one person has many
+A search errs because of its probe and because of whom the gallery holds: one subject has many
 probes, and one entry can be the false match of many of them. The variance of a share has a part
-of the persons behind the probes, which `ClusteredShare` gives, and a part of the persons in the
+of the subjects behind the probes, which `ClusteredShare` gives, and a part of the subjects in the
 gallery, from what each entry causes alone: leaving the entry out takes exactly these events away,
 so that this is the jackknife over the gallery (Efron and Stein, Annals of Statistics 9, 1981).
-Products of one probe person with one entry are in both parts and are taken off once, as in
+Products of one probe subject with one entry are in both parts and are taken off once, as in
 clustering by two ways (Cameron, Gelbach and Miller, JBES 29, 2011).
 """
 
@@ -28,7 +28,7 @@ from facerec.statistics.intervals import Interval, check_confidence
 NOBODY = -1
 """In place of an entry: none of them alone causes the event."""
 
-SEARCHES = "searches that share a person, as probe or in the gallery, are dependent"
+SEARCHES = "searches that share a subject, as probe or in the gallery, are dependent"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -36,12 +36,12 @@ class SearchShare(ClusteredShare):
     """Share of searches that are events, such as a candidate at or above a threshold.
 
     Attributes:
-        by_probe: sum of the residuals of each person's searches, ``(G,)``.
-        by_entry: events that each person's entry causes alone, less their mean over the gallery
+        by_probe: sum of the residuals of each subject's searches, ``(G,)``.
+        by_entry: events that each subject's entry causes alone, less their mean over the gallery
             that it is in, ``(G,)``; 0 for whoever is in none.
-        cells: the same events by pair of persons, ``(G, G)``, probe and entry in either order, each
-            once above the diagonal.
-        entries: persons in galleries.
+        cells: the same events by pair of subjects, ``(G, G)``, probe and entry in either order,
+            each once above the diagonal.
+        entries: subjects in galleries.
     """
 
     by_probe: NDArray[np.float64]
@@ -58,49 +58,49 @@ class SearchShare(ClusteredShare):
         gallery: ArrayLike,
         search_gallery: ArrayLike | None = None,
     ) -> SearchShare:
-        """Sum up searches by person.
+        """Sum up searches by subject.
 
         Args:
             events: whether each search is an event, ``(n,)``.
-            probe: person of its probe, ``(n,)``, 0 to G − 1.
-            entry: person whose entry causes the event alone, ``(n,)``; `NOBODY` where several do,
+            probe: subject of its probe, ``(n,)``, 0 to G − 1.
+            entry: subject whose entry causes the event alone, ``(n,)``; `NOBODY` where several do,
                 none does, or there is no event.
-            gallery: in which gallery each person is enrolled, ``(G,)``; negative for none.
+            gallery: in which gallery each subject is enrolled, ``(G,)``; negative for none.
             search_gallery: the gallery that each search is made in, ``(n,)``; by default 0.
 
         Raises:
             MetricError: no search, or arrays that do not fit together.
         """
         happened = np.asarray(events, dtype=bool)
-        person, cause = np.asarray(probe, np.int64), np.asarray(entry, np.int64)
+        subject, cause = np.asarray(probe, np.int64), np.asarray(entry, np.int64)
         placed = np.asarray(gallery, np.int64)
         where = np.zeros(happened.shape, np.int64)
         if search_gallery is not None:
             where = np.asarray(search_gallery, np.int64)
-        if happened.ndim != 1 or not happened.shape == person.shape == cause.shape == where.shape:
+        if happened.ndim != 1 or not happened.shape == subject.shape == cause.shape == where.shape:
             raise MetricError(
                 f"events, probes, entries and galleries of searches have shapes {happened.shape}, "
-                f"{person.shape}, {cause.shape} and {where.shape}; give one each a search"
+                f"{subject.shape}, {cause.shape} and {where.shape}; give one each a search"
             )
         size, alone = placed.size, cause != NOBODY
         if (
-            np.any((person < 0) | (person >= size) | (cause >= size))
+            np.any((subject < 0) | (subject >= size) | (cause >= size))
             or np.any(alone & ~happened)
             or np.any(placed[cause[alone]] != where[alone])
         ):
             raise MetricError(
-                "a search names a person that is not there, or an entry without an event or of "
-                "another gallery; number persons from 0 and entries by their persons"
+                "a search names a subject that is not there, or an entry without an event or of "
+                "another gallery; number subjects from 0 and entries by their subjects"
             )
-        made = np.bincount(person, minlength=size).astype(np.float64)
-        hits = np.bincount(person, happened, size)
+        made = np.bincount(subject, minlength=size).astype(np.float64)
+        hits = np.bincount(subject, happened, size)
         base = ClusteredShare.from_mated_counts(hits, made)
         caused = np.bincount(cause[alone], minlength=size).astype(np.float64)
         inside = placed >= 0
         for number in np.unique(placed[inside]):
             members = placed == number
             caused[members] -= caused[members].mean()
-        low, high = np.minimum(person, cause)[alone], np.maximum(person, cause)[alone]
+        low, high = np.minimum(subject, cause)[alone], np.maximum(subject, cause)[alone]
         ones = np.ones(int(alone.sum()))
         return cls(
             residuals=base.residuals,
@@ -119,7 +119,7 @@ class SearchShare(ClusteredShare):
 
     @cached_property
     def entry_variance(self) -> float:
-        """What the persons in the gallery add to the variance of the share; never negative."""
+        """What the subjects in the gallery add to the variance of the share; never negative."""
         if self.entries < 2:
             return math.inf if self.cells.nnz else 0.0
         own = float((self.by_entry**2).sum()) * self.entries / (self.entries - 1)
@@ -150,15 +150,15 @@ class SearchShare(ClusteredShare):
         return self.entry_variance, max(1.0, self.entries - 1.0)
 
     def covariance(self, other: SearchShare) -> float:
-        """Return the covariance with the share of other searches of the same persons."""
+        """Return the covariance with the share of other searches of the same subjects."""
         mine, theirs = self.by_probe + self.by_entry, other.by_probe + other.by_entry
         shared = float(mine @ theirs) - float(self.cells.multiply(other.cells).sum())
         return shared * self._weight * other._weight
 
     def correlation(self, other: SearchShare) -> float | None:
-        """Return the correlation with a share of the same persons' searches, as by another model.
+        """Return the correlation with a share of the same subjects' searches, as by another model.
 
-        None where no person makes a difference to one of them.
+        None where no subject makes a difference to one of them.
         """
         return _log_correlation({1: self}, {1: other})
 
@@ -168,11 +168,11 @@ def ratio_interval(
 ) -> Interval:
     """Return the interval of the ratio of two shares, symmetric in its logarithm.
 
-    It allows for persons that both shares depend on, such as a gallery searched by two groups.
+    It allows for subjects that both shares depend on, such as a gallery searched by two groups.
 
     Args:
         share: the numerator, with events.
-        reference: the denominator, with events; of the same numbering of persons.
+        reference: the denominator, with events; of the same numbering of subjects.
         confidence: coverage, between 0 and 1.
 
     Raises:
@@ -207,14 +207,14 @@ def ratio_interval(
 def ratio_correlation(
     ratio: tuple[SearchShare, SearchShare], other: tuple[SearchShare, SearchShare]
 ) -> float | None:
-    """Return the correlation of the logarithms of two ratios of shares of the same persons.
+    """Return the correlation of the logarithms of two ratios of shares of the same subjects.
 
     Args:
         ratio: numerator and denominator.
         other: the same, as by another model.
 
     Returns:
-        Between −1 and 1; None where a share has no event or no person makes a difference.
+        Between −1 and 1; None where a share has no event or no subject makes a difference.
     """
     return _log_correlation({1: ratio[0], -1: ratio[1]}, {1: other[0], -1: other[1]})
 

@@ -327,7 +327,7 @@ def test_threshold_from_other_data(workplace: Path, capsys: pytest.CaptureFixtur
     (mixed, homogeneous) = found["groupings"][0]["thresholds"]
     assert mixed["basis"] == homogeneous["basis"] == "other people"
     # 30 persons of 3 images: one gallery of 20 and ten outside, or three of 10.
-    assert found["entries"] == [20, 20] and "30 persons of C.npz" in found["protocol"]
+    assert found["entries"] == [20, 20] and "30 subjects of C.npz" in found["protocol"]
     assert mixed["non_mated"] == 30 and homogeneous["non_mated"] == 3 * 60
     scores = [
         "label,score",
@@ -350,7 +350,7 @@ def test_threshold_from_other_data(workplace: Path, capsys: pytest.CaptureFixtur
         ),
     )
     message = refused_run(capsys, *both, "C.npz")
-    assert "20 persons" in message and "more than 20" in message
+    assert "20 subjects" in message and "more than 20" in message
 
 
 def test_calibration_of_another_model(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:

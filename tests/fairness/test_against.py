@@ -228,7 +228,7 @@ def spoil(document: dict[str, Any], path: str, value: object) -> None:
         ("counts.images", 700, "images"),
         ("counts.images", None, "scores"),
         ("counts.subjects", 3, "subjects"),
-        ("groups.0.subjects", 25, "people"),
+        ("groups.0.subjects", 25, "subjects and images"),
         ("association", [{}], "facerec audit writes"),
         ("one_to_many.fpir", ["1e-3"], "--fpir"),
         ("one_to_many.template", "mean", "--template"),

@@ -378,7 +378,7 @@ def test_baseline_with_a_pair_list(tmp_path: Path) -> None:
     assert compared.comparison is not None
     changes = compared.comparison.changes
     performance = [change.figure for change in changes if change.role == "performance"]
-    assert performance == ["TPR@FPR=1e-1", "TPR@FPR=1e-2"] and compared.comparison.persons == 42
+    assert performance == ["TPR@FPR=1e-1", "TPR@FPR=1e-2"] and compared.comparison.subjects == 42
 
 
 def test_baseline_says_whom_it_counts_and_where_its_thresholds_come_from(tmp_path: Path) -> None:
@@ -406,7 +406,7 @@ def test_baseline_says_whom_it_counts_and_where_its_thresholds_come_from(tmp_pat
     assert isinstance(association, Association)
     assert (finding.total, association.subjects) == (41, 41)
     assert here.comparison is not None and elsewhere.comparison is not None
-    assert here.comparison.persons == 42
+    assert here.comparison.subjects == 42
     assert set(elsewhere.comparison.notes) > set(here.comparison.notes)
 
 

@@ -394,7 +394,7 @@ def test_images_that_fail_anywhere_take_part_nowhere() -> None:
     norms[lost] = np.nan
     runs[1] = replace(runs[1], treated=replace(runs[1].treated, vectors=broken, norms=norms))
     found = compare(faces, runs, pairs=pairs)
-    assert (found.images, found.left_out, found.persons) == (71, 1, 24)
+    assert (found.images, found.left_out, found.subjects) == (71, 1, 24)
     gone = int(((pairs.first == lost) | (pairs.second == lost)).sum())
     note = f"{gone} of 96 pairs have an image that takes no part and are left out"
     assert note in found.notes
@@ -418,7 +418,7 @@ def test_images_without_a_group_count_for_everybody_only() -> None:
     run = RunPair(0, faces.embed(1, noise=1.4), faces.embed(2))
     some = replace(faces, group=np.where(faces.subject < 2, -1, faces.group))
     found, before = compare(some, [run]), compare(faces, [run])
-    assert found.persons == 24
+    assert found.subjects == 24
     assert found.find("CV of norms") == before.find("CV of norms")
     inside = some.group >= 0
     means = [run.baseline.norms[faces.subject == p].mean(dtype=np.float64) for p in range(2, 24)]
@@ -486,7 +486,7 @@ def test_labels_that_contradict_persons_are_left_out() -> None:
         [RunPair(0, faces.embed(1), faces.embed(2))],
         pairs=replace(pairs, issame=labels),
     )
-    assert "2 of 96 pairs have a label that contradicts the persons and are left out" in found.notes
+    assert "2 of 96 pairs have a label that contradicts the subjects and are left out" in found.notes
 
 
 # --- what is refused ---------------------------------------------------------------------------
@@ -628,7 +628,7 @@ def test_a_change_without_a_value_is_empty() -> None:
 
 
 def test_changes_that_cancel_leave_no_rounding_and_no_sign() -> None:
-    key = module._Key("accuracy", "performance", "raw", persons=40)
+    key = module._Key("accuracy", "performance", "raw", subjects=40)
     sides = [
         (module._Drawn(0.1, np.full(50, 0.1)), module._Drawn(0.1 + step, np.full(50, 0.1)))
         for step in (-1 / 300, 1 / 500, 1 / 750)

@@ -348,7 +348,7 @@ def test_groups_without_common_norms_are_not_standardised() -> None:
     data = people(gap=100)
     found = measure(data).standardised
     assert (found.groups, found.raw_gap, found.bins) == ((), None, 0)
-    assert found.reason == "no norm bin has 10 persons of every group"
+    assert found.reason == "no norm bin has 10 subjects of every group"
     alone = people() | {"group": np.zeros(600, np.int64), "names": ("all",)}
     assert measure(alone).standardised.reason == "one group alone"
 
@@ -364,7 +364,7 @@ def test_pairs_without_attributes_or_norms_are_counted() -> None:
     data["scores"][np.flatnonzero(data["subject"][data["first"]] == 9)[:3]] = np.nan
     found = measure(data)
     assert (found.excluded, found.lost) == (10, 13)
-    assert (found.pairs, found.persons) == (400 - 23, 38)
+    assert (found.pairs, found.subjects) == (400 - 23, 38)
     kept = ~np.isin(data["subject"][data["first"]], (4, 7)) & ~np.isnan(data["scores"])
     rest = data | {key: data[key][kept] for key in ("scores", "first", "second")}
     assert replace(found, excluded=0, lost=0) == measure(rest)
@@ -392,7 +392,7 @@ def test_groups_without_pairs() -> None:
     [
         ({"scores": [0.5]}, "(2,) mated pairs but scores of shape (1,)"),
         ({"norms": [1.0]}, "have shapes (1,), (4,) and (4,)"),
-        ({"second": [1, 2]}, "mated pair 1 shows the subjects 1 and 0; give pairs of one person"),
+        ({"second": [1, 2]}, "mated pair 1 shows the subjects 1 and 0; give pairs of one subject"),
         ({"scores": [np.nan, np.nan]}, "none of 2 mated pairs has a score"),
     ],
 )

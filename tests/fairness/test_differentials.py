@@ -452,9 +452,9 @@ def test_small_groups_are_left_out() -> None:
     errors = counted(replace(faces, group=group), ("1e-2",))
     found = differentials(errors, replicates=20)
     assert found.groups == ("A", "B")
-    assert found.left_out == ("C: 7 persons, fewer than 10",)
+    assert found.left_out == ("C: 7 subjects, fewer than 10",)
     alone = counted(replace(faces, group=np.where(faces.group == 2, -1, faces.group)), ("1e-2",))
-    assert differentials(alone, replicates=20).left_out == ("C: 0 persons, fewer than 10",)
+    assert differentials(alone, replicates=20).left_out == ("C: 0 subjects, fewer than 10",)
 
 
 def test_one_group_is_no_comparison() -> None:
@@ -464,7 +464,7 @@ def test_one_group_is_no_comparison() -> None:
         found = differentials(counted(single, ("1e-2",), listed), replicates=20)
         assert found.rows == ()
         assert found.reason == (
-            "no comparison: 1 groups with enough persons and pairs, two are needed"
+            "no comparison: 1 groups with enough subjects and pairs, two are needed"
         )
 
 

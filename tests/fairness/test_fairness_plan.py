@@ -44,12 +44,12 @@ def test_people_searched_for_norms_are_those_of_the_noncentral_f() -> None:
     found = plan(NormQuestion(DEFAULTS), Groups(), [3], effect=0.08, audits=400)
     (answer,) = found.answers
     assert abs(noncentral_f_power(answer.sizes, 0.08) - 0.8) < 0.05
-    assert answer.limits is not None and answer.limits.low < answer.people < answer.limits.high
+    assert answer.limits is not None and answer.limits.low < answer.subjects < answer.limits.high
     assert answer.power.total == 400 and answer.sizes[0] == answer.sizes[1]
 
 
 def test_the_smallest_effect_is_the_minimum_detectable_one() -> None:
-    found = plan(NormQuestion(DEFAULTS), Groups((1.0, 1.0, 1.0)), [4], people=120, audits=400)
+    found = plan(NormQuestion(DEFAULTS), Groups((1.0, 1.0, 1.0)), [4], subjects=120, audits=400)
     (answer,) = found.answers
     expected = minimum_detectable_eta2(120, 3)
     assert answer.effect is not None and expected is not None
@@ -88,9 +88,9 @@ def test_people_searched_for_a_width_reach_it() -> None:
 
 
 def test_out_of_reach_is_said() -> None:
-    found = plan(RateQuestion(DEFAULTS, "FMR", 9e-3), Groups(), [2], people=20, audits=50)
+    found = plan(RateQuestion(DEFAULTS, "FMR", 9e-3), Groups(), [2], subjects=20, audits=50)
     (answer,) = found.answers
-    assert answer.effect is None and answer.people == 0 and "20 people" in answer.reason
+    assert answer.effect is None and answer.subjects == 0 and "20 subjects" in answer.reason
     assert found.to_json()["answers"][0]["power"]["value"] is None
     assert answer.reason in answer_table(found).cells[0][1].small
 
@@ -132,7 +132,7 @@ def test_what_cannot_be_planned(
     question: Question, images: int, effect: float | None, people: int | None
 ) -> None:
     with pytest.raises(MetricError):
-        plan(question, Groups(), [images], effect=effect, people=people)
+        plan(question, Groups(), [images], effect=effect, subjects=people)
 
 
 def test_groups_have_shares() -> None:

@@ -209,7 +209,7 @@ def test_baseline_comes_after_the_rates(found: Audit) -> None:
     association = found.comparison.find("η²")
     assert lines[3].value == association.value
     # As many as the figure itself is of, without those of no group.
-    assert lines[3].total == lines[0].total < found.comparison.persons
+    assert lines[3].total == lines[0].total < found.comparison.subjects
 
 
 def test_adjustment_names_its_covariates(found: Audit) -> None:

@@ -15,7 +15,7 @@ from facerec.fairness.one_to_many import (
     OTHERS,
     Enrolment,
     OneToMany,
-    OtherPeople,
+    OtherSubjects,
     SearchPlan,
     SearchRate,
     audit_searches,
@@ -188,7 +188,7 @@ def test_the_order_of_images_changes_nothing(tmp_path: Path, template: str) -> N
         )
         for found, rows in ((vectors, np.arange(len(ids))), (vectors[turned], turned))
     ]
-    best = [np.sort(OtherPeople.of(each, "C.npz").best_scores(8, plan)) for each in named]
+    best = [np.sort(OtherSubjects.of(each, "C.npz").best_scores(8, plan)) for each in named]
     np.testing.assert_allclose(*best, rtol=0, atol=1e-6)
 
 
@@ -288,21 +288,21 @@ def test_thresholds_of_other_people_are_those_of_galleries_of_that_size(
     names = np.array([f"p{one}" for one in known.subjects])
     names[5], other[9] = "", np.nan
     norms = np.linalg.norm(other, axis=1)
-    others = OtherPeople.of(Embeddings(other, norms, True, subjects=names), "C.npz")
+    others = OtherSubjects.of(Embeddings(other, norms, True, subjects=names), "C.npz")
     used = ~np.isin(np.arange(len(names)), (5, 9))
     assert len(others.vectors) == used.sum() and others.count == len(set(names[used]))
     plan = replace(PLAN, template=template)  # type: ignore[arg-type]
     found = audit_searches(vectors, joined, joined.groupings, plan, others=others)
     size = max(found.entries)
     units = others.vectors / np.linalg.norm(others.vectors, axis=1, keepdims=True)
-    enrolled = Enrolment.draw(others.persons, others.order, plan.template, plan.seed).enrolled
+    enrolled = Enrolment.draw(others.subjects, others.order, plan.template, plan.seed).enrolled
     order = np.random.default_rng((plan.seed, 2)).permutation(others.count)
     best = []
     for start in range(0, others.count // size * size, size):
         inside = set(order[start : start + size].tolist())
         assert len(inside) == size
-        sums = {one: units[enrolled & (others.persons == one)].sum(axis=0) for one in inside}
-        for unit, one in zip(units, others.persons, strict=True):
+        sums = {one: units[enrolled & (others.subjects == one)].sum(axis=0) for one in inside}
+        for unit, one in zip(units, others.subjects, strict=True):
             if one not in inside:
                 best.append(max(unit @ t / np.linalg.norm(t) for t in sums.values()))
     rows = [one for one in found.groupings[0].thresholds if one.galleries == "mixed"]
@@ -324,11 +324,11 @@ def test_too_few_other_people_are_refused(tmp_path: Path) -> None:
     vectors, joined = people(tmp_path)
     norms, names = joined.norms, np.array([f"p{one}" for one in joined.subjects])
     few = joined.subjects < 22
-    others = OtherPeople.of(Embeddings(vectors[few], norms[few], True, None, names[few]), "C.npz")
+    others = OtherSubjects.of(Embeddings(vectors[few], norms[few], True, None, names[few]), "C.npz")
     with pytest.raises(DatasetError, match=r"C\.npz.*22"):
         audit_searches(vectors, joined, joined.groupings, PLAN, others=others)
     with pytest.raises(DatasetError, match="nobody"):
-        OtherPeople.of(Embeddings(vectors, norms, True), "C.npz")
+        OtherSubjects.of(Embeddings(vectors, norms, True), "C.npz")
 
 
 def test_figures_of_two_models_are_correlated_over_the_same_persons(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_what_was_drawn_is_measured() -> None:
     assert found.norms.between == pytest.approx(DEFAULTS.norms.of_means(1), rel=0.15)
     assert found.norms.within == pytest.approx(within, rel=0.1)
     assert set(found.source.values()) == {"these"}
-    assert found.misses.person > 0.02 and found.misses.image > 0.02
+    assert found.misses.subject > 0.02 and found.misses.image > 0.02
     assert [round(np.log10(spread.fmr)) for spread in found.false_matches][:2] == [-2, -3]
     assert all(0 <= spread.concordance < 1 for spread in found.false_matches)
 
@@ -114,7 +114,7 @@ def test_components_of_an_audit() -> None:
     assert min(within) < found.norms.within < max(within)
     assert found.source["norms"] == "audit.json"
     assert found.misses == DEFAULTS.misses and "LFW" in found.source["misses"]
-    assert all(spread.persons >= 0 for spread in found.false_matches)
+    assert all(spread.subjects >= 0 for spread in found.false_matches)
 
 
 @pytest.mark.parametrize("document", [{}, {"schema": "other"}, []])

@@ -61,7 +61,7 @@ def rates_of(part: GroupAudit) -> GroupRates:
 
 
 def loose(folder: Path, lines: str, *groups: str, header: str = "label,score,race") -> Audit:
-    """Audit a file that does not name the persons."""
+    """Audit a file that does not name the subjects."""
     path = folder / "loose.csv"
     path.write_text(f"{header}\n{lines}")
     chosen = groups or ("race",)
@@ -333,7 +333,7 @@ def test_what_cannot_be_audited_is_said(
     with pytest.raises(DatasetError, match="an intersection needs two"):
         audit_scores(scored, ("race",), name="x", allow_inferred=True, intersect=True, **FAST)
     made = pairs[0]
-    with pytest.raises(DatasetError, match="does not name the persons"):
+    with pytest.raises(DatasetError, match="does not name the subjects"):
         audit_scores(scored, ("race",), name="x", attributes=made.attributes(), **FAST)
     strangers = tmp_path / "attributes.csv"
     strangers.write_text("image_id,subject_id,race,label_source\na.jpg,q,A,c\n")

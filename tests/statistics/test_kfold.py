@@ -253,7 +253,7 @@ def test_shared_identities_are_reported() -> None:
             [0.1] * 3,
             [0, 1, 2],
             2,
-            "pair labels must be true (same person) or false (different persons)",
+            "pair labels must be true (same subject) or false (different subjects)",
         ),
         (
             [0.1] * 3,

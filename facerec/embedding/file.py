@@ -4,7 +4,7 @@ The same goes into a Parquet table, and many such tables, or shards, are read as
 
 Arrays: ``vectors`` float32 ``(N, D)``, ``norms`` float32 ``(N,)``, ``ids`` text ``(N,)``,
 ``failure_rows`` int64 and ``failure_reasons`` text ``(F,)``, ``note`` (one text of JSON), and where
-persons are known ``subjects`` text ``(N,)``. Vectors and norms are NaN in the rows of failures to
+subjects are known ``subjects`` text ``(N,)``. Vectors and norms are NaN in the rows of failures to
 acquire and nowhere else. Embeddings are personal data, so only the owner may read the file.
 """
 

@@ -107,7 +107,7 @@ def parquet_ids(path: Path) -> npt.NDArray[np.str_]:
 def write_parquet(path: Path, embeddings: Embeddings) -> None:
     """Write embeddings as a Parquet table that says how they were made, for `write_embeddings`.
 
-    Columns: ``image_id``, ``subject_id`` where persons are known, ``embedding`` (a list of D
+    Columns: ``image_id``, ``subject_id`` where subjects are known, ``embedding`` (a list of D
     float32; null for a failure to acquire), ``norm``, ``failure``; the note is in the metadata.
 
     Args:
@@ -241,7 +241,7 @@ def _read_chunk(
             )[present]
     count = batch.num_rows
     ids = _text_column(batch.column(columns.image)) if columns.image else None
-    people = _text_column(batch.column(columns.subject)) if columns.subject else None
+    subjects = _text_column(batch.column(columns.subject)) if columns.subject else None
     norms = np.full(count, np.nan, np.float32)
     lost = np.flatnonzero(~present).tolist()
     if own is None:
@@ -259,7 +259,7 @@ def _read_chunk(
         norms,
         note["flip"],
         ids=ids,
-        subjects=people if people is not None and (people != "").any() else None,
+        subjects=subjects if subjects is not None and (subjects != "").any() else None,
         failures=failures,
         note=note,
     )

@@ -41,7 +41,7 @@ class Threshold:
     """An operating point of the model, from a verification report."""
 
     value: float
-    """Cosine at or above which two faces are taken for the same person."""
+    """Cosine at or above which two faces are taken for the same subject."""
     fpr: str
     """Share of different pairs that it accepts at most, as the report words it."""
     bench: str
@@ -229,7 +229,7 @@ class FaceRecognizer:
         fpr: Rate | None = None,
         bench: str | None = None,
     ) -> Verification:
-        """Decide whether two faces belong to the same person.
+        """Decide whether two faces belong to the same subject.
 
         Args:
             a: one aligned image, or one raw embedding of this model.

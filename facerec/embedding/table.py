@@ -46,7 +46,7 @@ class Columns:
     image: str | None
     """Ids; None where rows are named by their numbers."""
     subject: str | None
-    """Persons or classes, where they are known."""
+    """Subjects or classes, where they are known."""
     values: tuple[str, ...]
     """``e0``, ``e1``, …, or the one of the lists."""
 
@@ -130,7 +130,7 @@ def has_embeddings(path: Path) -> bool:
 
 
 def embedding_columns(path: Path, header: Sequence[str], numbered: bool = False) -> Columns:
-    """Return the columns of ids, persons and embeddings by their names.
+    """Return the columns of ids, subjects and embeddings by their names.
 
     Args:
         path: the table, for errors.

@@ -148,7 +148,7 @@ def check_parity(model: TorchModel, file: OnnxFile, bar: Bar | None = None) -> l
 
 
 def sample_faces(count: int) -> npt.NDArray[np.uint8]:
-    """Render faces, each of another person: uint8 RGB, ``(count, 112, 112, 3)``."""
+    """Render faces, each of another subject: uint8 RGB, ``(count, 112, 112, 3)``."""
     return np.stack(list(map(_face, range(count))))
 
 

@@ -76,7 +76,7 @@ _ALIGNMENT = 64  # bytes, as PyTorch's own memory
 
 @dataclass(frozen=True)
 class InterclassFilter(Checked):
-    """Leave near classes out of a sample's softmax, for data in which a person has several classes.
+    """Leave near classes out of a sample's softmax, for data with several classes an identity.
 
     It looks at cosines before any margin, and the target is never filtered. Source of the rule:
     insightface's arcface_torch, which uses mode zero.

@@ -50,11 +50,11 @@ NOTE_FILE = "teacher.json"
 """Written last: an embedding file without it is not whole."""
 
 _ROWS_PER_BLOCK = 512  # pictures, after which the pass could go on
-_PEOPLE = 100  # of the test of the channel order
+_IDENTITIES = 100  # of the test of the channel order
 _FEWEST = 20
-_LOOKED_AT = 20_000  # images among which these people are sought
+_LOOKED_AT = 20_000  # images among which these identities are sought
 _SURE = 5.0
-"""Standard errors by which the other channel order must do better. On 100 people of two sets of
+"""Standard errors by which the other channel order must do better. On 100 identities of two sets of
 photos a published MobileFaceNet does worse in the wrong one by 9 and 11."""
 _SPOT_CHECKS = 8
 
@@ -304,9 +304,9 @@ def _has_cuda_engine() -> bool:
 def check_channels(teacher: EmbeddingModel, dataset: FaceDataset) -> None:
     """Refuse a teacher that clearly tells people apart better with the channels in reverse.
 
-    For two images each of up to 100 people, the cosine of the two is measured in standard
-    deviations above the cosines of different people, once in each order; the mean difference over
-    people must not exceed five of its standard errors. Fewer than 20 people tell nothing.
+    For two images each of up to 100 identities, the cosine of the two is measured in standard
+    deviations above the cosines of different identities, once in each order; the mean difference
+    over identities must not exceed five of its standard errors. Fewer than 20 tell nothing.
 
     Raises:
         ModelError: the other order is better.
@@ -330,7 +330,7 @@ def check_channels(teacher: EmbeddingModel, dataset: FaceDataset) -> None:
 
 
 def _pairs(dataset: FaceDataset) -> list[tuple[int, int]]:
-    """Return two readable images each of some people."""
+    """Return two readable images each of some identities."""
     images: dict[int, list[int]] = {}
     for i in range(min(len(dataset), _LOOKED_AT)):
         with contextlib.suppress(FacerecError):
@@ -338,8 +338,8 @@ def _pairs(dataset: FaceDataset) -> list[tuple[int, int]]:
             if label >= 0:
                 images.setdefault(label, []).append(i)
     generator = sample_generator(0, 0, 0)
-    people = [label for label, indices in images.items() if len(indices) > 1]
-    chosen = generator.permutation(people)[:_PEOPLE].tolist()
+    identities = [label for label, indices in images.items() if len(indices) > 1]
+    chosen = generator.permutation(identities)[:_IDENTITIES].tolist()
     pairs = []
     for label in chosen:
         first, second = generator.permutation(images[label])[:2].tolist()
@@ -350,7 +350,7 @@ def _pairs(dataset: FaceDataset) -> list[tuple[int, int]]:
 
 
 def _separation(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return each person's cosine, in standard deviations above those of different people."""
+    """Return each identity's cosine, in standard deviations above those of different ones."""
     units = vectors.astype(np.float64)
     units /= np.maximum(np.linalg.norm(units, axis=1, keepdims=True), 1e-12)
     cosines = units[::2] @ units[1::2].T

@@ -34,14 +34,14 @@ class Head(Checked):
     """Numbers in the matrix products with all centres; cosines to the own centre, and sums, are
     float32 either way. bf16 is for devices that compute in it."""
     interclass_filter: InterclassFilter | None = None
-    """Leave out other classes that are too close to a face, for sets where people occur twice."""
+    """Leave out other classes that are too close to a face, for sets with doubled identities."""
     centers_per_class: Annotated[int, Limits(1, 64)] = 1
     """Centres of each class, of which the nearest to a face counts (Sub-center ArcFace): with 2 or
     3, wrong and odd images of a class gather at one of their own and pull less at the others."""
     sample_rate: Share = 1.0
     """Share of the classes that take part in a step: those of the batch, and others at random
     (Partial FC). Below 1 a step's work and gradients follow this share; centres that take no part
-    do not decay. 0.1 to 0.3 are published for a million people and more."""
+    do not decay. 0.1 to 0.3 are published for a million identities and more."""
     kernel: Literal["auto", "torch", "triton"] = "auto"
     """Who computes the softmax over all centres: operations of torch, or kernels of Triton, which
     need CUDA and the extra gpu. auto times both on a GPU before the first step and takes the
@@ -204,8 +204,8 @@ class Recipe(Checked):
                 )
             if self.sampling.by_identity:
                 raise RecipeError(
-                    f"sampling {type(self.sampling).__name__} goes from person to person, so that "
-                    "images of data.also that are not labelled would not be seen; choose Shuffle"
+                    f"sampling {type(self.sampling).__name__} goes from identity to identity, so "
+                    "images of data.also without a label would not be seen; choose Shuffle"
                 )
         if self.recompute and self.compile not in (False, "auto"):
             raise RecipeError("recompute and compile do not go together; choose one of them")

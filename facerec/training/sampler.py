@@ -35,9 +35,9 @@ class Shuffle(Checked):
 
 @dataclass(frozen=True)
 class Balanced:
-    """Every person equally often, however many images there are of them.
+    """Every identity equally often, however many images it has.
 
-    People take turns, in another order each time; the images of a person take turns too, so that
+    Identities take turns, in another order each time; the images of each take turns too, so that
     none comes again before all others have come. An epoch has as many images as the data.
     """
 
@@ -46,17 +46,17 @@ class Balanced:
 
 @dataclass(frozen=True)
 class ClassBatches(Checked):
-    """So many people in each global batch, with so many images each, which follow one another.
+    """So many identities in each global batch, with so many images each, which follow one another.
 
-    People take turns, in another order each time; those left over when a turn is no whole number of
-    batches wait for the next. The images of a person take turns too; a person with too few for a
+    They take turns, in another order each time; those left over when a turn is no whole number of
+    batches wait for the next. The images of each take turns too; an identity with too few for a
     batch repeats them. An epoch has as many batches as the images fill.
     """
 
     by_identity: ClassVar[bool] = True
 
     classes: Count
-    """People in a global batch."""
+    """Identities in a global batch."""
     per_class: Count
     """Images of each of them; times ``classes`` this is the batch size."""
 
@@ -184,8 +184,8 @@ def _create_order(
     name = type(sampling).__name__
     if weights is not None:
         raise RecipeError(
-            f"sampling {name} visits all people alike, so that sets cannot have a weight; leave "
-            "the weights of data.also at 1, or choose Shuffle"
+            f"sampling {name} visits all identities alike, so that sets cannot have a weight; "
+            "leave the weights of data.also at 1, or choose Shuffle"
         )
     if labels is None:
         raise TypeError(f"{name} needs labels")
@@ -271,7 +271,7 @@ class _Dealt:
         self._starts = np.cumsum(self._counts) - self._counts
         if len(self._counts) < identities:
             raise DatasetError(
-                f"the training set has images of {len(self._counts):,} people, fewer than the "
+                f"the training set has images of {len(self._counts):,} identities, fewer than the "
                 f"{identities:,} of one batch; use fewer classes in a batch"
             )
 

@@ -267,9 +267,9 @@ def test_batches_of_another_size() -> None:
 
 
 def test_too_few_people() -> None:
-    with pytest.raises(DatasetError, match=r"images of 3 people, fewer than the 4 of one batch"):
+    with pytest.raises(DatasetError, match=r"images of 3 identities, fewer than the 4"):
         sampler(order=ClassBatches(4, 3), labels=LABELS % 3)
-    with pytest.raises(DatasetError, match=r"images of 0 people"):
+    with pytest.raises(DatasetError, match=r"images of 0 identities"):
         sampler(order=Balanced(), labels=np.full(150, -1))
     with pytest.raises(DatasetError, match=r"has 5 images, fewer than one batch of 12"):
         GlobalBatchSampler(5, 12, order=Balanced(), labels=np.arange(5))
@@ -277,7 +277,7 @@ def test_too_few_people() -> None:
 
 @pytest.mark.parametrize("order", [Balanced(), ClassBatches(4, 3)])
 def test_orders_by_identity_take_no_weights(order: Sampling) -> None:
-    with pytest.raises(RecipeError, match=rf"{type(order).__name__} visits all people alike"):
+    with pytest.raises(RecipeError, match=rf"{type(order).__name__} visits all identities alike"):
         sampler(order=order, labels=LABELS, weights=WEIGHTS)
     with pytest.raises(TypeError, match="needs labels"):
         sampler(order=order)

@@ -91,6 +91,15 @@ class Checked:
         return f"{cls.__name__}.{field}"
 
 
+class Flags(Checked):
+    """Base of dataclasses whose fields are flags of a command, which messages call them by."""
+
+    @classmethod
+    def called(cls, field: str) -> str:
+        """Return the flag of a field."""
+        return f"--{field.replace('_', '-')}"
+
+
 def check_flags(function: Callable[..., object], values: Mapping[str, Any]) -> None:
     """Hold flags against the limits in the signature of the function that they are parameters of.
 
@@ -102,8 +111,7 @@ def check_flags(function: Callable[..., object], values: Mapping[str, Any]) -> N
             # Numbers without limits of their own are for the function to judge.
             own = all(limits is not any_ for any_ in _ANY.values())
             if own and value not in limits:
-                flag = f"--{name.replace('_', '-')}"
-                raise RecipeError(f"{flag} must be {limits}, found {shown(value)}")
+                raise RecipeError(f"{Flags.called(name)} must be {limits}, found {shown(value)}")
 
 
 def shown(value: Any) -> str:

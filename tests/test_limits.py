@@ -219,7 +219,8 @@ def test_the_numbers_of_commands(options: type) -> None:
             if any(value in one for one in limits):
                 options(**{name: value})
             else:
-                with pytest.raises(RecipeError, match=rf"Options\.{name} must be "):
+                flag = "--" + name.replace("_", "-")
+                with pytest.raises(RecipeError, match=f"^{flag} must be "):
                     options(**{name: value})
 
 

@@ -27,14 +27,14 @@ from facerec.fairness.questions import (
     RateQuestion,
 )
 from facerec.files import parse_json, write_json
-from facerec.limits import Checked, Count, Limits, Positive, Seed
+from facerec.limits import Count, Flags, Limits, Positive, Seed
 from facerec.progress import Progress
 from facerec.report.figures import check_plot_path, write_figure
 from facerec.report.progress import progress_bar
 
 
 @dataclass(frozen=True)
-class Effect(Checked):
+class Effect(Flags):
     """What is to be found: give the one that belongs to the question, or --people."""
 
     eta2: Annotated[float, Limits(0.0, 1.0, above=True, below=True)] | None = None
@@ -48,7 +48,7 @@ class Effect(Checked):
 
 
 @dataclass(frozen=True)
-class Setting(Checked):
+class Setting(Flags):
     """Under which circumstances."""
 
     images: tuple[Count, ...] = (2, 5, 10)

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Literal
 
 from facerec.embedding.model import EmbeddingModel, load_model
-from facerec.limits import Checked, Count
+from facerec.limits import Count, Flags
 
 
 @dataclass(frozen=True)
-class Network(Checked):
+class Network(Flags):
     """How a network is loaded, and what an .onnx file that does not say so wants of pixels."""
 
     channels: Literal["rgb", "bgr"] | None = None
@@ -24,11 +24,6 @@ class Network(Checked):
     """Where to compute: auto, cpu, cuda, cuda:1, mps."""
     batch_size: Count = 64
     """Images that go through the network at once."""
-
-    @classmethod
-    def called(cls, field: str) -> str:
-        """Return the flag of a field."""
-        return f"--{field.replace('_', '-')}"
 
     def load(self, model: str | Path) -> EmbeddingModel:
         """Load a run folder, a bundle, a .safetensors or an .onnx file.

@@ -10,7 +10,7 @@ import tyro
 
 from facerec.commands.cli import Console, run_command
 from facerec.commands.recipes import open_data, recipe_argument
-from facerec.limits import Checked, Count, Limits, Positive
+from facerec.limits import Count, Flags, Limits, Positive
 from facerec.report.table import Cell, Table, fact_lines, text_table
 from facerec.training.initialization import resolved
 from facerec.training.network import compile_mode
@@ -30,7 +30,7 @@ CardName = Literal["V100", "A100", "A10", "RTX3090", "L40S", "H100", "H200"]
 
 
 @dataclass(frozen=True)
-class Options(Checked):
+class Options(Flags):
     """What the step is planned for."""
 
     ranks: Annotated[int, Limits(1, 2**20)] = 1

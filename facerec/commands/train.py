@@ -15,7 +15,7 @@ import tyro
 
 from facerec.commands.cli import Console, run_command
 from facerec.commands.recipes import open_data, open_targets, recipe_argument
-from facerec.limits import Checked, Count
+from facerec.limits import Count, Flags
 from facerec.records.dataset import Skipped
 from facerec.report import words
 from facerec.report.progress import progress_bar
@@ -34,7 +34,7 @@ from facerec.training.validation import PackValidator, find_packs
 
 
 @dataclass(frozen=True)
-class Options(Checked):
+class Options(Flags):
     """Where a run is written and where it is computed."""
 
     name: str | None = None

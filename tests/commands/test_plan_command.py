@@ -111,7 +111,7 @@ def test_overrides_count(workplace: Path, capsys: pytest.CaptureFixture[str]) ->
         ([], "facerec plan needs a recipe file as its first argument"),
         (["gone.py"], "gone.py: no such recipe file"),
         (["arc.py"], "data: "),
-        (["arc.py", "--classes", "0"], "Options.classes must be at least 1"),
+        (["arc.py", "--classes", "0"], "--classes must be at least 1"),
         (["arc.py", "--classes", "9", "--ranks", "5"], "batch_size 64 does not divide among 5"),
         (
             ["arc.py", "--classes", "9", "--ranks", "64"],
@@ -119,7 +119,7 @@ def test_overrides_count(workplace: Path, capsys: pytest.CaptureFixture[str]) ->
         ),
         (
             ["arc.py", "--classes", "9", "--device-memory", "0"],
-            "Options.device_memory must be",
+            "--device-memory must be",
         ),
         (
             ["arc.py", "--classes", "9", "--backbone.name", "iresnet19"],

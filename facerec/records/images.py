@@ -65,7 +65,7 @@ class PackImages(ImageSource):
     Attributes:
         entries: int64 ``(2n,)``: for every entry of the pack, its place among the images.
         named: whether ids come from a file of names.
-        subjects: person on each image, ``(m,)``, if that file tells; else None.
+        subjects: subject on each image, ``(m,)``, if that file tells; else None.
 
     Raises:
         PackError: the file of names does not fit the pack.
@@ -256,7 +256,7 @@ def names_file(pack: Path) -> Path | None:
 
 
 def _read_names(path: Path, pack: Pack) -> tuple[NDArray[np.str_], NDArray[np.str_] | None]:
-    """Read the ids of all entries, ``(2n,)``, and the persons if there is a column."""
+    """Read the ids of all entries, ``(2n,)``, and the subjects if there is a column."""
     table = Table(path, PackError)
     columns = ["index", "image_id", *(["subject_id"] if "subject_id" in table.columns else [])]
     rows = [fields for _, fields in table.rows(columns)]

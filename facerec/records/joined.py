@@ -38,9 +38,9 @@ class JoinedDataset(FaceDataset):
         Args:
             sets: the data sets, at least one.
             weights: for each set, the visits of its samples in an epoch; by default 1.
-            shared_classes: for each set, whether its class numbers mean the same people as those
-                of the first, of which this is true; by default all further people are others.
-            labelled: for each set, whether its classes are people at all, of the first this is
+            shared_classes: for each set, whether its class numbers mean the same identities as
+                those of the first, of which this is true; by default all further ones are others.
+            labelled: for each set, whether its classes are identities at all, of the first this is
                 true; the images of others have the class -1. By default all are.
 
         Raises:
@@ -59,7 +59,7 @@ class JoinedDataset(FaceDataset):
         self.has_unlabelled = not all(self._labelled)
         self._weights = [1.0] * len(sets) if weights is None else list(weights)
         shared = shared_classes or [True] + [False] * (len(sets) - 1)
-        # Of sets with the same people, one may know more of them than the first.
+        # Of sets with the same identities, one may know more of them than the first.
         largest = max(
             (
                 s
@@ -148,7 +148,7 @@ class JoinedDataset(FaceDataset):
 
 
 def _compare_names(dataset: FaceDataset, largest: FaceDataset) -> None:
-    """Refuse sets whose names say that a class number means two people.
+    """Refuse sets whose names say that a class number means two identities.
 
     Raises:
         DatasetError: names the first such class.
@@ -158,6 +158,6 @@ def _compare_names(dataset: FaceDataset, largest: FaceDataset) -> None:
         if name != other:
             raise DatasetError(
                 f"{dataset.where(0)}: class {number} of its set is {name!r}, but {other!r} in the "
-                f"set of {largest.where(0)}; sets with shared_classes need the same people under "
-                "the same numbers"
+                f"set of {largest.where(0)}; sets with shared_classes need the same identities "
+                "under the same numbers"
             )

@@ -54,7 +54,7 @@ class Pack:
         name: name of the bench, as in ``lfw``.
         data: uint8, the bytes of all images one after the other.
         offsets: int64 ``(2n + 1,)``; image ``i`` is ``data[offsets[i]:offsets[i + 1]]``.
-        issame: bool ``(n,)``, whether the pair shows the same person. Order is meaning: ten-fold
+        issame: bool ``(n,)``, whether the pair shows the same subject. Order is meaning: ten-fold
             scores use contiguous folds.
     """
 
@@ -122,7 +122,7 @@ def write_pack(path: str | Path, images: Sequence[bytes], issame: Sequence[bool]
         path: ``.npz`` gives the form to keep and share; any other suffix a pickle of protocol 2
             with bytes entries, which InsightFace's readers take.
         images: encoded images, JPEG or PNG, two for each pair.
-        issame: whether the pair shows the same person.
+        issame: whether the pair shows the same subject.
 
     Raises:
         PackError: the content is no pack, or the file cannot be written.

@@ -32,8 +32,8 @@ class Proposal:
     """One change that somebody may accept.
 
     Attributes:
-        kind: what is wrong: the label of an image; a label with two people, of whom the second is
-            to get a label of their own; one person under two labels; an image that is there twice.
+        kind: what is wrong: the label of an image; a label with two subjects, of whom the second is
+            to get a label of their own; one subject under two labels; an image that is there twice.
         image_id: the image; empty for all images of the label.
         label: the present one.
         proposed_label: the one to get; empty if the image is to go.

@@ -1,7 +1,7 @@
 """Data sets of generated faces: a training set, three verification packs, attributes.
 
-Everything follows from one seed. Every person and every photo has a generator of its own, keyed
-by (seed, set, person, photo), so the bytes do not depend on the number of processes.
+Everything follows from one seed. Every subject and every photo has a generator of its own, keyed
+by (seed, set, subject, photo), so the bytes do not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ AGE_GAP = 30.0
 """Years between the two photos of every pair of agedb_30, genuine or impostor."""
 CONTROL = ("heads", "tails")
 """Values of the column ``control``: groups that differ in nothing, as a coin was thrown for every
-person. What an audit detects between them is a false alarm."""
+subject. What an audit detects between them is a false alarm."""
 _SETS = ("train", *PACKS)
 _PHOTOS = 4
-"""Photos of each person in a pack: two genuine pairs."""
+"""Photos of each subject in a pack: two genuine pairs."""
 
 
 @dataclass(frozen=True)
 class Group(Checked):
-    """A group of people whose photos can be given a worse quality: a known truth for audits.
+    """A group of subjects whose photos can be given a worse quality: a known truth for audits.
 
     Nothing else depends on the group; skin, hair and geometry are drawn alike in all of them.
     """
@@ -74,7 +74,7 @@ class Group(Checked):
     name: str
     """Value in the column ``group`` of attributes.csv."""
     share: Probability = 0.5
-    """Share of the people; the shares of all groups add up to 1."""
+    """Share of the subjects; the shares of all groups add up to 1."""
     contrast: Positive = 1.0
     """Factor on the contrast of every photo."""
     blur: NonNegative = 0.0
@@ -88,15 +88,15 @@ class SyntheticSet(Checked):
     """What to generate."""
 
     seed: CountOrNone = 0
-    """Source of everything; another seed gives other people."""
+    """Source of everything; another seed gives other subjects."""
     identities: Count = 200
-    """People in the training set."""
+    """Subjects in the training set."""
     images_per_identity: Count = 20
     """Photos of each of them."""
     pairs_per_fold: Annotated[int, Limits(4, MOST)] = 60
     """Pairs in each of the ten folds of a pack, half of them genuine (LFW has 600)."""
     groups: tuple[Group, ...] = (Group("A"), Group("B"))
-    """Groups of people, and the quality planted in their photos."""
+    """Groups of subjects, and the quality planted in their photos."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be generated.
@@ -119,14 +119,14 @@ class SyntheticSet(Checked):
             raise DatasetError(f"groups: the shares {shares} add up to {sum(shares):g}, not to 1")
 
     @property
-    def people_per_fold(self) -> int:
-        """Number of people in one fold of a pack; each gives two genuine pairs."""
+    def subjects_per_fold(self) -> int:
+        """Number of subjects in one fold of a pack; each gives two genuine pairs."""
         return max(2, math.ceil(self.pairs_per_fold / 4))
 
     @property
     def total_images(self) -> int:
         """Number of images that are rendered in all."""
-        packs = len(PACKS) * FOLDS * self.people_per_fold * _PHOTOS
+        packs = len(PACKS) * FOLDS * self.subjects_per_fold * _PHOTOS
         return self.identities * self.images_per_identity + packs
 
 
@@ -137,7 +137,7 @@ class SyntheticSummary:
     path: Path
     """The folder."""
     identities: int
-    """People in the training set."""
+    """Subjects in the training set."""
     training_images: int
     pack_images: int
     """Distinct images in all packs."""
@@ -163,14 +163,14 @@ class Photo:
 
 
 @dataclass(frozen=True)
-class _Person:
-    """Work for one process: all photos of one person."""
+class _Subject:
+    """Work for one process: all photos of one subject."""
 
     set: str
     index: int
     """Within the set."""
     number: int
-    """Within everything that is generated; names the person."""
+    """Within everything that is generated; names the subject."""
     fold: int | None
     group: Group
     control: str
@@ -211,9 +211,9 @@ def write_synthetic(
 def _write_set(
     out: Path, config: SyntheticSet, processes: int, progress: Progress | None
 ) -> SyntheticSummary:
-    people = _people(config)
+    subjects = _subjects(config)
     attributes: list[Photo] = []
-    with _rendered(people, config.seed, processes) as rendered:
+    with _rendered(subjects, config.seed, processes) as rendered:
 
         def photos(count: int) -> Iterator[list[Photo]]:
             for _ in range(count):
@@ -230,7 +230,7 @@ def _write_set(
         )
         write_image_records(out / "train", training, num_classes=config.identities)
         for name in PACKS:
-            _write_pack(out, name, list(photos(FOLDS * config.people_per_fold)), config)
+            _write_pack(out, name, list(photos(FOLDS * config.subjects_per_fold)), config)
 
     _write_table(
         out / "attributes.csv",
@@ -268,15 +268,15 @@ def _write_set(
     return summary
 
 
-def contact_sheet(config: SyntheticSet, people: int = 6, suffix: str = ".png") -> bytes:
-    """Draw an overview of the first training people and return it as an encoded image.
+def contact_sheet(config: SyntheticSet, subjects: int = 6, suffix: str = ".png") -> bytes:
+    """Draw an overview of the first training subjects and return it as an encoded image.
 
-    One row a person: frontal without expression, three everyday photos, one turned further, a
-    profile, and the person thirty years later. Noise is left out to keep the file small.
+    One row a subject: frontal without expression, three everyday photos, one turned further, a
+    profile, and the subject thirty years later. Noise is left out to keep the file small.
 
     Args:
-        config: whose people to draw.
-        people: number of rows.
+        config: whose subjects to draw.
+        subjects: number of rows.
         suffix: ``".png"`` or ``".jpg"``.
 
     Raises:
@@ -286,8 +286,8 @@ def contact_sheet(config: SyntheticSet, people: int = 6, suffix: str = ".png") -
         raise DatasetError(f"a contact sheet ends in .png or .jpg, not in {suffix!r}")
     kinds = ("everyday", "everyday", "everyday", "training", "profile", "frontal")
     rows = []
-    for index, person in enumerate(_people(config)[: min(people, config.identities)]):
-        quality = replace(person.group, noise=0)
+    for index, subject in enumerate(_subjects(config)[: min(subjects, config.identities)]):
+        quality = replace(subject.group, noise=0)
         identity = draw_identity(_generator(config.seed, "train", index))
         frontal = _planted(Nuisance(noise=0), quality)
         row = [render(identity, frontal, _generator(config.seed, "train", index, 0))]
@@ -301,38 +301,40 @@ def contact_sheet(config: SyntheticSet, people: int = 6, suffix: str = ".png") -
     return bytes(cv2.imencode(suffix, sheet)[1])
 
 
-def _generator(seed: int, name: str, person: int, photo: int | None = None) -> np.random.Generator:
+def _generator(seed: int, name: str, subject: int, photo: int | None = None) -> np.random.Generator:
     # Ones are added because a seed sequence takes missing numbers for zeros.
-    key = [seed, _SETS.index(name) + 1, person + 1]
+    key = [seed, _SETS.index(name) + 1, subject + 1]
     return np.random.default_rng(key if photo is None else [*key, photo + 1])
 
 
-def _people(config: SyntheticSet) -> list[_Person]:
+def _subjects(config: SyntheticSet) -> list[_Subject]:
     """Return everybody in the order of the files."""
     sections: list[tuple[str, int | None, int, int]] = [
         ("train", None, config.identities, config.images_per_identity)
     ]
     sections += [
-        (name, fold, config.people_per_fold, _PHOTOS)
+        (name, fold, config.subjects_per_fold, _PHOTOS)
         for name in PACKS
         for fold in range(1, FOLDS + 1)
     ]
     # Of a generator of its own, so that nothing else depends on it.
     coin = np.random.default_rng([config.seed, len(_SETS) + 3])
     coins = (CONTROL[side] for side in coin.integers(2, size=sum(s[2] for s in sections)))
-    people: list[_Person] = []
+    subjects: list[_Subject] = []
     inside = dict.fromkeys(_SETS, 0)
     for number, (name, fold, count, photos) in enumerate(sections):
         groups = _assign_groups(config, count, number)
         for group in groups:
             control = next(coins)
-            people.append(_Person(name, inside[name], len(people), fold, group, control, photos))
+            subjects.append(
+                _Subject(name, inside[name], len(subjects), fold, group, control, photos)
+            )
             inside[name] += 1
-    return people
+    return subjects
 
 
 def _assign_groups(config: SyntheticSet, count: int, section: int) -> list[Group]:
-    """Share ``count`` people among the groups as evenly as whole people allow, in random order."""
+    """Share ``count`` subjects among the groups as evenly as can be, in random order."""
     generator = np.random.default_rng([config.seed, len(_SETS) + 1, section + 1])
     quantiles = (np.arange(count) + generator.uniform()) / count
     bounds = np.cumsum([group.share for group in config.groups])
@@ -342,35 +344,35 @@ def _assign_groups(config: SyntheticSet, count: int, section: int) -> list[Group
 
 @contextlib.contextmanager
 def _rendered(
-    people: Sequence[_Person], seed: int, processes: int
+    subjects: Sequence[_Subject], seed: int, processes: int
 ) -> Iterator[Iterator[list[Photo]]]:
-    """Give the albums of all people, in their order, from one process or several."""
+    """Give the albums of all subjects, in their order, from one process or several."""
     work = partial(_album, seed=seed)
     if processes == 1:
-        yield map(work, people)
+        yield map(work, subjects)
         return
     with process_pool(processes, cv2.setNumThreads, (1,)) as pool:
-        yield pool.map(work, people, chunksize=2)
+        yield pool.map(work, subjects, chunksize=2)
 
 
-def _album(person: _Person, seed: int) -> list[Photo]:
-    """Render all photos of a person."""
-    drawn = draw_identity(_generator(seed, person.set, person.index))
-    subject = f"person_{person.number:06d}"
+def _album(subject: _Subject, seed: int) -> list[Photo]:
+    """Render all photos of a subject."""
+    drawn = draw_identity(_generator(seed, subject.set, subject.index))
+    name = f"person_{subject.number:06d}"
     album = []
-    for index in range(person.photos):
-        generator = _generator(seed, person.set, person.index, index)
-        identity, nuisance = _situation(drawn, person, index, generator)
-        nuisance = _planted(nuisance, person.group)
+    for index in range(subject.photos):
+        generator = _generator(seed, subject.set, subject.index, index)
+        identity, nuisance = _situation(drawn, subject, index, generator)
+        nuisance = _planted(nuisance, subject.group)
         image = render(identity, nuisance, generator)
         album.append(
             Photo(
-                image_id=f"{subject}/{subject}_{index + 1:04d}.jpg",
-                subject_id=subject,
-                group=person.group.name,
-                control=person.control,
-                set=person.set,
-                fold=person.fold,
+                image_id=f"{name}/{name}_{index + 1:04d}.jpg",
+                subject_id=name,
+                group=subject.group.name,
+                control=subject.control,
+                set=subject.set,
+                fold=subject.fold,
                 age=identity.base_age if nuisance.age is None else nuisance.age,
                 yaw=nuisance.yaw,
                 jpeg=encode(image, nuisance.jpeg_quality),
@@ -390,21 +392,21 @@ def _planted(nuisance: Nuisance, quality: Group) -> Nuisance:
 
 
 def _situation(
-    identity: Identity, person: _Person, photo: int, generator: np.random.Generator
+    identity: Identity, subject: _Subject, photo: int, generator: np.random.Generator
 ) -> tuple[Identity, Nuisance]:
     """Draw how the photo was taken; in packs, photos 0 and 1 are a pair, and so are 2 and 3."""
     second = photo % 2 == 1
-    if person.set == "cfp_fp":
+    if subject.set == "cfp_fp":
         kind = "profile" if second else "frontal"
         return identity, draw_nuisance(identity, CONDITIONS[kind], generator)
-    if person.set == "agedb_30":
-        # The younger age is the same in all photos of the person, the later ones add the gap.
+    if subject.set == "agedb_30":
+        # The younger age is the same in all photos of the subject, the later ones add the gap.
         young = 20.0 + (identity.base_age - 20.0) * 0.7
         then = young + (AGE_GAP if second else 0.0)
         if second and generator.random() < RESTYLED_SHARE:
             identity = restyle(identity, generator)
         return identity, draw_nuisance(identity, CONDITIONS["everyday"], generator, then)
-    if person.set == "train":
+    if subject.set == "train":
         if generator.random() < TRAINING_PROFILE_SHARE:
             return identity, draw_nuisance(identity, CONDITIONS["profile"], generator)
         aged = generator.random() < TRAINING_AGED_SHARE
@@ -418,8 +420,8 @@ def _write_pack(out: Path, name: str, albums: Sequence[list[Photo]], config: Syn
     half = config.pairs_per_fold // 2
     pairs: list[tuple[Photo, Photo]] = []
     for fold in range(FOLDS):
-        people = albums[fold * config.people_per_fold : (fold + 1) * config.people_per_fold]
-        genuine = [(album[i], album[i + 1]) for i in (0, 2) for album in people]
+        subjects = albums[fold * config.subjects_per_fold : (fold + 1) * config.subjects_per_fold]
+        genuine = [(album[i], album[i + 1]) for i in (0, 2) for album in subjects]
         pairs += genuine[:half]
         generator = np.random.default_rng(
             [config.seed, len(_SETS) + 2, _SETS.index(name) + 1, fold + 1]
@@ -427,8 +429,8 @@ def _write_pack(out: Path, name: str, albums: Sequence[list[Photo]], config: Syn
         # As in the genuine pairs, the first photo has an even number and the second an odd one.
         every = [
             (first[i], second[j])
-            for first in people
-            for second in people
+            for first in subjects
+            for second in subjects
             if first is not second
             for i in (0, 2)
             for j in (1, 3)

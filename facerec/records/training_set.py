@@ -39,14 +39,14 @@ class Part(Checked):
     visits one half, the next the other."""
 
     shared_classes: bool = False
-    """Its class numbers mean the same people as those of the first set; by default its people are
+    """Its class numbers mean the same identities as those of the first set; by default its are
     others, and their numbers follow those of the sets before."""
 
     identities: Path | None = None
     """Text file of the identities to keep, a class name or number a line; by default all."""
 
     exclude: Path | None = None
-    """CSV of the people and images to leave out, as `facerec overlap --csv` writes it."""
+    """CSV of the identities and images to leave out, as `facerec overlap --csv` writes it."""
 
     labelled: bool = True
     """Whether its classes say who is who. Images without such take part in distillation and in norm
@@ -78,7 +78,7 @@ class Data(Checked):
     """Text file of the identities to keep, a class name or number a line; by default all."""
 
     exclude: Path | None = None
-    """CSV of the people and images to leave out, as `facerec overlap --csv` writes it: a column
+    """CSV of the identities and images to leave out, as `facerec overlap --csv` writes it: a column
     subject_id (class names or numbers), image_id (keys of records, or identity/image.jpg), or both;
     a line with both leaves out the image alone."""
 
@@ -86,7 +86,7 @@ class Data(Checked):
     """Further sets, joined to this one; identities and exclude above are those of this one."""
 
     min_images: Count = 1
-    """Leave out people with fewer images than this, in all sets together."""
+    """Leave out identities with fewer images than this, in all sets together."""
 
 
 def open_dataset(data: Data, seed: int, progress: Progress | None = None) -> FaceDataset:
@@ -156,7 +156,7 @@ def _join(data: Data, first: FaceDataset, seed: int, progress: Progress | None) 
         if path is None and excluded is None:
             continue
         dataset.load_labels(progress)
-        # The numbers stay, so that those of sets with the same people mean the same.
+        # The numbers stay, so that those of sets with the same identities mean the same.
         if path is not None:
             classes[-1] = np.array(read_identities(path, dataset))
             sets[number] = Subset(dataset, classes=classes[-1], relabel=False)
@@ -186,12 +186,12 @@ def _without(
     progress: Progress | None,
     relabel: bool = True,
 ) -> FaceDataset:
-    """Leave out the people and images of a list.
+    """Leave out the identities and images of a list.
 
     Args:
         path: the list.
         whole: the set that its names are of.
-        dataset: that set, or those of its people that are kept, under other numbers perhaps.
+        dataset: that set, or those of its identities that are kept, under other numbers perhaps.
         progress: called while labels are read.
         relabel: number the classes that remain from 0.
 
@@ -212,7 +212,7 @@ def _without(
 
 
 def read_exclusions(path: Path, dataset: FaceDataset) -> tuple[set[int], set[int]]:
-    """Read a list of people and images to leave out; further columns are passed over.
+    """Read a list of identities and images to leave out; further columns are passed over.
 
     Args:
         path: CSV in UTF-8 with the columns subject_id, image_id or both; see `Data.exclude`.
@@ -229,7 +229,7 @@ def read_exclusions(path: Path, dataset: FaceDataset) -> tuple[set[int], set[int
     images: set[int] = set()
     names = dataset.class_names or [str(number) for number in range(dataset.num_classes)]
     # Tables have no blanks around fields, which folders may have.
-    people = {name.strip(): number for number, name in enumerate(names)}
+    identities = {name.strip(): number for number, name in enumerate(names)}
     index_of: dict[str, int] | None = None
     table = Table(path)
     columns = [name for name in ("subject_id", "image_id") if name in table.columns]
@@ -245,12 +245,12 @@ def read_exclusions(path: Path, dataset: FaceDataset) -> tuple[set[int], set[int
         if not subject and not image:
             raise DatasetError(f"{where}: names nobody; fill in {' or '.join(columns)}")
         if not image:
-            if subject not in people:
+            if subject not in identities:
                 raise DatasetError(
                     f"{where}: the data set has no identity {subject[:60]!r} among its "
-                    f"{len(people):,}; give the list that was made for this set"
+                    f"{len(identities):,}; give the list that was made for this set"
                 )
-            classes.add(people[subject])
+            classes.add(identities[subject])
             continue
         if index_of is None:
             index_of = {dataset.name(i).strip(): i for i in range(len(dataset))}

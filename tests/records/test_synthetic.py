@@ -36,7 +36,7 @@ from facerec.records.synthetic import (
     PACKS,
     Group,
     SyntheticSet,
-    _people,
+    _subjects,
     contact_sheet,
     write_synthetic,
 )
@@ -80,7 +80,7 @@ def test_same_seed_same_bytes_with_any_number_of_processes(small: Path, tmp_path
 
 
 def test_another_seed_gives_other_people() -> None:
-    sheets = [contact_sheet(replace(SMALL, seed=seed), people=1) for seed in (0, 0, 1)]
+    sheets = [contact_sheet(replace(SMALL, seed=seed), subjects=1) for seed in (0, 0, 1)]
     assert sheets[0] == sheets[1] != sheets[2]
 
 
@@ -141,7 +141,7 @@ def test_attributes_cover_every_image_once_and_people_meet_nowhere(small: Path) 
 
 
 def test_a_coin_decides_the_control() -> None:
-    people = _people(replace(SMALL, identities=1000))
+    people = _subjects(replace(SMALL, identities=1000))
     counts = Counter((p.group.name, p.control) for p in people if p.set == "train")
     # Of 500 coins for each group, 5 standard deviations around one half.
     assert set(counts) == {(name, side) for name in ("A", "B") for side in CONTROL}
@@ -328,7 +328,7 @@ def test_a_group_cannot_be_without_contrast() -> None:
 
 
 def test_a_contact_sheet_has_a_row_for_each_person() -> None:
-    sheet = decode(contact_sheet(SMALL, people=2, suffix=".jpg"))
+    sheet = decode(contact_sheet(SMALL, subjects=2, suffix=".jpg"))
     assert sheet.shape == (2 * 112, 7 * 112, 3)
     with pytest.raises(DatasetError, match=r"\.gif"):
         contact_sheet(SMALL, suffix=".gif")

@@ -1,4 +1,4 @@
-"""Generated faces: a person's parameters, the circumstances of one photo, and the renderer."""
+"""Generated faces: a subject's parameters, the circumstances of one photo, and the renderer."""
 
 from facerec.records.faces.parameters import (
     CONDITIONS,

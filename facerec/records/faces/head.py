@@ -1,4 +1,4 @@
-"""From a person's parameters to a head: radius, normals and textures over an unrolled surface.
+"""From a subject's parameters to a head: radius, normals and textures over an unrolled surface.
 
 Where things lie in the maps, `facerec.records.faces.drawing` says.
 """
@@ -36,7 +36,7 @@ _MEAN_RADIUS = 82.0
 
 @dataclass(frozen=True)
 class Head:
-    """Maps of one person; ``h, w`` are half of ``HEIGHT, WIDTH``."""
+    """Maps of one subject; ``h, w`` are half of ``HEIGHT, WIDTH``."""
 
     radius: np.ndarray
     """float32 (h, w): R."""
@@ -60,7 +60,7 @@ class Head:
 
 @lru_cache(maxsize=8)
 def build_head(identity: Identity) -> Head:
-    """Build the maps of a person (some milliseconds, kept for the next photos)."""
+    """Build the maps of a subject (some milliseconds, kept for the next photos)."""
     grid = _Grid(WIDTH // 2, HEIGHT // 2)
     hair = _hair(identity, grid)
     radius, bare = _radius(identity, grid, hair)
@@ -202,7 +202,7 @@ def _ears(p: Identity, g: _Grid) -> np.ndarray:
     return p.ears * np.clip(1.25 * rim + 0.55 * bowl, 0, 1.3) * (outline < 1.7)
 
 
-# Frontal hairline over the angle: degrees and millimetres relative to the person's hairline, then
+# Frontal hairline over the angle: degrees and millimetres relative to the subject's hairline, then
 # absolute heights at the temples, the sideburns, above and behind the ears, and the nape.
 _ANGLES = (0, 22, 42, 58, 70, 79, 86, 92, 106, 114, 130, 180)
 
@@ -341,7 +341,7 @@ def _double(image: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def _white() -> np.ndarray:
-    """Noise that all people share; each takes another window of it."""
+    """Noise that all subjects share; each takes another window of it."""
     return np.random.default_rng(9).standard_normal((HEIGHT + 128, WIDTH + 128), dtype=np.float32)
 
 

@@ -1,4 +1,4 @@
-"""What a generated person is (`Identity`) and how one photo of them was taken (`Nuisance`).
+"""What a generated subject is (`Identity`) and how one photo of them was taken (`Nuisance`).
 
 Lengths are millimetres on a head whose eyes are about 63 mm apart, measured from the point
 between the eyes: x to the viewer's right, y down, z towards the viewer. Angles are degrees,
@@ -44,9 +44,9 @@ _EYES = {
 
 
 class Trait:
-    """How a measure is spread over people: a normal distribution, cut off on both sides.
+    """How a measure is spread over subjects: a normal distribution, cut off on both sides.
 
-    Its mean moves with two hidden traits in [0, 1], so that what goes together in people goes
+    Its mean moves with two hidden traits in [0, 1], so that what goes together in subjects goes
     loosely together here: ``rugged`` ties jaw, brows, lips, beard and hair length together, and
     ``depth`` is that of the skin's colour.
     """
@@ -58,7 +58,7 @@ class Trait:
         self.slopes = slopes  # added in the order in which they are written, for the same rounding
 
     def draw(self, generator: np.random.Generator, **hidden: float) -> float:
-        """Draw the measure of one person."""
+        """Draw the measure of one subject."""
         mean = self.mean
         for name, slope in self.slopes.items():
             mean += slope * hidden[name]
@@ -73,18 +73,18 @@ class Uniform:
     high: float
 
     def draw(self, generator: np.random.Generator, **hidden: float) -> float:
-        """Draw the measure of one person."""
+        """Draw the measure of one subject."""
         return float(generator.uniform(self.low, self.high))
 
 
 @dataclass(frozen=True)
 class Identity:
-    """One generated person: what stays the same from photo to photo."""
+    """One generated subject: what stays the same from photo to photo."""
 
     seed: int
     """Source of the textures: strands, freckles, the course of wrinkles."""
     base_age: float
-    """Years; most photos of the person lie close to it."""
+    """Years; most photos of the subject lie close to it."""
 
     head_width: Annotated[float, Trait(0.94, 0.04, 0.85, 1.06, rugged=0.02)]
     hairline: Annotated[float, Trait(61, 6.5, 46, 76)]
@@ -158,7 +158,7 @@ _VOLUME, _GREY_ONSET = Trait(1.0, 0.22, 0.55, 1.6), Trait(51, 8, 36, 72)
 
 
 def draw_identity(generator: np.random.Generator) -> Identity:
-    """Draw a person."""
+    """Draw a subject."""
     g = generator
 
     def between(low: float, high: float) -> float:
@@ -223,7 +223,7 @@ def draw_identity(generator: np.random.Generator) -> Identity:
 
 
 def restyle(identity: Identity, generator: np.random.Generator) -> Identity:
-    """Give the person another haircut of similar length, as decades do."""
+    """Give the subject another haircut of similar length, as decades do."""
     short = ("buzz", "short", "quiff", "side_part", "curly")
     long = ("tied", "bangs", "bob", "long", "curly")
     family = short if identity.hair_style in (*short[:4], "bald", "afro") else long
@@ -272,7 +272,7 @@ class Nuisance:
     gaze: tuple[float, float] = (0.0, 0.0)
     """Millimetres that the irises move (x, y)."""
     age: float | None = None
-    """Years; none takes the person's base age."""
+    """Years; none takes the subject's base age."""
     glasses: bool = False
 
     contrast: float = 1.0
@@ -292,7 +292,7 @@ class Conditions:
     yaw: tuple[float, float]
     """Degrees, least and most; the side is drawn."""
     age: float = 3.5
-    """Standard deviation around the person's base age, in years."""
+    """Standard deviation around the subject's base age, in years."""
 
 
 # With `draw_nuisance` the one place where difficulty is set.
@@ -318,10 +318,10 @@ def draw_nuisance(
     """Draw the circumstances of one photo of ``identity``.
 
     Args:
-        identity: the person, for their age and glasses.
+        identity: the subject, for their age and glasses.
         conditions: the kind of photo.
         generator: the only source of randomness.
-        age: years; none draws one close to the person's base age.
+        age: years; none draws one close to the subject's base age.
     """
     g = generator
 

@@ -58,7 +58,7 @@ def render(identity: Identity, nuisance: Nuisance, generator: np.random.Generato
     """Render one photo.
 
     Args:
-        identity: the person.
+        identity: the subject.
         nuisance: the circumstances, JPEG quality excepted (see `encode`).
         generator: draws background, clothes and sensor noise.
 

@@ -24,6 +24,7 @@ from facerec.comparison.summary import (
     find,
     is_declared,
 )
+from facerec.report import words
 from facerec.report.figures import (
     COLOURS,
     SMALL,
@@ -208,7 +209,7 @@ def _relative(pair: Pair) -> str:
     if difference is None or difference.relative is None:
         return ""
     n = "\nn=1" if difference.mean.total == 1 else ""
-    return f"{100 * difference.relative:+.1f} %{n}".replace("-", "−")
+    return words.number(100 * difference.relative, "+.1f") + f" %{n}"
 
 
 def trial_figure(summary: Summary) -> Figure | None:
@@ -325,11 +326,11 @@ def _correlation(summary: Summary) -> str:
     correlation, reason = summary.gain.correlation, summary.gain.reason
     if correlation is None:
         return f"no rank correlation: {reason}"
-    text = f"Spearman’s ρ = {correlation.value:.2f}"
+    text = f"Spearman’s ρ = {words.number(correlation.value, '.2f')}"
     if correlation.interval is None:
-        return f"{text}, no interval: {reason}".replace("-", "−")
-    ends = f"[{correlation.low:.2f}, {correlation.high:.2f}]"
-    return f"{text} {ends}, {correlation.total} families of arms resampled".replace("-", "−")
+        return f"{text}, no interval: {reason}"
+    ends = words.limits(correlation.interval, form=".2f")
+    return f"{text} {ends}, {correlation.total} families of arms resampled"
 
 
 # ---------------------------------------------------------------- panels

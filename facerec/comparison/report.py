@@ -36,7 +36,6 @@ from facerec.comparison.tables import (
     cost_table,
     difference_table,
     headline_table,
-    limits,
     manifest_table,
     norm_table,
     pair_table,
@@ -73,7 +72,7 @@ from facerec.report.page import (
     Terms,
     Text,
 )
-from facerec.report.words import counted, p_value
+from facerec.report.words import counted, limits, p_value
 from facerec.statistics.intervals import Interval
 
 PAGE = "report.html"

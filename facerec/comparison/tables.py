@@ -29,7 +29,6 @@ from facerec.comparison.summary import (
 from facerec.report import words
 from facerec.report.documents import provenance_of
 from facerec.report.table import Cell, Column, Spanning, Table, facts_table, text_table
-from facerec.statistics.intervals import Interval
 
 COLUMNS: tuple[tuple[View, str], ...] = tuple(
     (view, metric) for view in VIEWS for metric in ("precision_at_1", "r_precision", "map_at_r")
@@ -137,7 +136,7 @@ def headline_table(summary: Summary) -> Table[_Row]:
 def _score_cell(score: Score | None, strong: bool) -> Cell:
     if score is None:
         return _MISSING
-    small = "" if score.mean.joint is None else limits(score.mean.joint, 100, ".2f")
+    small = "" if score.mean.joint is None else words.limits(score.mean.joint, 100, ".2f")
     return Cell(plus_minus(score.mean), small, strong=strong)
 
 
@@ -204,8 +203,8 @@ def pair_table(summary: Summary) -> TextTable:
             figures = [
                 str(mean.total),
                 difference,
-                limits(mean.over_seeds, 100, "+.2f") or words.NOTHING,
-                limits(mean.over_classes, 100, "+.2f") or words.NOTHING,
+                words.limits(mean.over_seeds, 100, "+.2f") or words.NOTHING,
+                words.limits(mean.over_classes, 100, "+.2f") or words.NOTHING,
                 words.p_value(mean.p),
                 words.p_value(mean.p_holm),
             ]
@@ -287,7 +286,7 @@ def paired_trial_table(summary: Summary) -> TextTable | None:
             Cell(f"{tried.mean.total}", f"{tried.failed} failed" if tried.failed else ""),
             Cell(
                 points(tried.mean.value),
-                limits(tried.mean.over_seeds, 100, "+.2f") or words.NOTHING,
+                words.limits(tried.mean.over_seeds, 100, "+.2f") or words.NOTHING,
             ),
             words.p_value(tried.mean.p),
             f"{tried.higher} of {tried.mean.total}",
@@ -318,7 +317,7 @@ def _difference_cell(
     mean = difference.mean
     if mean.interval is None:
         return Cell(points(mean.value), "n=1")
-    small = limits(mean.interval, 100, "+.2f")
+    small = words.limits(mean.interval, 100, "+.2f")
     if p:
         small = f"{small}\np {words.p_value(mean.p_holm)}"
     return Cell(points(mean.value), small, strong=strong)
@@ -374,7 +373,7 @@ def _speed_cell(speed: Speed) -> Cell:
         return Cell(text, "n=1")
     never = sum(ratio.censored)
     small = [
-        limits(ratio.interval, 1, ".2f"),
+        words.limits(ratio.interval, 1, ".2f"),
         f"{100 * ratio.interval.confidence:.3g} %, p {words.p_value(ratio.p_holm)}",
         f"{never} of {ratio.total} never" if never else "",
     ]
@@ -392,7 +391,7 @@ def norm_table(summary: Summary) -> TextTable:
         mean = reductions.get(arm.name)
         if mean is None:
             return Cell(words.NOTHING)
-        return Cell(signed(mean.value, 4), limits(mean.interval, 1, "+.4f") or "n=1")
+        return Cell(signed(mean.value, 4), words.limits(mean.interval, 1, "+.4f") or "n=1")
 
     rows: list[TextRow] = [
         (arm.name, *map(_measured_cell, arm.norms), reduction(arm)) for arm in summary.arms
@@ -431,7 +430,7 @@ def _measured_cell(measured: Measured) -> Cell:
     mean = measured.mean
     if mean is None:
         return Cell(words.NOTHING, measured.reason, withheld=True)
-    return Cell(minus(f"{mean.value:#.3g}"), limits(mean.interval, 1, "#.3g") or "n=1")
+    return Cell(words.number(mean.value, "#.3g"), words.limits(mean.interval, 1, "#.3g") or "n=1")
 
 
 def setting_table(summary: Summary) -> Table[ArmSummary]:
@@ -699,11 +698,6 @@ def plus_minus(mean: SeedMean) -> str:
     return f"{text}{_PLUS_MINUS}{50 * (interval.high - interval.low):.2f}"
 
 
-def limits(interval: Interval | None, scale: float, form: str) -> str:
-    """Return the limits; without an upper one, ∞; empty without an interval."""
-    return minus(words.limits(interval, scale, form)).replace("inf", "∞")
-
-
 def points(share: float) -> str:
     """Return a difference of shares in points of percent."""
     return signed(100 * share, 2)
@@ -711,13 +705,8 @@ def points(share: float) -> str:
 
 def signed(value: float, decimals: int) -> str:
     """Return a number with its sign, which a zero has not."""
-    text = minus(f"{value:+.{decimals}f}")
+    text = words.number(value, f"+.{decimals}f")
     return text if text.strip("+−0.") else text.lstrip("+−")
-
-
-def minus(text: str) -> str:
-    """Return text with minus signs in place of hyphens."""
-    return text.replace("-", "−")
 
 
 def percent(summary: Summary) -> str:

@@ -121,8 +121,8 @@ def accuracy_table(variant: Row) -> Table[Any]:
                     f"{bench['bench']}, {row['figure']}",
                     _percent(row["first"]),
                     _percent(row["second"]),
-                    UNRESOLVED if value is None else f"{100 * value:+.2f}",
-                    f"[{100 * limits['low']:+.2f}, {100 * limits['high']:+.2f}]"
+                    UNRESOLVED if value is None else words.number(100 * value, "+.2f"),
+                    words.limits(Interval(limits["low"], limits["high"]), 100, "+.2f")
                     if limits
                     else "none",
                 )

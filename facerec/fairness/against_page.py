@@ -27,7 +27,7 @@ def against_table(rows: Sequence[ReleaseChange], caption: str = "") -> Table[Rel
             return Cell(words.NOTHING, row.remark, withheld=True)
         limits = words.limits(row.interval, form="+.3g")
         paired = " paired" if row.paired else ""
-        return Cell(f"{row.value:+.3g}", f"{limits}{paired}" or row.remark)
+        return Cell(words.number(row.value, "+.3g"), f"{limits}{paired}" or row.remark)
 
     def verdict(row: ReleaseChange) -> Cell:
         if row.new_verdict is None:

@@ -32,6 +32,7 @@ from facerec.fairness.rate_results import (
     RatesAtThreshold,
     ScoreHistogram,
 )
+from facerec.report import words
 from facerec.report.estimate import Estimate
 from facerec.report.figures import (
     COLOURS,
@@ -212,7 +213,8 @@ def delta_figure(association: Association, names: Sequence[str]) -> Figure:
         for (i, j), sign in (((row, column), 1), ((column, row), -1)):
             if pair.delta.value is not None:
                 values[i, j] = sign * pair.delta.value
-                texts[i][j] = f"{values[i, j]:+.2f}\n{_limits(pair.delta.interval, sign)}"
+                limits = _limits(pair.delta.interval, sign)
+                texts[i][j] = f"{words.number(values[i, j], '+.2f')}\n{limits}"
     figure, axes = _matrix(values, texts, names, _DIVERGING, Normalize(-1, 1))
     for row in range(size):
         axes.text(row, row, "–", ha="center", va="center", color=SOFT)
@@ -345,7 +347,7 @@ def matrix_figure(point: RatesAtThreshold, names: Sequence[str]) -> Figure:
                 texts[i][j] = counts if cell.total else "no pair"
             else:
                 values[i, j] = cell.log10 - math.log10(nominal)
-                texts[i][j] = f"{cell.log10:.1f}".replace("-", "−") + f"\n{counts}"
+                texts[i][j] = words.number(cell.log10, ".1f") + f"\n{counts}"
     figure, axes = _matrix(values, texts, names, _AROUND_TARGET, Normalize(-2, 2), lower=True)
     bar = figure.axes[1]
     bar.set_yticks([-2, -1, 0, 1, 2], ["÷100", "÷10", "target", "×10", "×100"])
@@ -765,7 +767,7 @@ def _limits(interval: Interval | None, sign: int) -> str:
     if interval is None:
         return ""
     low, high = sorted((sign * interval.low, sign * interval.high))
-    return f"[{low:.2f}, {high:.2f}]"
+    return words.limits(Interval(low, high), form=".2f")
 
 
 def _thousands(count: int) -> str:

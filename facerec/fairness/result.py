@@ -22,9 +22,9 @@ from facerec.fairness.no_comparison import NoComparison
 from facerec.fairness.norms import NormTable, SubjectNorms
 from facerec.fairness.one_to_many import OneToMany, SearchKey
 from facerec.fairness.rate_results import GlobalThreshold, GroupRates, ScoreHistogram
+from facerec.report import words
 from facerec.report.conclusions import Conclusion
 from facerec.report.estimate import Estimate
-from facerec.report.words import counted
 
 Topic = Literal[
     "norm", "adjusted norm", "FMR", "FNMR", "FPIR", "FNIR", "norm and FNMR", "fusion", "baseline"
@@ -159,12 +159,13 @@ class Finding(Estimate):
         """The whole line."""
         clauses = [f"{self.grouping}: {self.figure}"]
         if self.value is not None:
-            clauses[0] += f" {self.value:.3g}"
+            clauses[0] += f" {words.number(self.value)}"
             if self.interval is not None:
-                clauses[0] += f" [{self.interval.low:.3g}, {self.interval.high:.3g}]"
+                low, high = map(words.number, (self.interval.low, self.interval.high))
+                clauses[0] += f" [{low}, {high}]"
         clauses.append(f"{self.total:,} {self.unit}")
         if self.p is not None:
-            clauses.append(f"p = {self.p:.2g}")
+            clauses.append(f"p = {words.p_value(self.p)}")
         conclusion = f"{self.conclusion} ({self.remark})" if self.remark else self.conclusion
         return f"{', '.join(clauses)}: {conclusion}{' [E]' if self.exploratory else ''}"
 
@@ -233,6 +234,6 @@ class Audit:
         who = (
             "subjects who are not named"
             if self.subjects is None
-            else counted(self.subjects, "subject")
+            else words.counted(self.subjects, "subject")
         )
         return f"{things} of {who}"

@@ -200,7 +200,7 @@ def _limits(results: Sequence[SetResult]) -> Iterator[str]:
 
 
 def _signed(value: float | None) -> str:
-    return f"{value:+.3g}".replace("-", "−") if value else "0"
+    return words.number(value, "+.3g") if value else "0"
 
 
 def _limits_of(interval: Interval | None) -> str:

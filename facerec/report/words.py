@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -13,6 +14,8 @@ NOTHING = "–"
 """What stands where there is no figure."""
 
 _SPACE = "\N{NO-BREAK SPACE}"
+
+_MINUS = re.compile(r"(?<!\w)-(?=[\d.]|inf)")
 
 
 def percent(value: float | None, decimals: int = 2) -> str:
@@ -26,8 +29,18 @@ def percent(value: float | None, decimals: int = 2) -> str:
 
 
 def number(value: float | None, form: str = ".3g") -> str:
-    """Return a number, three digits unless another form is asked for."""
-    return NOTHING if value is None else format(value, form)
+    """Return a number, three digits unless another form is asked for.
+
+    Examples:
+        >>> number(-0.25), number(-2e-7), number(0.5, "+.2f"), number(math.inf)
+        ('−0.25', '−2e-07', '+0.50', '∞')
+    """
+    return NOTHING if value is None else minus(format(value, form)).replace("inf", "∞")
+
+
+def minus(text: str) -> str:
+    """Return text with minus signs before its numbers in place of hyphens."""
+    return _MINUS.sub("−", text)
 
 
 def limits(
@@ -43,7 +56,7 @@ def limits(
     if math.isnan(interval.low) or math.isnan(interval.high):
         return "no interval"
     low, high = (
-        format(scale * end, form) if isinstance(form, str) else form(scale * end)
+        number(scale * end, form) if isinstance(form, str) else form(scale * end)
         for end in (interval.low, interval.high)
     )
     # No line break within: in a narrow column the two ends would come apart.

@@ -373,7 +373,7 @@ def comparison_table(comparison: Comparison) -> Table[PairedFigure]:
 def difference_points(row: PairedFigure) -> str:
     """Return a difference in points of percent."""
     value = row.difference.value
-    return words.NOTHING if value is None else f"{100 * value:+.2f}"
+    return words.number(None if value is None else 100 * value, "+.2f")
 
 
 def difference_limits(row: PairedFigure) -> str:

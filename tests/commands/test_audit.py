@@ -378,7 +378,7 @@ def test_baseline(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_people(workplace, "E0.npz", shift=4.0)
     run("--embeddings", "E.npz", "--baseline", "E0.npz")
     text = " ".join(capsys.readouterr().out.split())
-    assert "change of η² from the baseline -0." in text
+    assert "change of η² from the baseline −0." in text
     document = json.loads((workplace / "out" / "audit.json").read_text())
     assert document["inputs"]["baseline"]["name"] == "E0.npz"
     row = next(row for row in document["comparison"]["rows"] if row["figure"] == "η²")

@@ -193,7 +193,7 @@ def test_a_loss_has_its_interval() -> None:
     card = model_card(
         note(variants=[{**VARIANT, "accuracy": [accuracy], "thresholds": [unsourced]}])
     )
-    assert rows(card, "lfw, accuracy")[0][1:] == ["99.00 %", "98.85 %", "-0.15", "[-0.40, +0.10]"]
+    assert rows(card, "lfw, accuracy")[0][1:] == ["99.00 %", "98.85 %", "−0.15", "[−0.40, +0.10]"]
     assert rows(card, "lfw, TPR@FPR=1e-4")[0][1:] == ["not resolvable"] * 3 + ["none"]
     assert "lfw: 2,000 joint bootstraps over 50 persons; no interval for EER" in card
     # Its own thresholds, found while the loss was measured.

@@ -640,7 +640,7 @@ def test_a_variant_that_loses_too_much_is_not_written(
     else:
         (entry,) = report.note["left_out"]
         assert entry["name"] == "fp16"
-        assert re.search(r"on toy .*-0\.21 points .*0\.2 of --max-loss", entry["reason"])
+        assert re.search(r"on toy .*−0\.21 points .*0\.2 of --max-loss", entry["reason"])
         assert "fp16 was left out" in card
         assert [variant["name"] for variant in report.note["variants"]] == ["norm"]
 

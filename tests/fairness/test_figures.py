@@ -208,8 +208,9 @@ def test_deltas_change_sign_across_the_diagonal(grouping: GroupAudit) -> None:
         assert values[row, column] == pair.delta.value
         assert pair.delta.interval is not None
         low, high = pair.delta.interval.low, pair.delta.interval.high
-        assert f"{pair.delta.value:+.2f}\n[{low:.2f}, {high:.2f}]" in said(figure)
-        assert f"{-pair.delta.value:+.2f}\n[{-high:.2f}, {-low:.2f}]" in said(figure)
+        texts = [text.replace("−", "-").replace("\xa0", " ") for text in said(figure)]
+        assert f"{pair.delta.value:+.2f}\n[{low:.2f}, {high:.2f}]" in texts
+        assert f"{-pair.delta.value:+.2f}\n[{-high:.2f}, {-low:.2f}]" in texts
 
 
 def test_every_tenth_has_the_rate_of_every_group(

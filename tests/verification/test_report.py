@@ -174,7 +174,7 @@ def test_comparison_shows_both_values_the_difference_and_its_interval() -> None:
         for piece in (
             f"{100 * row.first.value:.2f} %",
             f"{100 * row.second.value:.2f} %",
-            f"{100 * row.difference.value:+.2f}",
+            f"{100 * row.difference.value:+.2f}".replace("-", "−"),
             plain(limits(row.difference.interval, 100, "+.2f")),
         ):
             assert piece in line

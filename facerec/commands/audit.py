@@ -582,9 +582,9 @@ def _calibrate(
 
 
 def _embeddings_file(
-    role: Literal["embeddings", "baseline"], path: Path, found: Embeddings
+    role: Literal["embeddings", "baseline"], path: Path, embeddings: Embeddings
 ) -> InputFile:
-    return InputFile(role, path.name, embeddings_sha256(path), _describe(found))
+    return InputFile(role, path.name, embeddings_sha256(path), _describe(embeddings))
 
 
 def _describe(embeddings: Embeddings) -> dict[str, Any]:

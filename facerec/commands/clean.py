@@ -220,7 +220,7 @@ def contact_sheet(cleaning: Cleaning, source: str, dataset: FaceDataset | None) 
     headings = "image", "label", "proposed label", "score"
     sections = []
     for kind, (name, meaning) in KINDS.items():
-        found = [item for item in cleaning.proposals if item.kind == kind]
+        chosen = [item for item in cleaning.proposals if item.kind == kind]
         rows = [
             (
                 face(item.image_id or first.get(item.label, ""), item.image_id or "all"),
@@ -232,12 +232,12 @@ def contact_sheet(cleaning: Cleaning, source: str, dataset: FaceDataset | None) 
                 ),
                 f"{item.score:.4f}",
             )
-            for item in found[:_SHOWN]
+            for item in chosen[:_SHOWN]
         ]
         if rows:
-            shown = f"the surest {_SHOWN} of {len(found):,}" if len(found) > _SHOWN else "all"
+            shown = f"the surest {_SHOWN} of {len(chosen):,}" if len(chosen) > _SHOWN else "all"
             table = text_table(f"{name}: {shown}", headings, rows, words=headings[:3])
-            lead = f"{meaning}: {words.counted(len(found), 'proposal')}."
+            lead = f"{meaning}: {words.counted(len(chosen), 'proposal')}."
             sections.append(Section(name, [table], lead))
     faces = (
         "" if dataset is None else "This page shows faces of real people: keep it as you keep them."

@@ -130,9 +130,9 @@ def score_models(
 
     clusterings: dict[tuple[View, str], float] = {}
     for view, sides in zip(VIEWS, ([joined[0]], [each[0] for each in raw]), strict=True):
-        found = [clustering(x, labels[side.queries], seed=0) for x in sides if metrics]
+        measured = [clustering(x, labels[side.queries], seed=0) for x in sides if metrics]
         for asked in metrics:
-            clusterings[view, asked] = float(np.mean([getattr(each, asked) for each in found]))
+            clusterings[view, asked] = float(np.mean([getattr(each, asked) for each in measured]))
     norms = [norm_figures(np.concatenate(sides)) for sides in raw]
     figures = {name: np.array([norm[name] for norm in norms]) for name in norms[0]}
     for name in METRICS:

@@ -929,10 +929,10 @@ class LossModule(nn.Module):
             frames = traceback.extract_tb(error.__traceback__)
             # Of its own lines the innermost; below it there is torch.
             own = [each for each in frames if "site-packages" not in each.filename]
-            place = (own or frames)[-1]
+            frame = (own or frames)[-1]
             raise TrainingError(
-                f"{type(self.config).__name__}: its formula fails in {place.filename}, line "
-                f"{place.lineno} ({type(error).__name__}: {message_line(error)}); mend it"
+                f"{type(self.config).__name__}: its formula fails in {frame.filename}, line "
+                f"{frame.lineno} ({type(error).__name__}: {message_line(error)}); mend it"
             ) from error
 
     def _check(self, embeddings: Tensor, labels: Tensor) -> None:

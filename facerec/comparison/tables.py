@@ -208,8 +208,8 @@ def pair_table(summary: Summary) -> TextTable:
                 words.p_value(mean.p),
                 words.p_value(mean.p_holm),
             ]
-        found = words.number(pair.smallest and 100 * pair.smallest, ".2f")
-        return [_named(pair), *figures, found, _fair_cell(pair)]
+        smallest = words.number(pair.smallest and 100 * pair.smallest, ".2f")
+        return [_named(pair), *figures, smallest, _fair_cell(pair)]
 
     headings = ("pair", "n", "difference", "over seeds", "over classes", "p", "p, Holm")
     wide = ("over seeds", "over classes", "found at 80 %")

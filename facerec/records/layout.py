@@ -297,10 +297,10 @@ def open_image_records(path: Path, label_index: int | None = None) -> ImageRecor
         stated = side.height, side.width
         first = _first_size(file, index)
         if first is not None and first != stated:
-            said, found = ("×".join(map(str, size)) for size in (stated, first))
+            said, actual = ("×".join(map(str, size)) for size in (stated, first))
             notes.append(
                 f"{side_path}: says that images have {said} pixels (height × width), but the first "
-                f"in {file.path.name} has {found}"
+                f"in {file.path.name} has {actual}"
             )
     return ImageRecords(
         file,

@@ -216,7 +216,7 @@ def find_pack(name_or_path: str | Path, data: Path | None = None) -> Path:
         if path.is_file():
             return path
         raise PackError(f"{path}: there is no such pack; give a .bin or .npz file or a bench name")
-    folders = _folders(data)
+    folders = bench_folders(data)
     for folder in folders:
         for directory in (folder, folder / name):
             for suffix in SUFFIXES:
@@ -231,7 +231,8 @@ def find_pack(name_or_path: str | Path, data: Path | None = None) -> Path:
     )
 
 
-def _folders(data: Path | None) -> list[Path]:
+def bench_folders(data: Path | None) -> list[Path]:
+    """Return the folders that benches are looked for in, which need not be there."""
     environment = os.environ.get("FACEREC_DATA")
     given = [data, Path(environment) if environment else None, Path("data")]
     return list(dict.fromkeys(folder for folder in given if folder is not None))

@@ -360,6 +360,15 @@ def test_template_bench(workplace: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "alignment: points of the bench\n" in text
 
 
+def test_template_benches_are_looked_for_where_packs_are(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_ijb(workplace / "elsewhere" / "ijbc")
+    monkeypatch.setenv("FACEREC_DATA", "elsewhere")
+    main(["--bench", "ijbc", "--replicates", "0"])
+    assert "bench elsewhere/ijbc" in capsys.readouterr().out
+
+
 def test_a_bench_of_searches_alone(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make_tinyface(workplace / "tinyface")
     arguments = ["--bench", "tinyface", "--data", str(folder)]

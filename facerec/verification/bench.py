@@ -17,6 +17,7 @@ from facerec.errors import DatasetError, PackError
 from facerec.files import sha256
 from facerec.records.images import ImageSource, PackImages, text_array
 from facerec.records.packs import read_pack
+from facerec.report.words import counted
 from facerec.statistics.kfold import fold_indices
 
 SUFFIXES = (".bin", ".npz")
@@ -155,8 +156,9 @@ def find_subjects(
         if not contradictions:
             return subjects, persons_from, notes
         notes = (
-            f"the labels of {contradictions:,} pairs contradict the persons that {persons_from} "
-            "name, so images that same pairs connect are taken for one person",
+            f"the persons that {persons_from} name are contradicted by the labels of "
+            f"{counted(contradictions, 'pair')}, so images that same pairs connect are taken for "
+            "one person",
         )
     return infer_subjects(first, second, issame, items), INFERRED, notes
 

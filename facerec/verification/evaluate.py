@@ -16,6 +16,7 @@ from facerec.embedding.model import EmbeddingModel
 from facerec.errors import MetricError
 from facerec.progress import Progress
 from facerec.report.estimate import Estimate
+from facerec.report.words import counted
 from facerec.statistics.costs import Application, min_cllr, min_dcf
 from facerec.statistics.curves import RocCurve
 from facerec.statistics.intervals import Interval, wilson
@@ -605,11 +606,12 @@ def _notes(
     selves = np.flatnonzero(sides[:, 0] == sides[:, 1])
     if selves.size:
         notes.append(
-            f"{selves.size} pairs compare an image with itself, the first is pair {selves[0]}"
+            f"{counted(selves.size, 'pair')} of an image with itself, the first is pair {selves[0]}"
         )
     repeated = len(sides) - len(np.unique(sides, axis=0))
     if repeated:
-        notes.append(f"{repeated} pairs repeat an earlier pair of the same two images")
+        again = counted(repeated, "repetition")
+        notes.append(f"{again} of an earlier pair of the same two images")
     notes += doubts
     if pairs.folds is None:
         return notes

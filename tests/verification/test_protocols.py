@@ -125,11 +125,14 @@ def test_view_1_has_no_folds(tmp_path: Path) -> None:
     assert "nothing says that it is whole" in without.notes[0]
 
 
-def test_blank_lines_inside_are_passed_over_and_named(tmp_path: Path) -> None:
-    path = write(tmp_path / "pairs.txt", "1\nA\t1\t2\n\n  \nA\t1\tB\t1\n")
+@pytest.mark.parametrize(("blank", "lines"), [("\n", "1 blank line"), ("\n  \n", "2 blank lines")])
+def test_blank_lines_inside_are_passed_over_and_named(
+    tmp_path: Path, blank: str, lines: str
+) -> None:
+    path = write(tmp_path / "pairs.txt", f"1\nA\t1\t2\n{blank}A\t1\tB\t1\n")
     bench = read_pairs(path, "lfw")
     assert len(bench.pairs) == 2
-    assert bench.notes == (f"{path}: 2 blank lines inside the list, the first is 3",)
+    assert bench.notes == (f"{path}: {lines} inside the list, the first is line 3",)
 
 
 def test_self_and_duplicate_pairs_stay(tmp_path: Path) -> None:
@@ -339,8 +342,8 @@ def test_names_that_contradict_the_labels_do_not_tell_persons(tmp_path: Path) ->
     bench = read_pairs(path, "cplfw")
     assert bench.subjects_from == "same pairs"
     assert bench.notes == (
-        "the labels of 2 pairs contradict the persons that image names name, so images that same "
-        "pairs connect are taken for one person",
+        "the persons that image names name are contradicted by the labels of 2 pairs, so images "
+        "that same pairs connect are taken for one person",
     )
     subjects = bench.pairs.subject_pairs()
     assert subjects is not None
@@ -546,9 +549,7 @@ def test_rfw_with_several_races(tmp_path: Path) -> None:
     assert bench.name == "rfw"
     # 3 × 24 pairs without two of African's and two of Asian's.
     assert len(bench.pairs) == 68
-    assert bench.notes == (
-        "1 persons occur under two races and were dropped with their 4 pairs: m.shared",
-    )
+    assert bench.notes == ("1 person under two races, dropped with 4 pairs: m.shared",)
     assert not any("m.shared" in name for name in bench.images.ids.tolist())
     assert named_pairs(bench)[:2] == [
         ("African/m.Af_00/m.Af_00_0001.jpg", "African/m.Af_00/m.Af_00_0002.jpg", True),

@@ -136,7 +136,7 @@ def test_labels_against_the_persons_of_the_lists(tmp_path: Path) -> None:
     path = root / "meta" / "ijbc_template_pair_label.txt"
     path.write_text("30 7 1\n\n30 2 1\n7 11 1\n")
     assert read_ijb(root, "ijbc").notes == (
-        f"{path}: 2 labels contradict the persons of the 1:N lists, the first in line 3",
+        f"{path}: 2 labels against the persons of the 1:N lists, the first in line 3",
     )
 
 

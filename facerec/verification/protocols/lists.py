@@ -20,6 +20,7 @@ from facerec.records.images import (
     check_unique,
     text_array,
 )
+from facerec.report.words import counted
 from facerec.verification.bench import Bench, Pairs, find_subjects
 
 MAX_LINE = 1 << 20
@@ -201,7 +202,8 @@ def read_lines(path: Path) -> tuple[list[Line], list[str]]:
         )
     notes = []
     if blank:
-        notes.append(f"{path}: {len(blank):,} blank lines inside the list, the first is {blank[0]}")
+        lines = counted(len(blank), "blank line")
+        notes.append(f"{path}: {lines} inside the list, the first is line {blank[0]}")
     return [(number, text) for number, text in enumerate(texts, start=1) if text], notes
 
 

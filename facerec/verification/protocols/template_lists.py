@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from facerec.errors import DatasetError
 from facerec.files import sha256
 from facerec.records.images import SUFFIXES, FolderImages
+from facerec.report.words import counted
 from facerec.verification.bench import INFERRED, Pairs, infer_subjects
 from facerec.verification.protocols.matlab import many, read_mat
 from facerec.verification.templates import NOBODY, SearchSet, TemplateBench
@@ -63,8 +64,8 @@ def read_ijb(root: str | Path, name: Literal["ijbb", "ijbc"]) -> TemplateBench:
         if clashes.any():
             line, _ = _row(pairs_file, int(clashes.argmax()))
             notes.append(
-                f"{pairs_file}: {int(clashes.sum())} labels contradict the persons of the 1:N "
-                f"lists, the first in line {line}"
+                f"{pairs_file}: {counted(int(clashes.sum()), 'label')} against the persons of the "
+                f"1:N lists, the first in line {line}"
             )
     else:
         subjects = infer_subjects(pairs.first, pairs.second, pairs.issame, len(templates))

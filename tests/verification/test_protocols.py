@@ -635,6 +635,19 @@ def test_a_quoted_comma_is_part_of_the_name(tmp_path: Path) -> None:
     assert named_pairs(read_pairs(path, "flat"))[0] == ("a, b.jpg", "c.jpg", True)
 
 
+def test_an_image_whose_path_is_written_in_several_ways_is_one(tmp_path: Path) -> None:
+    lines = [
+        "./p/a.jpg p/b.jpg 1",
+        "p/a.jpg q//c.jpg 0",
+        "p/./b.jpg q/c.jpg 0",
+        "q/c.jpg q/c.jpg 1",
+    ]
+    bench = read_pairs(write(tmp_path / "p.txt", "\n".join(lines)), "flat")
+    assert bench.images.ids.tolist() == ["./p/a.jpg", "p/b.jpg", "q//c.jpg"]
+    assert (bench.pairs.first.tolist(), bench.pairs.second.tolist()) == ([0, 0, 1, 2], [1, 2, 2, 2])
+    assert bench.pairs.subjects is not None and bench.pairs.subjects.tolist() == [0, 0, 1]
+
+
 def test_a_folder_for_each_person_tells_persons(tmp_path: Path) -> None:
     path = write(tmp_path / "p.txt", "A/1.jpg A/2.jpg 1\nA/1.jpg B/1.jpg 0\nB/2.jpg A/1.jpg 0\n")
     bench = read_pairs(path, "flat")
@@ -719,9 +732,10 @@ def test_parquet_with_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lab
     assert named_pairs(bench) == [("A/1.jpg", "A/2.jpg", True), ("A/2.jpg", "B/1.jpg", False)]
     assert bench.subjects_from == "image names"
     # A path that stands for two images names neither.
-    c["path"] = "A/1.jpg"
-    bench = read_table(monkeypatch, tmp_path / "x.parquet", {"x.parquet": frame})
-    assert bench.images.ids.tolist() == ["0", "1", "3"]
+    for path in ("A/1.jpg", "A/./1.jpg"):
+        c["path"] = path
+        bench = read_table(monkeypatch, tmp_path / "x.parquet", {"x.parquet": frame})
+        assert bench.images.ids.tolist() == ["0", "1", "3"]
 
 
 def test_parquet_in_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

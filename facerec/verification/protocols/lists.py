@@ -71,7 +71,8 @@ class PairTable:
 
     def __init__(self) -> None:
         self.names: dict[str, int] = {}
-        """Every name with its number, in the order in which they first occur."""
+        """Every image by its first name, with its number, in the order in which they occur."""
+        self._numbers: dict[str, int] = {}
         self._pairs: list[tuple[int, int, bool]] = []
 
     def __len__(self) -> int:
@@ -91,7 +92,7 @@ class PairTable:
         return table[:, 0].copy(), table[:, 1].copy(), table[:, 2].astype(bool)
 
     def _number(self, name: str, where: str) -> int:
-        number = self.names.get(name)
+        number = self._numbers.get(name)
         if number is None:
             check_relative(name, where)
             # Ids also become one array as wide as the longest.
@@ -102,7 +103,12 @@ class PairTable:
                     f"{where}: {name[:60]!r}… is too long for the name of a file; check that this "
                     "is the right list"
                 )
-            number = self.names[name] = len(self.names)
+            # "./a.jpg" is "a.jpg". It keeps its first name, since other files may have that too.
+            path = str(PurePosixPath(name))
+            number = self._numbers.setdefault(path, len(self.names))
+            if number == len(self.names):
+                self.names[name] = number
+            self._numbers[name] = number
         return number
 
 

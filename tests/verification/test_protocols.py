@@ -7,6 +7,7 @@ import hashlib
 import io
 import tempfile
 import tracemalloc
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -216,6 +217,30 @@ def test_images_under_another_suffix_keep_their_ids(tmp_path: Path, suffix: str)
     assert bench.images.where(0) == str(gone)
     with pytest.raises(ImageError, match="cannot be read"):
         bench.images.encoded(0)
+
+
+@pytest.mark.parametrize(("listed", "on_disk"), [("NFC", "NFD"), ("NFD", "NFC")])
+def test_accents_of_a_list_and_of_file_names_may_be_composed_otherwise(
+    tmp_path: Path, listed: str, on_disk: str
+) -> None:
+    def named(person: str, form: Any) -> str:
+        return unicodedata.normalize(form, person)
+
+    rows = [(named("José", listed), i, named("Zoë", listed), i) for i in (1, 2)]
+    text = "".join(f"{a}\t1\t2\n" for a in (rows[0][0], rows[0][2]))
+    text += "".join(f"{a}\t{i}\t{b}\t{j}\n" for a, i, b, j in rows)
+    path = write(tmp_path / "pairs.txt", text)
+    for person in ("José", "Zoë"):
+        folder = tmp_path / named(person, on_disk)
+        folder.mkdir()
+        for i in (1, 2):
+            (folder / f"{named(person, on_disk)}_{i:04d}.png").write_bytes(f"{person} {i}".encode())
+    bench = read_pairs(path, "lfw")
+    assert missing_images(bench) == []
+    for i, name in enumerate(bench.images.ids.tolist()):
+        assert unicodedata.is_normalized(listed, name)
+        person, number = name.split("/")[1].removesuffix(".jpg").split("_")
+        assert bench.images.encoded(i).decode() == f"{named(person, 'NFC')} {int(number)}"
 
 
 def test_a_folder_of_images_that_is_not_there(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from facerec.records.images import (
     ImageSource,
     check_relative,
     check_unique,
+    find_file,
+    is_file,
     text_array,
 )
 from facerec.report.words import counted
@@ -247,21 +249,13 @@ def folder_images(
 def _suffix_there(root: Path, paths: Sequence[str]) -> str | None:
     """Return the suffix of the first image that is there; None where it is as listed."""
     for listed in paths[:LOOKED_AT]:
-        path = root / listed
-        if _is_file(path):
+        path = PurePosixPath(listed)
+        if is_file(find_file(root, listed)):
             return None
         for suffix in IMAGE_SUFFIXES:
-            if path.suffix and _is_file(path.with_suffix(suffix)):
+            if path.suffix and is_file(find_file(root, str(path.with_suffix(suffix)))):
                 return suffix
     return None
-
-
-def _is_file(path: Path) -> bool:
-    """Tell whether there is such a file; a name that no file can have names none."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
 
 
 def file_source(path: Path, format: str, files: Sequence[Path] | None = None) -> dict[str, Any]:

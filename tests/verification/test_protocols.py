@@ -688,6 +688,8 @@ def test_flat_lists_of_windows_and_its_spreadsheets(tmp_path: Path) -> None:
         "a;b;same\r\nA\\1.jpg;A\\2.jpg;1\r\nA\\1.jpg;B\\1.jpg;0\r\n",
         "A\\1.jpg A\\2.jpg same\nA\\1.jpg B\\1.jpg different\n",
         "image1,image2,same\nA/1.jpg,A/2.jpg,1\nA/1.jpg,B/1.jpg,0\n",
+        "image1,image2,same,\nA/1.jpg,A/2.jpg,1,\nA/1.jpg,B/1.jpg,0,\n",
+        "1;A/1.jpg;A/2.jpg;;\n0;A/1.jpg;B/1.jpg;;\n",
     ):
         assert named_pairs(read_pairs(write(tmp_path / "p.txt", text), "flat")) == wanted
     # Where slashes are there, a backslash belongs to a name.
@@ -704,6 +706,8 @@ def test_flat_lists_of_windows_and_its_spreadsheets(tmp_path: Path) -> None:
         ("a b 1\na b\n", "line 2: 'a b' is not 'image image label'"),
         ("a b 1\na b c 1\n", "line 2: 'a b c 1' is not 'image image label'"),
         ("a,b,1\na,,0\n", "line 2: 'a,,0' is not 'image image label'"),
+        ("a,b,1\na,0,\n", "line 2: 'a,0,' is not 'image image label'"),
+        (",a,b,label\n0,a,b,1\n", "line 1: ',a,b,label' is not 'image image label', three"),
         ("1 a 0\n0 b 1\n", "the first and the last field are labels in all lines"),
         ("a /etc/passwd 1\n", "line 1: '/etc/passwd' is no path inside a folder of images"),
         ("a b 1\na x/../../b 1\n", "line 2: 'x/../../b' is no path inside a folder of images"),

@@ -336,10 +336,14 @@ def evaluate(
     )
     for label, kind in ((True, "same"), (False, "different")):
         if not np.any(valid & (same == label)):
+            lost = next((failure for failure in failures if failure.issame == label), None)
+            why = (
+                "add such pairs" if lost is None else f"the first, pair {lost.pair}: {lost.reason}"
+            )
             raise MetricError(
                 f"{name}: no {kind} pair has a score ({int((same == label).sum())} in the list, "
                 f"{len(failures)} pairs without a score in all), so no error rate can be computed; "
-                "add scores of such pairs"
+                f"{why}"
             )
     figures = sort_scores(values[valid & same], values[valid & ~same])
     uncertainty = Uncertainty(pairs, values, figures, subjects_from, replicates, seed)

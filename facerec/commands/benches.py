@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from facerec.errors import DatasetError
-from facerec.verification.bench import Bench, find_pack, pack_bench
+from facerec.verification.bench import Bench, bench_folders, find_pack, pack_bench
 from facerec.verification.protocols import FORMATS, guess_format, read_pairs
 from facerec.verification.protocols.template_lists import read_ijb, read_tinyface
 from facerec.verification.templates import TemplateBench
@@ -26,7 +26,7 @@ def open_benches(
 
     Args:
         names: of benches (see `find_pack`), packs, or `TEMPLATE_BENCHES`, whose folder is ``data``
-            or of that name inside it.
+            or of that name inside it; without ``data``, inside FACEREC_DATA or ``data/``.
         pairs: a pair list in place of names.
         format: form of the pair list; None where its suffix tells.
         images: the folder that the paths of the list are relative to.
@@ -55,9 +55,13 @@ def open_benches(
 def _named(name: str, data: Path | None) -> Bench | TemplateBench:
     if name not in TEMPLATE_BENCHES:
         return pack_bench(find_pack(name, data))
-    if data is None:
-        raise DatasetError(f"{name} is a folder of lists and images; name it with --data")
-    root = data / name if (data / name).is_dir() else data
+    folders = bench_folders(None) if data is None else [data]
+    root = next((folder / name for folder in folders if (folder / name).is_dir()), data)
+    if root is None:
+        raise DatasetError(
+            f"{name} is a folder of lists and images; name it with --data, or the folder that it "
+            "is in with FACEREC_DATA"
+        )
     if name == "tinyface":
         return read_tinyface(root)
     return read_ijb(root, cast(Literal["ijbb", "ijbc"], name))

@@ -35,10 +35,12 @@ COMMANDS = {
 
 def main() -> None:
     """Hand the rest of the command line to the command that it names."""
-    name = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    arguments = sys.argv[1:]
+    name = next((word for word in arguments if word != "--debug"), "--help")
     if name in COMMANDS:
         module = importlib.import_module(f"facerec.commands.{name.replace('-', '_')}")
-        module.main(sys.argv[2:])
+        arguments.remove(name)
+        module.main(arguments)
         return
     from facerec.commands.cli import replace_what_cannot_be_encoded
 

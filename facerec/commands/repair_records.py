@@ -41,6 +41,8 @@ def repair_records(
 
 def _write_index(records: Path, keys: Literal["ids", "order"]) -> None:
     index = rebuild_index(records) if keys == "order" else index_from_ids(records)
+    if not len(index):
+        raise _no_record(records)
     path, old, new = (records.with_suffix(f".idx{end}") for end in ("", ".old", ".new"))
     kept = path.exists()
     if kept and old.exists():
@@ -72,10 +74,19 @@ def _salvage(records: Path, out: Path, keys: Literal["ids", "order"]) -> None:
             where = f"{records}, offset {offset}"
             writer.write(payload, unpack(payload, where).id if keys == "ids" else None)
             count += 1
+        if not count:
+            raise _no_record(records)
     for damage in file.damages:
         lost = damage.stop - damage.start
         print(f"passed over {lost:,} bytes from offset {damage.start:,}: {damage.reason}")
     print(f"{out}: {count:,} whole records, {len(file.damages)} damaged places passed over")
+
+
+def _no_record(records: Path) -> RecordError:
+    return RecordError(
+        f"{records}: no whole record among its {records.stat().st_size:,} bytes; check that "
+        "this is a record file, and restore it from its source"
+    )
 
 
 main = partial(run_command, repair_records)

@@ -267,6 +267,10 @@ def verify(
         if model is not None and embeddings is not None:
             raise MetricError("--model and --embeddings exclude each other; give one of them")
         benches = open_benches(names, pairs, format, images, data)
+        if roc is not None and all(bench.pairs is None for bench in benches):
+            raise MetricError(
+                f"{benches[0].name}: it has searches alone, and a ROC shows pairs; leave out --roc"
+            )
 
         def verified(path: Path | None) -> Verified:
             return _verify_all(source(path), benches, settings, compat, console, given)
@@ -281,9 +285,10 @@ def verify(
         print_result(result, console)
         if name in comparisons:
             print_comparison(comparisons[name], console)
-    for identification in (*searches, *more):
+    searches = [*searches, *more]
+    for identification in searches:
         print_identification(identification, console)
-    _save(results, comparisons, benches, console, out, with_images, json, roc)
+    _save(results, comparisons, searches, benches, console, out, with_images, json, roc)
 
 
 def _refuse_unused(reason: str, flags: Mapping[str, object]) -> None:
@@ -464,6 +469,13 @@ def _verify_templates(source: Source, bench: TemplateBench, settings: Settings) 
             embeddings.vectors, bench, norm_weighting=weighting, detector_score=weighted
         )
         name = f"{bench.name} ({weighting} norms)"
+        facts: Any = {
+            "flip": embeddings.flip,
+            "align": embeddings.note.get("align"),
+            "score": pooled.score,
+            "model": source.model,
+            "source": bench.source,
+        }
         notes = (*bench.notes, *pooled.notes)
         if bench.pairs is not None:
             scores = score_pairs(pooled.vectors, bench.pairs.first, bench.pairs.second)
@@ -479,15 +491,9 @@ def _verify_templates(source: Source, bench: TemplateBench, settings: Settings) 
                 ),
                 **settings,
             )
-            results[name] = replace(
-                result,
-                flip=embeddings.flip,
-                align=embeddings.note.get("align"),
-                model=source.model,
-                source=bench.source,
-            )
+            results[name] = replace(result, **facts)
         if bench.probes is not None:
-            searches.append(replace(identify(pooled.vectors, bench), name=name))
+            searches.append(replace(identify(pooled.vectors, bench), name=name, **facts))
     return results, searches
 
 
@@ -507,6 +513,7 @@ def _score_file(path: Path, distances: bool, settings: Settings) -> Verified:
 def _save(
     results: Mapping[str, VerificationResult],
     comparisons: Mapping[str, Comparison],
+    searches: Sequence[IdentificationResult],
     benches: Sequence[Bench | TemplateBench],
     console: Console,
     out: Path | None,
@@ -522,6 +529,8 @@ def _save(
         }
         if comparisons:
             figures["comparisons"] = [each.to_json() for each in comparisons.values()]
+        if searches:
+            figures["identification"] = [each.to_json() for each in searches]
         write_json(json, figures)
         console.print(f"figures: {json}", soft_wrap=True)
     if roc is not None:
@@ -541,6 +550,7 @@ def _save(
             out,
             results,
             comparisons=list(comparisons.values()),
+            searches=searches,
             pictures=pictures if with_images else None,
             command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         )

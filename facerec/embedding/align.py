@@ -470,8 +470,10 @@ def alignment_words(described: Mapping[str, Any] | None) -> str:
     if method == "points":
         return f"alignment: points of {path}"
     names = {"yunet": f"YuNet ({path})", "insightface": f"insightface ({described.get('pack')})"}
+    if method not in names:
+        return f"alignment: {method}"
     threshold = described.get("score_threshold", "not recorded")
-    return f"alignment: {names.get(str(method), method)}, score threshold {threshold}"
+    return f"alignment: {names[method]}, score threshold {threshold}"
 
 
 def _largest(faces: Faces, height: int, width: int) -> int:

@@ -26,13 +26,13 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from facerec.errors import DatasetError, FacerecError, ImageError, RecordError
+from facerec.errors import DatasetError, FacerecError, ImageError, RecordError, printable
 from facerec.libraries import cv2
 from facerec.progress import Progress
 from facerec.records.augment import Augmentation, BatchAugmentation, sample_generator
 from facerec.records.decode import decode_image
 from facerec.records.image_record import HEADER_BYTES, class_of
-from facerec.records.images import ImageSource, text_array
+from facerec.records.images import SUFFIXES, ImageSource, text_array
 from facerec.records.layout import open_image_records
 from facerec.records.recordio import MAGIC, MAX_PAYLOAD, RecordFile
 
@@ -458,8 +458,8 @@ class FolderDataset(FaceDataset):
     """Images in a folder of folders, one an identity: ``identity/image.jpg``.
 
     Identities are numbered in the order of their names, images follow in the order of theirs.
-    Hidden files and loose files beside the identities are ignored; every other file must be an
-    image, and its content, not its suffix, says of which kind.
+    Hidden files and loose files beside the identities are ignored, images among these with a note;
+    every other file must be an image, and its content, not its suffix, says of which kind.
 
     Attributes:
         root: the folder, with symbolic links resolved.
@@ -484,11 +484,20 @@ class FolderDataset(FaceDataset):
                 f"{given}: {found}; images are expected as FOLDER/identity/image.jpg"
             )
         self.root = given.resolve()
-        identities = [entry.name for entry in _entries(given, self.root) if entry.is_dir()]
+        entries = _entries(given, self.root)
+        identities = [entry.name for entry in entries if entry.is_dir()]
         if not identities:
             raise DatasetError(
                 f"{given}: has no identity folders; images are expected as "
                 f"{given}/identity/image.jpg"
+            )
+        files_beside = [entry.name for entry in entries if not entry.is_dir()]
+        loose = [name for name in files_beside if name.lower().endswith(SUFFIXES)]
+        self._notes = []
+        if loose:
+            self._notes.append(
+                f"{given}: images beside the identity folders are left out: {len(loose):,}, the "
+                f"first is {printable(loose[0])}"
             )
         files: list[bytes] = []
         self._starts = np.zeros(len(identities) + 1, np.int64)
@@ -515,6 +524,11 @@ class FolderDataset(FaceDataset):
         self._files = np.array(files)
         self.class_names = identities
         self.num_classes = len(identities)
+
+    @property
+    def notes(self) -> list[str]:
+        """What was found on opening that a user should know, one sentence each."""
+        return self._notes
 
     def __len__(self) -> int:
         return len(self._files)

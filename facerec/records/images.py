@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -125,7 +126,7 @@ class FolderImages(ImageSource):
 
     def encoded(self, i: int) -> bytes:
         """Return the bytes of file ``i``."""
-        path = self.root / str(self.ids[i])
+        path = find_file(self.root, str(self.ids[i]))
         try:
             if not path.resolve().is_relative_to(self._resolved):
                 raise DatasetError(
@@ -149,6 +150,26 @@ class FolderImages(ImageSource):
         """Return the first folder of each path, ``(m,)``, empty without; None if none has one."""
         folders = [name.split("/")[0] if "/" in name else "" for name in self.ids.tolist()]
         return np.array(folders, np.str_) if any(folders) else None
+
+
+def find_file(root: Path, name: str) -> Path:
+    """Return the path of a file that a list names, which need not be there.
+
+    "é" is one character in most lists and two in names that a Mac has written: either is found.
+    """
+    path = root / name
+    if name.isascii() or is_file(path):
+        return path
+    others = (root / unicodedata.normalize(form, name) for form in ("NFC", "NFD"))
+    return next(filter(is_file, others), path)
+
+
+def is_file(path: Path) -> bool:
+    """Tell whether there is such a file; a name that no file can have names none."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def _list_images(root: Path) -> list[str]:

@@ -150,7 +150,7 @@ def make_records(
         images=written.images,
         identities=dataset.num_classes,
         skipped=tuple(skipped),
-        notes=(*written.notes, *([note] if empty else [])),
+        notes=(*dataset.notes, *written.notes, *([note] if empty else [])),
         layout=written.layout,
         resized=resized,
     )

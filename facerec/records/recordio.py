@@ -68,7 +68,7 @@ class RecordFile:
                 (dmlc, MXNet) or ``"none"``, for files of ml-io and SageMaker.
 
         Raises:
-            RecordError: there is no such file.
+            RecordError: there is no such file, or it is an index.
         """
         if join not in ("magic", "none"):
             raise ValueError(f'join must be "magic" or "none", not {join!r}')
@@ -76,6 +76,11 @@ class RecordFile:
         self.join: Join = join
         if not self.path.is_file():
             raise RecordError(f"{self.path}: there is no such record file; check the path")
+        if self.path.suffix == ".idx":
+            raise RecordError(
+                f"{self.path}: an index, which says where the records are; name the record file, "
+                f"{self.path.with_suffix('.rec').name}"
+            )
         self.size = self.path.stat().st_size
         self.damages: list[Damage] = []
         self.nonzero_paddings = 0

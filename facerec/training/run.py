@@ -29,6 +29,7 @@ from facerec.shards import is_pattern, shard_paths
 from facerec.training import checkpoint
 from facerec.training.distributed import Processes
 from facerec.training.initialization import Start
+from facerec.training.lock import locked
 from facerec.training.recipe import Recipe
 
 # Fields that may change when a run is resumed: they do not change what is learned, but for damaged
@@ -149,7 +150,10 @@ def _resumable(candidates: list[Path], first: Path) -> Path:
     resumable = [p for p in candidates if checkpoint.latest(p / "checkpoints")]
     if resumable:
         return resumable[-1]
-    taken = " and another --name, or delete this folder" if first.exists() else ""
+    taken = ""
+    if first.exists():
+        with locked(first):  # else another process has just begun it
+            taken = " and another --name, or delete this folder"
     raise CheckpointError(
         f"{first}: no checkpoint to resume from; start the run without --resume{taken}"
     )

@@ -17,6 +17,7 @@ from facerec.errors import DatasetError, PackError
 from facerec.files import sha256
 from facerec.records.images import ImageSource, PackImages, text_array
 from facerec.records.packs import read_pack
+from facerec.report.words import counted
 from facerec.statistics.kfold import fold_indices
 
 SUFFIXES = (".bin", ".npz")
@@ -155,8 +156,9 @@ def find_subjects(
         if not contradictions:
             return subjects, persons_from, notes
         notes = (
-            f"the labels of {contradictions:,} pairs contradict the persons that {persons_from} "
-            "name, so images that same pairs connect are taken for one person",
+            f"the persons that {persons_from} name are contradicted by the labels of "
+            f"{counted(contradictions, 'pair')}, so images that same pairs connect are taken for "
+            "one person",
         )
     return infer_subjects(first, second, issame, items), INFERRED, notes
 
@@ -216,7 +218,7 @@ def find_pack(name_or_path: str | Path, data: Path | None = None) -> Path:
         if path.is_file():
             return path
         raise PackError(f"{path}: there is no such pack; give a .bin or .npz file or a bench name")
-    folders = _folders(data)
+    folders = bench_folders(data)
     for folder in folders:
         for directory in (folder, folder / name):
             for suffix in SUFFIXES:
@@ -231,7 +233,8 @@ def find_pack(name_or_path: str | Path, data: Path | None = None) -> Path:
     )
 
 
-def _folders(data: Path | None) -> list[Path]:
+def bench_folders(data: Path | None) -> list[Path]:
+    """Return the folders that benches are looked for in, which need not be there."""
     environment = os.environ.get("FACEREC_DATA")
     given = [data, Path(environment) if environment else None, Path("data")]
     return list(dict.fromkeys(folder for folder in given if folder is not None))

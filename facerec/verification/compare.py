@@ -17,6 +17,7 @@ from facerec.statistics.kfold import kfold_accuracy
 from facerec.statistics.rates import SortedScores, sort_scores
 from facerec.verification.bench import Pairs
 from facerec.verification.evaluate import VerificationResult
+from facerec.verification.identification import IdentificationResult
 from facerec.verification.uncertainty import MAX_CELLS, MIN_SUBJECTS, REPLICATES
 
 MIN_REPLICATES = 200
@@ -167,7 +168,7 @@ def compare(
     )
 
 
-def describe_result(result: VerificationResult) -> str:
+def describe_result(result: VerificationResult | IdentificationResult) -> str:
     """Name the bench and, where known, the model."""
     model = None if result.model is None else result.model.get("name")
     return result.name if model is None else f"{result.name} · {model}"

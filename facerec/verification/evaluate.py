@@ -16,6 +16,7 @@ from facerec.embedding.model import EmbeddingModel
 from facerec.errors import MetricError
 from facerec.progress import Progress
 from facerec.report.estimate import Estimate
+from facerec.report.words import counted
 from facerec.statistics.costs import Application, min_cllr, min_dcf
 from facerec.statistics.curves import RocCurve
 from facerec.statistics.intervals import Interval, wilson
@@ -335,10 +336,14 @@ def evaluate(
     )
     for label, kind in ((True, "same"), (False, "different")):
         if not np.any(valid & (same == label)):
+            lost = next((failure for failure in failures if failure.issame == label), None)
+            why = (
+                "add such pairs" if lost is None else f"the first, pair {lost.pair}: {lost.reason}"
+            )
             raise MetricError(
                 f"{name}: no {kind} pair has a score ({int((same == label).sum())} in the list, "
                 f"{len(failures)} pairs without a score in all), so no error rate can be computed; "
-                "add scores of such pairs"
+                f"{why}"
             )
     figures = sort_scores(values[valid & same], values[valid & ~same])
     uncertainty = Uncertainty(pairs, values, figures, subjects_from, replicates, seed)
@@ -605,11 +610,12 @@ def _notes(
     selves = np.flatnonzero(sides[:, 0] == sides[:, 1])
     if selves.size:
         notes.append(
-            f"{selves.size} pairs compare an image with itself, the first is pair {selves[0]}"
+            f"{counted(selves.size, 'pair')} of an image with itself, the first is pair {selves[0]}"
         )
     repeated = len(sides) - len(np.unique(sides, axis=0))
     if repeated:
-        notes.append(f"{repeated} pairs repeat an earlier pair of the same two images")
+        again = counted(repeated, "repetition")
+        notes.append(f"{again} of an earlier pair of the same two images")
     notes += doubts
     if pairs.folds is None:
         return notes

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from facerec.errors import MetricError
+from facerec.report.documents import by_name, plain
 from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import DEPENDENT, fnmr_interval
 from facerec.statistics.identification import (
@@ -46,6 +48,11 @@ class TpirEstimate:
     resolvable."""
     fpir: Estimate
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures as JSON types; a TPIR that is not resolvable is null."""
+        intervals = {"tpir_interval": self.tpir.interval, "fpir_interval": self.fpir.interval}
+        return dict(plain({**by_name(self.point), "tpir": self.tpir.value, **intervals}))
+
 
 @dataclass(frozen=True)
 class GalleryResult:
@@ -62,6 +69,17 @@ class GalleryResult:
     failed_entries: int
     """Entries of the gallery without a vector, which are never found."""
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures with intervals and counts as JSON types."""
+        return {
+            "name": self.name,
+            "entries": self.searches.gallery,
+            "tpir_at_fpir": [point.to_json() for point in self.points],
+            "ranks": plain(self.ranks),
+            "failed_probes": self.failed_probes,
+            "failed_entries": self.failed_entries,
+        }
+
 
 @dataclass(frozen=True)
 class IdentificationResult:
@@ -75,6 +93,27 @@ class IdentificationResult:
     """Mean identification rate by rank."""
     notes: tuple[str, ...]
     """What a reader must know, one sentence each."""
+    flip: bool | None = None
+    """See `facerec.verification.evaluate.VerificationResult`, as for what follows."""
+    align: Mapping[str, Any] | None = None
+    score: str = "cosine of template vectors, float32"
+    model: Mapping[str, Any] | None = None
+    source: Mapping[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all figures with intervals, counts and thresholds as JSON types."""
+        return {
+            "bench": self.name,
+            "galleries": [gallery.to_json() for gallery in self.galleries],
+            "tpir": plain(self.tpir),
+            "rank_rates": plain(self.rank_rates),
+            "flip": self.flip,
+            "align": self.align,
+            "score": self.score,
+            "model": self.model,
+            "source": self.source,
+            "notes": self.notes,
+        }
 
 
 def search_gallery(

@@ -17,6 +17,7 @@ from facerec.report import words
 from facerec.report.conclusions import of_interval
 from facerec.report.csv_tables import to_csv
 from facerec.report.documents import plain, provenance_of, to_json
+from facerec.report.estimate import Estimate
 from facerec.report.figures import Drawing, Drawings, Files, data_uri, slug
 from facerec.report.page import (
     Beside,
@@ -34,6 +35,7 @@ from facerec.statistics.rates import RULE_OF_30
 from facerec.verification import tables
 from facerec.verification.compare import Comparison, PairedFigure, describe_result
 from facerec.verification.evaluate import VerificationResult
+from facerec.verification.identification import IdentificationResult
 from facerec.verification.plots import det_figure, norm_figure, roc_figure, score_figure
 from facerec.verification.report import describe_flip
 
@@ -78,6 +80,7 @@ def write_report(
     results: Results,
     *,
     comparisons: Sequence[Comparison] = (),
+    searches: Sequence[IdentificationResult] = (),
     pictures: Mapping[str, Encoded] | None = None,
     scores: bool = False,
     command: str | None = None,
@@ -90,8 +93,10 @@ def write_report(
 
     Args:
         folder: of the report.
-        results: name → result; several benches or models share a report.
+        results: name → result; several benches or models share a report. There may be none where
+            there are searches.
         comparisons: differences between results, see `compare`.
+        searches: results of 1:N.
         pictures: name → pictures of its items, for the hardest pairs; without it pairs are named
             by the ids of their images alone.
         scores: also write ``tables/scores.csv`` with the score of every pair.
@@ -103,12 +108,12 @@ def write_report(
     final = Path(folder).resolve()
     check_report_folder(final)
     drawings = Drawings()
-    curves = _curves(results, drawings)
+    curves = _curves(results, drawings) if results else []
     sections = [
         _section(number, name, result, (pictures or {}).get(name), drawings)
         for number, (name, result) in enumerate(results.items(), start=1)
     ]
-    files = drawings.files | _tables(results, comparisons, scores)
+    files = drawings.files | _tables(results, comparisons, searches, scores)
     provenance = provenance_of(command)
     names = sorted([*files, "report.html", "report.json"])
     files["report.json"] = to_json(
@@ -117,26 +122,29 @@ def write_report(
             **provenance,
             "results": {name: result.to_json() for name, result in results.items()},
             "comparisons": [comparison.to_json() for comparison in comparisons],
+            "identification": [each.to_json() for each in searches],
             "files": names,
         }
     )
     differences = [tables.comparison_table(comparison) for comparison in comparisons]
-    models = {str(result.model.get("name")) for result in results.values() if result.model}
+    every: list[VerificationResult | IdentificationResult] = [*results.values(), *searches]
+    models = {str(result.model.get("name")) for result in every if result.model}
     total = sum(result.mated + result.non_mated for result in results.values())
     page = Page(
         title="Verification report" + (f": {', '.join(sorted(models))}" if models else ""),
-        verdict=_verdict(results, comparisons),
-        lead=f"{words.counted(len(results), 'result')}, {words.counted(total, 'scored pair')}; "
+        verdict=_verdict(results, comparisons, searches),
+        lead=f"{words.counted(len(every), 'result')}, {words.counted(total, 'scored pair')}; "
         f"facerec {provenance['facerec']}. Every figure has its 95 % interval and its counts.",
-        findings=_findings(results, comparisons),
+        findings=_findings(results, comparisons, searches),
         headline=curves[:1],
         sections=[
-            Section("All figures", [tables.summary_table(results)]),
+            *([Section("All figures", [tables.summary_table(results)])] if results else []),
             *([Section("Comparison", differences)] if differences else []),
-            Section("Curves", curves[1:]),
+            *([Section("Curves", curves[1:])] if curves else []),
+            *([_identification(searches)] if searches else []),
             *sections,
             Section("How to read the figures", [Listed(_READING)]),
-            Section("Provenance", _provenance(results, provenance, names)),
+            Section("Provenance", _provenance(results, searches, provenance, names)),
         ],
     )
     files["report.html"] = page.render().encode()
@@ -147,10 +155,17 @@ def write_report(
 # --- findings ---------------------------------------------------------------------------------
 
 
-def _verdict(results: Results, comparisons: Sequence[Comparison]) -> str:
+def _verdict(
+    results: Results, comparisons: Sequence[Comparison], searches: Sequence[IdentificationResult]
+) -> str:
     """Return the sentence at the head of the page, made by rule."""
     judged = {name: one.accuracy.kfold.mean for name, one in results.items() if one.accuracy}
-    if not judged:
+    if not results:
+        rates = [_first_rank(each)[1].value or 0 for each in searches]
+        low, high = (words.percent(end) for end in (min(rates), max(rates)))
+        said = f"{low if low == high else f'From {low} to {high}'} of the mated searches"
+        said += f" find their person by rank {_first_rank(searches[0])[0]}"
+    elif not judged:
         areas = [result.auc.value or 0 for result in results.values()]
         low, high = f"{min(areas):.4f}", f"{max(areas):.4f}"
         said = f"AUC {low}" if low == high else f"AUC from {low} to {high}"
@@ -177,7 +192,14 @@ def _compared(comparison: Comparison) -> PairedFigure | None:
     return next((row for row in comparison.rows if row.difference.value is not None), None)
 
 
-def _findings(results: Results, comparisons: Sequence[Comparison]) -> list[FindingLine]:
+def _first_rank(result: IdentificationResult) -> tuple[int, Estimate]:
+    """Return the best rank that was asked for and its rate."""
+    return min(result.rank_rates.items())
+
+
+def _findings(
+    results: Results, comparisons: Sequence[Comparison], searches: Sequence[IdentificationResult]
+) -> list[FindingLine]:
     lines = []
     for name, result in results.items():
         estimate = f"AUC {words.number(result.auc.value, '.4f')}"
@@ -208,6 +230,17 @@ def _findings(results: Results, comparisons: Sequence[Comparison]) -> list[Findi
             limits, concluded = tables.difference_limits(row), of_interval(row.difference.interval)
             line = FindingLine(title, estimate, limits, concluded, basis=basis)
         lines.append(line)
+    for each in searches:
+        rank, found = _first_rank(each)
+        galleries = words.counted(len(each.galleries), "gallery", "galleries")
+        lines.append(
+            FindingLine(
+                describe_result(each),
+                f"rank {rank} {words.percent(found.value)}",
+                words.percent_limits(found.interval),
+                basis=f"1:N, {galleries}, {each.galleries[0].searches.rank.size:,} searches each",
+            )
+        )
     return lines
 
 
@@ -284,13 +317,28 @@ def _section(
     )
 
 
+def _identification(searches: Sequence[IdentificationResult]) -> Section:
+    blocks: list[Block] = []
+    for each in searches:
+        views = f"{describe_flip(each.flip)}; score: {each.score}."
+        blocks += [tables.identification_table(each), Text(views)]
+        if each.notes:
+            blocks.append(Listed(list(map(words.sentence, each.notes)), "notes"))
+    return Section("Identification", blocks)
+
+
 def _provenance(
-    results: Results, provenance: Mapping[str, Any], names: Sequence[str]
+    results: Results,
+    searches: Sequence[IdentificationResult],
+    provenance: Mapping[str, Any],
+    names: Sequence[str],
 ) -> list[Block]:
     listed = ", ".join(name for name in names if not name.startswith("report."))
+    origins = {describe_result(each): _origin(each) for each in searches}
+    origins = {name: _origin(result) for name, result in results.items()} | origins
     return [
         facts_table("This report", _texts(provenance)),
-        *(facts_table(name, _texts(_origin(result))) for name, result in results.items()),
+        *(facts_table(name, _texts(origin)) for name, origin in origins.items()),
         Text(
             "Beside this page: ",
             Code("report.json"),
@@ -306,7 +354,7 @@ def _texts(facts: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _origin(result: VerificationResult) -> dict[str, Any]:
+def _origin(result: VerificationResult | IdentificationResult) -> dict[str, Any]:
     """Return where a result comes from, one entry a line."""
     facts: dict[str, Any] = {"bench": result.name}
     for title, mapping in (("model", result.model), ("source", result.source)):
@@ -318,7 +366,7 @@ def _origin(result: VerificationResult) -> dict[str, Any]:
         "views": describe_flip(result.flip),
         "alignment": result.align or "none, images as they are",
         "score": result.score,
-        "intervals": result.basis,
+        **({"intervals": result.basis} if isinstance(result, VerificationResult) else {}),
     }
 
 
@@ -338,7 +386,12 @@ def face_picture(encoded: Encoded, item: int) -> str:
 # --- files ------------------------------------------------------------------------------------
 
 
-def _tables(results: Results, comparisons: Sequence[Comparison], scores: bool) -> Files:
+def _tables(
+    results: Results,
+    comparisons: Sequence[Comparison],
+    searches: Sequence[IdentificationResult],
+    scores: bool,
+) -> Files:
     named = list(results.items())
     kinds: dict[str, Sequence[Table[Any] | None]] = {
         "operating_points": [tables.points_table(*one) for one in named],
@@ -350,6 +403,7 @@ def _tables(results: Results, comparisons: Sequence[Comparison], scores: bool) -
         ],
         "scores": [tables.scores_table(*one) for one in named] if scores else [],
         "comparison": [tables.comparison_table(comparison) for comparison in comparisons],
+        "identification": [tables.identification_table(each) for each in searches],
     }
     rows = {
         name: [row for table in kind if table for row in table.records()]

@@ -46,11 +46,7 @@ def print_result(result: VerificationResult, console: Console) -> None:
     _print_table(tables.figures_table(result), console)
     _print_table(tables.points_table(result.name, result), console)
     _print_table(tables.thresholds_table(result.name, result), console, [tables.THRESHOLD_ADVICE])
-    remarks = [
-        f"{describe_flip(result.flip)}; score: {result.score}; intervals: {result.basis}",
-        *([] if result.align is None else [alignment_words(result.align)]),
-    ]
-    _print_remarks(remarks, result.notes, console)
+    _print_remarks(_remarks(result, f"; intervals: {result.basis}"), result.notes, console)
     if len(result.failures) > 1:
         _print_table(tables.failures_table(result.name, result, LISTED_FAILURES), console)
         more = len(result.failures) - LISTED_FAILURES
@@ -70,7 +66,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
 def print_identification(result: IdentificationResult, console: Console) -> None:
     """Print the figures of 1:N by gallery, and their means where there are several."""
     _print_table(tables.identification_table(result), console)
-    _print_remarks([], result.notes, console)
+    _print_remarks(_remarks(result), result.notes, console)
 
 
 def print_trials(trials: Trials, console: Console) -> None:
@@ -78,6 +74,12 @@ def print_trials(trials: Trials, console: Console) -> None:
     table = tables.trials_table(trials)
     _print_table(table, console, table.remarks)
     console.print(trials.verdict, style="bold", soft_wrap=True, markup=False)
+
+
+def _remarks(result: VerificationResult | IdentificationResult, basis: str = "") -> list[str]:
+    """Say how what was compared came to be."""
+    remarks = [f"{describe_flip(result.flip)}; score: {result.score}{basis}"]
+    return remarks if result.align is None else [*remarks, alignment_words(result.align)]
 
 
 def _print_table(table: Table[Any], console: Console, remarks: Iterable[str] = ()) -> None:

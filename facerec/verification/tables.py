@@ -18,7 +18,7 @@ from facerec.report.estimate import Estimate
 from facerec.report.table import Cell, Column, Table, text_table
 from facerec.statistics.clustered import Bound
 from facerec.statistics.intervals import Interval
-from facerec.verification.compare import Comparison, PairedFigure
+from facerec.verification.compare import Comparison, PairedFigure, describe_result
 from facerec.verification.evaluate import AccuracyEstimate, Failure, TprEstimate, VerificationResult
 from facerec.verification.identification import IdentificationResult
 from facerec.verification.preprocessing import Trials
@@ -388,27 +388,34 @@ def difference_limits(row: PairedFigure) -> str:
 
 def identification_table(result: IdentificationResult) -> Table[Any]:
     """Return the figures of 1:N by gallery, and their means where there are several."""
-    rows: list[list[Cell | str]] = []
-
-    def add(figure: str, gallery: str, rate: Estimate, counts: str) -> None:
-        limits = words.percent_limits(rate.interval) or words.NOTHING
-        rows.append([figure, gallery, _rate_cell(rate), limits, counts])
-
+    Row = tuple[str, str, Estimate, str]
+    rows: list[Row] = []
     for gallery in result.galleries:
         for point in gallery.points:
             counts = f"{of_total(point.tpir)} at {of_total(point.fpir)}"
             if point.tpir.value is None:
                 counts = f"N={point.fpir.total}"
-            add(f"TPIR@FPIR={point.point.target}", gallery.name, point.tpir, counts)
+            rows.append((f"TPIR@FPIR={point.point.target}", gallery.name, point.tpir, counts))
         for rank, rate in gallery.ranks.items():
-            add(f"rank {rank}", gallery.name, rate, of_total(rate))
+            rows.append((f"rank {rank}", gallery.name, rate, of_total(rate)))
     if len(result.galleries) > 1:
         for target, mean in result.tpir.items():
-            add(f"TPIR@FPIR={target}", "mean", mean, "")
+            rows.append((f"TPIR@FPIR={target}", "mean", mean, ""))
         for rank, mean in result.rank_rates.items():
-            add(f"rank {rank}", "mean", mean, "")
-    headings = ("figure", "gallery", "value", _INTERVAL, "counts")
-    return text_table(f"{result.name}: 1:N identification", headings, rows, words=("gallery",))
+            rows.append((f"rank {rank}", "mean", mean, ""))
+    columns: list[Column[Row]] = [
+        Column("", data=lambda row: describe_result(result), key="result"),
+        Column("figure", lambda row: row[0], lambda row: row[0], "figure"),
+        Column("gallery", lambda row: row[1], lambda row: row[1], "gallery", words=True),
+        Column("value", lambda row: _rate_cell(row[2]), lambda row: _data("value", row[2])),
+        Column(_INTERVAL, lambda row: words.percent_limits(row[2].interval) or words.NOTHING),
+        Column(
+            "counts",
+            lambda row: row[3],
+            lambda row: {"events": row[2].events, "searches": row[2].total},
+        ),
+    ]
+    return Table(f"{describe_result(result)}: 1:N identification", columns, rows)
 
 
 def trials_table(trials: Trials) -> Table[Any]:

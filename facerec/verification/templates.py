@@ -118,6 +118,15 @@ class TemplateVectors:
     detector_score: bool
 
     @property
+    def score(self) -> str:
+        """What is compared, in a few words."""
+        weights = ", weighted by the detector's scores" if self.detector_score else ""
+        return (
+            f"cosine of template vectors, float32 ({self.norm_weighting} norms{weights}; mean over "
+            "the images of a medium, sum over media)"
+        )
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What a reader must know, one sentence each."""
         failed = int(self.left_out.sum())

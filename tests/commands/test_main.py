@@ -45,6 +45,16 @@ def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out == f"{facerec.__version__}\n"
 
 
+@pytest.mark.parametrize("place", [0, 1, 3])
+def test_debug_may_stand_anywhere(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: int
+) -> None:
+    arguments = ["repair-records", "nowhere.rec", "--keys=order"]
+    arguments.insert(place, "--debug")
+    assert call(monkeypatch, *arguments) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["trian", "verify_", "TRAIN", "cli", "--resume"])
 def test_unknown_commands_get_the_list(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str

@@ -83,3 +83,21 @@ def test_refusals(train: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
         with pytest.raises(SystemExit):
             main([str(train), "--out", str(tmp_path / out)])
         assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"", b"0\t0\n1\t64\n" * 40])
+@pytest.mark.parametrize("arguments", [[], ["--keys", "order"], ["--out", "whole.rec"]])
+def test_a_file_without_a_record_is_left_alone(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    content: bytes,
+    arguments: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.rec").write_bytes(content)
+    with pytest.raises(SystemExit) as exit_:
+        main(["train.rec", *arguments])
+    assert exit_.value.code == 2
+    assert "train.rec" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["train.rec"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -12,6 +13,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from scipy.io import savemat
 
 import facerec
 from facerec.backbones import Backbone, Preprocessing, create_backbone
@@ -338,9 +340,80 @@ def test_template_bench(workplace: Path, capsys: pytest.CaptureFixture[str]) -> 
     main(["--bench", "ijbc", "--data", str(folder), "--json", "figures.json", "--fpr", "1e-1"])
     text = capsys.readouterr().out
     assert "ijbc (raw norms)" in text and "ijbc (unit norms)" in text and "rank 1" in text.lower()
-    raw, unit = json.loads(Path("figures.json").read_text())["results"]
+    figures = json.loads(Path("figures.json").read_text())
+    raw, unit = figures["results"]
     assert raw["accuracy"] is None and raw["pairs"]["same"] == unit["pairs"]["same"] == 6
     assert raw["auc"] != unit["auc"] or raw["tpr_at_fpr"] != unit["tpr_at_fpr"]
+    # What is compared is said, and the same of 1:1 and 1:N.
+    assert "detector" in raw["score"] and "raw norms" in raw["score"]
+    searched = figures["identification"]
+    assert [each["bench"] for each in searched] == [raw["bench"], unit["bench"]]
+    for each, result in zip(searched, (raw, unit), strict=True):
+        for fact in ("flip", "align", "score", "model", "source"):
+            assert each[fact] == result[fact]
+        assert [gallery["entries"] for gallery in each["galleries"]] == [3, 3]
+        (first, *_) = each["galleries"]
+        assert first["ranks"]["1"]["total"] == 3 and first["ranks"]["20"]["value"] == 1
+        # Three non-mated searches resolve no FPIR of a tenth.
+        tenth = first["tpir_at_fpir"][0]
+        assert tenth["target"] == "1e-1" and tenth["tpir"] is None and not tenth["resolvable"]
+    assert "alignment: points of the bench\n" in text
+
+
+def test_template_benches_are_looked_for_where_packs_are(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_ijb(workplace / "elsewhere" / "ijbc")
+    monkeypatch.setenv("FACEREC_DATA", "elsewhere")
+    main(["--bench", "ijbc", "--replicates", "0"])
+    assert "bench elsewhere/ijbc" in capsys.readouterr().out
+
+
+def test_a_bench_of_searches_alone(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_tinyface(workplace / "tinyface")
+    arguments = ["--bench", "tinyface", "--data", str(folder)]
+    assert "--roc" in refused(capsys, *arguments, "--roc", "roc.png")
+    main([*arguments, "--json", "figures.json", "--out", "report", "--compare", "runs/older"])
+    text = capsys.readouterr().out
+    for model in ("newest", "older"):
+        assert f"tinyface (raw norms) · {model}: 1:N identification" in text
+    figures = json.loads(Path("figures.json").read_text())
+    assert figures["results"] == [] and len(figures["identification"]) == 4
+    written = json.loads(Path("report/report.json").read_text())
+    assert written["identification"] == figures["identification"]
+    with Path("report/tables/identification.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["events"] for row in rows] == [
+        str(rank["events"])
+        for each in figures["identification"]
+        for gallery in each["galleries"]
+        for rank in gallery["ranks"].values()
+    ]
+    assert "of the mated searches" in Path("report/report.html").read_text()
+
+
+def make_tinyface(root: Path) -> Path:
+    """Write four persons with two photos in the gallery and one probe each, and two distractors."""
+    generator = np.random.default_rng(6)
+    folder = root / "Testing_Set"
+    names: dict[str, list[str]] = {"Probe": [], "Gallery_Match": [], "Gallery_Distractor": []}
+    for kind in names:
+        (folder / kind).mkdir(parents=True)
+    for person in range(6):
+        pattern = generator.random((6, 6, 3))
+        kinds = ["Probe", "Gallery_Match", "Gallery_Match"]
+        for photo, kind in enumerate(kinds if person < 4 else ["Gallery_Distractor"]):
+            name = f"{person}_{photo}.jpg"
+            (folder / kind / name).write_bytes(jpeg(generator, pattern))
+            names[kind].append(name)
+    for kind, file, which in (
+        ("Probe", "probe_img_ID_pairs.mat", "probe"),
+        ("Gallery_Match", "gallery_match_img_ID_pairs.mat", "gallery"),
+    ):
+        persons = [[int(name[0])] for name in names[kind]]
+        cells = np.array([[name] for name in names[kind]], dtype=object)
+        savemat(folder / file, {f"{which}_set": cells, f"{which}_ids": np.array(persons)})
+    return root
 
 
 def make_ijb(root: Path) -> Path:

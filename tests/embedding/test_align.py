@@ -465,6 +465,8 @@ def test_a_threshold_needs_a_detector(align: str | None) -> None:
 def test_alignment_in_words() -> None:
     assert "none" in alignment_words(None)
     assert "p.csv" in alignment_words({"method": "points", "path": "a/p.csv"})
+    # Points that were given have no score that could be too low.
+    assert alignment_words({"method": "points of the bench"}) == "alignment: points of the bench"
     # Notes of older files do not have the threshold.
     assert "not recorded" in alignment_words({"method": "yunet", "path": "y.onnx"})
 

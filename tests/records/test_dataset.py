@@ -28,6 +28,7 @@ from facerec.records.image_record import ImageRecord
 from facerec.records.image_record import pack as pack_record
 from facerec.records.images import FolderImages
 from facerec.records.layout import write_image_records
+from facerec.records.make import make_records
 from facerec.records.recordio import RecordWriter
 from facerec.records.training_set import Data, open_dataset
 
@@ -411,7 +412,9 @@ def test_bad_identity_files(text: str | bytes, sentence: str, tmp_path: Path, pa
 # Folders
 
 
-def test_hidden_and_loose_files_are_ignored(tmp_path: Path) -> None:
+def test_hidden_and_loose_files_are_ignored(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     left = (".hidden/y.jpg", "b/.DS_Store", "a/Thumbs.db", "b/desktop.ini", "README")
     for name in ("b/2.jpg", "b/10.jpg", "a/x.JPG", *left):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -420,6 +423,14 @@ def test_hidden_and_loose_files_are_ignored(tmp_path: Path) -> None:
     assert [dataset.name(i) for i in range(len(dataset))] == ["a/x.JPG", "b/10.jpg", "b/2.jpg"]
     assert dataset.labels.tolist() == [0, 1, 1] and dataset.class_names == ["a", "b"]
     assert dataset.where(0) == str(tmp_path.resolve() / "a/x.JPG")
+    assert dataset.notes == []
+    # An image there may well be a mistake.
+    for name in ("z.jpg", "y.PNG"):
+        (tmp_path / name).write_bytes(jpeg(0))
+    noted = open_dataset(Data(tmp_path), seed=0)
+    (note,) = noted.notes
+    assert len(noted) == 3 and note.startswith(f"{tmp_path}: ") and "2, the first is y.PNG" in note
+    assert note in make_records(tmp_path, tmp_path_factory.mktemp("out")).notes
 
 
 def test_bad_folders_are_refused(tmp_path: Path) -> None:

@@ -384,6 +384,15 @@ def test_a_file_that_changes_is_refused(tmp_path):
     assert payloads(record_file(tmp_path, b"")) == []
 
 
+def test_an_index_is_no_record_file(tmp_path: Path) -> None:
+    path = tmp_path / "train.idx"
+    path.write_bytes(b"0\t0\n")
+    with pytest.raises(
+        RecordError, match=r"train\.idx: an index.*name the record file, train\.rec"
+    ):
+        RecordFile(path)
+
+
 # -- index ---------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -31,6 +32,7 @@ from facerec.training import (
 )
 from facerec.training.checkpoint import STATE_FILE
 from facerec.training.distributed import Processes
+from facerec.training.lock import locked
 from facerec.training.run import (
     FREE_TO_CHANGE,
     check_same_run,
@@ -128,6 +130,10 @@ def test_the_newest_run_with_a_checkpoint_is_resumed(tmp_path: Path) -> None:
     (tmp_path / "arc" / "checkpoints" / "step-00000009").mkdir(parents=True)
     with pytest.raises(CheckpointError, match=missing):
         resumed(exact=True)
+    # Who trains it now must not find its folder deleted.
+    with locked(tmp_path / "arc"), pytest.raises(CheckpointError) as refused:
+        resumed(exact=True)
+    assert str(os.getpid()) in str(refused.value) and "delete" not in str(refused.value)
     with_checkpoint(tmp_path / "arc")
     assert resumed(exact=True) == "arc"
 

@@ -7,6 +7,7 @@ import hashlib
 import io
 import tempfile
 import tracemalloc
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -125,11 +126,14 @@ def test_view_1_has_no_folds(tmp_path: Path) -> None:
     assert "nothing says that it is whole" in without.notes[0]
 
 
-def test_blank_lines_inside_are_passed_over_and_named(tmp_path: Path) -> None:
-    path = write(tmp_path / "pairs.txt", "1\nA\t1\t2\n\n  \nA\t1\tB\t1\n")
+@pytest.mark.parametrize(("blank", "lines"), [("\n", "1 blank line"), ("\n  \n", "2 blank lines")])
+def test_blank_lines_inside_are_passed_over_and_named(
+    tmp_path: Path, blank: str, lines: str
+) -> None:
+    path = write(tmp_path / "pairs.txt", f"1\nA\t1\t2\n{blank}A\t1\tB\t1\n")
     bench = read_pairs(path, "lfw")
     assert len(bench.pairs) == 2
-    assert bench.notes == (f"{path}: 2 blank lines inside the list, the first is 3",)
+    assert bench.notes == (f"{path}: {lines} inside the list, the first is line 3",)
 
 
 def test_self_and_duplicate_pairs_stay(tmp_path: Path) -> None:
@@ -213,6 +217,30 @@ def test_images_under_another_suffix_keep_their_ids(tmp_path: Path, suffix: str)
     assert bench.images.where(0) == str(gone)
     with pytest.raises(ImageError, match="cannot be read"):
         bench.images.encoded(0)
+
+
+@pytest.mark.parametrize(("listed", "on_disk"), [("NFC", "NFD"), ("NFD", "NFC")])
+def test_accents_of_a_list_and_of_file_names_may_be_composed_otherwise(
+    tmp_path: Path, listed: str, on_disk: str
+) -> None:
+    def named(person: str, form: Any) -> str:
+        return unicodedata.normalize(form, person)
+
+    rows = [(named("José", listed), i, named("Zoë", listed), i) for i in (1, 2)]
+    text = "".join(f"{a}\t1\t2\n" for a in (rows[0][0], rows[0][2]))
+    text += "".join(f"{a}\t{i}\t{b}\t{j}\n" for a, i, b, j in rows)
+    path = write(tmp_path / "pairs.txt", text)
+    for person in ("José", "Zoë"):
+        folder = tmp_path / named(person, on_disk)
+        folder.mkdir()
+        for i in (1, 2):
+            (folder / f"{named(person, on_disk)}_{i:04d}.png").write_bytes(f"{person} {i}".encode())
+    bench = read_pairs(path, "lfw")
+    assert missing_images(bench) == []
+    for i, name in enumerate(bench.images.ids.tolist()):
+        assert unicodedata.is_normalized(listed, name)
+        person, number = name.split("/")[1].removesuffix(".jpg").split("_")
+        assert bench.images.encoded(i).decode() == f"{named(person, 'NFC')} {int(number)}"
 
 
 def test_a_folder_of_images_that_is_not_there(tmp_path: Path) -> None:
@@ -339,8 +367,8 @@ def test_names_that_contradict_the_labels_do_not_tell_persons(tmp_path: Path) ->
     bench = read_pairs(path, "cplfw")
     assert bench.subjects_from == "same pairs"
     assert bench.notes == (
-        "the labels of 2 pairs contradict the persons that image names name, so images that same "
-        "pairs connect are taken for one person",
+        "the persons that image names name are contradicted by the labels of 2 pairs, so images "
+        "that same pairs connect are taken for one person",
     )
     subjects = bench.pairs.subject_pairs()
     assert subjects is not None
@@ -546,9 +574,7 @@ def test_rfw_with_several_races(tmp_path: Path) -> None:
     assert bench.name == "rfw"
     # 3 × 24 pairs without two of African's and two of Asian's.
     assert len(bench.pairs) == 68
-    assert bench.notes == (
-        "1 persons occur under two races and were dropped with their 4 pairs: m.shared",
-    )
+    assert bench.notes == ("1 person under two races, dropped with 4 pairs: m.shared",)
     assert not any("m.shared" in name for name in bench.images.ids.tolist())
     assert named_pairs(bench)[:2] == [
         ("African/m.Af_00/m.Af_00_0001.jpg", "African/m.Af_00/m.Af_00_0002.jpg", True),
@@ -634,6 +660,19 @@ def test_a_quoted_comma_is_part_of_the_name(tmp_path: Path) -> None:
     assert named_pairs(read_pairs(path, "flat"))[0] == ("a, b.jpg", "c.jpg", True)
 
 
+def test_an_image_whose_path_is_written_in_several_ways_is_one(tmp_path: Path) -> None:
+    lines = [
+        "./p/a.jpg p/b.jpg 1",
+        "p/a.jpg q//c.jpg 0",
+        "p/./b.jpg q/c.jpg 0",
+        "q/c.jpg q/c.jpg 1",
+    ]
+    bench = read_pairs(write(tmp_path / "p.txt", "\n".join(lines)), "flat")
+    assert bench.images.ids.tolist() == ["./p/a.jpg", "p/b.jpg", "q//c.jpg"]
+    assert (bench.pairs.first.tolist(), bench.pairs.second.tolist()) == ([0, 0, 1, 2], [1, 2, 2, 2])
+    assert bench.pairs.subjects is not None and bench.pairs.subjects.tolist() == [0, 0, 1]
+
+
 def test_a_folder_for_each_person_tells_persons(tmp_path: Path) -> None:
     path = write(tmp_path / "p.txt", "A/1.jpg A/2.jpg 1\nA/1.jpg B/1.jpg 0\nB/2.jpg A/1.jpg 0\n")
     bench = read_pairs(path, "flat")
@@ -649,6 +688,8 @@ def test_flat_lists_of_windows_and_its_spreadsheets(tmp_path: Path) -> None:
         "a;b;same\r\nA\\1.jpg;A\\2.jpg;1\r\nA\\1.jpg;B\\1.jpg;0\r\n",
         "A\\1.jpg A\\2.jpg same\nA\\1.jpg B\\1.jpg different\n",
         "image1,image2,same\nA/1.jpg,A/2.jpg,1\nA/1.jpg,B/1.jpg,0\n",
+        "image1,image2,same,\nA/1.jpg,A/2.jpg,1,\nA/1.jpg,B/1.jpg,0,\n",
+        "1;A/1.jpg;A/2.jpg;;\n0;A/1.jpg;B/1.jpg;;\n",
     ):
         assert named_pairs(read_pairs(write(tmp_path / "p.txt", text), "flat")) == wanted
     # Where slashes are there, a backslash belongs to a name.
@@ -665,6 +706,8 @@ def test_flat_lists_of_windows_and_its_spreadsheets(tmp_path: Path) -> None:
         ("a b 1\na b\n", "line 2: 'a b' is not 'image image label'"),
         ("a b 1\na b c 1\n", "line 2: 'a b c 1' is not 'image image label'"),
         ("a,b,1\na,,0\n", "line 2: 'a,,0' is not 'image image label'"),
+        ("a,b,1\na,0,\n", "line 2: 'a,0,' is not 'image image label'"),
+        (",a,b,label\n0,a,b,1\n", "line 1: ',a,b,label' is not 'image image label', three"),
         ("1 a 0\n0 b 1\n", "the first and the last field are labels in all lines"),
         ("a /etc/passwd 1\n", "line 1: '/etc/passwd' is no path inside a folder of images"),
         ("a b 1\na x/../../b 1\n", "line 2: 'x/../../b' is no path inside a folder of images"),
@@ -718,9 +761,10 @@ def test_parquet_with_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lab
     assert named_pairs(bench) == [("A/1.jpg", "A/2.jpg", True), ("A/2.jpg", "B/1.jpg", False)]
     assert bench.subjects_from == "image names"
     # A path that stands for two images names neither.
-    c["path"] = "A/1.jpg"
-    bench = read_table(monkeypatch, tmp_path / "x.parquet", {"x.parquet": frame})
-    assert bench.images.ids.tolist() == ["0", "1", "3"]
+    for path in ("A/1.jpg", "A/./1.jpg"):
+        c["path"] = path
+        bench = read_table(monkeypatch, tmp_path / "x.parquet", {"x.parquet": frame})
+        assert bench.images.ids.tolist() == ["0", "1", "3"]
 
 
 def test_parquet_in_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,7 +136,7 @@ def test_labels_against_the_persons_of_the_lists(tmp_path: Path) -> None:
     path = root / "meta" / "ijbc_template_pair_label.txt"
     path.write_text("30 7 1\n\n30 2 1\n7 11 1\n")
     assert read_ijb(root, "ijbc").notes == (
-        f"{path}: 2 labels contradict the persons of the 1:N lists, the first in line 3",
+        f"{path}: 2 labels against the persons of the 1:N lists, the first in line 3",
     )
 
 
@@ -209,6 +209,8 @@ BAD_LINES = [
     ("name_5pts_score.txt", 2, f"d.jpg {FIVE} nan", "it should hold 'image x1 y1"),
     ("name_5pts_score.txt", 2, f"d.jpg {FIVE} inf", "has a number that is not finite"),
     ("name_5pts_score.txt", 2, f"d.jpg {FIVE} 1e99", "has a number that is not finite"),
+    ("name_5pts_score.txt", 3, f"c.jpg {FIVE} -0.5", "a detector score below 0"),
+    ("name_5pts_score.txt", 4, f"d.jpg {FIVE} 0.5", "names an image again"),
     ("template_pair_label.txt", 2, "30 2", "it should hold 'template template label'"),
     ("template_pair_label.txt", 4, "30 2 0.5", "it should hold 'template template label'"),
     ("template_pair_label.txt", 4, "2 11 -1", "has a label that is not 0 or 1"),
@@ -257,6 +259,14 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00 30 1\n")
     with pytest.raises(DatasetError, match=r"ijbc_face_tid_mid\.txt"):
         read_ijb(tmp_path, "ijbc")
+
+
+def test_a_name_in_latin_1(tmp_path: Path) -> None:
+    path = write_ijb(tmp_path) / "meta" / "ijbc_face_tid_mid.txt"
+    path.write_bytes(path.read_bytes().replace(b"c.jpg", b"\xe9.jpg"))
+    with pytest.raises(DatasetError) as error:
+        read_ijb(tmp_path, "ijbc")
+    assert str(error.value).startswith(f"{path}, line 3: ")
 
 
 def test_a_path_that_leaves_the_folder(tmp_path: Path) -> None:

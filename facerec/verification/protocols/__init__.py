@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from facerec.errors import DatasetError
-from facerec.records.images import FolderImages
+from facerec.records.images import FolderImages, find_file, is_file
 from facerec.verification.bench import Bench, pack_bench
 from facerec.verification.protocols.agedb import read_agedb
 from facerec.verification.protocols.cfp import read_cfp
@@ -95,5 +95,5 @@ def missing_images(bench: Bench) -> list[str]:
     folder = images.folder if isinstance(images, ListedImages) else images
     if not isinstance(folder, FolderImages):
         return []
-    paths = (folder.root / str(name) for name in folder.ids)
-    return [str(path) for path in paths if not path.is_file()]
+    paths = (find_file(folder.root, str(name)) for name in folder.ids)
+    return [str(path) for path in paths if not is_file(path)]

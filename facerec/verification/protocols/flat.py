@@ -86,8 +86,9 @@ def _split(path: Path, lines: list[Line]) -> list[tuple[int, list[str]]]:
         fields = split(text)
         if len(fields) != 3 or not all(fields):
             raise DatasetError(
-                f"{path}, line {line}: {text[:60]!r} is not 'image image label' as the list "
-                "begins; mend the line, or separate by TAB where names have blanks"
+                f"{path}, line {line}: {text[:60]!r} is not 'image image label', three fields "
+                "apart as in the first line by TAB, comma, semicolon or blanks; mend the line, or "
+                "separate by TAB where names have blanks"
             )
         rows.append((line, fields))
     return rows
@@ -99,7 +100,8 @@ def _by_tab(text: str) -> list[str]:
 
 def _quoted(text: str, separator: str) -> list[str]:
     try:
-        reader = csv.reader([text], delimiter=separator, strict=True)
+        # Spreadsheets end lines with separators where another column was once.
+        reader = csv.reader([text.rstrip(separator)], delimiter=separator, strict=True)
         return [field.strip() for field in next(reader)]
     except csv.Error:
         return []

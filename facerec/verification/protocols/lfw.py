@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.errors import DatasetError
+from facerec.report.words import counted
 from facerec.verification.bench import Bench, contiguous_folds
 from facerec.verification.protocols.lists import (
     Line,
@@ -101,8 +102,8 @@ def read_rfw(path: Path, images: Path | None) -> Bench:
     if dropped:
         count = sum(len(rows) for _, rows in lists.values()) - len(table)
         notes.append(
-            f"{len(dropped)} persons occur under two races and were dropped with their {count:,} "
-            f"pairs: {', '.join(sorted(dropped))}"
+            f"{counted(len(dropped), 'person')} under two races, dropped with "
+            f"{counted(count, 'pair')}: {', '.join(sorted(dropped))}"
         )
     root = _rfw_images(path) if images is None else images
     single = len(files) == 1 and not any((root / race).is_dir() for race, _ in lists.values())

@@ -18,8 +18,11 @@ from facerec.records.images import (
     ImageSource,
     check_relative,
     check_unique,
+    find_file,
+    is_file,
     text_array,
 )
+from facerec.report.words import counted
 from facerec.verification.bench import Bench, Pairs, find_subjects
 
 MAX_LINE = 1 << 20
@@ -70,7 +73,8 @@ class PairTable:
 
     def __init__(self) -> None:
         self.names: dict[str, int] = {}
-        """Every name with its number, in the order in which they first occur."""
+        """Every image by its first name, with its number, in the order in which they occur."""
+        self._numbers: dict[str, int] = {}
         self._pairs: list[tuple[int, int, bool]] = []
 
     def __len__(self) -> int:
@@ -90,7 +94,7 @@ class PairTable:
         return table[:, 0].copy(), table[:, 1].copy(), table[:, 2].astype(bool)
 
     def _number(self, name: str, where: str) -> int:
-        number = self.names.get(name)
+        number = self._numbers.get(name)
         if number is None:
             check_relative(name, where)
             # Ids also become one array as wide as the longest.
@@ -101,7 +105,12 @@ class PairTable:
                     f"{where}: {name[:60]!r}… is too long for the name of a file; check that this "
                     "is the right list"
                 )
-            number = self.names[name] = len(self.names)
+            # "./a.jpg" is "a.jpg". It keeps its first name, since other files may have that too.
+            path = str(PurePosixPath(name))
+            number = self._numbers.setdefault(path, len(self.names))
+            if number == len(self.names):
+                self.names[name] = number
+            self._numbers[name] = number
         return number
 
 
@@ -201,7 +210,8 @@ def read_lines(path: Path) -> tuple[list[Line], list[str]]:
         )
     notes = []
     if blank:
-        notes.append(f"{path}: {len(blank):,} blank lines inside the list, the first is {blank[0]}")
+        lines = counted(len(blank), "blank line")
+        notes.append(f"{path}: {lines} inside the list, the first is line {blank[0]}")
     return [(number, text) for number, text in enumerate(texts, start=1) if text], notes
 
 
@@ -239,21 +249,13 @@ def folder_images(
 def _suffix_there(root: Path, paths: Sequence[str]) -> str | None:
     """Return the suffix of the first image that is there; None where it is as listed."""
     for listed in paths[:LOOKED_AT]:
-        path = root / listed
-        if _is_file(path):
+        path = PurePosixPath(listed)
+        if is_file(find_file(root, listed)):
             return None
         for suffix in IMAGE_SUFFIXES:
-            if path.suffix and _is_file(path.with_suffix(suffix)):
+            if path.suffix and is_file(find_file(root, str(path.with_suffix(suffix)))):
                 return suffix
     return None
-
-
-def _is_file(path: Path) -> bool:
-    """Tell whether there is such a file; a name that no file can have names none."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
 
 
 def file_source(path: Path, format: str, files: Sequence[Path] | None = None) -> dict[str, Any]:

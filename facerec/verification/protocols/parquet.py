@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from facerec.embedding.parquet import reading_parquet
@@ -91,7 +91,8 @@ def _image(cell: Any, where: str) -> tuple[bytes, str | None]:
             f"{where}: the cell of an image holds {type(content).__name__} where encoded bytes "
             "belong; get a table with images inside"
         )
-    return content, name if isinstance(name, str) and name else None
+    # A list takes "./a.jpg" for "a.jpg".
+    return content, str(PurePosixPath(name)) if isinstance(name, str) and name else None
 
 
 def _distinct(cells: list[tuple[bytes, str | None]]) -> tuple[list[str], list[bytes], list[int]]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from facerec.errors import DatasetError
 from facerec.files import sha256
 from facerec.records.images import SUFFIXES, FolderImages
+from facerec.report.words import counted
 from facerec.verification.bench import INFERRED, Pairs, infer_subjects
 from facerec.verification.protocols.matlab import many, read_mat
 from facerec.verification.templates import NOBODY, SearchSet, TemplateBench
@@ -63,8 +64,8 @@ def read_ijb(root: str | Path, name: Literal["ijbb", "ijbc"]) -> TemplateBench:
         if clashes.any():
             line, _ = _row(pairs_file, int(clashes.argmax()))
             notes.append(
-                f"{pairs_file}: {int(clashes.sum())} labels contradict the persons of the 1:N "
-                f"lists, the first in line {line}"
+                f"{pairs_file}: {counted(int(clashes.sum()), 'label')} against the persons of the "
+                f"1:N lists, the first in line {line}"
             )
     else:
         subjects = infer_subjects(pairs.first, pairs.second, pairs.issame, len(templates))
@@ -138,6 +139,8 @@ class _Layout:
     def fits(self, line: str) -> bool:
         fields = line.split("," if self.header else None)
         enough = len(fields) > max(self.kinds) if self.header else len(fields) == len(self.kinds)
+        # Bytes that are no UTF-8 are shown by that character.
+        enough = enough and "\ufffd" not in line
         return enough and all(_is(kind, fields[place]) for place, kind in self.kinds.items())
 
 
@@ -151,9 +154,13 @@ def _read_points(path: Path) -> tuple[NDArray[Any], NDArray[np.float32], NDArray
     frame = pd.concat(_frames(path, _POINTS), ignore_index=True)
     with np.errstate(over="ignore"):  # found on the next line
         numbers = frame.iloc[:, 1:].to_numpy().astype(np.float32)
-    odd = ~np.isfinite(numbers).all(axis=1)
-    if odd.any():
-        raise _wrong_row(path, int(odd.argmax()), "has a number that is not finite")
+    for odd, problem in (
+        (~np.isfinite(numbers).all(axis=1), "has a number that is not finite"),
+        (numbers[:, 10] < 0, "ends in a detector score below 0, which cannot be a weight"),
+        (frame[0].duplicated().to_numpy(), "names an image again"),
+    ):
+        if odd.any():
+            raise _wrong_row(path, int(odd.argmax()), problem)
     return frame[0].to_numpy(object), numbers[:, :10].reshape(-1, 5, 2), numbers[:, 10]
 
 

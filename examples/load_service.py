@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from facerec.commands.cli import run_command
 from facerec.errors import FacerecError
+from facerec.limits import Count
 
 _BOUNDARY = "facerec-load"
 
@@ -176,8 +177,8 @@ def _send(image: bytes, requests: int, connection: http.client.HTTPConnection) -
 def load(
     url: tyro.conf.Positional[str],
     image: tyro.conf.Positional[Path],
-    clients: int = 16,
-    requests: int = 50,
+    clients: Count = 16,
+    requests: Count = 50,
     hostile: int = 0,
 ) -> None:
     """Measure throughput and latency of a running service.

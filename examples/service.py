@@ -627,7 +627,7 @@ class Service:
         identify_threshold: cosine from which on ``/v1/identify`` names somebody, in its place.
 
     Raises:
-        MetricError: the threshold or the FPR is no such number.
+        MetricError: a threshold, the FPR or the FPIR is no such number.
         ModelError: the gallery is of another model.
         DatasetError: the gallery cannot be read.
     """
@@ -648,7 +648,8 @@ class Service:
         self.limits = limits or Limits()
         self.enrolled: Enrolled | None = None
         if gallery is not None:
-            parse_rate(fpir)
+            if not 0 < parse_rate(fpir) < 1:
+                raise MetricError(f"fpir {fpir} suits no gallery; give a rate between 0 and 1")
             if identify_threshold is not None and math.isnan(identify_threshold):
                 raise MetricError(
                     "identify_threshold is NaN, which no similarity reaches; give a number"

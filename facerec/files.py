@@ -54,7 +54,7 @@ def full_disk_sentence(path: Path, error: OSError, then: str = "run the same com
 
 @contextlib.contextmanager
 def exclusive(
-    path: str | os.PathLike[str], error: type[FacerecError] = FacerecError
+    path: str | os.PathLike[str], error: type[FacerecError] = FacerecError, *, suffix: str = ""
 ) -> Iterator[Path]:
     """Let one process at a time write ``path``, and sweep what a killed one left beside it.
 
@@ -64,28 +64,31 @@ def exclusive(
     Args:
         path: a file or folder that the block writes; its parent folder is made if needed.
         error: the class raised.
+        suffix: of NAME in the lock's name: a lock beside the one that each writing takes.
 
     Raises:
         FacerecError: another process is writing ``path``, or the folder cannot be written.
     """
     final = Path(path)
+    guarded = final.parent / f"{final.name}{suffix}"
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
-        lock = _lock(final)
+        lock = _lock(guarded)
     except BlockingIOError as problem:
         raise error(
-            f"{final}: {_owner(final)} is writing it; wait until that ends, or choose another name"
+            f"{final}: {_owner(guarded)} is writing it; wait until that ends, or choose another "
+            "name"
         ) from problem
     except OSError as problem:
         raise error(full_disk_sentence(final, problem)) from problem
     try:
         if lock is not None:
-            _sweep(final)
+            _sweep(guarded)
         yield final
     finally:
         if lock is not None:
             # Removed while it is held: whoever waits for this file looks for a new one.
-            _lock_path(final).unlink(missing_ok=True)
+            _lock_path(guarded).unlink(missing_ok=True)
             os.close(lock)
 
 

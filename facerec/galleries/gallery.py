@@ -652,7 +652,7 @@ class Gallery:
         Raises:
             DatasetError: another process has claimed it.
         """
-        with exclusive(Path(path).parent / f"{Path(path).name}.update", DatasetError):
+        with exclusive(path, DatasetError, suffix=".update"):
             yield
 
     def write(self, path: str | Path) -> None:

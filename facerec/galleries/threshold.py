@@ -329,7 +329,8 @@ class _Resampling:
 
     def share(self, threshold: np.float32, size: float) -> float:
         """Return FPIR(N, t) of random sub-galleries of N ≤ M entries."""
-        return float(-np.expm1(self.misses(self.hits(threshold), size)).mean())
+        # From 0, as −0 would be printed with its sign.
+        return float(0.0 - np.expm1(self.misses(self.hits(threshold), size)).mean())
 
     def unknown(self, threshold: np.float32, size: float) -> float:
         """Return by how much the FPIR may be higher for scores that were not kept."""
@@ -362,18 +363,32 @@ class _Resampling:
         )
 
     def threshold(self, target: float, size: int, confidence: float) -> Fpir:
-        if size <= self.size:
-            lowest = self._step(target, size)
-            if int((self.scores[:, 0] >= lowest).sum()) >= FEWEST_ALARMS:
-                return self._exact(lowest, size, confidence)
+        lowest = self._step(target, min(size, self.size))
+        if size <= self.size and int((self.scores[:, 0] >= lowest).sum()) >= FEWEST_ALARMS:
+            return self._exact(lowest, size, confidence)
+        alarms = min(FEWEST_ALARMS, self.probes)
+        reached = np.partition(self.scores[:, 0], -alarms)[-alarms]
+        # The tail has no say in scores at which the data itself breaks the target.
+        broken = np.float32(-np.inf)
+        if alarms == FEWEST_ALARMS:
+            broken = min(lowest, np.float32(just_above(reached)))
         tail = self.calibration.tail
-        low, high = float(self.scores[np.isfinite(self.scores)].min()), 1.0
-        if tail is None or not tail.fpir(low, size) > target:
+        low, high = max(float(self.scores[np.isfinite(self.scores)].min()), float(broken)), 1.0
+        if tail is None or not (low == broken or tail.fpir(low, size) > target):
             raise MetricError(
                 f"{self.probes:,} probes with {self.size:,} entries carry no threshold for FPIR "
                 f"{target:g} in a gallery of {size:,}; calibrate with more impostors, or give a "
                 "threshold"
             )
+        if low > high or tail.fpir(high, size) > target:
+            raise MetricError(
+                f"no threshold up to a cosine of 1 has FPIR {target:g} in a gallery of {size:,}: "
+                f"{alarms} of {self.probes:,} probes score {reached:.4g} or more with somebody "
+                "else, as people do who are enrolled under two names; take those out, calibrate "
+                "with other impostors, or give a threshold"
+            )
+        if not tail.fpir(low, size) > target:
+            return self._extrapolated(tail, broken, size, confidence)
         for _ in range(40):
             middle = (low + high) / 2
             above = tail.fpir(middle, size) > target
@@ -398,7 +413,7 @@ class _Resampling:
 
     def _exact(self, threshold: np.float32, size: int, confidence: float) -> Fpir:
         hits = self.hits(threshold)
-        value = float(-np.expm1(self.misses(hits, size)).mean())
+        value = self.share(threshold, size)
         interval = self._interval(threshold, size, value, confidence)
         unknown, remark = self.unknown(threshold, size), ""
         if unknown > _NEGLIGIBLE * value:
@@ -426,6 +441,8 @@ class _Resampling:
     ) -> Fpir:
         value = tail.fpir(float(threshold), size)
         alarms = int((self.scores[:, 0] >= threshold).sum())
+        if size > self.size and alarms >= FEWEST_ALARMS:  # it grows with the gallery
+            value = max(value, self.share(threshold, self.size))
         interval, remark = None, "beyond the end of the fitted tail"
         if 0 < value < 1:
             interval, remark = self._jackknife(threshold, size, value, confidence), ""
@@ -586,7 +603,7 @@ class _Tail:
     def fpir(self, threshold: float, size: int) -> float:
         """Return the FPIR of a threshold in a gallery of a size."""
         with np.errstate(divide="ignore"):
-            return float(-np.expm1(size * np.log1p(-self.chances(threshold))).mean())
+            return float(0.0 - np.expm1(size * np.log1p(-self.chances(threshold))).mean())
 
 
 def _bent(scores: float | NDArray[np.float64]) -> NDArray[np.float64]:

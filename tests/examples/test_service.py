@@ -25,6 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
+from facerec.commands.cli import run_command
 from facerec.embedding import EmbeddingModel, load_model, save_model
 from facerec.embedding.align import align_face, face_template
 from facerec.embedding.recognizer import FaceRecognizer
@@ -875,6 +876,17 @@ def test_honest_clients_are_answered_beside_hostile_ones(
             after = counts(client)
     assert load.latencies.shape == (6,) and "2 clients beside 2 hostile ones" in str(load)
     assert after["facerec_images_total"] >= 8 and after["facerec_admitted_images"] == 0
+
+
+@pytest.mark.parametrize("flag", ["--clients", "--requests"])
+def test_a_load_of_nothing_is_refused(
+    example: ModuleType, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import load_service
+
+    with pytest.raises(SystemExit) as ended:
+        run_command(load_service.load, ["http://127.0.0.1:9", "face.jpg", flag, "0"])
+    assert ended.value.code == 2 and f"{flag} must be at least 1" in capsys.readouterr().err
 
 
 @pytest.mark.integration

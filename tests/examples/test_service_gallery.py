@@ -86,6 +86,12 @@ def test_a_threshold_that_is_nan_does_not_start(start: Any) -> None:
         start(identify_threshold=float("nan"))
 
 
+@pytest.mark.parametrize("fpir", ["0", "1"])
+def test_an_fpir_that_no_gallery_can_have_does_not_start(start: Any, fpir: str) -> None:
+    with pytest.raises(MetricError, match=f"fpir {fpir} .*between 0 and 1"):
+        start(fpir=fpir)
+
+
 def test_enrol_identify_delete(example: ModuleType, start: Any, tmp_path: Path) -> None:
     with example.running(start(identify_threshold=0.9)) as url, connect(url) as client:
         empty = client.post("/v1/identify", files=files(1))

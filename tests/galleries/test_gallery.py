@@ -356,7 +356,7 @@ def test_one_process_at_a_time_changes_a_gallery(
     monkeypatch.setattr("facerec.files._PATIENCE", 0.0)
     with (
         Gallery.claim(tmp_path / "g.npz"),
-        pytest.raises(DatasetError, match="is writing"),
+        pytest.raises(DatasetError, match=r"g\.npz: process \d+ on .* is writing"),
         Gallery.claim(tmp_path / "g.npz"),
     ):
         pass

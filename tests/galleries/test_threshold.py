@@ -134,6 +134,45 @@ def test_tail_and_resampling_agree_where_both_can_tell() -> None:
     assert exact.low < known < exact.high
 
 
+def look_alikes(cosine: float, pairs: int = 20) -> Calibration:
+    """Return a calibration of 200 people of whom some pairs score one cosine with each other."""
+    generator = np.random.default_rng(0)
+    matrix = np.tanh(generator.normal(0, 0.25, (200, 200))).astype(np.float32)
+    for first in range(0, 2 * pairs, 2):
+        matrix[first, first + 1] = matrix[first + 1, first] = cosine
+    return Calibration.from_scores(matrix, np.arange(200), np.arange(200))
+
+
+@pytest.mark.parametrize("target", ["0.15", "1e-2", "1e-3"])
+@pytest.mark.parametrize("size", [50, 200, 1000])
+def test_a_threshold_is_above_scores_at_which_the_data_breaks_the_target(
+    target: str, size: int
+) -> None:
+    calibration = look_alikes(0.9)
+    found = calibration.threshold(target, size)
+    assert found.value is not None and found.value <= float(target)
+    assert found.threshold > 0.9 or calibration.fpir(0.9, min(size, 200)).value <= float(target)
+    again = calibration.fpir(found.threshold, size)
+    assert again.value == pytest.approx(found.value)
+
+
+@pytest.mark.parametrize("size", [200, 1000])
+def test_twins_of_cosine_1_leave_no_threshold(size: int) -> None:
+    with pytest.raises(MetricError, match=r"10 of 200 probes score 1 or more"):
+        look_alikes(1.0).threshold("1e-2", size)
+
+
+def test_an_fpir_does_not_shrink_as_the_gallery_grows() -> None:
+    calibration = look_alikes(0.9)
+    rates = [calibration.fpir(0.85, size).value for size in (50, 100, 200, 300, 1000)]
+    assert rates == sorted(rates)
+
+
+def test_no_alarm_at_all_is_plus_0() -> None:
+    value = random_calibration(probes=2, entries=3)[0].fpir(0.99, 2).value
+    assert value == 0 and math.copysign(1, value) == 1
+
+
 def test_what_the_data_does_not_carry_has_no_value() -> None:
     few, _ = random_calibration(probes=5, entries=3)
     found = few.fpir(0.5, 10**9)

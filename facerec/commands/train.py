@@ -123,6 +123,7 @@ def _train(
             total_steps=trainer.total_steps,
             steps_per_epoch=trainer.steps_per_epoch,
             start=trainer.step,
+            validated=trainer.validated,
             console=console,
         )
         if console is not None:

@@ -66,6 +66,7 @@ class Monitor:
         total_steps: optimizer steps of the whole run.
         steps_per_epoch: optimizer steps in an epoch.
         start: optimizer steps done by earlier parts of the run.
+        validated: the epoch of the last validation of these that counts.
         console: where the display goes; None shows nothing.
     """
 
@@ -78,6 +79,7 @@ class Monitor:
         total_steps: int,
         steps_per_epoch: int,
         start: int = 0,
+        validated: int = 0,
         console: Console | None = None,
     ) -> None:
         self.recipe, self.steps_per_epoch, self.total_steps = recipe, steps_per_epoch, total_steps
@@ -90,13 +92,14 @@ class Monitor:
         self._losses: list[torch.Tensor] = []
         self._late: _Late | None = None
         self._logged_at, self._logged_step = time.perf_counter(), start
+        self._validated = validated
         self._display: Progress | None = None
         self._task: Any = None
-        if self.path is not None:
-            _forget_after(self.path, start)
         self._board = _summary_writer(folder, start) if recipe.tensorboard and self.path else None
 
     def __enter__(self) -> Monitor:
+        if self.path is not None:
+            _forget_after(self.path, self._logged_step, self._validated)
         self._logged_at = time.perf_counter()
         if self.console is not None and self.console.is_terminal:
             # Imported here because a step needs none of it.
@@ -250,16 +253,24 @@ def _line(values: dict[str, float], short: bool = False) -> str:
     )
 
 
-def _forget_after(path: Path, step: int) -> None:
-    """Drop the lines behind ``step``: a resumed run writes them again."""
+def _forget_after(path: Path, step: int, validated: int) -> None:
+    """Drop the lines that a resumed run writes again.
+
+    Args:
+        path: of ``metrics.jsonl``.
+        step: at which the run goes on.
+        validated: the last epoch whose validation is not made up for; those of earlier steps stay.
+    """
     if not path.is_file():
         return
     kept = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            if json.loads(line)["step"] <= step:
+            entry = json.loads(line)
+            again = entry["step"] == step and entry.get("epoch", 0) > validated
+            if entry["step"] <= step and not again:
                 kept.append(line)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             continue  # the half line of a process that was killed
     with atomic_path(path, TrainingError) as temporary:
         temporary.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")

@@ -36,6 +36,8 @@ class SavedFacts:
     """Steps left out."""
     kernel: Kernel = "torch"
     """Who computed the head's tiles."""
+    validated: int = 0
+    """The epoch after which the last validation was."""
 
 
 class TrainingState:

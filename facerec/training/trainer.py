@@ -48,6 +48,7 @@ class Trainer(Learner):
     Attributes:
         skipped: images of this rank that could not be used.
         best_accuracy: mean accuracy of the best validation so far, −1 before the first.
+        validated: the epoch after which the last validation was, 0 before the first.
 
     Args, besides those of `Learner`:
         folder: the run's folder, or None to train without writing anything.
@@ -76,6 +77,7 @@ class Trainer(Learner):
         )
         self.skipped: list[Skipped] = []
         self.best_accuracy = -1.0
+        self.validated = 0
         self._stop_signal: int | None = None
         self._asked: LateFigures | None = None  # whether a rank is to stop
         self.workers = min(recipe.workers, max(available_cores() // processes.on_this_machine, 1))
@@ -109,6 +111,7 @@ class Trainer(Learner):
             self._explain_dead_workers(),
             explain_compile_errors(),
         ):
+            self._validate_when_due()  # a run that was stopped did not wait for it
             for batch in self._batches():
                 self.skipped += batch.skipped
                 figures = self.train_step(batch)
@@ -126,10 +129,9 @@ class Trainer(Learner):
                 epoch, within = divmod(self.step, self.steps_per_epoch)
                 if not within:
                     self.monitor.end_epoch(epoch)
-                    due = epoch % self.recipe.validation.every_epochs == 0
-                    if due and not (stopping or finished):
+                    if not (stopping or finished):
                         self._check_finite(*pending)
-                        self.validate(epoch)  # before the checkpoint, which holds the best figure
+                        self._validate_when_due()  # before the checkpoint, which holds the best
                 if stopping or finished or self.step % self.recipe.checkpoints.every_steps == 0:
                     self._check_finite(*pending)
                     self.save_checkpoint()
@@ -154,12 +156,20 @@ class Trainer(Learner):
         """True if `fit` ended before the last step, because of SIGTERM or ``max_steps``."""
         return self.step < self.total_steps
 
+    def _validate_when_due(self) -> None:
+        """Validate where an epoch other than the last has ended, once."""
+        epoch, within = divmod(self.step, self.steps_per_epoch)
+        due = not within and epoch % self.recipe.validation.every_epochs == 0
+        if due and self.validated < epoch < self.recipe.epochs:
+            self.validate(epoch)
+
     def validate(self, epoch: int) -> dict[str, VerificationResult]:
         """Score the packs; keep the weights with the best mean accuracy as ``best.safetensors``."""
         if self.validator is None:
             return {}
         self.state.share_buffers()
         results = self.validator(self.final_backbone)
+        self.validated = epoch
         self.monitor.validation(self.step, epoch, results)
         accuracies = {
             name: result.accuracy.kfold.mean
@@ -314,6 +324,7 @@ class Trainer(Learner):
             {
                 "world_size": self.processes.world_size,
                 "best_accuracy": self.best_accuracy,
+                "validated": self.validated,
                 "benches": list(self.recipe.validation.benches),
                 "scaler": self.scaler.state_dict(),
                 "skipped_images": self._all_skipped(),
@@ -349,7 +360,7 @@ class Trainer(Learner):
         except (RecipeError, RuntimeError, LookupError, TypeError) as error:
             what = str(error) if isinstance(error, RecipeError) else f"{where}: scaler: {error!r}"
             raise CheckpointError(f"{what}; delete it to go on from an earlier one") from error
-        self.step = saved.step
+        self.step, self.validated = saved.step, saved.validated
         if self.recipe.head.kernel == "auto":
             self.head.keep_kernel(saved.kernel)
         if self._guard is not None:

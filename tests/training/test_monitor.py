@@ -71,19 +71,28 @@ def test_steps_that_were_left_out_do_not_count_in_the_mean_loss(tmp_path: Path) 
 
 
 def test_resuming_drops_later_steps_and_a_half_line(tmp_path: Path) -> None:
-    def line(kind: str, step: int) -> str:
-        return json.dumps({"kind": kind, "step": step, "loss": 1.5})
+    def line(kind: str, step: int, **more: int) -> str:
+        return json.dumps({"kind": kind, "step": step, "loss": 1.5, **more})
 
     path = tmp_path / "metrics.jsonl"
-    kept = [line("train", 3), line("train", 4), line("validation", 4)]
-    rest = [line("train", 5), line("validation", 8), "", "17", "null", '"step"', '{"step": "x"}']
+    kept = [line("train", 3), line("validation", 3, epoch=1), line("train", 4)]
+    rest = [
+        line("validation", 4, epoch=2),
+        line("train", 5),
+        line("validation", 8, epoch=3),
+        "",
+        "17",
+        "null",
+        '"step"',
+        '{"step": "x"}',
+    ]
     path.write_text("\n".join([*kept, *rest, line("train", 2)[:20]]))
     with path.open("ab") as file:
         file.write(b"\x00\xff")
-    monitor = make_monitor(tmp_path, start=4)
-    assert path.read_text().splitlines() == kept
-    monitor.record(5, figures(), lr=0.1, skipped=0)
-    assert [entry["step"] for entry in lines(tmp_path)] == [3, 4, 4, 5]
+    with make_monitor(tmp_path, start=4, validated=1) as monitor:
+        assert path.read_text().splitlines() == kept
+        monitor.record(5, figures(), lr=0.1, skipped=0)
+    assert [entry["step"] for entry in lines(tmp_path)] == [3, 3, 4, 5]
     assert [p.name for p in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 

@@ -154,6 +154,7 @@ def train(recipe: Recipe, folder: Path, stop: int | None = None, resume: bool = 
         total_steps=trainer.total_steps,
         steps_per_epoch=trainer.steps_per_epoch,
         start=trainer.step,
+        validated=trainer.validated,
     )
     if stop is not None:
         trainer._stopping = lambda: trainer.step == stop  # type: ignore[method-assign]
@@ -229,17 +230,31 @@ def test_validation_now_and_then_and_always_at_the_end(
 
 
 @pytest.mark.parametrize("stop", [4, 5, 8, 10])
-def test_a_resumed_run_remembers_the_best(
+def test_a_stopped_run_validates_as_one_that_was_not(
     packs: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
 ) -> None:
     fake_accuracy(monkeypatch, {4: 0.95, 8: 0.7, 12: 0.9, 16: 0.8})
     recipe = small(packs, data, checkpoints=Checkpoints(every_steps=4, keep=9))
     train(recipe, tmp_path, stop=stop)
     train(recipe, tmp_path, resume=True)
-    # Whoever asks to stop at the end of an epoch does not wait for its validation.
-    wanted = [step for step in (4, 8, 12, 16) if step != stop]
-    assert [line["step"] for line in validations(tmp_path)] == wanted
-    assert best(tmp_path)["step"] == (12 if stop == 4 else 4)
+    # Whoever asks to stop at the end of an epoch does not wait for its validation, which follows.
+    assert [line["step"] for line in validations(tmp_path)] == [4, 8, 12, 16]
+    assert best(tmp_path)["step"] == 4
+
+
+def test_validations_of_the_last_step_are_written_once(
+    packs: Path, data: Path, tmp_path: Path
+) -> None:
+    """A run killed between its last validation and its model makes up for both; one that is done
+    stays as it is."""
+    recipe = small(packs, data, epochs=1)
+    train(recipe, tmp_path)
+    written = (tmp_path / "metrics.jsonl").read_bytes()
+    (tmp_path / "model.safetensors").unlink()
+    train(recipe, tmp_path, resume=True)
+    assert [line["step"] for line in validations(tmp_path)] == [4]
+    train(recipe, tmp_path, resume=True)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == written
 
 
 def test_a_crash_after_the_checkpoint_of_an_epoch_loses_no_best(
